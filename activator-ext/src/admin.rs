@@ -1,4 +1,4 @@
-//! The small servers beside the main ones: `/v1/functions` on 9475, `/metrics` on 9476.
+//! The administrative servers: `/v1/functions` on port 9475 and `/metrics` on port 9476.
 
 #[cfg(feature = "kubernetes")]
 pub(crate) mod access;
@@ -25,48 +25,48 @@ use crate::metrics::{Metrics, ProcessFigures};
 use crate::registry::Registry;
 use crate::source::SourceFailures;
 
-/// Requests that are answered at once, at most.
+/// Largest number of `/v1/functions` requests served at a time; further ones are shed.
 const CONCURRENCY_MAX: usize = 16;
-/// An answer takes no longer.
+/// Longest time spent on one answer of `/v1/functions`.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Which functions a client sees.
+/// The functions which a client may see.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Scope {
-    /// All of them.
+    /// All functions of the cluster.
     All,
-    /// Those of one namespace.
+    /// The functions of one namespace.
     #[cfg_attr(not(feature = "kubernetes"), expect(dead_code, reason = "for tokens"))]
     Namespace(String),
 }
 
-/// `/v1/functions`: what there is to know of functions.
+/// The handler of `/v1/functions`: describes the served functions as JSON.
 #[derive(Debug)]
 pub(crate) struct Functions(
     BoxCloneSyncService<Request<Scope>, Response<ProxyBody>, tower::BoxError>,
 );
 
-/// `/metrics`: what Prometheus scrapes.
+/// The handler of `/metrics`, which Prometheus scrapes.
 #[derive(Debug)]
 pub(crate) struct Scrape {
-    /// What is counted.
+    /// The metrics of this process.
     pub(crate) metrics: Arc<Metrics>,
-    /// Whose figures are read.
+    /// The registry of served functions, whose figures are read at each scrape.
     pub(crate) registry: Arc<Registry>,
-    /// What became of reports.
+    /// Counts of reports sent and dropped, and of failed connections to the autoscaler.
     pub(crate) reports: Arc<Reports>,
-    /// What went wrong at the view's source.
+    /// Counts of failures at the source of views.
     pub(crate) failed: Arc<SourceFailures>,
-    /// The serving certificate, which is watched.
+    /// The serving certificate, for the number of its failed reloads; `None`: requests do not arrive by TLS.
     pub(crate) tls: Option<Arc<Tls>>,
-    /// The authorities of the pods' certificates, which are watched.
+    /// The authorities of the pods' certificates, for their number of failed reloads; `None`: pods have no TLS.
     pub(crate) trust: Option<Arc<TrustStore>>,
-    /// Knative's instruments, where they are served for scraping.
+    /// Knative's instruments, if they are exported for scraping.
     pub(crate) knative: Option<prometheus::Registry>,
 }
 
 impl Functions {
-    /// Describes what `registry` serves.
+    /// Returns a handler that describes the functions served by `registry`.
     #[must_use]
     pub(crate) fn new(registry: Arc<Registry>) -> Self {
         let answer = move |request: Request<Scope>| {
@@ -81,9 +81,9 @@ impl Functions {
         Self(BoxCloneSyncService::new(service))
     }
 
-    /// Answers a client that sees the functions of `scope`.
+    /// Returns the answer for a client that may see the functions of `scope`.
     pub(crate) async fn respond(&self, request: Request<()>, scope: Scope) -> Response<ProxyBody> {
-        // A page that a browser shows has no business here.
+        // Browsers send Origin: a web page must not read this.
         if request.headers().contains_key(http::header::ORIGIN) {
             return respond::error(StatusCode::FORBIDDEN, "requests with an Origin are refused");
         }
@@ -109,7 +109,7 @@ fn functions(registry: &Registry, request: &Request<Scope>) -> Response<ProxyBod
 }
 
 impl Handler for Functions {
-    type Place = ();
+    type Slot = ();
 
     async fn handle(
         self: Arc<Self>,
@@ -122,7 +122,7 @@ impl Handler for Functions {
 }
 
 impl Handler for Scrape {
-    type Place = ();
+    type Slot = ();
 
     async fn handle(
         self: Arc<Self>,

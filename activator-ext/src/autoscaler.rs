@@ -1,7 +1,8 @@
 //! The WebSocket to the autoscaler (knative-serving `pkg/websocket`, `pkg/activator/stat_reporter.go`).
 //!
-//! One connection: a handshake within 3 s, a ping every 3.3 s, closed if nothing is heard for 10 s, tried again after
-//! 100 ms and then 1.3 times as long each time, 5 s at most. Without it reports are kept for 5 s, and then dropped.
+//! There is one connection: its handshake takes at most 3 s, a ping is sent every 3.3 s, and it is closed after 10 s of
+//! silence. The back-off before the next attempt is 100 ms, and grows by a factor of 1.3 up to 5 s. Without a
+//! connection reports are kept for 5 s, and then dropped.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,38 +24,38 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 const BACK_OFF_MIN: Duration = Duration::from_millis(100);
 const BACK_OFF_GROWTH: f64 = 1.3;
 const BACK_OFF_MAX: Duration = Duration::from_secs(5);
-/// A report is of use for so long.
+/// Time for which an unsent report is kept.
 const KEPT: Duration = Duration::from_secs(5);
-/// Reports that wait to be taken, at most.
+/// Largest number of unsent reports.
 pub(crate) const QUEUED_MAX: usize = 1_024;
 
-/// What became of reports since the start.
+/// Counts of reports and connections since the start.
 #[derive(Debug, Default)]
 pub(crate) struct Reports {
-    /// Written to the connection.
+    /// Number of reports written to a connection.
     pub(crate) sent: AtomicU64,
-    /// Too old when there was a connection again, or more than are kept.
+    /// Number of reports dropped since they were too old, or more than [`QUEUED_MAX`].
     pub(crate) dropped: AtomicU64,
-    /// Connections that could not be had, or broke.
+    /// Number of connections that failed or broke.
     pub(crate) failures: AtomicU64,
 }
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
-/// Why a connection has ended.
+/// The reason why a connection has ended.
 #[derive(Debug, thiserror::Error)]
 enum ReportError {
     #[error(transparent)]
     Socket(#[from] tungstenite::Error),
     #[error("the autoscaler did not answer the handshake within {HANDSHAKE_MAX:?}")]
     Handshake,
-    #[error("nothing was heard of the autoscaler for {SILENCE_MAX:?}")]
+    #[error("the autoscaler was silent for {SILENCE_MAX:?}")]
     Silence,
     #[error("the autoscaler closed the connection")]
     Closed,
 }
 
-/// Sends what comes through `reports` to the autoscaler at `url`, until there is no more.
+/// Sends the reports that arrive by `reports` to the autoscaler at `url`. Returns once the channel is closed.
 pub(crate) async fn run(
     url: String,
     mut reports: mpsc::Receiver<WireStatMessages>,
@@ -71,7 +72,7 @@ pub(crate) async fn run(
         };
         let connected = tokio::select! {
             connected = connect => connected,
-            // The channel is emptied meanwhile, so that no sender waits for room.
+            // The channel is drained meanwhile, so that no sender waits for capacity.
             () = keep_all(&mut reports, &mut kept, counts) => return,
         };
         let error = match connected {
@@ -98,7 +99,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Keeps reports until there are no more.
+/// Keeps the reports that arrive, until the channel is closed.
 async fn keep_all(
     reports: &mut mpsc::Receiver<WireStatMessages>,
     kept: &mut VecDeque<(Instant, Bytes)>,
@@ -122,7 +123,7 @@ fn drop_old(kept: &mut VecDeque<(Instant, Bytes)>, now: Instant, counts: &Report
     }
 }
 
-/// Serves one connection. Ok: there are no more reports.
+/// Serves one connection. Returns `Ok` once the channel of reports is closed.
 async fn report(
     mut socket: Socket,
     reports: &mut mpsc::Receiver<WireStatMessages>,
@@ -169,7 +170,7 @@ async fn report(
     }
 }
 
-/// An autoscaler that takes nothing is one that is gone.
+/// Sends one report. Fails with [`ReportError::Silence`] if the autoscaler does not read it within [`SILENCE_MAX`].
 async fn send(socket: &mut Socket, bytes: Bytes, counts: &Reports) -> Result<(), ReportError> {
     let sent = socket.send(Message::Binary(bytes));
     let sent = tokio::time::timeout(SILENCE_MAX, sent).await;

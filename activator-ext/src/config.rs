@@ -1,4 +1,4 @@
-//! Command line and environment, resolved.
+//! The command line and environment of the process.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,12 +11,12 @@ use proxy::observability::Observability;
 use proxy::process_log::LogConfig;
 use proxy::tls::CERTIFICATES_DEFAULT;
 
-/// Requests that wait for one function, at most, unless said otherwise.
+/// Default of the largest number of requests that wait for one function.
 const WAITING_DEFAULT: usize = 10_000;
-/// … and this is the most that may be said.
+/// Largest value of `--waiting`.
 const WAITING_MAX: usize = 1_000_000;
 
-/// Where trust bundles are mounted.
+/// Default directory of mounted trust bundles.
 const TRUST_BUNDLES_DEFAULT: &str = "/var/lib/knative/trust-bundles";
 
 /// One deadline queue per function in front of all its instances, for Knative.
@@ -27,18 +27,18 @@ pub(crate) struct Arguments {
     pub(crate) role: Role,
 }
 
-/// What the process does.
+/// The role of the process.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Role {
     /// Takes requests where Knative's activator does, and carries each to an instance.
     Data(DataArguments),
-    /// Puts role `data` into the path of opted-in revisions, and takes it out again.
+    /// Puts role `data` into the path of opted-in revisions, and removes it from there.
     #[cfg(feature = "kubernetes")]
     Control(crate::control::ControlArguments),
-    /// Takes revisions out of activator-ext's path, until told otherwise.
+    /// Removes activator-ext from the path of revisions, until `detach --undo`.
     #[cfg(feature = "kubernetes")]
     Detach(crate::control::DetachArguments),
-    /// Looks at a cluster, before Weir comes to it and afterwards: what is missing, what is wrong, and what to do about it.
+    /// Checks a cluster before and after Weir's installation: what is missing, what is wrong, and how to repair it.
     #[cfg(feature = "kubernetes")]
     Check(crate::control::CheckArguments),
 }
@@ -49,17 +49,17 @@ pub(crate) struct DataArguments {
     /// A directory of manifests (Revision and EndpointSlice; YAML or JSON) instead of the Kubernetes API.
     #[arg(long, value_name = "DIR")]
     pub(crate) manifests: Option<PathBuf>,
-    /// Requests that wait for one function, at most.
+    /// Largest number of requests that wait for one function.
     #[arg(long, value_name = "N", default_value_t = WAITING_DEFAULT, value_parser = waiting)]
     pub(crate) waiting: usize,
-    /// Knative's own activator, for what this program cannot decide on [default: activator-service of SYSTEM_NAMESPACE,
-    /// port 80; with --manifests none].
+    /// HOST:PORT of Knative's own activator, which serves requests that this program cannot [default: activator-service
+    /// of SYSTEM_NAMESPACE, port 80; with --manifests none].
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) pass_to: Option<String>,
-    /// The autoscaler's WebSocket [default: that of SYSTEM_NAMESPACE, port 8080; with --manifests none].
+    /// URL of the autoscaler's WebSocket [default: that of SYSTEM_NAMESPACE, port 8080; with --manifests none].
     #[arg(long, value_name = "URL", value_parser = websocket)]
     pub(crate) autoscaler: Option<String>,
-    /// How an instance is chosen; anything but late-binding is for comparison.
+    /// How an instance is chosen; rules other than late-binding are for comparison.
     #[arg(long, value_name = "RULE", default_value = Rule::LateBinding.name(), value_parser = rule)]
     pub(crate) rule: Rule,
     /// After SIGTERM, seconds without a request until no more connections are accepted.
@@ -85,12 +85,12 @@ fn websocket(text: &str) -> Result<String, String> {
     }
 }
 
-/// Where views come from.
+/// The source of views.
 #[derive(Debug)]
 pub(crate) enum Source {
     /// A directory of manifests.
     Manifests(PathBuf),
-    /// The Kubernetes API.
+    /// Objects of the Kubernetes API.
     #[cfg(feature = "kubernetes")]
     Kubernetes,
 }
@@ -103,7 +103,7 @@ impl Source {
 
     #[cfg(not(feature = "kubernetes"))]
     fn new(manifests: Option<PathBuf>) -> Result<Self, String> {
-        let missing = "--manifests DIR is needed: this build has no Kubernetes API";
+        let missing = "--manifests DIR is required: this build does not support the Kubernetes API";
         manifests
             .map(Self::Manifests)
             .ok_or_else(|| missing.to_owned())
@@ -114,74 +114,79 @@ impl Source {
     }
 }
 
-/// Everything that is fixed for the life of role `data`.
+/// The configuration of role `data`, fixed for the life of the process.
 #[derive(Debug)]
 pub(crate) struct Config {
-    /// Where views come from.
+    /// The source of views.
     pub(crate) source: Source,
-    /// Knative's own namespace.
+    /// Namespace of Knative Serving.
     #[cfg_attr(
         not(feature = "kubernetes"),
         expect(dead_code, reason = "read by that source")
     )]
     pub(crate) namespace: String,
-    /// Requests that wait for one function, at most.
+    /// Largest number of requests that wait for one function.
     pub(crate) waiting: usize,
-    /// How an instance is chosen.
+    /// The rule by which an instance is chosen.
     pub(crate) rule: Rule,
-    /// Knative's own activator.
+    /// HOST:PORT of Knative's own activator, for requests that this process cannot decide on.
     pub(crate) pass_to: Option<String>,
-    /// The autoscaler's WebSocket.
+    /// The URL of the autoscaler's WebSocket; `None`: reports are not sent.
     pub(crate) autoscaler: Option<String>,
-    /// Where the serving certificate and the authority of the pods' certificates are.
+    /// Directory of the serving certificate and of the authority of the pods' certificates.
     pub(crate) certificates: PathBuf,
-    /// Where further authorities are.
+    /// Directory of further authorities.
     pub(crate) trust_bundles: PathBuf,
-    /// After SIGTERM, so long without a request ends the service.
+    /// Time without a request after SIGTERM until no more connections are accepted.
     pub(crate) quiet: std::time::Duration,
     /// The address to listen on.
     pub(crate) bind: IpAddr,
-    /// The address on which functions are described: of the loopback, unless there is `identity`.
+    /// The address on which functions are described: loopback, unless `identity` is set.
     pub(crate) bind_functions: IpAddr,
-    /// The folder with certificate, key and authorities for Weir's own programs, where there is one.
+    /// Directory with certificate, key and authorities for the connections between Weir's own programs, if it is set.
     #[cfg_attr(
         not(feature = "kubernetes"),
         expect(dead_code, reason = "read with that source")
     )]
     pub(crate) identity: Option<PathBuf>,
-    /// All goes to Knative's own activator.
+    /// Whether all requests are passed to Knative's own activator.
     pub(crate) is_disabled: bool,
-    /// The pod's name, which distinguishes its reports from other processes'.
+    /// The pod's name, which distinguishes its reports from those of other processes.
     pub(crate) pod: String,
-    /// Which of Knative's metrics, spans and logs are asked for.
+    /// The settings of Knative's metrics, spans and logs.
     pub(crate) observability: Observability,
-    /// How the process's log is written.
+    /// The settings of the process's log.
     pub(crate) log: LogConfig,
 }
 
-/// Parses the command line; an error prints help, or what is wrong with it.
+/// Parses the command line; the error is the help text or a usage error.
 pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Role, clap::Error> {
     let name = std::iter::once(OsString::from("activator-ext"));
     Arguments::try_parse_from(name.chain(arguments)).map(|arguments| arguments.role)
 }
 
-/// Reads the address to listen on.
+/// Returns the address to listen on, that of `WEIR_BIND`, by default all addresses.
 pub(crate) fn bind(read: &mut Reader<'_, impl Environment>) -> IpAddr {
     let all = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
     match read.optional("WEIR_BIND") {
         unset if unset.is_empty() => all,
         value => value.parse().unwrap_or_else(|_| {
-            read.invalid("WEIR_BIND", value, "an IP address is needed, as 127.0.0.7");
+            read.invalid(
+                "WEIR_BIND",
+                value,
+                "allowed: an IP address such as 127.0.0.7",
+            );
             all
         }),
     }
 }
 
 impl Config {
-    /// Joins arguments and environment.
+    /// Returns the configuration by arguments and environment.
     ///
     /// # Errors
-    /// Every variable that cannot be used, and what is missing.
+    ///
+    /// Fails with a message for each invalid variable and for each missing value.
     pub(crate) fn new(
         arguments: DataArguments,
         environment: &impl Environment,
@@ -215,7 +220,7 @@ impl Config {
                 return Err(problems);
             }
         };
-        // In a cluster Knative's own programs are where they always are.
+        // In a cluster the addresses of Knative's own programs are well known.
         let namespace = some("SYSTEM_NAMESPACE").unwrap_or_else(|| "knative-serving".to_owned());
         let knative = |service: &str| format!("{service}.{namespace}.svc.{}", cluster_domain());
         let knatives = |service| source.is_cluster().then(|| knative(service));
@@ -251,7 +256,7 @@ impl Config {
     }
 }
 
-/// Returns the domain of the cluster's Services, as Knative finds it: by the search list of the resolver.
+/// Returns the domain of the cluster's Services by the resolver's search list, as Knative does.
 fn cluster_domain() -> String {
     let text = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     searched_domain(&text).unwrap_or("cluster.local").to_owned()

@@ -1,9 +1,8 @@
-//! Role `control`: puts role `data` into the path of revisions, and takes it out again.
+//! Role `control`: puts role `data` into the path of revisions, and removes it from there.
 //!
-//! Several processes may run; one leads, by a Lease. It alone writes, and only slices that it keeps itself and one label of
-//! Knative's Endpoints.
+//! Several processes may run; one leads, by a Lease. Only the leader writes, and it writes only EndpointSlices of its
+//! own and one label of Knative's Endpoints.
 
-mod ask;
 mod attach;
 mod certificates;
 mod check;
@@ -19,6 +18,7 @@ mod metrics;
 mod names;
 mod nodes;
 mod pods;
+mod query;
 mod webhook;
 
 use std::pin::pin;
@@ -61,19 +61,19 @@ use metrics::Metrics;
 use nodes::Nodes;
 use webhook::{Port, Webhook};
 
-/// Whether Weir leaves is looked at this often by a process that does not lead …
+/// Period at which a process that does not lead checks whether Weir is being removed.
 const LEAVING_PERIOD: Duration = Duration::from_millis(500);
-/// … and it leaves the work to the leader for so long.
+/// Time which such a process leaves to the leader before it detaches revisions itself.
 const LEAVING_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Returns the FNV-1a hash of a text: the same in every build, so that a roll-out moves no function.
+/// Returns the FNV-1a hash of a text. It is the same in every build, so that a roll-out moves no function.
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
-/// What is served on 9476: `/metrics`, and `/ready` for the kubelet.
+/// The server on port 9476: `/metrics`, and `/ready` for the kubelet.
 #[derive(Debug)]
 struct Page {
     metrics: Metrics,
@@ -84,7 +84,7 @@ struct Page {
 }
 
 impl Handler for Page {
-    type Place = ();
+    type Slot = ();
 
     async fn handle(
         self: Arc<Self>,
@@ -95,9 +95,9 @@ impl Handler for Page {
         if request.uri().path() == "/ready" {
             return scrape::answer(&request, "/ready", || {
                 let missing = if !self.is_ready.load(Ordering::Relaxed) {
-                    "not all objects are known yet"
+                    "the caches of Kubernetes objects are not filled yet"
                 } else if !self.port.is_open() {
-                    "there is no certificate for the webhooks yet: the process that leads makes it"
+                    "there is no certificate for the webhooks yet: the leader creates it"
                 } else {
                     return Response::new(ProxyBody::full("ok\n"));
                 };
@@ -113,10 +113,11 @@ impl Handler for Page {
     }
 }
 
-/// Runs role `control`.
+/// Runs role `control` until SIGTERM, or until the Lease is lost.
 ///
 /// # Errors
-/// A port cannot be had, or no Kubernetes API is known.
+///
+/// Fails if a port cannot be bound, or if no Kubernetes API is configured.
 pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
     let scrapes = listen::listen(config.bind, METRICS_PORT)?;
     let lives = listen::listen(config.bind, FUNCTIONS_PORT)?;
@@ -164,17 +165,17 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
     tracing::info!(
         pod = config.pod,
         namespace = config.namespace,
-        "weir-control has begun"
+        "weir-control has started"
     );
     let work = async {
-        cluster.filled().await;
+        cluster.wait_for_caches().await;
         page.is_ready.store(true, Ordering::Relaxed);
         lead(Arc::clone(&attacher), concerns).await;
     };
     let identity = Arc::<Identity>::default();
     let keeper = Keeper::new(&config);
     let certificates = async {
-        cluster.filled().await;
+        cluster.wait_for_caches().await;
         tokio::join!(
             keeper.run(&client, &candidate),
             keeper.follow(client.clone(), |pem| {
@@ -182,10 +183,10 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
                     certificate, key, ..
                 } = pem.clone();
                 if let Err(error) = port.take(certificate, key) {
-                    tracing::error!(%error, "the webhooks cannot be served");
+                    tracing::error!(%error, "cannot serve the webhooks");
                 }
                 if let Err(error) = identity.set(pem) {
-                    tracing::error!(%error, "agents cannot be asked");
+                    tracing::error!(%error, "cannot connect to agents");
                 }
             }),
         );
@@ -216,7 +217,7 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
         clock,
     );
     let shown = async {
-        cluster.filled().await;
+        cluster.wait_for_caches().await;
         live.run(gatherer).await;
     };
     let remote = Remote {
@@ -225,7 +226,7 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
         access: Some(Access::new(client.clone())),
     };
     tokio::spawn(Arc::new(remote).run(lives));
-    // Once all is let go, the process goes on until it is deleted as well.
+    // Once its objects are released, the process continues until it is deleted as well.
     let leave = async {
         leave::run(client.clone(), &cluster, &config).await;
     };
@@ -243,32 +244,32 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
         tokio::select! {
             () = &mut lost, if !is_lost => {
                 is_lost = true;
-                // The Lease goes with its namespace, and what is left to do needs none.
+                // The Lease is deleted with its namespace, and detaching needs none.
                 if cluster.is_leaving() || leave::has_begun(&client, &config).await {
-                    tracing::info!("the lease is gone, and Weir leaves: this process detaches on");
+                    tracing::info!("the lease is deleted since Weir is being removed: this process continues to detach revisions");
                     continue;
                 }
-                tracing::error!("the lease is lost: another process may lead, so this one ends");
+                tracing::error!("the lease is lost: another process may lead, so this one exits");
                 return Ok(ExitCode::FAILURE);
             }
             () = &mut work => {
-                tracing::error!("the work has ended before its time");
+                tracing::error!("reconciliation ended unexpectedly");
                 return Ok(ExitCode::FAILURE);
             }
             () = &mut certificates => {
-                tracing::error!("certificates are kept no more");
+                tracing::error!("the certificates' task ended unexpectedly");
                 return Ok(ExitCode::FAILURE);
             }
             () = &mut nodes => {
-                tracing::error!("what nodes offer is kept no more");
+                tracing::error!("the nodes' task ended unexpectedly");
                 return Ok(ExitCode::FAILURE);
             }
             () = &mut functions => {
-                tracing::error!("GpuFunctions are kept no more");
+                tracing::error!("the GpuFunctions' task ended unexpectedly");
                 return Ok(ExitCode::FAILURE);
             }
             () = &mut shown => {
-                tracing::error!("nothing is gathered for the live page any more");
+                tracing::error!("the live page's task ended unexpectedly");
                 return Ok(ExitCode::FAILURE);
             }
             () = &mut leave, if !has_left => has_left = true,
@@ -276,7 +277,7 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
                 if is_stopping {
                     return Ok(ExitCode::FAILURE);
                 }
-                // While Weir leaves, there may be no other process to do it.
+                // While Weir is being removed, there may be no other process to complete it.
                 if !has_left && leave::has_begun(&client, &config).await {
                     is_stopping = true;
                     continue;
@@ -292,7 +293,7 @@ pub(crate) async fn run(config: ControlConfig) -> Result<ExitCode, StartError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the names by which the live page is reached, besides addresses.
+/// Returns the host names under which the live page is served, in addition to IP addresses.
 fn live_hosts(config: &ControlConfig) -> Vec<String> {
     let service = format!("{}.{}", names::CONTROL, config.namespace);
     vec![
@@ -303,22 +304,22 @@ fn live_hosts(config: &ControlConfig) -> Vec<String> {
     ]
 }
 
-/// Waits until this process leads, or Weir leaves the cluster and there may be no leader any more, and then works on what changes, for
-/// ever.
+/// Waits until this process leads, or until Weir is being removed and there may be no leader any more. Then reconciles
+/// revisions; never returns.
 async fn lead(attacher: Arc<Attacher>, mut concerns: mpsc::Receiver<Concern>) {
     let mut elected = pin!(attacher.candidate.elected());
     let mut leaving = pin!(async {
         while !attacher.cluster.is_leaving() {
             tokio::time::sleep(LEAVING_PERIOD).await;
         }
-        // One that leads is done by then.
+        // A leader has detached everything by then.
         tokio::time::sleep(LEAVING_PATIENCE).await;
     });
     loop {
         tokio::select! {
             () = &mut elected => break,
             () = &mut leaving => break,
-            // All are looked at once it leads.
+            // All revisions are reconciled once it leads.
             _concern = concerns.recv() => {}
         }
     }
@@ -344,7 +345,7 @@ async fn lead(attacher: Arc<Attacher>, mut concerns: mpsc::Receiver<Concern>) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_hash_of_a_name_is_that_of_the_published_vectors() {
+    fn hash_matches_the_published_vectors() {
         assert_eq!(super::hash(""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(super::hash("a"), 0xaf63_dc4c_8601_ec8c);
         assert_eq!(super::hash("foobar"), 0x8594_4171_f739_67e8);

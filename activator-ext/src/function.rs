@@ -1,7 +1,8 @@
-//! One function: its instances, and the requests that wait for them. `policy::routing` joined to futures.
+//! One function: its instances, and the requests that wait for them. It connects `policy::routing` to futures.
 //!
-//! A request awaits [`Function::acquire`]. Dropping that future gives its place in the queue back; dropping the [`InstancePlace`]
-//! gives its place at the instance to the next. The lock is held for a few microseconds and never across an await.
+//! A request awaits [`Function::acquire`]. Dropping that future removes the request from the queue; dropping the
+//! [`InstancePlace`] frees the place at the instance for the next request. The lock is held for a few microseconds and
+//! never across an await.
 
 mod acquire;
 
@@ -24,71 +25,71 @@ use tokio::time::Instant;
 use crate::instance::Instance;
 use crate::view::FunctionName;
 
-pub(crate) use acquire::{Acquire, Claim, InstancePlace, NoPlace, Refusal};
+pub(crate) use acquire::{Acquire, AcquireError, Claim, InstancePlace, Refusal};
 
-/// See the [module](self).
+/// One function: its instances, and the requests that wait for them.
 #[derive(Debug)]
 pub(crate) struct Function {
-    /// Its name.
+    /// The function's namespace, name and version.
     pub(crate) name: FunctionName,
-    /// What is fixed of it.
+    /// The routing settings, fixed for the function's life.
     pub(crate) settings: Settings,
     clock: Clock,
     state: Mutex<State>,
-    /// When the timer goes off.
+    /// Time of the next wake of the router in nanoseconds; `u64::MAX` if there is none.
     timer_at: AtomicU64,
-    /// It is to go off earlier.
+    /// Notified when `timer_at` is set to an earlier time.
     earlier: Notify,
-    /// Instances that serve.
+    /// Number of instances that serve.
     ready: AtomicUsize,
 }
 
 struct State {
     router: Router,
-    /// By the router's number.
+    /// Instances by the router's number; `None` where one was removed.
     instances: Vec<Option<Arc<Instance>>>,
     waiters: Waiters<Outcome>,
     actions: Vec<Action>,
     next_id: u64,
     counts: Counts,
-    /// It takes no more requests.
+    /// Whether the function takes no more requests.
     is_closed: bool,
 }
 
-/// What has been decided, and not been counted elsewhere yet.
+/// Decisions since the last call of [`Function::take_counts`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
-    /// By [`RouteReason`].
+    /// Numbers of bound requests by [`RouteReason`].
     pub(crate) decisions: [u64; RouteReason::ALL.len()],
-    /// By [`EjectReason`].
+    /// Numbers of ejections by [`EjectReason`].
     pub(crate) ejections: [u64; EjectReason::ALL.len()],
 }
 
-/// A function as it stands.
+/// The state of a function at one time.
 #[derive(Debug, Clone)]
-pub(crate) struct Standing {
-    /// Requests that wait.
+pub(crate) struct FunctionStatus {
+    /// Number of waiting requests.
     pub(crate) waiting: usize,
-    /// The same by their slack.
+    /// Number of waiting requests by their slack.
     pub(crate) by_slack: [usize; SLACK_BOUNDS.len() + 2],
-    /// Requests that may wait.
+    /// Largest number of waiting requests.
     pub(crate) waiting_max: usize,
-    /// Instances that are ejected.
+    /// Number of ejected instances.
     pub(crate) ejected: usize,
-    pub(crate) instances: Vec<InstanceStanding>,
+    pub(crate) instances: Vec<InstanceStatus>,
 }
 
-/// How an instance stands.
+/// The state of an instance at one time.
 #[derive(Debug, Clone)]
-pub(crate) struct InstanceStanding {
+pub(crate) struct InstanceStatus {
     pub(crate) instance: Arc<Instance>,
-    /// Requests at it.
+    /// Number of requests at the instance.
     pub(crate) requests: u32,
-    /// It gets no requests for a while.
+    /// Whether the instance is ejected: it temporarily gets no requests.
     pub(crate) is_ejected: bool,
 }
 
-/// What becomes of a request that waited.
+/// The end of a request's wait.
 enum Outcome {
     Bound {
         binding: BindingId,
@@ -109,7 +110,7 @@ impl fmt::Debug for State {
 }
 
 impl Function {
-    /// A function without instances, which is to count `counts` as well.
+    /// Returns a function without instances, whose counts start at `counts`.
     #[must_use]
     pub(crate) fn new(
         name: FunctionName,
@@ -136,13 +137,13 @@ impl Function {
         })
     }
 
-    /// Waits for a place at an instance.
+    /// Returns a future of a place at an instance.
     #[must_use]
     pub(crate) const fn acquire(self: Arc<Self>, claim: Claim) -> Acquire {
         Acquire::new(self, claim)
     }
 
-    /// Adds an instance that is ready. Returns its number, which [`Function::remove`] and [`Function::probed`] take.
+    /// Adds a ready instance. Returns its number for [`Function::remove`] and [`Function::probed`].
     pub(crate) fn add(&self, instance: &Arc<Instance>, shape: Shape) -> InstanceId {
         self.step(|state, now| {
             let id = state.router.add(now, shape, &mut state.actions);
@@ -155,18 +156,19 @@ impl Function {
         })
     }
 
-    /// Gives an instance no more requests.
+    /// Removes an instance, which gets no more requests.
     pub(crate) fn remove(&self, id: InstanceId) {
         self.step(|state, now| {
             state.router.remove(now, id, &mut state.actions);
-            // Requests that are there hold it themselves. In this same step: the number may be another's in the next.
+            // Requests at the instance hold it themselves. The entry is cleared in this same step, since the router may
+            // reuse the number in the next.
             if let Some(place) = state.instances.get_mut(id.0 as usize) {
                 *place = None;
             }
         });
     }
 
-    /// A probe of an instance was answered, or not in time.
+    /// Records the result of a probe: `is_answered` is false if there was no answer in time.
     pub(crate) fn probed(&self, id: InstanceId, is_answered: bool) {
         self.step(|state, now| {
             state
@@ -175,36 +177,36 @@ impl Function {
         });
     }
 
-    /// Ends the function: its requests, and those that come yet, get [`NoPlace::Closed`]. Those at instances stay there.
+    /// Closes the function: waiting and later requests get [`AcquireError::Closed`]. Requests at instances continue.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
         state.waiters.settle_all(|| Outcome::Closed);
     }
 
-    /// Returns how many instances serve.
+    /// Returns the number of instances that serve.
     pub(crate) fn ready(&self) -> usize {
         self.ready.load(Ordering::Relaxed)
     }
 
-    /// Returns what has been decided since the last call.
+    /// Returns the decisions since the last call.
     pub(crate) fn take_counts(&self) -> Counts {
         std::mem::take(&mut self.lock().counts)
     }
 
-    /// How it stands.
-    pub(crate) fn standing(&self) -> Standing {
+    /// Returns the current state of the function.
+    pub(crate) fn status(&self) -> FunctionStatus {
         let state = self.lock();
         let numbered = (0..).map(InstanceId).zip(&state.instances);
         let instances = numbered.filter_map(|(id, instance)| {
             let instance = instance.as_ref()?;
-            Some(InstanceStanding {
+            Some(InstanceStatus {
                 instance: Arc::clone(instance),
                 requests: state.router.load_of(id),
                 is_ejected: state.router.is_ejected(id),
             })
         });
-        Standing {
+        FunctionStatus {
             waiting: state.router.waiting(),
             by_slack: state.router.waiting_by_slack(self.clock.now()),
             waiting_max: state.router.waiting_max(),
@@ -213,7 +215,7 @@ impl Function {
         }
     }
 
-    /// Wakes the router when it asks to be woken, for ever.
+    /// Wakes the router at the times it requests; never returns.
     pub(crate) async fn run(self: Arc<Self>) {
         loop {
             let earlier = self.earlier.notified();
@@ -240,7 +242,7 @@ impl Function {
         });
     }
 
-    /// Runs one step of the router and carries out what it decided.
+    /// Runs one step of the router, and carries out its decisions.
     fn step<T>(&self, run: impl FnOnce(&mut State, Time) -> T) -> T {
         let now = self.clock.now();
         let mut state = self.lock();
@@ -251,7 +253,7 @@ impl Function {
         outcome
     }
 
-    /// Sets the timer earlier, if the router asks for it.
+    /// Moves the timer to an earlier time if the router requests it.
     fn set_timer(&self, state: &State, now: Time) {
         if let Some(at) = state.router.next_wake(now)
             && at.0 < self.timer_at.load(Ordering::Relaxed)
@@ -262,17 +264,17 @@ impl Function {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A poisoned lock means a bug that has been logged already; the state itself is whole, since every step leaves it
-        // so before anything can panic.
+        // A poisoned lock means a bug that has been logged already. The state is consistent, since every step completes
+        // its changes before it can panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// Carries out what the router has decided.
+    /// Carries out the router's decisions.
     fn settle(&mut self, now: Time) {
         if self.is_closed {
-            // Its requests have been answered already.
+            // The waiting requests have been settled by `close`.
             self.actions.clear();
             return;
         }
@@ -304,14 +306,14 @@ impl State {
                         instance = %instance.address,
                         revision = %instance.revision,
                         reason = reason.name(),
-                        "an instance gets no more requests until it answers"
+                        "ejected an instance: it gets no requests until it answers"
                     );
                     instance.suspect();
                     continue;
                 }
                 Action::Return { instance } => {
                     let instance = self.instance(instance);
-                    tracing::info!(instance = %instance.address, "an instance gets requests again");
+                    tracing::info!(instance = %instance.address, "an instance serves again");
                     continue;
                 }
             };
@@ -405,13 +407,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_joins_as_another_gets_its_place_takes_nothing_from_it() {
+    async fn a_request_that_joins_while_another_is_bound_does_not_take_its_place() {
         let clock = Clock::start();
         let function = function(clock);
         let shape = Shape::monolith(Places::Fixed(1), 0);
         function.add(&instance(), shape);
         let acquire = |ms| Arc::clone(&function).acquire(claim(clock, ms));
-        // An execution of 10 ms is learnt, and then expected.
+        // Five samples of 10 ms set the estimate.
         for _ in 0..5 {
             let mut bound = acquire(1_000).await.unwrap();
             tokio::time::advance(std::time::Duration::from_millis(10)).await;
@@ -420,7 +422,8 @@ mod tests {
         let _running = acquire(1_000).await.unwrap();
         let mut first = pin!(acquire(1_000));
         assert!(poll!(&mut first).is_pending());
-        // Its end is near: the arrival of the next binds the first ahead, and the next gets its slot in the queue.
+        // The execution is about to end: the arrival of the second binds the first ahead, and reuses its slot in the
+        // queue.
         tokio::time::advance(std::time::Duration::from_millis(10)).await;
         let mut second = pin!(acquire(1_000));
         assert!(poll!(&mut second).is_pending());
@@ -430,7 +433,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_place_that_comes_as_its_request_leaves_goes_to_the_next() {
+    async fn a_place_granted_as_its_request_leaves_goes_to_the_next_request() {
         let clock = Clock::start();
         let function = function(clock);
         function.add(&instance(), Shape::monolith(Places::Fixed(1), 0));
@@ -443,6 +446,6 @@ mod tests {
         drop(running);
         drop(leaves);
         assert!(poll!(&mut stays).is_ready());
-        assert_eq!(function.standing().waiting, 0);
+        assert_eq!(function.status().waiting, 0);
     }
 }

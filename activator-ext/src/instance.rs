@@ -1,4 +1,4 @@
-//! One pod of a revision: connections to it, and when something was last heard of it.
+//! One pod of a revision: its connections, and the time of the last sign that it is alive.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use tokio::sync::Notify;
 
 use crate::view::RevisionName;
 
-/// See the [module](self).
+/// One pod of a revision.
 #[derive(Debug)]
 pub(crate) struct Instance {
-    /// Where its queue-proxy listens.
+    /// Address of the instance's queue-proxy.
     pub(crate) address: SocketAddr,
-    /// Whose it is.
+    /// Revision to which the instance belongs.
     pub(crate) revision: RevisionName,
-    /// Connections to it.
+    /// Connections to the instance's queue-proxy.
     pub(crate) upstream: Arc<Upstream>,
-    /// When something was last heard of it, or a request went to it while none was there.
+    /// Time in nanoseconds of the last answer, or of the first request since the instance was idle.
     heard: AtomicU64,
-    /// Requests there.
+    /// Number of requests at the instance.
     requests: AtomicU32,
-    /// An exchange has failed.
+    /// Notified when an exchange has failed.
     suspected: Notify,
 }
 
 impl Instance {
-    /// An instance of which nothing is known.
+    /// Returns an instance without requests or answers yet.
     #[must_use]
     pub(crate) fn new(
         address: SocketAddr,
@@ -45,30 +45,30 @@ impl Instance {
         })
     }
 
-    /// A request goes there.
+    /// Records the start of a request at the instance.
     pub(crate) fn begin(&self, now: Time) {
         if self.requests.fetch_add(1, Ordering::Relaxed) == 0 {
             self.hear(now);
         }
     }
 
-    /// Something was heard of it.
+    /// Records that the instance has answered.
     pub(crate) fn hear(&self, now: Time) {
         self.heard.fetch_max(now.0, Ordering::Relaxed);
     }
 
-    /// A request has left.
+    /// Records the end of a request at the instance.
     pub(crate) fn end(&self, now: Time) {
         self.requests.fetch_sub(1, Ordering::Relaxed);
         self.hear(now);
     }
 
-    /// Returns how many requests are there.
+    /// Returns the number of requests at the instance.
     pub(crate) fn requests(&self) -> u32 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// An exchange has failed: it is to be probed.
+    /// Records that an exchange has failed, so that the instance is probed.
     pub(crate) fn suspect(&self) {
         self.suspected.notify_one();
     }
@@ -78,7 +78,7 @@ impl Instance {
         self.suspected.notified().await;
     }
 
-    /// See [`routing::is_silent`].
+    /// Returns whether the instance is silent, by [`routing::is_silent`].
     pub(crate) fn is_silent(&self, now: Time) -> bool {
         let heard = Time(self.heard.load(Ordering::Relaxed));
         routing::is_silent(now, self.requests(), heard)

@@ -1,7 +1,8 @@
 //! Weir's activator-ext: one deadline queue per function in front of all its instances.
 //!
-//! The process is [`main_with_arguments`]. Role `data` takes requests where Knative's activator does; a request's way is
-//! `service`. Which instance serves which request is decided by `policy::routing`; this crate holds the sockets around it.
+//! [`main_with_arguments`] runs the process. Role `data` takes requests in place of Knative's activator; `service`
+//! handles each of them. `policy::routing` decides which instance serves which request; this crate does its input and
+//! output.
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -71,27 +72,27 @@ use crate::source::manifests::Manifests;
 use crate::telemetry::Instruments;
 use crate::view::View;
 
-/// The program's name.
+/// Name of the program.
 const NAME: &str = "activator-ext";
-/// The ports on which requests come, as the activator's.
+/// Ports for requests, the same as those of Knative's activator.
 const PORTS: [u16; 2] = [8012, 8013];
-/// Where they come by TLS, if there is a serving certificate.
+/// Port for requests by TLS, which is open if there is a serving certificate.
 const TLS_PORT: u16 = 8112;
-/// The file with the authority of the pods' certificates.
+/// File name of the authority of the pods' certificates.
 const AUTHORITY: &str = "ca.crt";
-/// Where functions are described.
+/// Port of `/v1/functions`.
 const FUNCTIONS_PORT: u16 = 9475;
-/// Where Prometheus scrapes.
+/// Port of `/metrics`.
 const METRICS_PORT: u16 = 9476;
-/// What is open at SIGTERM has so long to end.
+/// Longest time after SIGTERM for open requests and connections.
 const DRAIN_MAX: Duration = Duration::from_secs(600);
-/// Idle connections are looked through this often.
+/// Period at which idle connections are checked.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
-/// The exit code for what its user has to mend.
+/// Exit code for a usage error.
 const USAGE_ERROR: u8 = 2;
 
-/// Runs the program; `arguments` are those behind its name. Exit code 0 after a drain; 2 for arguments, variables,
-/// manifests or ports that cannot be used; 1 for a second signal.
+/// Runs the program with `arguments`, which exclude the program's name. Returns exit code 0 after a drain; 2 for
+/// invalid arguments, variables or manifests, or ports that cannot be bound; 1 for a second signal.
 #[must_use]
 pub fn main_with_arguments(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let role = match config::parse(arguments) {
@@ -134,12 +135,12 @@ fn start_log(log: &LogConfig, pod: &str, logger: &'static str) {
     });
 }
 
-/// Runs a role to its end.
+/// Runs a role until it ends, on a runtime of its own.
 fn block_on(role: impl Future<Output = Result<ExitCode, StartError>>) -> ExitCode {
     match process::runtime() {
         Ok(runtime) => {
             let code = runtime.block_on(role);
-            // What still runs now is cut.
+            // Tasks that still run are aborted.
             runtime.shutdown_background();
             code.unwrap_or_else(|error| complain(NAME, USAGE_ERROR, [error.to_string()]))
         }
@@ -147,14 +148,14 @@ fn block_on(role: impl Future<Output = Result<ExitCode, StartError>>) -> ExitCod
     }
 }
 
-/// Why the process cannot serve.
+/// The reason why the process cannot start.
 #[derive(Debug, thiserror::Error)]
 enum StartError {
     #[error(transparent)]
     Listen(#[from] listen::ListenError),
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
-    #[error("a task of the start has ended before its time: {0}")]
+    #[error("a task failed during the start: {0}")]
     Task(#[from] tokio::task::JoinError),
     #[error(transparent)]
     Tls(#[from] TlsError),
@@ -163,7 +164,7 @@ enum StartError {
     #[cfg(feature = "kubernetes")]
     #[error("{0}")]
     Kubernetes(String),
-    #[error("metrics cannot be set up: {0}")]
+    #[error("cannot set up metrics: {0}")]
     Metrics(#[from] prometheus::Error),
     #[error("cannot listen for signals, or start a thread: {0}")]
     System(#[from] std::io::Error),
@@ -183,10 +184,10 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
     let buffered = Buffered::new(limits.buffered_bytes);
     let metrics = Arc::new(Metrics::new()?);
     let (observability, pod) = (config.observability.clone(), config.pod.clone());
-    // OTLP over HTTP sets up a client that blocks.
+    // The exporter of OTLP over HTTP creates a blocking client.
     let start = tokio::task::spawn_blocking(move || Instruments::start(&observability, &pod));
     let (instruments, telemetry) = start.await??;
-    let mut source = Connected::to(&config).await?;
+    let mut source = SourceConnection::to(&config).await?;
     let (tls, trust) = encryption(&config, source.internal_tls)?;
     let secure = match &tls {
         Some(tls) => Some((listen::listen(config.bind, TLS_PORT)?, Arc::clone(tls))),
@@ -237,7 +238,7 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
         last_request: channel::Sender::new(Instant::now()),
         head_lines: limits.head_lines,
     });
-    // Last: once a port for requests accepts connections, all others do.
+    // These ports are opened last: once one accepts connections, all others do.
     let listeners = PORTS.map(|port| listen::listen(config.bind, port));
     let servers = Servers {
         limits,
@@ -277,7 +278,7 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
             tracing::info!("Received TERM signal, attempting to gracefully shutdown servers.");
         }
         () = source.internal_tls_changed(&config) => {
-            tracing::info!("system-internal-tls has changed: this process ends, and the next one goes by it");
+            tracing::info!("system-internal-tls has changed: this process exits, and the next one uses the new value");
         }
     }
     Ok(tokio::select! {
@@ -286,14 +287,14 @@ async fn run(config: Config) -> Result<ExitCode, StartError> {
     })
 }
 
-/// Serves `/v1/functions`: to this pod alone, or with a certificate to others as well.
+/// Serves `/v1/functions`: to this pod only, or with a certificate to other pods as well.
 #[cfg_attr(
     not(feature = "kubernetes"),
     expect(unused_variables, reason = "for others")
 )]
 fn serve_functions(
     config: &Config,
-    source: &Connected,
+    source: &SourceConnection,
     servers: &Servers,
     listener: TcpListener,
     functions: Arc<Functions>,
@@ -313,8 +314,9 @@ fn serve_functions(
     servers.serve(listener, None, &functions);
 }
 
-/// Returns the serving certificate, and the authorities of the pods' certificates. With both, requests go to pods by TLS as
-/// well, as by Knative's activator, unless `internal_tls` says otherwise: the certificates may be left from an earlier time.
+/// Returns the serving certificate, and the authorities of the pods' certificates. With both, requests go to pods by
+/// TLS, as from Knative's activator, unless `internal_tls` is false: the certificates may be left from an earlier
+/// configuration.
 #[expect(
     clippy::type_complexity,
     reason = "two parts, each of which may be missing"
@@ -332,7 +334,8 @@ fn encryption(
     Ok((tls, Some(trust)))
 }
 
-/// Serves on until no request has come for so long, and what is open has ended; not longer than [`DRAIN_MAX`].
+/// Continues to serve until no request has arrived for `quiet`, and then waits until open connections and tunnels have
+/// ended, but not longer than [`DRAIN_MAX`].
 async fn drain(data: &Data, servers: Servers, quiet: Duration, telemetry: Telemetry) -> ExitCode {
     data.is_stopping.store(true, Ordering::Relaxed);
     let mut last = data.last_request.subscribe();
@@ -352,27 +355,27 @@ async fn drain(data: &Data, servers: Servers, quiet: Duration, telemetry: Teleme
         servers.connections.wait().await;
         data.tunnels.wait().await;
     };
-    // Those that are left are cut.
+    // Connections that are still open are cut.
     let _in_time = tokio::time::timeout_at(end, ended).await;
     let flushed = tokio::task::spawn_blocking(move || {
         telemetry.shut_down();
         lines::stdout().flush();
     });
-    // It has limits of its own.
+    // The shut-down has time limits of its own.
     let _flushed = flushed.await;
     ExitCode::SUCCESS
 }
 
-/// Where views come from, once it is known.
+/// The connection to the source of views.
 #[derive(Default)]
-struct Connected {
+struct SourceConnection {
     #[cfg(feature = "kubernetes")]
     client: Option<kube::Client>,
-    /// Whether requests go to pods by TLS, where the source says so.
+    /// Whether requests go to pods by TLS; `None` if the source does not define it.
     internal_tls: Option<bool>,
 }
 
-impl Connected {
+impl SourceConnection {
     #[cfg(not(feature = "kubernetes"))]
     async fn to(_config: &Config) -> Result<Self, StartError> {
         std::future::ready(Ok(Self::default())).await
@@ -386,7 +389,7 @@ impl Connected {
         let client = kubernetes::client().await.map_err(StartError::Kubernetes)?;
         let internal_tls = kubernetes::internal_tls(&client, &config.namespace).await;
         let internal_tls = internal_tls
-            .inspect_err(|error| tracing::warn!(%error, "config-network cannot be read; the certificates say whether pods have TLS"))
+            .inspect_err(|error| tracing::warn!(%error, "cannot read config-network; the presence of certificates decides whether pods have TLS"))
             .ok();
         Ok(Self {
             client: Some(client),
@@ -394,7 +397,7 @@ impl Connected {
         })
     }
 
-    /// Waits until the source says something else about TLS to pods than at the start.
+    /// Waits until the source changes whether requests go to pods by TLS.
     async fn internal_tls_changed(&mut self, config: &Config) {
         #[cfg(feature = "kubernetes")]
         if let (Some(client), Some(current)) = (self.client.take(), self.internal_tls) {
@@ -406,19 +409,20 @@ impl Connected {
     }
 }
 
-/// Makes the registry follow the source. Manifests are read once before this returns, and then on a thread of their own.
+/// Makes the registry follow the source. Manifests are read once before this returns, and later changes on a separate
+/// thread.
 #[cfg_attr(
     not(feature = "kubernetes"),
     expect(unused_variables, reason = "for that source")
 )]
 fn follow(
     config: &Config,
-    source: &Connected,
+    source: &SourceConnection,
     registry: &Arc<Registry>,
     trust: Option<&Arc<TrustStore>>,
     failed: Arc<SourceFailures>,
 ) -> Result<(), StartError> {
-    // A view that is not taken yet holds up the next.
+    // With a capacity of one view, a view that is not applied yet delays the next.
     let (sender, views) = mpsc::channel(1);
     match &config.source {
         Source::Manifests(directory) => {
@@ -454,7 +458,7 @@ async fn apply(mut views: mpsc::Receiver<View>, registry: Arc<Registry>) {
     }
 }
 
-/// Closes connections that have been idle for too long, for ever.
+/// Closes idle connections periodically; never returns.
 async fn sweep(data: Arc<Data>) {
     let mut tick = tokio::time::interval(SWEEP_PERIOD);
     loop {

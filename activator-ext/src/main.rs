@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// Gives memory back that a flood of connections took: glibc's allocator keeps it.
+/// Returns memory to the system after a flood of connections, which glibc's allocator keeps.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

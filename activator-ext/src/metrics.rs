@@ -1,4 +1,4 @@
-//! Weir's metrics of functions (design 4.4), served on 9476.
+//! Weir's metrics of functions (contracts §4), exported on port 9476.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,25 +20,26 @@ use crate::autoscaler::Reports;
 use crate::source::SourceFailures;
 use crate::view::Revision;
 
-/// Bounds of durations in seconds: a GPU function may take minutes, and a cold start as long.
+/// Bucket bounds of durations in seconds: a GPU function may take minutes, and a cold start as long.
 const DURATION_BOUNDS: [f64; 17] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     120.0, 300.0,
 ];
 const REVISION_LABELS: [&str; 3] = ["namespace", "function", "revision"];
 
-/// Why a request went to Knative's own activator unchanged.
+/// The reason why a request was passed to Knative's own activator unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PassReason {
-    /// What there is in the cluster is not known yet.
+    /// The first view of the cluster is not complete yet.
     ViewIncomplete,
-    /// The revision is not known.
+    /// The revision is not in the view.
     UnknownRevision,
     /// The revision has no annotation of Weir.
     NotOptedIn,
-    /// The request names a tag, and its revision's function has others: it must stay with the tagged one.
+    /// The request names a tag, and its revision's function has other revisions: the request must stay with the tagged
+    /// one.
     Tagged,
-    /// All of it is switched off.
+    /// This program is disabled by `WEIR_DISABLED`.
     Disabled,
 }
 
@@ -51,7 +52,7 @@ impl PassReason {
         Self::Disabled,
     ];
 
-    /// Returns why the request is not served here, where there is no other activator to which it could go.
+    /// Returns the error text for a client where there is no other activator to pass the request to.
     pub(crate) const fn text(self) -> &'static str {
         match self {
             Self::ViewIncomplete => "the view of the cluster is not complete yet",
@@ -97,7 +98,7 @@ pub(crate) struct Metrics {
     process: ProcessMetrics,
 }
 
-/// Counts the requests of one revision.
+/// The counters of one revision's requests.
 #[derive(Debug)]
 pub(crate) struct RevisionMetrics {
     requests: [IntCounter; Outcome::ALL.len()],
@@ -106,39 +107,40 @@ pub(crate) struct RevisionMetrics {
     cold_start: Histogram,
 }
 
-/// The process's figures as they stand.
+/// The process's figures at the time of a scrape.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProcessFigures<'a> {
-    /// Revisions that are served here.
+    /// Number of revisions served by this process.
     pub(crate) revisions: usize,
-    /// What became of reports.
+    /// Counts of reports to the autoscaler.
     pub(crate) reports: &'a Reports,
-    /// What went wrong at the view's source.
+    /// Counts of failures at the source of views.
     pub(crate) failed: &'a SourceFailures,
-    /// Changed certificates and authorities that could not be used.
+    /// Number of changed certificates and authorities that could not be loaded.
     pub(crate) certificate_failures: u64,
 }
 
-/// A function's figures as they stand.
+/// A function's figures at the time of a scrape.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FunctionFigures<'a> {
     /// The labels `namespace` and `function`.
     pub(crate) labels: [&'a str; 2],
-    /// Requests that wait.
+    /// Number of waiting requests.
     pub(crate) waiting: usize,
-    /// Instances that serve, are ejected, and have yet to answer.
+    /// Numbers of instances that serve, are ejected, and have not answered yet.
     pub(crate) instances: [usize; 3],
-    /// By [`RouteReason`].
+    /// Numbers of bound requests since the last scrape, by [`RouteReason`].
     pub(crate) decisions: [u64; RouteReason::ALL.len()],
-    /// By [`EjectReason`].
+    /// Numbers of ejections since the last scrape, by [`EjectReason`].
     pub(crate) ejections: [u64; EjectReason::ALL.len()],
 }
 
 impl Metrics {
-    /// No request has come.
+    /// Returns the metrics, all of them zero.
     ///
     /// # Errors
-    /// None: all names are those of constants.
+    ///
+    /// Never fails in practice: all names are constants.
     pub(crate) fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         let counter = |name: &str, help: &str, labels: &[&str]| {
@@ -166,11 +168,11 @@ impl Metrics {
         let with = |label| [function[0], function[1], label];
         let passed = counter(
             "weir_passed_through_total",
-            "Requests that went to Knative's own activator unchanged, by why.",
+            "Requests passed unchanged to Knative's own activator, by reason.",
             &["reason"],
         )?;
         let process = ProcessMetrics::register(&registry)?;
-        let revisions = IntGauge::new("weir_revisions", "Revisions that are served here.")?;
+        let revisions = IntGauge::new("weir_revisions", "Revisions that this process serves.")?;
         registry.register(Box::new(revisions.clone()))?;
         let objective = GaugeVec::new(
             Opts::new(
@@ -183,7 +185,7 @@ impl Metrics {
         let objective_ratio = GaugeVec::new(
             Opts::new(
                 "weir_slo_objective_ratio",
-                "The part of requests to be answered within the objective.",
+                "The share of requests to be answered within the objective.",
             ),
             &REVISION_LABELS,
         )?;
@@ -191,7 +193,7 @@ impl Metrics {
         Ok(Self {
             requests: counter(
                 "weir_function_requests_total",
-                "Requests that have ended, by how.",
+                "Requests that have ended, by outcome.",
                 &[
                     REVISION_LABELS[0],
                     REVISION_LABELS[1],
@@ -206,7 +208,7 @@ impl Metrics {
             )?,
             missed: counter(
                 "weir_function_requests_missed_total",
-                "Requests that missed the objective, by why.",
+                "Requests that missed the objective, by reason.",
                 &[
                     REVISION_LABELS[0],
                     REVISION_LABELS[1],
@@ -220,26 +222,22 @@ impl Metrics {
             )?,
             cold_start: histogram(
                 "weir_cold_start_seconds",
-                "The same of requests that came while no instance served.",
+                "Time from arrival to the choice of an instance, of requests that arrived while no instance served.",
             )?,
             waiting: gauge(
                 "weir_function_waiting",
                 "Requests that wait for an instance.",
                 &function,
             )?,
-            instances: gauge(
-                "weir_instances",
-                "Instances, by whether they serve.",
-                &with("state"),
-            )?,
+            instances: gauge("weir_instances", "Instances, by state.", &with("state"))?,
             decisions: counter(
                 "weir_route_decisions_total",
-                "Requests that got an instance, by why it was their turn.",
+                "Requests assigned to an instance, by reason.",
                 &with("reason"),
             )?,
             ejections: counter(
                 "weir_ejections_total",
-                "Instances that got no more requests for a while, by why.",
+                "Instances ejected for a while, by reason.",
                 &with("reason"),
             )?,
             objective,
@@ -247,12 +245,12 @@ impl Metrics {
             passed: PassReason::ALL.map(|reason| passed.with_label_values(&[reason.name()])),
             view_failures: counter(
                 "weir_view_failures_total",
-                "What kept the view of the cluster as it was: a source that could not be read, an object that cannot be used.",
+                "Failures that left the view of the cluster unchanged: an unreachable source, or an unusable object.",
                 &["reason"],
             )?,
             reports: counter(
                 "weir_autoscaler_reports_total",
-                "Reports to the autoscaler, by what became of them.",
+                "Reports to the autoscaler, by outcome.",
                 &["outcome"],
             )?,
             certificate_failures: single(
@@ -261,7 +259,7 @@ impl Metrics {
             )?,
             dropped_lines: single(
                 "weir_log_lines_dropped_total",
-                "Lines that standard output did not take in time.",
+                "Log lines dropped because standard output did not accept them in time.",
             )?,
             revisions,
             process,
@@ -269,8 +267,8 @@ impl Metrics {
         })
     }
 
-    /// Returns the counters of a revision, which are exported from now on, at 0. Those of a revision that is exported already under
-    /// the same labels go on.
+    /// Returns the counters of a revision, which are exported from now on. They start at 0, or continue if the revision
+    /// has been exported with the same labels.
     #[must_use]
     pub(crate) fn revision(&self, revision: &Revision) -> Arc<RevisionMetrics> {
         let name = &revision.name;
@@ -303,13 +301,13 @@ impl Metrics {
         })
     }
 
-    /// A revision is gone, and with it its series.
+    /// Removes the series of a revision that was deleted.
     pub(crate) fn forget(&self, revision: &Revision) {
         let name = &revision.name;
         let labels = [&*name.namespace, revision.label(), &*name.name];
         let [namespace, function, own] = labels;
         for outcome in Outcome::ALL {
-            // One that is not there need not be removed.
+            // A series that does not exist is no error.
             let _removed =
                 self.requests
                     .remove_label_values(&[namespace, function, own, outcome.name()]);
@@ -325,19 +323,19 @@ impl Metrics {
         let _removed = self.objective_ratio.remove_label_values(&labels);
     }
 
-    /// A request goes to Knative's own activator.
+    /// Counts a request that is passed to Knative's own activator.
     pub(crate) fn pass(&self, reason: PassReason) {
         self.passed[reason as usize].inc();
     }
 
-    /// All families, with what is read off functions now.
-    /// `functions` hands the figures of each function to what it is given.
+    /// Returns all metric families, with the current figures of functions. `functions` calls its argument with the
+    /// figures of each function.
     pub(crate) fn gather(
         &self,
         functions: impl FnOnce(&mut dyn FnMut(FunctionFigures<'_>)),
         process: &ProcessFigures<'_>,
     ) -> Vec<MetricFamily> {
-        // A function that is gone has no figures.
+        // Series of deleted functions are dropped.
         self.waiting.reset();
         self.instances.reset();
         functions(&mut |figures| {
@@ -392,7 +390,8 @@ fn raise(counter: &IntCounter, to: u64) {
 }
 
 impl RevisionMetrics {
-    /// A request got an instance after it was held for so long. `is_cold`: none served when it came.
+    /// Records the time for which a request was held until it got an instance. `is_cold`: no instance served when it
+    /// arrived.
     pub(crate) fn hold(&self, held: Span, is_cold: bool) {
         self.hold.observe(held.as_secs_f64());
         if is_cold {
@@ -401,23 +400,23 @@ impl RevisionMetrics {
     }
 }
 
-/// Requests that count for an objective.
+/// The numbers of requests that are judged by an objective.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Judged {
-    /// All of them.
+pub(crate) struct JudgedCounts {
+    /// Number of judged requests.
     pub(crate) all: u64,
-    /// Those that were answered in time.
+    /// Number of requests answered in time.
     pub(crate) in_time: u64,
 }
 
 impl RevisionMetrics {
-    /// Returns how many requests have counted for the objective; none without one.
-    pub(crate) fn judged(&self) -> Judged {
+    /// Returns the numbers of requests judged by the objective; zero without an objective.
+    pub(crate) fn judged(&self) -> JudgedCounts {
         let Some(own) = &self.objective else {
-            return Judged::default();
+            return JudgedCounts::default();
         };
         let in_time = own.in_time();
-        Judged {
+        JudgedCounts {
             all: in_time + own.missed(),
             in_time,
         }

@@ -1,4 +1,4 @@
-//! The way to Knative's own activator, for whatever this program cannot decide on.
+//! The path to Knative's own activator, for requests which this program cannot decide on.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,29 +11,29 @@ use proxy::upstream::{DIAL_ATTEMPTS, Settings, Upstream};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-/// What error messages call it.
+/// The activator's name in error messages.
 pub(crate) const PEER: &str = "Knative's activator";
-/// Idle connections that are kept to it.
+/// Largest number of idle connections kept to it.
 const IDLE_MAX: usize = 100;
 
-/// A name that was not found is looked up again after so long.
+/// Pause after a failed look-up of its name.
 const LOOK_UP_PAUSE: Duration = Duration::from_secs(1);
 
-/// See the [module](self).
+/// Connections to Knative's own activator.
 #[derive(Debug)]
 pub(crate) struct PassThrough {
-    /// `host:port`; `None`: there is no such activator.
+    /// The activator's address as `host:port`; `None`: there is no such activator.
     target: Option<String>,
     buffered: Arc<Buffered>,
     current: ArcSwapOption<Upstream>,
-    /// A connection could not be had: the name is looked up anew.
+    /// Set when a connection has failed, so that the name is looked up again.
     is_doubtful: AtomicBool,
-    /// When the name was last looked up in vain. Held meanwhile: all requests wait for one look-up.
+    /// Time of the last failed look-up. The lock is held during a look-up, so that all requests share it.
     failed: Mutex<Option<Instant>>,
 }
 
 impl PassThrough {
-    /// Requests pass to `target`, a `host:port`.
+    /// Returns a path to `target`, a `host:port`.
     #[must_use]
     pub(crate) fn new(target: Option<String>, buffered: Arc<Buffered>) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl PassThrough {
         }
     }
 
-    /// Returns connections to it; `None` if there is none, or its name was never found.
+    /// Returns connections to the activator; `None` if there is none, or if its name was never resolved.
     pub(crate) async fn upstream(&self) -> Option<Arc<Upstream>> {
         let is_doubtful = self.is_doubtful.swap(false, Ordering::Relaxed);
         if let Some(known) = self.current.load_full().filter(|_| !is_doubtful) {
@@ -57,7 +57,7 @@ impl PassThrough {
         if current.as_ref().map(Arc::as_ptr) != before.as_ref().map(Arc::as_ptr) {
             return current;
         }
-        // Where it was the last time is the best guess meanwhile.
+        // The address used last is the best guess meanwhile.
         if failed.is_some_and(|at| at.elapsed() < LOOK_UP_PAUSE) {
             return current;
         }
@@ -76,7 +76,7 @@ impl PassThrough {
                 peer: PEER,
                 idle_max: IDLE_MAX,
                 dial_attempts: DIAL_ATTEMPTS,
-                // It is to decide itself what may be sent twice.
+                // The activator decides itself which requests may be sent twice.
                 resends: false,
                 tls: None,
             },
@@ -86,7 +86,7 @@ impl PassThrough {
         Some(upstream)
     }
 
-    /// No connection could be had.
+    /// Records that a connection has failed, so that the name is looked up again.
     pub(crate) fn failed(&self) {
         self.is_doubtful.store(true, Ordering::Relaxed);
     }
@@ -103,7 +103,7 @@ impl PassThrough {
         match tokio::net::lookup_host(target).await {
             Ok(mut addresses) => addresses.next(),
             Err(error) => {
-                tracing::warn!(%error, target, "Knative's activator cannot be found");
+                tracing::warn!(%error, target, "cannot resolve the name of Knative's activator");
                 None
             }
         }

@@ -1,4 +1,4 @@
-//! What is served: revisions, their functions and instances, kept as the last view says.
+//! The served revisions, their functions and instances, kept equal to the last view.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -30,54 +30,55 @@ use crate::telemetry::{Instruments, RevisionFigures};
 use crate::view::{FunctionName, Revision, RevisionName, View};
 use crate::watch::InstanceWatch;
 
-/// Where a pod's queue-proxy speaks TLS. Fixed by Knative.
+/// Port on which a pod's queue-proxy serves TLS, fixed by Knative.
 const TLS_PORT: u16 = 8112;
-/// The name that every pod's certificate has.
+/// The DNS name in every pod's certificate.
 const DATA_PLANE_NAME: &str = "data-plane.knative.dev";
-/// What error messages call an instance.
+/// The name of an instance in error messages.
 pub(crate) const PEER: &str = "the pod";
-/// At least so many may wait for a function.
+/// Smallest bound of requests that wait for a function.
 const WAITING_MIN: usize = 100;
-/// Idle connections that are kept to an instance whose requests are not limited.
+/// Largest number of idle connections kept to an instance with unlimited concurrency.
 const IDLE_UNLIMITED: usize = 100;
-/// There are other instances: one that does not accept a connection within 170 ms is given up.
+/// Number of dial attempts. An instance that does not accept a connection within 170 ms is given up, since there are
+/// others.
 const DIAL_ATTEMPTS: u32 = 3;
-/// A hand-over takes so long until it was measured.
+/// Estimate of the hand-over time until the first measurement.
 const HAND_OVER: Span = Span(300_000);
 
-/// A revision that is served here.
+/// A revision that is served by this process.
 #[derive(Debug)]
 pub(crate) struct LiveRevision {
     /// The revision, without its pods.
     pub(crate) revision: Revision,
-    /// Whose variant it is.
+    /// Function of which the revision is a variant.
     pub(crate) function: Arc<Function>,
-    /// Its requests' deadlines.
+    /// Rules for the deadlines of the revision's requests.
     pub(crate) deadlines: Deadlines,
-    /// Its requests' limits.
+    /// Time limits of the revision's requests.
     pub(crate) limits: TimeLimits,
-    /// How a response that has begun ends at a timeout.
+    /// The way in which a response that has started ends at a timeout.
     pub(crate) mid_stream_timeout: MidStreamTimeout,
-    /// What is reported of it to the autoscaler.
+    /// Counts for the reports to the autoscaler.
     pub(crate) stat: Arc<RevisionStat>,
-    /// What is counted of it.
+    /// The counters exported as metrics.
     pub(crate) metrics: Arc<RevisionMetrics>,
-    /// What observes its requests.
+    /// Observer of the revision's requests.
     pub(crate) observer: Arc<Observer>,
 }
 
-/// Where a request goes.
+/// The result of a look-up of a revision.
 #[derive(Debug)]
 pub(crate) enum Lookup {
-    /// It is served here.
+    /// The revision is served by this process.
     Served(Arc<LiveRevision>),
-    /// It has no annotation of Weir.
+    /// The revision has no annotation of Weir.
     NotOptedIn,
-    /// It is not in the view.
+    /// The revision is not in the view.
     Unknown,
 }
 
-/// See the [module](self).
+/// The served revisions, their functions and instances.
 #[derive(Debug)]
 pub(crate) struct Registry {
     clock: Clock,
@@ -85,26 +86,26 @@ pub(crate) struct Registry {
     waiting_max: usize,
     rule: Rule,
     metrics: Arc<Metrics>,
-    /// What requests are observed with.
+    /// Instruments which observe requests.
     instruments: Instruments,
-    /// Whom pods' certificates must be of, where requests go to them by TLS.
+    /// Authorities of the pods' certificates; `None`: requests go to pods without TLS.
     tls: Option<Arc<TrustStore>>,
     revisions: ArcSwap<Revisions>,
     is_complete: AtomicBool,
     parts: Mutex<Parts>,
 }
 
-/// By namespace and name, so that a look-up by two texts allocates nothing; `None`: not opted in.
+/// Revisions by namespace and name, so that a look-up by two texts allocates nothing; `None`: not opted in.
 type Revisions = HashMap<String, HashMap<String, Option<Arc<LiveRevision>>>>;
 
-/// What runs.
+/// The running tasks.
 #[derive(Debug, Default)]
 struct Parts {
     functions: BTreeMap<FunctionName, FunctionTask>,
     pods: BTreeMap<(RevisionName, SocketAddr), PodTask>,
 }
 
-/// A function and its timer.
+/// A function and the task of its timer.
 #[derive(Debug)]
 struct FunctionTask {
     function: Arc<Function>,
@@ -118,7 +119,7 @@ impl Drop for FunctionTask {
     }
 }
 
-/// A pod that is watched. Dropped, it serves no more.
+/// A watched pod, which no longer serves once this is dropped.
 #[derive(Debug)]
 struct PodTask {
     revision: Arc<LiveRevision>,
@@ -134,7 +135,8 @@ impl Drop for PodTask {
 }
 
 impl Registry {
-    /// Nothing is served. At most `waiting_max` requests wait for one function, whose instances are chosen by `rule`.
+    /// Returns a registry that serves nothing yet. At most `waiting_max` requests wait for one function, and `rule`
+    /// chooses among its instances.
     #[must_use]
     pub(crate) fn new(
         clock: Clock,
@@ -159,12 +161,12 @@ impl Registry {
         })
     }
 
-    /// Whether a first view was complete.
+    /// Returns whether a complete view has been applied.
     pub(crate) fn is_complete(&self) -> bool {
         self.is_complete.load(Ordering::Acquire)
     }
 
-    /// Returns what is known of a revision.
+    /// Returns the served revision of this name, or why there is none.
     pub(crate) fn find(&self, namespace: &str, name: &str) -> Lookup {
         let revisions = self.revisions.load();
         match revisions.get(namespace).and_then(|own| own.get(name)) {
@@ -174,7 +176,7 @@ impl Registry {
         }
     }
 
-    /// Whether its function has other revisions.
+    /// Returns whether the revision's function has other revisions.
     pub(crate) fn has_other_variants(&self, revision: &LiveRevision) -> bool {
         let revisions = self.revisions.load();
         let own = revisions.get(&revision.revision.name.namespace);
@@ -183,21 +185,21 @@ impl Registry {
         own.filter(is_variant).count() > 1
     }
 
-    /// Returns all revisions that are served.
+    /// Returns all served revisions.
     pub(crate) fn served(&self) -> Vec<Arc<LiveRevision>> {
         let revisions = self.revisions.load();
         let all = revisions.values().flat_map(HashMap::values);
         all.flatten().map(Arc::clone).collect()
     }
 
-    /// Makes what is served as the view says. Must be called on the runtime, from one task at a time.
+    /// Makes the served revisions equal to the view. Must be called on the runtime, from one task at a time.
     pub(crate) fn apply(&self, view: &View) {
         let old = self.revisions.load_full();
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         let mut revisions = Revisions::new();
         let mut functions = BTreeMap::new();
         let opted_in = view.revisions.values().filter(|it| it.settings.opted_in());
-        // Of several revisions the last by name says: the newest, as Knative counts them.
+        // Of several revisions the last by name defines the settings: the newest, since Knative numbers them.
         let fixed: BTreeMap<_, _> = opted_in
             .map(|it| (it.function(), self.settings(it)))
             .collect();
@@ -236,7 +238,7 @@ impl Registry {
             for (ordinal, (&address, pod)) in (0..).zip(&revision.pods) {
                 let key = (revision.name.clone(), address);
                 let is_ready = pod.is_ready || !revision.needs_readiness;
-                // One of a revision that has changed is watched anew: what it may take may be another.
+                // A pod whose revision has changed is watched anew, since its concurrency may have changed.
                 let known = parts.pods.remove(&key);
                 let task = match known.filter(|task| Arc::ptr_eq(&task.revision, served)) {
                     Some(task) => {
@@ -250,17 +252,17 @@ impl Registry {
                 }
             }
         }
-        // Those that are left are gone.
+        // The remaining tasks are those of deleted pods.
         parts.pods = pods;
         let gone = std::mem::replace(&mut parts.functions, functions);
         drop(parts);
         self.revisions.store(Arc::new(revisions));
-        // Now that their requests find what has taken their place.
+        // Dropped only now, when their requests can find the replacements.
         drop(gone);
         self.is_complete.store(true, Ordering::Release);
     }
 
-    /// The function of a revision: the one that runs, if it has these settings, or a new one.
+    /// Returns the function of a revision: the running one if it has these settings, or a new one.
     fn function_of(
         &self,
         revision: &Revision,
@@ -294,13 +296,13 @@ impl Registry {
             rule: self.rule,
             order: settings::order(settings),
             late: settings::late(settings),
-            // Knative's activator refuses nothing before its own bound, however few pods there are yet.
+            // Knative's activator refuses no request before its own bound, however few pods there are yet.
             depth: settings.queue_depth.unwrap_or(self.waiting_max),
             waiting_min: WAITING_MIN,
             waiting_max: self.waiting_max,
             margin_percent: MARGIN_PERCENT,
             hand_over: HAND_OVER,
-            // Nothing known, nothing assumed: until the first sample no request is late before its deadline.
+            // Until the first sample no request is considered late before its deadline.
             execution: Span::ZERO,
             classes: class::COUNT,
             slo: settings.slo.map(Span::from),
@@ -313,12 +315,12 @@ impl Registry {
         function: Arc<Function>,
         before: Option<&Arc<LiveRevision>>,
     ) -> Arc<LiveRevision> {
-        // What is carried is carried on.
+        // The counts of requests in flight continue.
         let stat = before.filter(|it| it.revision.concurrency() == revision.concurrency());
         let stat = stat.map(|before| Arc::clone(&before.stat));
         let settings = &revision.settings;
         for problem in &settings.problems {
-            tracing::warn!(revision = %revision.name, problem, "an annotation cannot be used");
+            tracing::warn!(revision = %revision.name, problem, "invalid annotation ignored");
         }
         let trust = settings::trust(settings);
         let metrics = self.metrics.revision(revision);
@@ -360,10 +362,10 @@ impl Registry {
             upstream::Settings {
                 address: SocketAddr::new(address.ip(), port),
                 peer: PEER,
-                // One more than it has places: for the request that is bound ahead.
+                // One connection more than the pod has places, since a request is bound to it before a place is free.
                 idle_max: concurrency.map_or(IDLE_UNLIMITED, |places| places as usize + 1),
                 dial_attempts: DIAL_ATTEMPTS,
-                // Nothing is sent twice of which a byte was written.
+                // A request of which a byte was written is not sent again.
                 resends: false,
                 tls,
             },
@@ -403,7 +405,7 @@ impl Registry {
         }
     }
 
-    /// Hands the requests of every revision, as they stand, to `visit`.
+    /// Calls `visit` with the current number of requests of every revision.
     pub(crate) fn requests(&self, visit: &mut dyn FnMut(RevisionFigures<'_>)) {
         let mut active: HashMap<RevisionName, u64> = HashMap::new();
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -421,7 +423,7 @@ impl Registry {
         }
     }
 
-    /// Hands the figures of every function, and of every pod that has yet to answer, to `visit`.
+    /// Calls `visit` with the figures of every function, and counts its pods that have not answered yet.
     pub(crate) fn figures(&self, visit: &mut dyn FnMut(FunctionFigures<'_>)) {
         let served = self.served();
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -438,16 +440,16 @@ impl Registry {
             };
             let pods = own.iter().filter_map(|it| pods_of.get(&it.revision.name));
             let pods: usize = pods.sum();
-            let standing = function.standing();
+            let status = function.status();
             let counts = function.take_counts();
-            let ready = standing.instances.len().saturating_sub(standing.ejected);
+            let ready = status.instances.len().saturating_sub(status.ejected);
             visit(FunctionFigures {
                 labels: [&function.name.namespace, first.revision.label()],
-                waiting: standing.waiting,
+                waiting: status.waiting,
                 instances: [
                     ready,
-                    standing.ejected,
-                    pods.saturating_sub(standing.instances.len()),
+                    status.ejected,
+                    pods.saturating_sub(status.instances.len()),
                 ],
                 decisions: counts.decisions,
                 ejections: counts.ejections,
@@ -455,7 +457,7 @@ impl Registry {
         }
     }
 
-    /// Returns all functions as they stand, for people and programs.
+    /// Returns the state of all functions, or of those in `namespace`, as JSON.
     pub(crate) fn describe(&self, namespace: Option<&str>) -> serde_json::Value {
         let served = self.served();
         let parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -478,8 +480,8 @@ impl Registry {
                     "in_time": judged.in_time,
                 })
             });
-            let standing = function.standing();
-            let instances = standing.instances.iter().map(|it| {
+            let status = function.status();
+            let instances = status.instances.iter().map(|it| {
                 serde_json::json!({
                     "address": it.instance.address.to_string(),
                     "revision": it.instance.revision.name,
@@ -491,10 +493,10 @@ impl Registry {
                 "namespace": function.name.namespace,
                 "function": function.name.name,
                 "version": function.name.version,
-                "waiting": standing.waiting,
-                "waiting_by_slack": standing.by_slack,
-                "waiting_max": standing.waiting_max,
-                "ejected": standing.ejected,
+                "waiting": status.waiting,
+                "waiting_by_slack": status.by_slack,
+                "waiting_max": status.waiting_max,
+                "ejected": status.ejected,
                 "variants": variants.collect::<Vec<_>>(),
                 "instances": instances.collect::<Vec<_>>(),
             })
@@ -503,7 +505,7 @@ impl Registry {
     }
 }
 
-/// Returns the revisions of each function, which is known by its address.
+/// Returns the revisions of each function, keyed by the function's address.
 fn by_function(served: &[Arc<LiveRevision>]) -> HashMap<*const Function, Vec<&Arc<LiveRevision>>> {
     let mut of_functions: HashMap<_, Vec<_>> = HashMap::new();
     for revision in served {
@@ -513,7 +515,7 @@ fn by_function(served: &[Arc<LiveRevision>]) -> HashMap<*const Function, Vec<&Ar
     of_functions
 }
 
-/// A revision that is served.
+/// Returns the served revision of this name.
 fn known<'a>(
     revisions: &'a Revisions,
     namespace: &str,
@@ -523,7 +525,7 @@ fn known<'a>(
 }
 
 impl LiveRevision {
-    /// Whether it serves this revision already, whatever its pods.
+    /// Returns whether this serves `revision` unchanged, apart from its pods.
     fn is_as(&self, revision: &Revision) -> bool {
         let own = &self.revision;
         (&own.service, &own.configuration, &own.settings)
@@ -538,12 +540,12 @@ impl LiveRevision {
     }
 }
 
-/// Returns how to speak TLS with the pods of a revision: they show Knative's certificate for the namespace.
+/// Returns the TLS settings for the pods of a revision, which have Knative's certificate of the namespace.
 fn client_tls(trust: &Arc<TrustStore>, revision: &RevisionName) -> Option<ClientTls> {
     let user = format!("kn-user-{}", revision.namespace);
     let made = ClientTls::new(Arc::clone(trust), DATA_PLANE_NAME, user);
     let refuse = |error: &_| {
-        tracing::error!(%error, %revision, "its pods' certificates cannot be verified: they get no requests");
+        tracing::error!(%error, %revision, "cannot verify its pods' certificates: they get no requests");
     };
     made.inspect_err(refuse).ok()
 }

@@ -1,5 +1,5 @@
-//! What goes to the autoscaler, and when: each second a report on every revision that had requests, and at once the first request of one that
-//! has no instance.
+//! Reports to the autoscaler: every second one on each revision with requests, and at once one on the first request of
+//! a revision without an instance.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,19 +14,19 @@ use crate::registry::Registry;
 use crate::stat::WINDOW;
 use crate::view::RevisionName;
 
-/// See the [module](self).
+/// Sends reports on revisions to the autoscaler.
 #[derive(Debug)]
 pub(crate) struct Reporter {
-    /// Under which name the autoscaler knows this process.
+    /// Name by which the autoscaler distinguishes this process.
     pod: String,
     start: Instant,
-    /// `None`: there is no autoscaler.
+    /// Channel to the connection; `None`: there is no autoscaler.
     reports: Option<mpsc::Sender<WireStatMessages>>,
     counts: Arc<Reports>,
 }
 
 impl Reporter {
-    /// Reports of the process `pod` go into `reports`.
+    /// Returns a reporter for the process `pod`, which sends to `reports`.
     #[must_use]
     pub(crate) fn new(
         pod: String,
@@ -41,12 +41,12 @@ impl Reporter {
         })
     }
 
-    /// The first request of a revision that has no instance has come.
+    /// Reports the first request of a revision without an instance at once.
     pub(crate) fn report_first(&self, revision: &RevisionName) {
         self.send(vec![self.message(revision, 1.0, 1.0)]);
     }
 
-    /// Reports every second, for ever.
+    /// Reports every second; never returns.
     pub(crate) async fn run(self: Arc<Self>, registry: Arc<Registry>) {
         let mut tick = tokio::time::interval_at(self.start + WINDOW, WINDOW);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,5 +1,5 @@
-//! A request's way through role `data` (knative-data-plane 5.2): probes, look-up, timeouts, the function's queue, an
-//! instance.
+//! The path of a request through role `data`: probes, look-up, timeouts, the function's queue,
+//! an instance.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use proxy::clock::Clock;
 use proxy::connection::{Client, Handler};
 use proxy::deadline::{HELD_US, RequestDeadline};
 use proxy::exchange::Exchange;
-use proxy::forward::{self, Passage, RequestKind, discard, note, trace_of};
+use proxy::forward::{self, AnswerContext, RequestKind, discard, note, trace_of};
 use proxy::headers::{self, KUBELET_PROBE, NETWORK_HASH, NETWORK_PROBE};
 use proxy::malformed;
 use proxy::outcome::Outcome;
-use proxy::relay::{InFlight, Place};
+use proxy::relay::{InFlight, UpstreamSlot};
 use proxy::respond;
 use proxy::server_timing::{self, SERVER_TIMING};
 use proxy::timeouts::{Expired, TimeLimits, Timeouts};
@@ -33,7 +33,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::function::{Claim, InstancePlace, NoPlace, Refusal};
+use crate::function::{AcquireError, Claim, InstancePlace, Refusal};
 use crate::metrics::{Metrics, PassReason};
 use crate::pass::{self, PassThrough};
 use crate::registry::{LiveRevision, Lookup, PEER, Registry};
@@ -41,12 +41,12 @@ use crate::reporter::Reporter;
 use crate::stat::CountGuard;
 use crate::view::RevisionName;
 
-/// The mark by which the autoscaler counts a request once.
+/// The header value by which the autoscaler counts a request once.
 const ACTIVATOR: HeaderValue = HeaderValue::from_static("activator");
-/// A request that finds no connection is sent elsewhere so often.
+/// Largest number of instances tried for a request whose connection fails.
 const TRIES_MAX: u32 = 10;
 
-/// The listeners' handler.
+/// The handler of the ports for requests.
 #[derive(Debug)]
 pub(crate) struct Data {
     pub(crate) registry: Arc<Registry>,
@@ -57,24 +57,24 @@ pub(crate) struct Data {
     pub(crate) buffered: Arc<Buffered>,
     pub(crate) read_ahead: Arc<ReadAhead>,
     pub(crate) tunnels: TaskTracker,
-    /// All goes to Knative's own activator.
+    /// Whether all requests are passed to Knative's own activator.
     pub(crate) is_disabled: bool,
     pub(crate) is_stopping: AtomicBool,
-    /// When the last request came.
+    /// Time of the last request.
     pub(crate) last_request: watch::Sender<Instant>,
     pub(crate) head_lines: usize,
 }
 
 /// What a request holds until its answer has ended.
 #[derive(Debug, Default)]
-pub(crate) struct RequestPlace {
-    /// Its place at an instance.
+pub(crate) struct RequestSlot {
+    /// Place of the request at an instance, once it has one.
     bound: Option<InstancePlace>,
-    /// Its count in the stat.
+    /// Count of the request among those that the autoscaler is sent.
     counted: Option<CountGuard>,
 }
 
-impl Place for RequestPlace {
+impl UpstreamSlot for RequestSlot {
     fn complete(&mut self) {
         if let Some(bound) = &mut self.bound {
             bound.complete();
@@ -82,37 +82,37 @@ impl Place for RequestPlace {
     }
 }
 
-/// What is known of a request when it has come.
+/// A request whose head has been received.
 #[derive(Debug)]
-struct Arrived {
+struct ReceivedRequest {
     arrival: Instant,
-    /// It is not served: this is the answer.
-    malformed: Option<Box<Response<ProxyBody<RequestPlace>>>>,
-    in_flight: InFlight<RequestPlace>,
+    /// The answer to a malformed request, which is not served.
+    malformed: Option<Box<Response<ProxyBody<RequestSlot>>>>,
+    in_flight: InFlight<RequestSlot>,
 }
 
 impl Handler for Data {
-    type Place = RequestPlace;
+    type Slot = RequestSlot;
 
     fn handle(
         self: Arc<Self>,
         client: Client,
         mut request: Request<Incoming>,
-    ) -> impl Future<Output = Response<ProxyBody<RequestPlace>>> + Send {
-        // Not within the future: hyper drops it before it has run if the client leaves with its request.
-        let mut arrived = self.begin(&client, &mut request);
+    ) -> impl Future<Output = Response<ProxyBody<RequestSlot>>> + Send {
+        // Not within the future: hyper drops it without a poll if the client leaves with its request.
+        let mut received = self.begin(&client, &mut request);
         let mut request =
             request.map(|body| ClientBody::new(body, client.http1.clone(), &self.buffered));
-        // RequestPlace here and lent to all steps: handed through by value, it would have room in each one's future.
-        async move { self.serve(&client, &mut request, &mut arrived).await }
+        // Placed here and lent to all steps: handed through by value, it would have room in each one's future.
+        async move { self.serve(&client, &mut request, &mut received).await }
     }
 }
 
 impl Data {
-    fn begin(&self, client: &Client, request: &mut Request<Incoming>) -> Arrived {
+    fn begin(&self, client: &Client, request: &mut Request<Incoming>) -> ReceivedRequest {
         let malformed = malformed::refuse(client, request, self.head_lines);
         let serving = client.begin(request.headers());
-        Arrived {
+        ReceivedRequest {
             arrival: Instant::now(),
             malformed: malformed.map(Box::new),
             in_flight: InFlight {
@@ -126,9 +126,9 @@ impl Data {
         &self,
         client: &Client,
         request: &mut Request<ClientBody>,
-        arrived: &mut Arrived,
-    ) -> Response<ProxyBody<RequestPlace>> {
-        if let Some(answer) = arrived.malformed.take() {
+        received: &mut ReceivedRequest,
+    ) -> Response<ProxyBody<RequestSlot>> {
+        if let Some(answer) = received.malformed.take() {
             discard(request);
             return *answer;
         }
@@ -136,26 +136,26 @@ impl Data {
             discard(request);
             return answer;
         }
-        self.last_request.send_replace(arrived.arrival);
+        self.last_request.send_replace(received.arrival);
         let served = match self.look_up(request) {
             Ok(served) => served,
             Err((reason, name)) => {
                 self.metrics.pass(reason);
                 return self
-                    .pass_through(client, request, arrived, (reason, &name))
+                    .pass_through(client, request, received, (reason, &name))
                     .await;
             }
         };
         let exchange = served.observer.begin(
             request,
             client,
-            arrived.arrival,
+            received.arrival,
             || false,
             served.revision.concurrency().is_some(),
         );
-        arrived.in_flight.exchange.clone_from(&exchange);
+        received.in_flight.exchange.clone_from(&exchange);
         let head_only = request.method() == Method::HEAD;
-        let mut response = self.answer(&served, client, request, arrived).await;
+        let mut response = self.answer(&served, client, request, received).await;
         if let Some(exchange) = exchange {
             exchange.answer(response.status().as_u16());
             response.body_mut().observe(exchange, head_only);
@@ -163,8 +163,8 @@ impl Data {
         response
     }
 
-    /// Items 1 to 3 of 5.2: the kubelet, the ingress, the autoscaler.
-    fn answer_probe(&self, headers: &mut HeaderMap) -> Option<Response<ProxyBody<RequestPlace>>> {
+    /// Answers probes of the kubelet, the ingress and the autoscaler: items 1 to 3 of 5.2.
+    fn answer_probe(&self, headers: &mut HeaderMap) -> Option<Response<ProxyBody<RequestSlot>>> {
         let is_kubelet = headers.contains_key(KUBELET_PROBE)
             || headers
                 .get(USER_AGENT)
@@ -200,7 +200,7 @@ impl Data {
         ))
     }
 
-    /// Item 5: whose request it is.
+    /// Returns the revision to which a request is addressed: item 5.
     fn look_up(
         &self,
         request: &Request<ClientBody>,
@@ -233,13 +233,13 @@ impl Data {
         served: &Arc<LiveRevision>,
         client: &Client,
         request: &mut Request<ClientBody>,
-        arrived: &mut Arrived,
-    ) -> Response<ProxyBody<RequestPlace>> {
-        let timeouts = Timeouts::new(served.limits, arrived.arrival);
+        received: &mut ReceivedRequest,
+    ) -> Response<ProxyBody<RequestSlot>> {
+        let timeouts = Timeouts::new(served.limits, received.arrival);
         let grpc = respond::is_grpc(request.headers());
         let informed = timeouts.watch_interim().then(Arc::<AtomicBool>::default);
-        let exchange = arrived.in_flight.exchange.clone();
-        let in_flight = &mut arrived.in_flight;
+        let exchange = received.in_flight.exchange.clone();
+        let in_flight = &mut received.in_flight;
         let forward = self.forward(
             served,
             client,
@@ -262,16 +262,16 @@ impl Data {
         served: &Arc<LiveRevision>,
         client: &Client,
         request: &mut Request<ClientBody>,
-        in_flight: &mut InFlight<RequestPlace>,
+        in_flight: &mut InFlight<RequestSlot>,
         timeouts: &Timeouts,
         informed: Option<&Arc<AtomicBool>>,
-    ) -> Response<ProxyBody<RequestPlace>> {
+    ) -> Response<ProxyBody<RequestSlot>> {
         let kind = RequestKind::of(client, request);
         let exchange = in_flight.exchange.clone();
         if kind.upgrade.is_some() && !request.body().is_empty() {
             note(exchange.as_ref(), Outcome::Malformed);
             discard(request);
-            return respond::bad_request("an upgrade has no body");
+            return respond::bad_request("an upgrade request must not have a body");
         }
         request.body_mut().observe(exchange.clone());
         let arrival = self.clock.time(timeouts.arrival);
@@ -285,7 +285,7 @@ impl Data {
             exchange.note_cold_start();
         }
         let (counted, is_first) = served.stat.arrive(timeouts.arrival, is_cold);
-        in_flight.place.counted = Some(counted);
+        in_flight.slot.counted = Some(counted);
         if is_first {
             self.reporter.report_first(&served.revision.name);
         }
@@ -298,16 +298,16 @@ impl Data {
                 .await;
             let bound = match acquired {
                 Ok(bound) => bound,
-                Err(NoPlace::Refused(refusal)) => {
+                Err(AcquireError::Refused(refusal)) => {
                     return self.refuse(&served, &refusal, exchange.as_ref(), kind.grpc);
                 }
-                Err(NoPlace::Closed) => {
+                Err(AcquireError::Closed) => {
                     let RevisionName { namespace, name } = &served.revision.name;
                     let Lookup::Served(current) = self.registry.find(namespace, name) else {
                         note(exchange.as_ref(), Outcome::Refused);
                         return not_found(name);
                     };
-                    if let Some(counted) = &mut in_flight.place.counted {
+                    if let Some(counted) = &mut in_flight.slot.counted {
                         current.stat.take_over(counted);
                     }
                     served = current;
@@ -322,12 +322,12 @@ impl Data {
             let of = &bound.instance.revision;
             if *of != served.revision.name
                 && let Lookup::Served(of) = self.registry.find(&of.namespace, &of.name)
-                && let Some(counted) = &mut in_flight.place.counted
+                && let Some(counted) = &mut in_flight.slot.counted
             {
                 of.stat.take_over(counted);
             }
             let instance = Arc::clone(&bound.instance);
-            in_flight.place.bound = Some(bound);
+            in_flight.slot.bound = Some(bound);
             if !is_again {
                 self.rewrite(&served, client, request, &times);
                 if let Some((protocol, _)) = &kind.upgrade {
@@ -356,7 +356,7 @@ impl Data {
                     if is_failure_of_pod(&response) {
                         instance.suspect();
                     }
-                    if let Some(bound) = &mut in_flight.place.bound {
+                    if let Some(bound) = &mut in_flight.slot.bound {
                         bound.answered();
                     }
                     if let Some(exchange) = &exchange {
@@ -375,7 +375,7 @@ impl Data {
                         response.headers_mut().append(SERVER_TIMING, value);
                     }
                     let in_flight = std::mem::take(in_flight);
-                    let passage = Passage {
+                    let context = AnswerContext {
                         client,
                         peer: PEER,
                         timeouts,
@@ -383,25 +383,25 @@ impl Data {
                         mid_stream_timeout: served.mid_stream_timeout,
                         tunnels: &self.tunnels,
                     };
-                    return pass_on(passage, kind, response, source, in_flight).await;
+                    return pass_on(context, kind, response, source, in_flight).await;
                 }
                 Err(error) => error,
             };
-            let Some(bound) = &mut in_flight.place.bound else {
+            let Some(bound) = &mut in_flight.slot.bound else {
                 return respond::bad_gateway(&error, kind.grpc);
             };
             match &error {
-                // No byte of it was written.
+                // No byte of the request was written.
                 UpstreamError::Dial { .. } if tries < TRIES_MAX => {
                     bound.completion = Completion::NotConnected;
-                    in_flight.place.bound = None;
+                    in_flight.slot.bound = None;
                     is_again = true;
                     tries += 1;
                     if let Some(exchange) = &exchange {
                         exchange.wait_again(Instant::now());
                     }
                     let (trace_id, span_id) = trace_of(exchange.as_ref());
-                    tracing::debug!(%error, trace_id, span_id, "no connection; the request goes elsewhere");
+                    tracing::debug!(%error, trace_id, span_id, "cannot connect to the pod; retrying at another instance");
                     continue;
                 }
                 UpstreamError::Dial { .. } => bound.completion = Completion::NotConnected,
@@ -418,7 +418,8 @@ impl Data {
         }
     }
 
-    /// Waits for a place at an instance.
+    /// Waits until the function of `served` assigns the request a place at an instance, and meanwhile reads ahead in its body.
+    /// Fails if the function refuses the request or is closed.
     async fn acquire(
         &self,
         served: &LiveRevision,
@@ -426,7 +427,7 @@ impl Data {
         request: &mut Request<ClientBody>,
         times: &RequestTiming,
         is_again: bool,
-    ) -> Result<InstancePlace, NoPlace> {
+    ) -> Result<InstancePlace, AcquireError> {
         let claim = Claim {
             arrival: times.arrival,
             deadline: times.budget.deadline,
@@ -446,7 +447,7 @@ impl Data {
         refused: &Refusal,
         exchange: Option<&Arc<Exchange>>,
         grpc: bool,
-    ) -> Response<ProxyBody<RequestPlace>> {
+    ) -> Response<ProxyBody<RequestSlot>> {
         match refused.reason {
             RefuseReason::Full | RefuseReason::Displaced => {
                 note(exchange, Outcome::Refused);
@@ -460,7 +461,7 @@ impl Data {
         }
     }
 
-    /// Item 12: what a pod's queue-proxy expects of an activator.
+    /// Sets the headers which a pod's queue-proxy expects from an activator: item 12.
     fn rewrite(
         &self,
         served: &LiveRevision,
@@ -480,7 +481,7 @@ impl Data {
         self.stamp(served, headers, times);
     }
 
-    /// The budget that is left, and the time that the request was held.
+    /// Sets the headers with the remaining budget and the time for which the request was held.
     fn stamp(&self, served: &LiveRevision, headers: &mut HeaderMap, times: &RequestTiming) {
         let now = self.clock.now();
         served
@@ -494,14 +495,14 @@ impl Data {
         headers.insert(HELD_US, HeaderValue::from(held / 1_000));
     }
 
-    /// A request that this program cannot decide on goes to Knative's own activator as it came.
+    /// Passes a request that this program cannot decide on to Knative's own activator, unchanged.
     async fn pass_through(
         &self,
         client: &Client,
         request: &mut Request<ClientBody>,
-        arrived: &mut Arrived,
+        received: &mut ReceivedRequest,
         (reason, name): (PassReason, &str),
-    ) -> Response<ProxyBody<RequestPlace>> {
+    ) -> Response<ProxyBody<RequestSlot>> {
         let Some(upstream) = self.pass.upstream().await else {
             discard(request);
             if reason == PassReason::UnknownRevision {
@@ -523,10 +524,10 @@ impl Data {
         if forward::to_upstream_form(request, None, upstream.host()).is_err() {
             return respond::error(StatusCode::URI_TOO_LONG, "the escaped target is too long");
         }
-        let timeouts = Timeouts::new(PASS_LIMITS, arrived.arrival);
+        let timeouts = Timeouts::new(PASS_LIMITS, received.arrival);
         match forward::send(&upstream, request, &kind, None, |_| {}).await {
             Ok((response, source)) => {
-                let passage = Passage {
+                let context = AnswerContext {
                     client,
                     peer: pass::PEER,
                     timeouts: &timeouts,
@@ -534,8 +535,8 @@ impl Data {
                     mid_stream_timeout: MidStreamTimeout::Abort,
                     tunnels: &self.tunnels,
                 };
-                let in_flight = std::mem::take(&mut arrived.in_flight);
-                pass_on(passage, kind, response, source, in_flight).await
+                let in_flight = std::mem::take(&mut received.in_flight);
+                pass_on(context, kind, response, source, in_flight).await
             }
             Err(UpstreamError::ClientBody) => respond::bad_request("the body cannot be read"),
             Err(error) => {
@@ -549,14 +550,14 @@ impl Data {
     }
 }
 
-/// What a request's headers said of its way so far.
+/// The deadline of a request by its headers, and its arrival.
 #[derive(Debug)]
 struct RequestTiming {
     budget: RequestDeadline,
     arrival: Time,
 }
 
-/// Knative's activator has limits of its own.
+/// Time limits of passed requests. Knative's activator has limits of its own.
 const PASS_LIMITS: TimeLimits = TimeLimits {
     request: Duration::from_secs(86_400),
     response_start: None,
@@ -564,16 +565,16 @@ const PASS_LIMITS: TimeLimits = TimeLimits {
     text: "activator request timeout",
 };
 
-/// Passes an answer on, whatever it is.
+/// Relays an answer of any kind to the client.
 async fn pass_on(
-    passage: Passage<'_>,
+    context: AnswerContext<'_>,
     kind: RequestKind,
     response: Response<Incoming>,
     source: proxy::relay::Source,
-    in_flight: InFlight<RequestPlace>,
-) -> Response<ProxyBody<RequestPlace>> {
+    in_flight: InFlight<RequestSlot>,
+) -> Response<ProxyBody<RequestSlot>> {
     let (mut answer, incoming) = response.into_parts();
-    let switched = match forward::prepare(&mut answer, passage.peer) {
+    let switched = match forward::prepare(&mut answer, context.peer) {
         Ok(switched) => switched,
         Err(error) => {
             note(in_flight.exchange.as_ref(), Outcome::Failed);
@@ -581,29 +582,30 @@ async fn pass_on(
         }
     };
     if answer.status == StatusCode::SWITCHING_PROTOCOLS {
-        // Knative's activator has no such limit on what is a tunnel from now on.
-        let timeouts = passage.timeouts.without_response_start();
-        let passage = Passage {
+        // Knative's activator has no such limit on tunnels.
+        let timeouts = context.timeouts.without_response_start();
+        let context = AnswerContext {
             timeouts: &timeouts,
-            ..passage
+            ..context
         };
-        let switch = passage.switch(kind, (answer, switched), source, in_flight);
+        let switch = context.switch(kind, (answer, switched), source, in_flight);
         return Box::pin(switch).await;
     }
-    let mut response = passage.relay(&kind, (answer, incoming), source, in_flight, None);
-    // The pod's queue-proxy has seen to the type.
+    let mut response = context.relay(&kind, (answer, incoming), source, in_flight, None);
+    // The pod's queue-proxy has set the content type.
     response.extensions_mut().remove::<forward::Untyped>();
     response
 }
 
-/// Whether a pod's queue-proxy has shed a request, which its application has not seen then.
+/// Returns whether a pod's queue-proxy has shed a request before its application received it.
 fn is_shed_by_pod(response: &Response<Incoming>) -> bool {
     response.status() == StatusCode::SERVICE_UNAVAILABLE
         && response.headers().contains_key(respond::ENVOY_RATELIMITED)
         && server_timing::read(response.headers(), server_timing::QUEUE).is_none()
 }
 
-/// Whether a pod says that its application does not answer. Refusals for lateness are marked otherwise, and are none.
+/// Returns whether a pod reports that its application does not answer. Refusals for lateness have a header and do not
+/// count.
 fn is_failure_of_pod(response: &Response<Incoming>) -> bool {
     match response.status() {
         StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT => true,
@@ -614,13 +616,13 @@ fn is_failure_of_pod(response: &Response<Incoming>) -> bool {
     }
 }
 
-/// There is no such revision.
-fn not_found(name: &str) -> Response<ProxyBody<RequestPlace>> {
+/// Returns the answer for an unknown revision.
+fn not_found(name: &str) -> Response<ProxyBody<RequestSlot>> {
     let text = format!("Error getting active endpoint: revision {name:?} not found");
     respond::error(StatusCode::NOT_FOUND, &text)
 }
 
-/// The host that the client named.
+/// Returns the host which the client named.
 fn host_of(request: &Request<ClientBody>) -> Option<HeaderValue> {
     let authority = request.uri().authority().and_then(|authority| {
         let host = authority.as_str().rsplit('@').next()?;
@@ -633,7 +635,8 @@ fn host_of(request: &Request<ClientBody>) -> Option<HeaderValue> {
     .filter(headers::is_host)
 }
 
-/// By Knative's headers, else by a host `<revision>.<namespace>.svc.<domain>`.
+/// Returns namespace and name of the revision: by Knative's headers, or by a host
+/// `<revision>.<namespace>.svc.<domain>`.
 fn revision_of(request: &Request<ClientBody>) -> Option<(&str, &str)> {
     let text = |name: &HeaderName| request.headers().get(name)?.to_str().ok();
     let named = text(&headers::SERVING_NAMESPACE).zip(text(&headers::SERVING_REVISION));

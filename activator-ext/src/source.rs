@@ -1,4 +1,4 @@
-//! Where [views](crate::view::View) come from.
+//! Sources of [views](crate::view::View).
 
 use std::sync::atomic::AtomicU64;
 
@@ -7,11 +7,11 @@ pub(crate) mod kubernetes;
 pub(crate) mod manifests;
 mod object;
 
-/// What went wrong at the source since the start. The view before it holds.
+/// Counts of failures at the source since the start. The last view stays in use at a failure.
 #[derive(Debug, Default)]
 pub(crate) struct SourceFailures {
-    /// It could not be read or watched.
+    /// Number of failures to read or watch the source.
     pub(crate) unreachable: AtomicU64,
-    /// An object, or a file, could not be used.
+    /// Number of objects and files that were invalid.
     pub(crate) unusable: AtomicU64,
 }

@@ -1,5 +1,5 @@
-//! What the autoscaler hears of requests (design 4.9): for each revision, each second, the mean number of requests that are
-//! carried, and how many came.
+//! Counts for the reports to the autoscaler (contracts §9): for each revision and second, the mean number of requests in
+//! flight, and the number of arrivals.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,49 +8,49 @@ use policy::Span;
 use policy::scaling::shed_concurrency;
 use tokio::time::Instant;
 
-/// How long a window lasts.
+/// Length of a window.
 pub(crate) const WINDOW: Duration = Duration::from_secs(1);
 
-/// Counts the requests of one revision.
+/// The counts of one revision's requests.
 #[derive(Debug)]
 pub(crate) struct RevisionStat {
-    /// Requests at an instance at once, where that is limited.
+    /// Largest number of requests at an instance at a time; `None`: no limit.
     concurrency: Option<u32>,
     counts: Mutex<Counts>,
 }
 
 #[derive(Debug)]
 struct Counts {
-    /// When the area was last brought up to date.
+    /// Time up to which `area` is computed.
     updated: Instant,
     window_start: Instant,
     carried: u32,
     arrivals: u32,
-    /// Carried requests times seconds, in this window.
+    /// Integral of the requests in flight over this window, in request seconds.
     area: f64,
-    /// For how long the requests that were shed in this window would have run.
+    /// Sum of the estimated execution times of requests shed in this window.
     shed: Span,
-    /// One of this window's was reported at once: it is not to be reported twice.
+    /// Whether one of this window's requests was reported at once, so that it is not reported again.
     is_reported_ahead: bool,
-    /// The last window had no request.
+    /// Whether the last window had no request.
     is_idle: bool,
 }
 
-/// A window that is over.
+/// The counts of a finished window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Window {
-    /// Mean number of requests carried, with those that were shed for as long as they would have run.
+    /// Mean number of requests in flight, plus shed requests for their estimated execution times.
     pub(crate) concurrency: f64,
-    /// Arrivals.
+    /// Number of arrivals in the window.
     pub(crate) arrivals: f64,
 }
 
-/// A request that is counted until this is dropped.
+/// The count of a request in flight, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct CountGuard(Arc<RevisionStat>);
 
 impl RevisionStat {
-    /// Nothing has come.
+    /// Returns counts without requests.
     #[must_use]
     pub(crate) fn new(concurrency: Option<u32>, now: Instant) -> Arc<Self> {
         Arc::new(Self {
@@ -68,8 +68,8 @@ impl RevisionStat {
         })
     }
 
-    /// A request arrives; `is_cold`: at no instance. Returns whether the autoscaler is to hear of it at once: of the first that
-    /// is carried, once in a window.
+    /// Counts an arrival; `is_cold`: no instance serves. Returns whether to report it to the autoscaler at once: the
+    /// first one in flight, at most once in a window.
     #[must_use]
     pub(crate) fn arrive(self: &Arc<Self>, now: Instant, is_cold: bool) -> (CountGuard, bool) {
         let mut counts = self.counts();
@@ -82,7 +82,8 @@ impl RevisionStat {
         (CountGuard(Arc::clone(self)), is_first)
     }
 
-    /// A request goes to an instance of another revision: it counts there from now on, and as an arrival here.
+    /// Moves the count of a request whose instance belongs to another revision to that revision; the arrival stays
+    /// here.
     pub(crate) fn take_over(self: &Arc<Self>, counted: &mut CountGuard) {
         if Arc::ptr_eq(self, &counted.0) {
             return;
@@ -95,19 +96,20 @@ impl RevisionStat {
         *counted = CountGuard(Arc::clone(self));
     }
 
-    /// Returns how many requests are carried.
+    /// Returns the number of requests in flight.
     pub(crate) fn carried(&self) -> u32 {
         self.counts().carried
     }
 
-    /// A request was shed that would have run for so long.
+    /// Counts a shed request with its estimated execution time.
     pub(crate) fn add_shed(&self, execution: Span) {
         let mut counts = self.counts();
         counts.shed = Span(counts.shed.0.saturating_add(execution.0));
     }
 
-    /// Ends the window, and begins the next. `instances`: how many serve. `None`: nothing was carried in it nor in the one before,
-    /// of which the autoscaler expects to hear nothing: it averages over the seconds of which it has heard.
+    /// Ends the window and starts the next. `instances` is the number that serve. Returns `None` if neither this window
+    /// nor the one before had requests: the autoscaler averages over the seconds with reports, and expects none on idle
+    /// revisions.
     pub(crate) fn finish_window(&self, now: Instant, instances: usize) -> Option<Window> {
         let mut counts = self.counts();
         counts.update(now);
@@ -164,7 +166,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_window_holds_the_mean_of_what_was_carried_and_all_arrivals() {
+    async fn a_window_has_the_mean_of_requests_in_flight_and_all_arrivals() {
         let stat = RevisionStat::new(Some(1), Instant::now());
         let (first, _) = stat.arrive(Instant::now(), false);
         let (second, _) = stat.arrive(Instant::now(), false);
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_told_at_once_is_first_once() {
+    async fn a_request_reported_at_once_is_first_only_once() {
         let stat = RevisionStat::new(None, Instant::now());
         let (_request, is_first) = stat.arrive(Instant::now(), true);
         assert!(is_first);
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_that_moves_is_carried_by_one_revision_at_a_time() {
+    async fn a_moved_request_counts_for_one_revision_at_a_time() {
         let [from, to] = [(); 2].map(|()| RevisionStat::new(None, Instant::now()));
         let (mut counted, _) = from.arrive(Instant::now(), false);
         tokio::time::advance(WINDOW / 4).await;
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_shed_counts_for_as_long_as_it_would_have_run() {
+    async fn shed_requests_count_for_their_estimated_execution_times() {
         let stat = RevisionStat::new(Some(2), Instant::now());
         stat.add_shed(Span::from_millis(500));
         tokio::time::advance(WINDOW).await;
@@ -231,7 +233,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn of_requests_that_come_and_go_at_no_instance_one_a_window_is_first() {
+    async fn without_instances_one_request_per_window_is_first() {
         let stat = RevisionStat::new(Some(1), Instant::now());
         let mut firsts = 0;
         for _ in 0..100 {
@@ -248,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nothing_is_said_of_the_second_window_without_a_request() {
+    async fn the_second_window_without_a_request_is_not_reported() {
         let stat = RevisionStat::new(Some(1), Instant::now());
         let finish = async || {
             tokio::time::advance(WINDOW).await;

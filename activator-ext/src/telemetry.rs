@@ -1,4 +1,4 @@
-//! Knative's own instruments, spans and request log, as `OBSERVABILITY_CONFIG` asks for them.
+//! Knative's own instruments, spans and request log, as configured by `OBSERVABILITY_CONFIG`.
 
 use std::sync::{Arc, Weak};
 
@@ -18,7 +18,7 @@ use crate::NAME;
 use crate::registry::Registry;
 use crate::view::Revision;
 
-/// The scope under which Knative's activator reports, and its spans.
+/// The scope of the instruments and spans of Knative's activator.
 const SCOPE: &str = "knative.dev/serving/pkg/activator";
 const SPAN_NAMES: SpanNames = SpanNames {
     scope: SCOPE,
@@ -26,31 +26,32 @@ const SPAN_NAMES: SpanNames = SpanNames {
     wait: "kn.activator.throttler",
 };
 
-/// What the requests of all revisions are observed with.
+/// The instruments which observe the requests of all revisions.
 #[derive(Debug, Default)]
 pub(crate) struct Instruments {
     http: Option<Arc<HttpInstruments>>,
     traces: Option<Arc<Traces>>,
-    /// The request log's template.
+    /// Template of the request log; `None`: no log.
     log: Option<String>,
 }
 
-/// A revision's requests as they stand.
+/// The current numbers of a revision's requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RevisionFigures<'a> {
-    /// The revision.
+    /// The revision, with its labels.
     pub(crate) revision: &'a Revision,
-    /// Requests that are carried.
+    /// Number of requests in flight.
     pub(crate) carried: u64,
-    /// The part of them that is at instances.
+    /// Number of requests in flight at instances.
     pub(crate) active: u64,
 }
 
 impl Instruments {
-    /// Starts the pipelines that are asked for. Blocks.
+    /// Starts the configured pipelines. Blocks until they are set up.
     ///
     /// # Errors
-    /// An exporter that cannot be made.
+    ///
+    /// Fails if an exporter cannot be created.
     pub(crate) fn start(
         observability: &Observability,
         pod: &str,
@@ -84,7 +85,7 @@ impl Instruments {
         Ok((instruments, telemetry))
     }
 
-    /// Returns what observes a revision's requests.
+    /// Returns the observer of a revision's requests.
     pub(crate) fn observer(
         &self,
         revision: &Revision,
@@ -96,10 +97,10 @@ impl Instruments {
                 namespace: revision.name.namespace.clone(),
                 service: revision.service.clone(),
                 configuration: revision.configuration.clone(),
-                // The activator does not know the pod when it writes.
+                // The activator does not know the pod when it writes the log.
                 ..RevisionInfo::default()
             };
-            // Probes are answered before a revision is known.
+            // Probes are answered before the revision is looked up.
             RequestLog::start(template, false, info)
         });
         Arc::new(Observer {
@@ -111,7 +112,8 @@ impl Instruments {
     }
 }
 
-/// Makes `kn.revision.request.concurrency`, `.queued` and `.active` read off the registry, for as long as it is there.
+/// Registers the gauges `kn.revision.request.concurrency`, `.queued` and `.active`, which read the registry while it
+/// exists.
 pub(crate) fn observe_requests(meters: &SdkMeterProvider, registry: &Arc<Registry>) {
     let meter = meters.meter(SCOPE);
     let gauge = |name: &'static str, text: &'static str, value: fn(&RevisionFigures<'_>) -> u64| {

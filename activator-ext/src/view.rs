@@ -1,4 +1,4 @@
-//! What the data role knows of the cluster: revisions and the addresses of their pods. Nothing here knows Kubernetes; a
+//! The data role's view of the cluster: revisions and the addresses of their pods. It is independent of Kubernetes; a
 //! [`source`](crate::source) makes views.
 
 use std::collections::BTreeMap;
@@ -10,12 +10,12 @@ use std::time::Duration;
 use annotations::LenientSettings;
 use proxy::timeouts::TimeLimits;
 
-/// A revision's name and its namespace.
+/// A revision's namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RevisionName {
-    /// The namespace.
+    /// Namespace of the revision.
     pub namespace: String,
-    /// The name.
+    /// Name of the revision, without its namespace.
     pub name: String,
 }
 
@@ -25,14 +25,14 @@ impl fmt::Display for RevisionName {
     }
 }
 
-/// A function: the revisions of a namespace that give the same answer.
+/// The name of a function: the revisions of a namespace that give the same answers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct FunctionName {
-    /// The namespace.
+    /// Namespace of the function.
     pub namespace: String,
-    /// `weir.dev/function`; else the revision's name.
+    /// Value of `weir.dev/function`, or the revision's name without one.
     pub name: String,
-    /// `weir.dev/version`, which may be empty; `None` where `weir.dev/function` is not set.
+    /// Value of `weir.dev/version`, which may be empty; `None` where `weir.dev/function` is not set.
     pub version: Option<String>,
 }
 
@@ -46,40 +46,40 @@ impl fmt::Display for FunctionName {
     }
 }
 
-/// A revision.
+/// A revision with its settings and pods.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Revision {
-    /// Its name.
+    /// Namespace and name of the revision.
     pub name: RevisionName,
-    /// The Knative Service's name; may be empty.
+    /// Name of the Knative Service; may be empty.
     pub service: String,
-    /// The Configuration's name; may be empty.
+    /// Name of the Configuration; may be empty.
     pub configuration: String,
-    /// What its annotations ask for, and what cannot be used of them.
+    /// Settings from the revision's annotations, and the problems of invalid ones.
     pub settings: LenientSettings,
-    /// Requests at a user container at once; `None`: no limit.
+    /// Largest number of requests at a user container at a time; `None`: no limit.
     pub container_concurrency: Option<u32>,
-    /// How long a request may take.
+    /// Longest duration of a request.
     pub timeout: Duration,
-    /// Until the head of its answer; `None`: no such limit.
+    /// Longest time until the head of the answer; `None`: no limit.
     pub response_start_timeout: Option<Duration>,
-    /// Between two bytes of its answer; `None`: no such limit.
+    /// Longest time between two bytes of the answer; `None`: no limit.
     pub idle_timeout: Option<Duration>,
-    /// Kubernetes' own word on readiness counts, since the pod has probes that Knative's proxy does not run.
+    /// Whether Kubernetes' readiness counts, since the pod has probes that Knative's queue-proxy does not run.
     pub needs_readiness: bool,
-    /// Its pods, by address.
+    /// Pods of the revision, by the address to which requests are sent.
     pub pods: BTreeMap<SocketAddr, Pod>,
 }
 
-/// A pod of a revision.
+/// The state of a pod of a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pod {
-    /// Kubernetes takes it for ready.
+    /// Whether Kubernetes considers the pod ready.
     pub is_ready: bool,
 }
 
 impl Revision {
-    /// Returns the function of which it is a variant.
+    /// Returns the function of which the revision is a variant.
     #[must_use]
     pub(crate) fn function(&self) -> FunctionName {
         let explicit = self.settings.function.as_ref();
@@ -90,21 +90,21 @@ impl Revision {
         }
     }
 
-    /// Returns the name under which metrics count it: `weir.dev/function`, else the Knative Service's name, else the
-    /// Configuration's, so that a roll-out begins no new series.
+    /// Returns the label `function` of metrics: `weir.dev/function`, or the Knative Service's name, or the
+    /// Configuration's, so that a roll-out starts no new series.
     #[must_use]
     pub(crate) fn label(&self) -> &str {
         let names = [&*self.service, &self.configuration];
         self.settings.label(names, &self.name.name)
     }
 
-    /// Returns how many requests may be at an instance at once: Knative's bound, else Weir's.
+    /// Returns the largest number of requests at an instance at a time: Knative's bound, or Weir's; `None`: no limit.
     #[must_use]
     pub(crate) fn concurrency(&self) -> Option<u32> {
         self.settings.concurrency(self.container_concurrency)
     }
 
-    /// Returns how long a request may take.
+    /// Returns the time limits of a request.
     #[must_use]
     pub(crate) const fn time_limits(&self) -> TimeLimits {
         TimeLimits {
@@ -116,9 +116,9 @@ impl Revision {
     }
 }
 
-/// All revisions, by name.
+/// All revisions of the cluster, by name.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct View {
-    /// The revisions.
+    /// Revisions with their settings and pods, by namespace and name.
     pub revisions: BTreeMap<RevisionName, Arc<Revision>>,
 }

@@ -1,9 +1,9 @@
-//! Whether an instance lives.
+//! Supervision of an instance.
 //!
-//! One that has not answered has one probe, held open up to 10 s and repeated 50 ms after a no. One that serves is probed
-//! again after any exchange that failed. While requests are there and nothing was heard of it for 400 ms, its queue-proxy is
-//! asked for a sign of life: a process that stands still accepts connections all the same, and an application that computes
-//! may answer nothing meanwhile.
+//! An instance that has not answered has one probe at a time, held open for up to 10 s and repeated 50 ms after a
+//! negative answer. An instance that serves is probed after any failed exchange. While requests are at it and it has
+//! been silent for 400 ms, its queue-proxy gets a liveness probe: a suspended process still accepts connections, and an
+//! application that computes may answer nothing meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,31 +17,31 @@ use crate::function::Function;
 use crate::instance::Instance;
 use crate::probe;
 
-/// A probe of an instance that does not serve is held open for so long.
+/// Longest time for which a readiness probe is held open.
 const HELD: Duration = Duration::from_secs(10);
-/// It is repeated so long after a no.
+/// Pause after a negative answer to a readiness probe.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Whether an instance is silent is looked at this often …
+/// Period at which an instance that serves is checked for silence.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
-/// … and then it has so long to answer.
+/// Longest time for the answer to a liveness probe.
 const ALIVE_WITHIN: Duration = Duration::from_millis(300);
 
-/// What watching an instance takes.
+/// The state of an instance's supervision.
 #[derive(Debug)]
 pub(crate) struct InstanceWatch {
-    /// Which.
+    /// The instance under supervision.
     pub(crate) instance: Arc<Instance>,
-    /// Whose.
+    /// The function of the instance.
     pub(crate) function: Arc<Function>,
-    /// How many requests it takes.
+    /// The instance's concurrency and stages.
     pub(crate) shape: Shape,
-    /// Kubernetes takes it for ready, where that counts.
+    /// Whether Kubernetes considers the pod ready; always true where that does not count.
     pub(crate) ready: watch::Receiver<bool>,
-    /// The process's clock.
+    /// The clock of the process.
     pub(crate) clock: Clock,
 }
 
-/// Takes an instance out of its function when it is dropped, as when its task is aborted.
+/// Removes an instance from its function when dropped, for example when the task is aborted.
 struct Membership<'a>(&'a Function, policy::routing::InstanceId);
 
 impl Drop for Membership<'_> {
@@ -51,11 +51,11 @@ impl Drop for Membership<'_> {
 }
 
 impl InstanceWatch {
-    /// Probes the instance and puts it into its function, until the task is aborted.
+    /// Probes the instance and adds it to its function once it is ready, until the task is aborted.
     pub(crate) async fn run(mut self) {
-        // Once the view that knows it has gone, so will this task.
+        // The sender is dropped with the view that contains the instance, and with it this task.
         while self.ready.wait_for(|&is_ready| is_ready).await.is_ok() {
-            self.until_it_is_ready(None).await;
+            self.probe_until_ready(None).await;
             let id = self.function.add(&self.instance, self.shape);
             let added = Membership(&self.function, id);
             let mut look = tokio::time::interval(LOOK_PERIOD);
@@ -69,7 +69,7 @@ impl InstanceWatch {
                         if *self.ready.borrow_and_update() {
                             continue;
                         }
-                        // Kubernetes takes it for ready no more.
+                        // Kubernetes no longer considers the pod ready.
                         break;
                     }
                     () = self.instance.suspected() => self.serves().await,
@@ -83,20 +83,20 @@ impl InstanceWatch {
                 if answers {
                     self.instance.hear(self.clock.now());
                     added.0.probed(id, true);
-                    // However many exchanges fail, it is not asked without pause.
+                    // Limits the rate of probes when many exchanges fail.
                     tokio::time::sleep(LOOK_PERIOD).await;
                     continue;
                 }
                 added.0.probed(id, false);
-                self.until_it_is_ready(Some(&added)).await;
+                self.probe_until_ready(Some(&added)).await;
                 self.instance.hear(self.clock.now());
                 added.0.probed(id, true);
             }
         }
     }
 
-    /// Probes it until it is ready. `added`: each no counts as a missed probe.
-    async fn until_it_is_ready(&self, added: Option<&Membership<'_>>) {
+    /// Probes the instance until it is ready. With `added` each negative answer counts as a missed probe.
+    async fn probe_until_ready(&self, added: Option<&Membership<'_>>) {
         while !within(HELD, probe::is_ready(self.instance.address))
             .await
             .unwrap_or(false)
@@ -108,7 +108,8 @@ impl InstanceWatch {
         }
     }
 
-    /// Whether it is ready, or at least there: an application that computes may answer no probe meanwhile.
+    /// Returns whether the instance is ready, or at least alive: an application that computes may answer no probe
+    /// meanwhile.
     async fn serves(&self) -> bool {
         match within(ALIVE_WITHIN, probe::is_ready(self.instance.address)).await {
             Some(is_ready) => is_ready,
@@ -123,7 +124,7 @@ impl InstanceWatch {
     }
 }
 
-/// Returns the answer; `None`: there was none in time.
+/// Returns the answer to a probe; `None` if there was none within `limit`.
 async fn within(limit: Duration, probe: impl Future<Output = bool>) -> Option<bool> {
     tokio::time::timeout(limit, probe).await.ok()
 }

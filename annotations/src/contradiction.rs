@@ -1,28 +1,28 @@
-//! Annotations that are allowed each by itself and do not go together.
+//! Combinations of annotations that are valid one by one but conflict with each other.
 
 use crate::keys::PREFIX;
 use crate::settings::{Evict, Isolation, Settings};
 
-/// Two settings that do not go together.
+/// Two settings that conflict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Contradiction {
-    /// An objective where any number of requests may be at the user container: none of them waits, so there is nothing to
+    /// An objective without a concurrency limit at the user container: no request ever waits, so there is no queue to
     /// order.
     #[error("{PREFIX}slo needs containerConcurrency of at least 1, or {PREFIX}concurrency")]
     SloWithoutConcurrency,
-    /// A share of a slot that is not shared.
+    /// A quota or SM share, named by its key without the prefix, on a slot that is not shared.
     #[error("{PREFIX}{0}: allowed only with {PREFIX}isolation=\"shared\"")]
     OnlyShared(&'static str),
-    /// More time is guaranteed than is allowed.
+    /// A guaranteed share of device time (`quota-request`) above the allowed one (`quota-limit`).
     #[error("{PREFIX}quota-request: must not be above {PREFIX}quota-limit")]
     RequestAboveLimit,
-    /// A model that never leaves a slot on which only one instance's data may be.
+    /// A model that must not be evicted, on a slot which holds the data of only one instance at a time.
     #[error("{PREFIX}evict=\"never\": not allowed with {PREFIX}isolation=\"strict\"")]
     NeverEvictStrict,
 }
 
 impl Settings {
-    /// Returns what does not go together, but for the objective, which [`slo_without_concurrency`] judges.
+    /// Returns all conflicts except that of the objective, which [`slo_without_concurrency`] checks.
     ///
     /// [`slo_without_concurrency`]: Settings::slo_without_concurrency
     #[must_use]
@@ -42,8 +42,8 @@ impl Settings {
         found
     }
 
-    /// Returns a contradiction if there is an objective and no bound on the requests at the user container.
-    /// `container_concurrency`: Knative's bound, if it sets one.
+    /// Returns a contradiction if an objective is set without a concurrency limit at the user container.
+    /// `container_concurrency` is Knative's limit, if one is set.
     #[must_use]
     pub fn slo_without_concurrency(
         &self,
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_need_a_slot_that_is_shared() {
+    fn shares_require_a_shared_slot() {
         for key in ["quota-limit", "quota-request", "sm-percent"] {
             let alone = settings(&[(key, "1")]);
             assert_eq!(alone.contradictions(), [Contradiction::OnlyShared(key)]);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_guaranteed_than_is_allowed() {
+    fn the_guaranteed_share_must_not_exceed_the_limit() {
         let quota = |request, limit| {
             let set = [
                 ("isolation", "shared"),
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_strict_can_be_evicted() {
+    fn strict_isolation_requires_eviction() {
         let set = [("isolation", "strict"), ("evict", "never")];
         assert_eq!(
             settings(&set).contradictions(),
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn an_objective_needs_a_bound_on_requests() {
+    fn an_objective_requires_a_concurrency_limit() {
         let slo = settings(&[("slo", "1s")]);
         let found = slo.slo_without_concurrency(None);
         assert_eq!(found, Some(Contradiction::SloWithoutConcurrency));

@@ -1,25 +1,25 @@
-//! The keys, and which part of Weir acts on each.
+//! Annotation keys, and the part of Weir that acts on each.
 
-/// The domain of Weir's annotations.
+/// Prefix of all of Weir's annotation keys: its domain and a slash.
 pub const PREFIX: &str = "weir.dev/";
 
-/// What a key is about.
+/// Part of Weir to which a key applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// The order in which requests are served, and by whom: a function without a GPU may have it.
+    /// Ordering and routing of requests; valid for functions without a GPU as well.
     Queue,
-    /// The GPU: such a pod needs an agent.
+    /// GPU allocation and sharing; a pod with such a key needs an agent on its node.
     Gpu,
-    /// What one client may take of queue-proxy. It only tightens, and opts nothing in.
+    /// Resource limits for one client of queue-proxy. Such keys only tighten limits and do not opt the revision in.
     Limit,
 }
 
-/// A key without its [prefix](PREFIX).
+/// An annotation key, without its [prefix](PREFIX).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {
-    /// Its name.
+    /// Name without the prefix, as in `queue-depth`.
     pub name: &'static str,
-    /// What it is about.
+    /// Part of Weir that acts on the key.
     pub part: Part,
 }
 
@@ -27,7 +27,7 @@ const fn key(name: &'static str, part: Part) -> Key {
     Key { name, part }
 }
 
-/// All keys, by name.
+/// All known keys, sorted by name.
 pub const KEYS: [Key; 23] = [
     key("concurrency", Part::Queue),
     key("evict", Part::Gpu),
@@ -54,13 +54,13 @@ pub const KEYS: [Key; 23] = [
     key("version", Part::Queue),
 ];
 
-/// Returns the variable of the environment that stands for a key: `WEIR_SOME_KEY` for `some-key`.
+/// Returns the environment variable that overrides a key: `WEIR_SOME_KEY` for `some-key`.
 #[must_use]
 pub fn variable(key: Key) -> String {
     format!("WEIR_{}", key.name.replace('-', "_").to_uppercase())
 }
 
-/// The names of all keys, separated by commas.
+/// Returns the names of all keys, separated by commas, for error messages.
 pub(crate) fn names() -> String {
     KEYS.map(|key| key.name).join(", ")
 }
@@ -70,12 +70,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_in_order_and_no_two_are_alike() {
+    fn keys_are_sorted_and_unique() {
         assert!(KEYS.is_sorted_by(|a, b| a.name < b.name));
     }
 
     #[test]
-    fn a_key_that_is_about_limits_begins_so() {
+    fn exactly_the_limit_keys_begin_with_limit() {
         for key in KEYS {
             let is_limit = key.part == Part::Limit;
             assert_eq!(is_limit, key.name.starts_with("limit-"), "{}", key.name);

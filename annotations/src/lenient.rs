@@ -1,15 +1,15 @@
-//! The lenient reading: a program that serves a pod which is there already serves it, whatever its annotations are.
+//! Lenient parsing, for programs that serve an existing pod: an invalid annotation is reported and keeps its default.
 
 use std::ops::{Deref, DerefMut};
 
 use crate::keys::PREFIX;
 use crate::settings::{SettingError, Settings};
 
-/// Settings, and what could not be used of what they were read from.
+/// Settings, with the problems that were found while reading them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LenientSettings {
     settings: Settings,
-    /// One sentence for each value that cannot be used, with its place; to be logged once.
+    /// One message for each unusable value, with its location; to be logged once.
     pub problems: Vec<String>,
 }
 
@@ -28,8 +28,8 @@ impl DerefMut for LenientSettings {
 }
 
 impl LenientSettings {
-    /// Sets what a key, without its prefix, asks for. The default holds where the value cannot be used; `place` says where
-    /// it stands then.
+    /// Applies the value of a key, which is given without its prefix. If the value is invalid, the default stays and a
+    /// problem is recorded, for which `place` returns the location of the value.
     pub fn set(&mut self, key: &str, value: &str, place: impl Fn() -> String) {
         let problem = match self.settings.set(key, value) {
             Ok(()) => return,
@@ -39,7 +39,8 @@ impl LenientSettings {
         self.problems.push(problem);
     }
 
-    /// Sets what an annotation asks for, if it is one of Weir's. `file`: where it was read, or empty.
+    /// Applies an annotation, and ignores it if its key has another domain than Weir's. `file` is the path it was read
+    /// from, for problem messages, or empty.
     pub fn set_annotation(&mut self, key: &str, value: &str, file: &str) {
         if let Some(name) = key.strip_prefix(PREFIX) {
             let separator = if file.is_empty() { "" } else { ": " };
@@ -47,8 +48,8 @@ impl LenientSettings {
         }
     }
 
-    /// Drops an objective that has no concurrency limit to go with it. To be called once all keys are set;
-    /// `container_concurrency` is Knative's limit, if it has one.
+    /// Drops an objective that is set without a concurrency limit, and records a problem. Call it once all keys are
+    /// applied; `container_concurrency` is Knative's limit, if one is set.
     pub fn resolve(&mut self, container_concurrency: Option<u32>) {
         if let Some(contradiction) = self.slo_without_concurrency(container_concurrency) {
             self.problems.push(format!("{contradiction}; ignored"));
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_used_is_named_with_its_place_and_the_rest_holds() {
+    fn unusable_values_are_reported_with_their_location_and_the_rest_applies() {
         let mut settings = LenientSettings::default();
         settings.set_annotation("other.dev/slo", "1s", "f");
         settings.set_annotation("weir.dev/slo", "1s", "f");
@@ -74,7 +75,7 @@ mod tests {
         assert_eq!(settings.slo, Some(Duration::from_secs(1)));
         let late = "f: weir.dev/late=\"never\": allowed: serve, shed; the default holds";
         assert_eq!(settings.problems[0], late);
-        assert!(settings.problems[1].starts_with("weir.dev/slos=\"1s\": is no key of Weir;"));
+        assert!(settings.problems[1].starts_with("weir.dev/slos=\"1s\": is not a known key;"));
         assert_eq!(settings.problems.len(), 2);
     }
 

@@ -1,10 +1,10 @@
-//! The annotations of Weir, `weir.dev/…`, on a revision's template: every key with its type, its range, what it
-//! contradicts, and the sentence that says so (design 4.1).
+//! Weir's annotations, `weir.dev/…`, on a revision's template: every key with its type, its range, its conflicts with
+//! other keys, and its error messages (contracts §1).
 //!
-//! [`Settings`] is what they ask for. Two readings fill it. The *lenient* one ([`LenientSettings`])
-//! keeps the default of whatever cannot be used, and is for a program that serves a pod
-//! which is there already. The *strict* one ([`read_strictly`]) refuses all of them, and is for whoever admits a pod; [`review`](mod@review) says it key by key.
-//! [`podinfo`] reads the file in which the kubelet's downward API passes them on.
+//! [`Settings`] holds the parsed values. There are two ways to parse them. *Lenient* parsing ([`LenientSettings`])
+//! keeps the default of each invalid value, and is meant for programs that serve an existing pod. *Strict* parsing
+//! ([`read_strictly`]) rejects all annotations if one is invalid, and is meant for admission; [`review`](mod@review)
+//! reports the errors per key. [`podinfo`] parses the annotations file that the kubelet's downward API writes.
 #![forbid(unsafe_code)]
 
 mod contradiction;
@@ -25,7 +25,8 @@ pub use limits::{
     BUFFERED_BYTES_MAX, HEAD_BYTES_MAX, HEAD_LINES_MAX, HEAD_TIME_MAX, Limits, STREAMS_MAX,
 };
 pub use settings::{
-    ALL_HUNDREDTHS, ALL_PPM, Evict, Isolation, KEEP_ALIVE_DEFAULT, Late, MidStreamTimeout,
-    QUEUE_DEPTH_MAX, SLO_PERCENTILE_DEFAULT, SettingError, Settings, TrustBudget, Variant,
+    Evict, Isolation, KEEP_ALIVE_DEFAULT, Late, MidStreamTimeout, QUEUE_DEPTH_MAX,
+    SLO_PERCENTILE_DEFAULT, SettingError, Settings, TrustBudget, Variant,
 };
 pub use strict::{PROBLEMS_MAX, read_strictly};
+pub use units::{SHARE_WHOLE, SM_WHOLE};

@@ -1,28 +1,31 @@
-//! The keys that tighten how much of the process one client may take.
+//! Keys that tighten the share of the process's resources that one client may use.
 
 use std::time::Duration;
 
 use crate::values::{duration, integer};
 
-/// The most bytes of a request head: 1 MiB and what Go's server allows beyond it.
+/// Largest allowed limit on a request head, in bytes: 1 MiB and the 4 KiB that Go's server allows beyond it.
 pub const HEAD_BYTES_MAX: usize = 1024 * 1024 + 4096;
-/// Less would refuse what other servers take: cookies and tokens are long.
+/// Smallest allowed limit on a request head, in bytes. A smaller one would reject requests with long cookies and tokens,
+/// which other servers accept.
 const HEAD_BYTES_MIN: usize = 8 * 1024;
-/// The most lines of a request head. Go's server has no such bound; within its 1 MiB it takes more.
+/// Largest allowed limit on the number of lines in a request head. Go's server has no such limit; its 1 MiB has room for
+/// more lines.
 pub const HEAD_LINES_MAX: usize = 1_000;
-/// What a browser sends, and what gateways add to it.
+/// Smallest allowed limit on the number of lines in a request head: those of a browser and those that gateways add.
 const HEAD_LINES_MIN: usize = 32;
-/// The longest time until a request head is complete, as under Knative.
+/// Longest allowed time until a request head is complete, as under Knative.
 pub const HEAD_TIME_MAX: Duration = Duration::from_secs(60);
 const HEAD_TIME_MIN: Duration = Duration::from_secs(1);
-/// The most streams on one HTTP/2 connection at once, as under Knative.
+/// Largest allowed number of concurrent streams on one HTTP/2 connection, as under Knative.
 pub const STREAMS_MAX: u32 = 250;
-/// The most bytes held for slow readers: beside what a thousand connections take otherwise, within 160 MiB.
+/// Largest allowed limit on the bytes buffered for slow readers: together with the other memory of a thousand
+/// connections it stays within 160 MiB.
 pub const BUFFERED_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// A few bodies at full speed.
+/// Smallest allowed limit on the bytes buffered for slow readers: enough for a few bodies at full speed.
 const BUFFERED_BYTES_MIN: usize = 1024 * 1024;
 
-/// The limits that are set; `None`: the most that is allowed.
+/// Limits of one client; `None` stands for the largest allowed value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limits {
     /// `weir.dev/limit-head-bytes`: 8,192 to [`HEAD_BYTES_MAX`].
@@ -38,10 +41,10 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Sets the limit that a key of [`Part::Limit`](crate::Part::Limit) names.
+    /// Sets the limit named by a key of [`Part::Limit`](crate::Part::Limit).
     ///
     /// # Errors
-    /// What is allowed.
+    /// Returns a message with the allowed values if `value` is out of range or malformed.
     pub(crate) fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         match key {
             "limit-head-bytes" => {
@@ -107,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn each_key_sets_a_limit_of_its_own() {
+    fn each_key_sets_its_own_limit_only() {
         for (key, value) in [
             ("limit-buffered-bytes", "1048576"),
             ("limit-head-bytes", "8192"),

@@ -1,24 +1,24 @@
-//! The annotations file that the kubelet's downward API writes.
+//! Parser for the annotations file that the kubelet's downward API writes.
 //!
-//! One line per annotation, `key="value"`, the value as a Go double-quoted string. Anything else in a line
-//! is an error of that line alone: the others still hold.
+//! The file has one line per annotation, `key="value"`, with the value as a Go double-quoted string. A malformed line
+//! is reported and does not affect the other lines.
 
 use std::borrow::Cow;
 
-/// Files larger than this are not read: the kubelet's own bound on all annotations of a pod.
+/// Largest accepted file, in bytes: Kubernetes' own limit on all annotations of a pod.
 pub const SIZE_MAX: u64 = 256 * 1024;
 
 /// A line that is not `key="value"`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {why}")]
 pub struct BadLine {
-    /// Its number, from 1.
+    /// Number of the line, counted from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// Description of the error.
     pub why: &'static str,
 }
 
-/// Parses the file's text: annotations in file order, and the lines that are none.
+/// Parses the file's text. Returns the annotations in file order, and the malformed lines. Blank lines are skipped.
 #[must_use]
 pub fn parse(text: &str) -> (Vec<(&str, String)>, Vec<BadLine>) {
     let mut annotations = Vec::new();
@@ -42,13 +42,13 @@ pub fn parse(text: &str) -> (Vec<(&str, String)>, Vec<BadLine>) {
     (annotations, bad)
 }
 
-/// Reads a Go double-quoted string.
+/// Decodes a Go double-quoted string. Invalid UTF-8 is replaced by U+FFFD.
 fn unquote(quoted: &str) -> Result<String, &'static str> {
     let inner = quoted
         .strip_prefix('"')
         .and_then(|rest| rest.strip_suffix('"'))
         .ok_or("the value is not in double quotes")?;
-    // \xNN and octal escapes name bytes, which need not be UTF-8 one by one.
+    // \xNN and octal escapes stand for single bytes, which need not be UTF-8 on their own.
     let mut bytes = Vec::with_capacity(inner.len());
     let mut chars = inner.chars();
     while let Some(c) = chars.next() {
@@ -65,7 +65,7 @@ fn unquote(quoted: &str) -> Result<String, &'static str> {
 }
 
 fn unescape(chars: &mut std::str::Chars<'_>, bytes: &mut Vec<u8>) -> Result<(), &'static str> {
-    const BAD_NUMBER: &str = "a numeric escape is cut short or out of range";
+    const BAD_NUMBER: &str = "a numeric escape is truncated or out of range";
     let kind = chars.next().ok_or("a backslash ends the value")?;
     let byte = match kind {
         'a' => 7,
@@ -90,7 +90,7 @@ fn unescape(chars: &mut std::str::Chars<'_>, bytes: &mut Vec<u8>) -> Result<(), 
             let first = kind.to_digit(8).ok_or(BAD_NUMBER)?;
             u8::try_from(first * 64 + rest).map_err(|_| BAD_NUMBER)?
         }
-        _ => return Err("an unknown escape"),
+        _ => return Err("unknown escape sequence"),
     };
     bytes.push(byte);
     Ok(())
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn every_escape_of_go_is_read() {
+    fn decodes_every_escape_of_go() {
         assert_eq!(
             value(r#"k="\n\t\\\"\a\b\f\r\v""#),
             "\n\t\\\"\u{7}\u{8}\u{c}\r\u{b}"
@@ -135,12 +135,12 @@ mod tests {
     }
 
     #[test]
-    fn case_and_spaces_of_a_value_are_kept() {
+    fn keeps_case_and_spaces_of_a_value() {
         assert_eq!(value("k=\" A b \""), " A b ");
     }
 
     #[test]
-    fn a_bad_line_is_named_and_the_others_hold() {
+    fn bad_lines_are_reported_and_do_not_affect_the_others() {
         let (annotations, bad) =
             parse("a=\"1\"\nnonsense\nb=2\nc=\"\\q\"\nd=\"\\x4\"\ne=\"\"\"\nf=\"6\"");
         assert_eq!(annotations, [("a", "1".to_owned()), ("f", "6".to_owned())]);

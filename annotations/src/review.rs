@@ -1,4 +1,4 @@
-//! What admission says of a revision's annotations: the strict reading, key by key.
+//! Strict parsing of a revision's annotations for admission, with one error per key.
 
 use std::fmt;
 
@@ -6,15 +6,15 @@ use crate::contradiction::Contradiction;
 use crate::keys::PREFIX;
 use crate::settings::Settings;
 
-/// So many characters of a key or value are repeated in a refusal.
+/// Largest number of characters of a key or value that a refusal quotes.
 const SHOWN_CHARS_MAX: usize = 80;
 
-/// An annotation that is refused.
+/// A rejected annotation, with its error message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// Its key, with the [prefix](PREFIX), as it was given.
+    /// Key as it was given, with the [prefix](PREFIX).
     pub key: String,
-    /// Which, what is wrong with it, and what is allowed.
+    /// Error message: the key, what is wrong with its value, and the allowed values.
     pub sentence: String,
 }
 
@@ -24,8 +24,8 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Returns the settings that annotations ask for, and what is refused of them, but for an objective without a bound on
-/// requests, which [`objective`] judges. Keys of other domains are not looked at.
+/// Parses annotations. Returns the settings and all refusals except that of an objective without a concurrency limit,
+/// which [`objective`] checks. Keys of other domains are ignored.
 pub fn review<'a>(
     annotations: impl IntoIterator<Item = (&'a str, &'a str)>,
 ) -> (Settings, Vec<Refusal>) {
@@ -47,7 +47,8 @@ pub fn review<'a>(
     (settings, refusals)
 }
 
-/// Returns what is refused of an objective; `container_concurrency` is Knative's bound, if it sets one.
+/// Returns a refusal if an objective is set without a concurrency limit; `container_concurrency` is Knative's limit, if
+/// one is set.
 #[must_use]
 pub fn objective(settings: &Settings, container_concurrency: Option<u32>) -> Option<Refusal> {
     let found = settings.slo_without_concurrency(container_concurrency);
@@ -74,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_refusal_names_its_key() {
+    fn every_refusal_names_its_key() {
         let given = [
             ("other.dev/slo", "never"),
             ("weir.dev/slo", "1s"),
@@ -82,7 +83,7 @@ mod tests {
             ("weir.dev/sm-percent", "50"),
         ];
         let (settings, refusals) = review(given);
-        let said: Vec<_> = refusals
+        let reported: Vec<_> = refusals
             .iter()
             .map(|it| (&*it.key, it.to_string()))
             .collect();
@@ -90,7 +91,7 @@ mod tests {
         let shared =
             "weir.dev/sm-percent: allowed only with weir.dev/isolation=\"shared\"".to_owned();
         assert_eq!(
-            said,
+            reported,
             [("weir.dev/late", late), ("weir.dev/sm-percent", shared)]
         );
         assert_eq!(objective(&settings, Some(1)), None);

@@ -1,53 +1,51 @@
-//! What a revision's annotations ask for.
+//! Settings of a revision, as its annotations state them.
 
 use std::time::Duration;
+
+use units::{SHARE_WHOLE, SM_WHOLE};
 
 use crate::keys::{self, KEYS, Key, Part};
 use crate::limits::Limits;
 use crate::values::{decimal, dns_label, integer, positive_duration, quantity};
 
-/// `queue-depth` may be 1 to this.
+/// Largest allowed value of `queue-depth`, in requests; the smallest is 1.
 pub const QUEUE_DEPTH_MAX: usize = 10_000;
-/// Requests that may wait for each that may run, unless `queue-depth` is set: Knative's.
+/// Requests that may wait per request that may run, unless `queue-depth` is set, as under Knative.
 const DEPTH_PER_CONCURRENCY: usize = 10;
-/// The percentile of papers' rows M1.12 and M2.13.
+/// Default of `slo-percentile`, in per cent: the percentile of M1.12 and M2.13.
 pub const SLO_PERCENTILE_DEFAULT: f64 = 98.0;
-/// All of a device's SMs, in hundredths of a per cent.
-pub const ALL_HUNDREDTHS: u32 = 10_000;
-/// All of a device's time, in millionths.
-pub const ALL_PPM: u32 = 1_000_000;
-/// Idle time until cold, unless `keep-alive` is set.
+/// Default of `keep-alive`: idle time after which a function is cold.
 pub const KEEP_ALIVE_DEFAULT: Duration = Duration::from_secs(600);
 
-/// What becomes of a request whose latest start is past.
+/// Handling of a request whose latest start time has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Late {
-    /// It is served after all others.
+    /// The request is served after all timely ones.
     #[default]
     Serve,
-    /// It is answered 503 at that moment.
+    /// The request is answered with 503 as soon as it becomes late.
     Shed,
 }
 
-/// Whose statements on a request's budget order requests.
+/// Which stated request budgets are used for ordering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TrustBudget {
-    /// Any client's.
+    /// Budgets stated by any client.
     #[default]
     All,
-    /// Any client's, but not below half of the objective.
+    /// Budgets stated by any client, raised to at least half of the objective.
     Floor,
-    /// Only those of Weir's own hops.
+    /// Only budgets stated by Weir's own hops.
     None,
 }
 
-/// How a response that has begun ends when a timeout strikes.
+/// How a response that has begun is ended when a timeout expires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum MidStreamTimeout {
-    /// As Knative does it: the text of the timeout is appended and the message ends well.
+    /// The text of the timeout is appended and the message is terminated normally, as under Knative.
     #[default]
     Text,
-    /// The message is cut, so that the client notices.
+    /// The message is truncated, so that the client detects the error.
     Abort,
 }
 
@@ -61,33 +59,33 @@ pub enum Variant {
     Pipeline,
 }
 
-/// What holds between pods on a slot.
+/// Isolation between the pods on one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Isolation {
-    /// One instance's data on the slot at a time.
+    /// The slot holds the data of one instance at a time.
     Strict,
-    /// One namespace's data at a time.
+    /// The slot holds the data of one namespace at a time.
     #[default]
     Tenant,
-    /// Several compute at once; needs an mps slot.
+    /// Several pods compute at the same time; requires an MPS slot.
     Shared,
 }
 
-/// Whether a pod's model may leave its slot.
+/// Whether a pod's model may be evicted from its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Evict {
-    /// To host memory.
+    /// The model may be evicted to host memory.
     #[default]
     Host,
-    /// It stays.
+    /// The model stays on the device.
     Never,
 }
 
-/// A closed set of words.
+/// Defines the annotation values of an enum: `name` and `parse`.
 macro_rules! words {
     ($kind:ident: $($variant:ident = $word:literal),+) => {
         impl $kind {
-            /// Returns the word that stands for it in an annotation.
+            /// Returns the value of the annotation that selects this variant.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -112,59 +110,60 @@ words!(Variant: Monolith = "monolith", Pipeline = "pipeline");
 words!(Isolation: Strict = "strict", Tenant = "tenant", Shared = "shared");
 words!(Evict: Host = "host", Never = "never");
 
-/// Why an annotation cannot be used.
+/// The reason why an annotation is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingError {
-    /// There is no such key.
-    #[error("is no key of Weir; allowed: {}", keys::names())]
+    /// The key is unknown.
+    #[error("is not a known key; allowed: {}", keys::names())]
     Key,
-    /// The value is not allowed.
+    /// The value is invalid; the message lists the allowed values.
     #[error("{0}")]
     Value(String),
 }
 
-/// What a revision's annotations ask for. A new one has the defaults of design 4.1.
+/// Settings of a revision. The default values are those of contracts §1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// `weir.dev/slo`: the latency objective, above zero; `None`: first in, first out.
+    /// `weir.dev/slo`: the latency objective, above zero; `None` if requests are served first in, first out.
     pub slo: Option<Duration>,
-    /// `weir.dev/concurrency`: requests at the user container at once where Knative sets no limit, at least 1.
+    /// `weir.dev/concurrency`: largest number of concurrent requests at the user container where Knative sets no limit;
+    /// at least 1.
     pub concurrency: Option<u32>,
-    /// `weir.dev/slo-percentile`: the part of requests to be answered within the objective, 50 to 99.9 per cent.
+    /// `weir.dev/slo-percentile`: share of requests to be answered within the objective, 50 to 99.9 per cent.
     pub slo_percentile: f64,
-    /// `weir.dev/late`.
+    /// `weir.dev/late`: handling of requests whose latest start time has passed.
     pub late: Late,
     /// `weir.dev/queue-depth`: requests that may wait, 1 to [`QUEUE_DEPTH_MAX`]; `None`: ten times the concurrency.
     pub queue_depth: Option<usize>,
-    /// `weir.dev/function`: a label of DNS; `None`: the revision is a function alone.
+    /// `weir.dev/function`: name of the function, a DNS label; `None` if the revision is a function of its own.
     pub function: Option<String>,
-    /// `weir.dev/version`: a label of DNS, or empty.
+    /// `weir.dev/version`: version of the function, a DNS label or empty.
     pub version: String,
-    /// `weir.dev/variant`.
+    /// `weir.dev/variant`: how the revision runs its function.
     pub variant: Variant,
-    /// `weir.dev/isolation`.
+    /// `weir.dev/isolation`: isolation between the pods on one slot.
     pub isolation: Isolation,
-    /// `weir.dev/sm-percent`, in hundredths of a per cent: 100 to [`ALL_HUNDREDTHS`].
+    /// `weir.dev/sm-percent`, in hundredths of a per cent: 100 to [`SM_WHOLE`].
     pub sm_hundredths: u32,
-    /// `weir.dev/quota-request`, in millionths of wall time: 0 to [`ALL_PPM`].
+    /// `weir.dev/quota-request`, in millionths of wall time: 0 to [`SHARE_WHOLE`].
     pub quota_request_ppm: u32,
-    /// `weir.dev/quota-limit`, in millionths of wall time: 1 to [`ALL_PPM`].
+    /// `weir.dev/quota-limit`, in millionths of wall time: 1 to [`SHARE_WHOLE`].
     pub quota_limit_ppm: u32,
-    /// `weir.dev/gpu-memory`, in bytes, above zero; `None`: as much as the slot has.
+    /// `weir.dev/gpu-memory`: device memory of the pod in bytes, above zero; `None`: all of the slot's.
     pub gpu_memory: Option<u64>,
-    /// `weir.dev/trust-budget`.
+    /// `weir.dev/trust-budget`: which stated request budgets are used for ordering.
     pub trust_budget: TrustBudget,
-    /// `weir.dev/evict`.
+    /// `weir.dev/evict`: whether the model may be evicted from its slot.
     pub evict: Evict,
-    /// `weir.dev/keep-alive`: idle time until cold, above zero.
+    /// `weir.dev/keep-alive`: idle time after which the function is cold, above zero.
     pub keep_alive: Duration,
-    /// `weir.dev/mid-stream-timeout`.
+    /// `weir.dev/mid-stream-timeout`: how a response that has begun is ended when a timeout expires.
     pub mid_stream_timeout: MidStreamTimeout,
-    /// `weir.dev/limit-…`.
+    /// `weir.dev/limit-…`: resource limits of one client.
     pub limits: Limits,
     /// `weir.dev/skip-containers`: names of containers that get no preload library, separated by commas.
     pub skip_containers: Vec<String>,
-    /// A bit for each of [`KEYS`] that was set.
+    /// Bit set over the indices of [`KEYS`]: the keys that have been set.
     set: u32,
 }
 
@@ -180,9 +179,9 @@ impl Default for Settings {
             version: String::new(),
             variant: Variant::default(),
             isolation: Isolation::default(),
-            sm_hundredths: ALL_HUNDREDTHS,
+            sm_hundredths: SM_WHOLE,
             quota_request_ppm: 0,
-            quota_limit_ppm: ALL_PPM,
+            quota_limit_ppm: SHARE_WHOLE,
             gpu_memory: None,
             trust_budget: TrustBudget::default(),
             evict: Evict::default(),
@@ -196,10 +195,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Sets what a key, without its prefix, asks for.
+    /// Applies the value of a key, which is given without its prefix.
     ///
     /// # Errors
-    /// The key is not known, or the value is not allowed: nothing has changed then.
+    /// Returns an error, and changes nothing, if the key is unknown or the value is invalid.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), SettingError> {
         let at = KEYS.iter().position(|key| key.name == name);
         let at = at.ok_or(SettingError::Key)?;
@@ -217,7 +216,7 @@ impl Settings {
                 self.function = Some(value.to_owned());
             }
             "gpu-memory" => match quantity(value)? {
-                0 => return Err("allowed: a quantity of bytes above 0, as 8Gi".to_owned()),
+                0 => return Err("allowed: a quantity of bytes above 0, such as 8Gi".to_owned()),
                 bytes => self.gpu_memory = Some(bytes),
             },
             "isolation" => self.isolation = Isolation::parse(value)?,
@@ -227,11 +226,11 @@ impl Settings {
             "queue-depth" => self.queue_depth = Some(integer(value, 1, QUEUE_DEPTH_MAX)?),
             "quota-limit" => {
                 let allowed = "allowed: above 0, up to 1, with at most six decimals";
-                self.quota_limit_ppm = in_range(value, 6, 1, ALL_PPM).ok_or(allowed)?;
+                self.quota_limit_ppm = in_range(value, 6, 1, SHARE_WHOLE).ok_or(allowed)?;
             }
             "quota-request" => {
                 let allowed = "allowed: 0 to 1, with at most six decimals";
-                self.quota_request_ppm = in_range(value, 6, 0, ALL_PPM).ok_or(allowed)?;
+                self.quota_request_ppm = in_range(value, 6, 0, SHARE_WHOLE).ok_or(allowed)?;
             }
             "skip-containers" => self.skip_containers = container_names(value)?,
             "slo" => self.slo = Some(positive_duration(value)?),
@@ -243,7 +242,7 @@ impl Settings {
             },
             "sm-percent" => {
                 let allowed = "allowed: 1 to 100, with at most two decimals";
-                self.sm_hundredths = in_range(value, 2, 100, ALL_HUNDREDTHS).ok_or(allowed)?;
+                self.sm_hundredths = in_range(value, 2, 100, SM_WHOLE).ok_or(allowed)?;
             }
             "trust-budget" => self.trust_budget = TrustBudget::parse(value)?,
             "variant" => self.variant = Variant::parse(value)?,
@@ -258,23 +257,23 @@ impl Settings {
         Ok(())
     }
 
-    /// Returns how many requests may be at the user container at once; `None`: no limit. `container_concurrency` is
-    /// Knative's limit, which counts first.
+    /// Returns the largest number of concurrent requests at the user container, or `None` without a limit.
+    /// `container_concurrency` is Knative's limit, which takes precedence.
     #[must_use]
     pub fn concurrency(&self, container_concurrency: Option<u32>) -> Option<u32> {
         container_concurrency.or(self.concurrency)
     }
 
-    /// Returns how many requests may wait where `concurrency` of them may be at the user container at once.
+    /// Returns the number of requests that may wait, given that `concurrency` of them may run at the same time.
     #[must_use]
     pub fn queue_depth(&self, concurrency: usize) -> usize {
         self.queue_depth
             .unwrap_or_else(|| DEPTH_PER_CONCURRENCY.saturating_mul(concurrency))
     }
 
-    /// Returns the name under which metrics count a revision: `weir.dev/function`, else the first of `names` that is not
-    /// empty, else the revision's own. With the names of Knative's Service and Configuration, in this order, a roll-out
-    /// begins no new series.
+    /// Returns the name by which metrics label a revision: `weir.dev/function`, else the first non-empty one of `names`,
+    /// else the revision's own. If `names` are those of Knative's Service and Configuration, in this order, a roll-out
+    /// does not begin new series.
     #[must_use]
     pub fn label<'a>(&'a self, names: [&'a str; 2], revision: &'a str) -> &'a str {
         let explicit = self.function.as_deref().into_iter();
@@ -282,20 +281,20 @@ impl Settings {
         named.find(|name| !name.is_empty()).unwrap_or(revision)
     }
 
-    /// Whether a key, without its prefix, was set to a value that is allowed.
+    /// Returns whether a key, given without its prefix, has been set to a valid value.
     #[must_use]
     pub fn is_set(&self, name: &str) -> bool {
         let at = KEYS.iter().position(|key| key.name == name);
         at.is_some_and(|at| self.set & (1 << at) != 0)
     }
 
-    /// Whether the revision has opted in: a key is set that is no limit.
+    /// Returns whether the revision has opted in, which it does by setting any key that is not a limit.
     #[must_use]
     pub fn opted_in(&self) -> bool {
         self.any_of(|part| part != Part::Limit)
     }
 
-    /// Whether a key is set that is about the GPU.
+    /// Returns whether any GPU key is set.
     #[must_use]
     pub fn uses_gpu(&self) -> bool {
         self.any_of(|part| part == Part::Gpu)
@@ -325,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_key_takes_its_values_and_no_others() {
+    fn each_key_accepts_only_its_own_values() {
         for (key, good, bad) in [
             (
                 "concurrency",
@@ -378,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn each_key_changes_what_is_asked_for() {
+    fn each_key_changes_the_settings() {
         let values = [
             "7", "never", "f", "1Gi", "shared", "1s", "shed", "1048576", "8192", "32", "1s", "1",
             "abort", "7", "0.5", "0.5", "a", "1s", "99", "50", "floor", "pipeline", "v",
@@ -394,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_opt_nothing_in_and_a_gpu_is_asked_for_by_its_own_keys() {
+    fn limits_do_not_opt_in_and_only_gpu_keys_request_a_gpu() {
         for key in KEYS {
             let settings = Settings {
                 set: 1 << KEYS.iter().position(|other| *other == key).unwrap(),
@@ -407,11 +406,11 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_not_known_is_refused_with_all_that_are() {
+    fn an_unknown_key_is_refused_with_the_list_of_known_ones() {
         let why = Settings::default().set("sm-percnt", "5").unwrap_err();
         assert!(
             why.to_string()
-                .starts_with("is no key of Weir; allowed: concurrency, evict, function, ")
+                .starts_with("is not a known key; allowed: concurrency, evict, function, ")
         );
         assert!(why.to_string().ends_with(", variant, version"));
     }

@@ -1,16 +1,16 @@
-//! The strict reading: whatever cannot be used refuses the whole.
+//! Strict parsing: one invalid annotation rejects all of them.
 
 use crate::podinfo;
 use crate::review::review;
 use crate::settings::Settings;
 
-/// Problems that are reported of one file, at most.
+/// Largest number of problems reported for one file.
 pub const PROBLEMS_MAX: usize = 32;
 
-/// Reads a [podinfo] file's text. Keys of other domains are not looked at.
+/// Parses the text of a [podinfo] file. Keys of other domains are ignored.
 ///
 /// # Errors
-/// Everything that is wrong, each with its line or key and what is allowed; [`PROBLEMS_MAX`] of them at most.
+/// Returns a message for each problem, with its line or key and the allowed values; at most [`PROBLEMS_MAX`] of them.
 pub fn read_strictly(text: &str) -> Result<Settings, Vec<String>> {
     let (lines, bad) = podinfo::parse(text);
     let mut problems: Vec<_> = bad.iter().map(ToString::to_string).collect();
@@ -32,7 +32,7 @@ mod tests {
     use crate::settings::{Evict, Isolation, Variant};
 
     #[test]
-    fn defaults_are_those_of_the_contract() {
+    fn defaults_match_the_contract() {
         let settings = read_strictly("other.dev/key=\"x\"\nweir.dev/queue-depth=\"7\"\n").unwrap();
         assert_eq!(settings.isolation, Isolation::Tenant);
         assert_eq!(
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_is_read() {
+    fn reads_every_key() {
         let read = read_strictly(
             "weir.dev/isolation=\"shared\"\nweir.dev/sm-percent=\"12.5\"\nweir.dev/quota-request=\"0.3\"\n\
              weir.dev/quota-limit=\"0.800001\"\nweir.dev/gpu-memory=\"8Gi\"\nweir.dev/evict=\"never\"\n\
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_said_with_its_key_and_what_is_allowed() {
+    fn unusable_values_are_reported_with_their_key_and_the_allowed_values() {
         let shared = "weir.dev/isolation=\"shared\"\n";
         for (line, expected) in [
             (
@@ -91,11 +91,11 @@ mod tests {
             ),
             (
                 "weir.dev/gpu-memory=\"8GB\"",
-                "weir.dev/gpu-memory=\"8GB\": a quantity of bytes is needed, as 8Gi, 512Mi, 1.5G or 1000000",
+                "weir.dev/gpu-memory=\"8GB\": allowed: a quantity of bytes such as 8Gi, 512Mi, 1.5G or 1000000",
             ),
             (
                 "weir.dev/gpu-memory=\"0\"",
-                "weir.dev/gpu-memory=\"0\": allowed: a quantity of bytes above 0, as 8Gi",
+                "weir.dev/gpu-memory=\"0\": allowed: a quantity of bytes above 0, such as 8Gi",
             ),
             (
                 "weir.dev/evict=\"no\"",
@@ -107,7 +107,7 @@ mod tests {
             ),
             (
                 "weir.dev/slo=\"0s\"",
-                "weir.dev/slo=\"0s\": a duration above zero is needed, as 200ms, 1.5s or 1m30s",
+                "weir.dev/slo=\"0s\": allowed: a duration above zero such as 200ms, 1.5s or 1m30s",
             ),
             (
                 "weir.dev/variant=\"x\"",
@@ -119,7 +119,7 @@ mod tests {
             ),
             (
                 "weir.dev/sm-percnt=\"5\"",
-                "weir.dev/sm-percnt=\"5\": is no key of Weir; allowed: concurrency, evict, function, gpu-memory, \
+                "weir.dev/sm-percnt=\"5\": is not a known key; allowed: concurrency, evict, function, gpu-memory, \
                  isolation, keep-alive, late, limit-buffered-bytes, limit-head-bytes, limit-head-lines, \
                  limit-head-time, limit-streams, mid-stream-timeout, queue-depth, quota-limit, quota-request, \
                  skip-containers, slo, slo-percentile, sm-percent, trust-budget, variant, version",
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_bounded() {
+    fn the_number_and_length_of_problems_are_bounded() {
         let many: String = (0..1_000)
             .map(|number| {
                 format!(

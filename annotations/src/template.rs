@@ -1,35 +1,35 @@
-//! What admission says of a revision's template: of its annotations, and of what else in it they have to do with.
+//! Review of a revision's template for admission: its annotations, and the other fields that they depend on.
 
 use crate::review::{Refusal, objective, review};
 use crate::settings::{Evict, Settings};
 
-/// A liveness probe is to give up no sooner, in seconds, where a model may be evicted (design §4.7).
+/// Shortest recommended time until a liveness probe fails, in seconds, where a model may be evicted (contracts §7).
 pub const LIVENESS_MIN_SECS: u64 = 30;
 
-/// A revision's template, as far as admission looks at it.
+/// The fields of a revision's template that admission reviews.
 #[derive(Debug, Default)]
 pub struct Template<'a> {
-    /// Keys and values; those of other domains are not looked at.
+    /// Annotations as pairs of key and value; keys of other domains are ignored.
     pub annotations: Vec<(&'a str, &'a str)>,
-    /// Knative's bound on requests at the user container; `None` or 0: none.
+    /// Knative's concurrency limit at the user container; `None` or 0 without a limit.
     pub container_concurrency: Option<u32>,
-    /// Seconds until each liveness probe gives up: `timeoutSeconds` × `failureThreshold`.
+    /// Time until each liveness probe fails, in seconds: `timeoutSeconds` × `failureThreshold`.
     pub liveness: Vec<u64>,
 }
 
-/// What admission says of a template.
+/// Result of reviewing a [`Template`].
 #[derive(Debug, Default)]
 pub struct Review {
-    /// What the annotations ask for.
+    /// Settings that the annotations state.
     pub settings: Settings,
-    /// What is refused.
+    /// Rejected annotations; the template is admitted if there are none.
     pub refusals: Vec<Refusal>,
-    /// Positions in [`Template::liveness`] of the probes that eviction would trip. They are warned of.
+    /// Indices in [`Template::liveness`] of the probes that may fail during an eviction; they cause warnings.
     pub short_probes: Vec<usize>,
 }
 
 impl Template<'_> {
-    /// Returns what admission says of it.
+    /// Reviews the template and returns its settings, refusals and warnings.
     #[must_use]
     pub fn review(&self) -> Review {
         let (settings, mut refusals) = review(self.annotations.iter().copied());
@@ -46,16 +46,16 @@ impl Template<'_> {
     }
 }
 
-/// Returns the warning of a liveness probe that gives up after so many seconds.
+/// Returns the warning about a liveness probe that fails after `seconds`.
 #[must_use]
 pub fn short_probe(seconds: u64) -> String {
     format!(
-        "the liveness probe gives up after {seconds} s (timeoutSeconds × failureThreshold): while its model is evicted \
-         a process may not answer; allowed: {LIVENESS_MIN_SECS} s and more, or weir.dev/evict: never"
+        "the liveness probe fails after {seconds} s (timeoutSeconds × failureThreshold): a process may not answer while \
+         its model is evicted; allowed: {LIVENESS_MIN_SECS} s and more, or weir.dev/evict: never"
     )
 }
 
-/// Returns the warning of a key that stands on an object whose annotations reach no revision.
+/// Returns the warning about a key on an object whose annotations are not passed on to any revision.
 #[must_use]
 pub fn misplaced_key(key: &str, kind: &str) -> String {
     format!(
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_bound_on_requests_is_the_same_as_a_bound_of_zero() {
+    fn a_concurrency_of_zero_is_no_limit() {
         let refused = |container_concurrency| {
             let template = Template {
                 annotations: vec![("weir.dev/slo", "1s")],
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn probes_that_give_up_early_matter_where_a_model_may_be_evicted() {
+    fn short_liveness_probes_are_reported_only_where_the_model_may_be_evicted() {
         let short = |annotations: &[(&'static str, &'static str)]| {
             let template = Template {
                 annotations: annotations.to_vec(),

@@ -1,17 +1,17 @@
-//! Values as they stand in annotations and configuration files: durations as Go writes them, quantities and names as
-//! Kubernetes does.
+//! Parsers for values in annotations and configuration files: durations in Go's format, quantities and names in
+//! Kubernetes' format.
 
 use std::fmt::Display;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Returns a duration as Go writes it: decimal numbers with units `ns us µs ms s m h`, as `1m30s` or `1.5s`; `0` without
-/// one.
+/// Parses a duration in Go's format: decimal numbers with units `ns us µs ms s m h`, as in `1m30s` or `1.5s`, or `0`
+/// without a unit.
 ///
 /// # Errors
-/// What is allowed.
+/// Returns a message with the allowed format.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let bad = || "a duration is needed, as 250us, 100ms, 1.5s or 1m30s".to_owned();
+    let bad = || "allowed: a duration such as 250us, 100ms, 1.5s or 1m30s".to_owned();
     if text == "0" {
         return Ok(Duration::ZERO);
     }
@@ -41,19 +41,19 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_nanos(ns))
 }
 
-/// Returns a duration as [`duration`] reads it, which is not zero.
+/// Parses a duration in the format of [`duration`], and rejects zero.
 ///
 /// # Errors
-/// What is allowed.
+/// Returns a message with the allowed format.
 pub fn positive_duration(text: &str) -> Result<Duration, String> {
-    let bad = || "a duration above zero is needed, as 200ms, 1.5s or 1m30s".to_owned();
+    let bad = || "allowed: a duration above zero such as 200ms, 1.5s or 1m30s".to_owned();
     duration(text)
         .ok()
         .filter(|duration| !duration.is_zero())
         .ok_or_else(bad)
 }
 
-/// A decimal number times a whole one; digits beyond the whole are dropped.
+/// Returns a decimal number multiplied by `unit`, rounded down; `None` if the text is malformed or the product overflows.
 fn scaled(number: &str, unit: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() && fraction.is_empty() {
@@ -68,7 +68,7 @@ fn scaled(number: &str, unit: u64) -> Option<u64> {
     };
     let mut part = u128::from(unit);
     let mut rest = 0_u128;
-    // Beyond twenty places nothing is left of any unit.
+    // Digits beyond the nineteenth decimal place are ignored, which may round down by one where the unit is a power of two.
     for (place, digit) in fraction.chars().enumerate() {
         let digit = u128::from(digit.to_digit(10)?);
         if place < 19 {
@@ -82,12 +82,40 @@ fn scaled(number: &str, unit: u64) -> Option<u64> {
     Some(value)
 }
 
-/// Returns a Kubernetes quantity of bytes: `8Gi`, `500M`, `1.5Gi` or a plain number.
+/// Parses a decimal number with one of these units and returns it multiplied by the unit's factor, rounded down; a number
+/// without a unit has the unit `""`.
+///
+/// Returns `None` for another unit, a sign, an exponent, a number which begins or ends with a point, and a product above
+/// [`u64::MAX`].
+///
+/// # Examples
+///
+/// ```
+/// use annotations::values::with_unit;
+///
+/// const SIZES: [(&str, u64); 2] = [("MiB", 1 << 20), ("", 1)];
+/// assert_eq!(with_unit("1.5MiB", &SIZES), Some(3 << 19));
+/// assert_eq!(with_unit("1.5GiB", &SIZES), None);
+/// ```
+#[must_use]
+pub fn with_unit(text: &str, units: &[(&str, u64)]) -> Option<u64> {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
+    if number.starts_with('.') || number.ends_with('.') {
+        return None;
+    }
+    scaled(number, *factor)
+}
+
+/// Parses a Kubernetes quantity and returns its number of bytes: `8Gi`, `500M`, `1.5Gi` or a plain number.
 ///
 /// # Errors
-/// What is allowed.
+/// Returns a message with the allowed format.
 pub fn quantity(text: &str) -> Result<u64, String> {
-    let bad = || "a quantity of bytes is needed, as 8Gi, 512Mi, 1.5G or 1000000".to_owned();
+    let bad = || "allowed: a quantity of bytes such as 8Gi, 512Mi, 1.5G or 1000000".to_owned();
     let unit_at = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
         .unwrap_or(text.len());
@@ -107,7 +135,7 @@ pub fn quantity(text: &str) -> Result<u64, String> {
     scaled(number, unit_bytes).ok_or_else(bad)
 }
 
-/// Returns a decimal number in units of 10^-`places`; `None` for one with more places, or with a sign or an exponent.
+/// Parses a decimal number and returns it in units of 10^-`places`; `None` if it has more places, a sign or an exponent.
 #[must_use]
 pub fn decimal(text: &str, places: u32) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -123,10 +151,10 @@ pub fn decimal(text: &str, places: u32) -> Option<u64> {
     format!("{whole}{fraction:0<places$}").parse().ok()
 }
 
-/// Returns a whole number from `min` to `max`.
+/// Parses a whole number from `min` to `max`.
 ///
 /// # Errors
-/// What is allowed.
+/// Returns a message with the allowed range.
 pub fn integer<T: FromStr + PartialOrd + Display>(text: &str, min: T, max: T) -> Result<T, String> {
     text.parse()
         .ok()
@@ -134,10 +162,10 @@ pub fn integer<T: FromStr + PartialOrd + Display>(text: &str, min: T, max: T) ->
         .ok_or_else(|| format!("allowed: a whole number from {min} to {max}"))
 }
 
-/// Checks that a text is a label of DNS (RFC 1123): what may name a namespace or a revision.
+/// Checks that a text is a DNS label (RFC 1123), the form of the names of namespaces and revisions.
 ///
 /// # Errors
-/// What is allowed.
+/// Returns a message with the allowed characters and length.
 pub fn dns_label(text: &str) -> Result<(), String> {
     if is_dns(text, 63, false) {
         Ok(())
@@ -146,10 +174,10 @@ pub fn dns_label(text: &str) -> Result<(), String> {
     }
 }
 
-/// Checks that a text is a subdomain of DNS (RFC 1123): what may name a pod.
+/// Checks that a text is a DNS subdomain (RFC 1123), the form of the names of pods.
 ///
 /// # Errors
-/// What is allowed.
+/// Returns a message with the allowed characters and length.
 pub fn dns_subdomain(text: &str) -> Result<(), String> {
     if is_dns(text, 253, true) {
         Ok(())
@@ -176,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_gos() {
+    fn durations_follow_go() {
         let ns = |text: &str| duration(text).map(|duration| duration.as_nanos());
         assert_eq!(ns("250us"), Ok(250_000));
         assert_eq!(ns("7µs"), Ok(7_000));
@@ -197,13 +225,16 @@ mod tests {
             "99999999999999h",
             "1 s",
             "1s ",
+            // 2^64 ns and more, by a whole part which fits alone.
+            "18446744073.9s",
+            ".s1s",
         ] {
             assert!(duration(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
-    fn quantities_are_kubernetes() {
+    fn quantities_follow_kubernetes() {
         assert_eq!(quantity("8Gi"), Ok(8 << 30));
         assert_eq!(quantity("1.5Gi"), Ok(3 << 29));
         assert_eq!(quantity("500M"), Ok(500_000_000));
@@ -214,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn decimals_have_so_many_places() {
+    fn decimals_have_at_most_the_given_places() {
         assert_eq!(decimal("24", 2), Some(2_400));
         assert_eq!(decimal("12.5", 2), Some(1_250));
         assert_eq!(decimal("0.3000", 2), Some(30));
@@ -234,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_kubernetes() {
+    fn names_follow_kubernetes() {
         for name in ["a", "resnet-00001", &"x".repeat(63)] {
             assert_eq!(dns_label(name), Ok(()));
         }

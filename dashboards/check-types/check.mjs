@@ -1,5 +1,5 @@
-// Writes a TypeScript file for each dashboard, and one of deliberate mistakes, has tsc check them all at once, and says in terms of
-// the dashboards what it refused. check starts it:
+// Writes a TypeScript file for each dashboard, and one of deliberate mistakes, runs tsc on all of them, and reports its errors in terms
+// of the dashboards. It is run by the script check:
 //   node check.mjs FOLDER DASHBOARD...     FOLDER: for the written files, beside node_modules
 import { spawnSync } from 'node:child_process';
 import { copyFileSync, readFileSync, writeFileSync } from 'node:fs';
@@ -8,8 +8,8 @@ import { basename, join } from 'node:path';
 const [folder, ...dashboards] = process.argv.slice(2);
 const modules = join(folder, '../node_modules');
 
-// Mistakes that tsc must refuse. A path is that of the key to set, `undefined` takes it away; `at` is where the error has to be, if not
-// there. An asterisk stands for each kind of panel that the dashboards have, `dashboard` for what is around panels.
+// Mistakes that tsc must reject. The path names the key to set, or with `undefined` the key to remove; `at` is the path of the expected
+// error, if it differs. An asterisk stands for each kind of panel in the dashboards, `dashboard` for the keys around panels.
 const UNKNOWN = [2353, 2561];
 const TYPE = [2322, 2820];
 const MISSING = [2741];
@@ -62,14 +62,14 @@ const mistakes = [
   ['timeseries', 'fieldConfig.defaults.custom.wier', 1, UNKNOWN],
 ];
 
-// A name in place of a value.
+// The name of a constant in place of a value.
 class Name {
   constructor(text) {
     this.text = text;
   }
 }
 
-// A file of TypeScript of which each line is known by what it is of.
+// A TypeScript file that records the origin of each line.
 class Written {
   lines = [];
 
@@ -77,7 +77,7 @@ class Written {
     this.lines.push({ text, of });
   }
 
-  // One key or element a line.
+  // Writes one key or element per line.
   value(value, of, path = '', before = '', after = '') {
     const text = value instanceof Name ? value.text : JSON.stringify(value);
     if (value instanceof Name || Object(value) !== value) {
@@ -91,7 +91,7 @@ class Written {
     this.line(text.at(-1) + after);
   }
 
-  // A constant for each panel, and one for the dashboard.
+  // Writes a constant for each panel, and one for the dashboard.
   board(board, file) {
     let count = 0;
     const panels = (list) =>
@@ -112,7 +112,7 @@ class Written {
   }
 }
 
-// A copy with what is at a path set, or taken away.
+// Returns a copy with the value at a path set or removed.
 function changed(it, path, value) {
   const copy = structuredClone(it);
   const keys = path.split('.');
@@ -145,7 +145,7 @@ function mistaken(boards) {
   return [file, expected];
 }
 
-// Errors of tsc: file, line, code and message, of which further lines are indented.
+// Returns tsc's errors: file, line, code and message, whose further lines are indented.
 function compile() {
   const tsc = join(modules, 'typescript/bin/tsc');
   const run = spawnSync(process.execPath, [tsc, '-p', '.', '--pretty', 'false'], { encoding: 'utf8', cwd: folder, maxBuffer: 1 << 28 });
@@ -161,17 +161,17 @@ function compile() {
   return errors;
 }
 
-// The error without the types' long names.
-function said({ code, message }) {
+// Returns an error's text without the types' long names.
+function describe({ code, message }) {
   const [first] = message;
   const missing = /^Property '(.+?)' is missing/.exec(first) ?? /missing the following properties from type .*: (.*)$/.exec(first);
   if (missing) return `misses ${missing[1]}`;
-  if (UNKNOWN.includes(code)) return 'is no key that the type knows';
+  if (UNKNOWN.includes(code)) return 'is not a key of the type';
   return message.map((line) => (line.length > 400 ? `${line.slice(0, 400)}...` : line)).join(' ');
 }
 
 function main() {
-  if (dashboards.length === 0) throw new Error('there is no dashboard');
+  if (dashboards.length === 0) throw new Error('no dashboards given');
   for (const name of ['types.ts', 'tsconfig.json']) copyFileSync(new URL(name, import.meta.url), join(folder, name));
   const written = new Map();
   const boards = dashboards.map((path) => {
@@ -195,16 +195,16 @@ function main() {
   for (const error of errors.filter(({ file }) => file !== 'mistakes.ts')) {
     const { file, panel, path } = written.get(error.file)?.lines[error.line - 1].of ?? {};
     const where = [file ?? `${error.file}:${error.line}`, panel, path].filter(Boolean).join(': ');
-    problems.push(`${where}: ${said(error)}`);
+    problems.push(`${where}: ${describe(error)}`);
   }
-  // An error in a dashboard hides the next in the same object, so only of good dashboards' copies it is known where they must fail.
+  // An error in a dashboard hides the next in the same object, so the expected positions are known only for copies of valid dashboards.
   for (const { label, codes, line } of problems.length === 0 ? expected : []) {
     const found = errors.some((error) => error.file === 'mistakes.ts' && error.line === line && codes.includes(error.code));
-    if (!found) problems.push(`self-test: tsc does not refuse it where it should: ${label}`);
+    if (!found) problems.push(`self-test: tsc does not report the mistake at the expected position: ${label}`);
   }
   if (problems.length > 0) throw new Error(problems.join('\n'));
   const { version } = JSON.parse(readFileSync(join(modules, '@grafana/schema/package.json'), 'utf8'));
-  console.log(`${boards.length} dashboards hold to @grafana/schema ${version}; ${expected.length} deliberate mistakes are refused`);
+  console.log(`${boards.length} dashboards conform to @grafana/schema ${version}; ${expected.length} deliberate mistakes are rejected`);
 }
 
 try {

@@ -1,5 +1,5 @@
-// The types that Weir's dashboards must have: those of @grafana/schema, joined where it leaves them open. Its Panel has any
-// `options`, any `fieldConfig.defaults.custom`, any value in an override and any target; here each kind of panel has its own.
+// The types of Weir's dashboards: those of @grafana/schema, combined where it leaves them open. Its Panel accepts any `options`, any
+// `fieldConfig.defaults.custom`, any value in an override and any target; here each kind of panel has its own types.
 import type { Dashboard, DataQuery, FieldConfig, FieldConfigSource, Panel, RowPanel, VariableModel } from '@grafana/schema';
 import type * as heatmap from '@grafana/schema/dist/esm/raw/composable/heatmap/panelcfg/x/HeatmapPanelCfg_types.gen';
 import type * as stat from '@grafana/schema/dist/esm/raw/composable/stat/panelcfg/x/StatPanelCfg_types.gen';
@@ -7,7 +7,7 @@ import type * as stateTimeline from '@grafana/schema/dist/esm/raw/composable/sta
 import type * as table from '@grafana/schema/dist/esm/raw/composable/table/panelcfg/x/TablePanelCfg_types.gen';
 import type * as timeseries from '@grafana/schema/dist/esm/raw/composable/timeseries/panelcfg/x/TimeSeriesPanelCfg_types.gen';
 
-// What T is in a JSON file: enums are their values there. TypeScript lets no string stand for a member of an enum of strings.
+// T in its JSON form, with enums as their values: TypeScript does not accept a string for a member of a string enum.
 type Json<T> = 0 extends 1 & T
   ? T // any
   : unknown extends T
@@ -27,8 +27,8 @@ type Json<T> = 0 extends 1 & T
 // T with some of its keys replaced, as one object: that keeps TypeScript's errors readable.
 type Replace<T, Replaced> = Omit<T, keyof Replaced> & Replaced extends infer Joined ? { [Key in keyof Joined]: Joined[Key] } : never;
 
-// @grafana/schema has no query of Prometheus since Grafana moved that data source into a package of its own, whose licence is another.
-// These keys are the part of it that Weir uses or may use.
+// @grafana/schema has no Prometheus query since Grafana moved that data source into a separate package with another licence. These are
+// the keys that Weir uses or may use.
 type Target = Replace<
   Json<DataQuery>,
   {
@@ -42,7 +42,7 @@ type Target = Replace<
   }
 >;
 
-// The same of a variable's query.
+// The query of a variable.
 type VariableQuery = { query: string; refId: string; qryType?: number };
 
 // The properties that an override may set: `unit`, or `custom.lineWidth`.
@@ -63,7 +63,7 @@ type Typed<Kind extends string, Options, Custom> = Replace<
   { type: Kind; options: Json<Options>; fieldConfig: Fields<Custom>; targets: Target[] }
 >;
 
-// Of a plugin that has no fields of its own.
+// The custom fields of a plugin that has none.
 type None = Record<string, never>;
 
 export interface Panels {
@@ -83,5 +83,5 @@ export type Board = Replace<
   }
 >;
 
-// The dashboard of the package itself, to which Board must still hold.
+// The package's own dashboard type, which Board must satisfy.
 export type Schema = Json<Dashboard>;

@@ -1,4 +1,4 @@
-//! Weir's dashboards.
+//! Weir's Grafana dashboards.
 
 mod cost;
 mod fleet;
@@ -10,7 +10,7 @@ mod slots;
 
 use crate::grafana::Board;
 
-/// Returns all dashboards.
+/// Returns all dashboards, in the order of their use.
 #[must_use]
 pub fn boards() -> Vec<Board> {
     vec![
@@ -24,7 +24,7 @@ pub fn boards() -> Vec<Board> {
     ]
 }
 
-/// Series that each function has, with an objective or without.
+/// Selector of series that each function has, with an objective or without.
 const REQUESTS: &str = "{__name__=~\"weir_(function_)?requests_total\"}";
 
 /// Returns a selector of Weir's own targets, with other matchers.
@@ -33,13 +33,13 @@ fn own(metric: &str, matchers: &str) -> String {
     format!("{metric}{{{matchers}{comma}job=~\"$job\",instance=~\"$instance\"}}")
 }
 
-/// Returns a rate per second of a counter, summed by labels.
+/// Returns a query of a counter's rate per second, summed by labels.
 fn rate_by(labels: &str, metric: &str, matchers: &str) -> String {
     let series = own(metric, matchers);
     format!("sum by ({labels}) (rate({series}[$__rate_interval]))")
 }
 
-/// Returns a quantile of a histogram, by labels.
+/// Returns a query of a histogram's quantile, by labels.
 fn quantile_by(quantile: f64, labels: &str, metric: &str, matchers: &str) -> String {
     let comma = if labels.is_empty() { "" } else { ", " };
     let buckets = rate_by(
@@ -50,7 +50,7 @@ fn quantile_by(quantile: f64, labels: &str, metric: &str, matchers: &str) -> Str
     format!("histogram_quantile({quantile}, {buckets})")
 }
 
-/// Returns the mean of a histogram's observations, by labels.
+/// Returns a query of the mean of a histogram's observations, by labels.
 fn mean_by(labels: &str, metric: &str, matchers: &str) -> String {
     let part = |suffix| rate_by(labels, &format!("{metric}_{suffix}"), matchers);
     format!("{} / {}", part("sum"), part("count"))

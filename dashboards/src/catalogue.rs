@@ -1,4 +1,4 @@
-//! The catalogue of metrics: `metrics.toml`, checked as it is read.
+//! The catalogue of metrics, `metrics.toml`, which is checked when it is read.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// The text of the catalogue.
 const TEXT: &str = include_str!("../metrics.toml");
 
-/// The labels that metrics of Weir may have (design 4.4).
+/// The labels that metrics of Weir may have (contracts §4).
 pub const LABELS: [&str; 11] = [
     "namespace",
     "function",
@@ -22,25 +22,25 @@ pub const LABELS: [&str; 11] = [
     "version",
 ];
 
-/// A program with a page of metrics.
+/// A program that exports metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum Program {
-    /// The sidecar, on 9091.
+    /// The sidecar, with metrics on port 9091.
     #[serde(rename = "queue-proxy")]
     QueueProxy,
-    /// activator-ext's role `data`, on 9476.
+    /// Role `data` of activator-ext, on port 9476.
     #[serde(rename = "activator-ext data")]
     ActivatorData,
-    /// activator-ext's role `control`, on 9476.
+    /// Role `control` of activator-ext, on port 9476.
     #[serde(rename = "activator-ext control")]
     ActivatorControl,
-    /// The agent of a node, on 9471.
+    /// The agent of a node, on port 9471.
     #[serde(rename = "agent")]
     Agent,
 }
 
 impl Program {
-    /// All of them.
+    /// All programs, in the order of the reference.
     pub const ALL: [Self; 4] = [
         Self::QueueProxy,
         Self::ActivatorData,
@@ -48,7 +48,7 @@ impl Program {
         Self::Agent,
     ];
 
-    /// Returns its name, as in the catalogue.
+    /// Returns the name of the program in the catalogue.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ impl Program {
         }
     }
 
-    /// Returns the port of its page.
+    /// Returns the port on which the program exports metrics.
     #[must_use]
     pub const fn port(self) -> u16 {
         match self {
@@ -69,7 +69,7 @@ impl Program {
         }
     }
 
-    /// Returns the label `job` that its PodMonitor gives.
+    /// Returns the value of the label `job` that the program's PodMonitor sets.
     #[must_use]
     pub const fn job(self) -> &'static str {
         match self {
@@ -81,20 +81,20 @@ impl Program {
     }
 }
 
-/// A metric's type.
+/// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// It only rises, from 0 at the start of its process.
+    /// A value that only increases, from 0 at the start of its process.
     Counter,
-    /// A value of now.
+    /// The current value of a quantity.
     Gauge,
-    /// Observations by size.
+    /// Numbers of observations by size.
     Histogram,
 }
 
 impl Kind {
-    /// Returns its name in the text format.
+    /// Returns the name of this type of metric in Prometheus' text format.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -105,33 +105,33 @@ impl Kind {
     }
 }
 
-/// One entry of the catalogue. A metric whose labels differ between programs has several.
+/// One entry of the catalogue. A metric whose labels differ between programs has several entries.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metric {
-    /// Its name.
+    /// Name of the metric, beginning with `weir_`.
     pub name: String,
-    /// Its type.
+    /// Type of the metric.
     #[serde(rename = "type")]
     pub kind: Kind,
     /// The unit of a sample, in words.
     pub unit: String,
-    /// All labels, without a histogram's `le`.
+    /// Names of all labels, without a histogram's `le`.
     pub labels: BTreeSet<String>,
-    /// Which programs export it.
+    /// Programs that export the metric.
     pub programs: Vec<Program>,
-    /// It has the label `pod` where the agent's `metrics.pods` is on.
+    /// Whether the metric has the label `pod` if the agent's `metrics.pods` is on.
     #[serde(default)]
     pub pod: bool,
-    /// When it is exported; `None`: always.
+    /// Condition under which the metric is exported; `None`: always.
     pub only: Option<String>,
-    /// The help text.
+    /// The help text, one sentence.
     pub meaning: String,
-    /// The query that people want.
+    /// The most useful query of the metric.
     pub query: String,
 }
 
-/// The catalogue cannot be used.
+/// The reason why the catalogue is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("dashboards/metrics.toml: {0}")]
 pub struct CatalogueError(String);
@@ -142,10 +142,11 @@ struct File {
     metric: Vec<Metric>,
 }
 
-/// Returns the catalogue, in its order.
+/// Returns the entries of the catalogue, in their order.
 ///
 /// # Errors
-/// It cannot be read, or breaks the rules for names and labels of design 4.4.
+///
+/// Fails if the file cannot be parsed, or breaks the rules for names and labels of contracts §4.
 pub fn catalogue() -> Result<Vec<Metric>, CatalogueError> {
     parse(TEXT)
 }
@@ -176,27 +177,27 @@ fn parse(text: &str) -> Result<Vec<Metric>, CatalogueError> {
 
 fn check(metric: &Metric) -> Result<(), String> {
     if !metric.name.starts_with("weir_") {
-        return Err("the name does not begin with weir_".to_owned());
+        return Err("the name must begin with weir_".to_owned());
     }
     if (metric.kind == Kind::Counter) != metric.name.ends_with("_total") {
-        return Err("counters and nothing else end in _total".to_owned());
+        return Err("counters, and no other metrics, must end in _total".to_owned());
     }
     for label in &metric.labels {
         if !LABELS.contains(&label.as_str()) {
-            return Err(format!("{label} is none of the labels {LABELS:?}"));
+            return Err(format!("{label} is none of the allowed labels {LABELS:?}"));
         }
     }
     if metric.labels.contains("version") && metric.name != "weir_build_info" {
-        return Err("version is a label of weir_build_info alone".to_owned());
+        return Err("version is allowed as a label of weir_build_info only".to_owned());
     }
     if metric.programs.is_empty() {
-        return Err("no program exports it".to_owned());
+        return Err("no program is listed".to_owned());
     }
     if !metric.meaning.ends_with('.') {
-        return Err("meaning is a sentence".to_owned());
+        return Err("meaning must be a sentence that ends with a period".to_owned());
     }
     if !metric.query.contains(&metric.name) {
-        return Err("the query does not use it".to_owned());
+        return Err("the query does not use the metric".to_owned());
     }
     #[cfg(feature = "promql")]
     promql_parser::parser::parse(&metric.query)
@@ -230,9 +231,9 @@ query = "rate(weir_x_total[5m])"
         assert_eq!(parse(GOOD).unwrap().len(), 1);
         for (from, to, why) in [
             ("weir_x_total", "x_total", "weir_x"),
-            ("\"counter\"", "\"gauge\"", "end in _total"),
+            ("\"counter\"", "\"gauge\"", "must end in _total"),
             ("\"function\"", "\"user\"", "user is none"),
-            ("\"function\"", "\"version\"", "weir_build_info alone"),
+            ("\"function\"", "\"version\"", "weir_build_info only"),
             ("\"agent\"", "", "no program"),
             ("All x.", "All x", "sentence"),
             (

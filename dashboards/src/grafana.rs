@@ -1,67 +1,67 @@
-//! The part of Grafana's classic dashboard model that Weir's dashboards use, schema version 39.
+//! The subset of Grafana's classic dashboard model that Weir's dashboards use, schema version 39.
 
 use serde_json::{Value, json};
 
-/// `schemaVersion`: Grafana 10.4 and newer read it.
+/// `schemaVersion` of dashboards, which Grafana 10.4 and newer accept.
 pub const SCHEMA_VERSION: u32 = 39;
-/// Columns of a dashboard's grid.
+/// Number of columns of a dashboard's grid.
 const COLUMNS: u32 = 24;
 
-/// A dashboard.
+/// A dashboard: rows of panels, with variables.
 #[derive(Debug, Clone)]
 pub struct Board {
-    /// Its stable uid, which links name.
+    /// Stable uid, by which links name the dashboard.
     pub uid: &'static str,
-    /// Its title.
+    /// Title shown by Grafana.
     pub title: &'static str,
-    /// What it answers.
+    /// The question that the dashboard answers.
     pub description: &'static str,
-    /// Variables beside `datasource`, `job` and `instance`.
+    /// Variables in addition to `datasource`, `job` and `instance`.
     pub variables: Vec<Variable>,
-    /// Its rows, from the top.
+    /// Rows of panels, from the top.
     pub rows: Vec<Row>,
 }
 
-/// A template variable whose values are those of a label.
+/// A template variable with the values of a label.
 #[derive(Debug, Clone)]
 pub struct Variable {
-    /// Its name, which is that of the label.
+    /// Name of the variable and of its label.
     pub name: &'static str,
-    /// The series of which the label's values are taken.
+    /// Selector of the series whose label values are offered.
     pub series: &'static str,
-    /// All values at once may be chosen, and are by default.
+    /// Whether all values can be chosen at once, which is then the default.
     pub has_all: bool,
 }
 
-/// Panels under a heading.
+/// A heading with its panels.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// The heading.
+    /// Text of the heading.
     pub title: &'static str,
-    /// The panels, from the left; they wrap.
+    /// Panels from the left; they wrap.
     pub panels: Vec<Panel>,
 }
 
-/// How a panel draws.
+/// The visualization of a panel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drawing {
-    /// Lines over time.
+    /// Lines over time, one for each series.
     Lines,
-    /// Areas over time, on top of each other.
+    /// Stacked areas over time.
     Stack,
-    /// One number.
+    /// The current value as a number.
     Stat,
     /// Rows of labels and values.
     Table,
-    /// Buckets of a histogram over time.
+    /// Histogram buckets over time.
     Heatmap,
     /// Values over time as coloured bars.
     States,
 }
 
-/// The unit of a panel's values: Grafana's id.
+/// The unit of a panel's values, one of Grafana's unit ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(missing_docs, reason = "they are Grafana's")]
+#[expect(missing_docs, reason = "the names are Grafana's")]
 pub enum Unit {
     Short,
     Seconds,
@@ -86,7 +86,7 @@ impl Unit {
     }
 }
 
-/// A panel.
+/// A panel with its queries and display options.
 #[derive(Debug, Clone)]
 pub struct Panel {
     drawing: Drawing,
@@ -103,7 +103,7 @@ pub struct Panel {
 }
 
 impl Panel {
-    /// A panel without a query. `description` says what to do when it looks wrong.
+    /// Returns a panel without a query. `description` contains what to do about unusual values.
     #[must_use]
     pub const fn new(
         drawing: Drawing,
@@ -130,28 +130,28 @@ impl Panel {
         }
     }
 
-    /// Adds a query. `legend` is a template of labels.
+    /// Adds a query; `legend` is a template of labels.
     #[must_use]
     pub fn query(mut self, expr: impl Into<String>, legend: &'static str) -> Self {
         self.targets.push((expr.into(), legend));
         self
     }
 
-    /// From `value` on it is shown in `colour`.
+    /// Adds a threshold: values from `value` on are shown in `colour`.
     #[must_use]
     pub fn threshold(mut self, value: f64, colour: &'static str) -> Self {
         self.thresholds.push((value, colour));
         self
     }
 
-    /// The colour below the first threshold, instead of green.
+    /// Sets the colour below the first threshold, which is green by default.
     #[must_use]
     pub const fn base(mut self, colour: &'static str) -> Self {
         self.base = colour;
         self
     }
 
-    /// Takes so many of the 24 columns, and lines.
+    /// Sets the panel's size: `columns` of 24, and `lines`.
     #[must_use]
     pub const fn size(mut self, columns: u32, lines: u32) -> Self {
         self.columns = columns;
@@ -159,14 +159,14 @@ impl Panel {
         self
     }
 
-    /// The uid of the dashboard where one looks next.
+    /// Sets the uid of the dashboard to look at next.
     #[must_use]
     pub const fn link(mut self, uid: &'static str) -> Self {
         self.link = uid;
         self
     }
 
-    /// A value, with the text and colour in which it is shown.
+    /// Adds a mapping of a value to a text and colour.
     #[must_use]
     pub fn state(mut self, value: &'static str, text: &'static str, colour: &'static str) -> Self {
         self.states.push((value, text, colour));
@@ -254,7 +254,7 @@ impl Panel {
             "options": self.options(),
         });
         if self.drawing == Drawing::Table {
-            // One table of all queries; the time of an instant query says nothing.
+            // All queries are merged into one table; the time of an instant query has no meaning.
             panel["transformations"] = json!([
                 {"id": "merge", "options": {}},
                 {"id": "organize", "options": {"excludeByName": {"Time": true}}},
@@ -339,7 +339,7 @@ fn datasource() -> Value {
 }
 
 impl Variable {
-    /// A variable of which all values are chosen at first.
+    /// Returns a variable with all values chosen at first.
     #[must_use]
     pub const fn all(name: &'static str, series: &'static str) -> Self {
         Self {
@@ -349,7 +349,7 @@ impl Variable {
         }
     }
 
-    /// A variable of which one value is chosen.
+    /// Returns a variable with exactly one chosen value.
     #[must_use]
     pub const fn one(name: &'static str, series: &'static str) -> Self {
         Self {
@@ -367,7 +367,7 @@ impl Variable {
             "type": "query",
             "datasource": datasource(),
             "query": {"query": query, "refId": "variable"},
-            // On a change of the time range: instances come and go.
+            // Reload on a change of the time range, since instances come and go.
             "refresh": 2,
             "sort": 1,
             "regex": "",
@@ -386,7 +386,7 @@ impl Variable {
 }
 
 impl Board {
-    /// Returns the dashboard as Grafana imports it.
+    /// Returns the dashboard in the JSON form imported by Grafana.
     #[must_use]
     pub fn json(&self) -> Value {
         let jobs = [

@@ -1,18 +1,18 @@
-//! The one source of what operators look at: the catalogue of metrics, Grafana dashboards, Prometheus rules with their tests, and the
-//! Kubernetes objects that carry them.
+//! The source of all monitoring of Weir: the catalogue of metrics, Grafana dashboards, Prometheus rules with their
+//! tests, and the Kubernetes objects that contain them.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`catalogue`] | `metrics.toml`: every metric with type, labels and meaning |
-//! | [`page`] | a program's page of metrics held against the catalogue |
+//! | [`page`] | comparison of a program's exported metrics with the catalogue |
 //! | [`mod@reference`] | `docs/metrics.md` |
 //! | [`grafana`], [`boards`] | the dashboard model, and the dashboards |
 //! | [`rules`] | recording rules and alerts, with their tests |
 //! | [`objects`] | ConfigMaps, GrafanaDashboards, PrometheusRules, PodMonitors |
-//! | [`promql`] | queries taken apart |
-//! | [`queries`] | every query, filled in, for a run against a Prometheus |
+//! | [`promql`] | analysis and transformation of queries |
+//! | [`queries`] | every query with filled variables, for a run against a Prometheus |
 //! | [`promtool`] | Prometheus' own checks |
-//! | [`outputs`] | the files that are written from all this |
+//! | [`outputs`] | the files generated from all this |
 #![forbid(unsafe_code)]
 
 pub mod boards;

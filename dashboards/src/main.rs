@@ -1,8 +1,9 @@
-//! `cargo run -p dashboards -- write` writes dashboards, rules, objects and `docs/metrics.md`; `check` says what differs.
+//! `cargo run -p dashboards -- write` generates dashboards, rules, objects and `docs/metrics.md`; `check` reports
+//! generated files that differ.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a command for people"
+    reason = "a command-line program"
 )]
 
 use std::path::Path;
@@ -26,7 +27,7 @@ fn main() -> ExitCode {
                 for path in &changed {
                     println!("{path}");
                 }
-                println!("{} of {} files have changed", changed.len(), outputs.len());
+                println!("{} of {} files changed", changed.len(), outputs.len());
                 ExitCode::SUCCESS
             }
             Err(error) => fail(&error.to_string()),
@@ -34,7 +35,7 @@ fn main() -> ExitCode {
         ["check"] => {
             let all = differences(root, &outputs);
             if all.is_empty() {
-                println!("{} files are as the source says", outputs.len());
+                println!("{} files are up to date", outputs.len());
                 return ExitCode::SUCCESS;
             }
             for sentence in &all {

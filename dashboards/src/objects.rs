@@ -1,4 +1,4 @@
-//! Kubernetes objects: what a cluster needs to scrape, judge and show Weir.
+//! Kubernetes objects for scraping Weir, alerting on it and showing its dashboards.
 
 use std::fmt::Write as _;
 
@@ -8,14 +8,15 @@ use crate::rules::{alerts, alerts_yaml, records, records_yaml};
 
 const WRITTEN: &str = "# Written by `cargo run -p dashboards -- write`.\n";
 
-/// Where the dashboards are, seen from the folder of this crate: Grafana's provisioning folder.
+/// Folder of the dashboards, relative to this crate: Grafana's provisioning folder.
 pub const PROVISIONED: &str = "provisioning/dashboards/weir";
 
 fn config_map(uid: &str) -> String {
     format!("{uid}-dashboard")
 }
 
-/// Returns `kustomization.yaml` of this crate's folder: a ConfigMap for each dashboard, as Grafana's sidecar looks for them.
+/// Returns `kustomization.yaml` of this crate's folder: a ConfigMap for each dashboard, with the label that Grafana's
+/// sidecar selects.
 #[must_use]
 pub fn config_maps() -> String {
     let mut text = format!(
@@ -39,7 +40,7 @@ pub fn config_maps() -> String {
     text
 }
 
-/// Returns the provider by which Grafana reads the provisioned dashboards.
+/// Returns the configuration of Grafana's provider for provisioned dashboards.
 #[must_use]
 pub fn provider() -> String {
     format!(
@@ -103,7 +104,7 @@ struct Monitor {
     namespaces: &'static str,
     selector: &'static str,
     port: &'static str,
-    /// The programs are users': what a page says of its target does not count.
+    /// Whether the pods belong to users, so that labels in their pages cannot override those of the target.
     is_users: bool,
 }
 
@@ -144,13 +145,15 @@ const MONITORS: [Monitor; 4] = [
     },
 ];
 
-/// Pods with an annotation of Weir: others serve nothing there. `weir.dev/limit-*` opts in nothing.
+/// Relabeling which keeps pods with an annotation of Weir: other pods export nothing on that port. `weir.dev/limit-*`
+/// does not opt in.
 const OPTED_IN: &str = "    \
     # Others serve nothing there: an annotation other than weir.dev/limit-* opts in.\n    \
     - { action: labelmap, regex: '__meta_kubernetes_pod_annotationpresent_weir_dev_(?:[a-km-z].*|l[a-hj-z].*)', replacement: __tmp_weir }\n    \
     - { action: keep, sourceLabels: [__tmp_weir], regex: 'true' }\n";
 
-/// Returns what is kept of a page that a user's pod may have written: the families of queue-proxy, under labels of the target.
+/// Returns the relabeling of a page that a user's pod may have forged: it keeps the families of the queue-proxy, with
+/// the labels of the target.
 fn kept(catalogue: &[Metric]) -> String {
     let own = catalogue
         .iter()
@@ -170,9 +173,9 @@ fn kept(catalogue: &[Metric]) -> String {
     )
 }
 
-/// Returns the PodMonitor objects of the Prometheus Operator. None of the programs' metrics is behind a Service, so none is a
-/// ServiceMonitor. The label `namespace` of a metric is the function's, and stays; of a queue-proxy it is the pod's own, which the target
-/// says.
+/// Returns the PodMonitor objects of the Prometheus Operator. None of the programs' metrics is behind a Service, so
+/// none has a ServiceMonitor. The label `namespace` of a metric is the function's and is kept; for a queue-proxy it is
+/// that of the target, the pod's own namespace.
 #[must_use]
 pub fn monitors(catalogue: &[Metric]) -> String {
     let mut text = WRITTEN.to_owned();

@@ -1,30 +1,30 @@
-//! A page of metrics held against the catalogue.
+//! Comparison of a program's exported metrics with the catalogue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::catalogue::{Metric, Program};
 
-/// A metric family as a page shows it.
+/// A metric family in a page of metrics.
 #[derive(Debug, Default)]
 struct Family {
     kind: String,
     help: String,
-    /// The sets of label names of its series, without `le`.
+    /// Sets of label names of its series, without `le`.
     labels: BTreeSet<BTreeSet<String>>,
     series: usize,
 }
 
-/// What is expected of a page beyond the catalogue.
+/// Expectations of a page beyond the catalogue.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Expectation<'a> {
-    /// The values of `only` that hold: these metrics must be there, others of that kind must not.
+    /// The conditions in `only` which hold: their metrics must be exported, and those of other conditions must not.
     pub only: &'a [&'a str],
-    /// `metrics.pods` of the agent is on.
+    /// Whether `metrics.pods` of the agent is on.
     pub pods: bool,
 }
 
-/// Returns how a page differs from what the catalogue lists for its program, a sentence each. Families that are not Weir's, as Knative's
-/// own, are passed over.
+/// Returns the differences between a page and the catalogue's entries of its program, one sentence each. Families that
+/// are not Weir's, such as Knative's own, are ignored.
 #[must_use]
 pub fn differences(
     text: &str,
@@ -47,13 +47,15 @@ pub fn differences(
         let family = found.remove(name);
         let Some(family) = family.filter(|family| family.series > 0) else {
             if is_expected {
-                all.push(format!("{name} is listed and not exported"));
+                all.push(format!("{name} is listed but not exported"));
             }
             continue;
         };
         if !is_expected {
             let only = metric.only.as_deref().unwrap_or_default();
-            all.push(format!("{name} is exported, and is listed as: {only}"));
+            all.push(format!(
+                "{name} is exported, but is listed only for: {only}"
+            ));
         }
         if family.kind != metric.kind.name() {
             let listed = metric.kind.name();
@@ -78,12 +80,12 @@ pub fn differences(
     all.extend(
         found
             .keys()
-            .map(|name| format!("{name} is exported and not listed")),
+            .map(|name| format!("{name} is exported but not listed")),
     );
     all
 }
 
-/// Returns the number of series on a page whose name begins with `weir_`.
+/// Returns the number of series on a page whose names begin with `weir_`.
 #[must_use]
 pub fn series(text: &str) -> usize {
     text.lines()
@@ -114,7 +116,7 @@ fn families(text: &str) -> BTreeMap<String, Family> {
     found
 }
 
-/// Returns the names in `a="x",b="y"}`, without `le`. Values may hold any character, `\"` included.
+/// Returns the names in `a="x",b="y"}`, without `le`. Values may contain any character, including `\"`.
 fn label_names(text: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut rest = text;
@@ -159,17 +161,17 @@ mod tests {
         weir_h_bucket{le=\"+Inf\"} 1\nweir_h_sum 1\nweir_h_count 1\n\
         # HELP kn_x Another's.\n# TYPE kn_x gauge\nkn_x 1\n";
 
-    fn told(text: &str, catalogue: &[Metric]) -> Vec<String> {
+    fn found_in(text: &str, catalogue: &[Metric]) -> Vec<String> {
         differences(text, Program::Agent, catalogue, Expectation::default())
     }
 
     #[test]
-    fn a_page_as_listed_differs_in_nothing() {
+    fn a_page_equal_to_the_catalogue_has_no_differences() {
         let catalogue = [
             metric("weir_a_total", Kind::Counter, &["slot", "gpu"]),
             metric("weir_h", Kind::Histogram, &[]),
         ];
-        assert_eq!(told(PAGE, &catalogue), [""; 0]);
+        assert_eq!(found_in(PAGE, &catalogue), [""; 0]);
         assert_eq!(series(PAGE), 4);
     }
 
@@ -185,20 +187,20 @@ mod tests {
         let page = PAGE.replace("HELP weir_a_total What", "HELP weir_a_total That");
         let page = format!("{page}# HELP weir_c What it is.\n# TYPE weir_c gauge\nweir_c 1\n");
         assert_eq!(
-            told(&page, &catalogue),
+            found_in(&page, &catalogue),
             [
                 "weir_a_total is a counter, listed as gauge",
                 "the help of weir_a_total is \"That it is.\"",
                 "a series of weir_a_total has the labels {\"gpu\", \"slot\"}",
-                "weir_b is listed and not exported",
-                "weir_c is exported, and is listed as: sometimes",
-                "weir_h is exported and not listed",
+                "weir_b is listed but not exported",
+                "weir_c is exported, but is listed only for: sometimes",
+                "weir_h is exported but not listed",
             ]
         );
     }
 
     #[test]
-    fn the_label_pod_is_there_exactly_where_it_is_expected() {
+    fn the_label_pod_is_required_exactly_where_it_is_expected() {
         let mut own = metric("weir_a_total", Kind::Counter, &["slot", "gpu"]);
         own.pod = true;
         let catalogue = [own, metric("weir_h", Kind::Histogram, &[])];

@@ -1,21 +1,22 @@
-//! Queries taken apart: which series they read and by which function, and what a query is without its filters.
+//! Analysis of PromQL queries: which series they read by which function; and queries without filters.
 
 use promql_parser::label::MatchOp;
 use promql_parser::parser::token::{T_EQLC, T_GTE, T_GTR, T_LSS, T_LTE, T_NEQ, TokenType};
 use promql_parser::parser::{BinaryExpr, Expr, VectorSelector, parse};
 
-/// A selector in a query.
+/// A selector of series in a query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selector {
-    /// The metric's name; empty where a matcher of `__name__` stands for it.
+    /// The metric's name; empty if a matcher of `__name__` replaces it.
     pub name: String,
-    /// Names and values of its matchers.
+    /// Label names and values of the selector's matchers.
     pub matchers: Vec<(String, String)>,
-    /// The function that reads its range; `None`: it is read as it is.
+    /// Function that reads the range of the selector; `None` for an instant selector.
     pub function: Option<&'static str>,
 }
 
-/// Returns a query with Grafana's variables replaced, so that it can be parsed: intervals by `interval`, others by `.*`.
+/// Returns a query with Grafana's variables replaced, so that it can be parsed: intervals by `interval`, others by
+/// `.*`.
 #[must_use]
 pub fn with_variables(query: &str, interval: &str) -> String {
     let mut text = query.to_owned();
@@ -29,7 +30,7 @@ pub fn with_variables(query: &str, interval: &str) -> String {
         let end = after
             .find(|character| !is_name(character))
             .unwrap_or(after.len());
-        // An exact match of all values is none.
+        // An exact match must become a regular expression to match all values.
         let before = before
             .strip_suffix("=\"")
             .map_or_else(|| before.to_owned(), |own| format!("{own}=~\""));
@@ -41,10 +42,11 @@ pub fn with_variables(query: &str, interval: &str) -> String {
     filled
 }
 
-/// Returns the selectors of a query that has no variables.
+/// Returns the selectors of a query without variables.
 ///
 /// # Errors
-/// The query cannot be parsed.
+///
+/// Fails if the query cannot be parsed.
 pub fn selectors(query: &str) -> Result<Vec<Selector>, String> {
     let mut found = Vec::new();
     walk(&parse(query)?, None, &mut found);
@@ -95,11 +97,12 @@ fn selector(own: &VectorSelector, function: Option<&'static str>) -> Selector {
     }
 }
 
-/// Returns a query without what makes it empty on purpose: each comparison that filters is replaced by its left side, and `absent(x)`
-/// by `x`. What is left has series wherever there are the metrics of the query.
+/// Returns a query without its filters: each filtering comparison is replaced by its left side, and `absent(x)` by `x`.
+/// The result has series wherever the metrics of the query exist.
 ///
 /// # Errors
-/// The query cannot be parsed.
+///
+/// Fails if the query cannot be parsed.
 pub fn without_filters(query: &str) -> Result<String, String> {
     let mut expr = parse(query)?;
     strip(&mut expr);
@@ -146,15 +149,16 @@ fn each(expr: &mut Expr, run: &mut dyn FnMut(&mut Expr)) {
     }
 }
 
-/// Returns the query changed in one place each: every comparison turned round, and every number that is compared with made larger and
-/// smaller, by a half or, where it is 0, by 1. With them a test of the query can be tested.
+/// Returns variants of the query with one change each: every comparison inverted, and every number compared with
+/// increased and decreased, by a half or, where it is 0, by 1. They show whether the tests of a query detect changes.
 ///
 /// # Errors
-/// The query cannot be parsed.
+///
+/// Fails if the query cannot be parsed.
 pub fn mutants(query: &str) -> Result<Vec<String>, String> {
     let expr = parse(query)?;
     let mut all = Vec::new();
-    // One number after the other is the place of the change; a place that does not exist leaves the query as it is.
+    // `place` is the number of a comparison in the order of the traversal; the loop ends after the last comparison.
     for place in 0.. {
         let mut is_there = false;
         for change in [Change::Turn, Change::Larger, Change::Smaller] {
@@ -179,7 +183,7 @@ enum Change {
     Smaller,
 }
 
-/// Changes the comparison whose place this is. Returns whether there is one.
+/// Changes the comparison at this position. Returns whether it exists.
 fn mutate(expr: &mut Expr, place: usize, count: &mut usize, change: Change) -> bool {
     if let Expr::Binary(own) = expr
         && own.op.is_comparison_operator()
@@ -257,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn without_filters_what_is_compared_is_left() {
+    fn without_filters_the_compared_operands_remain() {
         for (query, left) in [
             ("a > 1", "a"),
             (

@@ -4,19 +4,21 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What is printed where a check is left out.
+/// Message printed where a check is skipped.
 pub const MISSING: &str = "not checked: promtool is not installed (Debian's package prometheus)";
 
-/// Returns whether there is such a program.
+/// Returns whether `promtool` is installed.
 #[must_use]
 pub fn is_installed() -> bool {
     Command::new("promtool").arg("--version").output().is_ok()
 }
 
-/// Runs it in a folder with `input` as standard input. Blocks until it ends. Returns whether it finds nothing wrong, and what it prints.
+/// Runs `promtool` in a folder with `input` as standard input, and blocks until it ends. Returns whether it succeeded,
+/// and its output.
 ///
 /// # Errors
-/// It cannot be started, or does not take its input.
+///
+/// Fails if the program cannot be started, or does not read its input.
 pub fn run(folder: &Path, arguments: &[&str], input: &str) -> io::Result<(bool, String)> {
     let mut child = Command::new("promtool")
         .current_dir(folder)
@@ -34,10 +36,12 @@ pub fn run(folder: &Path, arguments: &[&str], input: &str) -> io::Result<(bool, 
     Ok((ended.status.success(), text))
 }
 
-/// Returns what `promtool check metrics` says against a page of metrics; empty: nothing, or there is no such program.
+/// Returns the output of `promtool check metrics` on a page of metrics; empty if there are no findings, or if
+/// `promtool` is not installed.
 ///
 /// # Errors
-/// It cannot be run.
+///
+/// Fails if the program cannot be run.
 pub fn check_page(page: &str) -> io::Result<String> {
     if !is_installed() {
         return Ok(String::new());

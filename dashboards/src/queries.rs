@@ -1,4 +1,4 @@
-//! Every query that dashboards and rules send, with Grafana's variables filled in, for a run against a real Prometheus.
+//! Every query of dashboards and rules, with Grafana's variables filled in, for a run against a real Prometheus.
 
 use std::collections::BTreeMap;
 
@@ -7,28 +7,28 @@ use serde_json::Value;
 use crate::boards::boards;
 use crate::rules::{alerts, records};
 
-/// Each alert's expression without what makes it empty on purpose, by its name; written from the rules.
+/// Each alert's expression without its filters, by the alert's name; generated from the rules.
 const UNFILTERED: &str = include_str!("rules/unfiltered.json");
 
-/// What stands for Grafana's variables.
+/// Values of Grafana's variables.
 #[derive(Debug, Clone, Copy)]
 pub struct Variables<'a> {
-    /// For `$__rate_interval` and `$__interval`.
+    /// Value of `$__rate_interval` and `$__interval`.
     pub interval: &'a str,
-    /// For `$__range`.
+    /// Value of Grafana's variable `$__range`, as a duration.
     pub range: &'a str,
-    /// Variables of which one value is chosen, with it; all others match everything.
+    /// Names and values of variables with one chosen value; all others match everything.
     pub chosen: &'a [(&'a str, &'a str)],
 }
 
-/// A query, and where it stands.
+/// A query and its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Query {
-    /// The file that holds it: `weir-fleet.json`, `weir-alerts.yaml` …
+    /// The file that contains it: `weir-fleet.json`, `weir-alerts.yaml` …
     pub file: String,
     /// The panel's title, `$variable`, or the rule's name.
     pub panel: String,
-    /// The query itself.
+    /// The query with variables filled in.
     pub expr: String,
 }
 
@@ -63,7 +63,8 @@ impl Variables<'_> {
 /// Returns all queries: of panels, of variables, of recording rules, and of alerts without their filters.
 ///
 /// # Panics
-/// Never: the table of alerts without filters is written from the alerts.
+///
+/// Panics if the committed table of alerts without filters is invalid, which a test excludes.
 #[must_use]
 pub fn queries(variables: &Variables<'_>) -> Vec<Query> {
     let mut all = Vec::new();
@@ -117,10 +118,11 @@ fn unfiltered() -> Vec<(String, String)> {
         .collect()
 }
 
-/// Returns the table of alerts without filters, as it is committed.
+/// Returns the table of alerts without filters, in its committed form.
 ///
 /// # Panics
-/// If an alert's expression cannot be parsed.
+///
+/// Panics if an alert's expression cannot be parsed.
 #[cfg(feature = "promql")]
 #[must_use]
 pub fn unfiltered_table() -> String {

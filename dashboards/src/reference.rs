@@ -1,4 +1,4 @@
-//! `docs/metrics.md`, written from the catalogue.
+//! `docs/metrics.md`, generated from the catalogue.
 
 use std::fmt::Write as _;
 
@@ -9,17 +9,18 @@ const HEAD: &str = "\
 
 <!-- Written by `cargo run -p dashboards -- write` from dashboards/metrics.toml. -->
 
-Every metric that Weir's own programs export, in Prometheus' text format. Names, types, labels and help texts are compared with the
-running programs by tests. Every counter starts at 0 with its process.
+For administrators: every metric that Weir's own programs export, in Prometheus' text format, with a useful query for each.
 
-- `namespace` is the function's namespace, so scrape with `honorLabels: true` (the monitors of `manifests/components/monitoring` do). Not
-  queue-proxies: a pod is its user's, and its namespace is the target's.
-- `function` is `weir.dev/function`, else the Knative Service's name, else the configuration's: a roll-out continues its series.
-- Attainment is `weir_function_requests_*` where activator-ext is in the path, else `weir_requests_*`. Never add the two: the recording
-  rules `namespace_function:weir_requests_judged:increase5m` and their like choose.
-- A request is judged once: in time, or missed for exactly one `reason`. `weir_requests_total{outcome}` counts all requests and is no
+Tests compare names, types, labels and help texts with the running programs. Every counter starts at 0 with its process.
+
+- `namespace` is the function's namespace, so scrape with `honorLabels: true`, as the monitors of `manifests/components/monitoring` do, except for
+  queue-proxies: their pods are controlled by users, so the namespace is taken from the target.
+- `function` is `weir.dev/function`, or else the Knative Service's name, or else the configuration's: a roll-out continues its series.
+- Attainment is `weir_function_requests_*` where activator-ext is in the path, otherwise `weir_requests_*`. Never add the two: the recording
+  rules `namespace_function:weir_requests_judged:increase5m` and similar ones choose.
+- A request is judged once: in time, or missed for exactly one `reason`. `weir_requests_total{outcome}` counts all requests and is not the
   denominator.
-- Knative's own instruments keep their names and come only when `request-metrics-protocol` asks for them; see
+- Knative's own instruments keep their names and are exported only where `request-metrics-protocol` enables them; see
   [the contract](queue-proxy-contract.md).
 
 ## Reasons of missed requests
@@ -29,15 +30,15 @@ running programs by tests. Every counter starts at 0 with its process.
 | `cold-start` | waited for an instance while none served |
 | `queue` | waited for its turn, here or at an earlier hop |
 | `lease` | waited for the lease of its slot |
-| `load` | waited for its model |
+| `load` | waited for its model to be loaded |
 | `gate` | had kernels that waited for tokens |
 | `execution` | computed for longer than the objective, or this was its longest part |
-| `refused` | found the queue full |
+| `refused` | was refused because the queue was full, or because the revision went away |
 | `shed` | was late, and the revision sheds late requests |
 | `timeout` | was ended by a timeout, or its client left later than the objective |
-| `failed` | was answered with a server error, or its application broke off |
+| `failed` | was answered with a server error, or the application broke off |
 
-A late answer has the reason of its longest part; of equal ones the first in this order. Parts that are not known are not guessed.
+A late response has the reason of its longest part; of equal parts, the first in this order. Unknown parts are not guessed.
 ";
 
 /// Returns the text of `docs/metrics.md`.
@@ -73,8 +74,8 @@ pub fn markdown(catalogue: &[Metric]) -> String {
         }
     }
     text.push_str(
-        "\n`(pod)`: with `[metrics] pods = true` in the agent's configuration these have the label `pod`, and a pod's series ends with it. \
-         Without, one series has what all pods have used, those that are gone included.\n",
+        "\n`(pod)`: with `[metrics] pods = true` in the agent's configuration these have the label `pod`, and a pod's series ends with the pod. \
+         Without it, one series covers all pods, including those that have ended.\n",
     );
     text
 }

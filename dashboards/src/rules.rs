@@ -8,34 +8,34 @@ use std::fmt::Write as _;
 
 pub use recording::chosen;
 
-/// A recording rule.
+/// A recording rule: a name and an expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// The name of its series: `level:metric:operation`.
+    /// Name of the recorded series: `level:metric:operation`.
     pub name: String,
-    /// Its expression.
+    /// PromQL expression of the recorded value.
     pub expr: String,
 }
 
 /// A group of recording rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordGroup {
-    /// Its name.
+    /// Name of the group.
     pub name: &'static str,
-    /// How often it is evaluated, as Prometheus writes durations.
+    /// Period of evaluation, in Prometheus' notation of durations.
     pub interval: &'static str,
-    /// Its rules, in the order of their evaluation.
+    /// Rules in the order of their evaluation.
     pub rules: Vec<Record>,
 }
 
-/// Whom an alert concerns.
+/// The urgency of an alert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
-    /// The engineer on call is paged.
+    /// Pages the engineer on call.
     Page,
-    /// It is looked at on a working day.
+    /// Is handled on a working day.
     Ticket,
-    /// It shows that alerts arrive.
+    /// Needs no handling: shows that alerts are delivered.
     None,
 }
 
@@ -51,44 +51,44 @@ impl Severity {
     }
 }
 
-/// An alert.
+/// An alert with its tests.
 #[derive(Debug, Clone)]
 pub struct Alert {
-    /// Its name, which is also that of its runbook.
+    /// Name of the alert and of its runbook.
     pub name: &'static str,
-    /// Its expression.
+    /// The PromQL expression that is true while the alert is active.
     pub expr: String,
-    /// For how long that must hold.
+    /// Time for which the expression must hold before the alert fires.
     pub hold: &'static str,
-    /// Whom it concerns.
+    /// Urgency of the alert.
     pub severity: Severity,
-    /// What has happened, with numbers; a template.
+    /// Template of the text that describes the event, with numbers.
     pub summary: &'static str,
-    /// How it is tested.
+    /// Tests of the alert.
     pub cases: Vec<Case>,
-    /// It fires without data as well.
+    /// Whether the alert fires without data as well.
     pub fires_without_data: bool,
 }
 
-/// A test of an alert: series, and what it does then.
+/// A test of an alert: series, and the alerts expected to fire.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// What it shows.
+    /// Name of the test, which states what it shows.
     pub name: String,
-    /// Series and their values in promtool's notation, a minute apart.
+    /// Series and their values in promtool's notation, one step apart.
     pub series: Vec<(String, String)>,
-    /// When it is looked at, as Prometheus writes durations.
+    /// Time of the evaluation, in Prometheus' notation of durations.
     pub at: &'static str,
-    /// What fires then.
+    /// Alerts expected to fire at that time.
     pub firing: Vec<Firing>,
 }
 
-/// An alert that fires.
+/// An alert expected to fire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Firing {
-    /// Its labels beside `severity`.
+    /// Labels of the alert in addition to `severity`.
     pub labels: Vec<(&'static str, &'static str)>,
-    /// The summary as it reads.
+    /// Summary with its template filled in.
     pub summary: String,
 }
 
@@ -130,17 +130,17 @@ pub fn alerts() -> Vec<Alert> {
     all
 }
 
-/// The group of all alerts.
+/// Name of the group of all alerts.
 const ALERT_GROUP: &str = "weir-alerts";
-/// The first line of each written file.
+/// First line of each generated file.
 const WRITTEN: &str = "# Written by `cargo run -p dashboards -- write`.\n";
 
-/// Returns a text as YAML writes it on one line.
+/// Returns a text as a one-line YAML string.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// Returns the file of recording rules. `indent` is put before each line.
+/// Returns the recording rules as YAML, with each line prefixed by `indent`.
 #[must_use]
 pub fn records_yaml(groups: &[RecordGroup], indent: &str) -> String {
     let mut text = format!("{indent}groups:\n");
@@ -159,7 +159,7 @@ pub fn records_yaml(groups: &[RecordGroup], indent: &str) -> String {
     text
 }
 
-/// Returns alerts as one group of a rule file. `indent` is put before each line.
+/// Returns alerts as one group of a rule file, with each line prefixed by `indent`.
 #[must_use]
 pub fn alerts_yaml(alerts: &[Alert], indent: &str) -> String {
     let mut text = format!("{indent}groups:\n{indent}- name: {ALERT_GROUP}\n{indent}  rules:\n");
@@ -187,20 +187,20 @@ pub fn alerts_yaml(alerts: &[Alert], indent: &str) -> String {
     text
 }
 
-/// Returns the file of recording rules that stands alone.
+/// Returns the rule file with the recording rules.
 #[must_use]
 pub fn records_file() -> String {
     format!("{WRITTEN}{}", records_yaml(&records(), ""))
 }
 
-/// Returns the file of alerts that stands alone.
+/// Returns the rule file with the alerts.
 #[must_use]
 pub fn alerts_file(alerts: &[Alert]) -> String {
     format!("{WRITTEN}{}", alerts_yaml(alerts, ""))
 }
 
-/// Returns promtool's tests of these alerts, for rule files of these names. Series are `minutes` apart, and rules are evaluated as
-/// often.
+/// Returns promtool's tests of these alerts, for rule files of these names. Series have a step of `minutes`, and rules
+/// are evaluated as often.
 #[must_use]
 pub fn tests_file(alerts: &[&Alert], rule_files: &[&str], minutes: u32) -> String {
     let mut text = WRITTEN.to_owned();

@@ -1,4 +1,4 @@
-//! What holds for every dashboard: the rules of Grafana's dashboard linter, and that each query reads metrics that there are.
+//! Rules for every dashboard: those of Grafana's dashboard linter, and that each query reads existing metrics.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ const TYPES: [&str; 7] = [
     "text",
     "row",
 ];
-/// Labels that a scrape adds.
+/// Labels added by a scrape.
 const TARGET_LABELS: [&str; 2] = ["job", "instance"];
 /// Panels that break a rule, with the reason.
 const EXCEPTIONS: [(&str, &str, &str, &str); 7] = [
@@ -108,7 +108,7 @@ fn panels() -> Vec<Panel> {
     all
 }
 
-/// Entries of the catalogue by the names of their series.
+/// Returns the catalogue's entries by the names of their series.
 fn series() -> BTreeMap<String, Vec<Metric>> {
     let mut all: BTreeMap<String, Vec<Metric>> = BTreeMap::new();
     for metric in catalogue().unwrap() {
@@ -171,7 +171,7 @@ fn a_dashboard_is_stable_and_its_variables_are_those_of_the_linter() {
 }
 
 #[test]
-fn a_panel_says_what_it_shows_and_what_to_do() {
+fn a_panel_describes_what_it_shows_and_what_to_do() {
     let uids: BTreeSet<_> = boards().iter().map(|board| board.uid).collect();
     let mut seen = BTreeSet::new();
     for panel in panels() {
@@ -250,7 +250,7 @@ fn check_selector(panel: &Panel, own: &Selector, series: &BTreeMap<String, Vec<M
 }
 
 #[test]
-fn every_query_reads_metrics_of_the_catalogue_as_their_type_asks() {
+fn every_query_reads_metrics_of_the_catalogue_as_their_type_requires() {
     let (series, recorded) = (series(), recorded());
     let mut read = BTreeSet::new();
     for panel in panels() {
@@ -261,7 +261,7 @@ fn every_query_reads_metrics_of_the_catalogue_as_their_type_asks() {
             assert!(!found.is_empty(), "{}", panel.name());
             for own in &found {
                 read.insert(own.name.clone());
-                // Recorded series are sums over targets: they have no job.
+                // Recorded series are sums over targets, without the label `job`.
                 if recorded.contains(&own.name) {
                     continue;
                 }
@@ -280,7 +280,7 @@ fn every_query_reads_metrics_of_the_catalogue_as_their_type_asks() {
         .filter(|metric| !read.iter().any(|name| name.starts_with(&metric.name)))
         .map(|metric| metric.name)
         .filter(|name| !NOT_SHOWN.iter().any(|(own, _)| own == name))
-        // Recording rules read them.
+        // Series read by recording rules.
         .filter(|name| {
             !records()
                 .iter()

@@ -1,6 +1,6 @@
-//! Rules and alerts: their form, their runbooks, and that promtool's tests would see a change of any threshold.
+//! Rules and alerts: their form, their runbooks, and whether promtool's tests detect a change of any threshold.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stderr, reason = "says what was not done")]
+#![expect(clippy::print_stderr, reason = "reports skipped checks")]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +22,7 @@ fn root() -> PathBuf {
         .to_owned()
 }
 
-/// Returns whether promtool is there. Tests that need it leave it out otherwise, and say so.
+/// Returns whether promtool is installed. Tests that need it are skipped otherwise, with a message.
 fn has_promtool() -> bool {
     let is_there = promtool::is_installed();
     if !is_there {
@@ -46,7 +46,7 @@ fn the_committed_files_are_those_that_the_source_writes() {
 }
 
 #[test]
-fn a_byte_of_difference_is_named_with_its_line_and_write_mends_it() {
+fn a_difference_is_named_with_its_line_and_write_repairs_it() {
     let (folder, outputs) = (tempfile::tempdir().unwrap(), outputs().unwrap());
     assert_eq!(differences(folder.path(), &outputs).len(), outputs.len());
     assert_eq!(write(folder.path(), &outputs).unwrap().len(), outputs.len());
@@ -63,8 +63,8 @@ fn a_byte_of_difference_is_named_with_its_line_and_write_mends_it() {
     assert_eq!(
         told,
         [
-            format!("dashboards/rules/weir-alerts.yaml:{line} is not what the source says"),
-            "dashboards/rules/own.yaml is written by nothing".to_owned(),
+            format!("dashboards/rules/weir-alerts.yaml:{line} differs from the generated file"),
+            "dashboards/rules/own.yaml is not a generated file".to_owned(),
         ]
     );
     assert_eq!(
@@ -110,7 +110,7 @@ fn recorded_names_have_level_metric_and_operation_and_alerts_a_summary_with_numb
 }
 
 #[test]
-fn rules_read_metrics_that_there_are() {
+fn rules_read_existing_metrics() {
     let recorded: BTreeSet<_> = records()
         .into_iter()
         .flat_map(|group| group.rules)
@@ -137,7 +137,7 @@ fn rules_read_metrics_that_there_are() {
                 metric.unwrap_or_else(|| panic!("{name}: {} is in no catalogue", own.name));
             let is_rate = matches!(own.function, Some("rate" | "increase"));
             let is_counter = metric.kind == Kind::Counter;
-            // The number of unusable options is set once, at the start.
+            // The number of invalid options is set once, at the start.
             assert!(
                 is_counter == is_rate || own.name == "weir_option_problems_total",
                 "{name}: {}",
@@ -190,7 +190,7 @@ fn each_alert_has_a_runbook_and_each_runbook_an_alert() {
 }
 
 #[test]
-fn promtool_finds_the_rules_right_and_each_alert_fires_and_is_silent_as_it_should() {
+fn promtool_accepts_the_rules_and_each_alert_fires_and_is_silent_as_expected() {
     if !has_promtool() {
         return;
     }
@@ -213,7 +213,7 @@ fn promtool_finds_the_rules_right_and_each_alert_fires_and_is_silent_as_it_shoul
     }
 }
 
-/// The recording rules that an expression needs, those of others included.
+/// Returns the recording rules that an expression needs, including those needed by others.
 fn needed(expr: &str) -> Vec<RecordGroup> {
     let mut names: BTreeSet<String> = BTreeSet::new();
     let mut wanted: Vec<String> = vec![expr.to_owned()];
@@ -249,7 +249,7 @@ fn passes(alert: &Alert, expr: &str, groups: &[RecordGroup]) -> bool {
     fs::write(folder.path().join("records.yaml"), rules).unwrap();
     fs::write(folder.path().join("alerts.yaml"), alerts_file(&[changed])).unwrap();
     let tests = tests_file(&[alert], &["records.yaml", "alerts.yaml"], test_step(alert));
-    // promtool refuses an order of groups that are not there.
+    // promtool rejects an order that names missing groups.
     let lines = tests
         .lines()
         .filter(|line| !line.starts_with("group_eval_order"));
@@ -268,7 +268,7 @@ fn passes(alert: &Alert, expr: &str, groups: &[RecordGroup]) -> bool {
     promtool(folder.path(), &["test", "rules", "own_test.yaml"]).0
 }
 
-/// Returns the groups with each threshold of burn rates made larger and smaller.
+/// Returns copies of the groups, each with one threshold of burn rates increased or decreased.
 fn thresholds(groups: &[RecordGroup]) -> Vec<Vec<RecordGroup>> {
     let mut all = Vec::new();
     for factor in ["1.5", "0.5"] {
@@ -288,7 +288,7 @@ fn thresholds(groups: &[RecordGroup]) -> Vec<Vec<RecordGroup>> {
 }
 
 #[test]
-fn a_change_of_any_threshold_or_comparison_fails_some_test() {
+fn a_change_of_any_threshold_or_comparison_fails_a_test() {
     if !has_promtool() {
         return;
     }
@@ -324,5 +324,5 @@ fn a_change_of_any_threshold_or_comparison_fails_some_test() {
             .flat_map(|thread| thread.join().unwrap())
             .collect::<Vec<_>>()
     });
-    assert_eq!(survivors, [""; 0], "these changes no test sees");
+    assert_eq!(survivors, [""; 0], "changes not detected by any test");
 }

@@ -1,4 +1,4 @@
-//! What placing costs, on the memory of a V100 (25 GB) and of an H200.
+//! Cost of placement in the memory of a V100 (25 GB) and of an H200.
 
 use divan::{Bencher, black_box};
 use policy::memory::{Memory, OwnerId, Rule, Settings, UNIT, arena_of};
@@ -17,7 +17,7 @@ const SIZES: [u64; 14] = {
     sizes
 };
 
-/// The arena full of such models; the one that came first goes and comes again.
+/// A full arena in which the oldest model is repeatedly replaced.
 #[divan::bench(args = [(Rule::Partitions, V100), (Rule::Partitions, H200), (Rule::FreeList, V100)])]
 fn a_model_in_place_of_another(bencher: Bencher<'_, '_>, (rule, arena): (Rule, u64)) {
     let (mut memory, owners) = full(rule, arena);
@@ -26,12 +26,12 @@ fn a_model_in_place_of_another(bencher: Bencher<'_, '_>, (rule, arena): (Rule, u
         n = (n + 1) % owners;
         memory.free_owner(OwnerId(n));
         for bytes in SIZES {
-            black_box(memory.alloc(OwnerId(n), bytes)).expect("as much as was freed");
+            black_box(memory.alloc(OwnerId(n), bytes)).expect("the freed amount fits");
         }
     });
 }
 
-/// Whether a model fits when one, and when two others are gone.
+/// A trial whether a model fits after the eviction of one model, and of two.
 #[divan::bench(args = [V100, H200])]
 fn a_trial_of_two_victims(bencher: Bencher<'_, '_>, arena: u64) {
     let (mut memory, owners) = full(Rule::Partitions, arena);

@@ -1,5 +1,5 @@
-//! What a request costs in decisions: arrive, next, schedule, take, loaded, finished, completed. Target: at most 1.5 µs
-//! in all with 480 functions on four slots.
+//! Cost of a request's decisions: arrive, next, schedule, take, loaded, finished, completed. Target: at most 1.5 µs in
+//! all with 480 functions on four slots.
 
 use divan::{Bencher, black_box};
 use policy::pool::preset::Preset;
@@ -24,7 +24,7 @@ fn a_request_that_swaps(bencher: Bencher<'_, '_>, functions: u32) {
     bencher.bench_local(|| node.request());
 }
 
-/// All models have room.
+/// All models fit into memory.
 #[divan::bench(args = [480, 4_800, 48_000])]
 fn a_request_with_its_model_resident(bencher: Bencher<'_, '_>, functions: u32) {
     let mut node = Node::new(Preset::Adaptive, functions, 0);
@@ -34,7 +34,7 @@ fn a_request_with_its_model_resident(bencher: Bencher<'_, '_>, functions: u32) {
     bencher.bench_local(|| node.request());
 }
 
-/// Of half of the functions a request waits, some late, some of the low group.
+/// Half of the functions have a waiting request, some late, some of the low group.
 #[divan::bench(args = [480, 4_800, 48_000], sample_size = 200)]
 fn a_request_among_many_that_wait(bencher: Bencher<'_, '_>, functions: u32) {
     let mut node = Node::new(Preset::Adaptive, functions, 2);
@@ -68,7 +68,7 @@ struct Node {
 }
 
 impl Node {
-    /// `crowding`: how often the models would fill the slots; 0: hardly a tenth.
+    /// Returns a node whose memory the models would fill `crowding` times; with 0 they fill a tenth at most.
     fn new(preset: Preset, functions: u32, crowding: u64) -> Self {
         let rules = preset.rules();
         let bytes = u64::from(functions) * 266;
@@ -124,10 +124,10 @@ impl Node {
         let (now, due) = (Time(self.now), Time(self.now + 80 * MS));
         let request = RequestId(self.requests);
         let ticket = self.queue.arrive(now, FunctionId(id), request, due);
-        black_box(ticket.expect("a function that is there"));
+        black_box(ticket.expect("a known function"));
     }
 
-    /// One request comes; what runs on the next slot ends; whoever is first runs there.
+    /// One request arrives, the request on the next slot ends, and the first in the queue starts there.
     fn request(&mut self) {
         self.now += 9 * MS;
         self.arrive();
@@ -151,7 +151,7 @@ impl Node {
                     self.running[run.slot.0 as usize] = Some((head.function, head.deadline));
                     break;
                 }
-                // Bound to a slot that is taken, or there is no room: it is given up.
+                // It is bound to a busy slot, or there is no memory: it is cancelled.
                 Decision::Wait { .. } => {
                     self.queue.cancel(now, head.ticket);
                 }

@@ -1,4 +1,4 @@
-//! What a queue operation costs. Target (design 6): push plus pop at depth 10,000 within 300 ns.
+//! Cost of a queue operation. Target (docs/spec/targets.md): push plus pop at depth 10,000 within 300 ns.
 
 use divan::{Bencher, black_box};
 use policy::gate::{Action, Admission, Arrival, Gate, Late, Order, Settings};

@@ -1,4 +1,4 @@
-//! What placing a pod costs, with 10, 100 and 1,000 GPUs of 8 pods each. It should hardly depend on how many.
+//! Cost of placing a pod, with 10, 100 and 1,000 GPUs of 8 pods each. It should hardly depend on the number of GPUs.
 
 use divan::{Bencher, black_box};
 use policy::footprint::Footprint;
@@ -12,7 +12,7 @@ fn main() {
 const PODS_PER_SLOT: u32 = 8;
 const GB: u64 = 1 << 30;
 
-/// One pod goes and one of another function and shape comes.
+/// One pod is replaced by another of a different function and shape.
 #[divan::bench(args = [10, 100, 1_000])]
 fn replace_a_pod(bencher: Bencher<'_, '_>, slots: u32) {
     let (mut packer, pods) = full(slots, Settings::default(), grid);
@@ -25,7 +25,7 @@ fn replace_a_pod(bencher: Bencher<'_, '_>, slots: u32) {
     });
 }
 
-/// The same with shapes that hardly ever come twice: the worst for an index by shape.
+/// Replaces a pod by one with a shape that hardly ever recurs: the worst case of an index by shape.
 #[divan::bench(args = [10, 100, 1_000])]
 fn replace_a_pod_of_any_shape(bencher: Bencher<'_, '_>, slots: u32) {
     let (mut packer, pods) = full(slots, Settings::default(), any);
@@ -38,7 +38,7 @@ fn replace_a_pod_of_any_shape(bencher: Bencher<'_, '_>, slots: u32) {
     });
 }
 
-/// Where a pod would go on slots that are nearly full.
+/// A search for a place on slots that are nearly full.
 #[divan::bench(args = [10, 100, 1_000])]
 fn find(bencher: Bencher<'_, '_>, slots: u32) {
     let (packer, _) = full(slots, Settings::default(), grid);
@@ -59,7 +59,7 @@ fn find_any_shape(bencher: Bencher<'_, '_>, slots: u32) {
     });
 }
 
-/// Nowhere is memory, though rectangles are free.
+/// No slot has memory, though rectangles are free.
 #[divan::bench(args = [10, 100, 1_000])]
 fn find_without_memory(bencher: Bencher<'_, '_>, slots: u32) {
     let (packer, _) = full(slots, Settings::default(), any);
@@ -70,7 +70,7 @@ fn find_without_memory(bencher: Bencher<'_, '_>, slots: u32) {
     bencher.bench_local(|| black_box(packer.find(black_box(&pod))));
 }
 
-/// A pod of the profiling grid that leaves room for seven others on average.
+/// Returns a pod of the profiling grid, with an average area of an eighth of a slot.
 fn grid(n: u32) -> Pod {
     let n = n.wrapping_mul(0x9E37_79B9) >> 8;
     let shape = [
@@ -100,7 +100,7 @@ fn any(n: u32) -> Pod {
     }
 }
 
-/// Slots with pods until there are eight per slot; answers how many there are.
+/// Fills slots with pods up to eight per slot. Returns the number of pods.
 fn full(slots: u32, settings: Settings, pod: fn(u32) -> Pod) -> (Rectangles, u32) {
     let mut packer = Rectangles::new(settings).expect("good settings");
     for slot in 0..slots {

@@ -1,4 +1,4 @@
-//! What a routing decision costs. Target (design 6): 2 µs at 100 instances and 10,000 waiting.
+//! Cost of a routing decision. Target (docs/spec/targets.md): 2 µs at 100 instances and 10,000 waiting requests.
 
 use divan::{Bencher, black_box};
 use policy::gate::{Late, Order};
@@ -35,7 +35,7 @@ fn request(n: u64, now: Time) -> Request {
     }
 }
 
-/// Every instance busy, and so many waiting. Of four instances one is of another speed.
+/// Returns a function with all instances busy, and `waiting` requests. One of four instances has another speed.
 fn function(rule: Rule, instances: u32, waiting: u64) -> Function {
     let mut function = Function {
         router: Router::new(Settings {
@@ -85,7 +85,7 @@ fn arrive(function: &mut Function) {
     function.actions.clear();
 }
 
-/// One request arrives and waits, one that was served ends, and its place is filled; then the next wake-up is asked for.
+/// One request arrives and waits, one that was served ends and its place is filled; then the next wake-up is queried.
 #[divan::bench(args = [(4, 100), (100, 100), (100, 10_000)])]
 fn arrive_and_complete(bencher: Bencher<'_, '_>, (instances, waiting): (u32, u64)) {
     let mut function = function(Rule::LateBinding, instances, waiting);
@@ -109,7 +109,7 @@ fn arrive_and_complete(bencher: Bencher<'_, '_>, (instances, waiting): (u32, u64
     });
 }
 
-/// One request comes to instances of which half are free, and ends.
+/// One request arrives at instances of which half are free, and ends.
 #[divan::bench(args = [4, 100])]
 fn arrive_where_places_are_free(bencher: Bencher<'_, '_>, instances: u32) {
     let mut function = function(Rule::LateBinding, instances, 0);

@@ -1,5 +1,5 @@
-//! What a turn costs. Target: ask, grant and closed within 2 µs with 200 pods, and with as many waiting as
-//! a GPU has MPS clients (60).
+//! Cost of a turn. Target: ask, grant and closed within 2 µs with 200 pods, and with as many waiting pods as a GPU has
+//! MPS clients (60).
 
 use divan::{Bencher, black_box};
 use policy::tokens::{Action, PodId, ProcessId, Quota, Rule, Settings, Share, Tokens};
@@ -9,7 +9,8 @@ fn main() {
     divan::main();
 }
 
-/// All pods wait for one GPU, and one has it; it is used, closed, asks again, and the next has it.
+/// All pods wait for one GPU, and one holds the token: it is used and closed, its process asks again, and the next gets
+/// it.
 #[divan::bench(args = [2, 20, 60, 200])]
 fn a_turn_of_many_that_wait(bencher: Bencher<'_, '_>, pods: u32) {
     let mut tokens = slot(Rule::Weir, pods, 10_000);
@@ -17,7 +18,7 @@ fn a_turn_of_many_that_wait(bencher: Bencher<'_, '_>, pods: u32) {
     for n in 0..pods {
         tokens.ask(Time(0), ProcessId(n), &mut actions);
     }
-    let mut holder = granted(&actions).expect("somebody is first");
+    let mut holder = granted(&actions).expect("the first gets a token");
     let mut now = 0;
     bencher.bench_local(|| {
         now += 2_000_000;
@@ -25,13 +26,13 @@ fn a_turn_of_many_that_wait(bencher: Bencher<'_, '_>, pods: u32) {
         let at = Time(black_box(now));
         tokens.used(at, PodId(holder.0), Span(1_900_000));
         tokens.closed(at, holder, &mut actions);
-        let next = granted(&actions).expect("somebody is next");
+        let next = granted(&actions).expect("the next gets a token");
         tokens.ask(at, holder, &mut actions);
         holder = next;
     });
 }
 
-/// One of many pods asks for free SMs and gives them back.
+/// One of many pods acquires free SMs and releases them.
 #[divan::bench(args = [Rule::Weir, Rule::Paper, Rule::Racing])]
 fn ask_and_closed_with_200_pods(bencher: Bencher<'_, '_>, rule: Rule) {
     let mut tokens = slot(rule, 200, 100);

@@ -1,20 +1,38 @@
-//! When a revision's requests come to activator-ext, and to which of its pods (design §3.1).
+//! When a revision's requests are routed to activator-ext, and to which of its pods (contracts §5).
 //!
 //! A revision is *attached* by an EndpointSlice of its public Service which names the pods of role `data` that own the
-//! function, and then by a label by which Kubernetes stops copying Knative's own endpoints beside it. It is *detached* in
-//! the other order. Each look at the cluster gives one [`Step`], which may be lost, or carried out twice, or be of a process
-//! that ends after it: the next look, by whatever process, goes on from what is there.
+//! function, and then by a label that makes Kubernetes stop copying Knative's own endpoints next to it. It is
+//! *detached* in the reverse order. Each observation of the cluster gives one [`Step`]. The step may be lost, carried
+//! out twice, or come from a process that ends right after it: the next observation, by any process, continues from the
+//! actual state.
 //!
-//! | what is there | what is wanted | step |
+//! | actual state | wanted state | step |
 //! |---|---|---|
-//! | no slice, or one that names others than the owners | attached | [`Step::Write`] |
+//! | no slice, or one that names other pods than the owners | attached | [`Step::Write`] |
 //! | the slice names the owners, no label | attached | [`Step::SetLabel`] |
-//! | the label, and no pod that could own it | attached | nothing for [`EMPTY_MAX`], then as if it were not wanted |
+//! | the label, and no pod that could own the function | attached | nothing for [`EMPTY_MAX`], then as if it were not wanted |
 //! | the label | not attached | [`Step::ClearLabel`] |
 //! | a slice, no label | not attached | [`Step::DeleteSlice`] when Knative's endpoints are copied again, or after [`COPY_MAX`] |
 //!
-//! So with the label there is a slice that named a pod which answered, and without the label Kubernetes copies Knative's
-//! endpoints: the path is never empty by a decision, only while a pod that has died is not known to be dead.
+//! So while the label is set, a slice names a pod that answered, and without the label Kubernetes copies Knative's
+//! endpoints. The path is never empty by a decision, only while the death of a pod has not been detected.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::Time;
+//! use policy::attach::{Attachment, Owner, Step, View};
+//!
+//! let owners = [Owner(1), Owner(2)];
+//! let (is_wanted, slice, has_label, is_copied) = (true, None, false, false);
+//! let mut view = View { is_wanted, owners: &owners, slice, has_label, is_copied };
+//! let mut attachment = Attachment::default();
+//! assert_eq!(attachment.next(Time(0), &view), Step::Write);
+//! view.slice = Some(&owners);
+//! assert_eq!(attachment.next(Time(1), &view), Step::SetLabel);
+//! view.has_label = true;
+//! assert_eq!(attachment.next(Time(2), &view), Step::Rest(None));
+//! ```
 
 mod health;
 mod owners;
@@ -24,78 +42,79 @@ pub use owners::{Owner, owners};
 
 use crate::{Span, Time};
 
-/// No pod could own the revision for so long: it is detached.
+/// Time without any pod that could own the revision after which it is detached.
 pub const EMPTY_MAX: Span = Span::from_secs(5);
-/// Kubernetes has copied Knative's endpoints by then, if there is anything to copy.
+/// Time within which Kubernetes has copied Knative's endpoints, if there are any.
 pub const COPY_MAX: Span = Span::from_secs(2);
 
-/// What a look at the cluster finds of a revision.
+/// Observed state of a revision in the cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// It has opted in, and can be attached at all.
+    /// Whether the revision has opted in and can be attached at all.
     pub is_wanted: bool,
-    /// The pods that are to own it, as [`owners()`] gives them; none: no pod is ready, has answered a probe and stays.
+    /// Pods that should own the revision, as returned by [`owners()`]; empty if no pod is ready, has answered a probe,
+    /// and stays.
     pub owners: &'a [Owner],
-    /// The pods that its slice names; `None`: there is no slice.
+    /// Pods that the revision's slice names; `None` if there is no slice.
     pub slice: Option<&'a [Owner]>,
-    /// Its public Endpoints have the label by which they are not copied.
+    /// Whether the public Endpoints have the label that prevents their being copied.
     pub has_label: bool,
-    /// A slice that Kubernetes has copied from its public Endpoints is there.
+    /// Whether a slice exists that Kubernetes has copied from the public Endpoints.
     pub is_copied: bool,
 }
 
-/// What is to be done next. Nothing else is to be done before the next look.
+/// Next step; nothing else may be done before the next observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Create the slice, or change it, so that it names the owners.
+    /// Create or change the slice so that it names the owners.
     Write,
-    /// Add the label.
+    /// Add the label to the public Endpoints.
     SetLabel,
-    /// Take the label away.
+    /// Remove the label from the public Endpoints.
     ClearLabel,
-    /// Delete the slice.
+    /// Delete the revision's slice.
     DeleteSlice,
-    /// Nothing, until something changes or this time has come.
+    /// Do nothing until something changes or this time is reached.
     Rest(Option<Time>),
 }
 
-/// How a revision stands, for people.
+/// State of a revision's attachment, as it is displayed to users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Its requests come to activator-ext.
+pub enum AttachmentState {
+    /// Requests are routed to activator-ext.
     Attached,
-    /// They are about to.
+    /// Requests are about to be routed to activator-ext.
     Attaching,
-    /// They come to activator-ext still, or Knative's endpoints are not copied again yet.
+    /// Requests are still routed to activator-ext, or Knative's endpoints are not copied again yet.
     Detaching,
-    /// They go Knative's way.
+    /// Requests take Knative's own path.
     Detached,
 }
 
-/// The attachment of one revision. What it remembers may be lost at any time: it only counts how long something lasts.
+/// Controller of one revision's attachment. Its state may be lost at any time: it only measures durations.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attachment {
-    /// Since when no pod could own it.
+    /// Time since which no pod could own the revision.
     empty_since: Option<Time>,
-    /// Since when it has a slice and is to have none.
+    /// Time since which the revision has a slice that must go.
     leaving_since: Option<Time>,
 }
 
 impl View<'_> {
-    /// How it stands.
+    /// Returns the state of the attachment.
     #[must_use]
-    pub const fn standing(&self) -> Standing {
+    pub const fn state(&self) -> AttachmentState {
         match (self.is_wanted, self.has_label, self.slice.is_some()) {
-            (true, true, true) => Standing::Attached,
-            (true, _, _) => Standing::Attaching,
-            (false, false, false) => Standing::Detached,
-            (false, _, _) => Standing::Detaching,
+            (true, true, true) => AttachmentState::Attached,
+            (true, _, _) => AttachmentState::Attaching,
+            (false, false, false) => AttachmentState::Detached,
+            (false, _, _) => AttachmentState::Detaching,
         }
     }
 }
 
 impl Attachment {
-    /// Returns what is to be done about what a look has found at `now`.
+    /// Returns the next step for the state observed at `now`.
     pub fn next(&mut self, now: Time, view: &View<'_>) -> Step {
         if !view.is_wanted || !view.owners.is_empty() {
             self.empty_since = None;

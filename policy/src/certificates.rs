@@ -1,61 +1,76 @@
-//! When certificates are renewed, and which authorities are trusted meanwhile.
+//! When certificates are renewed, and which authorities are trusted in the meantime.
 //!
-//! A new authority is published before it signs, for as long as it takes until all who trust read it, and the one before it stays
-//! trusted until its own end: at no time is a certificate in use whose authority is not known where it is checked.
+//! A new authority is published before it signs, for as long as it takes until every verifier has read it, and the
+//! authority before it stays trusted until its own end. So no certificate is ever in use whose authority is unknown to
+//! a verifier.
 //!
-//! Times are in seconds of the wall clock, since the Unix epoch: certificates carry them.
+//! Times are in seconds of the wall clock since the Unix epoch, because that is what certificates contain.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::certificates::{Authorities, Step, Validity, next_step};
+//!
+//! let mut authorities = Authorities::default();
+//! assert_eq!(next_step(0, &authorities, 60), Step::Create);
+//! authorities.current = Some(Validity { begin: 0, end: 900 });
+//! assert_eq!(next_step(1, &authorities, 60), Step::Rest(600));
+//! assert_eq!(next_step(600, &authorities, 60), Step::Publish);
+//! ```
 
-/// From when until when a certificate is valid.
+/// Period in which a certificate is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// The first second in which it is valid.
+    /// First second in which the certificate is valid.
     pub begin: i64,
-    /// The last one; not before `begin`.
+    /// Last second in which the certificate is valid; not before `begin`.
     pub end: i64,
 }
 
 impl Validity {
-    /// Returns the second from which on it is renewed: at two thirds of its life.
+    /// Returns the second from which the certificate is renewed, which is at two thirds of its life.
     #[must_use]
     pub const fn renewal(&self) -> i64 {
         let life = self.end.saturating_sub(self.begin);
         self.end.saturating_sub(life / 3)
     }
 
-    /// Whether a certificate under an authority is to be replaced: it is due for renewal, or over.
+    /// Returns whether the certificate must be replaced: it is due for renewal, or has expired.
     #[must_use]
     pub const fn is_due(&self, now: i64) -> bool {
         now >= self.renewal()
     }
 }
 
-/// Authorities, as they are kept.
+/// Authorities as they are stored, of which up to three are trusted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Authorities {
-    /// That which signs.
+    /// Authority that signs certificates at present.
     pub current: Option<Validity>,
-    /// That which is published and does not sign yet, and the second of its publication.
+    /// Authority that is published and does not sign yet, with the second of its publication.
     pub next: Option<(Validity, i64)>,
-    /// That which signed before.
+    /// Authority that signed before the current one.
     pub previous: Option<Validity>,
 }
 
-/// What to do about authorities.
+/// Next step in the rotation of authorities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Make one that signs at once: there is none that can be used.
+    /// Create an authority that signs at once: no usable one exists.
     Create,
-    /// Make the next one, and publish it.
+    /// Create the next authority and publish it.
     Publish,
-    /// Let the next one sign; the current one becomes the previous one, and the previous one is dropped.
+    /// Let the next authority sign: it becomes the current one, the current one becomes the previous one, and the
+    /// previous one is dropped.
     Promote,
-    /// Drop the previous one, which is over.
+    /// Drop the previous authority, which has expired.
     Drop,
-    /// Nothing before this second.
+    /// Do nothing before this second.
     Rest(i64),
 }
 
-/// Returns what to do. `spread`: seconds until a published authority is known wherever certificates are checked.
+/// Returns the next step at `now`. `spread` is the number of seconds until a published authority is known to every
+/// verifier.
 #[must_use]
 pub fn next_step(now: i64, authorities: &Authorities, spread: i64) -> Step {
     let next = authorities.next.filter(|(next, _)| now < next.end);
@@ -113,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_authority_signs_only_when_it_is_known_everywhere() {
+    fn a_new_authority_signs_only_once_every_verifier_knows_it() {
         let authorities = Authorities {
             current: Some(valid(0)),
             next: Some((valid(600), 600)),
@@ -124,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_signs_at_once_where_nothing_else_can() {
+    fn a_published_authority_signs_at_once_if_no_other_can() {
         let authorities = Authorities {
             current: Some(valid(0)),
             next: Some((valid(890), 890)),

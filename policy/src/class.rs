@@ -1,8 +1,20 @@
-//! The request class: what a proxy can see of a request that tells how long it will take.
+//! Request classes: what a proxy can see of a request that helps to predict how long it will take.
 //!
-//! Two features: the stated objective (half octaves of milliseconds) and the body's length (powers of four).
-//! Both are what the client says, but the number of classes is fixed: a flood of made-up requests takes no
-//! memory and pushes no other class's estimate out.
+//! A class has two features: the stated objective, in half octaves of milliseconds, and the length of the body, in
+//! powers of four. Both come from the client, but the number of classes is fixed, so a flood of made-up requests takes
+//! no memory and displaces no other class's estimate.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::{Span, class};
+//!
+//! let objective = Some(Span::from_millis(200));
+//! let (short, longer) = (Some(5_000), Some(6_000));
+//! assert_eq!(class::of(objective, short), class::of(objective, longer));
+//! assert_ne!(class::of(objective, short), class::of(objective, None));
+//! assert!(class::of(None, None).0 < class::COUNT);
+//! ```
 
 use crate::Span;
 use crate::profile::ClassId;
@@ -10,16 +22,16 @@ use crate::profile::ClassId;
 const OBJECTIVES: u16 = 44;
 const LENGTHS: u16 = 14;
 
-/// How many classes there are.
+/// Total number of request classes.
 pub const COUNT: u16 = OBJECTIVES * LENGTHS;
 
-/// The class of a request. `length` is `Content-Length`; `None` for a body of unknown length.
+/// Returns the class of a request. `length` is its `Content-Length`, or `None` for a body of unknown length.
 #[must_use]
 pub fn of(objective: Option<Span>, length: Option<u64>) -> ClassId {
     ClassId(objective_bucket(objective) * LENGTHS + length_bucket(length))
 }
 
-/// 0: none stated; then two an octave from 1 ms to 24 days.
+/// Returns 0 if no objective is stated, and otherwise one of two buckets per octave from 1 ms to 24 days.
 fn objective_bucket(objective: Option<Span>) -> u16 {
     let Some(objective) = objective else { return 0 };
     let millis = objective.as_millis().max(1);
@@ -34,7 +46,8 @@ fn objective_bucket(objective: Option<Span>) -> u16 {
         .min(OBJECTIVES - 1)
 }
 
-/// 0: unknown, 1: empty, then one per power of four to 16 MiB and more.
+/// Returns 0 for an unknown length, 1 for an empty body, and otherwise one bucket per power of four up to 16 MiB and
+/// more.
 fn length_bucket(length: Option<u64>) -> u16 {
     match length {
         None => 0,
@@ -65,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_differ_by_half_an_octave_or_a_power_of_four_are_told_apart() {
+    fn requests_that_differ_by_half_an_octave_or_a_power_of_four_have_different_classes() {
         let objective = |ms| of(Some(Span::from_millis(ms)), Some(0));
         assert_eq!(objective(100), objective(120));
         assert_ne!(objective(100), objective(150));

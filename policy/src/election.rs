@@ -1,22 +1,37 @@
-//! Which of several processes leads: the holder of a Lease (`coordination.k8s.io/v1`).
+//! Leader election among several processes: the holder of a Lease (`coordination.k8s.io/v1`) leads.
 //!
-//! As in Kubernetes' own programs, a lease is over when its record was not seen to change for its duration by the watcher's
-//! own clock: clocks of different machines need not agree. A holder that could not renew for [`Terms::renew`], which is
-//! shorter, is to end its process before another one can take the lease.
+//! As in Kubernetes' own programs, a lease has expired when its record has not changed for its duration, measured by
+//! the observer's own clock, so clocks of different machines need not agree. A holder that could not renew for
+//! [`Terms::renew`], which is shorter, must end its process before another process can take the lease.
 //!
-//! The write itself is a compare-and-swap by the caller (`resourceVersion`): of two that acquire at once one fails, and
-//! looks again.
+//! The write itself is a compare-and-swap by the caller (`resourceVersion`): if two processes acquire at once, one of
+//! them fails and reads the lease again.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::election::{Election, Holder, Record, Terms, Verdict};
+//! use policy::{Span, Time};
+//!
+//! let mut election = Election::new(Terms::default());
+//! let record = Record { holder: Holder::Vacant, version: 1, duration: Span::from_secs(15) };
+//! assert_eq!(election.evaluate(Time(0), &record), Verdict::Acquire);
+//! election.wrote(Time(0), 2);
+//! assert!(election.leads(Time(1)));
+//! // Without a renewal, leadership ends after `Terms::renew`.
+//! assert!(!election.leads(Time::ZERO.after(Span::from_secs(10))));
+//! ```
 
 use crate::{Span, Time};
 
-/// How long what takes. The default is that of Kubernetes' own programs.
+/// Durations of an election. The defaults are those of Kubernetes' own programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// For how long a lease is taken; longer than `renew`.
+    /// Duration of a lease; longer than `renew`.
     pub lease: Span,
-    /// A leader whose last renewal is so long ago leads no more; longer than `retry`.
+    /// Time since its last renewal after which a leader no longer leads; longer than `retry`.
     pub renew: Span,
-    /// Between two attempts to acquire or renew it.
+    /// Time between two attempts to acquire or renew the lease.
     pub retry: Span,
 }
 
@@ -30,53 +45,53 @@ impl Default for Terms {
     }
 }
 
-/// Whose the lease is.
+/// Holder of the lease, from this process's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// There is no lease, or nobody's name is in it.
-    Nobody,
-    /// This process's.
+    /// No lease exists, or no holder is recorded in it.
+    Vacant,
+    /// This process holds the lease.
     Own,
-    /// Another's.
+    /// Another process holds the lease.
     Other,
 }
 
-/// A lease as it was read.
+/// Lease record as it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Whose it is.
+    /// Holder of the lease.
     pub holder: Holder,
-    /// A number that is another after each write.
+    /// Version of the record, which differs after each write.
     pub version: u64,
-    /// For how long its holder says that it holds after a renewal.
+    /// Time for which the holder claims the lease after a renewal.
     pub duration: Span,
 }
 
-/// What to do about a lease that was read.
+/// Decision about a lease that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Write this process's name into it.
+    /// Write this process's name into the lease.
     Acquire,
-    /// Renew it.
+    /// Renew the lease, which this process holds.
     Renew,
-    /// Another process leads; look again at this time.
+    /// Another process leads; read the lease again at this time.
     Follow(Time),
-    /// This process led, and does not any more: it is to end.
+    /// This process led and no longer does: it must end.
     Lost,
 }
 
-/// What a process knows of the lease.
+/// State of the election in one process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Election {
     terms: Terms,
-    /// The last version that was read, and when it was first seen.
+    /// Last version that was read, with the time at which it was first observed.
     seen: Option<(u64, Time)>,
-    /// When this process last wrote the lease, while it leads: the begin of the write.
+    /// Start of this process's last successful write, while it leads.
     renewed: Option<Time>,
 }
 
 impl Election {
-    /// Returns what a process knows that has not looked yet.
+    /// Creates the state of a process that has not read the lease yet.
     #[must_use]
     pub const fn new(terms: Terms) -> Self {
         Self {
@@ -86,26 +101,26 @@ impl Election {
         }
     }
 
-    /// How long what takes.
+    /// Returns the durations of this election.
     #[must_use]
     pub const fn terms(&self) -> Terms {
         self.terms
     }
 
-    /// Whether this process leads at `now`.
+    /// Returns whether this process leads at `now`.
     #[must_use]
     pub fn leads(&self, now: Time) -> bool {
         self.renewed
             .is_some_and(|at| now < at.after(self.terms.renew))
     }
 
-    /// Until when this process leads, if it does not renew.
+    /// Returns the time until which this process leads if it does not renew, or `None` if it does not lead.
     #[must_use]
     pub fn leads_until(&self) -> Option<Time> {
         self.renewed.map(|at| at.after(self.terms.renew))
     }
 
-    /// Returns what to do about a lease that was read at `now`.
+    /// Returns the decision about a lease that was read at `now`.
     pub fn evaluate(&mut self, now: Time, record: &Record) -> Verdict {
         let since = match self.seen {
             Some((version, since)) if version == record.version => since,
@@ -115,7 +130,7 @@ impl Election {
             }
         };
         if self.renewed.is_some() {
-            // It may be read late: what was written by another in between has an owner.
+            // The lease may be read late, after another process has written it in the meantime.
             return if record.holder == Holder::Own && self.leads(now) {
                 Verdict::Renew
             } else {
@@ -123,8 +138,8 @@ impl Election {
             };
         }
         match record.holder {
-            Holder::Nobody => Verdict::Acquire,
-            // A process of this name led before this one began: it is gone, and its lease is as good as ours.
+            Holder::Vacant => Verdict::Acquire,
+            // A process of this name led before this one began. It is gone, so its lease can be taken at once.
             Holder::Own => Verdict::Acquire,
             Holder::Other => {
                 let over = since.after(record.duration);
@@ -137,13 +152,13 @@ impl Election {
         }
     }
 
-    /// A write that began at `begun` succeeded, and made this version.
+    /// Records that a write begun at `begun` succeeded and created this version.
     pub fn wrote(&mut self, begun: Time, version: u64) {
         self.seen = Some((version, begun));
         self.renewed = Some(begun);
     }
 
-    /// Gives leadership up, as at the end of the process.
+    /// Gives up leadership, as at the end of the process.
     pub const fn release(&mut self) {
         self.renewed = None;
     }

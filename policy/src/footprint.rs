@@ -1,52 +1,69 @@
-//! What pods of shared weights need of a GPU's memory, and whether there is room (M4.15, papers 4.6).
+//! The memory that pods with shared weights need on a GPU, and whether there is room for it (M4.15, mechanisms §4.6).
 //!
-//! A function whose pods share weights holds them once per GPU, in a storage process of its own: n pods
-//! need *storage + n × pod* (FaST-GShare §5.5). Functions that share nothing have no storage. All amounts
-//! are bytes; what the context of a process takes is part of its pod's amount, since it is measured with it.
+//! A function whose pods share weights holds them once per GPU, in a storage process of its own: n pods need *storage +
+//! n × pod* (FaST-GShare §5.5). Functions that share nothing have no storage. All amounts are in bytes. The context of
+//! a process is part of its pod's amount, since both are measured together.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::footprint::{Footprint, Memory};
+//! use policy::rectangles::FunctionId;
+//!
+//! let footprint = Footprint { storage: 3 << 30, pod: 1 << 30 };
+//! assert_eq!(footprint.of(2), 5 << 30);
+//!
+//! let mut memory = Memory::new(5 << 30);
+//! assert!(memory.admit(FunctionId(0), &footprint));
+//! // The second pod shares the weights of the first.
+//! assert!(memory.admit(FunctionId(0), &footprint));
+//! assert!(!memory.admit(FunctionId(0), &footprint));
+//! assert_eq!(memory.free(), 0);
+//! ```
 
 use crate::rectangles::FunctionId;
 
-/// What the storage process of a function takes besides the weights: 300 MB (FaST-GShare §5.5).
+/// Memory of a function's storage process in addition to the weights, in bytes: 300 MiB (FaST-GShare §5.5).
 pub const STORAGE_PROCESS: u64 = 300 << 20;
 
-/// The memory law of a function.
+/// Memory requirements of a function's pods.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Footprint {
-    /// Held once while at least one pod of the function is on the GPU: weights and the process that holds
-    /// them, in bytes.
+    /// Memory held once while at least one pod of the function is on the GPU, in bytes: the weights and the process
+    /// that holds them.
     pub storage: u64,
-    /// Held by each pod, in bytes.
+    /// Memory held by each pod, in bytes.
     pub pod: u64,
 }
 
-/// The memory of one GPU or slice, by what its pods were admitted with.
+/// Memory of one GPU or slice, accounted by the footprints with which its pods were admitted.
 #[derive(Clone, Debug)]
 pub struct Memory {
     capacity: u64,
     used: u64,
-    /// Few: a GPU has at most as many functions as MPS clients.
+    /// Functions with pods here, in no order; few, since a GPU has at most as many functions as MPS clients.
     holders: Vec<Holder>,
 }
 
 /// A function that has pods on the GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holder {
-    /// Which.
+    /// Id of the function.
     pub function: FunctionId,
-    /// What is held for all of its pods together, in bytes.
+    /// Memory held for all of the function's pods together, in bytes.
     pub storage: u64,
-    /// How many pods it has here.
+    /// Number of the function's pods on this GPU.
     pub pods: u32,
 }
 
 impl Footprint {
-    /// A pod that shares nothing, of so many bytes.
+    /// Returns the footprint of a pod of `pod` bytes that shares nothing.
     #[must_use]
     pub const fn unshared(pod: u64) -> Self {
         Self { storage: 0, pod }
     }
 
-    /// A function whose pods share `weights` bytes, each with `pod` bytes besides.
+    /// Returns the footprint of a function whose pods share `weights` bytes and need `pod` bytes each in addition.
     #[must_use]
     pub const fn shared(weights: u64, pod: u64) -> Self {
         Self {
@@ -55,7 +72,7 @@ impl Footprint {
         }
     }
 
-    /// What `pods` of it need together, in bytes; nothing for none.
+    /// Returns the memory that `pods` pods need together, in bytes; zero for no pods.
     #[must_use]
     pub const fn of(&self, pods: u32) -> u64 {
         if pods == 0 {
@@ -65,7 +82,7 @@ impl Footprint {
             .saturating_add(self.pod.saturating_mul(pods as u64))
     }
 
-    /// How many pods of it fit into `capacity` bytes; [`u32::MAX`] if they need nothing.
+    /// Returns how many pods fit into `capacity` bytes, or [`u32::MAX`] if they need no memory.
     #[must_use]
     pub fn pods_in(&self, capacity: u64) -> u32 {
         let Some(left) = capacity.checked_sub(self.storage) else {
@@ -77,7 +94,7 @@ impl Footprint {
 }
 
 impl Memory {
-    /// An empty memory of so many bytes.
+    /// Creates an empty memory of `capacity` bytes.
     #[must_use]
     pub const fn new(capacity: u64) -> Self {
         Self {
@@ -87,32 +104,33 @@ impl Memory {
         }
     }
 
-    /// In bytes.
+    /// Returns the capacity in bytes.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// What the pods were admitted with, in bytes.
+    /// Returns the memory held by the admitted pods, in bytes: once the storage of each of their functions, and the
+    /// memory of each pod.
     #[must_use]
     pub const fn used(&self) -> u64 {
         self.used
     }
 
-    /// In bytes.
+    /// Returns the free memory in bytes.
     #[must_use]
     pub const fn free(&self) -> u64 {
         self.capacity - self.used
     }
 
-    /// The functions that have pods here, in no order.
+    /// Returns the functions that have pods here, in no order.
     #[must_use]
     pub fn holders(&self) -> &[Holder] {
         &self.holders
     }
 
-    /// What one pod more of the function would take, in bytes: without what is there already. O(functions
-    /// here).
+    /// Returns the memory that one more pod of the function would take, in bytes, without what is already held for the
+    /// function. O(functions here).
     #[must_use]
     pub fn needs(&self, function: FunctionId, footprint: &Footprint) -> u64 {
         let held = self.holder(function).map_or(0, |holder| holder.storage);
@@ -122,8 +140,8 @@ impl Memory {
             .saturating_add(footprint.pod)
     }
 
-    /// One pod more, if there is room; whether there was. Storage is what the pod that knows of most
-    /// says, until the last pod of the function has gone.
+    /// Admits one more pod if there is room, and returns whether there was. The storage of a function is the largest
+    /// that any of its pods stated, until its last pod has gone.
     pub fn admit(&mut self, function: FunctionId, footprint: &Footprint) -> bool {
         let needs = self.needs(function, footprint);
         if needs > self.free() {
@@ -143,7 +161,8 @@ impl Memory {
         true
     }
 
-    /// A pod that was admitted with this footprint has gone, and with the last of its function the storage.
+    /// Releases the memory of a pod that was admitted with this footprint, and the function's storage with its last
+    /// pod.
     pub fn release(&mut self, function: FunctionId, footprint: &Footprint) {
         let Some(at) = (self.holders.iter()).position(|holder| holder.function == function) else {
             return;
@@ -213,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_without_end_are_refused_and_do_not_wrap() {
+    fn huge_amounts_are_refused_and_do_not_wrap() {
         let footprint = Footprint {
             storage: u64::MAX,
             pod: u64::MAX,

@@ -1,69 +1,92 @@
-//! The concurrency gate: at most `concurrency` requests at the user container, at most `depth` waiting.
+//! The concurrency gate: at most `concurrency` requests at the user container, and at most `depth` waiting.
 //!
-//! The depth rule is Knative's (`pkg/queue/breaker.go` there): `concurrency + depth` requests are held, the
-//! next one is refused. Who of the waiting starts next is [`crate::queue`]'s order. What happens to late
-//! requests is [`Late`]; at a full queue a newcomer that can make it takes the place of the waiting late
-//! request with the latest arrival (design 4.1).
+//! The depth rule is Knative's (`pkg/queue/breaker.go` there): `concurrency + depth` requests are held, and the next
+//! one is refused. Waiting requests start in the order of [`crate::queue`]. [`Late`] decides what happens to late ones;
+//! at a full queue, a newcomer that can meet its objective displaces the waiting late request with the latest arrival
+//! (contracts §1).
 //!
-//! The gate is always work-conserving: while anybody waits, every place is taken.
+//! The gate is always work-conserving: while a request waits, every place is taken.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::gate::{Action, Admission, Arrival, DispatchReason, Gate, Late, Order, Settings};
+//! use policy::{RequestId, Span, Time};
+//!
+//! let (order, late) = (Order::Deadline, Late::Serve);
+//! let mut gate = Gate::new(Settings { concurrency: 1, depth: 10, order, late });
+//! let arrival = |id| Arrival {
+//!     id: RequestId(id),
+//!     at: Time(id),
+//!     key: Time(1_000),
+//!     objective: Span(1_000),
+//!     kept: false,
+//! };
+//! let mut actions = Vec::new();
+//! let admission = gate.arrive(Time(1), arrival(1), &mut actions);
+//! assert_eq!(admission, Admission::Dispatch(DispatchReason::Free));
+//! let admission = gate.arrive(Time(2), arrival(2), &mut actions);
+//! assert!(matches!(admission, Admission::Wait(_)));
+//! gate.depart(Time(3), &mut actions);
+//! assert!(matches!(actions[..], [Action::Dispatch { id: RequestId(2), .. }]));
+//! ```
 
 use crate::line::Line;
 use crate::queue::{Ticket, Waiting};
 use crate::{RequestId, Span, Time};
 
 pub use crate::line::{
-    AGEING_OBJECTIVES, AGEING_PERIOD, Arrival, DispatchReason, KEPT_PERIOD, Late, Order,
-    RefuseReason,
+    AGING_OBJECTIVES, AGING_PERIOD, Arrival, DispatchReason, KEPT_PERIOD, Late, Order, RefuseReason,
 };
 
-/// The gate's fixed settings.
+/// Fixed settings of a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Requests at the user container at once; at least 1.
+    /// Number of requests that may be at the user container at once; at least 1.
     pub concurrency: u32,
-    /// Requests waiting at once.
+    /// Number of requests that may wait at once.
     pub depth: usize,
-    /// Their order.
+    /// Order in which waiting requests start.
     pub order: Order,
-    /// What becomes of late ones; without effect under [`Order::Arrival`].
+    /// Treatment of late requests; without effect under [`Order::Arrival`].
     pub late: Late,
 }
 
-/// What becomes of an arriving request at once.
+/// Immediate outcome for an arriving request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// It starts now.
+    /// The request starts now.
     Dispatch(DispatchReason),
-    /// It waits; an [`Action`] will name this ticket.
+    /// The request waits; a later [`Action`] names this ticket.
     Wait(Ticket),
-    /// It gets no place.
+    /// The request is refused.
     Refuse(RefuseReason),
 }
 
-/// What becomes of a request that waited.
+/// Decision about a request that waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It starts now.
+    /// The request starts now.
     Dispatch {
-        /// The ticket it waited with.
+        /// Ticket with which the request waited.
         ticket: Ticket,
-        /// The request.
+        /// Id of the request.
         id: RequestId,
-        /// Why it, why now.
+        /// Reason why this request starts now.
         reason: DispatchReason,
     },
-    /// It loses its place.
+    /// The request loses its place.
     Refuse {
-        /// The ticket it waited with.
+        /// Ticket with which the request waited.
         ticket: Ticket,
-        /// The request.
+        /// Id of the request.
         id: RequestId,
-        /// Why.
+        /// Reason why the request is refused.
         reason: RefuseReason,
     },
 }
 
-/// See the [module](self).
+/// Concurrency gate; see the [module](self).
 #[derive(Debug, Clone)]
 pub struct Gate {
     settings: Settings,
@@ -72,13 +95,13 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A gate with every place free.
+    /// Creates a gate with every place free.
     ///
     /// # Panics
-    /// If `concurrency` is zero: such a gate would never open.
+    /// Panics if `concurrency` is zero, since such a gate would never open.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
-        assert!(settings.concurrency > 0, "a gate needs at least one place");
+        assert!(settings.concurrency > 0, "concurrency must be at least 1");
         Self {
             settings,
             running: 0,
@@ -86,37 +109,38 @@ impl Gate {
         }
     }
 
-    /// Its settings.
+    /// Returns the settings of this gate.
     #[must_use]
     pub const fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// How many requests are at the user container.
+    /// Returns the number of requests at the user container.
     #[must_use]
     pub const fn running(&self) -> u32 {
         self.running
     }
 
-    /// How many requests wait.
+    /// Returns the number of waiting requests.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.line.len()
     }
 
-    /// When a request that is refused now may be worth another try: the time until those before it are done, if
-    /// each takes `execution`.
+    /// Returns the time after which a refused request is worth retrying: the time until the requests before it have
+    /// finished, if each takes `execution`.
     #[must_use]
     pub fn retry_after(&self, execution: Span) -> Span {
         let ahead = self.waiting() as u64 + u64::from(self.running);
         Span(execution.0.saturating_mul(ahead) / u64::from(self.settings.concurrency))
     }
 
-    /// A request asks to start. Others may lose their place to it: read `actions`.
+    /// Handles the arrival of a request and returns its immediate outcome. Other requests may lose their place to it;
+    /// they are appended to `actions`.
     pub fn arrive(&mut self, now: Time, arrival: Arrival, actions: &mut Vec<Action>) -> Admission {
         self.wake(now, actions);
         if self.running < self.settings.concurrency {
-            debug_assert!(self.line.is_empty(), "a place is free while somebody waits");
+            debug_assert!(self.line.is_empty(), "a place is free while requests wait");
             self.running += 1;
             self.line.pass();
             return Admission::Dispatch(DispatchReason::Free);
@@ -127,12 +151,12 @@ impl Gate {
         }
     }
 
-    /// A request has left the user container: its place goes to the next.
+    /// Handles the departure of a request from the user container. Its place goes to the next waiting request.
     ///
     /// # Panics
-    /// If none was there.
+    /// Panics if no request is at the user container.
     pub fn depart(&mut self, now: Time, actions: &mut Vec<Action>) {
-        assert!(self.running > 0, "nobody is at the user container");
+        assert!(self.running > 0, "no request is at the user container");
         self.running -= 1;
         self.wake(now, actions);
         if let Some((left, reason)) = self.line.next(now) {
@@ -145,23 +169,23 @@ impl Gate {
         }
     }
 
-    /// A waiting request gives its place back. False if it does not wait any more.
+    /// Removes a waiting request and returns whether it still waited.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
         self.line.cancel(ticket)
     }
 
-    /// Lets time pass: sheds those that have become late.
+    /// Advances the time: sheds the requests that have become late.
     pub fn wake(&mut self, now: Time, actions: &mut Vec<Action>) {
         self.line.wake(now, refuse(actions));
     }
 
-    /// When [`Gate::wake`] next has something to do, if nothing happens before.
+    /// Returns when [`Gate::wake`] next has something to do, unless an event comes before.
     #[must_use]
     pub fn next_wake(&self) -> Option<Time> {
         self.line.next_wake()
     }
 
-    /// Gives every waiting request the key that `key_of` says; see [`DeadlineQueue::rekey`].
+    /// Gives every waiting request the key returned by `key_of`; see [`DeadlineQueue::rekey`].
     ///
     /// [`DeadlineQueue::rekey`]: crate::queue::DeadlineQueue::rekey
     pub fn rekey(&mut self, now: Time, key_of: impl FnMut(&Waiting) -> Time) {
@@ -169,7 +193,7 @@ impl Gate {
     }
 }
 
-/// What becomes of those that lose their place in the line.
+/// Returns a callback that turns refusals of the line into actions.
 fn refuse(actions: &mut Vec<Action>) -> impl FnMut(Ticket, RequestId, RefuseReason) {
     |ticket, id, reason| actions.push(Action::Refuse { ticket, id, reason })
 }

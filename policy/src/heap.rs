@@ -1,16 +1,16 @@
-//! A binary heap whose items can be removed by the slot they belong to.
+//! A binary heap from which items can be removed by their slot.
 //!
-//! Smallest key first. Push, pop and removal are O(log n); nothing is allocated once the vectors have
-//! grown to the largest number of slots in use, which a `BTreeMap` does not promise.
+//! The smallest key comes first. Push, pop, and removal are O(log n). Nothing is allocated once the vectors have grown
+//! to the largest number of slots in use, which a `BTreeMap` does not guarantee.
 
 const ABSENT: u32 = u32::MAX;
-/// [`IndexedHeap::smallest`] finds so many at most.
+/// Largest number of items that [`IndexedHeap::smallest`] returns.
 pub(crate) const SMALLEST_MAX: usize = 8;
 
 #[derive(Debug, Clone)]
 pub(crate) struct IndexedHeap<K> {
     items: Vec<(K, u32)>,
-    /// Where the item of a slot stands in `items`; `ABSENT` if the slot has none.
+    /// Index in `items` of each slot's item, or `ABSENT` if the slot has none.
     position: Vec<u32>,
 }
 
@@ -32,15 +32,16 @@ impl<K: Ord + Copy> IndexedHeap<K> {
             .is_some_and(|&at| at != ABSENT)
     }
 
-    /// All items, in no order.
+    /// Iterates over all items, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (K, u32)> {
         self.items.iter().copied()
     }
 
-    /// Writes the slots of the `n` smallest items into `slots`, smallest first. O(n²), whatever the heap's size.
+    /// Writes the slots of the `n` smallest items into `slots`, smallest first. O(n²), regardless of the heap's size.
     pub(crate) fn smallest(&self, n: usize, slots: &mut Vec<u32>) {
         slots.clear();
-        // Places in `items` whose parents are taken already: of these the smallest comes next.
+        // Indices in `items` of the candidates: items with a parent that is already taken. The smallest of them is
+        // next.
         let mut next = [0_usize; 2 * SMALLEST_MAX + 1];
         let mut open = usize::from(!self.items.is_empty());
         while slots.len() < n.min(SMALLEST_MAX) && open > 0 {
@@ -65,7 +66,7 @@ impl<K: Ord + Copy> IndexedHeap<K> {
 
     /// Adds the item of `slot`, which must have none.
     pub(crate) fn push(&mut self, slot: u32, key: K) {
-        debug_assert!(!self.contains(slot), "slot {slot} is in the heap already");
+        debug_assert!(!self.contains(slot), "slot {slot} is already in the heap");
         if self.position.len() <= slot as usize {
             self.position.resize(slot as usize + 1, ABSENT);
         }
@@ -79,7 +80,7 @@ impl<K: Ord + Copy> IndexedHeap<K> {
         Some(top)
     }
 
-    /// Removes the item of `slot`; false if it has none.
+    /// Removes the item of `slot` and returns whether it had one.
     pub(crate) fn remove(&mut self, slot: u32) -> bool {
         match self.position.get(slot as usize) {
             Some(&at) if at != ABSENT => {
@@ -100,7 +101,7 @@ impl<K: Ord + Copy> IndexedHeap<K> {
         let (_, slot) = self.items.swap_remove(at);
         self.position[slot as usize] = ABSENT;
         if at < self.items.len() {
-            // The item that took the place may belong above or below it.
+            // The item moved here may belong further up or further down.
             self.sift_down(at);
             self.sift_up(at);
         }

@@ -1,31 +1,31 @@
-//! Every decision of Weir as pure code.
+//! The decisions of Weir, as pure code.
 //!
-//! What is absent is the point: no clock, no input or output, no async, no randomness of its own, no
-//! logging. Time comes in as an argument, ids are dense integers that the caller gives, and the same
-//! inputs give the same outputs on every machine. The live programs and the simulator run this code.
+//! The crate has no clock, no input or output, no async, no randomness of its own, and no logging. The caller passes
+//! the time as an argument and identifies things by dense integer ids. The same inputs give the same outputs on every
+//! machine, so the live programs and the simulator run this same code.
 //!
 //! | module | decides | source |
 //! |---|---|---|
-//! | [`queue`] | in which order waiting requests start | M1.10, papers 1.4 |
-//! | [`gate`] | who starts, who waits, who is refused or shed | Knative's breaker; M1.10 |
-//! | [`slo`] | until when a request must be answered | design 4.2 |
+//! | [`queue`] | the order in which waiting requests start | M1.10, mechanisms §1.4 |
+//! | [`gate`] | which requests start, wait, are refused, or are shed | Knative's breaker; M1.10 |
+//! | [`slo`] | the deadline of a request | contracts §2 |
 //! | [`profile`] | how long a request will take | M1.10 (estimated execution) |
 //! | [`class`] | which requests are expected to take equally long | M1.10 (estimated execution) |
-//! | [`rate`] | how much of what asks for nothing a peer may send in a second | RFC 9113 10.5 |
-//! | [`buffers`] | who may hold more of a body for a reader that is slow | design 4.1 (`limit-buffered-bytes`) |
-//! | [`tokens`] | who computes when on a GPU whose SMs are shared | M4.7–M4.9, M4.17 |
-//! | [`memory`] | where blocks of models lie in device memory | M2.10, papers 2.5 |
-//! | [`swap`] | in what groups and order a model comes and goes | M2.5–M2.8, papers 2.6, 2.7 |
-//! | [`pool`] | on which GPU of a pool a request runs, and whose model gives way | M2.1, M2.13–M2.21 |
-//! | [`routing`] | which instance of a function serves which of its requests, and when | M1.13, papers 1.7; design §3 |
-//! | [`rectangles`] | which pod goes to which GPU whose SMs are shared | M4.11–M4.13, M4.17, papers 4.4 |
-//! | [`footprint`] | whether a GPU has the memory for a pod more | M4.15, papers 4.6 |
-//! | [`attach`] | when a revision's requests come to activator-ext, and to which of its pods | design §3.1 |
+//! | [`rate`] | how many costly frames that request nothing a peer may send per second | RFC 9113 10.5 |
+//! | [`buffers`] | which bodies may buffer more for a slow reader | contracts §1 (`limit-buffered-bytes`) |
+//! | [`tokens`] | which process computes when on a GPU with shared SMs | M4.7–M4.9, M4.17 |
+//! | [`memory`] | the placement of model blocks in device memory | M2.10, mechanisms §2.5 |
+//! | [`swap`] | the groups and the order in which a model is swapped in and out | M2.5–M2.8, mechanisms §2.6, §2.7 |
+//! | [`pool`] | on which GPU of a pool a request runs, and which model is evicted for it | M2.1, M2.13–M2.21 |
+//! | [`routing`] | which instance of a function serves which of its requests, and when | M1.13, mechanisms §1.7; contracts §5 |
+//! | [`rectangles`] | on which GPU with shared SMs a pod is placed | M4.11–M4.13, M4.17, mechanisms §4.4 |
+//! | [`footprint`] | whether a GPU has memory for another pod | M4.15, mechanisms §4.6 |
+//! | [`attach`] | when a revision's requests are routed to activator-ext, and to which of its pods | contracts §5 |
 //! | [`election`] | which of several processes leads | Kubernetes' leader election |
-//! | [`capacity`] | what a node offers to the scheduler | design 4.10 |
-//! | [`certificates`] | when certificates are renewed, and which authorities are trusted meanwhile | design 4.3 |
-//! | [`window`] | how many requests of the last hour were in time | design 4.10 |
-//! | [`scaling`] | how many pods of which shape a function gets; what the autoscaler is told | M4.2, M4.3, M4.10, M4.11; design 4.9 |
+//! | [`capacity`] | the resources that a node advertises to the scheduler | contracts §10 |
+//! | [`certificates`] | when certificates are renewed, and which authorities are trusted in the meantime | contracts §3 |
+//! | [`window`] | how many requests of the last hour were in time | contracts §10 |
+//! | [`scaling`] | number and shape of a function's pods; demand reported to the autoscaler | M4.2, M4.3, M4.10, M4.11; contracts §9 |
 #![forbid(unsafe_code)]
 
 pub mod attach;
@@ -48,8 +48,7 @@ pub mod routing;
 pub mod scaling;
 pub mod slo;
 pub mod swap;
-mod time;
 pub mod tokens;
 pub mod window;
 
-pub use time::{RequestId, Span, Time};
+pub use units::{FunctionId, InstanceId, RequestId, SlotId, Span, Time};

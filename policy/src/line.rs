@@ -1,70 +1,70 @@
-//! Those who wait for a place, in order, with what becomes of late ones: what [`crate::gate`] and [`crate::routing`] have in
-//! common.
+//! The line of requests that wait for a place, with the handling of late ones: what [`crate::gate`] and
+//! [`crate::routing`] have in common.
 //!
-//! Who starts next is [`crate::queue`]'s order. What happens to late requests is [`Late`]; in a full line a newcomer that
-//! can make it takes the place of the waiting late request with the latest arrival (design 4.1).
+//! The order is that of [`crate::queue`], and [`Late`] decides what happens to late requests. In a full line, a
+//! newcomer that can meet its objective displaces the waiting late request with the latest arrival (contracts §1).
 
-use crate::queue::{DeadlineQueue, Left, SLACK_BOUNDS, Ticket, Waiting};
+use crate::queue::{DeadlineQueue, Departure, SLACK_BOUNDS, Ticket, Waiting};
 use crate::{RequestId, Span, Time};
 
 /// One dispatch in this many goes to a late request that has waited long enough, if there is one.
-pub const AGEING_PERIOD: u64 = 20;
-/// A late request has waited long enough after this many times its objective.
-pub const AGEING_OBJECTIVES: u64 = 10;
-/// Of the requests that would be shed, one in this time is served instead, so that the estimates by
-/// which they are judged can recover; none while the one before it still waits, since those would take the
-/// places of requests that can make it.
+pub const AGING_PERIOD: u64 = 20;
+/// Multiple of the objective after which a late request has waited so long that it is aged.
+pub const AGING_OBJECTIVES: u64 = 10;
+/// Minimum time between two requests that are served although they would be shed, so that the estimates by which they
+/// are judged can recover. None is kept while the previous one still waits, since such requests would take the places
+/// of requests that can meet their objective.
 pub const KEPT_PERIOD: Span = Span::from_secs(1);
 
-/// The order in which waiting requests start.
+/// Order in which waiting requests start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// As they came; nobody is ever late.
+    /// Order of arrival; no request is ever late.
     Arrival,
-    /// By latest start time, late ones last.
+    /// Order of latest start time, late requests last.
     Deadline,
 }
 
-/// What becomes of a request that can no longer make it.
+/// Treatment of a request that can no longer meet its objective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
-    /// It is served after all others.
+    /// Late requests are served after all others.
     Serve,
-    /// It is refused at that moment, unless it may be kept.
+    /// A request is refused as soon as it is late, unless it may be kept.
     Shed,
 }
 
-/// A request that asks to start.
+/// Request that arrives and is to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// Who it is.
+    /// Id of the request.
     pub id: RequestId,
-    /// When it came to the process.
+    /// Time of arrival at the process.
     pub at: Time,
     /// Latest start time; ignored under [`Order::Arrival`].
     pub key: Time,
-    /// The latency it was promised.
+    /// Promised latency; zero for a request without an objective.
     pub objective: Span,
-    /// Never shed nor displaced, as one held for a cold start.
+    /// Whether the request is never shed or displaced, as one that is held for a cold start.
     pub kept: bool,
 }
 
-/// Why a request starts.
+/// Reason why a request starts: the values of the label `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DispatchReason {
-    /// A place was free.
+    /// A place was free on arrival.
     Free,
-    /// Its key was the smallest.
+    /// The request had the smallest key.
     Turn,
-    /// Nobody that waits can make it, and it came first.
+    /// No waiting request can meet its objective, and this one arrived first.
     LateTurn,
-    /// It has waited many times its objective ([`AGEING_PERIOD`]).
-    Ageing,
+    /// The request has waited many times its objective ([`AGING_PERIOD`]).
+    Aging,
 }
 
 impl DispatchReason {
-    /// All of them, each at the index of its number.
-    pub const ALL: [Self; 4] = [Self::Free, Self::Turn, Self::LateTurn, Self::Ageing];
+    /// All reasons, each at the index of its discriminant.
+    pub const ALL: [Self; 4] = [Self::Free, Self::Turn, Self::LateTurn, Self::Aging];
 
     /// Returns the value of the label `reason`.
     #[must_use]
@@ -73,38 +73,38 @@ impl DispatchReason {
             Self::Free => "free",
             Self::Turn => "turn",
             Self::LateTurn => "late",
-            Self::Ageing => "ageing",
+            Self::Aging => "ageing",
         }
     }
 }
 
-/// Why a request is refused.
+/// Reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefuseReason {
     /// The queue is full.
     Full,
-    /// The queue is full, it is late, and a newcomer can make it.
+    /// The queue is full, the request is late, and a newcomer can meet its objective.
     Displaced,
-    /// It is late, and late requests are shed.
+    /// The request is late, and late requests are shed.
     Late,
 }
 
-/// See the [module](self).
+/// Line of waiting requests; see the [module](self).
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
     order: Order,
     late: Late,
     queue: DeadlineQueue,
-    /// Requests that have started.
+    /// Number of requests that have started.
     dispatches: u64,
     last_kept: Option<Time>,
-    /// The one that was kept last, while it waits.
+    /// Ticket of the last request that was kept instead of shed, while it waits.
     kept_waiting: Option<Ticket>,
     turned_late: Vec<Ticket>,
 }
 
 impl Line {
-    /// Nobody waits; at most `depth` may.
+    /// Creates an empty line for at most `depth` waiting requests.
     pub(crate) const fn new(depth: usize, order: Order, late: Late) -> Self {
         Self {
             order,
@@ -117,30 +117,29 @@ impl Line {
         }
     }
 
-    /// Requests that wait, as by [`DeadlineQueue::by_slack`].
+    /// Returns the numbers of waiting requests by slack; see [`DeadlineQueue::by_slack`].
     pub(crate) fn by_slack(&self, now: Time) -> [usize; SLACK_BOUNDS.len() + 2] {
         self.queue.by_slack(now)
     }
 
-    /// How many requests wait.
+    /// Returns the number of waiting requests.
     pub(crate) fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Nobody waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// A request starts that has not waited.
+    /// Counts the start of a request that did not wait.
     pub(crate) const fn pass(&mut self) {
         self.dispatches += 1;
     }
 
-    /// Lets a request wait. Others may lose their place to it: `refused` hears of them.
+    /// Adds a waiting request. Other requests may lose their place to it; `refused` is called for each.
     ///
     /// # Errors
-    /// Why it gets no place.
+    /// Returns the reason if the request gets no place.
     pub(crate) fn join(
         &mut self,
         now: Time,
@@ -151,7 +150,7 @@ impl Line {
         let late = DeadlineQueue::is_late(waiting.key, now);
         let full = self.queue.len() >= self.queue.capacity();
         if late && !waiting.kept && self.late == Late::Shed {
-            // Without a place in the queue it cannot be kept, so it does not use up the second's one.
+            // Without a place in the queue the request cannot be kept, so it must not use up the one kept per period.
             if full || !self.may_keep(now) {
                 return Err(RefuseReason::Late);
             }
@@ -166,7 +165,8 @@ impl Line {
             let left = displaceable.ok_or(RefuseReason::Full)?;
             refused(left.ticket, left.waiting.id, RefuseReason::Displaced);
         }
-        // There is room, or somebody has made it: the line may be longer than its depth, which may have shrunk.
+        // There is room, or the displaced request made it. The line may be longer than its depth, which may have
+        // shrunk.
         let ticket = self.queue.push_again(now, waiting);
         if waiting.kept && !arrival.kept {
             self.kept_waiting = Some(ticket);
@@ -187,13 +187,13 @@ impl Line {
         }
     }
 
-    /// Lets a request wait that has had a place before, whatever the depth.
+    /// Adds a waiting request that had a place before, regardless of the depth.
     pub(crate) fn join_again(&mut self, now: Time, arrival: Arrival) -> Ticket {
         let waiting = self.waiting_of(&arrival);
         self.queue.push_again(now, waiting)
     }
 
-    /// Changes how many may wait; see [`DeadlineQueue::set_capacity`].
+    /// Changes the number of requests that may wait; see [`DeadlineQueue::set_capacity`].
     pub(crate) const fn set_depth(&mut self, depth: usize) {
         self.queue.set_capacity(depth);
     }
@@ -203,32 +203,33 @@ impl Line {
         self.queue.most_urgent(now, n, tickets);
     }
 
-    /// Takes a request out of its turn. `None` if it does not wait any more.
-    pub(crate) fn take(&mut self, ticket: Ticket) -> Option<(Left, DispatchReason)> {
+    /// Takes a request out of order to start it, or returns `None` if it no longer waits.
+    pub(crate) fn take(&mut self, ticket: Ticket) -> Option<(Departure, DispatchReason)> {
         let left = self.queue.cancel(ticket)?;
         Some(self.started(left, DispatchReason::Turn))
     }
 
-    /// Takes the late request that has waited many times its objective, if it is the turn of one.
-    pub(crate) fn next_aged(&mut self, now: Time) -> Option<(Left, DispatchReason)> {
-        if self.dispatches % AGEING_PERIOD != AGEING_PERIOD - 1 {
+    /// Takes the first-arrived late request that has waited many times its objective, if this dispatch is reserved for
+    /// one.
+    pub(crate) fn next_aged(&mut self, now: Time) -> Option<(Departure, DispatchReason)> {
+        if self.dispatches % AGING_PERIOD != AGING_PERIOD - 1 {
             return None;
         }
         let aged = |waiting: &Waiting| {
             waiting.objective > Span::ZERO
-                && now.since(waiting.arrival).0 / AGEING_OBJECTIVES >= waiting.objective.0
+                && now.since(waiting.arrival).0 / AGING_OBJECTIVES >= waiting.objective.0
         };
         let left = self.queue.pop_late_if(now, aged)?;
-        Some(self.started(left, DispatchReason::Ageing))
+        Some(self.started(left, DispatchReason::Aging))
     }
 
-    /// Takes the late request that came first.
-    pub(crate) fn next_late(&mut self, now: Time) -> Option<(Left, DispatchReason)> {
+    /// Takes the late request that arrived first.
+    pub(crate) fn next_late(&mut self, now: Time) -> Option<(Departure, DispatchReason)> {
         let left = self.queue.pop_first_late(now)?;
         Some(self.started(left, DispatchReason::LateTurn))
     }
 
-    /// A waiting request gives its place back. False if it does not wait any more.
+    /// Removes a waiting request and returns whether it still waited.
     pub(crate) fn cancel(&mut self, ticket: Ticket) -> bool {
         let left = self.queue.cancel(ticket).is_some();
         if left {
@@ -237,7 +238,7 @@ impl Line {
         left
     }
 
-    /// Lets time pass: sheds those that have become late, of which `refused` hears.
+    /// Advances the time: sheds the requests that have become late and calls `refused` for each.
     pub(crate) fn wake(
         &mut self,
         now: Time,
@@ -263,7 +264,7 @@ impl Line {
         self.turned_late = turned_late;
     }
 
-    /// When [`Line::wake`] next has something to do, if nothing happens before.
+    /// Returns when [`Line::wake`] next has something to do, unless an event comes before.
     pub(crate) fn next_wake(&self) -> Option<Time> {
         match self.late {
             Late::Shed if self.order == Order::Deadline => self.queue.next_late_at(),
@@ -271,22 +272,24 @@ impl Line {
         }
     }
 
-    /// Gives every waiting request the key that `key_of` says; see [`DeadlineQueue::rekey`].
+    /// Under [`Order::Deadline`], gives every waiting request the key returned by `key_of`; see
+    /// [`DeadlineQueue::rekey`]. Under [`Order::Arrival`], does nothing.
     pub(crate) fn rekey(&mut self, now: Time, key_of: impl FnMut(&Waiting) -> Time) {
         if self.order == Order::Deadline {
             self.queue.rekey(now, key_of);
         }
     }
 
-    /// The same with [`Ticket::slot`]; see [`DeadlineQueue::rekey_by_slot`].
+    /// Under [`Order::Deadline`], gives every waiting request the key that `key_of` returns for its [`Ticket::slot`]
+    /// and the request; see [`DeadlineQueue::rekey_by_slot`]. Under [`Order::Arrival`], does nothing.
     pub(crate) fn rekey_by_slot(&mut self, now: Time, key_of: impl FnMut(usize, &Waiting) -> Time) {
         if self.order == Order::Deadline {
             self.queue.rekey_by_slot(now, key_of);
         }
     }
 
-    /// Takes the request whose turn it is.
-    pub(crate) fn next(&mut self, now: Time) -> Option<(Left, DispatchReason)> {
+    /// Takes the next request in order.
+    pub(crate) fn next(&mut self, now: Time) -> Option<(Departure, DispatchReason)> {
         if let Some(aged) = self.next_aged(now) {
             return Some(aged);
         }
@@ -299,7 +302,7 @@ impl Line {
         Some(self.started(left, reason))
     }
 
-    fn started(&mut self, left: Left, reason: DispatchReason) -> (Left, DispatchReason) {
+    fn started(&mut self, left: Departure, reason: DispatchReason) -> (Departure, DispatchReason) {
         self.forget_kept(left.ticket);
         self.dispatches += 1;
         (left, reason)

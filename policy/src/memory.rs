@@ -1,20 +1,40 @@
-//! The memory of one slot: where the blocks of models lie in device memory that was reserved as a whole
-//! (M2.10, papers 2.5), and the baseline with one list of blocks (M2.21).
+//! The memory of one slot: where the blocks of models are placed in device memory that was reserved as a whole (M2.10,
+//! mechanisms §2.5), and the baseline with one list of blocks (M2.21).
 //!
-//! The arena is cut into partitions of 64 units (128 MiB). A partition is free, or a *slab* of blocks of one
-//! common size, or has *buddies*, blocks of powers of two, or belongs to a *run*, a block larger than a
-//! partition. A block goes beside blocks of its owner, else into the fullest partition of its kind, else into a
-//! free one, and that from the shortest run of free ones: so models stay together, and evicting one
-//! leaves whole partitions. A freed block of a common size serves the next model without being cut.
+//! The arena is cut into partitions of 64 units (128 MiB). A partition is free, or it is a *slab* of blocks of one
+//! common size, or it holds *buddies*, which are blocks of powers of two, or it is part of a *run*, which is a block
+//! larger than a partition. A block is placed next to blocks of its owner, otherwise in the fullest partition of its
+//! kind, and otherwise in a free partition, taken from the shortest run of free ones. So the blocks of a model stay
+//! together, and evicting one model leaves whole partitions. A freed block of a common size serves the next model
+//! without being split.
 //!
-//! An evictor asks before it acts: [`Memory::trial`] supposes owners gone and tells whether blocks then fit, exactly;
-//! [`Memory::sole_partitions`] ranks owners by what becomes free as a whole.
+//! An evictor can try an eviction out before it evicts: [`Memory::trial`] supposes that owners are gone and computes
+//! exactly whether given blocks then fit. [`Memory::sole_partitions`] ranks owners by the whole partitions that become
+//! free.
 //!
-//! Blocks are given and taken in time, not moved: a block keeps its place until it is freed. Choosing whom to
-//! evict is `eviction`'s; who may free what while it is copied is [`crate::swap`]'s.
+//! A block is never moved: it keeps its place until it is freed. The choice of the model to evict is not made here, and
+//! [`crate::swap`] decides what may be freed while it is being copied.
 //!
-//! Costs: a block up to a partition is placed in O(log partitions + partitions of its owner), or O(partitions ÷ 64
-//! + free runs) where one is opened, as are larger ones; freed in O(log partitions).
+//! Costs: a block of up to a partition is placed in O(log partitions + partitions of its owner), or in O(partitions ÷
+//! 64 + free runs) if a partition has to be opened, which also holds for larger blocks. A block is freed in O(log
+//! partitions).
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::memory::{Memory, OwnerId, Settings, UNIT};
+//!
+//! let mut memory = Memory::new(Settings::new(1 << 30)).unwrap();
+//! let owner = OwnerId(0);
+//! let block = memory.alloc(owner, 3 * UNIT).unwrap();
+//! assert_eq!(block.bytes, 4 * UNIT);
+//!
+//! // A trial only supposes that the owner is gone.
+//! assert_eq!(memory.trial().free_owner(owner).blocks, 1);
+//! assert_eq!(memory.owned(owner), 4 * UNIT);
+//! assert_eq!(memory.free_owner(owner).bytes, 4 * UNIT);
+//! assert_eq!(memory.owned(owner), 0);
+//! ```
 
 mod blocks;
 mod check;
@@ -27,7 +47,7 @@ mod settings;
 mod trial;
 mod vacancy;
 
-pub use outcome::{Allocation, Fault, Freed, Gauges, Placed, Short, ShortReason};
+pub use outcome::{Allocation, BlockPlacement, Fault, Freed, Gauges, OutOfSpace, OutOfSpaceReason};
 pub use settings::{Rule, Settings, SettingsError, UNIT, arena_of};
 pub use trial::Trial;
 
@@ -38,15 +58,15 @@ use map::{Map, Place};
 use partition::{State, UNITS};
 use trial::Scratch;
 
-/// Whose a block is: a model on this slot. A small integer: ids are indices into tables.
+/// Owner of blocks: a model on this slot. Owner ids are small integers, used as indices into tables.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct OwnerId(pub u32);
 
-/// A block of one slot's arena: a small integer, given again after the block is freed.
+/// Id of a block of one slot's arena: a small integer, reused after the block is freed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct BlockId(pub u32);
 
-/// See the [module](self).
+/// Allocator of one slot's arena; see the [module](self).
 #[derive(Clone, Debug)]
 pub struct Memory {
     settings: Settings,
@@ -63,17 +83,17 @@ enum Layout {
 }
 
 impl Settings {
-    /// Whole units for so many bytes, at least one; `None`: more than any arena has.
+    /// Returns the number of whole units for `bytes`, at least one, or `None` if no arena has that many.
     fn units(&self, bytes: u64) -> Option<u32> {
         u32::try_from(bytes.div_ceil(self.unit).max(1)).ok()
     }
 }
 
 impl Memory {
-    /// An empty arena.
+    /// Creates an empty arena.
     ///
     /// # Errors
-    /// What [`Settings::partitions`] finds.
+    /// Returns the error of [`Settings::partitions`].
     pub fn new(settings: Settings) -> Result<Self, SettingsError> {
         let partitions = settings.partitions()?;
         Ok(Self {
@@ -90,18 +110,17 @@ impl Memory {
         })
     }
 
-    /// Its settings.
+    /// Returns the settings of this arena.
     #[must_use]
     pub const fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Gives an owner a block of at least so many bytes. Nothing is asked of the device but under
-    /// [`Rule::FreeList`].
+    /// Allocates a block of at least `bytes` for an owner. The device is called only under [`Rule::FreeList`].
     ///
     /// # Errors
-    /// [`Short`]: there is no place for it, and nothing has changed.
-    pub fn alloc(&mut self, owner: OwnerId, bytes: u64) -> Result<Allocation, Short> {
+    /// Returns [`OutOfSpace`] if the block has no place. Nothing has changed then.
+    pub fn alloc(&mut self, owner: OwnerId, bytes: u64) -> Result<Allocation, OutOfSpace> {
         let Some((units, (place, placed))) = self.settings.units(bytes).and_then(|units| {
             let own = self.blocks.partitions(owner);
             let taken = match &mut self.layout {
@@ -111,17 +130,17 @@ impl Memory {
                         start: 0,
                         units: taken.units,
                     };
-                    let device = |frees| Placed::Device { frees };
-                    (place, taken.frees.map_or(Placed::Reused, device))
+                    let device = |frees| BlockPlacement::Device { frees };
+                    (place, taken.frees.map_or(BlockPlacement::Reused, device))
                 }),
             };
             Some((units, taken?))
         }) else {
-            return Err(self.short(bytes, self.free_units()));
+            return Err(self.out_of_space(bytes, self.free_units()));
         };
         self.common.count(units);
         let in_partitions = matches!(self.layout, Layout::Partitions(_));
-        let shared = in_partitions && placed != Placed::Run;
+        let shared = in_partitions && placed != BlockPlacement::Run;
         Ok(Allocation {
             block: self.blocks.insert(owner, place, bytes, shared),
             offset: in_partitions.then(|| u64::from(place.start) * self.settings.unit),
@@ -130,13 +149,13 @@ impl Memory {
         })
     }
 
-    /// Frees a block; `None` if there is none of that id.
+    /// Frees a block, or returns `None` if no block has that id.
     pub fn free(&mut self, block: BlockId) -> Option<Freed> {
         let block = self.blocks.remove(block)?;
         Some(self.release(block))
     }
 
-    /// Frees all blocks of an owner.
+    /// Frees all blocks of an owner and returns their total.
     pub fn free_owner(&mut self, owner: OwnerId) -> Freed {
         let mut freed = Freed::default();
         while let Some(one) = self.latest(owner).and_then(|block| self.free(block)) {
@@ -165,14 +184,14 @@ impl Memory {
         }
     }
 
-    /// An owner's blocks with the bytes asked for, the latest first.
+    /// Iterates over an owner's blocks with their requested bytes, the latest first.
     pub fn blocks(&self, owner: OwnerId) -> impl Iterator<Item = (BlockId, u64)> {
         let owned = self.blocks.owned(owner);
         owned.map(|(id, block)| (id, block.asked))
     }
 
-    /// Where a block begins, in bytes from the start of the arena; `None`: there is no such block, or the device
-    /// chose ([`Rule::FreeList`]).
+    /// Returns the offset of a block in bytes from the start of the arena, or `None` if there is no such block or the
+    /// device chose its address ([`Rule::FreeList`]).
     #[must_use]
     pub fn offset(&self, block: BlockId) -> Option<u64> {
         let block = self.blocks.get(block)?;
@@ -180,13 +199,13 @@ impl Memory {
         in_partitions.then(|| u64::from(block.place.start) * self.settings.unit)
     }
 
-    /// Bytes taken by an owner's blocks.
+    /// Returns the bytes taken by an owner's blocks.
     #[must_use]
     pub fn owned(&self, owner: OwnerId) -> u64 {
         self.blocks.of_owner(owner).0 * self.settings.unit
     }
 
-    /// How many partitions become free if this owner goes, and no other: evicting those with many leaves room
+    /// Returns how many partitions become free if only this owner goes. Evicting owners with many of them leaves room
     /// for large blocks. O(blocks of the owner).
     #[must_use]
     pub fn sole_partitions(&self, owner: OwnerId) -> u32 {
@@ -201,13 +220,14 @@ impl Memory {
         u32::try_from(shared + runs).unwrap_or(u32::MAX)
     }
 
-    /// Supposes owners gone and asks what then fits. The arena is as before when the trial is dropped.
+    /// Starts a trial that supposes owners gone and computes what then fits. The arena is unchanged once the trial is
+    /// dropped.
     pub fn trial(&mut self) -> Trial<'_> {
         Trial::new(self)
     }
 
-    /// What freeing all of these owners would bring, and the longest run of free partitions then, in bytes.
-    /// O(their blocks × log partitions).
+    /// Returns what freeing all of these owners would yield, and the longest run of free partitions after that, in
+    /// bytes. O(their blocks × log partitions).
     pub fn would_free(&mut self, owners: &[OwnerId]) -> (Freed, u64) {
         let mut trial = self.trial();
         let mut all = Freed::default();
@@ -220,21 +240,21 @@ impl Memory {
         (all, trial.largest_free_run())
     }
 
-    /// Whether blocks of these sizes, in bytes, fit now: [`Trial::fits`] with nobody gone.
+    /// Checks whether blocks of these sizes, in bytes, fit now, which is [`Trial::fits`] without evictions.
     ///
     /// # Errors
-    /// [`Short`] of the first size that does not fit.
-    pub fn fits(&mut self, owner: OwnerId, sizes: &[u64]) -> Result<(), Short> {
+    /// Returns [`OutOfSpace`] for the first size that does not fit.
+    pub fn fits(&mut self, owner: OwnerId, sizes: &[u64]) -> Result<(), OutOfSpace> {
         self.trial().fits(owner, sizes)
     }
 
-    /// The sizes that are common now, in bytes, in no order.
+    /// Iterates over the sizes that are currently common, in bytes, in no order.
     pub fn common_sizes(&self) -> impl Iterator<Item = u64> {
         let unit = self.settings.unit;
         self.common.iter().map(move |units| u64::from(units) * unit)
     }
 
-    /// How the arena stands. O(partitions).
+    /// Returns the current usage of the arena. O(partitions).
     #[must_use]
     pub fn gauges(&self) -> Gauges {
         let unit = self.settings.unit;
@@ -285,15 +305,15 @@ impl Memory {
         units * self.settings.unit
     }
 
-    /// Why so many bytes have no place while so many units are free.
-    fn short(&self, asked: u64, free_units: u64) -> Short {
+    /// Returns the error for a block of `asked` bytes that has no place while `free_units` are free.
+    fn out_of_space(&self, asked: u64, free_units: u64) -> OutOfSpace {
         let unit = self.settings.unit;
         let reason = match self.settings.units(asked).map(u64::from) {
-            Some(units) if units <= free_units => ShortReason::Scattered,
-            Some(units) if units <= self.arena_units() => ShortReason::Full,
-            _ => ShortReason::TooLarge,
+            Some(units) if units <= free_units => OutOfSpaceReason::Scattered,
+            Some(units) if units <= self.arena_units() => OutOfSpaceReason::Full,
+            _ => OutOfSpaceReason::TooLarge,
         };
-        Short {
+        OutOfSpace {
             asked,
             free: free_units * unit,
             largest_free_run: match &self.layout {

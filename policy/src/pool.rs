@@ -1,21 +1,45 @@
-//! A pool of GPUs that many functions share: whose request runs next, on which slot, from where its model
-//! comes, and which models give way (M2.1, M2.13–M2.21, papers 2.2–2.4).
+//! A pool of GPUs shared by many functions: which function's request runs next, on which slot, from where its model is
+//! loaded, and which models are evicted (M2.1, M2.13–M2.21, mechanisms §2.2–§2.4).
 //!
 //! | module | decides | source |
 //! |---|---|---|
-//! | [`queue`] | whose request is next | M2.13, papers 2.2 |
-//! | [`slots`] | where it runs, from where its model comes, who is evicted | M2.1, M2.15, M2.16, papers 2.3, 2.3b |
-//! | [`heaviness`] | which models are slowed by a swap | M2.14, papers 2.4 |
+//! | [`queue`] | which function's request is next | M2.13, mechanisms §2.2 |
+//! | [`slots`] | where a request runs, the source of its model, the models evicted for it | M2.1, M2.15, M2.16, mechanisms §2.3, §2.3b |
+//! | [`heaviness`] | which models are slowed by a swap | M2.14, mechanisms §2.4 |
 //! | [`nodes`] | which nodes hold a function, and which serves a request | M2.17 |
 //! | [`keepalive`] | how long a model stays loaded where models are not swapped | M2.21 |
-//! | [`billing`] | what is charged | M2.18 |
-//! | [`metrics`] | whether a function was compliant, how even the load was | M2.19, M2.20 |
-//! | [`preset`] | which settings stand for which system and baseline | M2.21 |
+//! | [`billing`] | what a function is charged | M2.18 |
+//! | [`metrics`] | whether a function was compliant, and how evenly the slots were loaded | M2.19, M2.20 |
+//! | [`preset`] | the settings of each system and baseline | M2.21 |
 //!
-//! A request's way: [`queue::Queue::arrive`]; whenever a slot is free [`queue::Queue::next`] and
-//! [`slots::Pool::schedule`]; if it may run, [`queue::Queue::take`]; [`slots::Pool::loaded`] when its model is
-//! there, [`slots::Pool::finished`] and [`queue::Queue::completed`] when it is done. If it must wait although a
-//! slot is free, because it may not run on that one, [`queue::Queue::hold`] lets others be next.
+//! The sequence of calls for a request is: [`queue::Queue::arrive`]; whenever a slot is free, [`queue::Queue::next`]
+//! and [`slots::Pool::schedule`]; if the request may run, [`queue::Queue::take`]; [`slots::Pool::loaded`] once its
+//! model is there; and [`slots::Pool::finished`] and [`queue::Queue::completed`] once it is done. If the request must
+//! wait although a slot is free, because it may not run on that slot, [`queue::Queue::hold`] lets other functions be
+//! next.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::pool::slots::{self, Decision, Model, Topology};
+//! use policy::pool::{FunctionId, Percentile, Pool, queue};
+//! use policy::{RequestId, Span, Time};
+//!
+//! let (function, now) = (FunctionId(0), Time(0));
+//! let mut queue = queue::Queue::new(queue::Settings::default());
+//! queue.add(now, function, Percentile::default(), Span::from_secs(1)).unwrap();
+//! let mut pool = Pool::new(slots::Settings::default(), Topology::new(&[16 << 30]).unwrap());
+//! let (execution, swapped) = (Span::from_millis(5), Span::from_millis(9));
+//! let model = Model { bytes: 1 << 30, heavy: false, writes: false, execution, swapped };
+//! pool.add(function, model).unwrap();
+//!
+//! queue.arrive(now, function, RequestId(1), Time::NEVER).unwrap();
+//! let (head, _) = queue.next(now).unwrap();
+//! let decision = pool.schedule(now, head.function, 0, &mut Vec::new());
+//! assert!(matches!(decision, Decision::Run(_)));
+//! queue.take(now, head.ticket);
+//! assert!(queue.is_empty());
+//! ```
 
 pub mod billing;
 pub mod heaviness;
@@ -31,65 +55,58 @@ use std::fmt;
 
 pub use percentile::{Percentile, WHOLE};
 pub use slots::Pool;
+pub use units::{FunctionId, SlotId};
 
-/// Ids of functions are indices into tables and have to stay below this.
+/// Exclusive upper bound of function ids, which are indices into tables.
 pub const IDS_MAX: u32 = 1 << 20;
 
-/// A function of the pool, and its model: a small integer, free again when the function is gone.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct FunctionId(pub u32);
-
-/// A slot of the pool: where at most one function computes at a time. Dense, from zero.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct SlotId(pub u32);
-
-/// Why a message is refused.
+/// Reason why an operation on the pool is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Ids are indices: smaller, please.
+    /// The id is not below [`IDS_MAX`].
     IdTooLarge {
-        /// The id.
+        /// Value of the id.
         id: u32,
     },
-    /// There is such a function already.
+    /// A function of this id already exists.
     FunctionTaken {
-        /// Which.
+        /// Id of the function.
         function: FunctionId,
     },
-    /// There is no such function.
+    /// No function of this id exists.
     NoSuchFunction {
-        /// Which.
+        /// Id of the function.
         function: FunctionId,
     },
-    /// There is no such slot, or it is down.
+    /// No slot of this id exists, or it is down.
     NoSuchSlot {
-        /// Which.
+        /// Id of the slot.
         slot: SlotId,
     },
-    /// The model runs, loads or is copied from.
+    /// The model is running, loading, or being copied from.
     InUse {
-        /// Whose.
+        /// Id of the model's function.
         function: FunctionId,
     },
-    /// The function has an instance there already.
+    /// The function already has an instance on this slot.
     InstanceTaken {
-        /// Whose.
+        /// Id of the function.
         function: FunctionId,
-        /// Where.
+        /// Id of the slot.
         slot: SlotId,
     },
-    /// The function has no instance there.
+    /// The function has no instance on this slot.
     NoInstance {
-        /// Whose.
+        /// Id of the function.
         function: FunctionId,
-        /// Where.
+        /// Id of the slot.
         slot: SlotId,
     },
-    /// Not even eviction makes that much room.
+    /// Not even evictions make enough room on the slot.
     NoMemory {
-        /// Where.
+        /// Id of the slot.
         slot: SlotId,
-        /// How many bytes are wanted.
+        /// Number of bytes required.
         bytes: u64,
     },
 }
@@ -97,18 +114,20 @@ pub enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::IdTooLarge { id } => write!(f, "id {id} is not below {IDS_MAX}"),
+            Self::IdTooLarge { id } => write!(f, "id {id} must be below {IDS_MAX}"),
             Self::FunctionTaken { function } => {
-                write!(f, "function {} is there already", function.0)
+                write!(f, "function {} already exists", function.0)
             }
-            Self::NoSuchFunction { function } => write!(f, "there is no function {}", function.0),
-            Self::NoSuchSlot { slot } => write!(f, "there is no slot {} in use", slot.0),
+            Self::NoSuchFunction { function } => {
+                write!(f, "function {} does not exist", function.0)
+            }
+            Self::NoSuchSlot { slot } => write!(f, "slot {} does not exist or is down", slot.0),
             Self::InUse { function } => write!(f, "the model of function {} is in use", function.0),
             Self::InstanceTaken { function, slot } => {
                 let (function, slot) = (function.0, slot.0);
                 write!(
                     f,
-                    "function {function} has an instance on slot {slot} already"
+                    "function {function} already has an instance on slot {slot}"
                 )
             }
             Self::NoInstance { function, slot } => {

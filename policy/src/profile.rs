@@ -1,48 +1,64 @@
-//! How long a request will take at the user container, learned from those before it.
+//! Predicts how long a request will take at the user container, from the requests before it.
 //!
-//! One estimator per request class of a revision; a class with fewer than [`TRUSTED_SAMPLES`] samples
-//! borrows the estimate of the revision as a whole, and a revision without samples the given default.
+//! There is one estimator per request class of a revision. A class with fewer than [`TRUSTED_SAMPLES`] samples borrows
+//! the estimate of the whole revision, and a revision without samples uses a configured default.
 //!
-//! The estimate is an exponentially weighted mean that clips what lies far outside the usual deviation,
-//! so that one spike moves it by little; [`STREAK`] such samples in a row on the same side are a
-//! drift, and the estimate goes there at once. Integers only: the same samples give the same estimate on
-//! every machine.
+//! The estimate is an exponentially weighted mean that clips samples far outside the usual deviation, so a single spike
+//! moves it only a little. [`STREAK`] such samples in a row on the same side are a drift, and the estimate jumps there
+//! at once. All arithmetic uses integers: the same samples give the same estimate on every machine.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::Span;
+//! use policy::profile::{ClassId, Profile};
+//!
+//! let mut profile = Profile::new(4, Span::from_millis(100));
+//! assert_eq!(profile.estimate(ClassId(1)), Span::from_millis(100));
+//! for _ in 0..3 {
+//!     profile.observe(ClassId(1), Span::from_millis(20));
+//! }
+//! assert_eq!(profile.estimate(ClassId(1)), Span::from_millis(20));
+//! // A class without samples borrows the estimate of the revision.
+//! assert_eq!(profile.estimate(ClassId(2)), Span::from_millis(20));
+//! ```
 
 use crate::Span;
 
 /// Weight of a sample in the mean and the deviation: 1 / 2^SHIFT.
 const SHIFT: u32 = 3;
-/// A sample further from the mean than this many mean absolute deviations is an outlier …
+/// A sample is an outlier if it is further from the mean than this many mean absolute deviations and than
+/// mean ÷ [`OUTLIER_FRACTION`].
 const OUTLIER_DEVIATIONS: i64 = 4;
-/// … unless it is nearer than mean / this: a class with no deviation at all still has noise.
+/// A sample nearer to the mean than mean ÷ this is no outlier: even a class without any deviation has noise.
 const OUTLIER_FRACTION: i64 = 4;
-/// This many outliers in a row on one side are the new normal. With every fifth sample a spike at random, a
-/// row of eight is one in 400,000.
+/// Number of outliers in a row on one side after which they are the new normal. If every fifth sample is a random
+/// spike, a row of eight has a probability of one in 400,000.
 pub const STREAK: u8 = 8;
-/// From this many samples on a class is judged by its own.
+/// Number of samples from which a class is judged by its own estimate.
 pub const TRUSTED_SAMPLES: u32 = 3;
-/// The longest time that is told apart; longer samples count as this. One day.
+/// Largest execution time that is distinguished; longer samples count as one day.
 pub const EXECUTION_MAX: Span = Span::from_secs(86_400);
 
-/// Buckets of the histogram: four an octave from 1 µs on.
+/// Number of buckets of the histogram: four per octave, from 1 µs.
 const BUCKETS: usize = 152;
-/// When the histogram holds this many samples every count is halved, so old ones fade.
+/// Number of samples at which all counts of the histogram are halved, so that old samples fade.
 const HISTOGRAM_SAMPLES_MAX: u32 = 2_048;
 
-/// A request class: an index that the caller derives from what it can see of a request.
+/// Index of a request class, which the caller derives from the visible features of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassId(pub u16);
 
-/// Estimates for one revision. See the [module](self).
+/// Estimates for one revision; see the [module](self).
 #[derive(Clone, Debug)]
 pub struct Profile {
     default: Span,
     whole: Estimator,
-    /// Made at the first sample of a class, then kept.
+    /// Estimators by class, created at the first sample of the class and kept.
     classes: Vec<Option<Box<Estimator>>>,
 }
 
-/// The estimate of one class.
+/// Estimate for one class.
 #[derive(Clone, Debug)]
 pub struct Estimator {
     samples: u32,
@@ -50,12 +66,12 @@ pub struct Estimator {
     deviation: i64,
     streak: u8,
     streak_above: bool,
-    /// Of the streak's samples the one nearest to the mean: how far a drift has gone for certain.
+    /// Sample of the streak that is nearest to the mean: the distance by which the mean has drifted at least.
     streak_nearest: i64,
     histogram: Histogram,
 }
 
-/// A fixed log-bucket histogram: quantiles within 19 % without allocation.
+/// Histogram with fixed logarithmic buckets: quantiles to within 19 %, without allocation.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: [u32; BUCKETS],
@@ -63,7 +79,7 @@ pub struct Histogram {
 }
 
 impl Profile {
-    /// A profile for `classes` classes. `default` is the answer until the first sample.
+    /// Creates a profile for `classes` classes. `default` is the estimate until the first sample.
     #[must_use]
     pub fn new(classes: u16, default: Span) -> Self {
         Self {
@@ -73,7 +89,7 @@ impl Profile {
         }
     }
 
-    /// A request of this class took this long. A class out of range counts for the revision only.
+    /// Records the execution time of a request of a class. A class out of range counts towards the revision only.
     pub fn observe(&mut self, class: ClassId, execution: Span) {
         self.whole.observe(execution);
         if let Some(slot) = self.classes.get_mut(usize::from(class.0)) {
@@ -82,20 +98,21 @@ impl Profile {
         }
     }
 
-    /// How long a request of this class will take.
+    /// Returns the expected execution time of a request of a class.
     #[must_use]
     pub fn estimate(&self, class: ClassId) -> Span {
         self.best(class).map_or(self.default, Estimator::mean)
     }
 
-    /// How long a request of this class will take, by samples of the class alone; `None` until there are enough.
+    /// Returns the expected execution time of a request of a class by the samples of that class alone, or `None` until
+    /// there are enough of them.
     #[must_use]
     pub fn estimate_of_class(&self, class: ClassId) -> Option<Span> {
         let own = self.classes.get(usize::from(class.0))?.as_deref()?;
         (own.samples >= TRUSTED_SAMPLES).then(|| own.mean())
     }
 
-    /// What share `per_mille` of the class's requests stays within.
+    /// Returns the execution time that `per_mille` thousandths of a class's requests do not exceed.
     #[must_use]
     pub fn quantile(&self, class: ClassId, per_mille: u16) -> Span {
         self.best(class)
@@ -125,19 +142,19 @@ impl Estimator {
         }
     }
 
-    /// The current mean.
+    /// Returns the current mean.
     #[must_use]
     pub fn mean(&self) -> Span {
         Span(self.mean.unsigned_abs())
     }
 
-    /// The smallest bucket bound that `per_mille` of the samples stay within.
+    /// Returns the smallest bucket bound that `per_mille` thousandths of the samples do not exceed.
     #[must_use]
     pub fn quantile(&self, per_mille: u16) -> Span {
         self.histogram.quantile(per_mille)
     }
 
-    /// Takes in one sample.
+    /// Adds one sample, which is capped at [`EXECUTION_MAX`].
     pub fn observe(&mut self, execution: Span) {
         let execution = execution.min(EXECUTION_MAX);
         self.histogram.observe(execution);
@@ -161,7 +178,7 @@ impl Estimator {
             self.deviation = self.streak_nearest / 4;
             self.streak = 0;
         } else {
-            // The mean moves by the clipped error; the deviation does not, or spikes would widen it.
+            // The mean moves by the clipped error. The deviation does not move, because spikes would widen it.
             self.mean += (bound.min(self.mean / OUTLIER_FRACTION) * error.signum()) >> SHIFT;
         }
     }
@@ -221,7 +238,7 @@ impl Histogram {
         Span::ZERO
     }
 
-    /// Bucket of a span: octave of its microseconds times four, plus the next two bits.
+    /// Returns the bucket of a span: four times the octave of its microseconds, plus the next two bits.
     fn bucket(execution: Span) -> usize {
         let micros = (execution.0 / 1_000).max(1);
         let octave = micros.ilog2();
@@ -233,7 +250,7 @@ impl Histogram {
         (octave as usize * 4 + usize::try_from(quarter).expect("two bits")).min(BUCKETS - 1)
     }
 
-    /// The end of a bucket: every sample in it is below.
+    /// Returns the exclusive upper bound of a bucket.
     fn upper_bound(bucket: usize) -> Span {
         let (octave, quarter) = (bucket / 4, bucket as u64 % 4);
         Span(((5 + quarter) << octave) * 250)
@@ -294,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn spikes_that_come_now_and_then_do_not_add_up() {
+    fn occasional_spikes_do_not_add_up() {
         let profile = trained((0..500).map(|n| if n % 10 == 9 { 4_000 } else { 40 }));
         assert!(
             (36..48).contains(&estimate_ms(&profile)),
@@ -304,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn spikes_at_random_leave_the_estimate_where_it_was() {
+    fn random_spikes_leave_the_estimate_where_it_was() {
         let mut profile = trained([40; 20]);
         let mut state = 1_u64;
         for n in 0..20_000 {
@@ -363,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn every_span_lies_in_a_bucket_that_ends_above_it() {
+    fn every_span_is_in_a_bucket_that_ends_above_it() {
         for shift in 10..46 {
             for offset in [0, 1, 1_000, 77_777] {
                 let span = Span(((1_u64 << shift) + offset).min(EXECUTION_MAX.0));
@@ -375,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_samples_are_bounded() {
+    fn samples_are_bounded() {
         let mut profile = Profile::new(1, Span::ZERO);
         for _ in 0..10_000 {
             profile.observe(ClassId(0), Span(u64::MAX));

@@ -1,33 +1,55 @@
-//! The deadline queue: bounded, ordered by latest start time (LST), late requests behind all others.
+//! The deadline queue: bounded, ordered by latest start time (LST), with late requests behind all others.
 //!
-//! The order is that of papers 1.4 (M1.10): ascending key, ties by arrival, then by id. A request is
-//! *late* when its key is past (`key < now`): it cannot meet its objective any more and is served after
-//! every request that can, among late ones by arrival. A request whose key is [`Time::NEVER`] is never
-//! late; if all are, the queue is first in, first out.
+//! The order is that of mechanisms §1.4 (M1.10): ascending key, ties by arrival, then by id. A request is *late* when its
+//! key is past (`key < now`): it can no longer meet its objective, and is served after every request that can. Late
+//! requests are ordered by arrival. A request with the key [`Time::NEVER`] is never late; if all requests have it, the
+//! queue is first in, first out.
 //!
-//! Push, pop and cancel are O(log n). Nothing is allocated once the queue has been as long before.
+//! Push, pop, and cancel are O(log n). Nothing is allocated once the queue has been as long before.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::queue::{DeadlineQueue, Waiting};
+//! use policy::{RequestId, Span, Time};
+//!
+//! let waiting = |id, key| Waiting {
+//!     id: RequestId(id),
+//!     arrival: Time(id),
+//!     key: Time(key),
+//!     objective: Span(1_000),
+//!     kept: false,
+//! };
+//! let mut queue = DeadlineQueue::new(10);
+//! queue.push(Time(2), waiting(1, 900)).unwrap();
+//! queue.push(Time(2), waiting(2, 500)).unwrap();
+//! // The request with the earliest latest start time is first.
+//! assert_eq!(queue.pop(Time(3)).unwrap().waiting.id, RequestId(2));
+//! // By now the other request is late.
+//! assert!(queue.pop(Time(901)).unwrap().late);
+//! ```
 
 use std::cmp::Reverse;
 
 use crate::heap::IndexedHeap;
 use crate::{RequestId, Span, Time};
 
-/// A request as the queue sees it.
+/// Waiting request, as the queue sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Who it is; the last tie-break.
+    /// Id of the request; the last tie-break.
     pub id: RequestId,
-    /// When it came; the order of late requests and the first tie-break.
+    /// Time of arrival; the order of late requests, and the first tie-break.
     pub arrival: Time,
     /// Latest start time: deadline − estimated execution − estimated load.
     pub key: Time,
-    /// The latency it was promised; ageing counts in multiples of it. Zero: never aged.
+    /// Promised latency; aging counts in multiples of it. A request with zero never ages.
     pub objective: Span,
-    /// Keeps its place even when late: it is neither shed nor displaced.
+    /// Whether the request keeps its place even when late: it is neither shed nor displaced.
     pub kept: bool,
 }
 
-/// The right to leave the queue early. Tickets of requests that have left are void for ever.
+/// Handle by which a waiting request can leave the queue early. It becomes void for ever once the request has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     slot: u32,
@@ -35,33 +57,33 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// A small integer that no other waiting request has: an index for the caller's own table. Once its
-    /// request has left, the next to come may have the same.
+    /// Returns a small integer that no other waiting request has, as an index into the caller's own table. It is reused
+    /// once the request has left.
     #[must_use]
     pub const fn slot(self) -> usize {
         self.slot as usize
     }
 }
 
-/// Bounds between the numbers of [`DeadlineQueue::by_slack`]: of requests whose latest start time is not past, the time until then.
+/// Bounds between the buckets of [`DeadlineQueue::by_slack`], as the time until a request's latest start time.
 pub const SLACK_BOUNDS: [Span; 3] = [
     Span::from_millis(100),
     Span::from_secs(1),
     Span::from_secs(10),
 ];
 
-/// The queue holds as many requests as it may.
+/// Error of a queue that is at its capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// A request that left the queue.
+/// Request that has left the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Left {
-    /// The ticket it had.
+pub struct Departure {
+    /// Ticket that the request had.
     pub ticket: Ticket,
-    /// The request.
+    /// Request as it was in the queue.
     pub waiting: Waiting,
-    /// Its key was past when it left.
+    /// Whether the request's key was past when it left.
     pub late: bool,
 }
 
@@ -71,7 +93,7 @@ struct Slot {
     waiting: Option<Waiting>,
 }
 
-/// See the [module](self).
+/// Bounded queue of waiting requests; see the [module](self).
 #[derive(Debug, Clone)]
 pub struct DeadlineQueue {
     capacity: usize,
@@ -79,15 +101,16 @@ pub struct DeadlineQueue {
     free: Vec<u32>,
     on_time: IndexedHeap<(Time, Time, RequestId)>,
     late_first: IndexedHeap<(Time, RequestId)>,
-    /// The late requests that may be displaced, latest arrival first.
+    /// Late requests that may be displaced, latest arrival first.
     late_last: IndexedHeap<Reverse<(Time, RequestId)>>,
-    /// The latest `now` seen: a clock that steps back makes nobody on time again.
+    /// Latest `now` passed in: a clock that is set back makes no late request timely again.
     clock: Time,
     scratch: Vec<u32>,
 }
 
 impl DeadlineQueue {
-    /// An empty queue for at most `capacity` waiting requests.
+    /// Creates an empty queue, to which [`push`](Self::push) adds up to `capacity` waiting requests;
+    /// [`push_again`](Self::push_again) may exceed it.
     #[must_use]
     pub const fn new(capacity: usize) -> Self {
         Self {
@@ -102,20 +125,20 @@ impl DeadlineQueue {
         }
     }
 
-    /// How many requests wait.
+    /// Returns the number of waiting requests.
     #[must_use]
     pub fn len(&self) -> usize {
         self.on_time.len() + self.late_first.len()
     }
 
-    /// Nobody waits.
+    /// Returns whether no request waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns how many requests wait, by the time from `now` to their latest start times: late ones, then those below each of
-    /// [`SLACK_BOUNDS`], then the others. O(n).
+    /// Returns the numbers of waiting requests by the time from `now` to their latest start times: late ones first,
+    /// then those below each of [`SLACK_BOUNDS`], then the rest. O(n).
     #[must_use]
     pub fn by_slack(&self, now: Time) -> [usize; SLACK_BOUNDS.len() + 2] {
         let mut counts = [0; SLACK_BOUNDS.len() + 2];
@@ -132,22 +155,22 @@ impl DeadlineQueue {
         counts
     }
 
-    /// How many requests may wait.
+    /// Returns the number of requests that may wait.
     #[must_use]
     pub const fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Whether a request with this key can no longer make it at `now`.
+    /// Returns whether a request with this key can no longer meet its objective at `now`.
     #[must_use]
     pub fn is_late(key: Time, now: Time) -> bool {
         key < now
     }
 
-    /// Lets a request wait.
+    /// Adds a waiting request.
     ///
     /// # Errors
-    /// [`Full`] when `capacity` requests wait already.
+    /// Returns [`Full`] if `capacity` requests already wait.
     pub fn push(&mut self, now: Time, waiting: Waiting) -> Result<Ticket, Full> {
         self.advance(now);
         if self.len() >= self.capacity {
@@ -173,7 +196,7 @@ impl DeadlineQueue {
         }
     }
 
-    /// Writes the most urgent requests that are not late into `tickets`, most urgent first: `n` of them, and eight at most.
+    /// Writes the `n` most urgent requests that are not late into `tickets`, most urgent first; at most eight.
     pub fn most_urgent(&mut self, now: Time, n: usize, tickets: &mut Vec<Ticket>) {
         self.advance(now);
         let mut slots = std::mem::take(&mut self.scratch);
@@ -186,25 +209,25 @@ impl DeadlineQueue {
         self.scratch = slots;
     }
 
-    /// Changes how many requests may wait. Those that do stay, however many they are.
+    /// Changes the number of requests that may wait. Requests that already wait stay, even if there are more.
     pub const fn set_capacity(&mut self, capacity: usize) {
         self.capacity = capacity;
     }
 
-    /// Lets a request wait that has had a place before, whatever the capacity.
+    /// Adds a waiting request that had a place before, regardless of the capacity.
     pub fn push_again(&mut self, now: Time, waiting: Waiting) -> Ticket {
         self.advance(now);
         self.put(waiting)
     }
 
-    /// Takes the late request that came first.
-    pub fn pop_first_late(&mut self, now: Time) -> Option<Left> {
+    /// Removes and returns the late request that arrived first.
+    pub fn pop_first_late(&mut self, now: Time) -> Option<Departure> {
         self.advance(now);
         self.pop_late()
     }
 
-    /// Takes the request whose turn it is.
-    pub fn pop(&mut self, now: Time) -> Option<Left> {
+    /// Removes and returns the next request in order.
+    pub fn pop(&mut self, now: Time) -> Option<Departure> {
         self.advance(now);
         if let Some((_, slot)) = self.on_time.peek() {
             return Some(self.take(slot, false));
@@ -212,13 +235,13 @@ impl DeadlineQueue {
         self.pop_late()
     }
 
-    fn pop_late(&mut self) -> Option<Left> {
+    fn pop_late(&mut self) -> Option<Departure> {
         let (_, slot) = self.late_first.peek()?;
         Some(self.take(slot, true))
     }
 
-    /// Takes the late request that came first of those that `fits`. O(n).
-    pub fn pop_late_if(&mut self, now: Time, fits: impl Fn(&Waiting) -> bool) -> Option<Left> {
+    /// Removes and returns the first-arrived late request for which `fits` returns true. O(n).
+    pub fn pop_late_if(&mut self, now: Time, fits: impl Fn(&Waiting) -> bool) -> Option<Departure> {
         self.advance(now);
         let slot = self
             .late_first
@@ -234,15 +257,16 @@ impl DeadlineQueue {
         Some(self.take(slot, true))
     }
 
-    /// Takes the late request that came last and is not kept: the one a newcomer may displace.
-    pub fn pop_displaceable(&mut self, now: Time) -> Option<Left> {
+    /// Removes and returns the late request that arrived last and is not kept, which is the one that a newcomer may
+    /// displace.
+    pub fn pop_displaceable(&mut self, now: Time) -> Option<Departure> {
         self.advance(now);
         let (_, slot) = self.late_last.peek()?;
         Some(self.take(slot, true))
     }
 
-    /// Takes a request out, wherever it stands. `None` if it has left already.
-    pub fn cancel(&mut self, ticket: Ticket) -> Option<Left> {
+    /// Removes and returns a request, wherever it is in the order, or returns `None` if it has already left.
+    pub fn cancel(&mut self, ticket: Ticket) -> Option<Departure> {
         let slot = self.slots.get(ticket.slot())?;
         if slot.generation != ticket.generation || slot.waiting.is_none() {
             return None;
@@ -251,7 +275,7 @@ impl DeadlineQueue {
         Some(self.take(ticket.slot, late))
     }
 
-    /// Makes a late request one that keeps its place.
+    /// Marks a waiting request as one that keeps its place.
     pub fn keep(&mut self, ticket: Ticket) {
         if let Some(slot) = self.slots.get_mut(ticket.slot())
             && slot.generation == ticket.generation
@@ -262,13 +286,14 @@ impl DeadlineQueue {
         }
     }
 
-    /// Gives every waiting request the key that `key_of` says, as when the model's residency or the
+    /// Gives every waiting request the key returned by `key_of`, for example after the residency of the model or the
     /// estimates have changed. O(n log n).
     pub fn rekey(&mut self, now: Time, mut key_of: impl FnMut(&Waiting) -> Time) {
         self.rekey_by_slot(now, |_, waiting| key_of(waiting));
     }
 
-    /// The same with [`Ticket::slot`], by which the caller knows more of the request.
+    /// Gives every waiting request the key that `key_of` returns for its [`Ticket::slot`] and the request, so that the
+    /// caller can look up more about it. O(n log n); see [`DeadlineQueue::rekey`].
     pub fn rekey_by_slot(&mut self, now: Time, mut key_of: impl FnMut(usize, &Waiting) -> Time) {
         self.clock = self.clock.max(now);
         self.on_time.clear();
@@ -278,24 +303,23 @@ impl DeadlineQueue {
             if let Some(mut waiting) = self.slots[slot as usize].waiting {
                 waiting.key = key_of(slot as usize, &waiting);
                 self.slots[slot as usize].waiting = Some(waiting);
-                // Whoever is late by its new key turns late at the next step, so that the caller hears
-                // of it as of any other.
+                // A request that is late by its new key turns late at the next step, so the caller is notified as
+                // usual.
                 self.on_time
                     .push(slot, (waiting.key, waiting.arrival, waiting.id));
             }
         }
     }
 
-    /// When the next waiting request becomes late, unless it leaves before: the first point after its
-    /// key. `None` if none ever does.
+    /// Returns when the next waiting request becomes late unless it leaves before, which is the first point after its
+    /// key, or `None` if no request ever does.
     #[must_use]
     pub fn next_late_at(&self) -> Option<Time> {
         let ((key, ..), _) = self.on_time.peek()?;
         (key != Time::NEVER).then(|| key.after(Span(1)))
     }
 
-    /// Moves those that have become late since the last call, earliest key first, and tells each to
-    /// `on_late`.
+    /// Marks the requests that have become late since the last call, earliest key first, and calls `on_late` for each.
     pub fn advance_with(&mut self, now: Time, mut on_late: impl FnMut(Ticket, &Waiting)) {
         self.clock = self.clock.max(now);
         while let Some(((key, ..), slot)) = self.on_time.peek() {
@@ -333,7 +357,7 @@ impl DeadlineQueue {
         }
     }
 
-    fn take(&mut self, slot: u32, late: bool) -> Left {
+    fn take(&mut self, slot: u32, late: bool) -> Departure {
         self.on_time.remove(slot);
         self.late_first.remove(slot);
         self.late_last.remove(slot);
@@ -345,7 +369,7 @@ impl DeadlineQueue {
         let waiting = entry.waiting.take().expect("only filed slots are taken");
         entry.generation = entry.generation.wrapping_add(1);
         self.free.push(slot);
-        Left {
+        Departure {
             ticket,
             waiting,
             late,

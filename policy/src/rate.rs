@@ -1,20 +1,33 @@
-//! How much of what costs something and asks for nothing a peer may send in a second.
+//! Limits how much a peer may send per second of what is costly to handle but requests nothing.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::rate::Allowance;
+//! use policy::{Span, Time};
+//!
+//! let mut allowance = Allowance::new(3);
+//! assert!(allowance.spend(3, Time(0)));
+//! assert!(!allowance.spend(1, Time(1)));
+//! // The next second has an allowance of its own.
+//! assert!(allowance.spend(1, Time::ZERO.after(Span::from_secs(1))));
+//! ```
 
 use crate::{Span, Time};
 
 const SECOND: Span = Span::from_secs(1);
 
-/// So much a second, and more for a peer that has earned it.
+/// Allowance per second, which a peer can stretch by earning some of it back.
 #[derive(Debug, Clone)]
 pub struct Allowance {
     per_second: u32,
     spent: u32,
-    /// The beginning of the second that runs.
+    /// Start of the current second.
     begin: Time,
 }
 
 impl Allowance {
-    /// Returns an allowance of `per_second`, of which nothing is spent.
+    /// Returns an allowance of `per_second`, none of which is spent.
     #[must_use]
     pub const fn new(per_second: u32) -> Self {
         Self {
@@ -24,7 +37,7 @@ impl Allowance {
         }
     }
 
-    /// Spends `count` and returns whether that was still allowed.
+    /// Spends `count` and returns whether the allowance of the current second still covers it.
     pub fn spend(&mut self, count: u32, now: Time) -> bool {
         if now.since(self.begin) >= SECOND {
             self.begin = now;
@@ -34,7 +47,7 @@ impl Allowance {
         self.spent <= self.per_second
     }
 
-    /// Takes back `count` of what was spent in the second that runs. What exceeds it is not kept.
+    /// Takes back `count` of what was spent in the current second. Anything beyond that is not saved up.
     pub const fn earn(&mut self, count: u32) {
         self.spent = self.spent.saturating_sub(count);
     }
@@ -45,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_has_its_allowance_and_no_more() {
+    fn each_second_has_its_own_allowance_and_no_more() {
         let mut allowance = Allowance::new(3);
         assert!(allowance.spend(2, Time(0)));
         assert!(allowance.spend(1, Time(SECOND.0 - 1)));
@@ -56,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_earned_is_not_kept() {
+    fn earned_allowance_is_not_saved_up() {
         let mut allowance = Allowance::new(3);
         allowance.earn(100);
         assert!(!allowance.spend(4, Time(0)));

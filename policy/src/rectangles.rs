@@ -1,22 +1,43 @@
-//! Packs pods of GPUs that are shared in space and time: which pod goes to which slot (M4.11–M4.13, M4.17,
-//! papers 4.4).
+//! Packs pods onto GPUs that are shared in space and time, by deciding which pod goes to which slot (M4.11–M4.13,
+//! M4.17, mechanisms §4.4).
 //!
-//! A slot is a plane, its window × its SMs, and a pod a rectangle of it, quota × SMs. Each slot knows the
-//! maximal rectangles that are free. A pod goes to the one that leaves the least area, on a slot that has
-//! the memory ([`crate::footprint`]); ties: the fuller slot, the lowest, the leftmost, the first. It takes
-//! the lower left part. Where in the plane a pod lies is bookkeeping: what counts is that rectangles that do
-//! not overlap promise no more time and SMs than there are, and the token scheduler
-//! ([`crate::tokens`]) gives them out as it can.
+//! A slot is a plane, its window × its SMs, and a pod is a rectangle in it, quota × SMs. Each slot knows its maximal
+//! free rectangles. A pod is placed in the one that leaves the least area, on a slot that has the memory
+//! ([`crate::footprint`]); ties are broken by the fuller slot, the lowest, the leftmost, and the first. The pod takes
+//! the lower left part. Its position in the plane is bookkeeping only: what matters is that rectangles which do not
+//! overlap promise no more time and SMs than there are, and the token scheduler ([`crate::tokens`]) gives these out as
+//! it can.
 //!
-//! Slots of one instance of this type have the same GPU model, as a share of SMs means something else on
-//! another; they may differ in memory. An empty slot has the largest free rectangle there is, so it is
-//! opened only when no other has room.
+//! All slots of one instance of this type have the same GPU model, since a share of SMs means something else on another
+//! model; they may differ in memory. An empty slot has the largest free rectangle there is, so it is opened only if no
+//! other slot has room.
 //!
-//! **Cost.** For n free rectangles of d different shapes on all slots, f of them on the slot that is taken:
-//! O(d log n) to find, mostly O(log n), as shapes that are too small are passed over together; O(f log n) to
-//! take. f depends on the pods of one slot, at most [`Settings::pods_max`], and not on the number of slots.
-//! Slots that hold the function's weights, and have memory for a pod but not for the weights again, are
-//! looked at one by one. Restructuring is O(pods × f) of one slot. Nothing is allocated once warm.
+//! **Cost.** Let there be n free rectangles of d different shapes on all slots, f of them on the chosen slot. Finding a
+//! place is O(d log n), mostly O(log n), as shapes that are too small are skipped together; taking it is O(f log n). f
+//! depends on the pods of one slot, of which there are at most [`Settings::pods_max`], and not on the number of slots.
+//! Slots that hold the function's weights, and have memory for a pod but not for the weights again, are examined one by
+//! one. Restructuring is O(pods × f) of one slot. Nothing is allocated once warm.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::footprint::Footprint;
+//! use policy::rectangles::{FunctionId, InstanceId, Pod, Rectangles, Settings, SlotId};
+//! use policy::tokens::Share;
+//!
+//! let mut packer = Rectangles::new(Settings::default()).unwrap();
+//! packer.add_slot(SlotId(0), 16 << 30).unwrap();
+//! let pod = Pod {
+//!     function: FunctionId(0),
+//!     quota: Share::from_percent(40),
+//!     sm: 5_000,
+//!     footprint: Footprint::unshared(2 << 30),
+//! };
+//! let placement = packer.place(InstanceId(0), &pod).unwrap();
+//! assert_eq!(placement.slot, SlotId(0));
+//! assert_eq!(placement.rectangle.area(), 400_000 * 5_000);
+//! assert!(packer.remove(InstanceId(0)).is_some());
+//! ```
 
 mod action;
 mod free;
@@ -26,38 +47,40 @@ mod settings;
 mod shape;
 mod slot;
 
-pub use action::{Action, PlaceReason, Placement, Refusal, Removed};
-pub use settings::{Freed, Order, Restructuring, SM_LIMIT_MAX, Settings, SettingsError, Sharing};
+pub use action::{Action, PlaceReason, Placement, Refusal, Removal};
+pub use settings::{
+    FreedRule, Order, Restructuring, SM_LIMIT_MAX, Settings, SettingsError, Sharing,
+};
 pub use shape::{FunctionId, InstanceId, Pod, Rectangle, SlotId};
 
 use crate::footprint::Memory;
 use search::Index;
 use slot::{Scratch, Slot};
 
-/// Slot ids have to be below this.
+/// Exclusive upper bound of slot ids.
 pub const SLOTS_MAX: u32 = 1 << 16;
-/// Instance ids have to be below this.
+/// Exclusive upper bound of instance ids.
 pub const INSTANCES_MAX: u32 = 1 << 22;
 
-/// See the [module](self).
+/// Packer of pods; see the [module](self).
 #[derive(Clone, Debug)]
 pub struct Rectangles {
     settings: Settings,
     slots: Vec<Option<Slot>>,
-    /// By instance: where it is.
+    /// Slot of each instance, by instance id.
     places: Vec<Option<SlotId>>,
     index: Index,
     removals: u64,
     scratch: Scratch,
-    /// Indices of a batch, kept between calls.
+    /// Indices of a batch, kept between calls to avoid allocation.
     batch: Vec<u32>,
 }
 
 impl Rectangles {
-    /// A packer without slots.
+    /// Creates a packer without slots.
     ///
     /// # Errors
-    /// What [`Settings::validate`] finds.
+    /// Returns the error of [`Settings::validate`].
     pub fn new(settings: Settings) -> Result<Self, SettingsError> {
         settings.validate()?;
         Ok(Self {
@@ -71,16 +94,16 @@ impl Rectangles {
         })
     }
 
-    /// Its settings.
+    /// Returns the settings of this packer.
     #[must_use]
     pub const fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// A slot with `memory` bytes has come.
+    /// Adds a slot with `memory` bytes of memory.
     ///
     /// # Errors
-    /// [`Refusal::IdTooLarge`], [`Refusal::SlotTaken`].
+    /// Returns [`Refusal::IdTooLarge`] or [`Refusal::SlotTaken`].
     pub fn add_slot(&mut self, id: SlotId, memory: u64) -> Result<(), Refusal> {
         if id.0 >= SLOTS_MAX {
             return Err(Refusal::IdTooLarge { bound: SLOTS_MAX });
@@ -98,10 +121,10 @@ impl Rectangles {
         Ok(())
     }
 
-    /// A slot has gone, and its pods with it: one [`Action::Lost`] each, in the order they came.
+    /// Removes a slot with its pods. One [`Action::Lost`] is appended for each pod, in order of placement.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchSlot`].
+    /// Returns [`Refusal::NoSuchSlot`].
     pub fn remove_slot(&mut self, id: SlotId, actions: &mut Vec<Action>) -> Result<(), Refusal> {
         let slot = (self.slots.get_mut(id.0 as usize))
             .and_then(Option::take)
@@ -116,11 +139,11 @@ impl Rectangles {
         Ok(())
     }
 
-    /// Finds a pod its place and takes it.
+    /// Finds a place for a pod and takes it.
     ///
     /// # Errors
-    /// [`Refusal::NoArea`], [`Refusal::NoMemory`] if there is none; [`Refusal::IdTooLarge`],
-    /// [`Refusal::InstanceTaken`], [`Refusal::NoQuota`], [`Refusal::SmOutOfRange`].
+    /// Returns [`Refusal::NoArea`] or [`Refusal::NoMemory`] if there is no place; [`Refusal::IdTooLarge`],
+    /// [`Refusal::InstanceTaken`], [`Refusal::NoQuota`], or [`Refusal::SmOutOfRange`].
     pub fn place(&mut self, instance: InstanceId, pod: &Pod) -> Result<Placement, Refusal> {
         self.check_new(instance)?;
         let placement = self.find(pod)?;
@@ -128,10 +151,10 @@ impl Rectangles {
         Ok(placement)
     }
 
-    /// Where [`Rectangles::place`] would put the pod now.
+    /// Returns where [`Rectangles::place`] would place the pod now.
     ///
     /// # Errors
-    /// [`Refusal::NoArea`], [`Refusal::NoMemory`], [`Refusal::NoQuota`], [`Refusal::SmOutOfRange`].
+    /// Returns [`Refusal::NoArea`], [`Refusal::NoMemory`], [`Refusal::NoQuota`], or [`Refusal::SmOutOfRange`].
     pub fn find(&self, pod: &Pod) -> Result<Placement, Refusal> {
         let shape = self.shape(pod)?;
         let (slots, settings) = (self.slots.as_slice(), &self.settings);
@@ -151,8 +174,8 @@ impl Rectangles {
         }
     }
 
-    /// Places a batch of pods in the order of [`Settings::order`]: one [`Action::Place`] or
-    /// [`Action::Refuse`] each.
+    /// Places a batch of pods in the order of [`Settings::order`], and appends one [`Action::Place`] or
+    /// [`Action::Refuse`] for each.
     pub fn place_all(&mut self, pods: &[(InstanceId, Pod)], actions: &mut Vec<Action>) {
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
@@ -178,12 +201,12 @@ impl Rectangles {
         self.batch = batch;
     }
 
-    /// A pod is on this slot, as the caller knows after a restart. If the rectangles of those that were told
+    /// Records that a pod is on this slot, as the caller knows after a restart. If the rectangles of the pods recorded
     /// before leave no room, all of them are placed anew together with it.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchSlot`], [`Refusal::NoArea`], [`Refusal::NoMemory`], [`Refusal::IdTooLarge`],
-    /// [`Refusal::InstanceTaken`], [`Refusal::NoQuota`], [`Refusal::SmOutOfRange`].
+    /// Returns [`Refusal::NoSuchSlot`], [`Refusal::NoArea`], [`Refusal::NoMemory`], [`Refusal::IdTooLarge`],
+    /// [`Refusal::InstanceTaken`], [`Refusal::NoQuota`], or [`Refusal::SmOutOfRange`].
     pub fn place_on(
         &mut self,
         id: SlotId,
@@ -218,13 +241,13 @@ impl Rectangles {
         Ok(Placement {
             slot: id,
             rectangle,
-            reason: PlaceReason::Told,
+            reason: PlaceReason::Reported,
         })
     }
 
-    /// A pod has gone; `None` if it was not placed. What it leaves is as [`Settings::freed`] says, and the slot
-    /// may be restructured.
-    pub fn remove(&mut self, instance: InstanceId) -> Option<Removed> {
+    /// Removes a pod, or returns `None` if it was not placed. [`Settings::freed`] determines what becomes of its
+    /// rectangle, and the slot may be restructured.
+    pub fn remove(&mut self, instance: InstanceId) -> Option<Removal> {
         let id = (self.places.get_mut(instance.0 as usize)).and_then(Option::take)?;
         let slot = self.slots.get_mut(id.0 as usize)?.as_mut()?;
         self.removals += 1;
@@ -232,13 +255,13 @@ impl Rectangles {
         let restructured =
             slot.take_out(instance, &self.settings, self.removals, &mut self.scratch);
         self.index.list(id, slot, &self.settings);
-        Some(Removed {
+        Some(Removal {
             slot: id,
             restructured,
         })
     }
 
-    /// Where a pod is; `None` if it is not placed. O(pods of the slot).
+    /// Returns where a pod is, or `None` if it is not placed. O(pods of the slot).
     #[must_use]
     pub fn place_of(&self, instance: InstanceId) -> Option<(SlotId, Rectangle)> {
         let id = (*self.places.get(instance.0 as usize)?)?;
@@ -247,7 +270,7 @@ impl Rectangles {
         Some((id, placed.rectangle))
     }
 
-    /// The pods of a slot, in the order they came.
+    /// Iterates over the pods of a slot, in order of placement.
     pub fn pods(&self, id: SlotId) -> impl Iterator<Item = (InstanceId, Rectangle)> {
         self.slot(id)
             .map_or(&[][..], |slot| &slot.pods)
@@ -255,19 +278,19 @@ impl Rectangles {
             .map(|placed| (placed.instance, placed.rectangle))
     }
 
-    /// The free rectangles of a slot, in no order; empty if there is no such slot.
+    /// Returns the free rectangles of a slot, in no order; empty if there is no such slot.
     #[must_use]
     pub fn free(&self, id: SlotId) -> &[Rectangle] {
         self.slot(id).map_or(&[], |slot| slot.free.all())
     }
 
-    /// The memory of a slot.
+    /// Returns the memory of a slot, or `None` if there is no such slot.
     #[must_use]
     pub fn memory(&self, id: SlotId) -> Option<&Memory> {
         self.slot(id).map(|slot| &slot.memory)
     }
 
-    /// The width and height that a pod takes.
+    /// Returns the width and height of the rectangle that a pod needs.
     fn shape(&self, pod: &Pod) -> Result<(u32, u32), Refusal> {
         let (width, limit) = (self.settings.width, self.settings.sm_limit);
         if pod.quota.is_none() {

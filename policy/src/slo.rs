@@ -1,4 +1,26 @@
-//! Until when a request must be answered: objectives, limits, deadlines and budgets (design 4.2).
+//! Deadlines of requests: objectives, limits, deadlines, and budgets (contracts §2).
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::slo::{Ending, Parts, Signals, Verdict, judge};
+//! use policy::{Span, Time};
+//!
+//! let objective = Span::from_millis(50);
+//! let signals = Signals {
+//!     slo: Some(Span::from_millis(200)),
+//!     grpc_timeout: Some(objective),
+//!     revision_timeout: Span::from_secs(300),
+//!     ..Signals::default()
+//! };
+//! let deadline = signals.deadline(Time::ZERO);
+//! assert_eq!(deadline.objective, Some(objective));
+//! let latest_start = deadline.latest_start(Span::from_millis(30), Span::ZERO);
+//! assert_eq!(latest_start, Time::ZERO.after(Span::from_millis(20)));
+//!
+//! let (took, ending) = (Span::from_millis(40), Ending::Answered { status: 200 });
+//! assert_eq!(judge(objective, took, ending, &Parts::default()), Verdict::InTime);
+//! ```
 
 use crate::{Span, Time};
 
@@ -6,58 +28,59 @@ pub use verdict::{Ending, MissReason, Parts, Verdict, judge};
 
 mod verdict;
 
-/// The smallest budget that is handed on: a hop that has used up the budget still says "at once".
+/// Smallest budget that is forwarded: a hop that has used up the budget still forwards "at once".
 pub const BUDGET_MIN: Span = Span::from_millis(1);
 
-/// Whose word on the time that a request has left counts (design 4.1, `trust-budget`).
+/// Whose statements about a request's remaining time are trusted (contracts §1, `trust-budget`).
 ///
 /// A request that states less time than it has starts before others of its function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Trust {
-    /// Any client's.
+    /// Every client is trusted.
     #[default]
     All,
-    /// Any client's, but what it states counts as at least half of the revision's `slo`.
+    /// Every client is trusted, but a stated time counts as at least half of the revision's `slo`.
     Floor,
-    /// No client's, only hops' of Weir. Nothing proves yet that a request comes from one, so none is believed.
+    /// Only hops of Weir are trusted. Nothing proves yet that a request comes from such a hop, so no request is
+    /// trusted.
     None,
 }
 
-/// What is known of a request's objective when it arrives. All spans count from the arrival.
+/// Information about a request's objective on arrival. All spans count from the arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Signals {
-    /// `Weir-Budget-Ms`: what an earlier hop left of the objective.
+    /// Remainder of the objective that an earlier hop has left, from the header `Weir-Budget-Ms`.
     pub budget: Option<Span>,
-    /// `grpc-timeout`.
+    /// Timeout that the client states in the header `grpc-timeout`.
     pub grpc_timeout: Option<Span>,
-    /// `X-Envoy-Expected-Rq-Timeout-Ms`: when the gateway gives up. A limit, never an objective.
+    /// Time at which the gateway gives up, from `X-Envoy-Expected-Rq-Timeout-Ms`: a limit, never an objective.
     pub gateway_limit: Option<Span>,
-    /// The revision's `slo`.
+    /// Objective of the revision, from its `slo` annotation.
     pub slo: Option<Span>,
-    /// The revision's request timeout.
+    /// Request timeout of the revision.
     pub revision_timeout: Span,
-    /// Whether the first three, which the request itself states, count.
+    /// Extent to which `budget`, `grpc_timeout` and `gateway_limit`, which the request itself states, are trusted.
     pub trust: Trust,
 }
 
-/// When a request must be answered.
+/// Time by which a request must be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
-    /// The point itself.
+    /// Point in time of the deadline.
     pub at: Time,
-    /// From arrival to `at`, if somebody asked for it; `None` for a best-effort request.
+    /// Time from arrival to `at` if an objective was stated; `None` for a best-effort request.
     pub objective: Option<Span>,
 }
 
 impl Signals {
-    /// The deadline of a request that came at `arrival`.
+    /// Returns the deadline of a request that arrived at `arrival`.
     ///
-    /// Objective = budget, else the smaller of `grpc-timeout` and `slo`. Limit = the smaller of the
-    /// gateway's and the revision's timeout; it cuts an objective and never makes one. Without an
-    /// objective the deadline is arrival + revision timeout.
+    /// The objective is the budget, or otherwise the smaller of `grpc-timeout` and `slo`. The limit is the smaller of
+    /// the gateway's and the revision's timeout; it cuts an objective and never creates one. Without an objective the
+    /// deadline is arrival + revision timeout.
     ///
-    /// What the request itself states of the three counts as [`Trust`] says, the gateway's limit included: a
-    /// client can send that header as well.
+    /// The values that the request itself states count as [`Trust`] specifies. That includes the gateway's limit,
+    /// because a client can send that header as well.
     #[must_use]
     pub fn deadline(&self, arrival: Time) -> Deadline {
         let believed = |stated: Option<Span>| match self.trust {
@@ -83,15 +106,15 @@ impl Signals {
         }
     }
 
-    /// The least that counts under [`Trust::Floor`].
+    /// Returns the smallest stated time that counts under [`Trust::Floor`].
     fn floor(&self) -> Span {
         Span(self.slo.unwrap_or_default().0 / 2)
     }
 }
 
 impl Deadline {
-    /// Latest start time (M1.10): deadline − estimated execution − estimated load. A best-effort
-    /// request keeps its deadline as key, so that such requests stay in the order they came.
+    /// Returns the latest start time (M1.10): deadline − estimated execution − estimated load. A best-effort request
+    /// keeps its deadline as key, so such requests stay in order of arrival.
     #[must_use]
     pub const fn latest_start(&self, execution: Span, load: Span) -> Time {
         match self.objective {
@@ -101,18 +124,18 @@ impl Deadline {
     }
 }
 
-/// What is left of `budget` after it was held from `arrival` to `now`; at least [`BUDGET_MIN`].
+/// Returns what is left of `budget` for a request that was held from `arrival` to `now`; at least [`BUDGET_MIN`].
 #[must_use]
 pub fn budget_left(budget: Span, arrival: Time, now: Time) -> Span {
     budget.less(now.since(arrival)).max(BUDGET_MIN)
 }
 
-/// The time between a dispatch and the request's latest start time; neither is negative.
+/// Time between a dispatch and the request's latest start time, which is never negative in either direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartMargin {
-    /// The request starts so long before its latest start time, or at it.
+    /// The request starts this long before its latest start time, or exactly at it.
     Slack(Span),
-    /// It starts so long after it.
+    /// The request starts this long after its latest start time.
     Lateness(Span),
 }
 
@@ -151,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slo_is_the_objective_when_nothing_else_is_said() {
+    fn the_slo_is_the_objective_when_nothing_else_is_stated() {
         assert_eq!(
             objective(Signals {
                 slo: Some(Span::from_millis(200)),
@@ -287,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn best_effort_requests_keep_the_order_in_which_they_came() {
+    fn best_effort_requests_keep_their_order_of_arrival() {
         let early = BASE
             .deadline(Time(1))
             .latest_start(Span::from_secs(1), Span::ZERO);
@@ -298,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_deadline_less_execution_less_load() {
+    fn the_key_is_deadline_minus_execution_minus_load() {
         let deadline = Signals {
             slo: Some(Span::from_millis(100)),
             ..BASE
@@ -313,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_is_handed_on_less_the_time_held_and_never_as_nothing() {
+    fn a_forwarded_budget_is_reduced_by_the_time_held_but_never_to_zero() {
         let left = |held_ms| {
             budget_left(
                 Span::from_millis(100),
@@ -324,7 +347,7 @@ mod tests {
         assert_eq!(left(30), Span::from_millis(70));
         assert_eq!(left(100), BUDGET_MIN);
         assert_eq!(left(5_000), BUDGET_MIN);
-        // A clock that stepped back has held nothing.
+        // A clock that was set back counts as no time held.
         assert_eq!(
             budget_left(Span::from_millis(100), ARRIVAL, Time::ZERO),
             Span::from_millis(100)
@@ -332,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_margin_is_never_negative_and_a_start_in_time_has_slack() {
+    fn a_margin_is_never_negative_and_a_timely_start_has_slack() {
         let (early, late) = (Time(1_000), Time(5_000));
         assert_eq!(
             StartMargin::new(late, early),

@@ -1,26 +1,45 @@
-//! The token scheduler of one mps slot: which processes may launch kernels on a GPU whose SMs are shared
-//! (M4.5, M4.7–M4.9, M4.17).
+//! The token scheduler of one MPS slot: which processes may launch kernels on a GPU with shared SMs (M4.5, M4.7–M4.9,
+//! M4.17).
 //!
-//! A *token* is the right of one process to launch until an [`Action::Close`] is carried out. From the
-//! grant until [`Tokens::closed`], [`Tokens::remove_process`] or an [`Action::Revoke`] the process occupies its
-//! SMs, however late that is: the SMs of processes with a token or with unfinished work never exceed the limit (invariant 2).
-//! It counts per process, so a pod with two processes counts twice. Rules that do not count SMs are named in
-//! [`Rule`].
+//! A *token* is the right of one process to launch until an [`Action::Close`] is carried out. From the grant until
+//! [`Tokens::closed`], [`Tokens::remove_process`], or an [`Action::Revoke`], however late that is, the process occupies
+//! its SMs: the SMs of processes with a token or with unfinished work never exceed the limit (invariant 2). SMs are
+//! counted per process, so a pod with two processes counts twice. [`Rule`] names the rules that do not count SMs.
 //!
-//! Quotas are wall time in which at least one kernel of the *pod* runs, as its processes report it
-//! ([`Tokens::used`]); SM-seconds are reported, never charged. Deadlines do not enter (C6).
+//! Quotas are wall time in which at least one kernel of the *pod* runs, as its processes report it ([`Tokens::used`]).
+//! SM-seconds are reported and never charged. Deadlines are not considered (C6).
 //!
-//! A close takes effect late: what is in flight runs to its end. So usage is estimated while it is not
-//! known (a holder is taken to run without a break), and settled when it is reported. A pod is charged for what
-//! ran, and for tokens that it held without using them while others waited (`held.rs`).
+//! A close takes effect late, because work in flight runs to its end. So usage is estimated while it is unknown (a
+//! holder is assumed to run without a break), and settled when it is reported. A pod is charged for what ran, and for
+//! tokens that it held without using them while other processes waited (`held.rs`).
 //!
-//! Order of calls: usage, then [`Tokens::active`], [`Tokens::idle`] and [`Tokens::busy`], before [`Tokens::wake`] and
-//! [`Tokens::closed`]. Messages about pods and processes
-//! that are not there (any more) are ignored, since they may be late. A clock that steps back stands still.
+//! Order of calls: usage, then [`Tokens::active`], [`Tokens::idle`], and [`Tokens::busy`], all before [`Tokens::wake`]
+//! and [`Tokens::closed`]. Messages about pods and processes that do not exist (any more) are ignored, since they may
+//! be late. A clock that is set back counts as one that stands still.
 //!
-//! Not supported: leases for gangs of processes that wait for each other inside a kernel (collectives). Half
-//! a gang with a token would burn its quota waiting for the other half; the caller refuses processes with
-//! a communicator of several ranks on mps slots.
+//! Not supported: leases for gangs of processes that wait for each other inside a kernel (collectives). Half a gang
+//! with a token would burn its quota waiting for the other half; the caller refuses processes with a communicator of
+//! several ranks on MPS slots.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::Time;
+//! use policy::tokens::{Action, PodId, ProcessId, Quota, SM_WHOLE, Settings, Share, Tokens};
+//!
+//! let (pod, process) = (PodId(0), ProcessId(0));
+//! let quota = Quota::new(Share::from_percent(50), Share::WHOLE).unwrap();
+//! let mut tokens = Tokens::new(Settings::default()).unwrap();
+//! let mut actions = Vec::new();
+//! tokens.add_pod(Time(0), pod, quota).unwrap();
+//! tokens.add_process(Time(0), process, pod, SM_WHOLE, false, &mut actions).unwrap();
+//!
+//! tokens.ask(Time(0), process, &mut actions);
+//! assert!(matches!(actions[..], [Action::Grant { process: ProcessId(0), .. }]));
+//! assert!(tokens.occupies(process));
+//! tokens.closed(Time(1_000), process, &mut actions);
+//! assert!(!tokens.occupies(process));
+//! ```
 
 mod account;
 mod action;
@@ -43,32 +62,32 @@ pub use settings::{HORIZON_MAX, Rule, SM_WHOLE, Settings, SettingsError};
 use crate::{Span, Time};
 use table::{Phase, Pod, Process, Table};
 
-/// Ids are indices into tables and have to stay below this.
+/// Exclusive upper bound of ids, which are indices into tables.
 pub const IDS_MAX: u32 = 1 << 16;
 
-/// [`Rule::Weir`] asks for no wake earlier than this after now, so that rounding cannot make the caller spin.
+/// Shortest delay to the next wake-up that [`Rule::Weir`] requests, so that rounding cannot make the caller spin.
 const WAKE_STEP: Span = Span(20_000);
 
-/// A pod of the slot: a small integer, free again when the pod and all its processes are gone.
+/// Id of a pod of the slot: a small integer, reused once the pod and all its processes are gone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct PodId(pub u32);
 
-/// A process of the slot: a small integer, free again when the process is gone.
+/// Id of a process of the slot: a small integer, reused once the process is gone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ProcessId(pub u32);
 
-/// See the [module](self).
+/// Token scheduler; see the [module](self).
 #[derive(Debug, Clone)]
 pub struct Tokens {
     settings: Settings,
-    /// The latest `now` seen.
+    /// Latest `now` passed in.
     now: Time,
     table: Table,
     pods_added: u64,
     next_wake: Time,
-    /// Until when processes count as competing.
+    /// Time until which processes count as competing.
     contended_until: Time,
-    /// The caller reports what holders have in flight, so that tokens can be taken back.
+    /// Whether the caller reports what holders have in flight, so that tokens can be revoked.
     reports_use: bool,
     weir: weir::State,
     window: window::State,
@@ -76,10 +95,10 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// A slot without pods.
+    /// Creates the scheduler of a slot without pods.
     ///
     /// # Errors
-    /// What [`Settings::validate`] finds.
+    /// Returns the error of [`Settings::validate`].
     pub fn new(settings: Settings) -> Result<Self, SettingsError> {
         settings.validate()?;
         Ok(Self {
@@ -96,16 +115,16 @@ impl Tokens {
         })
     }
 
-    /// Its settings.
+    /// Returns the settings of this scheduler.
     #[must_use]
     pub const fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// A pod has come to the slot.
+    /// Adds a pod to the slot.
     ///
     /// # Errors
-    /// [`Refusal::IdTooLarge`], [`Refusal::PodTaken`].
+    /// Returns [`Refusal::IdTooLarge`] or [`Refusal::PodTaken`].
     pub fn add_pod(&mut self, now: Time, id: PodId, quota: Quota) -> Result<(), Refusal> {
         self.advance(now);
         if id.0 >= IDS_MAX {
@@ -116,17 +135,17 @@ impl Tokens {
         }
         let mut pod = Pod::new(self.now, quota, self.pods_added, &self.settings);
         self.pods_added += 1;
-        // Time before a pod came is nothing it is owed.
-        self.weir.go_on(self.now, &self.settings);
-        self.weir.pod_comes(&mut pod);
+        // A pod is owed nothing for the time before it was added.
+        self.weir.advance(self.now, &self.settings);
+        self.weir.add_pod(&mut pod);
         self.table.insert_pod(id, pod);
         Ok(())
     }
 
-    /// Another quota from now on. What the pod owes or is owed stays the same in time of the GPU.
+    /// Changes the quota of a pod. What the pod owes or is owed stays the same in GPU time.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchPod`].
+    /// Returns [`Refusal::NoSuchPod`].
     pub fn set_quota(
         &mut self,
         now: Time,
@@ -139,7 +158,7 @@ impl Tokens {
         let Some(pod) = self.table.pod_mut(id).filter(|pod| !pod.leaving) else {
             return Err(Refusal::NoSuchPod { pod: id });
         };
-        self.weir.quota_changes(pod, quota);
+        self.weir.change_quota(pod, quota);
         pod.limit.set_share(now, quota.limit(), &self.settings);
         pod.quota = quota;
         pod.settle_resume(now);
@@ -147,8 +166,8 @@ impl Tokens {
         Ok(())
     }
 
-    /// A pod leaves. Processes of it that wait are forgotten; those that hold are closed, and occupy their
-    /// SMs until they are or are removed.
+    /// Removes a pod. Its waiting processes are forgotten. Its holders are closed, and occupy their SMs until they are
+    /// closed or removed.
     pub fn remove_pod(&mut self, now: Time, id: PodId, actions: &mut Vec<Action>) {
         self.advance(now);
         let Some(pod) = self.table.pod_mut(id) else {
@@ -162,7 +181,7 @@ impl Tokens {
                 self.table.enter(self.now, process, Phase::Idle);
             }
         }
-        // What neither waits nor holds has no further message to send.
+        // A process that neither waits nor holds has no further message to send.
         let idle = |table: &Table| {
             table
                 .processes_of(id)
@@ -176,12 +195,12 @@ impl Tokens {
         self.decide(actions);
     }
 
-    /// A process of a pod has come, which may run on `sm` hundredths of a percent of the SMs, counted after
-    /// the driver's rounding. `open`: its gate is open already, as when this scheduler was restarted; it
-    /// counts as holder, and is closed when others have the SMs.
+    /// Adds a process of a pod, which may run on `sm` hundredths of a percent of the SMs, after the driver's rounding.
+    /// `open` means that its gate is already open, as after a restart of this scheduler: the process counts as a
+    /// holder, and is closed if other processes have the SMs.
     ///
     /// # Errors
-    /// [`Refusal::IdTooLarge`], [`Refusal::NoSuchPod`], [`Refusal::ProcessTaken`],
+    /// Returns [`Refusal::IdTooLarge`], [`Refusal::NoSuchPod`], [`Refusal::ProcessTaken`], or
     /// [`Refusal::SmOutOfRange`].
     pub fn add_process(
         &mut self,
@@ -218,7 +237,7 @@ impl Tokens {
                 active: false,
                 contended: false,
                 unfinished: None,
-                held: held::Use::default(),
+                held: held::TokenUse::default(),
                 presence: held::Presence::default(),
                 overtaken_since: None,
                 pass: 0,
@@ -231,8 +250,8 @@ impl Tokens {
         Ok(())
     }
 
-    /// A process is parked at its gate and wants a token. From a holder it means [`Tokens::active`]; from
-    /// one that was told to close, that it waits as soon as it has.
+    /// Requests a token for a process that is parked at its gate. From a holder it means [`Tokens::active`]; from a
+    /// process that is being closed, that it waits again once it is closed.
     pub fn ask(&mut self, now: Time, id: ProcessId, actions: &mut Vec<Action>) {
         self.advance(now);
         let Some(process) = self.table.process_mut(id) else {
@@ -252,8 +271,8 @@ impl Tokens {
         }
     }
 
-    /// `delta` more of wall time is known in which at least one kernel of the pod ran.
-    /// All before what [`Tokens::unfinished`] was last told is settled with it, so that is told first.
+    /// Records `delta` more of wall time in which at least one kernel of the pod ran. Everything before the last report
+    /// by [`Tokens::unfinished`] is settled with it, so that report must come first.
     pub fn used(&mut self, now: Time, id: PodId, delta: Span) {
         self.advance(now);
         let now = self.now;
@@ -273,7 +292,7 @@ impl Tokens {
             }
         }
         let sm_limit = u64::from(self.settings.sm_limit);
-        self.weir.go_on(now, &self.settings);
+        self.weir.advance(now, &self.settings);
         let Some(pod) = self.table.pod_mut(id) else {
             return;
         };
@@ -282,7 +301,7 @@ impl Tokens {
         account.used = sum(account.used, delta);
         let sm_time = u128::from(delta.0) * u128::from(sms.min(sm_limit)) / u128::from(SM_WHOLE);
         account.sm_time = sum(account.sm_time, Span(quota::narrow(sm_time)));
-        let delta = pod.habit.unpaid(now, delta);
+        let delta = pod.history.unpaid(now, delta);
         pod.limit.charge(now, delta);
         match self.settings.rule {
             Rule::Weir => self.weir.charge(pod, delta),
@@ -295,8 +314,8 @@ impl Tokens {
         }
     }
 
-    /// A kernel or graph of the process is in flight since then, and its time is not in [`Tokens::used`]
-    /// yet; `None`: nothing is.
+    /// Records that a kernel or graph of the process has been in flight since `since`, and that its time is not in
+    /// [`Tokens::used`] yet; `None` means that nothing is in flight.
     pub fn unfinished(&mut self, now: Time, id: ProcessId, since: Option<Time>) {
         self.advance(now);
         let now = self.now;
@@ -311,8 +330,8 @@ impl Tokens {
         }
     }
 
-    /// A holder has launched since this was last reported: its token is used, and worth renewing. Reported before
-    /// [`Tokens::idle`].
+    /// Records that a holder has launched since the last report, so its token is in use and worth renewing. Must be
+    /// reported before [`Tokens::idle`].
     pub fn active(&mut self, now: Time, id: ProcessId) {
         self.advance(now);
         self.launched(id);
@@ -327,8 +346,8 @@ impl Tokens {
         }
     }
 
-    /// The gate of a process is shut and nothing is in flight: after a close, or because it had nothing to
-    /// do. From one that waits it takes the question back.
+    /// Records that the gate of a process is shut and nothing is in flight, either after a close or because the process
+    /// had nothing to do. Withdraws the request of a waiting process.
     pub fn closed(&mut self, now: Time, id: ProcessId, actions: &mut Vec<Action>) {
         self.advance(now);
         let Some(process) = self.table.process(id) else {
@@ -352,7 +371,7 @@ impl Tokens {
         self.decide(actions);
     }
 
-    /// A process is dead: its SMs are free at once.
+    /// Removes a dead process: its SMs are free at once.
     pub fn remove_process(&mut self, now: Time, id: ProcessId, actions: &mut Vec<Action>) {
         self.advance(now);
         if let Some(process) = self.table.process(id) {
@@ -364,8 +383,8 @@ impl Tokens {
         }
     }
 
-    /// Closes a pod and gives it no more tokens, or lets it have them again: without a lease there are no
-    /// tokens (design 4.6).
+    /// Stops a pod, which closes it and gives it no more tokens, or lets it have tokens again: without a lease there
+    /// are no tokens (contracts §6).
     pub fn hard_stop(&mut self, now: Time, id: PodId, stopped: bool, actions: &mut Vec<Action>) {
         self.advance(now);
         let Some(pod) = self.table.pod_mut(id) else {
@@ -378,17 +397,18 @@ impl Tokens {
         self.decide(actions);
     }
 
-    /// Lets time pass.
+    /// Advances the time to `now`, and appends the decisions that have become due.
     pub fn wake(&mut self, now: Time, actions: &mut Vec<Action>) {
         self.advance(now);
         self.decide(actions);
     }
 
-    /// Work that each process of a pod may have in flight from now on.
+    /// Returns how much work each process of a pod may have in flight from now on.
     ///
-    /// Whoever has the SMs to itself may fill them for long. Where others have waited within the last window, the next comes
-    /// soon, and would wait until all of that has run: a pod that pauses for some milliseconds between its requests would never
-    /// get its quota. A pod that has a limit is closed at it, and what is in flight runs beyond.
+    /// A process with the SMs to itself may fill them for long. If other processes have waited within the last window,
+    /// the next one will come soon and would have to wait until all of that work has run: a pod that pauses for some
+    /// milliseconds between its requests would never get its quota. A pod with a limit is closed at that limit, and
+    /// what is in flight runs beyond it.
     #[must_use]
     pub fn in_flight(&self, now: Time, id: PodId) -> Span {
         let keeps_limits = self.settings.rule.keeps_limits();
@@ -400,14 +420,14 @@ impl Tokens {
         }
     }
 
-    /// When [`Tokens::wake`] next has something to do, if nothing happens before.
+    /// Returns when [`Tokens::wake`] next has something to do, unless an event comes before.
     #[must_use]
     pub fn next_wake(&self) -> Option<Time> {
         (self.next_wake != Time::NEVER).then_some(self.next_wake)
     }
 }
 
-/// A token is renewed when half a renewal is left of it.
+/// Returns when a token is renewed, which is when half a renewal is left of it.
 const fn renewal_at(until: Time, renewal: Span) -> Time {
     until.before(Span(renewal.0 / 2))
 }

@@ -1,20 +1,37 @@
-//! How many of the requests of the last hour were in time, from counters of several processes that may begin anew at any time.
+//! Counts how many requests of the last hour were in time, from the counters of several processes that may restart at
+//! any time.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::Time;
+//! use policy::window::{Counts, KEPT, Window};
+//!
+//! let mut window = Window::default();
+//! let counts = |judged, in_time| Counts { judged, in_time };
+//! // The first counts of a source may date from any time.
+//! window.observe(Time(0), 1, counts(1_000, 900), false);
+//! window.observe(Time(1), 1, counts(1_010, 909), false);
+//! let last_hour = window.counts(Time(2), KEPT);
+//! assert_eq!(last_hour, counts(10, 9));
+//! assert_eq!(last_hour.ratio(), Some(9_000));
+//! ```
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::{Span, Time};
 
-/// Increments of so long are kept together.
+/// Length of time over which increments are aggregated.
 pub const STEP: Span = Span::from_secs(15);
-/// What is older is forgotten.
+/// Length of time for which increments are kept.
 pub const KEPT: Span = Span::from_secs(3_600);
 
-/// Requests that count for an objective: those of a counter, or of a time.
+/// Requests that count towards an objective, either of one counter or over some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// All of them.
+    /// Number of requests judged.
     pub judged: u64,
-    /// Those that were in time; not more than `judged`.
+    /// Number of requests that were in time; never more than `judged`.
     pub in_time: u64,
 }
 
@@ -26,7 +43,7 @@ impl Counts {
         }
     }
 
-    /// What has come since `before`. A counter that is less has begun anew.
+    /// Returns the increase since `before`. A counter with a smaller value has restarted, so all of it is new.
     const fn since(self, before: Self) -> Self {
         if self.judged < before.judged || self.in_time < before.in_time {
             return self.bounded();
@@ -37,7 +54,8 @@ impl Counts {
         }
     }
 
-    /// The same with no more in time than judged: a source may have begun only one of its two counters anew.
+    /// Returns the counts with `in_time` limited to `judged`, since a source may have restarted only one of its two
+    /// counters.
     const fn bounded(self) -> Self {
         if self.in_time > self.judged {
             return Self {
@@ -48,10 +66,10 @@ impl Counts {
         self
     }
 
-    /// Returns the part that was in time, in ten-thousandths, rounded down but to at least 1 where there was one; `None`: nothing
-    /// was judged.
+    /// Returns the share of requests that were in time, in ten-thousandths, or `None` if none was judged.
     ///
-    /// Only where all were in time it is 10,000.
+    /// The share is rounded down, but to no less than 1 where at least one request was in time. It is 10,000 only if
+    /// all of them were.
     #[must_use]
     pub const fn ratio(self) -> Option<u32> {
         if self.judged == 0 {
@@ -63,27 +81,26 @@ impl Counts {
             self.judged
         };
         let ratio = in_time as u128 * 10_000 / self.judged as u128;
-        // At most 10,000.
         #[expect(clippy::cast_possible_truncation, reason = "at most 10,000")]
         let ratio = ratio as u32;
         Some(if ratio == 0 && in_time > 0 { 1 } else { ratio })
     }
 }
 
-/// The last hour of one function.
+/// Requests of one function over the last hour ([`KEPT`]).
 #[derive(Clone, Debug, Default)]
 pub struct Window {
-    /// By the time at which a step begins; at most `KEPT / STEP + 1` of them.
+    /// Increments by the start of their step; at most `KEPT / STEP + 1` entries.
     steps: VecDeque<(Time, Counts)>,
-    /// What each source said last.
+    /// Last counts observed of each source.
     last: BTreeMap<u64, Counts>,
 }
 
 impl Window {
-    /// A source's counters stand so at `now`, which does not go back.
+    /// Records the counts that a source reports at `now`, which must not go back.
     ///
-    /// What a source that is not known has counted before counts only if `is_new`: it has begun to count since all sources were
-    /// looked at the last time. Else it may be of any time.
+    /// The first counts of an unknown source are ignored unless `is_new` is set, which means that the source has
+    /// started to count since all sources were last polled. Otherwise they may date from any time.
     pub fn observe(&mut self, now: Time, source: u64, counts: Counts, is_new: bool) {
         let before = self.last.insert(source, counts);
         let more = match before {
@@ -101,12 +118,12 @@ impl Window {
         }
     }
 
-    /// Sources that are not `kept` are gone. What they have counted stays.
+    /// Forgets the sources for which `kept` returns false. Their past increments stay.
     pub fn retain(&mut self, mut kept: impl FnMut(u64) -> bool) {
         self.last.retain(|source, _| kept(*source));
     }
 
-    /// Returns what was counted in the last `span`, to the accuracy of a [`STEP`].
+    /// Returns the requests counted over the last `span`, to the accuracy of one [`STEP`].
     #[must_use]
     pub fn counts(&self, now: Time, span: Span) -> Counts {
         let own = self.steps.iter().rev();
@@ -137,27 +154,27 @@ mod tests {
     }
 
     #[test]
-    fn what_a_source_counted_before_it_was_known_does_not_count_unless_it_is_new() {
+    fn counts_from_before_a_source_was_known_are_ignored_unless_it_is_new() {
         let mut window = Window::default();
         window.observe(at(0), 1, counts(1_000, 10), false);
         assert_eq!(window.counts(at(0), KEPT), counts(0, 0));
         window.observe(at(10), 1, counts(1_005, 12), false);
         window.observe(at(10), 2, counts(7, 7), true);
         assert_eq!(window.counts(at(10), KEPT), counts(12, 9));
-        // It has begun anew, under the same name.
+        // The source has restarted under the same name.
         window.observe(at(20), 2, counts(3, 0), false);
         assert_eq!(window.counts(at(20), KEPT), counts(15, 9));
-        // It has begun one of its counters anew.
+        // The source has restarted only one of its two counters.
         window.observe(at(21), 2, counts(1, 90), false);
         assert_eq!(window.counts(at(21), KEPT), counts(16, 10));
-        // One that is gone and is back may have counted at any time.
+        // A source that was forgotten may have counted at any time.
         window.retain(|source| source != 2);
         window.observe(at(30), 2, counts(100, 100), false);
         assert_eq!(window.counts(at(30), KEPT), counts(16, 10));
     }
 
     #[test]
-    fn a_ratio_is_rounded_down_and_never_to_none() {
+    fn a_ratio_is_rounded_down_but_never_to_zero() {
         assert_eq!(counts(0, 0).ratio(), None);
         assert_eq!(counts(3, 3).ratio(), Some(10_000));
         assert_eq!(counts(1_000_000, 999_999).ratio(), Some(9_999));
@@ -166,9 +183,9 @@ mod tests {
         assert_eq!(counts(u64::MAX, u64::MAX).ratio(), Some(10_000));
     }
 
-    /// Against all increments, each with its own time.
+    /// Compares the window with a list of all increments, each with its own time.
     #[test]
-    fn a_window_agrees_with_all_increments_to_a_step() {
+    fn a_window_agrees_with_all_increments_to_within_one_step() {
         for seed in 0..200_u64 {
             let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
             let mut next = |below: u64| {
@@ -192,7 +209,7 @@ mod tests {
                 let is_new = next(2) == 0;
                 let judged = next(50);
                 let more = counts(judged, next(judged + 1));
-                // One that begins anew with less than before is seen to have done so; `more` may be nothing.
+                // A restart shows only in a smaller count; `more` may be zero.
                 let own = sources.entry(source).or_default();
                 let anew = is_known && next(15) == 0 && more.judged < own.judged;
                 *own = if anew { more } else { own.plus(more) };
@@ -207,7 +224,7 @@ mod tests {
                         own.fold(Counts::default(), |sum, (_, more)| sum.plus(*more))
                     };
                     let seen = window.counts(now, span);
-                    // A step counts as its beginning: what is seen is of the span, or of less by a step.
+                    // A step counts by its start, so the window covers the span, or up to one step less.
                     let (least, most) = (sum(span.less(STEP)), sum(span));
                     assert!(
                         least.judged <= seen.judged && seen.judged <= most.judged,

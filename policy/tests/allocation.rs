@@ -1,11 +1,11 @@
-//! Nothing allocates per request once warm: counted by an allocator of this test's own.
+//! A warm gate and profile allocate nothing per request, as counted by this test's own allocator.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use policy::gate::{Action, Admission, Arrival, Gate, Late, Order, Settings};
 use policy::profile::{ClassId, Profile};
 use policy::{RequestId, Span, Time};
 
-/// Keeps the gate full, over full and half empty; returns how many were dispatched.
+/// Keeps the gate full, over full and half empty. Returns the number of dispatched requests.
 fn work(gate: &mut Gate, profile: &mut Profile, actions: &mut Vec<Action>, from: u64) -> u64 {
     let mut dispatched = 0;
     let mut last_ticket = None;

@@ -1,27 +1,27 @@
-//! One revision, pods that come and die, a control process that ends at any step: its path is never empty for long.
+//! One revision, pods that start and die, and a control process that may end at any step: the revision's path is never
+//! empty for long.
 
-use policy::attach::{Attachment, Owner, Standing, Step, View, owners};
+use policy::attach::{Attachment, AttachmentState, Owner, Step, View, owners};
 use policy::{Span, Time};
 
-mod random;
-use random::Random;
+use testing::Random;
 
-/// Kubernetes says that a pod is dead, or ready, so long after it is.
+/// Longest delay until Kubernetes reports a pod's death or readiness.
 const NOTICED_MAX_MS: u64 = 2_000;
-/// It copies Knative's endpoints so long after the label has gone.
+/// Longest delay until Kubernetes mirrors Knative's endpoints after the label is removed.
 const COPIED_MAX_MS: u64 = 1_000;
-/// The control process looks at least this often, and is back so soon after its end.
+/// Longest time between two looks of the control process, and until it is restarted.
 const LOOK_MAX_MS: u64 = 500;
 const ABSENT_MAX_MS: u64 = 1_500;
-/// No path for longer than this is a failure, counted from when the control process began: how long there was no pod is then
-/// not known any more.
+/// Longest time without a path, counted from the start of the control process, which does not know for how long there
+/// was no pod before.
 const EMPTY_MAX: Span = Span::from_secs(10);
 
 #[derive(Clone, Copy)]
 struct Pod {
     owner: Owner,
     is_alive: bool,
-    /// What Kubernetes says of it, and when it says what is so.
+    /// Readiness reported by Kubernetes, and the time at which the report becomes current.
     is_ready: bool,
     noticed_at: Time,
 }
@@ -33,7 +33,7 @@ struct World {
     is_wanted: bool,
     slice: Option<Vec<Owner>>,
     has_label: bool,
-    /// When Knative's endpoints are copied; none while they are not to be.
+    /// Time at which Knative's endpoints are mirrored; `None` while they must not be.
     copied_at: Option<Time>,
     control: Attachment,
     began_at: Time,
@@ -105,7 +105,7 @@ impl World {
             }
         }
         let slice = self.slice.clone().unwrap_or_default();
-        // A dead pod is forgotten when nothing names it any more.
+        // A dead pod is removed once nothing names it any more.
         self.pods
             .retain(|pod| pod.is_alive || pod.is_ready || slice.contains(&pod.owner));
     }
@@ -131,7 +131,7 @@ impl World {
         let step = self.control.next(self.now, &view);
         let is_lost = self.random.below(8) == 0;
         if !matches!(step, Step::Rest(_)) && is_lost {
-            // Written in vain, or the process ended before it wrote.
+            // The write fails, or the process ends before it.
             self.restart();
             return;
         }
@@ -166,7 +166,7 @@ impl World {
 }
 
 #[test]
-fn the_path_is_never_empty_for_long_whatever_ends_when() {
+fn the_path_is_never_empty_for_long_whichever_process_ends() {
     let mut steps = [0; 4];
     for seed in 0..200 {
         let mut world = World::new(seed);
@@ -208,22 +208,22 @@ fn a_revision_is_attached_by_slice_and_label_and_detached_in_the_other_order() {
     let now = Time::ZERO;
     assert_eq!(attachment.next(now, &view(&own, None, false)), Step::Write);
     let written = view(&own, Some(&own), false);
-    assert_eq!(written.standing(), Standing::Attaching);
+    assert_eq!(written.state(), AttachmentState::Attaching);
     assert_eq!(attachment.next(now, &written), Step::SetLabel);
     let attached = view(&own, Some(&own), true);
-    assert_eq!(attached.standing(), Standing::Attached);
+    assert_eq!(attached.state(), AttachmentState::Attached);
     assert_eq!(attachment.next(now, &attached), Step::Rest(None));
     let unwanted = View {
         is_wanted: false,
         ..attached
     };
-    assert_eq!(unwanted.standing(), Standing::Detaching);
+    assert_eq!(unwanted.state(), AttachmentState::Detaching);
     assert_eq!(attachment.next(now, &unwanted), Step::ClearLabel);
     let cleared = View {
         has_label: false,
         ..unwanted
     };
-    // Not before Knative's own are there again, and not for ever.
+    // Only once Knative's own endpoints are mirrored again, but not without a time limit.
     let until = Time(2_000_000_000);
     assert_eq!(attachment.next(now, &cleared), Step::Rest(Some(until)));
     assert_eq!(attachment.next(until, &cleared), Step::DeleteSlice);
@@ -236,7 +236,7 @@ fn a_revision_is_attached_by_slice_and_label_and_detached_in_the_other_order() {
         slice: None,
         ..copied
     };
-    assert_eq!(gone.standing(), Standing::Detached);
+    assert_eq!(gone.state(), AttachmentState::Detached);
     assert_eq!(attachment.next(now, &gone), Step::Rest(None));
 }
 
@@ -248,7 +248,7 @@ fn a_revision_without_a_pod_that_could_own_it_is_detached_after_five_seconds() {
     let empty = view(&[], Some(&own), true);
     let until = Time(5_000_000_000);
     assert_eq!(attachment.next(Time::ZERO, &empty), Step::Rest(Some(until)));
-    // Another pod comes in time.
+    // Another pod starts in time.
     let moved = view(&other, Some(&own), true);
     assert_eq!(attachment.next(Time(1), &moved), Step::Write);
     let begin = Time(2);
@@ -257,7 +257,7 @@ fn a_revision_without_a_pod_that_could_own_it_is_detached_after_five_seconds() {
         Step::Rest(Some(_))
     ));
     assert_eq!(attachment.next(Time(until.0 + 2), &empty), Step::ClearLabel);
-    // One that was never attached is not begun with.
+    // A revision that was never attached is not attached without a pod.
     let mut attachment = Attachment::default();
     assert_eq!(
         attachment.next(begin, &view(&[], None, false)),

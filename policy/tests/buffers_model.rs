@@ -15,12 +15,12 @@ const fn bounds(each: usize, all: usize) -> Bounds {
     }
 }
 
-/// What happens to one body.
+/// An event of one body.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// It has a piece of so many bytes for its reader.
+    /// A piece of this many bytes arrives for the reader of the body.
     Offer(usize),
-    /// Its reader takes the oldest piece.
+    /// The reader of the body takes the oldest piece.
     Take,
 }
 
@@ -30,7 +30,7 @@ fn steps(bodies: usize) -> impl Strategy<Value = Vec<(usize, Step)>> {
 }
 
 proptest! {
-    /// A source reads one piece ahead of what the body takes, as large as it may be when it is read.
+    /// A source reads one piece ahead of its body, as large as allowed at the time of the read.
     #[test]
     fn no_body_and_no_sum_exceeds_its_bound_by_more_than_its_pieces(
         each in 1_usize..200,
@@ -79,7 +79,7 @@ fn a_body_that_holds_something_or_has_no_room_gets_small_pieces() {
 }
 
 #[test]
-fn the_rest_of_a_body_is_taken_if_it_is_no_more_than_the_least_piece() {
+fn the_rest_of_a_body_is_read_if_it_is_at_most_the_least_piece() {
     let bounds = bounds(1, 1_000);
     assert!(bounds.may_take_rest(LEAST as u64, 999));
     assert!(!bounds.may_take_rest(LEAST as u64 + 1, 999));
@@ -87,7 +87,7 @@ fn the_rest_of_a_body_is_taken_if_it_is_no_more_than_the_least_piece() {
 }
 
 #[test]
-fn a_body_whose_reader_has_taken_all_goes_on_whatever_others_hold() {
+fn a_body_whose_reader_has_taken_all_is_read_whatever_others_hold() {
     let bounds = bounds(1, 1);
     assert!(bounds.may_take(0, usize::MAX));
     assert!(!bounds.may_take(1, 1));
@@ -102,7 +102,7 @@ fn a_body_is_bounded_while_there_is_room_for_all() {
 }
 
 #[test]
-fn what_is_set_aside_never_exceeds_the_bound_of_all() {
+fn reserved_bytes_never_exceed_the_bound_of_all() {
     let bounds = bounds(10, 100);
     assert!(bounds.may_reserve(40, 60));
     assert!(!bounds.may_reserve(41, 60));

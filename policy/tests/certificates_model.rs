@@ -1,14 +1,12 @@
-//! Certificates under authorities that come and go: each that is in use is trusted by whoever has read the published
-//! authorities within the spread.
-
-mod random;
+//! Certificates under changing authorities: each certificate in use is trusted by every client that has read the
+//! published authorities within the spread.
 
 use std::collections::VecDeque;
 
 use policy::certificates::{Authorities, Step, Validity, next_step};
-use random::Random;
+use testing::Random;
 
-/// An authority by a number.
+/// An authority, identified by a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Authority {
     number: u32,
@@ -71,16 +69,16 @@ impl World {
 }
 
 #[test]
-fn what_is_in_use_is_trusted_by_all_who_read_in_time() {
+fn certificates_in_use_are_trusted_by_all_clients_that_read_in_time() {
     for seed in 0..400 {
         let mut random = Random(seed);
         let spread = 1 + i64::from(random.below_u32(100));
-        // Shorter ones are refused by the program's flags.
+        // Shorter lives are refused by the program's options.
         let life = spread * (9 + i64::from(random.below_u32(20)));
         let pair_life = (life / 4).max(3);
         let mut world = World::default();
         let mut now = 0;
-        // What was published, with its second: who checks may be one spread behind.
+        // Published bundles, each with its second: a verifying client may be one spread behind.
         let mut published: VecDeque<(i64, Vec<u32>)> = VecDeque::new();
         let mut pair: Option<(u32, Validity)> = None;
         for _ in 0..600 {
@@ -100,7 +98,7 @@ fn what_is_in_use_is_trusted_by_all_who_read_in_time() {
             }
             let (by, validity) = pair.unwrap();
             assert!(now < validity.end, "seed {seed}: over at {now}");
-            // The first one is known nowhere before: nothing was in use before it.
+            // The first authority is unknown before its creation: no certificate was in use then.
             for (at, bundle) in &published {
                 let is_first = signer.number == 1;
                 assert!(

@@ -1,17 +1,16 @@
-//! Several processes, one lease: never do two lead at once, and there is a leader again soon after one has gone.
+//! Several processes, one lease: two never lead at the same time, and there is a leader again soon after one has ended.
 
 use policy::election::{Election, Holder, Record, Terms, Verdict};
 use policy::{Span, Time};
 
-mod random;
-use random::Random;
+use testing::Random;
 
 struct Process {
     election: Election,
-    /// It stands still until then: a stopped process, or one that does not reach the API.
+    /// Time until which the process is absent: stopped, or cut off from the API.
     absent_until: Time,
     looks_at: Time,
-    /// How far its own clock is off.
+    /// Offset of the process's own clock in nanoseconds.
     skew: u64,
 }
 
@@ -42,7 +41,7 @@ fn run(seed: u64) {
             processes[number].absent_until = now.after(absent);
         }
         if random.below(400) == 0 {
-            // It ends, and another one takes its place under the same name.
+            // The process ends, and another one starts under the same name.
             processes[number].election = Election::default();
         }
         let process = &mut processes[number];
@@ -50,7 +49,7 @@ fn run(seed: u64) {
             let own = now.after(Span(process.skew));
             let record = Record {
                 holder: match lease.holder {
-                    None => Holder::Nobody,
+                    None => Holder::Vacant,
                     Some(holder) if holder == number => Holder::Own,
                     Some(_) => Holder::Other,
                 },
@@ -82,27 +81,27 @@ fn run(seed: u64) {
         if leaders == 1 || all_absent {
             led_at = now;
         }
-        // A lease, a look every 2 s by one that is there and chosen by chance, and writes that fail.
+        // The bound: a lease, a look every 2 s by a random present process, and failed writes.
         let silence = now.since(led_at);
         assert!(
             silence < Span::from_secs(90),
-            "nobody leads for {silence:?}, seed {seed}"
+            "no process leads for {silence:?}, seed {seed}"
         );
     }
 }
 
 #[test]
-fn never_do_two_lead_and_never_does_nobody_for_long() {
+fn two_never_lead_and_a_leader_is_never_missing_for_long() {
     for seed in 0..300 {
         run(seed);
     }
 }
 
 #[test]
-fn a_leader_that_cannot_renew_leads_no_more_before_another_may() {
+fn a_leader_that_cannot_renew_stops_before_another_may_lead() {
     let mut leader = Election::default();
     let empty = Record {
-        holder: Holder::Nobody,
+        holder: Holder::Vacant,
         version: 0,
         duration: Terms::default().lease,
     };
@@ -134,7 +133,7 @@ fn a_leader_that_cannot_renew_leads_no_more_before_another_may() {
 }
 
 #[test]
-fn a_lease_that_is_renewed_is_never_over() {
+fn a_renewed_lease_never_expires() {
     let mut follower = Election::default();
     for n in 0..100 {
         let record = Record {

@@ -1,16 +1,15 @@
-//! A memory against a list of the pods that are there, at random.
+//! A memory compared with a list of the present pods, over random operations.
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
-
-mod random;
 
 use policy::footprint::{Footprint, Memory};
 use policy::rectangles::FunctionId;
-use random::Random;
+use testing::Random;
 
 const SEED: u64 = 31;
 const CAPACITY: u64 = 200;
 
-/// The most that any pod said since the function was last without one, and each pod's own.
+/// Returns the memory in use: of each function the largest storage claimed since it was last without pods, plus each
+/// pod's own.
 fn used(pods: &[(FunctionId, Footprint)], storages: &[u64]) -> u64 {
     let held = (0_u32..)
         .zip(storages)
@@ -20,7 +19,7 @@ fn used(pods: &[(FunctionId, Footprint)], storages: &[u64]) -> u64 {
 }
 
 #[test]
-fn what_is_used_is_what_the_pods_need_and_never_more_than_there_is() {
+fn usage_equals_the_pods_need_and_never_exceeds_the_capacity() {
     println!("seed {SEED}");
     let mut random = Random(SEED);
     let mut memory = Memory::new(CAPACITY);
@@ -61,7 +60,7 @@ fn what_is_used_is_what_the_pods_need_and_never_more_than_there_is() {
         assert_eq!(memory.used() + memory.free(), CAPACITY);
         let counted: u32 = memory.holders().iter().map(|holder| holder.pods).sum();
         assert_eq!(counted as usize, pods.len());
-        // Somebody else's pod that is not there changes nothing.
+        // Removing an unknown pod of another function changes nothing.
         memory.release(FunctionId(99), &Footprint::unshared(1));
     }
     println!("{admitted} admitted, {refused} refused");

@@ -1,23 +1,21 @@
-//! An arena against a naive model, over random operations; its own books are compared after every one.
+//! An arena compared with a naive model, over random operations; its own counts are checked after each operation.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
 
-mod random;
-
 use policy::memory::{
-    Allocation, BlockId, Fault, Memory, OwnerId, Placed, Rule, Settings, Short, ShortReason, UNIT,
+    Allocation, BlockId, BlockPlacement, Fault, Memory, OutOfSpace, OutOfSpaceReason, OwnerId,
+    Rule, Settings, UNIT,
 };
-use random::Random;
+use testing::Random;
 
 const PARTITION: u64 = 64 * UNIT;
 const OWNERS: u32 = 12;
 
-/// SplitMix64, so that a failure names its seed.
-/// What a test of memory draws.
+/// Random draws of a memory test.
 trait Draw {
     fn owner(&mut self) -> OwnerId;
-    /// Mostly common sizes, some irregular, a few larger than a partition.
+    /// Returns a size: mostly common ones, some irregular, a few larger than a partition.
     fn size(&mut self) -> u64;
 }
 
@@ -37,9 +35,9 @@ impl Draw for Random {
     }
 }
 
-/// What somebody who only sees the answers knows.
+/// A block as seen by a caller.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct KnownBlock {
     owner: OwnerId,
     asked: u64,
     allocation: Allocation,
@@ -47,12 +45,12 @@ struct Known {
 
 #[derive(Default)]
 struct Model {
-    blocks: Vec<Known>,
+    blocks: Vec<KnownBlock>,
     device: [u64; 2],
     /// Under one list: sizes of released blocks, and bytes that are not allocated.
     cached: Vec<u64>,
     room: u64,
-    /// Bytes of the smallest buddy.
+    /// Size of the smallest buddy in bytes.
     buddy_min: u64,
 }
 
@@ -71,42 +69,42 @@ impl Model {
             }
         }
         match allocation.placed {
-            Placed::Device { frees } => {
+            BlockPlacement::Device { frees } => {
                 self.make_room(asked, frees, context);
                 self.device[0] += 1;
                 self.device[1] += u64::from(frees);
             }
-            Placed::Reused => {
+            BlockPlacement::Reused => {
                 let enough = self.cached.iter().filter(|&&cached| cached >= asked);
                 let smallest = enough.min().copied();
                 assert_eq!(smallest, Some(bytes), "{context}: {:?}", self.cached);
                 let at = self.cached.iter().position(|&cached| cached == bytes);
                 self.cached.swap_remove(at.unwrap());
             }
-            Placed::Run => assert!(bytes - asked < PARTITION, "{context}"),
-            Placed::Beside => {
+            BlockPlacement::Run => assert!(bytes - asked < PARTITION, "{context}"),
+            BlockPlacement::Beside => {
                 let partition = allocation.offset.unwrap() / PARTITION;
-                let beside = |known: &&Known| {
+                let beside = |known: &&KnownBlock| {
                     known.owner == owner
                         && known.allocation.offset.unwrap() / PARTITION == partition
                 };
                 assert!(self.blocks.iter().any(|known| beside(&known)), "{context}");
             }
-            Placed::Fullest | Placed::Opened | Placed::Foreign => {}
+            BlockPlacement::Fullest | BlockPlacement::Opened | BlockPlacement::Foreign => {}
         }
         if allocation.offset.is_some() {
-            // Rounding to the unit is not the rule's doing.
+            // Rounding to the unit is not part of the rule.
             let most = (2 * asked.next_multiple_of(UNIT) - 1).max(self.buddy_min);
             assert!(bytes <= most, "{context}: {allocation:?} for {asked}");
         }
-        self.blocks.push(Known {
+        self.blocks.push(KnownBlock {
             owner,
             asked,
             allocation,
         });
     }
 
-    /// A new block under one list: none of those released was large enough.
+    /// Allocates a new block under one list: no released block was large enough.
     fn make_room(&mut self, asked: u64, frees: u32, context: &str) {
         let bytes = asked.next_multiple_of(UNIT);
         self.cached.sort_unstable();
@@ -123,7 +121,7 @@ impl Model {
         self.room -= bytes;
     }
 
-    fn released(&mut self, known: Known) {
+    fn released(&mut self, known: KnownBlock) {
         if known.allocation.offset.is_none() {
             self.cached.push(known.allocation.bytes);
         }
@@ -134,7 +132,7 @@ impl Model {
         (owned, self.blocks.iter().map(|known| known.asked).sum())
     }
 
-    /// Partitions that are free when those owners are gone.
+    /// Returns for each partition whether it is free once those owners are gone.
     fn free_partitions(&self, partitions: u64, gone: &[OwnerId]) -> Vec<bool> {
         let mut free = vec![true; usize::try_from(partitions).unwrap()];
         for known in self
@@ -178,15 +176,15 @@ impl Model {
         }
     }
 
-    /// A refusal names a true reason.
-    fn assert_short(&self, memory: &Memory, bytes: u64, short: Short, context: &str) {
+    /// Asserts that a refusal has the true reason.
+    fn assert_short(&self, memory: &Memory, bytes: u64, short: OutOfSpace, context: &str) {
         let gauges = memory.gauges();
         assert_eq!((short.asked, short.free), (bytes, gauges.free), "{context}");
         assert_eq!(short.largest_free_run, gauges.largest_free_run, "{context}");
         match short.reason {
-            ShortReason::TooLarge => assert!(bytes > gauges.arena, "{context}: {short}"),
-            ShortReason::Full => assert!(bytes > gauges.free, "{context}: {short}"),
-            ShortReason::Scattered => {
+            OutOfSpaceReason::TooLarge => assert!(bytes > gauges.arena, "{context}: {short}"),
+            OutOfSpaceReason::Full => assert!(bytes > gauges.free, "{context}: {short}"),
+            OutOfSpaceReason::Scattered => {
                 assert!(gauges.free >= bytes, "{context}: {short}");
                 assert!(gauges.largest_free_run < bytes, "{context}: {short}");
                 assert_eq!(
@@ -217,7 +215,7 @@ fn longest(free: &[bool]) -> u64 {
     runs.max().unwrap_or(0) as u64
 }
 
-/// A clone in which those owners are really gone takes what the trial said it would.
+/// Asserts that a clone without those owners accepts what the trial predicted.
 fn try_out(memory: &mut Memory, model: &Model, random: &mut Random, context: &str) -> bool {
     let gone: Vec<_> = (0..random.below(4)).map(|_| random.owner()).collect();
     let owner = random.owner();
@@ -232,8 +230,12 @@ fn try_out(memory: &mut Memory, model: &Model, random: &mut Random, context: &st
         );
     }
     let run = trial.largest_free_run();
-    let said = trial.fits(owner, &sizes);
-    assert_eq!(said, trial.fits(owner, &sizes), "{context}: asked twice");
+    let predicted = trial.fits(owner, &sizes);
+    assert_eq!(
+        predicted,
+        trial.fits(owner, &sizes),
+        "{context}: the same trial twice"
+    );
     drop(trial);
     assert_eq!(run, really.gauges().largest_free_run, "{context}");
     if memory.settings().rule == Rule::Partitions {
@@ -250,10 +252,10 @@ fn try_out(memory: &mut Memory, model: &Model, random: &mut Random, context: &st
         placed = placed.and_then(|()| really.alloc(owner, size).map(|_| ()));
     }
     assert_eq!(
-        said, placed,
+        predicted, placed,
         "{context}: {gone:?} gone, {owner:?} asks for {sizes:?}"
     );
-    said.is_ok()
+    predicted.is_ok()
 }
 
 fn run(seed: u64, rule: Rule, buddy_min: u32) -> [u32; 4] {
@@ -280,7 +282,7 @@ fn run(seed: u64, rule: Rule, buddy_min: u32) -> [u32; 4] {
                     Ok(allocation) => model.took(owner, bytes, allocation, &context),
                     Err(short) => {
                         seen[0] += 1;
-                        seen[1] += u32::from(short.reason == ShortReason::Scattered);
+                        seen[1] += u32::from(short.reason == OutOfSpaceReason::Scattered);
                         model.assert_short(&memory, bytes, short, &context);
                     }
                 }
@@ -335,7 +337,7 @@ fn run(seed: u64, rule: Rule, buddy_min: u32) -> [u32; 4] {
 }
 
 #[test]
-fn an_arena_keeps_its_books() {
+fn an_arenas_counts_agree_with_the_model() {
     for (rule, buddy_min) in [
         (Rule::Partitions, 1),
         (Rule::Partitions, 8),

@@ -1,9 +1,10 @@
-//! Where blocks go, case by case; what that leaves; and that it allocates nothing.
+//! Placement of blocks, case by case; the resulting free space; and that it allocates nothing.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use policy::memory::{
-    Memory, OwnerId, Placed, Rule, Settings, SettingsError, ShortReason, UNIT, arena_of,
+    BlockPlacement, Memory, OutOfSpaceReason, OwnerId, Rule, Settings, SettingsError, UNIT,
+    arena_of,
 };
 
 const PARTITION: u64 = 64 * UNIT;
@@ -15,8 +16,8 @@ fn memory(partitions: u64) -> Memory {
     Memory::new(Settings::new(partitions * PARTITION)).unwrap()
 }
 
-/// Partition and reason of a new block.
-fn put(memory: &mut Memory, owner: OwnerId, units: u64) -> (u64, Placed) {
+/// Allocates a block. Returns its partition and the reason of its placement.
+fn put(memory: &mut Memory, owner: OwnerId, units: u64) -> (u64, BlockPlacement) {
     let allocation = memory.alloc(owner, units * UNIT).unwrap();
     (allocation.offset.unwrap() / PARTITION, allocation.placed)
 }
@@ -24,13 +25,13 @@ fn put(memory: &mut Memory, owner: OwnerId, units: u64) -> (u64, Placed) {
 #[test]
 fn common_sizes_have_slabs_and_others_buddies() {
     let mut memory = memory(8);
-    assert_eq!(put(&mut memory, A, 1), (0, Placed::Opened));
-    assert_eq!(put(&mut memory, A, 10), (1, Placed::Opened));
-    assert_eq!(put(&mut memory, A, 3), (2, Placed::Opened));
-    assert_eq!(put(&mut memory, A, 1), (0, Placed::Beside));
-    assert_eq!(put(&mut memory, A, 10), (1, Placed::Beside));
-    assert_eq!(put(&mut memory, A, 20), (2, Placed::Beside));
-    assert_eq!(put(&mut memory, A, 65), (3, Placed::Run));
+    assert_eq!(put(&mut memory, A, 1), (0, BlockPlacement::Opened));
+    assert_eq!(put(&mut memory, A, 10), (1, BlockPlacement::Opened));
+    assert_eq!(put(&mut memory, A, 3), (2, BlockPlacement::Opened));
+    assert_eq!(put(&mut memory, A, 1), (0, BlockPlacement::Beside));
+    assert_eq!(put(&mut memory, A, 10), (1, BlockPlacement::Beside));
+    assert_eq!(put(&mut memory, A, 20), (2, BlockPlacement::Beside));
+    assert_eq!(put(&mut memory, A, 65), (3, BlockPlacement::Run));
     assert_eq!(memory.gauges().partitions, [3, 2, 1, 2]);
     let asked = 1 + 10 + 3 + 1 + 10 + 20 + 65;
     assert_eq!(memory.gauges().asked, asked * UNIT);
@@ -38,20 +39,20 @@ fn common_sizes_have_slabs_and_others_buddies() {
 }
 
 #[test]
-fn a_block_goes_beside_its_owners_else_where_it_is_fullest() {
+fn a_block_goes_beside_its_owners_blocks_or_to_the_fullest_partition() {
     let mut memory = memory(4);
     for _ in 0..6 {
         put(&mut memory, A, 10);
     }
-    assert_eq!(put(&mut memory, A, 10), (1, Placed::Opened));
+    assert_eq!(put(&mut memory, A, 10), (1, BlockPlacement::Opened));
     for _ in 0..3 {
         assert_eq!(put(&mut memory, B, 10).0, 1, "the fullest, then beside");
     }
     let first = memory.blocks(A).last().unwrap().0;
     memory.free(first).unwrap();
-    // Partition 0 has five, partition 1 four: B stays beside its own, C goes to the fuller.
-    assert_eq!(put(&mut memory, B, 10), (1, Placed::Beside));
-    assert_eq!(put(&mut memory, C, 10), (0, Placed::Fullest));
+    // Partition 0 has five, partition 1 four: B stays beside its own, C goes to the fuller one.
+    assert_eq!(put(&mut memory, B, 10), (1, BlockPlacement::Beside));
+    assert_eq!(put(&mut memory, C, 10), (0, BlockPlacement::Fullest));
     assert_eq!(memory.sole_partitions(A), 0);
     assert_eq!(memory.would_free(&[A, C]).0.partitions, 1);
     assert_eq!(memory.would_free(&[A, B, C]).0.partitions, 2);
@@ -59,7 +60,7 @@ fn a_block_goes_beside_its_owners_else_where_it_is_fullest() {
 }
 
 #[test]
-fn of_its_owners_partitions_the_fullest_is_taken() {
+fn the_fullest_of_its_owners_partitions_is_chosen() {
     let mut memory = memory(4);
     for _ in 0..13 {
         put(&mut memory, A, 10);
@@ -69,20 +70,20 @@ fn of_its_owners_partitions_the_fullest_is_taken() {
     for at in [1, 2, 7, 8, 9] {
         memory.free(blocks[at]).unwrap();
     }
-    assert_eq!(put(&mut memory, A, 10), (1, Placed::Beside));
-    assert_eq!(put(&mut memory, B, 10), (1, Placed::Fullest));
+    assert_eq!(put(&mut memory, A, 10), (1, BlockPlacement::Beside));
+    assert_eq!(put(&mut memory, B, 10), (1, BlockPlacement::Fullest));
     // Buddies: 8 units are free in one, 32 in another.
     let mut memory = self::memory(4);
     for units in [32, 16, 8, 64, 32] {
         put(&mut memory, A, units);
     }
-    assert_eq!(put(&mut memory, B, 7), (0, Placed::Fullest));
-    assert_eq!(put(&mut memory, A, 16), (2, Placed::Beside));
+    assert_eq!(put(&mut memory, B, 7), (0, BlockPlacement::Fullest));
+    assert_eq!(put(&mut memory, A, 16), (2, BlockPlacement::Beside));
     assert_eq!(memory.check(), Ok(()));
 }
 
 #[test]
-fn a_freed_common_block_serves_the_next_model_uncut() {
+fn a_freed_common_block_is_reused_whole_by_the_next_model() {
     let mut memory = memory(1);
     for _ in 0..6 {
         put(&mut memory, A, 10);
@@ -91,59 +92,62 @@ fn a_freed_common_block_serves_the_next_model_uncut() {
     let offset = memory.offset(freed);
     memory.free(freed).unwrap();
     let again = memory.alloc(B, 10 * UNIT).unwrap();
-    assert_eq!((again.offset, again.placed), (offset, Placed::Fullest));
+    assert_eq!(
+        (again.offset, again.placed),
+        (offset, BlockPlacement::Fullest)
+    );
 }
 
 #[test]
-fn small_blocks_open_the_shortest_run_and_large_ones_take_what_fits_best() {
+fn small_blocks_open_the_shortest_run_and_large_ones_the_best_fitting() {
     let mut memory = memory(12);
     // Runs at 0–1 and 2–3, a block at 4, a run at 5–7; then 0–1 is freed, and 8–11 are free.
-    assert_eq!(put(&mut memory, A, 128), (0, Placed::Run));
-    assert_eq!(put(&mut memory, B, 100), (2, Placed::Run));
-    assert_eq!(put(&mut memory, B, 64), (4, Placed::Opened));
-    assert_eq!(put(&mut memory, B, 129), (5, Placed::Run));
+    assert_eq!(put(&mut memory, A, 128), (0, BlockPlacement::Run));
+    assert_eq!(put(&mut memory, B, 100), (2, BlockPlacement::Run));
+    assert_eq!(put(&mut memory, B, 64), (4, BlockPlacement::Opened));
+    assert_eq!(put(&mut memory, B, 129), (5, BlockPlacement::Run));
     memory.free_owner(A);
     assert_eq!(memory.gauges().largest_free_run, 4 * PARTITION);
-    assert_eq!(put(&mut memory, C, 1), (0, Placed::Opened));
-    assert_eq!(put(&mut memory, C, 200), (8, Placed::Run));
+    assert_eq!(put(&mut memory, C, 1), (0, BlockPlacement::Opened));
+    assert_eq!(put(&mut memory, C, 200), (8, BlockPlacement::Run));
     let short = memory.alloc(C, 65 * UNIT).unwrap_err();
-    assert_eq!(short.reason, ShortReason::Scattered);
+    assert_eq!(short.reason, OutOfSpaceReason::Scattered);
     assert_eq!(short.largest_free_run, PARTITION);
     assert_eq!(
         memory.alloc(C, 13 * PARTITION).unwrap_err().reason,
-        ShortReason::TooLarge
+        OutOfSpaceReason::TooLarge
     );
     assert_eq!(
         memory.alloc(C, u64::MAX).unwrap_err().reason,
-        ShortReason::TooLarge
+        OutOfSpaceReason::TooLarge
     );
 }
 
 #[test]
-fn a_kind_without_room_goes_where_another_has_some() {
+fn a_kind_without_space_uses_that_of_another() {
     let mut memory = memory(2);
     put(&mut memory, A, 40);
-    assert_eq!(put(&mut memory, A, 5), (1, Placed::Opened));
-    // Common, but there is no partition for it.
-    assert_eq!(put(&mut memory, B, 1), (1, Placed::Foreign));
+    assert_eq!(put(&mut memory, A, 5), (1, BlockPlacement::Opened));
+    // It is a common size, but there is no partition for it.
+    assert_eq!(put(&mut memory, B, 1), (1, BlockPlacement::Foreign));
     memory.free_owner(A);
     memory.free_owner(B);
-    // Two slabs of 20 MiB have one place left each; 14 MiB of 20 are less than half lost.
+    // Two slabs of 20 MiB have one place left each; with 14 MiB of 20 less than half is wasted.
     for _ in 0..11 {
         put(&mut memory, A, 10);
     }
-    assert_eq!(put(&mut memory, B, 7), (1, Placed::Foreign));
+    assert_eq!(put(&mut memory, B, 7), (1, BlockPlacement::Foreign));
     assert_eq!(
         memory.alloc(B, UNIT).unwrap_err().reason,
-        ShortReason::Scattered
+        OutOfSpaceReason::Scattered
     );
     assert_eq!(memory.check(), Ok(()));
 }
 
 #[test]
-fn sizes_become_common_and_keep_their_places_when_they_are_no_more() {
+fn sizes_become_common_and_keep_their_slabs_afterwards() {
     let mut memory = memory(40);
-    assert_eq!(put(&mut memory, A, 12).1, Placed::Opened);
+    assert_eq!(put(&mut memory, A, 12).1, BlockPlacement::Opened);
     let large = |memory: &Memory| memory.common_sizes().any(|size| size == 12 * UNIT);
     assert!(!large(&memory));
     for n in 0..255 {
@@ -162,11 +166,14 @@ fn sizes_become_common_and_keep_their_places_when_they_are_no_more() {
     }
     assert!(!large(&memory));
     let still = memory.alloc(C, 12 * UNIT).unwrap();
-    assert_eq!((still.bytes, still.placed), (12 * UNIT, Placed::Fullest));
+    assert_eq!(
+        (still.bytes, still.placed),
+        (12 * UNIT, BlockPlacement::Fullest)
+    );
 }
 
 #[test]
-fn what_does_not_work_is_refused() {
+fn invalid_settings_and_requests_are_refused() {
     let refused = |settings| Memory::new(settings).unwrap_err();
     let settings = Settings::new(PARTITION - 1);
     assert_eq!(
@@ -195,7 +202,7 @@ fn what_does_not_work_is_refused() {
 }
 
 #[test]
-fn one_list_reuses_what_is_large_enough_and_else_gives_back_the_largest() {
+fn one_list_reuses_large_enough_blocks_and_otherwise_frees_the_largest() {
     let mut memory = Memory::new(Settings {
         rule: Rule::FreeList,
         ..Settings::new(2 * PARTITION)
@@ -209,11 +216,14 @@ fn one_list_reuses_what_is_large_enough_and_else_gives_back_the_largest() {
         (seen, memory.gauges().device_frees)
     };
     for units in [50, 20, 10] {
-        let device = Placed::Device { frees: 0 };
+        let device = BlockPlacement::Device { frees: 0 };
         assert_eq!(put(A, units), (Ok((units, device)), 0));
     }
-    assert_eq!(put(B, 40), (Ok((40, Placed::Device { frees: 0 })), 0));
-    assert_eq!(put(B, 10), (Err(ShortReason::Full), 0));
+    assert_eq!(
+        put(B, 40),
+        (Ok((40, BlockPlacement::Device { frees: 0 })), 0)
+    );
+    assert_eq!(put(B, 10), (Err(OutOfSpaceReason::Full), 0));
     memory.free_owner(A);
     let mut put = |owner, units: u64| {
         let allocation = memory
@@ -222,17 +232,20 @@ fn one_list_reuses_what_is_large_enough_and_else_gives_back_the_largest() {
         let seen = allocation.map(|allocation| (allocation.bytes / UNIT, allocation.placed));
         (seen, memory.gauges().device_frees)
     };
-    // 8 are free, 50, 20 and 10 released.
-    assert_eq!(put(C, 12), (Ok((20, Placed::Reused)), 0));
-    assert_eq!(put(C, 60), (Ok((60, Placed::Device { frees: 2 })), 2));
-    assert_eq!(put(C, 9), (Err(ShortReason::Full), 2));
-    assert_eq!(put(C, 8), (Ok((8, Placed::Device { frees: 0 })), 2));
+    // 8 units are free; 50, 20 and 10 are released.
+    assert_eq!(put(C, 12), (Ok((20, BlockPlacement::Reused)), 0));
+    assert_eq!(
+        put(C, 60),
+        (Ok((60, BlockPlacement::Device { frees: 2 })), 2)
+    );
+    assert_eq!(put(C, 9), (Err(OutOfSpaceReason::Full), 2));
+    assert_eq!(put(C, 8), (Ok((8, BlockPlacement::Device { frees: 0 })), 2));
     let gauges = memory.gauges();
     assert_eq!((gauges.device_allocations, gauges.device_frees), (6, 2));
     assert_eq!(gauges.waste(), 8 * UNIT);
 }
 
-/// Models come, ask whether they fit, evict who must go, and leave.
+/// Models arrive, query whether they fit, evict others as needed, and leave.
 fn work(memory: &mut Memory, steps: u32) -> u32 {
     let mut loads = 0;
     for n in 0..steps {

@@ -1,15 +1,13 @@
-//! Nothing allocates per request once warm: counted by an allocator of this test's own.
+//! A warm pool allocates nothing per request, as counted by this test's own allocator.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
-
-mod random;
 
 use policy::pool::preset::Preset;
 use policy::pool::queue::{Admission, Order, Queue};
 use policy::pool::slots::{Decision, Evicted, Model, Pool, Topology};
 use policy::pool::{FunctionId, Percentile, SlotId};
 use policy::{RequestId, Span, Time};
-use random::Random;
+use testing::Random;
 
 const MS: u64 = 1_000_000;
 const FUNCTIONS: u32 = 480;
@@ -19,7 +17,7 @@ struct Node {
     pool: Pool,
     random: Random,
     evicted: Vec<Evicted>,
-    /// What ends on each slot, and whose it is.
+    /// The time at which the request on each slot ends, its function and its deadline.
     ends: [Option<(u64, FunctionId, Time)>; 4],
     now: u64,
     requests: u64,
@@ -71,8 +69,8 @@ impl Node {
         node
     }
 
-    /// All functions wait at once, in the low group and in the high one, on time and late: no group will ever be
-    /// larger.
+    /// Makes all functions wait at once, in the low and in the high group, on time and late, so that the groups reach
+    /// their largest sizes.
     fn warm(&mut self) {
         for in_time in [false, true] {
             for function in (0..FUNCTIONS).map(FunctionId) {
@@ -80,7 +78,7 @@ impl Node {
                     self.queue.completed(Time(self.now), function, in_time);
                 }
             }
-            // A step of the groups, then what turns a head late, then what makes it aged.
+            // A step of the groups, then the time at which heads turn late, then that at which they are aged.
             self.now += 6_000 * MS;
             let mut tickets = Vec::new();
             for function in (0..FUNCTIONS).map(FunctionId) {
@@ -98,7 +96,8 @@ impl Node {
         }
     }
 
-    /// Each slot holds as many models as it can, light, heavy and both: no order of eviction will ever be longer.
+    /// Fills each slot with as many models as fit, light, heavy and both, so that the eviction orders reach their
+    /// largest sizes.
     fn fill(&mut self) {
         for slot in (0..4).map(SlotId) {
             for models in [
@@ -112,7 +111,7 @@ impl Node {
                         .map(FunctionId)
                 };
                 for function in models.into_iter().flat_map(of) {
-                    // One that has no room or is there already is nothing to warm with.
+                    // A model that does not fit, or is present already, warms nothing.
                     self.pool.adopt(function, slot).ok();
                 }
                 for function in (0..FUNCTIONS).map(FunctionId) {
@@ -123,7 +122,8 @@ impl Node {
         self.evicted.clear();
     }
 
-    /// Requests come somewhat faster than four slots serve them; half of the time a little slower.
+    /// Requests arrive slightly faster than four slots serve them for half of the time, and slightly slower for the
+    /// other.
     fn work(&mut self, requests: u64) {
         for _ in 0..requests {
             let gap = if self.requests % 20_000 < 10_000 {

@@ -1,19 +1,17 @@
-//! Placement over nodes against sums made anew at every question.
+//! Placement over nodes compared with sums that are recomputed at every query.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "the seed of a failure")]
-
-mod random;
 
 use std::collections::BTreeMap;
 
 use policy::Span;
 use policy::pool::FunctionId;
 use policy::pool::nodes::{Change, LoadPerSecond, NodeId, Nodes, PlaceError};
-use random::Random;
+use testing::Random;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// One node's slots, memory, whether it is closed, and the work of requests on their way.
+/// One node: slots, memory, whether it is closed, and the work of requests in flight to it.
 struct Node {
     slots: u64,
     memory: u64,
@@ -21,7 +19,7 @@ struct Node {
     outstanding: Vec<u64>,
 }
 
-/// Of one function: bytes, load, nodes.
+/// A function's placement: bytes, load, nodes.
 type Placed = (u64, u64, Vec<u32>);
 
 fn load(placed: &BTreeMap<u32, Placed>, node: u32) -> u64 {
@@ -34,7 +32,8 @@ fn memory_free(placed: &BTreeMap<u32, Placed>, nodes: &[Node], node: u32) -> u64
     nodes[node as usize].memory - on.map(|placed| placed.0).sum::<u64>()
 }
 
-/// The least loaded open node but `but` with the memory. Slots are 2, 4 or 8, so loads per slot compare as parts of 8.
+/// Returns the least loaded open node with the memory, except `but`. Slots are 2, 4 or 8, so loads per slot are
+/// compared in eighths.
 fn best(
     placed: &BTreeMap<u32, Placed>,
     nodes: &[Node],
@@ -76,7 +75,7 @@ fn functions_go_to_the_least_loaded_nodes_with_the_memory() {
                     let bytes = random.below(200);
                     let found = real.place(function, bytes, LoadPerSecond(Span(of_load)));
                     if placed.contains_key(&id) {
-                        assert_eq!(found, Err(PlaceError::Placed));
+                        assert_eq!(found, Err(PlaceError::AlreadyPlaced));
                         continue;
                     }
                     let Some(first) = best(&placed, &nodes, bytes, None) else {
@@ -130,7 +129,7 @@ fn functions_go_to_the_least_loaded_nodes_with_the_memory() {
                             let node = &nodes[node as usize];
                             node.outstanding.iter().sum::<u64>() * (8 / node.slots)
                         };
-                        // The first of equals, as it is the function's first node.
+                        // Of equal nodes the first, since it is the function's first node.
                         *on.iter().min_by_key(waits).unwrap()
                     });
                     assert_eq!(node, least.map(NodeId));

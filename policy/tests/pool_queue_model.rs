@@ -1,13 +1,11 @@
-//! The queue of a pool against sorted lists that are made anew at every question.
+//! The queue of a pool compared with sorted lists that are recomputed at every query.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "the seed of a failure")]
-
-mod random;
 
 use policy::pool::queue::{Admission, Head, LateRule, Order, Queue, Settings, Turn};
 use policy::pool::{FunctionId, Percentile};
 use policy::{RequestId, Span, Time};
-use random::Random;
+use testing::Random;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -41,8 +39,8 @@ impl Function {
         }
     }
 
-    /// n and m by the rule of the window's page: all outcomes cut into buckets from the first on, and old
-    /// buckets dropped as each outcome comes.
+    /// Returns n and m by the rule of the window's documentation: all outcomes are divided into buckets from the first
+    /// on, and old buckets are dropped at each outcome.
     fn counts(&self, now: u64) -> (i128, i128) {
         let mut buckets: Vec<(u64, u64, i128, i128)> = Vec::new();
         let forget = |buckets: &mut Vec<(u64, u64, i128, i128)>, now: u64| {
@@ -159,7 +157,7 @@ impl Model {
         function.high = behind <= theta || (function.high && behind <= theta + allowance);
     }
 
-    /// Of a function's requests, in order of its line.
+    /// Returns a function's requests in the order of its queue.
     fn line(&self, function: &Function) -> Vec<Request> {
         let mut line = function.waiting.clone();
         let by_arrival = self.settings.order == Order::Arrival;
@@ -222,18 +220,18 @@ impl Model {
     }
 }
 
-/// What happened, so that a run that never met the case is seen.
+/// Counts of the cases reached, so that a run without one of them is noticed.
 #[derive(Debug, Default)]
-struct Met {
+struct Coverage {
     high: u64,
     low: u64,
     late: u64,
     aged: u64,
-    /// Completions of a function some of whose outcomes were out of reach.
+    /// Completions of a function with outcomes older than its window.
     forgot: u64,
 }
 
-fn run(seed: u64, settings: Settings, operations: u32, mixed: bool) -> Met {
+fn run(seed: u64, settings: Settings, operations: u32, mixed: bool) -> Coverage {
     println!("seed {seed}, {settings:?}, mixed {mixed}");
     let mut random = Random(seed);
     let mut queue = Queue::new(settings);
@@ -249,15 +247,15 @@ fn run(seed: u64, settings: Settings, operations: u32, mixed: bool) -> Met {
     model.functions.resize_with(12, || None);
     let mut now = 86_400 * SECOND;
     let mut tickets = Vec::new();
-    let mut met = Met::default();
+    let mut met = Coverage::default();
     let mut left = Vec::new();
-    // Quick stretches build queues, slow ones let windows and steps pass.
+    // Fast stretches build queues, slow ones let windows and steps pass.
     let mut gap = 10 * MS;
     for n in 0..u64::from(operations) {
         if n % 500 == 0 {
             gap = [2 * MS, 30 * MS, 200 * MS, 3 * SECOND][random.index(4)];
         }
-        // On a grid, so that things also happen at the very moment at which others turn late or are aged.
+        // Times are on a grid, so that events coincide with the moments at which requests turn late or are aged.
         now += random.below(2 * gap) / MS * MS;
         let asked = if random.below(50) == 0 {
             now - 5 * MS
@@ -267,7 +265,7 @@ fn run(seed: u64, settings: Settings, operations: u32, mixed: bool) -> Met {
         let id = random.index(12);
         let function = FunctionId(u32::try_from(id).unwrap());
         let operation = random.below(100);
-        // Every operation lets time pass, also one that finds nothing to do.
+        // Every operation advances time, including one without effect.
         match operation {
             0 if model.functions[id].is_some() => {
                 model.advance(asked);
@@ -352,7 +350,7 @@ fn run(seed: u64, settings: Settings, operations: u32, mixed: bool) -> Met {
             }
             65..=90 => {
                 model.advance(asked);
-                // Now and then so many for one function that old ones leave its window.
+                // Occasionally enough outcomes for one function that old ones leave its window.
                 let many = if id == 0 && random.below(2) == 0 {
                     200
                 } else {
@@ -463,7 +461,7 @@ const ADMISSIONS: [Admission; 4] = [
 ];
 
 #[test]
-fn groups_are_served_as_lists_made_anew_say() {
+fn groups_are_served_in_the_order_of_recomputed_lists() {
     let mut forgot = 0;
     for (n, admission) in (0..).zip(ADMISSIONS) {
         for (at, late) in (0..).zip([
@@ -509,7 +507,7 @@ fn one_group_is_served_by_latest_start_and_by_arrival() {
 }
 
 #[test]
-fn without_ageing_nobody_is_aged() {
+fn without_aging_no_request_is_aged() {
     let settings = Settings {
         aging_every: 0,
         ..Settings::default()

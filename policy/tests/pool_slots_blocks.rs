@@ -1,17 +1,15 @@
-//! A pool whose memory is in blocks, over random operations: the arenas and the pool's counts agree after each, nobody gives
-//! way in vain, nobody waits who could come, and when all have gone all is free.
+//! A pool with memory in blocks, over random operations: arenas and the pool's counts agree after each operation, no
+//! model is evicted needlessly, no request waits that could run, and in the end all memory is free.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod random;
 
 use policy::memory::{self, Memory, OwnerId, Rule, UNIT};
 use policy::pool::slots::{
-    BlocksError, Decision, EvictReason, Evicted, Eviction, Model, Placement, Pool, Settings,
-    Source, Taken, Topology, WaitReason,
+    BlocksError, Decision, EvictReason, Evicted, Eviction, LoadBlocks, Model, Placement, Pool,
+    Settings, Source, Topology, WaitReason,
 };
 use policy::pool::{FunctionId, Refusal, SlotId};
 use policy::{Span, Time};
-use random::Random;
+use testing::Random;
 
 const MS: u64 = 1_000_000;
 const SLOTS: u32 = 3;
@@ -24,7 +22,7 @@ struct World {
     now: u64,
     sizes: Vec<Vec<u64>>,
     evicted: Vec<Evicted>,
-    /// Why the pool did as it did, counted.
+    /// Counts of the pool's reasons.
     loads: u32,
     evictions: u32,
     scattered: u32,
@@ -173,7 +171,7 @@ impl World {
                     self.pool.arena(run.slot).unwrap().gauges(),
                     "{context}"
                 );
-                let taken = Taken {
+                let taken = LoadBlocks {
                     blocks: u32::try_from(sizes.len()).unwrap(),
                     device_allocations: u32::try_from(
                         after.device_allocations - device.device_allocations,
@@ -181,7 +179,7 @@ impl World {
                     .unwrap(),
                     device_frees: u32::try_from(after.device_frees - device.device_frees).unwrap(),
                 };
-                assert_eq!(self.pool.taken(), taken, "{context}");
+                assert_eq!(self.pool.last_load(), taken, "{context}");
             }
             Decision::Wait {
                 reason: WaitReason::Blocked,
@@ -209,7 +207,7 @@ impl World {
             .collect()
     }
 
-    /// Who is on a slot and neither runs nor is copied from.
+    /// Returns the models on a slot that are neither running nor the source of a copy.
     fn may_go(&self, slot: u32) -> Vec<u32> {
         let here = |function: &u32| {
             let id = FunctionId(*function);
@@ -246,7 +244,7 @@ impl World {
     }
 }
 
-/// Blocks of a model: common sizes, irregular ones, now and then one larger than a partition.
+/// Returns the blocks of a model: common sizes, irregular ones, occasionally one larger than a partition.
 fn cut(random: &mut Random) -> Vec<u64> {
     (0..1 + random.below(12))
         .map(|_| match random.below(8) {
@@ -259,7 +257,7 @@ fn cut(random: &mut Random) -> Vec<u64> {
 }
 
 #[test]
-fn arenas_and_counts_agree_whatever_happens() {
+fn arenas_and_counts_agree_after_random_operations() {
     let (mut evictions, mut scattered, mut blocked, mut loads) = (0, 0, 0, 0);
     for rule in [Rule::Partitions, Rule::FreeList] {
         for (number, placement, eviction) in [
@@ -298,7 +296,7 @@ fn arenas_and_counts_agree_whatever_happens() {
 }
 
 #[test]
-fn what_blocks_cannot_be_kept_for_is_refused() {
+fn settings_without_support_for_blocks_are_refused() {
     let topology = || Topology::new(&[4 * PARTITION, UNIT]).unwrap();
     let blocks = memory::Settings::new(0);
     let small = Pool::with_blocks(Settings::default(), topology(), blocks).unwrap_err();
@@ -321,9 +319,10 @@ fn what_blocks_cannot_be_kept_for_is_refused() {
     assert!(matches!(residue, Err(Refusal::NoMemory { .. })));
 }
 
-/// Five blocks of half a partition and a bit are 2.6 partitions, but four partitions hold four of them.
+/// Five blocks slightly larger than half a partition have the bytes of 2.6 partitions, but four partitions hold only
+/// four of them.
 #[test]
-fn what_fits_by_bytes_and_never_in_blocks_is_told_so() {
+fn a_model_that_fits_by_bytes_but_not_in_blocks_is_reported() {
     let mut pool = Pool::with_blocks(
         Settings::default(),
         Topology::new(&[4 * PARTITION]).unwrap(),
@@ -344,7 +343,8 @@ fn what_fits_by_bytes_and_never_in_blocks_is_told_so() {
         ),
         "{decision:?}"
     );
-    // One block fewer fits; as one block of the bytes it would too, and that it is until blocks are said.
+    // With one block fewer it fits; it would fit as one block of these bytes too, which is assumed until its blocks are
+    // reported.
     pool.set_blocks(FunctionId(0), &sizes[1..]).unwrap();
     assert!(matches!(
         pool.schedule(Time(0), FunctionId(0), 0, &mut Vec::new()),

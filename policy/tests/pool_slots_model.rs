@@ -1,8 +1,6 @@
-//! The slots of a pool against a plain reading of Algorithm 1 and of the eviction rules.
+//! The slots of a pool compared with a direct implementation of Algorithm 1 and of the eviction rules.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "the seed of a failure")]
-
-mod random;
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -13,7 +11,7 @@ use policy::pool::slots::{
 };
 use policy::pool::{FunctionId, SlotId};
 use policy::{Span, Time};
-use random::Random;
+use testing::Random;
 
 const MS: u64 = 1_000_000;
 const SLOTS: u32 = 5;
@@ -45,11 +43,11 @@ struct Running {
 struct Slot {
     running: Option<Running>,
     down: bool,
-    /// Ends of requests and how long they took.
+    /// Ends of requests and their durations.
     ended: Vec<(u64, u64)>,
 }
 
-struct Reading {
+struct ReferencePool {
     settings: Settings,
     now: u64,
     capacity: Vec<u64>,
@@ -63,7 +61,7 @@ struct Reading {
     uses: u64,
 }
 
-impl Reading {
+impl ReferencePool {
     fn free(&self, slot: u32) -> u64 {
         let at = |key: &(u32, u32)| key.1 == slot;
         let models: u64 = self
@@ -106,7 +104,7 @@ impl Reading {
             })
     }
 
-    /// Who would give way on a slot, in order, with the reason.
+    /// Returns the models on a slot in the order of their eviction, with the reason.
     fn order(&self, slot: u32) -> Vec<(u32, u64, EvictReason)> {
         let mut order = Vec::new();
         for (&(function, at), copy) in &self.copies {
@@ -184,7 +182,7 @@ impl Reading {
             .map_or(0, |link| link.2)
     }
 
-    /// Of requests that have ended, each halved as often as a half-life began since, rounded down as it goes.
+    /// Returns the load by ended requests, each halved once per half-life begun since, rounded down at each step.
     fn load(&self, slot: u32) -> u64 {
         let half_life = self.settings.load_half_life.0;
         let (mut load, mut period) = (0_u64, 0);
@@ -223,7 +221,7 @@ impl Reading {
         }
     }
 
-    /// Algorithm 1, from top to bottom.
+    /// Returns the decision by Algorithm 1, from top to bottom.
     fn decide(
         &mut self,
         function: u32,
@@ -505,7 +503,7 @@ impl Reading {
         self.residues.retain(|key, _| key.1 != slot);
     }
 
-    /// What no message may break.
+    /// Asserts the invariants that hold after every message.
     fn check(&self, pool: &Pool, evicted: &[Evicted]) {
         for slot in 0..SLOTS {
             let view = pool.slot(SlotId(slot)).unwrap();
@@ -543,7 +541,7 @@ impl Reading {
 }
 
 #[derive(Debug, Default)]
-struct Met {
+struct Coverage {
     runs: BTreeMap<String, u32>,
     waits: BTreeMap<String, u32>,
     evictions: BTreeMap<String, u32>,
@@ -565,7 +563,7 @@ fn model(random: &mut Random) -> Model {
     }
 }
 
-fn run(seed: u64, settings: Settings, operations: u32, met: &mut Met) {
+fn run(seed: u64, settings: Settings, operations: u32, met: &mut Coverage) {
     println!("seed {seed}, {settings:?}");
     let mut random = Random(seed);
     let capacity = vec![100, 100, 80, 120, 60];
@@ -588,7 +586,7 @@ fn run(seed: u64, settings: Settings, operations: u32, met: &mut Met) {
         }
     }
     let mut pool = Pool::new(settings, topology);
-    let mut reading = Reading {
+    let mut reference = ReferencePool {
         settings,
         now: 0,
         capacity,
@@ -614,13 +612,13 @@ fn run(seed: u64, settings: Settings, operations: u32, met: &mut Met) {
         let slot = u32::try_from(random.below(u64::from(SLOTS))).unwrap();
         let (function, at) = (FunctionId(id), SlotId(slot));
         let operation = random.below(100);
-        // Messages without a time do not move the clock.
+        // Messages without a time do not advance the clock.
         match operation {
             0..=49 => {
-                reading.now = now;
+                reference.now = now;
                 let chance = random.next();
                 let decision = pool.schedule(Time(now), function, chance, &mut out);
-                let wanted = reading.schedule(id, chance, &mut expected);
+                let wanted = reference.schedule(id, chance, &mut expected);
                 assert_eq!(decision, wanted, "operation {n}, function {id}");
                 match decision {
                     Decision::Run(run) => {
@@ -632,128 +630,128 @@ fn run(seed: u64, settings: Settings, operations: u32, met: &mut Met) {
                 }
             }
             50..=63 => {
-                reading.now = now;
+                reference.now = now;
                 pool.loaded(Time(now), at, &mut out);
-                reading.loaded(slot, &mut expected);
+                reference.loaded(slot, &mut expected);
             }
             64..=84 => {
-                reading.now = now;
+                reference.now = now;
                 pool.finished(Time(now), at, &mut out);
-                reading.finished(slot, &mut expected);
+                reference.finished(slot, &mut expected);
             }
             85 => {
-                reading.now = now;
+                reference.now = now;
                 pool.abandon(Time(now), at);
-                reading.abandon(slot);
+                reference.abandon(slot);
             }
             86 if random.below(4) == 0 => {
-                let was_down = reading.slots[slot as usize].down;
+                let was_down = reference.slots[slot as usize].down;
                 if !was_down {
-                    reading.now = now;
+                    reference.now = now;
                 }
                 pool.failed(Time(now), at, &mut out);
-                reading.failed(slot, &mut expected);
+                reference.failed(slot, &mut expected);
             }
             86 | 87 => {
                 pool.restored(at);
-                reading.slots[slot as usize].down = false;
+                reference.slots[slot as usize].down = false;
             }
             88 => {
                 let removed = pool.remove(function, &mut out);
-                let busy = (0..SLOTS).any(|slot| reading.runs_on(id, slot));
+                let busy = (0..SLOTS).any(|slot| reference.runs_on(id, slot));
                 assert_eq!(
                     removed.is_ok(),
-                    reading.functions.contains_key(&id) && !busy
+                    reference.functions.contains_key(&id) && !busy
                 );
                 if removed.is_ok() {
-                    for slot in reading.in_state(id, State::Whole) {
-                        reading.evict(id, slot, EvictReason::Unloaded, &mut expected);
+                    for slot in reference.in_state(id, State::Whole) {
+                        reference.evict(id, slot, EvictReason::Unloaded, &mut expected);
                     }
-                    reading.residues.retain(|key, _| key.0 != id);
-                    reading.functions.remove(&id);
-                    reading.patient.remove(&id);
+                    reference.residues.retain(|key, _| key.0 != id);
+                    reference.functions.remove(&id);
+                    reference.patient.remove(&id);
                 }
             }
             89..=92 => {
                 let model = model(&mut random);
                 let added = pool.add(function, model);
-                assert_eq!(added.is_ok(), !reading.functions.contains_key(&id));
-                reading.functions.entry(id).or_insert(model);
+                assert_eq!(added.is_ok(), !reference.functions.contains_key(&id));
+                reference.functions.entry(id).or_insert(model);
             }
             93 => {
                 let model = model(&mut random);
                 let updated = pool.update(function, model);
-                assert_eq!(updated.is_ok(), reading.functions.contains_key(&id));
-                if let Some(known) = reading.functions.get_mut(&id) {
+                assert_eq!(updated.is_ok(), reference.functions.contains_key(&id));
+                if let Some(known) = reference.functions.get_mut(&id) {
                     let writes = known.writes;
                     *known = Model { writes, ..model };
                 }
             }
             94 => {
                 let adopted = pool.adopt(function, at);
-                let known = reading.functions.get(&id).copied();
-                let held = reading.copies.keys().any(|key| key.0 == id);
-                let there = reading.copies.contains_key(&(id, slot));
-                let down = reading.slots[slot as usize].down;
+                let known = reference.functions.get(&id).copied();
+                let held = reference.copies.keys().any(|key| key.0 == id);
+                let there = reference.copies.contains_key(&(id, slot));
+                let down = reference.slots[slot as usize].down;
                 let may = known.is_some_and(|model| {
                     let another = there || (held && model.writes);
-                    !(down || another) && model.bytes <= reading.free(slot)
+                    !(down || another) && model.bytes <= reference.free(slot)
                 });
                 assert_eq!(adopted.is_ok(), may, "{adopted:?}");
                 if may {
-                    reading.uses += 1;
+                    reference.uses += 1;
                     let copy = Copy {
                         state: State::Whole,
                         bytes: known.unwrap().bytes,
-                        used: reading.uses,
+                        used: reference.uses,
                     };
-                    reading.copies.insert((id, slot), copy);
+                    reference.copies.insert((id, slot), copy);
                 }
             }
             95 => {
                 let unloaded = pool.unload(function, at, &mut out);
-                let may = reading.order(slot).iter().any(|victim| victim.0 == id)
-                    && !reading.slots[slot as usize].down;
+                let may = reference.order(slot).iter().any(|victim| victim.0 == id)
+                    && !reference.slots[slot as usize].down;
                 assert_eq!(unloaded, may);
                 if may {
-                    reading.evict(id, slot, EvictReason::Unloaded, &mut expected);
+                    reference.evict(id, slot, EvictReason::Unloaded, &mut expected);
                 }
             }
             96..=98 => {
                 let residue = random.below(12);
                 let added = pool.add_instance(function, at, residue, &mut out);
                 let victims = match settings.swap {
-                    Swap::On => reading.victims(slot, residue),
-                    Swap::Off => (residue <= reading.free(slot)).then(Vec::new),
+                    Swap::On => reference.victims(slot, residue),
+                    Swap::Off => (residue <= reference.free(slot)).then(Vec::new),
                 };
-                let may = reading.functions.contains_key(&id)
-                    && !reading.slots[slot as usize].down
-                    && !reading.residues.contains_key(&(id, slot))
+                let may = reference.functions.contains_key(&id)
+                    && !reference.slots[slot as usize].down
+                    && !reference.residues.contains_key(&(id, slot))
                     && victims.is_some();
                 assert_eq!(added.is_ok(), may, "{added:?}");
                 if may {
                     for (victim, _, reason) in victims.unwrap() {
-                        reading.evict(victim, slot, reason, &mut expected);
+                        reference.evict(victim, slot, reason, &mut expected);
                     }
-                    reading.residues.insert((id, slot), residue);
+                    reference.residues.insert((id, slot), residue);
                 }
             }
             _ => {
                 let removed = pool.remove_instance(function, at, &mut out);
-                let may = reading.residues.contains_key(&(id, slot))
-                    && !reading.runs_on(id, slot)
-                    && !reading.is_read(id, slot);
+                let may = reference.residues.contains_key(&(id, slot))
+                    && !reference.runs_on(id, slot)
+                    && !reference.is_read(id, slot);
                 assert_eq!(removed.is_ok(), may, "{removed:?}");
                 if may {
-                    if reading.state(id, slot) == Some(State::Whole) {
-                        reading.evict(id, slot, EvictReason::Unloaded, &mut expected);
+                    if reference.state(id, slot) == Some(State::Whole) {
+                        reference.evict(id, slot, EvictReason::Unloaded, &mut expected);
                     }
-                    reading.residues.remove(&(id, slot));
+                    reference.residues.remove(&(id, slot));
                 }
             }
         }
         assert_eq!(out, expected, "operation {n}");
-        reading.check(&pool, &out);
+        reference.check(&pool, &out);
         for evicted in &out {
             *met.evictions
                 .entry(format!("{:?}", evicted.reason))
@@ -767,8 +765,8 @@ const PATIENT: Patience = Patience::QuarterOfContention {
 };
 
 #[test]
-fn slots_are_given_as_a_plain_reading_of_algorithm_1_says() {
-    let mut met = Met::default();
+fn slots_are_assigned_as_by_algorithm_1() {
+    let mut met = Coverage::default();
     let mut seed = 0;
     for binding in [Binding::Pool, Binding::Process] {
         for eviction in [Eviction::Classes, Eviction::LeastRecentlyUsed] {
@@ -822,8 +820,8 @@ fn slots_are_given_as_a_plain_reading_of_algorithm_1_says() {
 }
 
 #[test]
-fn slots_are_given_by_chance_and_for_good_as_a_plain_reading_says() {
-    let mut met = Met::default();
+fn random_and_permanent_assignment_agree_with_the_model() {
+    let mut met = Coverage::default();
     let mut seed = 1_000;
     for swap in [Swap::On, Swap::Off] {
         for placement in [

@@ -1,19 +1,17 @@
-//! The queue and the gate against naive models that sort a vector at every step.
+//! The queue and the gate compared with naive models that sort a vector at every step.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod random;
-
 use policy::gate::{
-    AGEING_OBJECTIVES, AGEING_PERIOD, Action, Admission, Arrival, DispatchReason, Gate,
-    KEPT_PERIOD, Late, Order, RefuseReason, Settings,
+    AGING_OBJECTIVES, AGING_PERIOD, Action, Admission, Arrival, DispatchReason, Gate, KEPT_PERIOD,
+    Late, Order, RefuseReason, Settings,
 };
 use policy::queue::{DeadlineQueue, Full, Ticket, Waiting};
 use policy::{RequestId, Span, Time};
 use proptest::prelude::*;
-use random::Random;
+use testing::Random;
 
-/// The naive queue: a vector, sorted whenever somebody asks.
+/// The naive queue: a vector that is sorted at every query.
 #[derive(Default)]
 struct SortedVector {
     waiting: Vec<(Ticket, Waiting)>,
@@ -76,7 +74,7 @@ fn waiting_requests_are_counted_by_the_time_to_their_latest_start_times() {
         queue.push(now, waiting).unwrap();
         assert_eq!(queue.by_slack(now), expected);
     }
-    // A clock that steps back makes none of them on time again.
+    // A clock that steps back makes none of them timely again.
     assert_eq!(queue.by_slack(Time::ZERO), expected);
     assert_eq!(queue.by_slack(now.after(Span(1)))[0], 2);
 }
@@ -89,7 +87,7 @@ fn random_operations(seed: u64, capacity: usize, steps: u64) {
     let mut tickets = Vec::new();
     for step in 0..steps {
         let context = || format!("seed {seed}, capacity {capacity}, step {step}");
-        // Time mostly stands still or moves a little, so that ties and lateness both happen.
+        // Time mostly stays or advances slightly, so that both ties and lateness occur.
         now = now.after(Span(random.below(4)));
         match random.below(100) {
             0..48 => {
@@ -128,7 +126,7 @@ fn random_operations(seed: u64, capacity: usize, steps: u64) {
             }
             80..92 if !tickets.is_empty() => {
                 let at = usize::try_from(random.below(tickets.len() as u64)).unwrap();
-                // One in two is kept in the list, so that void tickets are tried as well.
+                // Half of them are kept in the list, so that void tickets are used as well.
                 let ticket = if random.below(2) == 0 {
                     tickets[at]
                 } else {
@@ -189,14 +187,14 @@ fn a_million_random_operations_agree_with_a_sorted_vector() {
     }
 }
 
-/// The naive gate: the rules of design 4.1 written down once more, without a heap.
+/// The naive gate: the rules of contracts §1 without a heap.
 struct NaiveGate {
     settings: Settings,
     running: u32,
     waiting: Vec<(Ticket, Waiting)>,
     dispatches: u64,
     last_kept: Option<Time>,
-    /// Who was kept last.
+    /// The request kept last.
     kept: Option<RequestId>,
 }
 
@@ -222,7 +220,7 @@ impl NaiveGate {
         may
     }
 
-    /// Sheds the late, in the order of their keys.
+    /// Sheds late requests in the order of their keys.
     fn wake(&mut self, now: Time, refused: &mut Vec<(RequestId, RefuseReason)>) {
         if self.settings.late == Late::Serve {
             return;
@@ -267,11 +265,11 @@ impl NaiveGate {
             let w = &self.waiting[at].1;
             self.late(w, now)
                 && w.objective > Span::ZERO
-                && now.since(w.arrival).0 / AGEING_OBJECTIVES >= w.objective.0
-                && self.dispatches % AGEING_PERIOD == AGEING_PERIOD - 1
+                && now.since(w.arrival).0 / AGING_OBJECTIVES >= w.objective.0
+                && self.dispatches % AGING_PERIOD == AGING_PERIOD - 1
         });
         let (at, reason) = match aged {
-            Some(at) => (at, DispatchReason::Ageing),
+            Some(at) => (at, DispatchReason::Aging),
             None => {
                 let at = *sorted.first()?;
                 let late = self.late(&self.waiting[at].1, now);
@@ -306,7 +304,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Milliseconds; a second passes now and then, so that the kept one of each second is tried.
+    // Milliseconds; sometimes a second passes, so that the kept request of each second occurs.
     prop_oneof![
         6 => (-20_i64..400, 0_u64..60, prop::bool::weighted(0.05))
             .prop_map(|(key_in, objective, kept)| Step::Arrive { key_in, objective, kept }),
@@ -455,7 +453,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_gate_agrees_with_the_rules_written_down_naively(
+    fn the_gate_agrees_with_a_naive_implementation_of_its_rules(
         steps in prop::collection::vec(step(), 1..200),
         concurrency in 1_u32..4,
         depth in 0_usize..12,
@@ -468,7 +466,7 @@ proptest! {
             order: if deadline { Order::Deadline } else { Order::Arrival },
             late: if shed { Late::Shed } else { Late::Serve },
         };
-        // Without an order by deadline nobody is late; the naive gate knows that too.
+        // Without deadline order no request is late, in the naive gate as well.
         check_gate(settings, &steps);
     }
 }

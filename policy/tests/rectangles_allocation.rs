@@ -1,14 +1,12 @@
-//! Nothing is allocated per decision once warm: counted by an allocator of this test's own.
+//! A warm packer allocates nothing per decision, as counted by this test's own allocator.
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
-
-mod random;
 
 use policy::footprint::Footprint;
 use policy::rectangles::{FunctionId, InstanceId, Pod, Rectangles, Settings, SlotId};
 use policy::tokens::Share;
-use random::Random;
+use testing::Random;
 
-/// Pods of the profiling grid come and go; answers how many were placed.
+/// Adds and removes pods of the profiling grid. Returns the number of pods placed.
 fn work(packer: &mut Rectangles, random: &mut Random) -> u32 {
     let mut placed = 0;
     for _ in 0..6_000 {
@@ -39,7 +37,7 @@ fn a_warm_packer_allocates_nothing() {
             packer.add_slot(SlotId(slot), 30).unwrap();
         }
         let mut warm = 0;
-        // The same events again, so that no vector has to be longer than it was.
+        // The same events again, so that no vector has to grow.
         for _ in 0..2 {
             warm = work(&mut packer, &mut Random(11));
             for instance in 0..120 {

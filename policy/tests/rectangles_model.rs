@@ -1,24 +1,22 @@
-//! The packer against a grid of cells of 1 % × 1 % that are marked, and every rectangle of cells tried.
+//! The packer compared with a grid of 1 % × 1 % cells, of which every rectangle is tried.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
-
-mod random;
 
 use std::cmp::Reverse;
 
 use policy::footprint::Footprint;
 use policy::rectangles::{
-    Action, Freed, FunctionId, InstanceId, PlaceReason, Pod, Rectangle, Rectangles, Refusal,
+    Action, FreedRule, FunctionId, InstanceId, PlaceReason, Pod, Rectangle, Rectangles, Refusal,
     Restructuring, Settings, SlotId,
 };
 use policy::tokens::Share;
-use random::Random;
+use testing::Random;
 
 const CELL_WIDTH: u32 = 10_000;
 const CELL_HEIGHT: u32 = 100;
 const REMEMBERED_MAX: usize = 16;
 
-/// A plane in cells: a row is a mask of those that are taken.
+/// A plane in cells: each row is a mask of the occupied ones.
 struct Grid {
     width: usize,
     rows: Vec<u32>,
@@ -65,7 +63,7 @@ impl Grid {
         self.width * self.rows.len() - taken as usize
     }
 
-    /// Every free rectangle that can grow in no direction.
+    /// Returns every free rectangle that cannot be extended in any direction.
     fn maximal(&self) -> Vec<Rectangle> {
         let mut found = Vec::new();
         for y in 0..self.rows.len() {
@@ -73,7 +71,7 @@ impl Grid {
                 let mut taken = 0;
                 for h in 1..=self.rows.len() - y {
                     taken |= self.rows[y + h - 1];
-                    // One that is narrower than it can be is not maximal.
+                    // A rectangle that can be widened is not maximal.
                     let w = ((taken >> x).trailing_zeros() as usize).min(self.width - x);
                     if w == 0 {
                         break;
@@ -97,9 +95,9 @@ impl Grid {
     }
 }
 
-/// A pod as the model knows it.
+/// A placed pod in the model.
 #[derive(Clone, Copy)]
-struct Known {
+struct PlacedPod {
     instance: InstanceId,
     slot: SlotId,
     pod: Pod,
@@ -112,13 +110,13 @@ struct Model {
     height: u32,
     memory: u64,
     slots: Vec<SlotId>,
-    pods: Vec<Known>,
-    /// Which slot, whose, what; the latest last.
+    pods: Vec<PlacedPod>,
+    /// Slot, function and rectangle of removed pods, the latest last.
     remembered: Vec<(SlotId, FunctionId, Rectangle)>,
 }
 
 impl Model {
-    fn on(&self, slot: SlotId) -> impl Iterator<Item = &Known> {
+    fn on(&self, slot: SlotId) -> impl Iterator<Item = &PlacedPod> {
         self.pods.iter().filter(move |known| known.slot == slot)
     }
 
@@ -148,7 +146,7 @@ impl Model {
         self.used(slot) + storage + pod.footprint.pod <= self.memory
     }
 
-    /// Has the function a pod of this shape left a rectangle on a slot with room?
+    /// Returns a rectangle that a pod of the same function and shape has left on a slot with memory.
     fn reusable(&self, pod: &Pod, width: u32) -> Option<(SlotId, Rectangle)> {
         self.remembered
             .iter()
@@ -166,7 +164,7 @@ impl Model {
         self.on(slot).count() >= self.settings.pods_max as usize
     }
 
-    /// By looking at every free rectangle of every slot.
+    /// Returns the best place by comparison of every free rectangle of every slot.
     fn best(
         &self,
         packer: &Rectangles,
@@ -180,7 +178,7 @@ impl Model {
                 continue;
             }
             let free_cells = self.grid(slot).free_cells();
-            // Checked after every step to be the maximal ones.
+            // They are checked after every step to be the maximal ones.
             for free in packer.free(slot) {
                 if free.width < width || free.height < pod.sm {
                     continue;
@@ -210,7 +208,7 @@ impl Model {
     fn put(&mut self, instance: InstanceId, pod: Pod, slot: SlotId, rectangle: Rectangle) {
         self.remembered
             .retain(|(at, _, left)| *at != slot || !left.overlaps(&rectangle));
-        self.pods.push(Known {
+        self.pods.push(PlacedPod {
             instance,
             slot,
             pod,
@@ -218,11 +216,11 @@ impl Model {
         });
     }
 
-    fn remember(&mut self, gone: &Known, restructured: bool) {
+    fn remember(&mut self, gone: &PlacedPod, restructured: bool) {
         let slot = gone.slot;
         if restructured || self.on(slot).next().is_none() {
             self.remembered.retain(|&(at, ..)| at != slot);
-        } else if self.settings.freed == Freed::Joined {
+        } else if self.settings.freed == FreedRule::Joined {
             let here = |&(at, ..): &(SlotId, FunctionId, Rectangle)| at == slot;
             if self.remembered.iter().filter(|left| here(left)).count() == REMEMBERED_MAX {
                 let oldest = self.remembered.iter().position(here).unwrap();
@@ -233,12 +231,12 @@ impl Model {
         }
     }
 
-    /// Takes over where the packer says the pods of a slot are now, if they are still the same pods.
+    /// Adopts the packer's rectangles of a slot's pods, after a check that they are the same pods.
     fn follow(&mut self, packer: &Rectangles, slot: SlotId) {
-        let told: Vec<_> = packer.pods(slot).collect();
-        assert_eq!(told.len(), self.on(slot).count(), "a pod is lost");
+        let reported: Vec<_> = packer.pods(slot).collect();
+        assert_eq!(reported.len(), self.on(slot).count(), "a pod is lost");
         for known in self.pods.iter_mut().filter(|known| known.slot == slot) {
-            let &(_, rectangle) = (told.iter())
+            let &(_, rectangle) = (reported.iter())
                 .find(|(instance, _)| *instance == known.instance)
                 .expect("no pod is lost");
             let shape = |rectangle: Rectangle| (rectangle.width, rectangle.height);
@@ -262,7 +260,7 @@ impl Model {
                     );
                 }
             }
-            // Nothing that is free is forgotten.
+            // No free area is lost.
             let covered = Grid::new(self.width, self.height, std::iter::empty());
             let mut rows = covered.rows;
             for one in &free {
@@ -272,15 +270,15 @@ impl Model {
             for (row, taken) in rows.iter().zip(&grid.rows) {
                 assert_eq!(*row, !taken & mask(0, grid.width));
             }
-            if self.settings.freed == Freed::Joined {
+            if self.settings.freed == FreedRule::Joined {
                 assert_eq!(free, grid.maximal());
             }
             assert_eq!(packer.memory(slot).unwrap().used(), self.used(slot));
             assert!(self.used(slot) <= self.memory);
             assert!(self.on(slot).count() <= self.settings.pods_max as usize);
-            let told: Vec<_> = packer.pods(slot).collect();
+            let reported: Vec<_> = packer.pods(slot).collect();
             let known: Vec<_> = (self.on(slot).map(|k| (k.instance, k.rectangle))).collect();
-            assert_eq!(told, known);
+            assert_eq!(reported, known);
             for (instance, rectangle) in known {
                 assert_eq!(packer.place_of(instance), Some((slot, rectangle)));
             }
@@ -289,13 +287,13 @@ impl Model {
 }
 
 #[derive(Default, Debug)]
-struct Seen {
+struct Coverage {
     reused: u32,
     best: u32,
     no_area: u32,
     no_memory: u32,
     restructured: u32,
-    told: u32,
+    reported: u32,
     lost: u32,
 }
 
@@ -305,7 +303,7 @@ fn run(
     (width, height): (u32, u32),
     memory: u64,
     steps: u32,
-) -> Seen {
+) -> Coverage {
     println!("seed {seed}, {width} × {height} cells, {memory} bytes, {settings:?}");
     let settings = Settings {
         width: Share::from_percent(width),
@@ -323,7 +321,7 @@ fn run(
         pods: Vec::new(),
         remembered: Vec::new(),
     };
-    let mut seen = Seen::default();
+    let mut seen = Coverage::default();
     let mut actions = Vec::new();
     for slot in 0..3 {
         packer.add_slot(SlotId(slot), memory).unwrap();
@@ -334,7 +332,7 @@ fn run(
         if draw < 54 {
             let instance = InstanceId(random.below_u32(60));
             let function = random.below_u32(4);
-            // Shapes that come again, and any others; wider than the plane counts as the plane.
+            // Recurring shapes, and arbitrary ones; a shape wider than the plane counts as wide as the plane.
             let (quota, sm) = match random.below_u32(5) {
                 0 => (
                     1 + random.below_u32(width * 3 / 5),
@@ -403,7 +401,7 @@ fn run(
             }
             assert_eq!(packer.remove(gone.instance), None);
         } else if draw < 98 {
-            // As after a restart of the packer: it is told where a pod is.
+            // As after a restart of the packer: it gets the position of an existing pod.
             let instance = InstanceId(60 + random.below_u32(20));
             let slot = model.slots[random.below_u32(3) as usize];
             let pod = Pod {
@@ -414,7 +412,7 @@ fn run(
             };
             let before = model.remembered.len();
             if let Ok(at) = packer.place_on(slot, instance, &pod) {
-                seen.told += 1;
+                seen.reported += 1;
                 let old: Vec<_> = (model.on(slot).map(|k| (k.instance, k.rectangle))).collect();
                 let new: Vec<_> = (packer.pods(slot).filter(|&(id, _)| id != instance)).collect();
                 if old != new {
@@ -452,20 +450,20 @@ fn run(
 fn free_rectangles_are_the_maximal_ones_and_the_best_is_taken() {
     for (seed, plane, memory) in [(1, (12, 12), 1_000), (2, (20, 7), 1_000), (3, (9, 14), 40)] {
         let seen = run(seed, Settings::default(), plane, memory, 3_000);
-        assert!(seen.reused > 50 && seen.best > 500 && seen.told > 10 && seen.lost > 5);
+        assert!(seen.reused > 50 && seen.best > 500 && seen.reported > 10 && seen.lost > 5);
         assert!(seen.restructured > 20);
         assert!(seen.no_area > 10 || seen.no_memory > 50);
     }
 }
 
 #[test]
-fn memory_is_asked_for_on_every_slot() {
+fn memory_is_checked_on_every_slot() {
     let seen = run(4, Settings::default(), (12, 12), 34, 4_000);
     assert!(seen.no_memory > 100);
 }
 
 #[test]
-fn slots_that_are_full_of_pods_take_no_more() {
+fn slots_with_the_maximum_of_pods_accept_no_more() {
     let settings = Settings {
         pods_max: 3,
         ..Settings::default()

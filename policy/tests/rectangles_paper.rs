@@ -1,15 +1,13 @@
-//! What the paper says of packing (FaST-GShare §5.4, §5.5), and what is known of its arithmetic (papers 4.4).
+//! The paper's results on packing (FaST-GShare §5.4, §5.5), and corrections of its arithmetic (mechanisms §4.4).
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
-
-mod random;
 
 use policy::footprint::Footprint;
 use policy::rectangles::{
     Action, FunctionId, InstanceId, Order, Pod, Rectangles, Refusal, Settings, Sharing, SlotId,
 };
 use policy::tokens::Share;
-use random::Random;
+use testing::Random;
 
 const MEMORY: u64 = 16 << 30;
 
@@ -28,7 +26,7 @@ fn pod((quota, sm): (u32, u32)) -> Pod {
     }
 }
 
-/// How many slots a batch needs.
+/// Returns the number of slots that a batch needs.
 fn slots_for(settings: Settings, shapes: &[(u32, u32)]) -> usize {
     let mut packer = Rectangles::new(settings).unwrap();
     let batch: Vec<_> = (0..)
@@ -71,10 +69,10 @@ fn the_eight_pods_fit_one_gpu_by_descending_area_and_two_as_printed() {
     assert_eq!(slots_for(by_area, &PRINTED), 1);
 }
 
-/// After a restart the packer is told where pods are, in whatever order: rectangles that leave no room for the
-/// next are laid out anew.
+/// After a restart the packer gets the positions of pods in any order: rectangles that leave no space for the next one
+/// are laid out anew.
 #[test]
-fn pods_that_are_known_to_be_on_a_slot_are_laid_out_until_they_fit() {
+fn existing_pods_of_a_slot_are_laid_out_until_they_fit() {
     let mut packer = Rectangles::new(whole_window(Order::Arrival)).unwrap();
     packer.add_slot(SlotId(0), MEMORY).unwrap();
     for (instance, shape) in (0..).map(InstanceId).zip(PRINTED) {
@@ -96,7 +94,7 @@ fn pods_that_are_known_to_be_on_a_slot_are_laid_out_until_they_fit() {
     assert_eq!(packer.pods(SlotId(0)).collect::<Vec<_>>(), pods);
 }
 
-/// 98.4 % of the area cannot fit 90 % of it, and two suffice.
+/// 98.4 % of the area does not fit into 90 %, but into two slots.
 #[test]
 fn the_eight_pods_need_two_gpus_where_a_tenth_of_the_window_stays_free() {
     assert_eq!(slots_for(Settings::default(), &PRINTED), 2);
@@ -106,7 +104,7 @@ fn the_eight_pods_need_two_gpus_where_a_tenth_of_the_window_stays_free() {
 fn time_only_needs_four_gpus_and_exclusive_eight() {
     for (sharing, order, slots) in [
         (Sharing::TimeOnly, Order::AreaDescending, 4),
-        // 40 + 40 four times over leaves no 40 for the two of 60.
+        // Four pairs of 40 + 40 leave no 40 for the two of 60.
         (Sharing::TimeOnly, Order::Arrival, 5),
         (Sharing::Exclusive, Order::AreaDescending, 8),
     ] {
@@ -122,7 +120,7 @@ fn time_only_needs_four_gpus_and_exclusive_eight() {
     }
 }
 
-/// All distinct orders of what is left, appended to `order`.
+/// Calls `see` with all distinct orders of the remaining shapes, appended to `order`.
 fn orders(
     left: &mut [((u32, u32), u32)],
     order: &mut Vec<(u32, u32)>,
@@ -181,7 +179,7 @@ fn sorted_batches_need_fewer_slots() {
     }
     println!("{arrival} in arrival order, {sorted} sorted, {bound} by area, of {BATCHES} batches");
     assert!(bound <= sorted && sorted < arrival);
-    // Within a tenth and a half of the bound.
+    // Within 15 % of the bound.
     assert!(sorted * 100 < bound * 115);
 }
 
@@ -216,10 +214,10 @@ fn shared_weights_let_three_of_vit_huge_on_a_gpu_that_two_would_fill() {
     }
 }
 
-/// A slot that has the weights, but not the memory for them again, is still found; among those with equal
-/// rectangles the fuller one.
+/// A slot that has the weights, but not the memory for a second copy of them, is found; among slots with equal
+/// rectangles the fuller one is chosen.
 #[test]
-fn a_slot_with_the_weights_needs_memory_for_the_pod_alone() {
+fn a_slot_with_the_weights_needs_memory_only_for_the_pod() {
     let pod = Pod {
         function: FunctionId(1),
         quota: Share::from_percent(10),
@@ -239,7 +237,7 @@ fn a_slot_with_the_weights_needs_memory_for_the_pod_alone() {
 }
 
 #[test]
-fn a_pod_that_asks_for_more_than_the_planned_window_has_all_of_it() {
+fn a_pod_with_a_quota_beyond_the_planned_window_gets_all_of_it() {
     let mut packer = Rectangles::new(Settings::default()).unwrap();
     packer.add_slot(SlotId(0), MEMORY).unwrap();
     let whole = packer.place(InstanceId(0), &pod((100, 24))).unwrap();
@@ -252,7 +250,7 @@ fn a_pod_that_asks_for_more_than_the_planned_window_has_all_of_it() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn invalid_settings_and_pods_are_refused() {
     let mut packer = Rectangles::new(Settings::default()).unwrap();
     packer.add_slot(SlotId(0), MEMORY).unwrap();
     assert_eq!(packer.add_slot(SlotId(0), 1), Err(Refusal::SlotTaken));

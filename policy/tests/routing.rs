@@ -1,4 +1,4 @@
-//! What each rule of routing does, case by case.
+//! The decisions of each routing rule, case by case.
 
 use policy::gate::{Late, Order};
 use policy::profile::ClassId;
@@ -46,7 +46,7 @@ impl World {
         for &shape in shapes {
             world.router.add(world.now, shape, &mut world.actions);
         }
-        // Slow starts are over.
+        // The slow starts are over.
         world.advance(10_000 * MS);
         world
     }
@@ -78,7 +78,7 @@ impl World {
             .arrive(self.now, &request, random, &mut self.actions)
     }
 
-    /// Where it goes at once.
+    /// Returns the instance to which a request is bound at once.
     fn bound(&mut self, random: u64) -> (u32, BindingId) {
         match self.arrive(100, 10, random) {
             Decision::Bound {
@@ -104,7 +104,7 @@ impl World {
         self.end(binding, Completion::Answered { learn: true });
     }
 
-    /// Whose turn it was since this was last called, and where they went.
+    /// Returns the requests bound since the last call, with instance and reason.
     fn turns(&mut self) -> Vec<(u64, u32, RouteReason)> {
         let turn = |action: Action| match action {
             Action::Bind {
@@ -131,7 +131,7 @@ fn at_speed(per_cent: u32) -> Shape {
 }
 
 #[test]
-fn nothing_is_bound_before_there_is_a_place() {
+fn no_request_is_bound_before_there_is_a_place() {
     let mut world = World::with(Rule::LateBinding, &[single(0), single(1)]);
     let (_, first) = world.bound(0);
     let (_, _second) = world.bound(0);
@@ -145,7 +145,7 @@ fn nothing_is_bound_before_there_is_a_place() {
 }
 
 #[test]
-fn one_is_bound_ahead_within_the_time_of_a_hand_over_and_no_second() {
+fn only_one_request_is_bound_ahead_within_the_time_of_a_hand_over() {
     let mut world = World::with(Rule::LateBinding, &[single(0)]);
     world.bound(0);
     world.waits(300, 10);
@@ -160,7 +160,7 @@ fn one_is_bound_ahead_within_the_time_of_a_hand_over_and_no_second() {
 }
 
 #[test]
-fn an_estimate_that_is_overdue_binds_nothing_ahead() {
+fn an_overdue_estimate_binds_no_request_ahead() {
     let mut world = World::with(Rule::LateBinding, &[single(0)]);
     world.bound(0);
     world.advance(12 * MS);
@@ -179,13 +179,13 @@ fn ties_go_to_monoliths() {
 }
 
 #[test]
-fn who_would_be_late_where_there_is_a_place_waits_for_one_where_it_makes_it() {
+fn a_request_late_at_a_free_place_waits_for_one_that_is_in_time() {
     let mut world = World::with(Rule::LateBinding, &[at_speed(100), at_speed(40)]);
     let (fast, binding) = world.bound(0);
     assert_eq!(fast, 0);
-    // On the slow one it takes 50 ms, on the fast one 20 from when that is free.
+    // On the slow instance it takes 50 ms, on the fast one 20 ms from the time that is free.
     world.waits(40, 20);
-    // The next makes it on the slow one, and does not wait behind the first.
+    // The next is in time on the slow one, and does not wait behind the first.
     let routed = world.arrive(100, 20, 0);
     assert!(matches!(routed, Decision::Waits(_)));
     assert_eq!(world.turns(), [(3, 1, RouteReason::Turn)]);
@@ -204,7 +204,7 @@ fn without_a_limit_nothing_waits_and_the_least_loaded_serves() {
 }
 
 #[test]
-fn an_instance_that_has_just_come_is_not_overrun() {
+fn a_new_instance_starts_slowly() {
     let shape = Shape::monolith(Places::Fixed(8), 0);
     let mut world = World::of(settings(Rule::LateBinding), &[]);
     let now = world.now;
@@ -217,7 +217,7 @@ fn an_instance_that_has_just_come_is_not_overrun() {
     world.bound(0);
     world.waits(100, 10);
     assert!(world.turns().is_empty());
-    // After ten seconds it is one as any other.
+    // After ten seconds it is treated as any other.
     world.advance(10_000 * MS);
     assert_eq!(world.turns().len(), 1);
 }
@@ -264,7 +264,7 @@ fn three_failures_to_connect_eject_but_never_the_last_one() {
 }
 
 #[test]
-fn an_instance_that_leaves_while_it_is_ejected_is_heard_of_no_more() {
+fn an_instance_removed_while_ejected_never_returns() {
     let mut world = World::with(Rule::LateBinding, &[single(0), single(1)]);
     let eight = Shape::monolith(Places::Fixed(8), 2);
     let now = world.now;
@@ -286,7 +286,7 @@ fn an_instance_that_leaves_while_it_is_ejected_is_heard_of_no_more() {
     let now = world.now;
     world.router.remove(now, leaves, &mut world.actions);
     world.actions.clear();
-    // One request is there still when its time is over, and that of another instance.
+    // One request is still there when its time is over, and so is that of another instance.
     for _ in 0..3 {
         let binding = loop {
             let (instance, binding) = world.bound(0);
@@ -325,7 +325,7 @@ fn a_missed_probe_ejects_until_one_is_answered() {
         .router
         .probed(now, InstanceId(1), true, &mut world.actions);
     assert_eq!(world.router.ready(), 2);
-    // The last one is kept.
+    // The last instance is kept.
     for instance in [InstanceId(0), InstanceId(1)] {
         world
             .router
@@ -335,7 +335,7 @@ fn a_missed_probe_ejects_until_one_is_answered() {
 }
 
 #[test]
-fn the_last_one_that_has_missed_a_probe_is_ejected_when_another_comes() {
+fn the_last_instance_that_missed_a_probe_is_ejected_when_another_is_added() {
     let mut world = World::with(Rule::LateBinding, &[single(0)]);
     let now = world.now;
     world
@@ -345,7 +345,7 @@ fn the_last_one_that_has_missed_a_probe_is_ejected_when_another_comes() {
     let comes = world.router.add(now, single(1), &mut world.actions);
     assert_eq!((world.router.ready(), world.router.ejected()), (1, 1));
     assert_eq!(world.bound(0).0, comes.0);
-    // The same where both stand still and the one that was ejected first is the first to answer again.
+    // The same if both are unresponsive and the one that was ejected first is the first to answer again.
     world.router.probed(now, comes, false, &mut world.actions);
     assert_eq!((world.router.ready(), world.router.ejected()), (1, 1));
     world
@@ -353,13 +353,13 @@ fn the_last_one_that_has_missed_a_probe_is_ejected_when_another_comes() {
         .probed(now, InstanceId(0), true, &mut world.actions);
     assert_eq!((world.router.ready(), world.router.ejected()), (1, 1));
     assert_eq!(world.bound(0).0, 0);
-    // One that answers again counts as any other.
+    // An instance that answers again counts as any other.
     world.router.probed(now, comes, true, &mut world.actions);
     assert_eq!((world.router.ready(), world.router.ejected()), (2, 0));
 }
 
 #[test]
-fn one_that_accepts_no_connection_and_misses_a_probe_is_back_only_when_it_answers_one() {
+fn an_instance_without_connections_and_probes_returns_only_when_it_answers_a_probe() {
     let mut world = World::with(Rule::LateBinding, &[single(0), single(1)]);
     let mut failures = 0;
     while failures < 3 {
@@ -387,7 +387,7 @@ fn one_that_accepts_no_connection_and_misses_a_probe_is_back_only_when_it_answer
 }
 
 #[test]
-fn a_request_that_found_no_connection_goes_elsewhere_in_its_old_order() {
+fn a_request_whose_connection_failed_is_retried_in_its_old_order() {
     let mut world = World::with(Rule::LateBinding, &[single(0), single(1)]);
     let first = world.request(100, 10);
     let now = world.now;
@@ -398,7 +398,7 @@ fn a_request_that_found_no_connection_goes_elsewhere_in_its_old_order() {
     let (_, other) = world.bound(0);
     world.waits(200, 10);
     world.end(binding, Completion::NotConnected);
-    // The one that waited has its place now.
+    // The request that waited has its place now.
     assert_eq!(world.turns(), [(3, 0, RouteReason::Turn)]);
     let now = world.now;
     let again = world
@@ -412,7 +412,7 @@ fn a_request_that_found_no_connection_goes_elsewhere_in_its_old_order() {
 }
 
 #[test]
-fn the_first_held_for_a_cold_start_is_not_shed_and_the_others_at_their_deadlines() {
+fn the_first_request_held_for_a_cold_start_is_kept_and_others_are_shed_at_their_deadlines() {
     let late = Late::Shed;
     let mut world = World::of(
         Settings {
@@ -427,7 +427,7 @@ fn the_first_held_for_a_cold_start_is_not_shed_and_the_others_at_their_deadlines
     world.advance(99 * MS);
     assert!(world.actions.is_empty());
     world.advance(2 * MS);
-    // One late request a second keeps its place as well; a third that turns late loses it.
+    // One late request a second is kept as well; a third that turns late is shed.
     world.advance(200 * MS);
     let shed = world.actions.drain(..).map(|action| match action {
         Action::Refuse { id, reason, .. } => (id.0, reason),
@@ -461,7 +461,7 @@ fn as_many_wait_as_instances_allow_within_bounds() {
 }
 
 #[test]
-fn owners_divide_places_and_one_without_any_borrows_those_of_one_instance() {
+fn owners_divide_places_and_an_owner_without_any_borrows_those_of_one_instance() {
     let mut world = World::with(Rule::LateBinding, &[single(0), single(1)]);
     let now = world.now;
     let half = Share { index: 1, of: 2 };
@@ -475,13 +475,13 @@ fn owners_divide_places_and_one_without_any_borrows_those_of_one_instance() {
 }
 
 #[test]
-fn knatives_first_that_has_a_place_for_few_places_each() {
+fn knatives_rule_for_few_places_chooses_the_first_free_instance() {
     let three = Shape::monolith(Places::Fixed(3), 0);
     let mut world = World::with(Rule::Knative, &[three; 2]);
     let bound: Vec<_> = (0..6).map(|_| world.bound(0)).collect();
     let order: Vec<u32> = bound.iter().map(|&(instance, _)| instance).collect();
     assert_eq!(order, [0, 0, 0, 1, 1, 1]);
-    // In order of arrival, whatever the deadline.
+    // In order of arrival, independent of deadlines.
     world.waits(500, 10);
     world.waits(50, 10);
     world.answered(bound[0].1);
@@ -489,7 +489,7 @@ fn knatives_first_that_has_a_place_for_few_places_each() {
 }
 
 #[test]
-fn knatives_turns_among_those_with_a_place_for_more_places_each() {
+fn knatives_rule_for_more_places_takes_turns_among_free_instances() {
     let four = Shape::monolith(Places::Fixed(4), 0);
     let mut world = World::with(Rule::Knative, &[four; 2]);
     let order: Vec<u32> = (0..8).map(|_| world.bound(0).0).collect();
@@ -498,7 +498,7 @@ fn knatives_turns_among_those_with_a_place_for_more_places_each() {
 }
 
 #[test]
-fn knatives_less_loaded_of_two_without_places() {
+fn knatives_rule_without_a_limit_chooses_the_less_loaded_of_two() {
     let unlimited = Shape::monolith(Places::Unlimited, 0);
     let mut world = World::with(Rule::Knative, &[unlimited; 2]);
     assert_eq!(world.bound(0).0, 0);
@@ -509,7 +509,7 @@ fn knatives_less_loaded_of_two_without_places() {
 }
 
 #[test]
-fn rules_that_bind_at_arrival_let_nothing_wait() {
+fn rules_that_bind_at_arrival_queue_no_request() {
     for rule in [
         Rule::Paper,
         Rule::RoundRobin,
@@ -534,16 +534,16 @@ fn rules_that_bind_at_arrival_let_nothing_wait() {
 #[test]
 fn the_paper_fills_the_fastest_up_to_its_serving_capacity() {
     let mut world = World::with(Rule::Paper, &[at_speed(40), at_speed(100)]);
-    // 100 ms to go: ten of 10 ms on the fast one, four of 25 on the slow one.
+    // 100 ms remain: ten requests of 10 ms on the fast instance, four of 25 on the slow one.
     let order: Vec<u32> = (0..14).map(|_| world.bound(0).0).collect();
     assert_eq!(order[..10], [1; 10]);
     assert_eq!(order[10..], [0; 4]);
-    // None makes it: that which is done first.
+    // None is in time: the one that ends first is chosen.
     assert_eq!(world.bound(0).0, 1);
 }
 
 #[test]
-fn a_peak_of_latency_is_believed_at_once_and_forgotten_slowly() {
+fn a_peak_of_latency_raises_the_estimate_at_once_and_decays_slowly() {
     let mut world = World::with(Rule::PeakEwma, &[single(0), single(1)]);
     let (first, binding) = world.bound(0);
     let (second, other) = world.bound(1);
@@ -561,7 +561,7 @@ fn a_peak_of_latency_is_believed_at_once_and_forgotten_slowly() {
 }
 
 #[test]
-fn estimates_are_learnt_for_each_instance_from_start_to_end() {
+fn estimates_are_learned_for_each_instance_from_start_to_end() {
     let mut world = World::with(Rule::LateBinding, &[single(0), single(1)]);
     let run = |world: &mut World| {
         let request = Request {
@@ -591,7 +591,7 @@ fn estimates_are_learnt_for_each_instance_from_start_to_end() {
             }
         }
     }
-    // Both are free: the one that was quick serves, time after time.
+    // Both are free: the one that was quick is chosen every time.
     for _ in 0..3 {
         let (instance, binding) = run(&mut world);
         assert_eq!(instance, 0);

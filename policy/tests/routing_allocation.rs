@@ -1,6 +1,4 @@
-//! Nothing is allocated per request once warm: counted by an allocator of this test's own.
-
-mod random;
+//! A warm router allocates nothing per request, as counted by this test's own allocator.
 
 use policy::gate::{Late, Order};
 use policy::profile::ClassId;
@@ -8,7 +6,7 @@ use policy::routing::{
     Action, BindingId, Completion, Decision, Places, Request, Router, Rule, Settings, Shape,
 };
 use policy::{RequestId, Span, Time};
-use random::Random;
+use testing::Random;
 
 const MS: u64 = 1_000_000;
 
@@ -20,7 +18,7 @@ struct Function {
     actions: Vec<Action>,
 }
 
-/// As many requests as `count`, at most `bound_max` at instances at once; answers how many were bound.
+/// Sends `count` requests, with at most `bound_max` at instances at a time. Returns the number of bound ones.
 fn work(function: &mut Function, random: &mut Random, count: u32, bound_max: usize) -> u32 {
     let mut bound = 0;
     for _ in 0..count {
@@ -44,7 +42,7 @@ fn work(function: &mut Function, random: &mut Random, count: u32, bound_max: usi
         {
             function.bound.push(binding);
         }
-        // As much as eight instances do not quite serve.
+        // Slightly more than eight instances can serve.
         while function.bound.len() > bound_max
             || (random.below(100) < 48 && !function.bound.is_empty())
         {

@@ -1,10 +1,8 @@
-//! The router against a naive model of late binding, by random operations.
-
-mod random;
+//! The router compared with a naive model of late binding, over random operations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use policy::gate::{AGEING_OBJECTIVES, AGEING_PERIOD, Late, Order};
+use policy::gate::{AGING_OBJECTIVES, AGING_PERIOD, Late, Order};
 use policy::profile::ClassId;
 use policy::queue::Ticket;
 use policy::routing::{
@@ -12,12 +10,12 @@ use policy::routing::{
     RouteReason, Router, Rule, Settings, Shape,
 };
 use policy::{RequestId, Span, Time};
-use random::Random;
+use testing::Random;
 
 const MS: u64 = 1_000_000;
 const MARGIN_PERCENT: u64 = 20;
 const HAND_OVER: Span = Span(MS / 2);
-/// Requests that are looked at for one that makes it where there is a place.
+/// Number of waiting requests examined for one that is in time at a free place.
 const SCAN: usize = 8;
 
 fn settings() -> Settings {
@@ -37,7 +35,7 @@ fn settings() -> Settings {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct At {
+struct ExpectedRun {
     id: RequestId,
     start: Option<Time>,
     execution: Span,
@@ -47,14 +45,14 @@ struct At {
 #[derive(Clone, Debug)]
 struct Machine {
     shape: Shape,
-    at: Vec<At>,
+    at: Vec<ExpectedRun>,
     leaves: bool,
     answers: u32,
     slow_until: Time,
     last: u64,
 }
 
-/// What is written down of the rules, without a thought for speed.
+/// A direct implementation of the rules, without regard to speed.
 #[derive(Default)]
 struct Model {
     waiting: Vec<(Request, Time)>,
@@ -80,7 +78,7 @@ impl Machine {
         self.answers < 5 && now < self.slow_until
     }
 
-    /// When one request more is expected to start.
+    /// Returns the expected start of one more request, and whether it would be bound ahead.
     fn start(&self, now: Time) -> Option<(Time, bool)> {
         let slow = if self.is_slow(now) {
             self.answers as usize + 1
@@ -107,12 +105,12 @@ impl Model {
         all.filter(|(_, machine)| !machine.leaves)
     }
 
-    fn best(&self, now: Time, request: &Request) -> Option<(InstanceId, At, bool)> {
+    fn best(&self, now: Time, request: &Request) -> Option<(InstanceId, ExpectedRun, bool)> {
         let mut found = Vec::new();
         for (id, machine) in self.usable() {
             if let Some((start, is_ahead)) = machine.start(now) {
                 let execution = machine.execution(request);
-                let at = At {
+                let at = ExpectedRun {
                     id: request.id,
                     start: (!is_ahead).then_some(start),
                     execution,
@@ -140,7 +138,7 @@ impl Model {
             })
     }
 
-    fn bind(&mut self, id: InstanceId, at: At) {
+    fn bind(&mut self, id: InstanceId, at: ExpectedRun) {
         self.count += 1;
         self.dispatches += 1;
         let machine = self.machines.get_mut(&id).expect("it was chosen");
@@ -148,7 +146,7 @@ impl Model {
         machine.last = self.count;
     }
 
-    /// The next that starts, and where; it is taken off.
+    /// Removes the next request that starts. Returns it with its instance and reason.
     fn next(&mut self, now: Time) -> Option<(RequestId, InstanceId, RouteReason)> {
         if self.waiting.is_empty() || !self.usable().any(|(_, it)| it.start(now).is_some()) {
             return None;
@@ -157,12 +155,12 @@ impl Model {
         late.sort_by_key(|(request, _)| (request.at, request.id));
         let aged = late.iter().find(|(request, _)| {
             let objective = request.objective.expect("all have one");
-            now.since(request.at).0 / AGEING_OBJECTIVES >= objective.0
+            now.since(request.at).0 / AGING_OBJECTIVES >= objective.0
         });
-        let is_turn_of_aged = self.dispatches % AGEING_PERIOD == AGEING_PERIOD - 1;
+        let is_turn_of_aged = self.dispatches % AGING_PERIOD == AGING_PERIOD - 1;
         let mut chosen = aged
             .filter(|_| is_turn_of_aged)
-            .map(|(request, _)| (*request, RouteReason::Ageing));
+            .map(|(request, _)| (*request, RouteReason::Aging));
         if chosen.is_none() {
             let mut urgent: Vec<_> = self.waiting.iter().filter(|(_, key)| *key >= now).collect();
             urgent.sort_by_key(|(request, key)| (*key, request.at, request.id));
@@ -221,7 +219,7 @@ struct Run {
     waiting: BTreeMap<RequestId, Ticket>,
     bound: BTreeMap<RequestId, (BindingId, InstanceId)>,
     actions: Vec<Action>,
-    /// The first that were held for a cold start: they keep their places.
+    /// The first requests held for a cold start, which are kept.
     kept: BTreeSet<RequestId>,
     refused: u32,
     label: String,
@@ -244,7 +242,7 @@ impl Run {
                     let expected = self.model.next(self.now);
                     assert_eq!(Some((id, instance, reason)), expected, "{}", self.label);
                 }
-                Action::Refuse { .. } => panic!("{}: nobody is shed", self.label),
+                Action::Refuse { .. } => panic!("{}: no request is shed", self.label),
                 Action::Eject { .. } | Action::Return { .. } => {}
             }
         }
@@ -277,7 +275,7 @@ impl Run {
             class: ClassId(0),
             execution: Some(Span((1 + random.below(20)) * MS)),
         };
-        // What waited has had its turn before, as time has passed.
+        // Requests that waited have had their turn before, when time advanced.
         self.router.wake(self.now, &mut self.actions);
         self.settle();
         let routed = self.router.arrive(self.now, &request, 0, &mut self.actions);
@@ -332,7 +330,7 @@ impl Run {
         self.settle();
     }
 
-    /// The late request that came last, if a newcomer with this key can make it.
+    /// Returns the late request that arrived last, if a new request with this key can be in time.
     fn displaceable(&self, key: Time) -> Option<RequestId> {
         let late = self
             .model
@@ -445,7 +443,7 @@ impl Run {
 }
 
 #[test]
-fn a_million_random_operations_agree_with_the_rules_written_down() {
+fn a_million_random_operations_agree_with_the_model() {
     for seed in 0..20 {
         let mut random = Random(seed);
         let mut run = Run {

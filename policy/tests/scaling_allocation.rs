@@ -1,6 +1,4 @@
-//! Nothing is allocated per decision once warm: counted by an allocator of this test's own.
-
-mod random;
+//! A warm scaler allocates nothing per decision, as counted by this test's own allocator.
 
 use policy::footprint::Footprint;
 use policy::rectangles::{FunctionId, InstanceId};
@@ -10,7 +8,7 @@ use policy::scaling::profile::{
 use policy::scaling::{Action, Load, LoadSettings, Rate, Scaler, Settings};
 use policy::tokens::Share;
 use policy::{Span, Time};
-use random::Random;
+use testing::Random;
 
 fn points() -> Points {
     let rows: Vec<_> = (1..8)
@@ -41,7 +39,7 @@ struct Function {
     next: u32,
 }
 
-/// An hour of a load that rises and falls; answers how many pods were added and removed.
+/// Simulates an hour of rising and falling load. Returns the numbers of pods added and removed.
 fn work(function: &mut Function, random: &mut Random) -> (u32, u32) {
     let (mut added, mut removed) = (0, 0);
     for second in 0..3_600 {
@@ -71,7 +69,7 @@ fn work(function: &mut Function, random: &mut Random) -> (u32, u32) {
                     removed += 1;
                     function.scaler.gone(instance);
                 }
-                Action::Short { by } => assert!(by == Rate::ZERO, "the bound is far"),
+                Action::Shortfall { by } => assert!(by == Rate::ZERO, "the bound is far"),
             }
         }
     }

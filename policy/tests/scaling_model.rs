@@ -1,8 +1,6 @@
-//! The scaler against sums that are made anew at every step, over random profiles, loads and pods.
+//! The scaler compared with sums that are recomputed at every step, over random profiles, loads and pods.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
-
-mod random;
 
 use std::cmp::Ordering;
 
@@ -16,7 +14,7 @@ use policy::scaling::profile::{
 };
 use policy::scaling::{Action, AddReason, Rate, Scaler, Settings, place};
 use policy::tokens::Share;
-use random::Random;
+use testing::Random;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -45,24 +43,24 @@ enum State {
     Leaving,
 }
 
-struct Known {
+struct RunningPod {
     instance: InstanceId,
     point: Point,
     state: State,
-    /// When it came: of those that are as efficient the latest goes first.
+    /// Number in the order of creation: of equally efficient pods the latest is removed first.
     number: u32,
 }
 
-/// What was seen at a decision.
-struct Seen {
+/// The inputs of a decision.
+struct DecisionInput {
     at: u64,
     load: u64,
-    /// What was too much, and more than negligible.
+    /// The surplus, if it is more than negligible.
     surplus: Option<u64>,
     removed: bool,
 }
 
-fn sum(pods: &[Known], counts: impl Fn(State) -> bool) -> u64 {
+fn sum(pods: &[RunningPod], counts: impl Fn(State) -> bool) -> u64 {
     (pods.iter())
         .filter(|known| counts(known.state))
         .map(|known| known.point.throughput.0)
@@ -101,8 +99,8 @@ fn run(seed: u64, pods_max: u32, pods_min: u32) -> Counts {
             ..Settings::default()
         };
         let mut scaler = Scaler::new(settings, points.clone());
-        let mut pods: Vec<Known> = Vec::new();
-        let mut seen: Vec<Seen> = Vec::new();
+        let mut pods: Vec<RunningPod> = Vec::new();
+        let mut seen: Vec<DecisionInput> = Vec::new();
         let (mut now, mut load, mut next) = (1_000 * SECOND, 0, 0);
         let mut actions = Vec::new();
         for _ in 0..400 {
@@ -112,7 +110,7 @@ fn run(seed: u64, pods_max: u32, pods_min: u32) -> Counts {
                 1..=3 => load = load * u64::from(80 + random.below_u32(40)) / 100,
                 _ => {}
             }
-            // Pods get ready, some late, and some go by themselves.
+            // Pods become ready, some late, and some end by themselves.
             for known in &mut pods {
                 if let State::Starting(ready_at) = known.state
                     && now >= ready_at
@@ -176,12 +174,12 @@ fn run(seed: u64, pods_max: u32, pods_min: u32) -> Counts {
                         new.extend((0..count).map(|_| point));
                     }
                     Action::Remove { instance, .. } => removed.push(instance),
-                    Action::Short { by } => short = Some(by.0),
+                    Action::Shortfall { by } => short = Some(by.0),
                 }
             }
             if gap > negligible {
                 assert!(removed.is_empty());
-                // What is left is negligible, or told.
+                // The remaining gap is negligible, or reported.
                 let left = gap.saturating_sub(added);
                 match short {
                     Some(by) => {
@@ -191,7 +189,7 @@ fn run(seed: u64, pods_max: u32, pods_min: u32) -> Counts {
                     }
                     None => assert!(left <= negligible),
                 }
-                // No pod more than needed: without the last the load is not served.
+                // No pod is superfluous: without the last one the load is not served.
                 let last = new.last().map_or(0, |point| point.throughput.0);
                 assert!(new.is_empty() || added - last < gap);
             } else {
@@ -199,7 +197,7 @@ fn run(seed: u64, pods_max: u32, pods_min: u32) -> Counts {
             }
 
             let surplus = Some(ready.saturating_sub(load)).filter(|&much| much > negligible);
-            seen.push(Seen {
+            seen.push(DecisionInput {
                 at: now,
                 load,
                 surplus: surplus.filter(|_| gap <= negligible),
@@ -213,11 +211,11 @@ fn run(seed: u64, pods_max: u32, pods_min: u32) -> Counts {
                 assert_eq!(known.state, State::Ready);
                 known.state = State::Leaving;
             }
-            let stay = |known: &&Known| known.state == State::Ready;
+            let stay = |known: &&RunningPod| known.state == State::Ready;
             if !removed.is_empty() {
                 counts.removed += u32::try_from(removed.len()).unwrap();
-                // For half a minute, and at the decision before, there was too much; what stays could have served
-                // it all.
+                // For half a minute, and at the decision before, there was a surplus; the remaining pods could have
+                // served every load.
                 let from = seen.partition_point(|seen| seen.at + 30 * SECOND <= now);
                 let past = &seen[from.checked_sub(1).unwrap()..];
                 let left = sum(&pods, |state| state == State::Ready);
@@ -239,7 +237,7 @@ fn run(seed: u64, pods_max: u32, pods_min: u32) -> Counts {
                     }
                 }
             }
-            // What could have gone for more than a minute has.
+            // Pods that were superfluous for more than a minute are removed.
             let past = &seen[seen.partition_point(|seen| seen.at + 70 * SECOND < now)..];
             let idle = past
                 .iter()
@@ -260,14 +258,14 @@ fn run(seed: u64, pods_max: u32, pods_min: u32) -> Counts {
                 let most = past.iter().map(|seen| seen.load).max().unwrap();
                 let ready = sum(&pods, |state| state == State::Ready);
                 let could = first.point.throughput.0 <= ready.saturating_sub(most);
-                assert!(!(could && idle > 0), "{idle} idle, nobody went");
+                assert!(!(could && idle > 0), "{idle} idle, no pod was removed");
             }
             for point in new {
                 let instance = InstanceId(next);
                 let ready_at = now + u64::from(random.below_u32(20)) * SECOND;
                 scaler.add(instance, point, Time(ready_at)).unwrap();
                 assert!(scaler.add(instance, point, Time(ready_at)).is_err());
-                pods.push(Known {
+                pods.push(RunningPod {
                     instance,
                     point,
                     state: State::Starting(ready_at),
@@ -283,7 +281,7 @@ fn run(seed: u64, pods_max: u32, pods_min: u32) -> Counts {
 }
 
 #[test]
-fn load_is_served_and_nothing_goes_that_is_needed() {
+fn load_is_served_and_no_needed_pod_is_removed() {
     for (seed, pods_max, pods_min) in [(21, 1_000, 1), (22, 12, 0), (23, 1_000, 4)] {
         let counts = run(seed, pods_max, pods_min);
         assert!(counts.rest > 50 && counts.removed > 50 && counts.efficient > 50);
@@ -299,7 +297,7 @@ fn two() -> Points {
     Points::select(&rows, None, 1).unwrap()
 }
 
-/// Adds what is told and answers how many pods of which throughput.
+/// Adds the requested pods. Returns their throughputs.
 fn grow(scaler: &mut Scaler, now: u64, load: Rate, next: &mut u32) -> Vec<u64> {
     let mut actions = Vec::new();
     scaler.decide(Time(now), load, &mut actions);
@@ -329,23 +327,24 @@ fn a_gap_of_zero_adds_a_pod_only_as_printed() {
     assert_eq!(grow(&mut weir, 0, Rate(40_300_000), &mut next), []);
     assert_eq!(grow(&mut weir, 0, Rate(40_500_000), &mut next), [4]);
     let mut paper = Scaler::new(Settings::paper(), two());
-    // The rest of 40 is none, and gets a pod all the same.
+    // A rest of 40 is zero, and gets a pod all the same.
     assert_eq!(
         grow(&mut paper, 0, Rate::per_second(40), &mut next),
         [20, 20, 4]
     );
     assert_eq!(grow(&mut paper, 0, Rate::per_second(44), &mut next), [4]);
-    // A rest of just what a pod serves gets the next larger one.
+    // A rest equal to a pod's throughput gets the next larger one.
     assert_eq!(grow(&mut paper, 0, Rate::per_second(52), &mut next), [20]);
 }
 
 #[test]
-fn as_printed_pods_go_at_once_and_the_listing_ends() {
+fn as_printed_pods_are_removed_at_once_and_the_listing_ends() {
     let mut next = 0;
     let mut paper = Scaler::new(Settings::paper(), two());
     grow(&mut paper, 0, Rate::per_second(40), &mut next);
     let mut actions = Vec::new();
-    // 4 too much: the least efficient goes. 3 too much: it would be needed, where the listing never ends.
+    // With a surplus of 4 the least efficient is removed. With 3 it would be needed; there the printed listing never
+    // ends.
     paper.decide(Time(1), Rate::per_second(41), &mut actions);
     assert_eq!(actions, []);
     paper.decide(Time(2), Rate::per_second(40), &mut actions);
@@ -362,7 +361,7 @@ fn as_printed_pods_go_at_once_and_the_listing_ends() {
 }
 
 #[test]
-fn pods_go_after_half_a_minute_and_never_the_last() {
+fn pods_are_removed_after_half_a_minute_and_never_the_last() {
     let mut next = 0;
     let mut scaler = Scaler::new(Settings::default(), two());
     grow(&mut scaler, 0, Rate::per_second(40), &mut next);
@@ -373,7 +372,7 @@ fn pods_go_after_half_a_minute_and_never_the_last() {
     };
     assert_eq!(removed(100, 10), 0);
     assert_eq!(removed(129, 10), 0);
-    // A moment of need begins it anew.
+    // A moment of need restarts the half minute.
     assert_eq!(removed(130, 40), 0);
     assert_eq!(removed(131, 10), 0);
     assert_eq!(removed(160, 30), 0);
@@ -385,7 +384,7 @@ fn pods_go_after_half_a_minute_and_never_the_last() {
 }
 
 #[test]
-fn a_pod_that_is_overdue_is_started_again_and_no_pod_goes_for_a_starting_one() {
+fn an_overdue_pod_is_started_again_and_no_pod_is_removed_for_a_starting_one() {
     let mut scaler = Scaler::new(Settings::default(), two());
     let point = *scaler.points().efficient();
     scaler.add(InstanceId(0), point, Time(5 * SECOND)).unwrap();
@@ -407,7 +406,7 @@ fn a_pod_that_is_overdue_is_started_again_and_no_pod_goes_for_a_starting_one() {
 }
 
 #[test]
-fn where_the_wanted_shape_fits_nowhere_the_most_efficient_that_does_is_placed() {
+fn if_the_wanted_shape_fits_nowhere_the_most_efficient_fitting_one_is_placed() {
     let rows = [
         row(50, 80, Rate::per_second(400)),
         row(50, 40, Rate::per_second(100)),
@@ -430,7 +429,7 @@ fn where_the_wanted_shape_fits_nowhere_the_most_efficient_that_does_is_placed() 
             Err(refused) => break refused,
         }
     };
-    // Two above each other; a column of 10 % of the window is left, in which nothing fits.
+    // Two pods above each other; a column of 10 % of the window is left, into which nothing fits.
     assert_eq!(served, [400, 400]);
     assert_eq!(refused, Refusal::NoArea);
     packer.remove(InstanceId(1)).unwrap();
@@ -458,9 +457,9 @@ fn row_pod(sm: u32, quota: u32) -> policy::rectangles::Pod {
     Point::from(&row(sm, quota, Rate(1))).pod(FunctionId(1))
 }
 
-/// Decisions and placements together serve a load that needs smaller shapes than the best.
+/// Decisions and placements together serve a load that needs smaller shapes than the best one.
 #[test]
-fn gaps_close_over_decisions_when_smaller_shapes_have_to_do() {
+fn gaps_close_over_decisions_with_smaller_shapes() {
     let rows = [
         row(60, 60, Rate::per_second(100)),
         row(20, 30, Rate::per_second(12)),

@@ -1,4 +1,4 @@
-//! Rows of a profile, the trials it takes, and the shapes that come of it.
+//! Rows of a profile, the trials that produce them, and the shapes selected from them.
 
 use policy::Span;
 use policy::footprint::Footprint;
@@ -37,7 +37,7 @@ fn row(sm_percent: u32, quota_percent: u32, throughput: u64, latency_ms: u64) ->
     }
 }
 
-/// A function whose throughput grows with SMs until 24 % and is proportional to quota.
+/// Returns the row of a function whose throughput grows with SMs until 24 % and is proportional to quota.
 fn measure(trial: Trial) -> Row {
     let full = u64::from(trial.sm.min(2_400)) * 50_000;
     let quota = u64::from(trial.quota.parts_per_million());
@@ -45,7 +45,7 @@ fn measure(trial: Trial) -> Row {
         sm: trial.sm,
         quota: trial.quota,
         throughput: Rate(full * quota / 1_000_000),
-        // A fifth slower than by the law, below the whole window.
+        // A fifth slower than proportional, below the whole window.
         latency: Latency {
             p50: Span(10_000_000_000_000 / quota),
             p95: Span(if quota == 1_000_000 {
@@ -60,7 +60,7 @@ fn measure(trial: Trial) -> Row {
     }
 }
 
-/// Does what is planned until a profile is complete; answers all rows and how many were measured.
+/// Runs the planned trials until a profile is complete. Returns all rows and the number of measured ones.
 fn profile(grid: &Grid, measure: impl Fn(Trial) -> Row) -> (Vec<Row>, usize) {
     let mut rows = Vec::new();
     for _ in 0..4 {
@@ -89,16 +89,16 @@ fn where_throughput_is_proportional_to_quota_nine_trials_make_thirty_five_rows()
             quota: row.quota,
         });
         assert_eq!(row.throughput, truth.throughput);
-        // By the worst percentile of the tests, so never too fast, and not slower than that.
+        // Derived from the worst percentile of the tests: never too fast, and not slower than that.
         for per_mille in [500, 950, 980, 990] {
-            let (told, truth) = (row.latency.at(per_mille).0, truth.latency.at(per_mille).0);
+            let (derived, truth) = (row.latency.at(per_mille).0, truth.latency.at(per_mille).0);
             assert!(
-                told + 10 >= truth && told <= truth * 121 / 100,
-                "{told} {truth}"
+                derived + 10 >= truth && derived <= truth * 121 / 100,
+                "{derived} {truth}"
             );
         }
     }
-    // What is complete needs nothing.
+    // A complete profile needs no further trials.
     assert_eq!(plan(&rows, &Grid::default()), {
         let derived = rows
             .iter()
@@ -109,7 +109,7 @@ fn where_throughput_is_proportional_to_quota_nine_trials_make_thirty_five_rows()
 }
 
 #[test]
-fn where_it_is_not_all_shapes_are_measured() {
+fn where_throughput_is_not_proportional_all_shapes_are_measured() {
     let crooked = |trial: Trial| {
         let mut row = measure(trial);
         if !trial.quota.is_whole() {
@@ -120,7 +120,7 @@ fn where_it_is_not_all_shapes_are_measured() {
     let (rows, measured) = profile(&Grid::default(), crooked);
     assert_eq!((rows.len(), measured), (35, 35));
     assert!(rows.iter().all(|row| row.origin == Origin::Measured));
-    // Within 5 % it is proportional.
+    // Within 5 % it counts as proportional.
     let nearly = |trial: Trial| {
         let mut row = measure(trial);
         if !trial.quota.is_whole() {
@@ -176,7 +176,7 @@ fn rows_are_kept_by_subject_and_shape_and_expire_with_the_image() {
     }
     let shapes: Vec<_> = rows.of(&SUBJECT).iter().map(|row| row.sm).collect();
     assert_eq!(shapes, [1_200, 2_400]);
-    // A measured row takes the place of any, a derived one that of a derived one alone.
+    // A measured row replaces any row, a derived one only a derived one.
     let derived = Row {
         origin: Origin::Derived,
         ..row(12, 40, 99, 60)
@@ -193,7 +193,7 @@ fn rows_are_kept_by_subject_and_shape_and_expire_with_the_image() {
 }
 
 #[test]
-fn rows_that_cannot_be_are_refused() {
+fn invalid_rows_are_refused() {
     let mut rows = Rows::new();
     let good = row(12, 40, 10, 60);
     let mut falling = good;
@@ -237,7 +237,7 @@ fn points_meet_the_objective_at_its_percentile() {
         let sms: Vec<_> = points.all().iter().map(|point| point.sm / 100).collect();
         (sms, points.basis())
     };
-    // By what they serve for what they take: 100/12, 150/24, 200/50.
+    // By throughput per area: 100/12, 150/24, 200/50.
     assert_eq!(of(100, 980), (vec![12, 24, 50], Basis::Meets));
     assert_eq!(of(99, 980), (vec![24, 50], Basis::Meets));
     // At p99 a fifth more is needed.
@@ -245,7 +245,7 @@ fn points_meet_the_objective_at_its_percentile() {
     assert_eq!(of(60, 990), (vec![50], Basis::Meets));
     assert_eq!(of(60, 999), (vec![50], Basis::Meets));
     assert_eq!(of(50, 500), (vec![12, 24, 50], Basis::Meets));
-    // None meets it: the fastest, and an alert.
+    // No shape meets it: the fastest is chosen, with an alert.
     assert_eq!(of(10, 980), (vec![50], Basis::Fastest));
     assert_eq!(Points::select(&rows, None, GB).unwrap().all().len(), 3);
 }
@@ -261,21 +261,21 @@ fn points_fit_the_memory_of_a_gpu() {
     assert!(Points::as_printed(&[]).is_none());
 }
 
-/// Throughput is proportional to quota, so all quotas are as efficient: the largest makes the fewest pods.
+/// Throughput is proportional to quota, so all quotas are equally efficient: the largest needs the fewest pods.
 #[test]
-fn of_those_that_are_as_efficient_the_largest_quota_is_chosen() {
+fn of_equally_efficient_shapes_the_largest_quota_is_chosen() {
     let rows = [
         row(12, 20, 202, 60),
         row(12, 40, 400, 60),
         row(12, 80, 800, 60),
         row(24, 80, 1_590, 60),
-        // Beyond two percent.
+        // Differences above two percent count.
         row(12, 100, 970, 60),
     ];
     let points = Points::select(&rows, None, GB).unwrap();
     assert_eq!(points.efficient().quota, Share::from_percent(80));
     assert_eq!(points.efficient().sm, 1_200);
-    // As printed it is the one of the largest ratio.
+    // As printed it is the shape of the largest ratio.
     let printed = Points::as_printed(&rows).unwrap();
     assert_eq!(printed.efficient().quota, Share::from_percent(20));
 }
@@ -294,6 +294,6 @@ fn the_ideal_point_serves_the_rest_with_the_least() {
     assert_eq!(ideal(151), Some(400));
     assert_eq!(ideal(600), Some(600));
     assert_eq!(ideal(601), None);
-    // 12 × 40 and 24 × 20 take the same: fewer SMs.
+    // 12 × 40 and 24 × 20 have the same area: the one with fewer SMs is chosen.
     assert_eq!(points.ideal(Rate(400)).unwrap().sm, 1_200);
 }

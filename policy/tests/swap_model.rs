@@ -1,15 +1,13 @@
-//! Tracking against a naive model, over random operations: what is what, what is mispredicted, and that no write
-//! is ever lost.
+//! Tracking compared with a naive model, over random operations: the class of each block, mispredictions, and that no
+//! write is ever lost.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
 
-mod random;
-
 use std::collections::BTreeMap;
 
 use policy::swap::{ModelBlock, Phase, SwapAction, Touch, Tracking, Verdict};
-use random::Random;
+use testing::Random;
 
 const BLOCKS: u64 = 14;
 
@@ -20,12 +18,12 @@ fn block(random: &mut Random) -> ModelBlock {
 #[derive(Clone, Copy, Debug)]
 struct Block {
     bytes: u64,
-    /// The number of its allocation.
+    /// Number of the block's allocation.
     allocated: usize,
     answered: bool,
     copied_in: bool,
     written: bool,
-    /// Versions of its content on the device, on the host, and on the way back.
+    /// Versions of the block's content on the device, on the host, and in a copy to the host.
     device: u32,
     host: u32,
     copying: Option<u32>,
@@ -36,12 +34,12 @@ struct Model {
     blocks: BTreeMap<ModelBlock, Block>,
     allocations: usize,
     answered: bool,
-    /// Of this run: allocations by number with their bytes, and frees.
+    /// Of this run: allocations by number with their bytes, and whether freed.
     run: Vec<(usize, u64, bool)>,
     touched: Vec<ModelBlock>,
     scratch_peak: u64,
     order: Vec<ModelBlock>,
-    /// Positions that this run has touched, also of blocks that are gone since.
+    /// Positions reached by this run, including those of blocks freed since.
     reached: Vec<usize>,
     mismatches: (u64, u64),
     touching_runs: u32,
@@ -82,7 +80,7 @@ impl Model {
         self.touched.push(touch.block);
     }
 
-    /// Weights and state as they have to be after a response, by allocation.
+    /// Returns weights and state as expected after a response, by allocation.
     fn swapped(&self) -> Vec<(ModelBlock, u64)> {
         let swapped = self
             .blocks
@@ -151,11 +149,11 @@ impl Model {
         assert_eq!(
             self.leaving,
             self.gone || under_way,
-            "{context}: nobody waits for nothing"
+            "{context}: every wait has a reason"
         );
     }
 
-    /// After a response: sets and order.
+    /// Checks sets and order after a response.
     fn answer(&mut self, tracking: &Tracking, verdict: Verdict, recorded: bool, context: &str) {
         self.scratch_peak = self.scratch_peak.max(self.run_scratch());
         assert_eq!(tracking.scratch_peak(), self.scratch_peak, "{context}");
@@ -186,7 +184,7 @@ impl Model {
         if !self.answered {
             assert_eq!(order, first_of(&self.touched), "{context}: by first touch");
         } else if !recorded {
-            // A block whose id was given again is another one, and comes last.
+            // A block whose id is reused is a new one, and comes last.
             let stayed: Vec<_> = self
                 .order
                 .iter()
@@ -352,7 +350,7 @@ fn run(seed: u64) -> [u32; 3] {
 }
 
 #[test]
-fn tracking_knows_what_a_reader_of_its_documentation_expects() {
+fn tracking_agrees_with_the_model() {
     let mut all = [0; 3];
     for seed in 0..120 {
         for (sum, seen) in all.iter_mut().zip(run(seed)) {

@@ -1,11 +1,9 @@
-//! Copies from slot to slot, against what may be said of them at any time.
-
-mod random;
+//! Copies from slot to slot, compared with the documented invariants.
 
 use policy::swap::{
     SourceId, Sources, StartReason, StopReason, TransferAction, TransferId, TransferTaken,
 };
-use random::Random;
+use testing::Random;
 
 const SOURCES: usize = 4;
 const TRANSFERS: usize = 8;
@@ -14,15 +12,15 @@ const TRANSFERS: usize = 8;
 struct Source {
     running: bool,
     dirty: bool,
-    /// How often it has been written.
+    /// Number of times it has been written.
     version: u32,
 }
 
-/// Of each copy: its source, and what version it copies, if it does.
+/// For each copy its source, and the version that it copies once started.
 type Copies = [Option<(usize, Option<u32>)>; TRANSFERS];
 
 #[test]
-fn no_copy_mixes_versions_and_none_waits_for_nothing() {
+fn no_copy_mixes_versions_and_every_wait_has_a_reason() {
     let mut stopped = 0;
     let mut waited = 0;
     for seed in 0..300 {
@@ -52,7 +50,7 @@ fn no_copy_mixes_versions_and_none_waits_for_nothing() {
                     sources.ended(transfer);
                     copies[copy] = None;
                 }
-                // Asks before, mostly.
+                // Mostly queries first.
                 6..8 if sources.may_run(source) || random.below(4) == 0 => {
                     known[at].running = true;
                     sources.running(source, true, &mut actions);
@@ -178,7 +176,7 @@ fn copies_of_a_dirty_source_start_in_the_order_of_arrival_when_it_is_idle() {
 }
 
 #[test]
-fn a_warm_book_of_copies_allocates_nothing() {
+fn warm_copies_allocate_nothing() {
     let mut sources = Sources::new();
     let mut actions = Vec::with_capacity(64);
     let work = |sources: &mut Sources, actions: &mut Vec<TransferAction>| {

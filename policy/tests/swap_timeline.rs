@@ -2,8 +2,6 @@
 
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
 
-mod random;
-
 use std::num::NonZeroU64;
 
 use policy::Span;
@@ -11,7 +9,7 @@ use policy::swap::{
     Elbow, GROUP_MAX, GROUP_MIN, Group, Groups, Link, ModelBlock, Sample, Step, SweepError,
     Timeline, elbow, equal_groups, median, timeline,
 };
-use random::Random;
+use testing::Random;
 
 const MIB: u64 = 1 << 20;
 
@@ -99,7 +97,7 @@ fn groups_of_any_model_are_its_blocks() {
     }
 }
 
-/// Nanosecond by nanosecond: one thing is copied, one is computed if its groups are there.
+/// Returns the timeline in steps of a nanosecond: one group is copied, and one step computed if its groups are present.
 fn stepwise(lead: u64, transfers: &[u64], steps: &[Step]) -> Timeline {
     let mut left = transfers.to_vec();
     let (mut arrived, mut at, mut done) = (0, 0, 0);
@@ -143,7 +141,7 @@ fn stepwise(lead: u64, transfers: &[u64], steps: &[Step]) -> Timeline {
 }
 
 #[test]
-fn a_timeline_is_what_goes_on_step_by_step() {
+fn a_timeline_agrees_with_a_stepwise_simulation() {
     let mut waited = 0;
     for seed in 0..2_000 {
         let mut random = Random(seed);
@@ -186,7 +184,8 @@ fn equal_groups_have_a_closed_form() {
     assert_eq!(forever.finished, Span(u64::MAX));
 }
 
-/// Torpor Table 4: compute of a resident model, parameters in thousands, and swapped over PCIe, all as printed.
+/// Torpor Table 4: compute time of a resident model, parameters in thousands, and time with a swap over PCIe, as
+/// printed.
 const TABLE_4: [(&str, u64, u64, u64); 8] = [
     ("DenseNet-169", 25, 14_149, 27),
     ("DenseNet-201", 28, 20_014, 30),
@@ -199,7 +198,7 @@ const TABLE_4: [(&str, u64, u64, u64); 8] = [
 ];
 
 #[test]
-fn the_fit_of_torpor_table_4_holds_and_groups_come_near_it() {
+fn the_fit_of_torpor_table_4_holds_and_groups_approach_it() {
     let link = Link {
         bytes_per_second: 9_460_000_000,
         overhead: Span(1_920_000),
@@ -218,7 +217,7 @@ fn the_fit_of_torpor_table_4_holds_and_groups_come_near_it() {
         let each = |span: Span| Span(span.0 / u64::from(groups));
         let transfer = each(link.transfer(bytes));
         let exact = equal_groups(link.overhead, groups, transfer, each(compute));
-        // What a pipeline costs beyond the larger of the two: a group of the smaller.
+        // The cost of a pipeline beyond the larger of the two: one group of the smaller.
         let beyond = exact.finished.less(closed);
         assert!(
             beyond <= transfer.min(each(compute)),
@@ -250,8 +249,8 @@ fn sweep(overhead: u64, bytes_per_second: u64) -> Vec<Sample> {
 }
 
 #[test]
-fn the_elbow_is_where_two_doublings_bring_less_than_a_twentieth() {
-    // 22 µs a copy at 9.46 GB/s: what the authors' 2 MB stand for.
+fn the_elbow_is_where_two_doublings_gain_less_than_a_twentieth() {
+    // 22 µs a copy at 9.46 GB/s, which the authors' 2 MB correspond to.
     assert_eq!(
         elbow(&sweep(22_000, 9_460_000_000)),
         Ok(Elbow::Found { bytes: 2 * MIB })
@@ -277,7 +276,7 @@ fn the_elbow_is_where_two_doublings_bring_less_than_a_twentieth() {
 }
 
 #[test]
-fn one_flat_doubling_alone_is_no_elbow() {
+fn a_single_flat_doubling_is_no_elbow() {
     let samples = |times: &[u64]| -> Vec<_> {
         let times = times.iter().zip(19..);
         times
@@ -297,7 +296,7 @@ fn one_flat_doubling_alone_is_no_elbow() {
         Ok(Elbow::Found { bytes: MIB / 2 })
     );
     assert_eq!(elbow(&samples(&[1, 2])), Err(SweepError::TooShort));
-    assert_eq!(elbow(&samples(&[1, 0, 2])), Err(SweepError::Nothing));
+    assert_eq!(elbow(&samples(&[1, 0, 2])), Err(SweepError::EmptyCopy));
     let mut gap = samples(&[1, 2, 4, 8]);
     gap.remove(1);
     assert_eq!(elbow(&gap), Err(SweepError::NotDoubling { bytes: 2 * MIB }));

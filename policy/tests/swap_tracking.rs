@@ -1,4 +1,4 @@
-//! What is learnt of a model's blocks, case by case.
+//! Tracking of a model's blocks, case by case.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -23,7 +23,7 @@ fn ids(blocks: impl Iterator<Item = (ModelBlock, u64)>) -> Vec<u32> {
     blocks.map(|(block, _)| block.0).collect()
 }
 
-/// A model whose weights are blocks 0 to `weights`, of 100 bytes and more, after its first run in that order.
+/// Returns a model with weights in blocks 0 to `weights`, of 100 bytes and more, after its first run in that order.
 fn model(weights: u32, order: &[u32]) -> Tracking {
     let mut tracking = Tracking::new();
     for block in 0..weights {
@@ -38,7 +38,7 @@ fn model(weights: u32, order: &[u32]) -> Tracking {
 }
 
 #[test]
-fn a_first_run_tells_weights_state_and_scratch() {
+fn a_first_run_distinguishes_weights_state_and_scratch() {
     let mut tracking = Tracking::new();
     let mut actions = Vec::new();
     for (block, bytes) in [(0, 10), (1, 20), (2, 30), (3, 40), (4, 50)] {
@@ -54,7 +54,7 @@ fn a_first_run_tells_weights_state_and_scratch() {
         tracking.copied_in(ModelBlock(block));
     }
     tracking.launch(&reads(&[2]));
-    // Scratch: 1,000 and 500 at once, then 1,200; block 9 is used for two.
+    // Scratch: 1,000 and 500 at once, then 1,200; block 9 is used for two allocations.
     tracking.alloc(ModelBlock(9), 1_000).unwrap();
     tracking.alloc(ModelBlock(8), 500).unwrap();
     tracking.launch(&touches(&[9, 8, 3], true, false));
@@ -80,7 +80,7 @@ fn a_first_run_tells_weights_state_and_scratch() {
 }
 
 #[test]
-fn later_runs_mend_the_order() {
+fn later_runs_correct_the_order() {
     let mut tracking = model(4, &[3, 1, 0, 2]);
     let mut actions = Vec::new();
     tracking.free(ModelBlock(1), &mut actions);
@@ -105,14 +105,14 @@ fn later_runs_mend_the_order() {
     assert!(actions.is_empty());
 }
 
-/// Twenty runs with so many of 19 first touches out of order; what the last response says.
+/// Runs twenty times with `wrong` of 19 first touches out of order. Returns the last response's verdict.
 fn mispredict(wrong: u32) -> Verdict {
     let order: Vec<_> = (0..19).collect();
     let mut tracking = model(19, &order);
     let mut verdict = Verdict::Kept;
     for run in 0..20 {
         if run < wrong {
-            // Waits for 1 while 0 has not been touched: once, as it is then where the run is.
+            // Waits for 1 before a touch of 0: one misprediction, since the run continues from there.
             tracking.launch(&touches(&[1], false, true));
         }
         tracking.launch(&touches(&order, false, true));
@@ -138,7 +138,7 @@ fn more_than_a_twentieth_mispredicted_over_twenty_runs_is_recorded_again() {
 }
 
 #[test]
-fn what_did_not_wait_was_not_mispredicted_and_runs_without_touches_do_not_count() {
+fn touches_without_a_wait_are_not_mispredicted_and_runs_without_touches_do_not_count() {
     let mut tracking = model(3, &[0, 1, 2]);
     for _ in 0..19 {
         tracking.launch(&touches(&[2, 1, 0, 2], false, false));
@@ -151,7 +151,7 @@ fn what_did_not_wait_was_not_mispredicted_and_runs_without_touches_do_not_count(
     assert_eq!(tracking.response(), Verdict::Kept, "1 of 60");
 }
 
-/// Twenty mispredicted runs, then one to be recorded.
+/// Runs twenty mispredicted runs, and then one to be recorded.
 fn record_again(tracking: &mut Tracking, order: &[u32]) {
     for _ in 0..20 {
         assert_eq!(tracking.phase(), Phase::Tracked);
@@ -168,7 +168,7 @@ fn record_again(tracking: &mut Tracking, order: &[u32]) {
 }
 
 #[test]
-fn branches_are_united_and_the_most_frequent_comes_first() {
+fn branches_are_merged_and_the_most_frequent_comes_first() {
     let mut tracking = model(6, &[0, 1, 2, 3]);
     record_again(&mut tracking, &[0, 4, 3]);
     assert_eq!(
@@ -181,7 +181,7 @@ fn branches_are_united_and_the_most_frequent_comes_first() {
     tracking.free(ModelBlock(4), &mut Vec::new());
     tracking.response();
     assert_eq!(ids(tracking.weights()), [0, 3, 1, 2, 5]);
-    // Of five paths the rarest is forgotten: the first one.
+    // Of five paths the least frequent is dropped: the first one.
     for (seen, order) in [[5, 1], [5, 2], [5, 0]].iter().enumerate() {
         record_again(&mut tracking, order);
         assert_eq!(ids(tracking.weights())[..2], [0, 3], "after {seen}");
@@ -215,7 +215,7 @@ fn dirty_blocks_are_copied_back_before_memory_is_taken() {
     tracking.copied_back(ModelBlock(1), &mut actions);
     assert_eq!(actions, []);
     assert!(tracking.stay());
-    assert_eq!(tracking.dirty_bytes(), 102, "one was back already");
+    assert_eq!(tracking.dirty_bytes(), 102, "one was copied back already");
     tracking.evict(&mut actions);
     tracking.launch(&touches(&[2], true, false));
     tracking.copied_back(ModelBlock(2), &mut actions);
@@ -228,7 +228,7 @@ fn dirty_blocks_are_copied_back_before_memory_is_taken() {
     assert_eq!(
         actions,
         [SwapAction::Invalidate],
-        "what is freed is not waited for"
+        "freed blocks are not waited for"
     );
 }
 

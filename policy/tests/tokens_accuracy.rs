@@ -1,4 +1,4 @@
-//! How exactly pods get their quotas on a machine whose hand-overs take time (design 6: token accuracy).
+//! Accuracy of quotas on a machine whose hand-overs take time (docs/spec/targets.md: token accuracy).
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
@@ -11,8 +11,8 @@ use tokens_machine::{Ledger, MS, SECOND, Simulation, Work};
 const WINDOW: u64 = 10 * SECOND;
 const US20: u64 = 20_000;
 
-/// The worst error of each pod over all windows of 10 s, in parts per thousand of its quota; and the same
-/// beyond one launch.
+/// Returns the worst error of each pod over all windows of 10 s, in parts per thousand of its quota, and whether it is
+/// within 2 % of the quota or one launch.
 fn worst_errors(
     simulation: &Simulation,
     from: u64,
@@ -43,15 +43,14 @@ fn worst_errors(
         .collect()
 }
 
-/// Runs pods with request and work on all SMs each. Where the requests leave something, only shortfalls are
-/// errors.
+/// Runs pods with a request and work on all SMs each. If the requests leave a surplus, only shortfalls are errors.
 fn check(name: &str, pods: &[(u32, Work)]) {
     let (errors, idle) = run(name, pods);
     assert!(errors.iter().all(|&(_, good)| good), "{name}: {errors:?}");
     assert!(idle <= 20, "{name}: idle {idle} ‰");
 }
 
-/// The worst errors, and the idle time in parts per thousand.
+/// Returns the worst errors, and the idle time in parts per thousand.
 fn run(name: &str, pods: &[(u32, Work)]) -> (Vec<(i64, bool)>, u64) {
     let mut simulation = Simulation::new(Settings::default());
     for &(percent, work) in pods {
@@ -110,10 +109,10 @@ fn callers_that_pause_get_their_quotas() {
     }
 }
 
-/// Each burst costs two hand-overs: 0.5 ms for 5 ms of a pod with 30 % is 3 % of the time, whatever the
-/// order. Both bear it in proportion.
+/// Each burst costs two hand-overs: 0.5 ms per 5 ms of a pod with 30 % is 3 % of the time in any order. Both pods lose
+/// in proportion.
 #[test]
-fn what_no_order_can_avoid_falls_on_all_in_proportion() {
+fn unavoidable_losses_are_shared_in_proportion() {
     let pods = [
         (30, Work::pausing(US20, 5 * MS, 5 * MS)),
         (70, Work::always(US20)),

@@ -1,11 +1,11 @@
-//! Nothing allocates per event once warm: counted by an allocator of this test's own.
+//! A warm scheduler allocates nothing per event, as counted by this test's own allocator.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
 
 use policy::tokens::{Action, PodId, ProcessId, Quota, Rule, Settings, Share, Tokens};
 use policy::{Span, Time};
 
-/// Fifty pods that take turns; returns how many tokens were given.
+/// Runs fifty pods that take turns. Returns the number of grants.
 fn work(tokens: &mut Tokens, actions: &mut Vec<Action>, from: u64) -> u64 {
     let mut grants = 0;
     for n in from..from + 20_000 {

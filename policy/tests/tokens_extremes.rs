@@ -1,13 +1,12 @@
-//! The token scheduler at the ends of what its numbers can say.
+//! The token scheduler at the extremes of its numeric types.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod random;
 mod tokens_machine;
 
 use policy::tokens::{PodId, ProcessId, Quota, Rule, Settings, Share, Tokens};
 use policy::{Span, Time};
-use random::Random;
+use testing::Random;
 use tokens_machine::{MS, SECOND};
 
 const RULES: [Rule; 6] = [
@@ -19,9 +18,9 @@ const RULES: [Rule; 6] = [
     Rule::Racing,
 ];
 
-/// Clocks that stand still or jump, and the largest numbers there are.
+/// Clocks that stop or jump, and the largest representable numbers.
 #[test]
-fn extreme_times_and_amounts_do_no_harm() {
+fn extreme_times_and_amounts_are_handled() {
     const TIMES: [u64; 8] = [
         0,
         1,

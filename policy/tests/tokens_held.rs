@@ -1,4 +1,5 @@
-//! A pod that holds tokens and does not compute costs itself, not its neighbours, and the device is not idle for it.
+//! A pod that holds tokens without computing loses its own time, not that of its neighbours, and the device does not
+//! idle.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
@@ -12,11 +13,11 @@ use policy::{Span, Time};
 use tokens_machine::{MS, Manner, SECOND, Simulation, Work};
 
 const SPAN: u64 = 20 * SECOND;
-/// What the neighbour gets undisturbed: its request, less hand-overs.
+/// Share of the undisturbed neighbour: its request, less hand-overs.
 const SHARE: f64 = 0.697;
 
-struct Seen {
-    /// Of the time.
+struct Shares {
+    /// As shares of the time.
     other: f64,
     neighbour: f64,
     idle: f64,
@@ -24,8 +25,9 @@ struct Seen {
     revoked: u64,
 }
 
-/// One pod with a request of 30 % and this manner beside a neighbour with 70 % which always computes, both with kernels of `kernel`.
-fn beside_a_neighbour(manner: Manner, kernel: u64) -> Seen {
+/// Runs one pod with a request of 30 % and this manner beside a neighbour with 70 % which always computes, both with
+/// kernels of `kernel`.
+fn beside_a_neighbour(manner: Manner, kernel: u64) -> Shares {
     let mut simulation = Simulation::new(Settings::default());
     let reporting = Work::always(kernel).with(Manner::Reporting);
     let other = simulation.pod(
@@ -39,7 +41,7 @@ fn beside_a_neighbour(manner: Manner, kernel: u64) -> Seen {
     #[expect(clippy::cast_precision_loss, reason = "seconds, in ns")]
     let part = |time: u64| time as f64 / SPAN as f64;
     let account = simulation.tokens.account(PodId(0)).unwrap();
-    let seen = Seen {
+    let seen = Shares {
         other: part(simulation.ledgers[other].within(0, SPAN)),
         neighbour: part(simulation.ledgers[neighbour].within(0, SPAN)),
         idle: part(simulation.idle_while_waiting),
@@ -122,7 +124,7 @@ fn a_throttled_pod_gets_its_share_while_it_runs_for_longer() {
 }
 
 #[test]
-fn a_pod_that_asks_and_never_launches_costs_its_neighbour_nothing() {
+fn a_pod_that_never_launches_costs_its_neighbour_nothing() {
     let seen = beside_a_neighbour(Manner::NeverLaunches, 100_000);
     assert!(seen.neighbour > 0.97, "{:.4}", seen.neighbour);
     assert!(seen.idle <= 0.03, "{:.4}", seen.idle);
@@ -133,20 +135,20 @@ fn a_pod_that_claims_work_and_does_none_pays_for_it() {
     for claim in [5 * MS, 20 * MS, 100 * MS] {
         let seen = beside_a_neighbour(Manner::Claims(claim), 100_000);
         assert!(seen.neighbour >= 0.98 * SHARE, "{:.4}", seen.neighbour);
-        // It has lost one token and answers no probe.
+        // It has lost one token, and answers no probe.
         assert!(seen.idle <= 0.03, "{claim}: {:.4}", seen.idle);
     }
 }
 
 #[test]
-fn a_process_that_stands_still_gets_one_token_and_then_none_until_it_answers() {
+fn a_suspended_process_gets_one_token_and_then_none_until_it_answers() {
     let manner = Manner::Stops {
         runs: 300 * MS,
         stands: 400 * MS,
         seen: false,
     };
     let seen = beside_a_neighbour(manner, 100_000);
-    // It stands 28 times, and waits for a token each time.
+    // It is suspended 28 times, and waits for a token each time.
     assert!(seen.revoked < 10, "{}", seen.revoked);
     assert!(seen.idle < 0.01, "{:.4}", seen.idle);
     assert!(seen.other > 0.29, "{:.4}", seen.other);
@@ -169,7 +171,7 @@ fn a_process_that_answers_keeps_its_token_for_as_long_as_its_work_takes() {
         tokens.ask(Time(0), process, &mut actions);
     }
     assert!(tokens.occupies(holder) && !tokens.occupies(waiter));
-    // It has launched what should take 1 ms and takes longer than its turn.
+    // It has launched work which should take 1 ms and takes longer than its turn.
     let mut now = Time(0);
     let (mut probes, mut revoked_at) = (0, None);
     let mut asked_at = None;
@@ -198,7 +200,7 @@ fn a_process_that_answers_keeps_its_token_for_as_long_as_its_work_takes() {
             }
         }
     }
-    // Less and less often, and once it has answered, it is given longer to do so.
+    // Probes become less frequent, and once it has answered, it gets more time for the next answer.
     assert!((10..30).contains(&probes), "{probes}");
     let waited = revoked_at.unwrap().since(asked_at.unwrap());
     assert!(waited >= Span(10 * MS), "{waited:?}");

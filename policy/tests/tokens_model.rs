@@ -1,16 +1,15 @@
-//! The token scheduler against a naive model of who may hold what, over random operations.
+//! The token scheduler compared with a naive model of tokens, over random operations.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
 
-mod random;
 mod tokens_machine;
 
 use policy::tokens::{
     Action, CloseReason, PodId, ProcessId, Quota, Refusal, Rule, Settings, Share, Tokens,
 };
 use policy::{Span, Time};
-use random::Random;
+use testing::Random;
 use tokens_machine::{MS, SECOND};
 
 const PODS: u32 = 8;
@@ -39,28 +38,28 @@ struct Process {
     phase: Phase,
     asks_again: bool,
     contended: bool,
-    /// It was probed while it waited, and has neither answered nor got a token since.
+    /// Whether the process was probed while waiting, and has neither answered nor got a token since.
     is_probed: bool,
-    /// The same, until the scheduler decides again.
+    /// Whether `is_probed` was true at any time since the scheduler's last decision.
     is_passed_over: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Pod {
     quota: Quota,
-    /// The largest limit it ever had.
+    /// Largest limit that the pod ever had.
     limit_max: u64,
     stopped: bool,
     used: u64,
-    told: Vec<(u64, u64)>,
+    reported: Vec<(u64, u64)>,
     since: u64,
-    /// Time in which a process of it held a token.
+    /// Time in which one of its processes held a token.
     held: u64,
-    /// When a token of it was last revoked.
+    /// Time of the last revocation of one of its tokens.
     revoked_at: Option<u64>,
 }
 
-/// What a reader of the documentation expects.
+/// A model of the documented behaviour.
 #[derive(Default)]
 struct Model {
     pods: Vec<Option<Pod>>,
@@ -72,11 +71,11 @@ struct Model {
     probes_of_waiting: u64,
 }
 
-/// The scheduler asks for no wake earlier than this.
+/// Shortest time to a wake requested by the scheduler.
 const WAKE_STEP: u64 = 20_000;
-/// The longest time for which a pod waits after tokens that it did not use: from a debt of 5 ms to a credit of 5 ms at 2 %.
+/// Longest wait of a pod after unused tokens: from a debt of 5 ms to a credit of 5 ms at 2 %.
 const BACK_OFF_MAX: u64 = 501 * MS;
-/// For so long after a revocation a process that has not answered gets no token while others hold one.
+/// Time after a revocation in which a process that has not answered gets no token while others hold one.
 const DOUBTED: u64 = 10 * SECOND;
 
 impl Model {
@@ -177,7 +176,7 @@ impl Model {
         }
     }
 
-    /// Counts the time in which pods held tokens.
+    /// Adds to the time in which pods held tokens.
     fn pass(&mut self, span: u64) {
         for (at, pod) in self.pods.iter_mut().enumerate() {
             let holds =
@@ -198,13 +197,13 @@ impl Model {
         })
     }
 
-    /// Nobody who may run and fits waits, unless another has been overtaken for long enough, or those that
-    /// are closing leave enough for it.
+    /// Asserts that no runnable process that fits waits, unless another has been overtaken for long enough, or tokens
+    /// that are closing leave enough for it.
     fn assert_work_conserved(&self, now: u64, overtaking_max: u64, context: &str) {
         let free = 10_000_u64.saturating_sub(self.occupied());
         let may_run = |p: &Process| {
             let pod = self.pods[p.pod].as_ref().unwrap();
-            // For the sake of others only.
+            // Only for the sake of other pods.
             let held_back = self.occupied() > 0
                 && (p.is_passed_over || pod.revoked_at.is_some_and(|at| now - at <= BACK_OFF_MAX));
             !pod.stopped && pod.quota.limit().is_whole() && !held_back
@@ -239,7 +238,7 @@ impl Pod {
         let ever = u128::from(now - self.since + SECOND) * u128::from(limit) / 1_000_000;
         assert!(u128::from(self.used) <= ever, "{context}: {self:?}");
         let from = now.saturating_sub(10 * SECOND);
-        let recent = self.told.iter().filter(|&&(at, _)| at > from);
+        let recent = self.reported.iter().filter(|&&(at, _)| at > from);
         let recent: u64 = recent.clone().map(|&(_, delta)| delta).sum::<u64>()
             - recent.map(|&(_, delta)| delta).next().unwrap_or(0);
         assert!(
@@ -249,7 +248,7 @@ impl Pod {
     }
 }
 
-/// Two schedulers get the same calls, and must give the same answers; a copy is woken early.
+/// Two schedulers with the same calls, which must return the same actions; a copy is woken early.
 struct Pair {
     one: Tokens,
     other: Tokens,
@@ -267,21 +266,21 @@ impl Pair {
 
     fn wake_a_copy_early(&self, now: u64, random: &mut Random, context: &str) {
         let wake = self.one.next_wake().map_or(now + SECOND, |wake| wake.0);
-        // Nothing is asked for earlier than that, also where it is due.
+        // No wake is requested earlier than that, even if it is due.
         if wake > now + WAKE_STEP {
             let mut copy = self.one.clone();
             let mut actions = Vec::new();
             let early = now + random.below(wake - now);
             copy.wake(Time(early), &mut actions);
-            // When whose turn is over is an estimate, and a token that a limit cuts may be longer by then.
+            // The end of a turn is an estimate, and a token that is cut by a limit may last longer by then.
             let turns = |action: &Action| match action {
                 Action::Close { reason, .. } => *reason == CloseReason::Turn,
                 Action::Extend { .. } => true,
-                // What was reported since the last decision makes them due at once.
+                // Reports since the last decision make them due at once.
                 Action::Probe { .. } | Action::Revoke { .. } => true,
                 _ => false,
             };
-            // A probe takes one that waits out of the order.
+            // A probe removes a waiting process from the order.
             let is_probe = |action: &Action| matches!(action, Action::Probe { .. });
             let early = format!("{context}: {actions:?} at {early}, before {wake}");
             let expected = actions.iter().any(is_probe) || actions.iter().all(turns);
@@ -300,7 +299,7 @@ fn random_quota(random: &mut Random) -> Quota {
     Quota::new(share(request), share(limit)).unwrap()
 }
 
-/// With `reports`, what holders have in flight is reported as well, so that tokens are taken back.
+/// Runs random operations. With `reports` holders report their work in flight, so that tokens are revoked.
 fn random_operations(rule: Rule, seed: u64, steps: u64, reports: bool) {
     let settings = Settings {
         rule,
@@ -323,8 +322,8 @@ fn random_operations(rule: Rule, seed: u64, steps: u64, reports: bool) {
     for step in 0..steps {
         let text = format!("{rule:?}, seed {seed}, step {step}, {now} ns");
         let context = text.as_str();
-        // Usage that was told since changes the order, and a pod that both holds and waits falls back in
-        // it while it runs.
+        // Usage reported since then changes the order, and a pod that both holds and waits falls back in it while it
+        // runs.
         if decided && !model.any_pod_holds_and_waits() {
             pair.wake_a_copy_early(now, &mut random, context);
         }
@@ -360,7 +359,7 @@ fn random_operations(rule: Rule, seed: u64, steps: u64, reports: bool) {
                         limit_max: u64::from(quota.limit().parts_per_million()),
                         stopped: false,
                         used: 0,
-                        told: Vec::new(),
+                        reported: Vec::new(),
                         since: now,
                         held: 0,
                         revoked_at: None,
@@ -370,7 +369,7 @@ fn random_operations(rule: Rule, seed: u64, steps: u64, reports: bool) {
                 Vec::new()
             }
             3 => {
-                // Holders of it go on to exist until they are closed.
+                // Its holders remain until they are closed.
                 let actions = pair.call(context, |tokens, actions| {
                     tokens.remove_pod(at, pod, actions);
                 });
@@ -428,7 +427,7 @@ fn random_operations(rule: Rule, seed: u64, steps: u64, reports: bool) {
                 pair.call(context, |tokens, actions| tokens.ask(at, process, actions))
             }
             40..60 => {
-                // Mostly one that has something to close.
+                // Mostly one that has a token to close.
                 let occupying = |p: &Process| matches!(p.phase, Phase::Holding(_) | Phase::Closing);
                 let found = (process_at..model.processes.len())
                     .find(|&at| model.processes[at].as_ref().is_some_and(occupying));
@@ -483,7 +482,7 @@ fn random_operations(rule: Rule, seed: u64, steps: u64, reports: bool) {
                 let delta = random.below(5 * MS);
                 if let Some(pod) = &mut model.pods[pod_at] {
                     pod.used += delta;
-                    pod.told.push((now, delta));
+                    pod.reported.push((now, delta));
                 }
                 pair.call(context, |tokens, _| tokens.used(at, pod, Span(delta)))
             }

@@ -1,22 +1,21 @@
-//! Pods that share SMs and time: the eight of the paper's scheduler test, and random packings (papers 4.2).
+//! Pods that share SMs and time: the eight of the paper's scheduler test, and random packings (mechanisms §4.2).
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
 
-mod random;
 mod tokens_machine;
 
 use policy::tokens::{Rule, Settings};
-use random::Random;
+use testing::Random;
 use tokens_machine::{SECOND, Simulation, Work};
 
 const KERNEL: u64 = 20_000;
 const WHOLE: u32 = 1_000_000;
 
-/// SMs in hundredths of a percent and request in parts per million.
+/// SMs in hundredths of a percent, and request in parts per million.
 type Shape = (u32, u32);
 
-/// What each pod got of its request, in thousandths, over 10 s.
+/// Returns each pod's share of its request in thousandths, over 10 s.
 fn reached(rule: Rule, pods: &[Shape], elastic: bool) -> Vec<u64> {
     let mut simulation = Simulation::new(Settings {
         rule,
@@ -102,8 +101,7 @@ fn perfect_packing(random: &mut Random) -> Vec<Shape> {
     pods
 }
 
-/// The paper's rule fails most packings that leave no room; with a tenth of the window free the
-/// default fails hardly any.
+/// The paper's rule fails most packings without slack; with a tenth of the window free the default fails hardly any.
 #[test]
 fn random_packings_need_backfill_and_a_tenth_of_the_window() {
     const SEED: u64 = 4_207;

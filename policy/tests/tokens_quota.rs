@@ -12,7 +12,7 @@ use tokens_machine::{MS, SECOND, Simulation, Work};
 const US20: u64 = 20_000;
 const WHOLE: u32 = 1_000_000;
 
-/// Both take what the other leaves, within a slice; and the one that comes back has its request at once.
+/// Each pod takes the surplus of the other within a slice; a pod that resumes gets its request at once.
 #[test]
 fn elastic_pairs_borrow_and_give_back() {
     let mut simulation = Simulation::new(Settings::default());
@@ -82,7 +82,7 @@ fn surplus_of_two_is_shared_evenly() {
 }
 
 #[test]
-fn a_launch_of_five_seconds_at_a_limit_of_a_tenth_holds_its_pod_for_fifty() {
+fn a_launch_of_five_seconds_at_a_limit_of_a_tenth_stops_its_pod_for_fifty() {
     let mut simulation = Simulation::new(Settings::default());
     let pod = simulation.pod(0, 100_000, 10_000, &[Work::always(5 * SECOND)]);
     simulation.run(160 * SECOND);
@@ -98,8 +98,8 @@ fn a_launch_of_five_seconds_at_a_limit_of_a_tenth_holds_its_pod_for_fifty() {
     assert!(busy.len() >= 3);
 }
 
-/// Over any 10 s at most the limit plus one launch, however demand comes and goes; and not much less for a
-/// pod that always wants more.
+/// Over any 10 s a pod gets at most its limit plus one launch, however its demand varies; and not much less if it
+/// always wants more.
 #[test]
 fn limits_hold_over_any_ten_seconds() {
     for (limit, kernel) in [
@@ -178,7 +178,7 @@ fn a_quota_change_takes_effect_within_a_cycle_or_two() {
     assert!(before.abs_diff(200) <= 4 && after.abs_diff(800) <= 16);
 }
 
-/// The second process of a pod adds no time but occupies its SMs, so both have their turns.
+/// The second process of a pod adds no time but occupies its SMs, so both take turns.
 #[test]
 fn a_pod_with_two_processes_counts_twice() {
     let mut simulation = Simulation::new(Settings::default());
@@ -212,10 +212,10 @@ fn two_processes_of_one_pod_take_turns() {
     assert!(simulation.grants > 100);
 }
 
-/// Whoever always wants more than its limit is shut often and shortly, not rarely and for long, and never for longer than usually:
-/// what waits for a shut gate is as late as the gate is shut for.
+/// The gate of a pod that always wants more than its limit is shut often and briefly, not rarely and for long: a
+/// request that waits for a shut gate is as late as the gate is shut.
 #[test]
-fn who_computes_at_its_limit_is_never_shut_for_longer_than_usual() {
+fn a_gate_at_its_limit_is_never_shut_for_longer_than_usual() {
     let cycle = Settings::default().cycle.0;
     for percent in [5_u32, 10, 24, 50, 80, 95, 99] {
         for kernel in [US20, 5 * MS, 8 * MS, 13 * MS, 15 * MS, 16 * MS, 18 * MS] {
@@ -242,9 +242,9 @@ fn who_computes_at_its_limit_is_never_shut_for_longer_than_usual() {
     }
 }
 
-/// What the even pauses cost: at limits whose turn is hardly more than what is in flight, a few per cent of the limit.
+/// The cost of even pauses: at limits with turns hardly longer than the work in flight, a few percent of the limit.
 #[test]
-fn small_limits_are_used_but_for_a_few_per_cent() {
+fn small_limits_are_used_except_for_a_few_percent() {
     for (ppm, least) in [(10_000_u32, 978), (4_000, 948), (1_000, 948)] {
         let mut simulation = Simulation::new(Settings::default());
         let pod = simulation.pod(0, ppm, 10_000, &[Work::always(US20)]);
@@ -258,7 +258,7 @@ fn small_limits_are_used_but_for_a_few_per_cent() {
 }
 
 #[test]
-fn work_in_flight_is_bound_at_limits_and_for_a_window_after_somebody_waited() {
+fn work_in_flight_is_bounded_at_limits_and_for_a_window_after_a_wait() {
     let settings = Settings::default();
     let (bound, alone) = (settings.in_flight, settings.in_flight_alone);
     let mut tokens = Tokens::new(settings).unwrap();
@@ -287,7 +287,7 @@ fn work_in_flight_is_bound_at_limits_and_for_a_window_after_somebody_waited() {
     let over = then.after(settings.window);
     assert_eq!(of(&tokens, over.before(Span(1))), [bound; 3]);
     assert_eq!(of(&tokens, over), [alone, bound, bound]);
-    // Who is never closed needs no bound.
+    // A pod that is never closed needs no bound.
     let racing = Settings {
         rule: Rule::Racing,
         ..settings

@@ -1,24 +1,19 @@
-//! Clients that state less time than they have: what it brings them, and how long a late request can be kept
-//! waiting by them, for each setting of `trust-budget`.
+//! Clients that state less time than they have: their gain, and how long they can delay a late request, for each
+//! setting of `trust-budget`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(
-    clippy::print_stdout,
-    reason = "figures for whoever runs it with --nocapture"
-)]
-
-mod random;
+#![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
 
 use std::collections::BTreeMap;
 
 use policy::gate::{
-    AGEING_OBJECTIVES, AGEING_PERIOD, Action, Admission, Arrival, DispatchReason, Gate, Late,
-    Order, Settings,
+    AGING_OBJECTIVES, AGING_PERIOD, Action, Admission, Arrival, DispatchReason, Gate, Late, Order,
+    Settings,
 };
 use policy::slo::{Signals, Trust};
 use policy::{RequestId, Span, Time};
 use proptest::prelude::*;
-use random::Random;
+use testing::Random;
 
 const TRUSTS: [Trust; 3] = [Trust::All, Trust::Floor, Trust::None];
 const SLO: Span = Span::from_millis(200);
@@ -34,7 +29,7 @@ fn signals(trust: Trust, budget: Option<Span>) -> Signals {
     }
 }
 
-/// Design 4.1 and 4.2 once more, case by case, in milliseconds.
+/// Returns the objective by contracts §1 and §2, case by case, in milliseconds.
 fn naive_objective(
     trust: Trust,
     budget: Option<u64>,
@@ -49,7 +44,7 @@ fn naive_objective(
     let mut stated = [budget, grpc_timeout, gateway];
     if let (Trust::Floor, Some(slo)) = (trust, slo) {
         for stated in stated.iter_mut().flatten() {
-            // In half milliseconds it would be exact; the slo is even here.
+            // It would be exact in half milliseconds; the slo is even here.
             if *stated < slo / 2 {
                 *stated = slo / 2;
             }
@@ -72,7 +67,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn objectives_agree_with_the_rules_written_down_case_by_case(
+    fn objectives_agree_with_the_rules_case_by_case(
         trust in 0_usize..3,
         budget in prop::option::of(1_u64..500),
         grpc_timeout in prop::option::of(1_u64..500),
@@ -97,47 +92,47 @@ proptest! {
     }
 }
 
-/// A request that waits, as the naive account of waits has it.
+/// A waiting request in the naive account of waits.
 struct Account {
     arrival: Time,
     key: Time,
     objective: Span,
-    /// Once it is late and has waited [`AGEING_OBJECTIVES`] times its objective: how many dispatches may go to others
-    /// before it.
+    /// Number of dispatches that may still precede it, once it is late and has waited [`AGING_OBJECTIVES`] times its
+    /// objective; `None` before.
     patience: Option<u64>,
 }
 
-/// Every request that waits, by id, which is the order of arrival as well.
+/// Every waiting request by id, which is also the order of arrival.
 #[derive(Default)]
 struct Accounts {
     waiting: BTreeMap<RequestId, Account>,
-    /// How many requests have aged.
+    /// Number of requests that have aged.
     aged: u64,
 }
 
 impl Accounts {
     fn is_aged(account: &Account, now: Time) -> bool {
-        account.key < now && now.since(account.arrival).0 >= AGEING_OBJECTIVES * account.objective.0
+        account.key < now && now.since(account.arrival).0 >= AGING_OBJECTIVES * account.objective.0
     }
 
-    /// Opens the account of those that have aged: twenty dispatches for each that came before them, and for itself.
+    /// Opens the account of aged requests: twenty dispatches for each that arrived before them, and for itself.
     fn age(&mut self, now: Time) {
         for (before, account) in (0_u64..).zip(self.waiting.values_mut()) {
             if account.patience.is_none() && Self::is_aged(account, now) {
-                account.patience = Some(AGEING_PERIOD * (before + 1));
+                account.patience = Some(AGING_PERIOD * (before + 1));
                 self.aged += 1;
             }
         }
     }
 
-    /// A request starts.
+    /// Records the start of a request.
     fn dispatch(&mut self, id: RequestId, reason: DispatchReason, now: Time, context: &str) {
         let first_aged = self
             .waiting
             .iter()
             .find(|(_, account)| Self::is_aged(account, now))
             .map(|(id, _)| *id);
-        if reason == DispatchReason::Ageing {
+        if reason == DispatchReason::Aging {
             assert_eq!(Some(id), first_aged, "the oldest that has aged, {context}");
         }
         self.waiting.remove(&id).unwrap();
@@ -150,7 +145,7 @@ impl Accounts {
     }
 }
 
-/// Honest clients and liars arrive, leave and are served at random, with more work than there is room for.
+/// Honest and lying clients arrive, leave and are served at random, with more work than capacity.
 fn random_operations(seed: u64, trust: Trust, late: Late, depth: usize, concurrency: u32) -> u64 {
     let mut random = Random(seed);
     let mut gate = Gate::new(Settings {
@@ -171,7 +166,7 @@ fn random_operations(seed: u64, trust: Trust, late: Late, depth: usize, concurre
         match random.below(100) {
             0..58 => {
                 let id = RequestId(step);
-                // One in three states what it likes.
+                // One in three states any time.
                 let budget = (random.below(3) == 0)
                     .then(|| Span::from_millis(1 + random.below(2 * SLO.as_millis())));
                 let deadline = signals(trust, budget).deadline(now);
@@ -219,7 +214,7 @@ fn random_operations(seed: u64, trust: Trust, late: Late, depth: usize, concurre
 }
 
 #[test]
-fn an_aged_request_waits_for_twenty_dispatches_for_each_that_came_before_it() {
+fn an_aged_request_waits_for_twenty_dispatches_for_each_earlier_one() {
     for trust in TRUSTS {
         let mut aged = 0;
         for (seed, depth, concurrency) in [(1, 10, 1), (2, 60, 1), (3, 120, 4)] {
@@ -232,7 +227,7 @@ fn an_aged_request_waits_for_twenty_dispatches_for_each_that_came_before_it() {
 
 /// Time at the user container of each request of the attack.
 const SERVICE: Span = Span::from_millis(10);
-/// Connections that send their next request when the last is answered.
+/// Number of connections that send the next request when the last is answered.
 const GREEDY: u64 = 8;
 const ATTACK: Span = Span::from_secs(30);
 
@@ -240,12 +235,13 @@ const ATTACK: Span = Span::from_secs(30);
 struct Figures {
     others: u64,
     others_in_time: u64,
-    /// The longest wait of one that started late, and the bound on it: both of others.
+    /// Longest wait of a request that started late, and the bound on it: both of other clients.
     wait: Span,
     bound: Span,
 }
 
-/// Others send at random with a load of one half and state nothing; the greedy are absent, or state a budget or nothing.
+/// Runs other clients at random with a load of one half and without stated times, beside greedy ones that are absent,
+/// or state a budget or nothing.
 fn attack(trust: Trust, greedy: Option<Option<Span>>, depth: usize) -> Figures {
     let mut random = Random(7);
     let mut gate = Gate::new(Settings {
@@ -260,12 +256,12 @@ fn attack(trust: Trust, greedy: Option<Option<Span>>, depth: usize) -> Figures {
         wait: Span::ZERO,
         bound: Span::ZERO,
     };
-    // Arrivals still to come, by time: whether greedy.
+    // Future arrivals by time: whether greedy.
     let mut arrivals = BTreeMap::new();
     let mut at = Time::ZERO;
     let mut next_id = 0;
     while at < Time::ZERO.after(ATTACK) {
-        // From nothing to twice the mean.
+        // From zero to twice the mean.
         at = at.after(Span(random.below(4 * SERVICE.0)));
         arrivals.insert((at, next_id), false);
         next_id += 1;
@@ -276,7 +272,7 @@ fn attack(trust: Trust, greedy: Option<Option<Span>>, depth: usize) -> Figures {
             next_id += 1;
         }
     }
-    // Who waits or runs: arrival, and whether greedy.
+    // Waiting and running requests: arrival, and whether greedy.
     let mut known = BTreeMap::new();
     let mut running = None;
     let mut actions = Vec::new();
@@ -309,7 +305,7 @@ fn attack(trust: Trust, greedy: Option<Option<Span>>, depth: usize) -> Figures {
             match gate.arrive(now, arrival, &mut actions) {
                 Admission::Dispatch(_) => started = Some(RequestId(id)),
                 Admission::Wait(_) => {}
-                // Whoever is refused tries again when it would have been answered.
+                // A refused client retries at the time at which it would have been answered.
                 Admission::Refuse(_) if is_greedy => {
                     arrivals.insert((now.after(SERVICE), next_id), true);
                     next_id += 1;
@@ -319,9 +315,9 @@ fn attack(trust: Trust, greedy: Option<Option<Span>>, depth: usize) -> Figures {
             }
             known.insert(RequestId(id), (at, is_greedy));
             if !is_greedy {
-                // Ten objectives, then twenty services for each that waits, itself included, and the one that runs.
-                let dispatches = AGEING_PERIOD * gate.waiting() as u64 + 1;
-                let bound = Span(AGEING_OBJECTIVES * SLO.0 + dispatches * SERVICE.0);
+                // Ten objectives, then twenty services for each waiting request, including itself, and the running one.
+                let dispatches = AGING_PERIOD * gate.waiting() as u64 + 1;
+                let bound = Span(AGING_OBJECTIVES * SLO.0 + dispatches * SERVICE.0);
                 figures.bound = figures.bound.max(bound);
             }
         }
@@ -330,7 +326,7 @@ fn attack(trust: Trust, greedy: Option<Option<Span>>, depth: usize) -> Figures {
                 Action::Dispatch { id, reason, .. } => {
                     let (at, is_greedy) = known[&id];
                     let is_late =
-                        matches!(reason, DispatchReason::Ageing | DispatchReason::LateTurn);
+                        matches!(reason, DispatchReason::Aging | DispatchReason::LateTurn);
                     if is_late && !is_greedy {
                         figures.wait = figures.wait.max(now.since(at));
                     }
@@ -361,7 +357,7 @@ fn attack(trust: Trust, greedy: Option<Option<Span>>, depth: usize) -> Figures {
 }
 
 #[test]
-fn what_a_lie_brings_is_what_the_owner_allows() {
+fn a_lie_gains_only_as_much_as_the_owner_allows() {
     let honest = |depth| attack(Trust::All, Some(None), depth);
     let lie = |trust, ms, depth| attack(trust, Some(Some(Span::from_millis(ms))), depth);
     println!(
@@ -398,7 +394,7 @@ fn what_a_lie_brings_is_what_the_owner_allows() {
             );
             assert_eq!(lie(Trust::None, ms, depth), honest(depth));
         }
-        // A lie pays where it is believed, and the attack is one.
+        // A lie pays where it is believed, and the attack is effective there.
         assert!(lie(Trust::All, 50, depth).others_in_time < honest(depth).others_in_time);
         assert!(
             lie(Trust::None, 50, depth).others_in_time > lie(Trust::All, 50, depth).others_in_time

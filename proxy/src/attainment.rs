@@ -1,4 +1,4 @@
-//! Requests judged against an objective: counted in time or missed, for one reason, exactly once (design 4.4).
+//! Service-level accounting: each request is counted exactly once, as in time or as missed for one reason (contracts §4).
 
 use policy::Span;
 use policy::slo::{MissReason, Verdict, judge};
@@ -7,27 +7,28 @@ use prometheus::IntCounter;
 use crate::exchange::RequestSummary;
 use crate::missed::MissedRequest;
 
-/// The counters of one revision's judged requests.
+/// Counters of one revision's requests that are held against a latency objective.
 #[derive(Debug)]
 pub struct Attainment {
     objective: Span,
-    /// `namespace/revision`.
+    /// Revision as `namespace/revision`, for the log.
     revision: String,
     in_time: IntCounter,
     missed: [IntCounter; MissReason::ALL.len()],
 }
 
-/// What became of a request, held against its objective.
+/// Result of comparing an ended request with its objective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Judgement {
-    /// The objective that it was held against.
+    /// Latency objective of the request.
     pub objective: Span,
-    /// Whether it was met, and if not, why.
+    /// Whether the objective was met, and the reason if it was missed.
     pub verdict: Verdict,
 }
 
 impl Attainment {
-    /// Counts requests of `revision`, which is `namespace/revision`, by `in_time` and the counter of each reason.
+    /// Creates the accounting of `revision`, given as `namespace/revision`, with a counter for requests in time and one
+    /// for each reason of a miss.
     #[must_use]
     pub fn new(
         objective: Span,
@@ -43,7 +44,7 @@ impl Attainment {
         }
     }
 
-    /// Counts a request that has ended, and writes a line into the process's log if it missed its objective.
+    /// Counts an ended request, writes a line to the process's log if it missed its objective, and returns the result.
     pub fn record(&self, ended: &RequestSummary) -> Judgement {
         let took = ended.took();
         let verdict = judge(self.objective, took.into(), ended.ending(), &ended.parts);
@@ -70,13 +71,13 @@ impl Attainment {
         }
     }
 
-    /// Returns how many requests were in time since the process began.
+    /// Returns the number of requests in time since the process started.
     #[must_use]
     pub fn in_time(&self) -> u64 {
         self.in_time.get()
     }
 
-    /// Returns how many requests missed the objective since the process began, for whatever reason.
+    /// Returns the number of requests that missed the objective since the process started, over all reasons.
     #[must_use]
     pub fn missed(&self) -> u64 {
         self.missed.iter().map(IntCounter::get).sum()

@@ -1,4 +1,4 @@
-//! The body of every response.
+//! Body type of all responses.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,13 +9,14 @@ use http_body::{Body, Frame, SizeHint};
 
 use crate::buffered::Piece;
 use crate::exchange::Exchange;
-use crate::relay::{BodyError, Place, PolledFrame, Relay};
+use crate::relay::{BodyError, PolledFrame, Relay, UpstreamSlot};
 
-/// A response's body: the proxy's own, or the upstream's, whose request holds a place of kind `P`.
+/// The body of a response: the proxy's own, or one relayed from the upstream, at which the request holds a slot of type
+/// `P`.
 #[derive(Debug)]
 pub struct ProxyBody<P = ()> {
     inner: Inner<P>,
-    /// Those who observe the request.
+    /// Observation of the request; `None` if it is not observed.
     exchange: Option<Arc<Exchange>>,
 }
 
@@ -25,7 +26,7 @@ enum Inner<P> {
     Relay(Box<Relay<P>>),
 }
 
-impl<P: Place> ProxyBody<P> {
+impl<P: UpstreamSlot> ProxyBody<P> {
     const fn of(inner: Inner<P>) -> Self {
         Self {
             inner,
@@ -33,28 +34,28 @@ impl<P: Place> ProxyBody<P> {
         }
     }
 
-    /// No bytes.
+    /// Creates a body without bytes.
     #[must_use]
     pub const fn empty() -> Self {
         Self::of(Inner::Full(None))
     }
 
-    /// These bytes.
+    /// Creates a body of these bytes.
     #[must_use]
     pub fn full(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
         Self::of(Inner::Full(Some(bytes).filter(|bytes| !bytes.is_empty())))
     }
 
-    /// What the upstream sends.
+    /// Creates a body that is relayed from the upstream.
     pub const fn relay(relay: Box<Relay<P>>) -> Self {
         Self::of(Inner::Relay(relay))
     }
 
-    /// Reads the first bytes, which come first from the body all the same. None if there are none.
+    /// Returns the first bytes without consuming them, or no bytes if the body is empty.
     ///
     /// # Errors
-    /// The response breaks off before them.
+    /// Returns an error if the response breaks off before its first bytes.
     pub async fn first_bytes(&mut self) -> Result<Bytes, BodyError> {
         match &mut self.inner {
             Inner::Full(bytes) => Ok(bytes.clone().unwrap_or_default()),
@@ -63,8 +64,9 @@ impl<P: Place> ProxyBody<P> {
     }
 }
 
-impl<P: Place> ProxyBody<P> {
-    /// Tells `exchange` what is passed on. `head_only`: the body is never asked for.
+impl<P: UpstreamSlot> ProxyBody<P> {
+    /// Reports the bytes that are passed on, and the end of the body, to `exchange`. `head_only` means that the body is
+    /// never polled.
     pub fn observe(&mut self, exchange: Arc<Exchange>, head_only: bool) {
         if head_only || self.is_end_stream() {
             exchange.complete();
@@ -84,7 +86,7 @@ impl<P: Place> ProxyBody<P> {
     }
 }
 
-impl<P: Place> Body for ProxyBody<P> {
+impl<P: UpstreamSlot> Body for ProxyBody<P> {
     type Data = Piece;
     type Error = BodyError;
 

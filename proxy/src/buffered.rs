@@ -1,8 +1,8 @@
-//! What the process holds of bodies for readers that are slow, clients and user containers alike.
+//! Accounting of body bytes that are buffered for slow readers, clients and user containers alike.
 //!
-//! Each piece of a body is charged to its [`Transfer`] and to the account of the process until the last of it has
-//! gone to the socket: whoever holds the piece then, hyper's queue or h2's, drops it. While a transfer may not take
-//! more ([`policy::buffers`]) its source is not read, so that the source's own flow control stops it.
+//! Each piece of a body is charged to its [`Transfer`] and to the account of the process until its last byte is written
+//! to the socket, when the queue that holds it, hyper's or h2's, drops it. While a transfer has reached its bound
+//! ([`policy::buffers`]) its source is not read, so that the source's own flow control stops it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,33 +10,38 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Buf, Bytes};
 use policy::buffers::Bounds;
+use tokio::time::Instant;
 
+use crate::outage::LineLimit;
 use crate::socket::ReadSize;
 
-/// The largest read of a connection on which no body is under way: a head and a body of 64 KiB.
+/// Largest read, in bytes, from a connection without a body in transfer: a head and a body of 64 KiB.
 pub const FIRST_BYTES_MAX: usize = 67 * 1024;
-/// The largest piece of a body whose reader has taken all before it. It is less than a power of two: see [`ReadSize::set`].
+/// Largest piece of a body, in bytes, if its reader has taken all earlier ones. It is a little below a power of two: see
+/// [`ReadSize::set`].
 const PIECE_BYTES_MAX: usize = 63 * 1024;
-/// A body of which this much is held takes no more. Of one that comes over HTTP/1 at most a piece of
-/// [`FIRST_BYTES_MAX`] is held, or less than this and one of [`LEAST_BYTES`]; another of those that hyper has read
-/// ahead, or that is the body's last; and 32 KiB that are encrypted over TLS: 114 KiB. Of one that comes over HTTP/2, in
-/// frames of 16 KiB, it is less than this, the last of them and the stream's window of 64 KiB: 112 KiB.
+/// Buffered bytes of one body at which its source is no longer read. The most that is buffered of a body from HTTP/1 is
+/// either one piece of [`FIRST_BYTES_MAX`], or less than this bound and one piece of [`LEAST_BYTES`]; another such piece
+/// that hyper has read ahead or that is the body's last; and 32 KiB of TLS records: 114 KiB. The most of a body from
+/// HTTP/2, in frames of 16 KiB, is less than this bound, the last frame and the stream's window of 64 KiB: 112 KiB.
 const EACH_BYTES_MAX: usize = 32 * 1024;
-/// The largest piece of a body that holds something, and of any where there is no room for all.
+/// Largest piece, in bytes, of a body with earlier pieces still buffered, and of any body once the account is full.
 const LEAST_BYTES: usize = 15 * 1024;
-/// What a piece takes besides its bytes, in the queues of hyper and h2.
+/// Memory of a piece besides its bytes, in the queues of hyper and h2.
 const PIECE_OVERHEAD_BYTES: usize = 256;
-/// A piece below this that has to wait is copied: it may be a small part of a large buffer.
+/// Size below which a piece that has to wait is copied, since it may be a small part of a large buffer.
 const SMALL_BYTES: usize = 4 * 1024;
 
-/// The account of the process.
+/// The account of all buffered body bytes of the process.
 #[derive(Debug)]
 pub struct Buffered {
     bounds: Bounds,
     held: AtomicUsize,
+    /// Lines about bodies which wait because the account is full.
+    full: LineLimit,
 }
 
-/// One body on its way.
+/// The account of one body in transfer.
 #[derive(Debug)]
 pub struct Transfer {
     account: Arc<Buffered>,
@@ -46,29 +51,29 @@ pub struct Transfer {
 #[derive(Debug, Default)]
 struct TransferState {
     held: usize,
-    /// Whoever reads the source, while it may not.
+    /// Waker of the task that reads the source, while it must wait for room.
     waiting: Option<Waker>,
-    /// The bound on reads of the HTTP/1 connection that it comes from; `None`: it comes from an HTTP/2 stream, or
-    /// has been read to its end.
+    /// Bound on reads of the HTTP/1 connection that the body comes from; `None` if it comes from an HTTP/2 stream or has
+    /// been read to its end.
     source: Option<Arc<ReadSize>>,
 }
 
-/// Bytes of a body, charged until they are dropped.
+/// Bytes of a body, which are charged to its accounts until they are dropped.
 #[derive(Debug)]
 pub struct Piece {
     bytes: Bytes,
     charge: Option<(Arc<Transfer>, usize)>,
 }
 
-/// Bytes set aside on the account, until this is dropped.
+/// A reservation on the account, released when it is dropped.
 #[derive(Debug)]
-pub struct Reserved {
+pub struct Reservation {
     account: Arc<Buffered>,
     bytes: usize,
 }
 
 impl Buffered {
-    /// Returns an empty account that holds at most about `bytes`.
+    /// Creates an empty account with a limit of about `bytes`.
     pub fn new(bytes: usize) -> Arc<Self> {
         Arc::new(Self {
             bounds: Bounds {
@@ -78,11 +83,12 @@ impl Buffered {
                 least: LEAST_BYTES,
             },
             held: AtomicUsize::new(0),
+            full: LineLimit::default(),
         })
     }
 
-    /// Sets `bytes` aside, if there is room for them.
-    pub fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reserved> {
+    /// Reserves `bytes`, or returns `None` if there is no room for them.
+    pub fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
         let add = |held| {
             let has_room = self.bounds.may_reserve(bytes, held);
             has_room.then(|| held + bytes)
@@ -90,13 +96,13 @@ impl Buffered {
         let reserved = self
             .held
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
-        reserved.ok().map(|_before| Reserved {
+        reserved.ok().map(|_before| Reservation {
             account: Arc::clone(self),
             bytes,
         })
     }
 
-    /// Returns whether bodies hold less than they may together.
+    /// Returns whether all bodies together are below the limit.
     pub fn has_room(&self) -> bool {
         self.bounds.may_reserve(1, self.held())
     }
@@ -104,10 +110,24 @@ impl Buffered {
     fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
+
+    /// Logs that a body waits for room, if that is because all bodies together are at the limit.
+    fn report_if_full(&self) {
+        if !self.has_room()
+            && let Some(waits) = self.full.record(Instant::now())
+        {
+            tracing::warn!(
+                held_bytes = self.held(),
+                limit_bytes = self.bounds.all,
+                waits,
+                "the limit on buffered bytes is reached: bodies of slow readers are read piece by piece"
+            );
+        }
+    }
 }
 
-impl Reserved {
-    /// Sets nothing aside yet.
+impl Reservation {
+    /// Creates a reservation of zero bytes.
     pub fn none(account: &Arc<Buffered>) -> Self {
         Self {
             account: Arc::clone(account),
@@ -115,22 +135,22 @@ impl Reserved {
         }
     }
 
-    /// Sets bytes aside that have come already.
+    /// Adds bytes that have been received already, even beyond the limit.
     pub fn add(&mut self, bytes: usize) {
         self.account.held.fetch_add(bytes, Ordering::Relaxed);
         self.bytes += bytes;
     }
 }
 
-impl Drop for Reserved {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.account.held.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
 impl Transfer {
-    /// Returns a body of which nothing is held yet. `source`: the bound on reads of the HTTP/1 connection that it comes
-    /// from, if it does.
+    /// Creates the account of a body without buffered bytes. `source` is the bound on reads of the HTTP/1 connection that
+    /// the body comes from, or `None` for HTTP/2.
     pub fn new(account: &Arc<Buffered>, source: Option<Arc<ReadSize>>) -> Arc<Self> {
         let state = TransferState {
             source,
@@ -144,14 +164,15 @@ impl Transfer {
         Arc::new(transfer)
     }
 
-    /// Lets go of the source: all of the body has been read, and the connection's next is a body of its own.
+    /// Detaches the body from its source once it has been read to its end, and resets the bound on reads for the
+    /// connection's next body.
     pub fn detach(&self) {
         if let Some(source) = self.lock().source.take() {
             source.set(FIRST_BYTES_MAX);
         }
     }
 
-    /// Ready when the next piece may be taken from the source, of which `left` bytes are to come if that is known.
+    /// Waits until the next piece may be read from the source. `left` is the number of bytes still to come, if known.
     pub fn poll_room(&self, left: Option<u64>, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.lock();
         if self.may_take(state.held) || left.is_some_and(|left| self.may_take_rest(left)) {
@@ -159,10 +180,12 @@ impl Transfer {
             return Poll::Ready(());
         }
         state.waiting = Some(cx.waker().clone());
+        drop(state);
+        self.account.report_if_full();
         Poll::Pending
     }
 
-    /// Charges a piece.
+    /// Charges bytes to this body and to the process, until the returned piece is dropped.
     pub fn piece(self: &Arc<Self>, bytes: Bytes) -> Piece {
         let charged = bytes.len() + PIECE_OVERHEAD_BYTES;
         let mut state = self.lock();
@@ -187,7 +210,7 @@ impl Transfer {
         let mut state = self.lock();
         state.held -= bytes;
         self.bound_reads(&state);
-        // Nobody else need wake it: while it holds something, its own reader has something to take.
+        // No other body needs to wake it: while this body has buffered pieces, its own reader will take them and wake it.
         let woken = if self.may_take(state.held) {
             state.waiting.take()
         } else {
@@ -211,7 +234,7 @@ impl Transfer {
         self.account.bounds.piece_max(own, self.account.held())
     }
 
-    /// Bounds the next read of the source.
+    /// Adjusts the bound on the next read of the source.
     fn bound_reads(&self, state: &TransferState) {
         if let Some(source) = &state.source {
             source.set(self.piece_max(state.held));
@@ -224,7 +247,7 @@ impl Transfer {
 }
 
 impl Piece {
-    /// Returns bytes that nobody is charged for: the proxy's own.
+    /// Creates a piece that is not charged to any account, for the proxy's own bytes.
     pub const fn free(bytes: Bytes) -> Self {
         Self {
             bytes,
@@ -288,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_takes_no_more_than_its_bound_until_its_reader_takes_a_piece() {
+    fn a_body_at_its_bound_waits_until_its_reader_takes_a_piece() {
         let account = Buffered::new(1 << 20);
         let transfer = Transfer::new(&account, None);
         let mut pieces = fill(&transfer);
@@ -301,14 +324,17 @@ mod tests {
                 .is_pending()
         );
         pieces[0].advance(16 * 1024 - 1);
-        assert!(!woken.0.load(Ordering::Relaxed), "a part keeps the whole");
+        assert!(
+            !woken.0.load(Ordering::Relaxed),
+            "a partly written piece stays charged"
+        );
         drop(pieces.remove(0));
         assert!(woken.0.load(Ordering::Relaxed));
         assert!(has_room(&transfer));
     }
 
     #[test]
-    fn reads_are_large_while_the_reader_has_taken_all_and_for_the_next_body() {
+    fn reads_are_large_while_nothing_is_buffered_and_for_the_next_body() {
         let account = Buffered::new(100_000);
         let source = Arc::<ReadSize>::default();
         source.set(1);
@@ -320,18 +346,22 @@ mod tests {
         assert_eq!(source.get(), 63 * 1024);
         let late = transfer.piece(Bytes::from_static(&[0; 16 * 1024]));
         transfer.detach();
-        assert_eq!(source.get(), FIRST_BYTES_MAX, "the next body holds nothing");
+        assert_eq!(
+            source.get(),
+            FIRST_BYTES_MAX,
+            "nothing is buffered of the next body"
+        );
         source.set(1);
         drop(late);
-        assert_eq!(source.get(), 1, "it is another's");
+        assert_eq!(source.get(), 1, "the source belongs to another body");
         let stuck = Transfer::new(&account, None).piece(Bytes::from_static(&[0; 100_000]));
         let _another = Transfer::new(&account, Some(Arc::clone(&source)));
-        assert_eq!(source.get(), 15 * 1024, "there is no room for all");
+        assert_eq!(source.get(), 15 * 1024, "the account is full");
         drop(stuck);
     }
 
     #[test]
-    fn beyond_the_account_a_body_takes_one_piece_at_a_time() {
+    fn while_the_account_is_full_a_body_takes_one_piece_at_a_time() {
         let account = Buffered::new(100_000);
         let stuck: Vec<_> = (0..4)
             .map(|_| {
@@ -351,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_aside_counts_until_it_is_dropped() {
+    fn reservations_count_until_they_are_dropped() {
         let account = Buffered::new(100_000);
         let first = account.reserve(60_000);
         assert!(first.is_some() && account.reserve(60_000).is_none());
@@ -360,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_piece_that_has_to_wait_keeps_no_large_buffer() {
+    fn a_small_waiting_piece_does_not_keep_a_large_buffer_alive() {
         let account = Buffered::new(1 << 20);
         let transfer = Transfer::new(&account, None);
         let large = Bytes::from(vec![7; 64 * 1024]);

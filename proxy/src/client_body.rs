@@ -1,4 +1,4 @@
-//! A request's body on its way to the user container.
+//! Body of a request, relayed from the client to the upstream.
 
 use std::error::Error as _;
 use std::future::Future;
@@ -14,74 +14,73 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
-use crate::buffered::{Buffered, Piece, Reserved, Transfer};
+use crate::buffered::{Buffered, Piece, Reservation, Transfer};
 use crate::exchange::Exchange;
 use crate::headers;
 use crate::io::ConnectionState;
 use crate::relay::BURST_MAX;
 
-/// A client that waits for `100 Continue` is told to go on after this time, whatever the user container
-/// says. Fixed by Knative.
+/// Longest time for which a client waits for `100 Continue`, whatever the user container answers. Fixed by Knative.
 const CONTINUE_MAX: Duration = Duration::from_secs(1);
-/// A waiting request reads at most about this much of its body …
+/// Approximate limit on the bytes that a waiting request reads ahead of its body.
 const READ_AHEAD_BYTES_MAX: usize = 1024 * 1024;
-/// … and all of them together about this much.
+/// Approximate limit on the bytes that all waiting requests together read ahead.
 const READ_AHEAD_TOTAL_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// See the [module](self).
+/// The body of a client's request, as sent to the upstream.
 #[derive(Debug)]
 pub struct ClientBody {
-    /// `None`: there never was one.
+    /// `None` for the empty body of [`Default`].
     incoming: Option<Incoming>,
     connection: Option<Arc<ConnectionState>>,
-    /// What is held for the user container. `None`: there never was a body.
+    /// Account of the bytes buffered for the upstream; `None` for a request without a body.
     transfer: Option<Arc<Transfer>>,
     hold: Option<(Arc<ContinueHold>, Pin<Box<Sleep>>)>,
-    ahead: Option<Box<Ahead>>,
-    /// The client has sent all of it.
+    ahead: Option<Box<AheadBuffer>>,
+    /// Whether the client has sent the whole body.
     ended: bool,
-    /// The input ended before the body did.
+    /// Whether the input ended before the body did.
     gone: bool,
-    /// Those who observe the request.
+    /// Observation of the request; `None` if it is not observed.
     exchange: Option<Arc<Exchange>>,
-    /// Frames since something else had a turn.
+    /// Frames since the task last yielded.
     burst: u32,
 }
 
-/// Why a request's body cannot be read to its end.
+/// The reason why a request's body cannot be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientBodyError {
-    /// hyper cannot read it.
+    /// The body cannot be read by hyper.
     #[error(transparent)]
     Hyper(#[from] hyper::Error),
-    /// hyper reads on where RFC 9112 7.1 ends the message or allows nothing: what follows may be another request.
-    #[error("the chunked body is not framed as RFC 9112 7.1 says")]
+    /// The chunked framing violates RFC 9112 7.1 in a way that hyper accepts. Bytes after it may be another request.
+    #[error("the chunked body is not framed as RFC 9112 7.1 requires")]
     Chunks,
 }
 
-/// What was read while the request waited.
+/// The part of a body that was read while the request waited.
 #[derive(Debug)]
-struct Ahead {
+struct AheadBuffer {
     account: Arc<ReadAhead>,
-    held: Reserved,
-    /// In one piece, however small the pieces were in which it came.
+    held: Reservation,
+    /// Bytes read ahead, in one piece, however small the received pieces were.
     bytes: BytesMut,
-    /// How many bytes the account was charged.
+    /// Number of bytes charged to the account.
     charged: usize,
-    /// What came behind the bytes: trailers, or the error that ended the body.
+    /// End of the body after the bytes: trailers, or an error.
     last: Option<Result<Frame<Bytes>, ClientBodyError>>,
 }
 
-/// The account of what all waiting requests have read ahead.
+/// The account of the bytes that all waiting requests have read ahead.
 #[derive(Debug)]
 pub struct ReadAhead {
     bytes: AtomicUsize,
-    /// Of which it is a part.
+    /// Account of all buffered bytes, to which those read ahead are charged as well.
     buffered: Arc<Buffered>,
 }
 
 impl ReadAhead {
-    /// Returns an empty account.
+    /// Creates an empty account.
     pub fn new(buffered: &Arc<Buffered>) -> Arc<Self> {
         Arc::new(Self {
             bytes: AtomicUsize::new(0),
@@ -90,7 +89,7 @@ impl ReadAhead {
     }
 }
 
-/// Holds a body back until the user container wants it.
+/// Holds a body back until the upstream answers `100 Continue`.
 #[derive(Debug, Default)]
 pub struct ContinueHold {
     released: AtomicBool,
@@ -98,18 +97,18 @@ pub struct ContinueHold {
 }
 
 impl ContinueHold {
-    /// The user container said `100 Continue`.
+    /// Releases the body, after the upstream has sent `100 Continue`.
     pub fn release(&self) {
         self.released.store(true, Ordering::Relaxed);
     }
 
-    /// It gave its final answer without having seen the body: the body is not sent any more.
+    /// Notes the final answer. If the body is still held back then, it will never be sent.
     pub fn answered(&self) {
         self.answered.store(true, Ordering::Relaxed);
     }
 }
 
-impl Ahead {
+impl AheadBuffer {
     fn has_room(&self) -> bool {
         self.bytes.len() < READ_AHEAD_BYTES_MAX
             && self.account.bytes.load(Ordering::Relaxed) < READ_AHEAD_TOTAL_BYTES_MAX
@@ -142,7 +141,7 @@ impl Ahead {
     }
 }
 
-impl Drop for Ahead {
+impl Drop for AheadBuffer {
     fn drop(&mut self) {
         self.account
             .bytes
@@ -150,7 +149,7 @@ impl Drop for Ahead {
     }
 }
 
-/// Empty, as what is left where a request has been taken from.
+/// Creates the empty body that remains where a request has been taken.
 impl Default for ClientBody {
     fn default() -> Self {
         Self {
@@ -168,7 +167,8 @@ impl Default for ClientBody {
 }
 
 impl ClientBody {
-    /// The body of a request. On HTTP/1, `connection` is told if it is not read to its end.
+    /// Wraps the body of a request. `connection` is the client's HTTP/1 connection, which is notified if the body is
+    /// not read to its end.
     pub fn new(
         incoming: Incoming,
         connection: Option<Arc<ConnectionState>>,
@@ -189,7 +189,7 @@ impl ClientBody {
         }
     }
 
-    /// Holds the body back until the user container wants it or a second has passed.
+    /// Holds the body back until the returned hold is released or a second has passed.
     pub fn hold(&mut self) -> Arc<ContinueHold> {
         let hold = Arc::<ContinueHold>::default();
         self.hold = Some((
@@ -199,18 +199,19 @@ impl ClientBody {
         hold
     }
 
-    /// Tells `exchange` what is read.
+    /// Reports the bytes and trailers that are read to `exchange`.
     pub fn observe(&mut self, exchange: Option<Arc<Exchange>>) {
         self.exchange = exchange;
     }
 
-    /// There is nothing to send.
+    /// Returns whether there is nothing left to send.
     pub fn is_empty(&self) -> bool {
         self.ended && self.ahead.as_ref().is_none_or(|ahead| ahead.is_empty())
     }
 
-    /// A body that is cut short by the end of input has no client any more: the connection task ends the
-    /// request, and nothing is made of the error meanwhile. Over HTTP/2 the stream's reset does that.
+    /// Returns the frame, unless it is the error of an HTTP/1 body that is truncated by the end of input. That client
+    /// is gone: the connection task ends the request, and the error is not reported meanwhile. Over HTTP/2 the
+    /// stream's reset ends the request.
     fn unless_gone(
         &mut self,
         frame: Option<Result<Frame<Bytes>, ClientBodyError>>,
@@ -240,10 +241,10 @@ impl ClientBody {
         let frame = Pin::new(&mut *incoming).poll_frame(cx);
         let is_data = |frame: &Result<Frame<Bytes>, _>| frame.as_ref().is_ok_and(Frame::is_data);
         let has_data = matches!(&frame, Poll::Ready(Some(frame)) if is_data(frame));
-        // All that hyper has taken for this body has been followed.
+        // The framing has been followed up to here for all bytes that hyper has read of this body.
         let connection = self.connection.as_ref().filter(|_| !has_data);
         if let Some(connection) = connection.filter(|connection| connection.is_malformed()) {
-            // Nothing more is read of it here; what the client still sends is, before the connection is closed.
+            // The rest of the client's input is read and discarded when the connection is closed.
             self.ended = true;
             connection.note_body_unread();
             return Poll::Ready(Some(Err(ClientBodyError::Chunks)));
@@ -256,8 +257,8 @@ impl ClientBody {
         Poll::Ready(frame)
     }
 
-    /// Reads on while the request waits. The end of input stands behind the body in the socket: unless the
-    /// body is read, a client that has left is not noticed. What exceeds the bounds stays unread.
+    /// Reads ahead while the request waits, up to the limits of the request and of `account`. The end of input follows
+    /// the body in the socket, so that a client that has left is only detected if the body is read.
     pub fn read_ahead(&mut self, account: &Arc<ReadAhead>, cx: &mut Context<'_>) {
         while !self.ended && self.ahead.as_ref().is_none_or(|ahead| ahead.has_room()) {
             let Poll::Ready(frame) = self.poll_incoming(cx) else {
@@ -265,9 +266,9 @@ impl ClientBody {
             };
             let Some(frame) = frame else { return };
             let ahead = self.ahead.get_or_insert_with(|| {
-                Box::new(Ahead {
+                Box::new(AheadBuffer {
                     account: Arc::clone(account),
-                    held: Reserved::none(&account.buffered),
+                    held: Reservation::none(&account.buffered),
                     bytes: BytesMut::new(),
                     charged: 0,
                     last: None,
@@ -309,7 +310,7 @@ impl ClientBody {
         if let Some(frame) = self.ahead.as_mut().and_then(|ahead| ahead.pop()) {
             return self.unless_gone(Some(frame));
         }
-        // What was read ahead has been handed on: the account is settled.
+        // All bytes read ahead have been passed on, so the account is released.
         self.ahead = None;
         if self.ended {
             return Poll::Ready(None);
@@ -352,7 +353,7 @@ impl Body for ClientBody {
     }
 }
 
-/// Takes from trailers what is no business of theirs.
+/// Removes fields from trailers that must not be sent there.
 fn clean(frame: Frame<Bytes>) -> Frame<Bytes> {
     match frame.into_trailers() {
         Ok(mut trailers) => {
@@ -363,7 +364,7 @@ fn clean(frame: Frame<Bytes>) -> Frame<Bytes> {
     }
 }
 
-/// Whether the input ended before the body did.
+/// Returns whether the error is an end of input within the body.
 fn is_end_of_input(error: &ClientBodyError) -> bool {
     let ClientBodyError::Hyper(error) = error else {
         return false;
@@ -377,7 +378,7 @@ fn is_end_of_input(error: &ClientBodyError) -> bool {
 impl Drop for ClientBody {
     fn drop(&mut self) {
         if let Some(transfer) = &self.transfer {
-            // The connection's next request has a body of its own.
+            // The connection's next request has its own account.
             transfer.detach();
         }
         if !self.ended

@@ -1,7 +1,8 @@
-//! TLS towards upstreams: whom to trust, read again when it changes, and the names that a certificate must have.
+//! TLS towards upstreams: trusted certificate authorities, which are reloaded when they change, and verification of the
+//! names in an upstream's certificate.
 //!
-//! The certificate authorities are those of every file in some folders, or of one file. Where there is none, nothing is
-//! trusted, and no connection comes about.
+//! The authorities are read from files, or from all certificate files of directories. Without any authority no upstream
+//! is trusted, and every handshake fails.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,33 +26,33 @@ use tokio_rustls::client::TlsStream;
 use crate::socket::Socket;
 use crate::tls::TlsError;
 
-/// The files are looked at this often, as those of the serving certificate.
+/// Interval at which the files are checked for changes, as for the serving certificate.
 const RELOAD_PERIOD: Duration = Duration::from_secs(60);
 
-/// Certificate authorities that are trusted.
+/// The trusted certificate authorities.
 #[derive(Debug)]
 pub struct TrustStore {
     places: Vec<PathBuf>,
     provider: Arc<CryptoProvider>,
-    /// What was given besides, by a path that says where it is from.
+    /// PEM bundles that were set in addition to the files, by a path that names their origin.
     bundles: Mutex<BTreeMap<PathBuf, Vec<u8>>>,
-    current: ArcSwap<Trusted>,
+    current: ArcSwap<TrustedRoots>,
     failures: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Trusted {
+struct TrustedRoots {
     contents: BTreeMap<PathBuf, Vec<u8>>,
-    /// `None`: there is no authority.
+    /// `None` without any authority.
     verifier: Option<Arc<WebPkiServerVerifier>>,
 }
 
 impl TrustStore {
-    /// Returns the authorities in these files, and in the files `*.crt` and `*.pem` of these folders. What is not there may
-    /// come later.
+    /// Reads the authorities in these files, and in the files `*.crt` and `*.pem` of these directories. Missing paths are
+    /// skipped; they may appear later.
     ///
     /// # Errors
-    /// A file that cannot be used.
+    /// Returns an error if a file cannot be read or has no valid certificate.
     pub fn read(places: Vec<PathBuf>) -> Result<Arc<Self>, TlsError> {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let contents = read(&places)?;
@@ -64,25 +65,25 @@ impl TrustStore {
         }))
     }
 
-    /// Changed files that could not be used, since the start.
+    /// Returns the number of failed reloads since the start.
     pub fn reload_failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Looks for new files, for ever.
+    /// Reloads changed files once per minute. Never returns.
     pub async fn run_reload(self: Arc<Self>) {
         let begin = tokio::time::Instant::now() + RELOAD_PERIOD;
         let mut tick = tokio::time::interval_at(begin, RELOAD_PERIOD);
         loop {
             tick.tick().await;
             let store = Arc::clone(&self);
-            // Files may be slow; if the thread is gone, so is the process.
+            // Reading files may block. The join fails only if the process is shutting down.
             let _reloaded = tokio::task::spawn_blocking(move || store.reload()).await;
         }
     }
 
-    /// Trusts these as well, each by a path that says where it is from, and no more those that were given before. One that cannot
-    /// be used is left as it was.
+    /// Replaces the bundles that are trusted in addition to the files; each is keyed by a path that names its origin. An
+    /// unusable bundle is counted as a failure, and its previous version stays trusted.
     pub fn set_bundles(&self, bundles: BTreeMap<PathBuf, Vec<u8>>) {
         let mut current = self.bundles.lock().unwrap_or_else(PoisonError::into_inner);
         let mut usable = BTreeMap::new();
@@ -118,7 +119,7 @@ impl TrustStore {
         match fresh {
             Ok(trusted) => {
                 self.current.store(Arc::new(trusted));
-                tracing::info!("the trusted authorities have changed and were reloaded");
+                tracing::info!("reloaded the trusted certificate authorities");
             }
             Err(error) => self.note_failure(&error),
         }
@@ -126,11 +127,11 @@ impl TrustStore {
 
     fn note_failure(&self, error: &TlsError) {
         self.failures.fetch_add(1, Ordering::Relaxed);
-        tracing::error!(%error, "the new authorities cannot be used; those before them stay");
+        tracing::error!(%error, "cannot load the new certificate authorities; the previous ones stay trusted");
     }
 }
 
-/// What is in the places, by file.
+/// Reads all certificate files, and returns their contents by path.
 fn read(places: &[PathBuf]) -> Result<BTreeMap<PathBuf, Vec<u8>>, TlsError> {
     let mut contents = BTreeMap::new();
     for place in places {
@@ -165,7 +166,7 @@ fn read(places: &[PathBuf]) -> Result<BTreeMap<PathBuf, Vec<u8>>, TlsError> {
 fn trust(
     contents: BTreeMap<PathBuf, Vec<u8>>,
     provider: &Arc<CryptoProvider>,
-) -> Result<Trusted, TlsError> {
+) -> Result<TrustedRoots, TlsError> {
     let mut roots = RootCertStore::empty();
     for (path, text) in &contents {
         let wrong = |why: String| TlsError::File {
@@ -181,7 +182,7 @@ fn trust(
             count += 1;
         }
         if count == 0 {
-            return Err(wrong("there is no certificate in it".to_owned()));
+            return Err(wrong("contains no certificate".to_owned()));
         }
     }
     let verifier = if roots.is_empty() {
@@ -195,10 +196,10 @@ fn trust(
         })?;
         Some(verifier)
     };
-    Ok(Trusted { contents, verifier })
+    Ok(TrustedRoots { contents, verifier })
 }
 
-/// Shakes hands with upstreams whose certificates have all of some names.
+/// TLS client for upstreams with certificates that are valid for two names.
 #[derive(Debug, Clone)]
 pub struct ClientTls {
     name: ServerName<'static>,
@@ -207,13 +208,14 @@ pub struct ClientTls {
 }
 
 impl ClientTls {
-    /// TLS 1.3 that asks for `name`, and takes a certificate that a trusted authority has given to `name` and to `also`.
+    /// Creates a TLS 1.3 client that requests `name`, and accepts a certificate that a trusted authority has issued for
+    /// both `name` and `also`.
     ///
     /// # Errors
-    /// One of the two is no name of DNS.
+    /// Returns an error if one of the two is not a DNS name.
     ///
     /// # Panics
-    /// If the cryptography has no TLS 1.3.
+    /// Panics if the crypto provider does not support TLS 1.3.
     pub fn new(
         trust: Arc<TrustStore>,
         name: &'static str,
@@ -244,10 +246,11 @@ impl ClientTls {
         })
     }
 
-    /// Shakes hands, for HTTP/2 or HTTP/1.
+    /// Performs the handshake, with ALPN for HTTP/2 or HTTP/1.
     ///
     /// # Errors
-    /// The upstream's certificate is not trusted, has other names, or it speaks no TLS 1.3.
+    /// Returns an error if the upstream's certificate is not trusted or lacks one of the names, or if the upstream does
+    /// not support TLS 1.3.
     pub async fn connect(&self, socket: Socket, is_http2: bool) -> io::Result<TlsStream<Socket>> {
         let config = if is_http2 { &self.http2 } else { &self.http1 };
         let connector = TlsConnector::from(Arc::clone(config));
@@ -255,7 +258,7 @@ impl ClientTls {
     }
 }
 
-/// Asks for a second name besides that of the connection.
+/// Certificate verifier that requires a second name besides that of the connection.
 #[derive(Debug)]
 struct BothNames {
     trust: Arc<TrustStore>,
@@ -328,8 +331,8 @@ mod tests {
         generate_simple_self_signed(names).unwrap()
     }
 
-    /// Whether hands are shaken with a server that has this certificate.
-    async fn shakes_hands(tls: &ClientTls, own: &CertifiedKey<KeyPair>) -> bool {
+    /// Returns whether the handshake succeeds with a server that has this certificate.
+    async fn handshake_succeeds(tls: &ClientTls, own: &CertifiedKey<KeyPair>) -> bool {
         let provider = Arc::new(aws_lc_rs::default_provider());
         let key = own.signing_key.serialize_der().try_into().unwrap();
         let config = ServerConfig::builder_with_provider(provider)
@@ -352,29 +355,32 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn authorities_are_read_again_and_a_bad_one_changes_nothing() {
+    async fn authorities_are_reloaded_and_an_invalid_file_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("ca.crt");
         let missing = folder.path().join("bundles");
         let store = TrustStore::read(vec![file.clone(), missing]).unwrap();
         let tls = ClientTls::new(Arc::clone(&store), NAME, "kn-user-a".to_owned()).unwrap();
         let (old, new) = (certificate(), certificate());
-        assert!(!shakes_hands(&tls, &old).await, "nothing is trusted yet");
+        assert!(
+            !handshake_succeeds(&tls, &old).await,
+            "nothing is trusted yet"
+        );
         std::fs::write(&file, old.cert.pem()).unwrap();
         store.reload();
-        assert!(shakes_hands(&tls, &old).await);
-        assert!(!shakes_hands(&tls, &new).await);
+        assert!(handshake_succeeds(&tls, &old).await);
+        assert!(!handshake_succeeds(&tls, &new).await);
         std::fs::write(&file, "-----BEGIN CERTIFICATE-----").unwrap();
         store.reload();
-        assert!(shakes_hands(&tls, &old).await);
+        assert!(handshake_succeeds(&tls, &old).await);
         assert_eq!(store.reload_failures(), 1);
         std::fs::write(&file, new.cert.pem() + &old.cert.pem()).unwrap();
         store.reload();
-        assert!(shakes_hands(&tls, &old).await && shakes_hands(&tls, &new).await);
+        assert!(handshake_succeeds(&tls, &old).await && handshake_succeeds(&tls, &new).await);
     }
 
     #[test]
-    fn a_name_that_is_none_of_dns_is_refused() {
+    fn refuses_a_name_that_is_not_a_dns_name() {
         let store = TrustStore::read(Vec::new()).unwrap();
         assert!(ClientTls::new(store, NAME, "kn-user-a b".to_owned()).is_err());
     }

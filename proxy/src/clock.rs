@@ -1,16 +1,16 @@
-//! The process clock as policy's integer time.
+//! The process clock, with conversions to policy's integer time.
 
 use policy::Time;
 use tokio::time::Instant;
 
-/// Nanoseconds since the process began.
+/// Clock that measures nanoseconds since its start.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     epoch: Instant,
 }
 
 impl Clock {
-    /// A clock that starts now.
+    /// Starts a clock at the current instant.
     #[must_use]
     pub fn start() -> Self {
         Self {
@@ -18,13 +18,13 @@ impl Clock {
         }
     }
 
-    /// The time now.
+    /// Returns the current time.
     #[must_use]
     pub fn now(&self) -> Time {
         self.time(Instant::now())
     }
 
-    /// An instant as policy's time.
+    /// Converts an instant to policy's time; instants before the start become zero.
     #[must_use]
     pub fn time(&self, instant: Instant) -> Time {
         // 584 years of nanoseconds fit.
@@ -32,7 +32,7 @@ impl Clock {
         Time(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// Policy's time as an instant.
+    /// Converts policy's time to an instant.
     #[must_use]
     pub fn instant(&self, time: Time) -> Instant {
         self.epoch + std::time::Duration::from_nanos(time.0)

@@ -1,11 +1,11 @@
-//! One client connection: which protocol, when its head is overdue, when its client is gone, how it ends.
+//! Client connections: protocol detection, head timeouts, detection of clients that have left, and shutdown.
 //!
-//! hyper notices that an HTTP/1 client has left only where it happens to read: not while a request's body
-//! waits unread, nor behind a pipelined request. The kernel knows at once (`EPOLLRDHUP`), whatever lies
-//! unread in the socket, and tokio passes that on as `Ready::READ_CLOSED`, the one readiness that a wait for
-//! `Interest::PRIORITY` ends with on a socket registered for reading. So each HTTP/1 connection has one
-//! such wait beside hyper. End of input while a request is being served means that its client is gone:
-//! dropping hyper's connection drops the request wherever it is, and nothing more is written.
+//! hyper detects that an HTTP/1 client has left only when it reads: not while a request's body is unread, nor behind
+//! a pipelined request. The kernel detects it at once (`EPOLLRDHUP`), whatever is unread in the socket, and tokio
+//! reports it as `Ready::READ_CLOSED`, the only readiness that ends a wait for `Interest::PRIORITY` on a socket
+//! registered for reading. So each HTTP/1 connection has one such wait beside hyper. End of input while a request is
+//! being served means that its client is gone: dropping hyper's connection then drops the request in whatever state it
+//! is, and nothing more is written.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -39,56 +39,57 @@ use crate::framing::BodyFraming;
 use crate::headers::content_length;
 use crate::io::{ClientIo, ConnectionState, Protocol, Serving, Transport};
 use crate::limits::{HEAD_BYTES_MAX, Limits};
-use crate::relay::Place;
+use crate::relay::UpstreamSlot;
 use crate::socket::Socket;
 use crate::tls::{Negotiated, Tls};
 
-/// So begins an HTTP/2 connection, RFC 9113 3.4.
+/// Connection preface of HTTP/2, RFC 9113 3.4.
 const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Largest frame, as Knative's.
+/// Largest HTTP/2 frame, in bytes, as under Knative.
 const HTTP2_FRAME_BYTES_MAX: u32 = 1024 * 1024;
-/// Receive window of a stream: what its client may send that nobody reads.
+/// Receive window of a stream, in bytes: the most that its client may send before any of it is read.
 const HTTP2_WINDOW_BYTES: u32 = 64 * 1024;
-/// What is kept of a stream's response while the client does not read: the relay holds less.
+/// Largest part of a stream's response that is buffered while the client does not read; the relay buffers less.
 const HTTP2_SEND_BYTES_MAX: usize = 64 * 1024;
-/// Receive window of a connection: more than all of its streams' together, so that a stream that nobody reads (it
-/// waits in the queue) does not hold up the others.
+/// Receive window of a connection, in bytes: larger than those of all its streams together, so that a stream with an
+/// unread body, which waits in the queue, does not block the others.
 const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
-/// Largest header list, as Knative's: 1 MiB and 320 bytes.
+/// Largest header list, in bytes, as under Knative: 1 MiB and 320 bytes.
 const HTTP2_HEADER_LIST_BYTES_MAX: u32 = 1_048_896;
-/// Added to a tighter limit on heads, as Go adds it: HTTP/2 counts 32 bytes besides for each line.
+/// Bytes added to a tighter limit on heads, as in Go, since HTTP/2 counts 32 additional bytes for each line.
 const HTTP2_HEADER_LIST_EXTRA_BYTES: usize = 320;
-/// After a response to a request whose body was not read, the rest is read and thrown away for this long:
-/// closing at once would reset the connection and could destroy the response on its way.
+/// Time for which input is read and discarded after a response to a request with an unread body. Closing at once
+/// would reset the connection and could destroy the response in flight.
 const LINGER: Duration = Duration::from_millis(500);
-/// After a flood of HTTP/2 frames, at most so much is read and thrown away, that the client may see why it ends.
+/// Largest number of bytes read and discarded after a flood of HTTP/2 frames, so that the client can read the GOAWAY.
 const LINGER_FLOOD_BYTES: usize = 1024 * 1024;
-/// The kernel asks whether a client is still there after this time without a byte, as Go's listener does.
+/// TCP keep-alive interval: the kernel probes a client after this time without a byte, as for Go's listener.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// The kernel takes so much of a response that is not on its way yet. What is on its way is bounded by the client's own
-/// window; without this a client that does not read would make the kernel keep megabytes, and the process would spend
-/// the time of others on filling them.
+/// Largest unsent part of a response in the kernel's buffer. The part in flight is bounded by the client's own window.
+/// Without this limit, a client that does not read would make the kernel buffer megabytes, and filling the buffer would
+/// take time from other clients.
 const UNSENT_BYTES_MAX: u32 = 128 * 1024;
-/// At shutdown, who has begun a request head has this long to end it, as in Go's server.
+/// Longest time, from the start of a shutdown, until a request head that has begun is complete, as in Go's server.
 const HEAD_TIME_STOPPING: Duration = Duration::from_secs(5);
-/// At shutdown, an HTTP/2 client without streams has this long to answer the last ping.
+/// Time for an HTTP/2 client without streams to answer the last ping of a shutdown.
 const PING_TIMEOUT_STOPPING: Duration = Duration::from_secs(1);
-/// Wait after a failed accept, as when the process is out of file descriptors.
+/// Pause after a failed accept, for example without free file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// Who is on the other side of a request.
+/// The client of a request.
 #[derive(Debug, Clone)]
 pub struct Client {
-    /// Its address.
+    /// Remote address of the connection.
     pub peer: SocketAddr,
-    /// Its TLS, if it speaks TLS.
+    /// Negotiated TLS parameters; `None` for a plain connection.
     pub tls: Option<Arc<Negotiated>>,
-    /// The connection, if it is HTTP/1.
+    /// State of the connection if it is HTTP/1; `None` for HTTP/2.
     pub http1: Option<Arc<ConnectionState>>,
 }
 
 impl Client {
-    /// A request with this head begins to be served, until what is returned is dropped.
+    /// Marks the connection as serving a request with this head, until the returned value is dropped. Returns `None` for
+    /// HTTP/2.
     pub fn begin(&self, head: &HeaderMap) -> Option<Serving> {
         let connection = self.http1.as_ref()?;
         let body = if head.contains_key(TRANSFER_ENCODING) {
@@ -102,20 +103,20 @@ impl Client {
     }
 }
 
-/// Answers requests; one for all connections of a listener.
+/// Request handler, shared by all connections of a listener.
 pub trait Handler: Send + Sync + 'static {
-    /// What a request holds at the upstream.
-    type Place: Place;
+    /// Resources that a request holds at the upstream until its answer has ended.
+    type Slot: UpstreamSlot;
 
-    /// Answers one request. The future may be dropped before it runs, if the client leaves with its request.
+    /// Answers one request. The future may be dropped before it is polled, if the client leaves right after its request.
     fn handle(
         self: Arc<Self>,
         client: Client,
         request: Request<Incoming>,
-    ) -> impl Future<Output = Response<ProxyBody<Self::Place>>> + Send;
+    ) -> impl Future<Output = Response<ProxyBody<Self::Slot>>> + Send;
 }
 
-/// Tells all connections to finish what they have and to close.
+/// Signal for all connections to finish their requests and to close.
 #[derive(Debug, Default)]
 pub struct Shutdown {
     begun: AtomicBool,
@@ -123,7 +124,7 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Begins the shutdown.
+    /// Begins the shutdown of all connections that wait for this signal, present and future ones.
     pub fn begin(&self) {
         self.begun.store(true, Ordering::Release);
         self.notify.notify_waiters();
@@ -137,7 +138,7 @@ impl Shutdown {
     }
 }
 
-/// Accepts connections until shutdown, over TLS where it is given; `connections` knows those that are open.
+/// Accepts connections until shutdown, over TLS if `tls` is given; `connections` tracks the open ones.
 pub async fn accept<H: Handler>(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
@@ -167,11 +168,11 @@ pub async fn accept<H: Handler>(
                     Arc::clone(&shutdown),
                 ));
             }
-            // The client left before we took it.
+            // The client closed the connection before it was accepted.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
                 failures += 1;
-                // It may last, and nothing new is to be said of it.
+                // The failure may persist, so that only the 1st, 2nd, 4th, … is logged.
                 if failures.is_power_of_two() {
                     tracing::warn!(%error, failures, "cannot accept a connection");
                 }
@@ -189,7 +190,7 @@ async fn serve<H: Handler>(
     handler: Arc<H>,
     shutdown: Arc<Shutdown>,
 ) {
-    // Without it small responses wait for the client's acknowledgement; a socket that refuses it is gone.
+    // Without TCP_NODELAY small responses wait for the client's acknowledgement. An error means that the socket is closed.
     if stream.set_nodelay(true).is_err()
         || keep_alive(&stream, KEEP_ALIVE).is_err()
         || SockRef::from(&stream)
@@ -213,7 +214,7 @@ async fn serve<H: Handler>(
         begun = tokio::time::timeout_at(first_until, begun) => begun,
         () = shutdown.wait() => return,
     };
-    // Nothing, or an error, within the time for a head, of which the rest goes on.
+    // The time for the first head, which includes the handshake, keeps running for the rest of the head.
     let Ok(Ok((transport, begin))) = begun else {
         return;
     };
@@ -234,7 +235,7 @@ async fn serve<H: Handler>(
         let state = Arc::<Http2State>::default();
         let protocol = Protocol::Http2(Box::default(), Arc::clone(&state), Clock::start());
         let io = ClientIo::new(transport, protocol, begin);
-        // Boxed: else every HTTP/1 connection's task has room for it.
+        // Boxed, so that the tasks of HTTP/1 connections do not reserve memory for it.
         Box::pin(serve_http2(
             io, limits, head_timer, &state, service, &shutdown,
         ))
@@ -250,17 +251,18 @@ async fn serve<H: Handler>(
     }
 }
 
-/// Runs while a client is under way with a head. Most heads come whole: then there is no timer.
+/// Timer for incomplete request heads. It is created lazily, since most heads arrive in one piece.
 #[derive(Debug)]
 struct HeadTimer {
     limit: Duration,
-    /// The first head begins with the connection itself.
+    /// Deadline of the first head, which counts from the start of the connection.
     first_until: Option<Instant>,
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
 impl HeadTimer {
-    /// Ready when the head under way, which begins now unless it has begun, has taken too long.
+    /// Returns `Ready` once the current head has taken too long. The first call after [`stop`](Self::stop) starts the
+    /// time of a head.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let sleep = self.sleep.get_or_insert_with(|| {
             let until = self.first_until.take();
@@ -270,20 +272,20 @@ impl HeadTimer {
         sleep.as_mut().poll(cx)
     }
 
-    /// No head is under way.
+    /// Stops the timer, when no head is incomplete.
     fn stop(&mut self) {
         self.first_until = None;
         self.sleep = None;
     }
 
-    /// From now on a head has at most so long, one under way, too.
+    /// Shortens the limit for later heads and for the current one, for which the time starts anew.
     fn shorten(&mut self, limit: Duration) {
         self.stop();
         self.limit = self.limit.min(limit);
     }
 }
 
-/// Reads as much as tells whether the connection begins with the HTTP/2 preface.
+/// Reads just enough bytes to decide whether the connection begins with the HTTP/2 preface, and returns them.
 async fn read_begin(read: &mut (impl AsyncRead + Unpin)) -> io::Result<Bytes> {
     let mut begin = BytesMut::with_capacity(HTTP2_PREFACE.len());
     loop {
@@ -332,7 +334,7 @@ async fn serve_http1<H: Handler>(
             }
             if !closing && state.is_malformed() {
                 closing = true;
-                // Once what is under way is answered: no request is read behind a body whose end is in doubt.
+                // The current request is still answered, but no request is read after a body with an ambiguous end.
                 connection.as_mut().graceful_shutdown();
             }
             if connection.as_mut().poll(cx).is_ready() {
@@ -356,10 +358,10 @@ async fn serve_http1<H: Handler>(
     }
 }
 
-/// Reads and throws away what the client still sends, until it stops, `bytes_max` have come or the time is up.
+/// Reads and discards input until it ends, `bytes_max` bytes are read, or [`LINGER`] has passed.
 async fn linger(socket: &TcpStream, mut bytes_max: usize) {
     let until = Instant::now() + LINGER;
-    // On the heap: else every connection's task has room for it.
+    // On the heap, so that the tasks of all connections do not reserve memory for it.
     let mut scratch = vec![0; 16 * 1024];
     while let Ok(Ok(())) = tokio::time::timeout_at(until, socket.readable()).await {
         match socket.try_read(&mut scratch) {
@@ -369,7 +371,7 @@ async fn linger(socket: &TcpStream, mut bytes_max: usize) {
             Ok(n) => bytes_max -= n,
             Err(_) => {}
         }
-        // A client that sends without pause is always readable.
+        // The timeout above never fires for a client that sends without pause.
         if Instant::now() >= until {
             return;
         }
@@ -377,7 +379,7 @@ async fn linger(socket: &TcpStream, mut bytes_max: usize) {
     }
 }
 
-/// Lets the kernel find out about a peer that has vanished without a word.
+/// Enables TCP keep-alive: the kernel probes the peer after this time without a byte, and again at the same interval.
 pub fn keep_alive(stream: &TcpStream, after: Duration) -> io::Result<()> {
     let probes = TcpKeepalive::new().with_time(after).with_interval(after);
     SockRef::from(stream).set_tcp_keepalive(&probes)
@@ -411,7 +413,7 @@ async fn serve_http2<H: Handler>(
         if connection.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        // Nor is a client waited for that does not take its GOAWAY.
+        // The timer also ends a flooded connection if the client does not read its GOAWAY.
         if state.is_unfinished() || state.is_flooded() {
             return head_timer.poll(cx);
         }
@@ -424,7 +426,7 @@ async fn serve_http2<H: Handler>(
     }
     connection.as_mut().graceful_shutdown();
     streams.close();
-    // Once no stream is left, the client need only answer a ping; who does not is not waited for.
+    // Once no stream is left, the client only has to answer a ping, within a bounded time.
     let idle = async {
         loop {
             streams.wait().await;
@@ -440,7 +442,7 @@ async fn serve_http2<H: Handler>(
     }
 }
 
-/// Runs the streams of one HTTP/2 connection, and knows those that are open.
+/// Executor for the streams of one HTTP/2 connection, which tracks the open ones.
 #[derive(Debug, Clone)]
 struct Streams(TaskTracker);
 
@@ -453,16 +455,16 @@ where
     }
 }
 
-/// A handler as hyper's service, for one connection.
+/// Adapter from a handler to hyper's service, for one connection.
 struct Adapter<H> {
     handler: Arc<H>,
     client: Client,
 }
 
 impl<H: Handler> Service<Request<Incoming>> for Adapter<H> {
-    type Response = Response<ProxyBody<H::Place>>;
+    type Response = Response<ProxyBody<H::Slot>>;
     type Error = Infallible;
-    type Future = Answer<H::Place>;
+    type Future = Answer<H::Slot>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let handler = Arc::clone(&self.handler);
@@ -470,8 +472,8 @@ impl<H: Handler> Service<Request<Incoming>> for Adapter<H> {
     }
 }
 
-/// A handler's answer as hyper takes it. A wrapper around the box: within it, every request's future would be
-/// copied once more.
+/// A handler's answer as a future of a `Result`, which hyper requires. It wraps the box instead of the future inside it,
+/// which saves a copy of every request's future.
 struct Answer<P>(Pin<Box<dyn Future<Output = Response<ProxyBody<P>>> + Send>>);
 
 impl<P> Future for Answer<P> {

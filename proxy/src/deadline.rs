@@ -1,4 +1,4 @@
-//! Deadlines and budgets in headers (design 4.2), for revisions that have opted in.
+//! Deadlines and budgets in request headers (contracts §2), for revisions that have opted in.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,34 +12,35 @@ use crate::traces::TraceIds;
 const BUDGET: HeaderName = HeaderName::from_static("weir-budget-ms");
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 const ENVOY_TIMEOUT: HeaderName = HeaderName::from_static("x-envoy-expected-rq-timeout-ms");
-/// How long earlier hops of Weir held the request, in µs.
+/// Header with the time for which earlier hops of Weir held the request, in µs.
 pub const HELD_US: HeaderName = HeaderName::from_static("weir-held-us");
-/// Headers of Weir's own begin so.
+/// Prefix of Weir's own headers.
 const PREFIX: &str = "weir-";
 
-/// Reads and rewrites the headers that carry deadlines.
+/// Parser and writer of the deadline headers of one revision's requests.
 #[derive(Debug)]
 pub struct Deadlines {
     slo: Option<Span>,
     trust: Trust,
     revision_timeout: Span,
-    /// Values that could not be used, since the start.
+    /// Number of unusable header values since the start.
     unusable: AtomicU64,
 }
 
-/// What a request's headers said of its deadline.
+/// The deadline of a request, as stated by its headers.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestDeadline {
-    /// Until when it must be answered.
+    /// Time by which the request must be answered, and its objective.
     pub deadline: Deadline,
-    /// How long earlier hops of Weir held it: at most the revision's timeout.
+    /// Time for which earlier hops of Weir held the request; at most the revision's timeout.
     pub held: Span,
     grpc_timeout: Option<Span>,
     has_budget: bool,
 }
 
 impl Deadlines {
-    /// For a revision with this objective and request timeout, which trusts what requests state so far.
+    /// Creates the parser for a revision with this objective and request timeout; `trust` decides which stated budgets
+    /// are used.
     #[must_use]
     pub fn new(slo: Option<Duration>, trust: Trust, revision_timeout: Duration) -> Self {
         Self {
@@ -50,13 +51,13 @@ impl Deadlines {
         }
     }
 
-    /// How many header values could not be used.
+    /// Returns the number of unusable header values since the start.
     #[must_use]
     pub fn unusable(&self) -> u64 {
         self.unusable.load(Ordering::Relaxed)
     }
 
-    /// Reads a request's headers.
+    /// Reads the deadline of a request that came at `arrival`. Unusable values are counted and otherwise ignored.
     #[must_use]
     pub fn read(&self, headers: &HeaderMap, arrival: Time) -> RequestDeadline {
         let budget = self
@@ -80,7 +81,7 @@ impl Deadlines {
         }
     }
 
-    /// Writes what is left at `now` in place of what came; other `Weir-*` headers go no further.
+    /// Replaces the received budgets by those left at `now`, and removes all other `Weir-*` headers.
     pub fn rewrite(
         &self,
         headers: &mut HeaderMap,
@@ -88,7 +89,7 @@ impl Deadlines {
         arrival: Time,
         now: Time,
     ) {
-        // The budget, which most requests have, is overwritten; only others need looking for.
+        // The budget, which most requests have, is overwritten below.
         let foreign: Vec<HeaderName> = headers
             .keys()
             .filter(|&name| name != BUDGET && name.as_str().starts_with(PREFIX))
@@ -113,7 +114,7 @@ impl Deadlines {
             Some(value) => {
                 headers.insert(GRPC_TIMEOUT, value);
             }
-            // One that cannot be used is no deadline here, so it is to be none behind here.
+            // An unusable value is ignored here, so it must not take effect at the next hop.
             None => {
                 headers.remove(GRPC_TIMEOUT);
             }
@@ -131,13 +132,13 @@ impl Deadlines {
         if parsed.is_none() {
             self.unusable.fetch_add(1, Ordering::Relaxed);
             let (trace_id, span_id) = TraceIds::of(headers).map(TraceIds::texts).unzip();
-            tracing::debug!(name = %name, value = ?value, trace_id, span_id, "a deadline header cannot be used");
+            tracing::debug!(name = %name, value = ?value, trace_id, span_id, "unusable deadline header");
         }
         parsed
     }
 }
 
-/// Whole milliseconds of at least 1; digits only.
+/// Parses whole milliseconds of at least 1; digits only.
 fn parse_millis(text: &str) -> Option<Span> {
     if !text.bytes().all(|b| b.is_ascii_digit()) {
         return None;
@@ -148,7 +149,7 @@ fn parse_millis(text: &str) -> Option<Span> {
         .map(Span::from_millis)
 }
 
-/// Whole microseconds; digits only.
+/// Parses whole microseconds; digits only.
 fn parse_micros(text: &str) -> Option<Span> {
     if !text.bytes().all(|b| b.is_ascii_digit()) {
         return None;
@@ -157,7 +158,8 @@ fn parse_micros(text: &str) -> Option<Span> {
     Some(Span(micros.saturating_mul(1_000)))
 }
 
-/// gRPC over HTTP/2, `Timeout`: at most eight digits and a unit of `H M S m u n`.
+/// Parses a `Timeout` of the gRPC over HTTP/2 specification: at most eight digits and a unit of `H M S m u n`. Returns
+/// `None` for zero and for anything else.
 pub fn parse_grpc_timeout(text: &str) -> Option<Span> {
     let (unit_at, unit) = text.char_indices().next_back()?;
     let digits = &text[..unit_at];
@@ -177,7 +179,7 @@ pub fn parse_grpc_timeout(text: &str) -> Option<Span> {
     (amount > 0).then(|| Span(amount.saturating_mul(nanos)))
 }
 
-/// The finest unit in which eight digits suffice, rounded down.
+/// Formats a gRPC timeout in the finest unit from `u` on in which eight digits suffice, rounded down but at least 1.
 pub fn format_grpc_timeout(span: Span) -> String {
     const DIGITS_MAX: u64 = 99_999_999;
     for (unit, nanos) in [
@@ -224,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_that_earlier_hops_held_it_is_bounded_by_the_revision_timeout() {
+    fn the_time_held_by_earlier_hops_is_bounded_by_the_revision_timeout() {
         let deadlines = deadlines(Some(200));
         let held = |text: &str| {
             deadlines
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_goes_on_and_nothing_else_of_weir() {
+    fn only_the_remaining_budget_of_weirs_headers_is_forwarded() {
         let deadlines = deadlines(Some(200));
         let mut headers = headers(&[
             ("weir-budget-ms", "150"),
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grpc_timeout_that_cannot_be_used_is_counted_and_goes_no_further() {
+    fn an_unusable_grpc_timeout_is_counted_and_not_forwarded() {
         let deadlines = deadlines(Some(200));
         let unusable = ["0S", "-1S", "100000000H", "+1S", "1.5S", "1", "S", ""];
         for (n, text) in unusable.iter().enumerate() {
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn grpc_timeouts_are_read_as_the_protocol_says() {
+    fn grpc_timeouts_follow_the_specification() {
         for (text, nanos) in [
             ("1H", 3_600_000_000_000),
             ("2M", 120_000_000_000),

@@ -1,14 +1,14 @@
-//! The environment as Knative sets it: names, formats, and what happens when one is wrong.
+//! Environment variables as set by Knative: access, formats, and error reporting.
 //!
-//! Formats are those of the library that Knative's own queue-proxy reads its settings with: a required
-//! variable must be set (a string may be empty), booleans are Go's spellings, integers are decimal.
+//! The formats are those of the library with which Knative's own queue-proxy reads its settings: a required
+//! variable must be set (a string may be empty), booleans have Go's spellings, integers are decimal.
 
 use std::fmt::Display;
 use std::str::FromStr;
 
-/// Where variables come from; a map in tests, the process environment otherwise.
+/// A source of environment variables: the process environment, or a map in tests.
 pub trait Environment {
-    /// The value of a variable, if it is set.
+    /// Returns the value of a variable, or `None` if it is not set.
     fn get(&self, name: &str) -> Option<String>;
 }
 
@@ -28,25 +28,25 @@ impl Environment for std::collections::BTreeMap<&str, String> {
     }
 }
 
-/// What is wrong with one variable.
+/// A missing or invalid variable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// A required variable is not set. The words are upstream's: scripts look for them.
+    /// A required variable that is not set. The message is Knative's, since scripts search for it.
     #[error("required key {0} missing value")]
     Missing(&'static str),
-    /// A value cannot be used.
+    /// A variable with an invalid value.
     #[error("{name}={value:?}: {why}")]
     Invalid {
-        /// The variable.
+        /// Name of the variable.
         name: &'static str,
-        /// Its value.
+        /// Rejected value of the variable.
         value: String,
-        /// What is allowed.
+        /// What is wrong with the value, or which values are allowed.
         why: String,
     },
 }
 
-/// Reads variables and keeps every problem, so that all are reported at once.
+/// Reader that collects the problems of all variables, so that they are reported at once.
 #[derive(Debug)]
 pub struct Reader<'a, E> {
     environment: &'a E,
@@ -54,7 +54,7 @@ pub struct Reader<'a, E> {
 }
 
 impl<'a, E: Environment> Reader<'a, E> {
-    /// A reader without problems yet.
+    /// Creates a reader of `environment` without problems.
     pub const fn new(environment: &'a E) -> Self {
         Self {
             environment,
@@ -62,12 +62,12 @@ impl<'a, E: Environment> Reader<'a, E> {
         }
     }
 
-    /// The problems so far, in the order they were met.
+    /// Returns the problems in the order in which the variables were read.
     pub fn into_problems(self) -> Vec<Problem> {
         self.problems
     }
 
-    /// A value that cannot be used, found by the caller.
+    /// Records the value of a variable as invalid, for the caller's own checks.
     pub fn invalid(&mut self, name: &'static str, value: impl Into<String>, why: impl Display) {
         self.problems.push(Problem::Invalid {
             name,
@@ -76,7 +76,7 @@ impl<'a, E: Environment> Reader<'a, E> {
         });
     }
 
-    /// A required string; empty is allowed.
+    /// Reads a required string, which may be empty. Returns the empty string and records a problem if it is not set.
     pub fn required(&mut self, name: &'static str) -> String {
         self.environment.get(name).unwrap_or_else(|| {
             self.problems.push(Problem::Missing(name));
@@ -84,12 +84,12 @@ impl<'a, E: Environment> Reader<'a, E> {
         })
     }
 
-    /// A string that may be absent.
+    /// Reads an optional string. Returns the empty string if it is not set.
     pub fn optional(&self, name: &str) -> String {
         self.environment.get(name).unwrap_or_default()
     }
 
-    /// A required number.
+    /// Reads a required whole number. Returns the default and records a problem if it is not set or malformed.
     pub fn required_number<T: FromStr + Default>(&mut self, name: &'static str) -> T {
         match self.environment.get(name) {
             Some(value) => self.number(name, &value),
@@ -100,7 +100,7 @@ impl<'a, E: Environment> Reader<'a, E> {
         }
     }
 
-    /// A number that may be absent or empty.
+    /// Reads a whole number. Returns the default if it is not set or empty, and records a problem if it is malformed.
     pub fn optional_number<T: FromStr + Default>(&mut self, name: &'static str) -> T {
         match self.environment.get(name) {
             Some(value) if !value.is_empty() => self.number(name, &value),
@@ -108,7 +108,8 @@ impl<'a, E: Environment> Reader<'a, E> {
         }
     }
 
-    /// A boolean that may be absent or empty: Go's spellings.
+    /// Reads a boolean in one of Go's spellings. Returns `false` if it is not set or empty, and records a problem for
+    /// another spelling.
     pub fn optional_bool(&mut self, name: &'static str) -> bool {
         let value = self.optional(name);
         match value.as_str() {
@@ -127,7 +128,7 @@ impl<'a, E: Environment> Reader<'a, E> {
 
     fn number<T: FromStr + Default>(&mut self, name: &'static str, value: &str) -> T {
         value.parse().unwrap_or_else(|_| {
-            self.invalid(name, value, "a whole decimal number is needed");
+            self.invalid(name, value, "allowed: a whole decimal number");
             T::default()
         })
     }

@@ -1,8 +1,8 @@
-//! One request as it is observed: metrics, spans and the request log, all written when it has ended.
+//! Observation of one request: metrics, spans and the request log, all written when the request has ended.
 //!
-//! An [`Exchange`] is held by all that serves the request, and ends when the last of them lets it go: when the
-//! response has been passed on, when its tunnel closes, or when its client leaves. A request that nobody
-//! observes has none, and costs nothing.
+//! An [`Exchange`] is shared by all parts that serve the request, and is recorded when the last reference is dropped:
+//! when the response has been passed on, when its tunnel closes, or when its client leaves. A request that is not
+//! observed has no exchange, and no cost.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -22,38 +22,39 @@ use crate::outcome::Outcome;
 use crate::request_log::RequestLog;
 use crate::template::Record;
 use crate::tls::Negotiated;
-use crate::traces::{End, Spans, TraceIds, Traces};
+use crate::traces::{RequestEnd, Spans, TraceIds, Traces};
 
-/// The status of a request whose client left before an answer: nginx's, understood by most tools.
+/// Status recorded for a request whose client left before an answer: nginx's, which most tools understand.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
-/// The status of a response behind which there is a tunnel.
 const SWITCHING_PROTOCOLS: u16 = 101;
-/// The status of a response that broke off, as Knative records it.
+/// Status recorded for a response that broke off, as under Knative.
 const BROKEN_OFF: u16 = 500;
 
-/// A request that has ended and was no probe.
+/// Measurements of an ended request that was not a probe.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestSummary {
-    /// How it ended.
+    /// How the request ended.
     pub outcome: Outcome,
-    /// The status that its client got, or would have got.
+    /// Status that the client received, or would have received.
     pub status: u16,
-    /// From arrival to the end of the response.
+    /// Time from arrival to the end of the response.
     pub response: Duration,
-    /// How long earlier hops of Weir had held it.
+    /// Time for which earlier hops of Weir held the request.
     pub held: Duration,
-    /// From arrival to dispatch, and from dispatch to the end of the upstream's answer; `None`: it was not dispatched.
+    /// Time from arrival to dispatch, and from dispatch to the end of the upstream's answer; `None` if the request was not
+    /// dispatched.
     pub dispatched: Option<(Duration, Duration)>,
-    /// How long before or after its latest start time it was dispatched; `None`: it has none, or was not dispatched.
+    /// Time by which the dispatch preceded or followed the latest start time; `None` if the request has none or was not
+    /// dispatched.
     pub margin: Option<StartMargin>,
-    /// What its time went to, as far as this hop knows.
+    /// Breakdown of the request's time, as far as this hop can measure it.
     pub parts: Parts,
-    /// Its trace, if it has one.
+    /// Trace and span of the request; `None` if it is not traced.
     pub trace: Option<TraceIds>,
 }
 
 impl RequestSummary {
-    /// Returns how it ended, as far as its objective is concerned.
+    /// Returns how the request ended, in the terms of its objective.
     #[must_use]
     pub const fn ending(&self) -> Ending {
         match self.outcome {
@@ -69,31 +70,33 @@ impl RequestSummary {
         }
     }
 
-    /// Returns the time from its first arrival in Weir to its end.
+    /// Returns the time from the request's arrival at the first hop of Weir to its end.
     #[must_use]
     pub fn took(&self) -> Duration {
         self.response + self.held
     }
 }
 
-/// Counts requests that have ended.
+/// Sink for the summaries of ended requests.
 pub trait Recorder: fmt::Debug + Send + Sync {
-    /// Counts one. Returns what became of it, if it is held against an objective.
+    /// Records a request. Returns how it compares with its objective, or `None` if it has no objective.
     fn record(&self, ended: &RequestSummary) -> Option<Judgement>;
 }
 
-/// What is done with requests that have ended.
+/// Destinations of the observations of requests; one for each program.
 #[derive(Debug, Default)]
 pub struct Observer {
-    /// OpenTelemetry's instruments, where Knative asks for them.
+    /// OpenTelemetry's instruments, if Knative's configuration enables request metrics.
     pub http: Option<Arc<HttpInstruments>>,
-    /// The program's own metrics.
+    /// Weir's own metrics of the program.
     pub recorder: Option<Arc<dyn Recorder>>,
+    /// Spans of requests, if tracing is enabled.
     pub traces: Option<Arc<Traces>>,
+    /// Request log, if it is enabled.
     pub log: Option<RequestLog>,
 }
 
-/// See the [module](self).
+/// The observation of one request. See the [module](self).
 #[derive(Debug)]
 pub struct Exchange {
     observer: Arc<Observer>,
@@ -107,26 +110,26 @@ pub struct Exchange {
 #[derive(Debug)]
 struct State {
     fields: Option<RequestFields>,
-    /// Those of the request, where they are logged.
+    /// Trailers of the request, if requests are logged.
     trailers: Option<HeaderMap>,
     spans: Option<Spans>,
     trace: Option<TraceIds>,
     status: Option<u16>,
     outcome: Option<Outcome>,
-    /// When the response had been passed on whole.
+    /// Time at which the whole response had been passed on.
     completed: Option<Instant>,
     held: Duration,
-    /// It came while no instance served.
+    /// Whether the request arrived while no instance was serving.
     is_cold: bool,
     margin: Option<StartMargin>,
     dispatched: Option<(Instant, SocketAddr)>,
-    /// Time in the queue of the instance, and for which its model was loaded, as its queue-proxy reports them.
+    /// Queueing time at the instance, and loading time of its model, as reported by its queue-proxy.
     upstream_parts: (Duration, Duration),
     upstream_head: Option<(Instant, u16)>,
     upstream_end: Option<Instant>,
 }
 
-/// What is kept of a request's head, where it is needed at the end.
+/// Fields of a request's head that are kept for metrics and the log.
 #[derive(Debug)]
 struct RequestFields {
     method: Method,
@@ -138,7 +141,7 @@ struct RequestFields {
 }
 
 impl Observer {
-    /// Nobody wants to know of any request.
+    /// Returns whether no request is observed.
     const fn is_idle(&self) -> bool {
         self.http.is_none()
             && self.recorder.is_none()
@@ -146,7 +149,8 @@ impl Observer {
             && self.log.is_none()
     }
 
-    /// A request has come; `None` if nobody wants to know of it.
+    /// Begins the observation of a request that came at `arrival`. `waits` states whether the number of slots at the
+    /// upstream is limited. Returns `None` if the request is not observed.
     pub fn begin<B>(
         self: &Arc<Self>,
         request: &Request<B>,
@@ -183,7 +187,7 @@ impl Observer {
         });
         let trace = match &spans {
             Some(spans) => spans.ids(),
-            // Only the recorder asks for it.
+            // Only the recorder uses it then.
             None if self.recorder.is_some() => TraceIds::of(request.headers()),
             None => None,
         };
@@ -213,7 +217,7 @@ impl Observer {
     }
 }
 
-/// The few headers that metrics speak of.
+/// Returns the headers that the labels of metrics are made of.
 fn measured_headers(headers: &HeaderMap) -> HeaderMap {
     let mut kept = HeaderMap::new();
     for name in [
@@ -229,26 +233,26 @@ fn measured_headers(headers: &HeaderMap) -> HeaderMap {
 }
 
 impl Exchange {
-    /// Bytes of the request's body have been read.
+    /// Adds bytes that were read of the request's body.
     pub fn add_request_bytes(&self, bytes: usize) {
         self.request_bytes
             .fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Trailers have come behind the request's body.
+    /// Notes the trailers of the request, if requests are logged.
     pub fn note_request_trailers(&self, trailers: &HeaderMap) {
         if self.observer.log.is_some() {
             self.lock().trailers = Some(trailers.clone());
         }
     }
 
-    /// Bytes of the response's body are passed on.
+    /// Adds bytes that were passed on of the response's body.
     pub fn add_response_bytes(&self, bytes: usize) {
         self.response_bytes
             .fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// The request goes to the upstream at this address, with these headers.
+    /// Notes the dispatch to the upstream at this address, and adds the trace context to `headers`.
     pub fn dispatch(
         &self,
         now: Instant,
@@ -263,7 +267,7 @@ impl Exchange {
         }
     }
 
-    /// The upstream at which it was did not take it: it waits for another one.
+    /// Notes that the upstream did not accept the request, which waits for another upstream.
     pub fn wait_again(&self, now: Instant) {
         let mut state = self.lock();
         if let (Some(traces), Some(spans)) = (&self.observer.traces, &mut state.spans) {
@@ -271,52 +275,52 @@ impl Exchange {
         }
     }
 
-    /// Earlier hops of Weir held it for so long.
+    /// Notes the time for which earlier hops of Weir held the request.
     pub fn note_held(&self, held: Duration) {
         self.lock().held = held;
     }
 
-    /// It came while no instance served.
+    /// Notes that the request arrived while no instance was serving.
     pub fn note_cold_start(&self) {
         self.lock().is_cold = true;
     }
 
-    /// It is dispatched so long before or after its latest start time.
+    /// Notes the time by which the dispatch preceded or followed the latest start time.
     pub fn note_margin(&self, margin: StartMargin) {
         self.lock().margin = Some(margin);
     }
 
-    /// The next hop of Weir held it in its queue for `queue`, and its model was loaded for `load`.
+    /// Notes the times reported by the next hop of Weir: `queue` in its queue, and `load` for loading the model.
     pub fn note_upstream_parts(&self, queue: Duration, load: Duration) {
         self.lock().upstream_parts = (queue, load);
     }
 
-    /// The head of the upstream's answer has come.
+    /// Notes the arrival of the head of the upstream's answer.
     pub fn upstream_answered(&self, status: u16) {
         self.lock().upstream_head = Some((Instant::now(), status));
     }
 
-    /// The upstream has said all.
+    /// Notes the end of the upstream's answer.
     pub fn upstream_ended(&self) {
         self.lock().upstream_end = Some(Instant::now());
     }
 
-    /// How it ends, if nothing better is known later.
+    /// Notes how the request ends. The first call wins.
     pub fn note(&self, outcome: Outcome) {
         self.lock().outcome.get_or_insert(outcome);
     }
 
-    /// The head of the response goes to the client.
+    /// Notes the status of the response to the client.
     pub fn answer(&self, status: u16) {
         self.lock().status = Some(status);
     }
 
-    /// The response has been passed on whole.
+    /// Notes that the whole response has been passed on. The first call wins.
     pub fn complete(&self) {
         self.lock().completed.get_or_insert_with(Instant::now);
     }
 
-    /// The response broke off for another reason than that the client left.
+    /// Notes that the response broke off for another reason than that the client left.
     pub fn break_off(&self) {
         let mut state = self.lock();
         state.status = Some(BROKEN_OFF);
@@ -324,7 +328,7 @@ impl Exchange {
         state.completed.get_or_insert_with(Instant::now);
     }
 
-    /// Returns the names of its trace and of its span in this program, if it has one: for lines in the log.
+    /// Returns the identifiers of the request's trace and of its span in this program, if it is traced.
     #[must_use]
     pub fn trace(&self) -> Option<TraceIds> {
         self.lock().trace
@@ -336,7 +340,7 @@ impl Exchange {
 }
 
 impl State {
-    /// Returns what a request's time went to: `response` is all of it here, `dispatched` as in [`RequestSummary`].
+    /// Returns the breakdown of a request's time; `response` and `dispatched` are as in [`RequestSummary`].
     fn parts(&self, response: Duration, dispatched: Option<(Duration, Duration)>) -> Parts {
         let (wait, at_upstream) = dispatched.unwrap_or((response, Duration::ZERO));
         let (cold_start, wait) = if self.is_cold {
@@ -344,7 +348,7 @@ impl State {
         } else {
             (Duration::ZERO, wait)
         };
-        // What another process reports is at most what was measured here.
+        // Times reported by another process are capped by those measured here.
         let queue = self.upstream_parts.0.min(at_upstream);
         let load = self.upstream_parts.1.min(at_upstream - queue);
         Parts {
@@ -367,8 +371,8 @@ impl Drop for Exchange {
             }
             _ => (CLIENT_CLOSED_REQUEST, Outcome::Cancelled),
         };
-        // Before its last byte is on its way, so that a span of this hop ends within that of the hop before. A tunnel only begins with
-        // its response.
+        // The end is noted before the last byte is sent, so that a span of this hop ends within that of the previous hop.
+        // For a tunnel the response is only the beginning.
         let completed = state.completed.filter(|_| status != SWITCHING_PROTOCOLS);
         let end = completed.unwrap_or(now);
         let response = end.saturating_duration_since(self.arrival);
@@ -395,7 +399,7 @@ impl Drop for Exchange {
             })
         });
         if let Some(spans) = state.spans.take() {
-            spans.end(&End {
+            spans.end(&RequestEnd {
                 at: end,
                 upstream_at: upstream_end,
                 status,

@@ -1,4 +1,4 @@
-//! One request's way to an upstream, and its answer's way back, in the protocol in which it came.
+//! Forwarding of one request to an upstream, and of its answer to the client, in the protocol of the request.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -27,28 +27,28 @@ use crate::exchange::Exchange;
 use crate::headers::{self, BadLength};
 use crate::limits::HEAD_LINES_MAX;
 use crate::outcome::Outcome;
-use crate::relay::{InFlight, Place, Relay, Source};
+use crate::relay::{InFlight, Relay, Source, UpstreamSlot};
 use crate::respond;
 use crate::timeouts::Timeouts;
 use crate::traces::TraceIds;
 use crate::tunnel::Tunnel;
 use crate::upstream::{Upstream, UpstreamError};
 
-/// What has to be known of a request when its answer comes.
+/// Properties of a request that are needed to pass on its answer.
 #[derive(Debug)]
 pub struct RequestKind {
-    /// It came over HTTP/2.
+    /// Whether the request came over HTTP/2.
     pub http2: bool,
-    /// It is a gRPC call.
+    /// Whether the request is a gRPC call.
     pub grpc: bool,
-    /// HEAD: the answer has no body whatever its head says.
+    /// Whether the method is HEAD, so that the answer has no body whatever its head states.
     pub head_only: bool,
-    /// The protocol it wants to switch to, and the client's side of the tunnel then.
+    /// Protocol to which the request asks to switch, with the client's side of the tunnel.
     pub upgrade: Option<(HeaderValue, OnUpgrade)>,
 }
 
 impl RequestKind {
-    /// Returns what has to be known of this one. What it wants to switch to is taken off the request.
+    /// Returns the properties of a request. The pending upgrade is taken from it.
     pub fn of(client: &Client, request: &mut Request<ClientBody>) -> Self {
         let protocol = client
             .http1
@@ -63,26 +63,26 @@ impl RequestKind {
     }
 }
 
-/// The mark on a response whose type is to be found in its first bytes.
+/// Response extension for an answer without a content type, which is to be detected from its first bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Untyped;
 
-/// Notes how a request ends, where somebody observes it.
+/// Notes how a request ends, if it is observed.
 pub fn note(exchange: Option<&Arc<Exchange>>, outcome: Outcome) {
     if let Some(exchange) = exchange {
         exchange.note(outcome);
     }
 }
 
-/// Returns the names of a request's trace and span as hexadecimal digits, where it has them: the keys `trace_id` and `span_id` of lines
-/// in the log.
+/// Returns the identifiers of a request's trace and span in hexadecimal, if it is traced, for the log fields `trace_id`
+/// and `span_id`.
 #[must_use]
 pub fn trace_of(exchange: Option<&Arc<Exchange>>) -> (Option<String>, Option<String>) {
     let ids = exchange.and_then(|exchange| exchange.trace());
     ids.map(TraceIds::texts).unzip()
 }
 
-/// Returns the length of a request's body, in bytes; `None`: it is not known.
+/// Returns the length of a request's body in bytes, or `None` if it is not known.
 #[must_use]
 pub fn body_length(request: &Request<ClientBody>) -> Option<u64> {
     if request.body().is_empty() {
@@ -92,14 +92,14 @@ pub fn body_length(request: &Request<ClientBody>) -> Option<u64> {
     }
 }
 
-/// Awaits `wait` and reads of the request's body meanwhile, so that a client that leaves is noticed.
+/// Awaits `wait` and meanwhile reads ahead in the request's body, so that a client that leaves is detected.
 pub async fn read_ahead_while<T>(
     mut wait: Pin<&mut impl Future<Output = T>>,
     client: &Client,
     request: &mut Request<ClientBody>,
     read_ahead: &Arc<ReadAhead>,
 ) -> T {
-    // A client that expects `100 Continue` would take reading for it.
+    // hyper sends `100 Continue` as soon as the body is polled, which is too early for a client that expects it.
     let reads = client.http1.is_some() && !headers::expects_continue(request.headers());
     poll_fn(|cx| {
         let output = wait.as_mut().poll(cx);
@@ -111,16 +111,16 @@ pub async fn read_ahead_while<T>(
     .await
 }
 
-/// A request is answered without its body.
+/// Drops the body of a request that is answered without it.
 pub fn discard(request: &mut Request<ClientBody>) {
     drop(std::mem::take(request));
 }
 
-/// Gives a request the form in which it goes to the upstream. `host`: the one that it is to name, where that is not what
-/// it came with; `default_host`: the one for a request that names none.
+/// Converts a request to the form that is sent to the upstream. `host` replaces the request's own `Host`, if given;
+/// `default_host` is used for a request without one.
 ///
 /// # Errors
-/// Its target is too long once it is escaped.
+/// Returns an error if the target is too long after escaping.
 pub fn to_upstream_form(
     request: &mut Request<ClientBody>,
     host: Option<HeaderValue>,
@@ -142,7 +142,7 @@ pub fn to_upstream_form(
     if let Some(host) = host {
         request.headers_mut().insert(HOST, host);
     } else if !request.headers().contains_key(HOST) {
-        // HTTP/1.0 may come without; HTTP/1.1 may not.
+        // `Host` is optional in HTTP/1.0 requests but required in HTTP/1.1.
         request.headers_mut().insert(HOST, default_host.clone());
     }
     if !headers::is_origin_form(request.uri()) {
@@ -151,7 +151,7 @@ pub fn to_upstream_form(
     let is_empty = request.body().is_empty();
     let headers = request.headers_mut();
     if !is_empty && !headers.contains_key(CONTENT_LENGTH) {
-        // hyper sends no body with a GET unless told so.
+        // Without this header hyper sends no body with a GET.
         headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     } else {
         headers.remove(TRAILER);
@@ -159,7 +159,7 @@ pub fn to_upstream_form(
     Ok(())
 }
 
-/// An HTTP/2 request names its scheme and authority in its target.
+/// Returns the absolute form of a target, with scheme and authority, as HTTP/2 requires.
 fn absolute(uri: &Uri, host: Option<&HeaderValue>) -> Result<Uri, http::Error> {
     let mut parts = uri.clone().into_parts();
     let authority = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
@@ -171,8 +171,8 @@ fn absolute(uri: &Uri, host: Option<&HeaderValue>) -> Result<Uri, http::Error> {
     Ok(Uri::from_parts(parts)?)
 }
 
-/// Sends a request in the protocol in which it came; returns at the head of the answer. `refresh` brings its
-/// headers up to date before it is sent a second time.
+/// Sends a request in the protocol in which it came, and returns once the head of the answer has arrived. `informed` is
+/// set when an interim response arrives; `refresh` updates the headers before the request is sent a second time.
 pub async fn send(
     upstream: &Arc<Upstream>,
     request: &mut Request<ClientBody>,
@@ -206,27 +206,27 @@ pub async fn send(
     Ok((response, Source::Http1(connection, Arc::clone(upstream))))
 }
 
-/// What an answer is passed on with.
+/// Context for passing on an answer to the client.
 #[derive(Debug)]
-pub struct Passage<'a> {
-    /// To whom.
+pub struct AnswerContext<'a> {
+    /// Client that receives the answer.
     pub client: &'a Client,
-    /// What error messages call the upstream.
+    /// Name of the upstream in error messages.
     pub peer: &'static str,
-    /// The limits of the request.
+    /// Time limits of the request.
     pub timeouts: &'a Timeouts,
-    /// Where what is held for slow clients is accounted for.
+    /// Account of the bytes buffered for slow clients.
     pub buffered: &'a Arc<Buffered>,
-    /// How a response that has begun ends at a timeout.
+    /// How a response that has begun is ended at a timeout.
     pub mid_stream_timeout: MidStreamTimeout,
-    /// Tunnels that are open.
+    /// Tracker of the open tunnels.
     pub tunnels: &'a TaskTracker,
 }
 
-impl Passage<'_> {
-    /// Passes an answer on: a head, then a body. `begun`: when the request was dispatched, if the client is to hear how
-    /// long it took.
-    pub fn relay<P: Place>(
+impl AnswerContext<'_> {
+    /// Relays an answer with its body to the client. `begun` is the time of dispatch if the execution time is to be
+    /// reported to the client, which is done over HTTP/2 only.
+    pub fn relay<P: UpstreamSlot>(
         &self,
         kind: &RequestKind,
         (mut answer, incoming): (response::Parts, Incoming),
@@ -238,10 +238,10 @@ impl Passage<'_> {
         if length.is_some() {
             answer.headers.remove(TRAILER);
         }
-        // A failure says nothing of how long the work takes.
+        // The duration of a failed execution is not representative.
         let learn = !answer.status.is_server_error();
         if incoming.is_end_stream() {
-            // It stays a head alone: gRPC's errors are such, and a trailer would hide the status in the head.
+            // Adding trailers would hide the status in the head of a gRPC error, which has no body.
             in_flight.finish(source, learn);
             return Response::from_parts(answer, ProxyBody::empty());
         }
@@ -263,8 +263,8 @@ impl Passage<'_> {
         Response::from_parts(answer, ProxyBody::relay(relay))
     }
 
-    /// Opens a tunnel, if the upstream switched to the protocol that the client asked for.
-    pub async fn switch<P: Place>(
+    /// Opens a tunnel if the upstream switched to the protocol that the client requested, else answers 502.
+    pub async fn switch<P: UpstreamSlot>(
         &self,
         kind: RequestKind,
         (mut answer, switched): (response::Parts, Option<HeaderValue>),
@@ -280,12 +280,12 @@ impl Passage<'_> {
             return respond::error(
                 StatusCode::BAD_GATEWAY,
                 &format!(
-                    "{} switched to a protocol that was not asked for",
+                    "{} switched to a protocol that was not requested",
                     self.peer
                 ),
             );
         };
-        // The client's connection is a tunnel's from here on: its end of input is the tunnel's.
+        // From here on the client's connection is a tunnel, in which the end of input does not mean that the client is gone.
         in_flight.serving = None;
         if let Some(connection) = &self.client.http1 {
             connection.note_upgraded();
@@ -307,11 +307,12 @@ impl Passage<'_> {
     }
 }
 
-/// Makes the head of the upstream's answer that of the proxy's: what concerns their connection alone is
-/// taken away. Returns the protocol it says to switch to.
+/// Converts the head of the upstream's answer to the proxy's: removes hop-by-hop headers and normalises the length.
+/// Returns the protocol to which the upstream switches, if any.
 ///
 /// # Errors
-/// It cannot be passed on.
+/// Returns an error if the answer cannot be passed on: too many header lines, an unsupported transfer coding, or an
+/// invalid length.
 pub fn prepare(
     answer: &mut response::Parts,
     peer: &'static str,
@@ -326,11 +327,11 @@ pub fn prepare(
         if headers::has_strange_coding(&answer.headers) {
             return Err(UpstreamError::StrangeCoding { peer });
         }
-        // RFC 9112 6.3: the length is of no account then.
+        // RFC 9112 6.3: the transfer coding overrides the length.
         answer.headers.remove(CONTENT_LENGTH);
     }
     if answer.status == StatusCode::NO_CONTENT {
-        // RFC 9110 8.6: it has none.
+        // RFC 9110 8.6: a 204 must not have a length.
         answer.headers.remove(CONTENT_LENGTH);
     }
     headers::normalize_content_length(&mut answer.headers)
@@ -342,7 +343,7 @@ pub fn prepare(
     Ok(switched)
 }
 
-/// Neither a type nor an encoding is stated.
+/// Returns whether the head states neither a content type nor an encoding.
 fn is_untyped(headers: &HeaderMap) -> bool {
     !headers.contains_key(CONTENT_TYPE) && !headers.contains_key(CONTENT_ENCODING)
 }

@@ -1,19 +1,19 @@
-//! Where an HTTP/2 connection stands in its frames: whether the client has begun a head and not ended it, whether it
-//! sends more frames that ask for nothing than it may, and where the proxy may end the connection.
+//! Tracking of the frames of an HTTP/2 connection: incomplete heads, floods of control frames, and frame boundaries at
+//! which the proxy may end the connection.
 //!
-//! hyper bounds a head's size and not its time. A client that sends a byte now and then would keep a connection
-//! and up to a mebibyte for ever; over HTTP/1 such a head is cut after a minute, and so it is here. Nor does hyper
-//! bound frames such as PING and PRIORITY (RFC 9113 10.5): one connection full of them takes most of a core.
+//! hyper limits the size of a head but not its time. A client that sends a byte now and then would keep a connection
+//! and up to a mebibyte indefinitely; such a head is aborted after a minute, as over HTTP/1. hyper does not limit frames
+//! such as PING and PRIORITY either (RFC 9113 10.5): one connection full of them takes most of a core.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use policy::Time;
 use policy::rate::Allowance;
 
-/// Before the first frame stands the preface, RFC 9113 3.4.
+/// Size of the preface before the first frame, RFC 9113 3.4.
 const PREFACE_BYTES: usize = 24;
 const FRAME_HEADER_BYTES: usize = 9;
-/// A GOAWAY without debug data, RFC 9113 6.8.
+/// Size of a GOAWAY frame without debug data, RFC 9113 6.8.
 pub(crate) const GOAWAY_BYTES: usize = FRAME_HEADER_BYTES + 8;
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -21,30 +21,30 @@ const RST_STREAM: u8 = 3;
 const GOAWAY: u8 = 7;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
-/// RFC 9113 7: the peer is generating excessive load.
+/// Error code for a peer that generates excessive load, RFC 9113 7.
 const ENHANCE_YOUR_CALM: u32 = 0xB;
 
-/// Frames in one second that carry nothing of a request: PING, PRIORITY, SETTINGS, WINDOW_UPDATE and unknown ones. They
-/// cost a few per cent of a core. gRPC's clients send some PINGs for each round trip while they measure the
-/// bandwidth, and Go's servers close a connection with 10,000 such frames unanswered.
+/// Allowed number of control frames per second, which carry no part of a request: PING, PRIORITY, SETTINGS,
+/// WINDOW_UPDATE and unknown ones. They cost a few per cent of a core. gRPC's clients send some PINGs for each round trip
+/// while they measure the bandwidth, and Go's servers close a connection with 10,000 such frames unanswered.
 const CONTROLS_PER_SECOND: u32 = 1_000;
-/// A request, or a DATA frame that the client was sent, makes up for so many of them: clients open windows as they
-/// read, usually with two frames for one.
+/// Additional control frames allowed for each request and for each DATA frame sent to the client: clients enlarge
+/// windows as they read, usually with two frames for one.
 const CONTROLS_PER_FRAME: u32 = 10;
 
-/// Splits bytes into frames, RFC 9113 4.1.
+/// Parser that splits bytes into frames, RFC 9113 4.1.
 #[derive(Debug, Default)]
-struct Walk {
-    /// Bytes to pass over before the next frame's header: of the preface, or of a payload.
+struct FrameWalker {
+    /// Bytes to skip before the next frame's header: of the preface, or of a payload.
     passing: usize,
     header: [u8; FRAME_HEADER_BYTES],
-    /// How many bytes of the header have come.
+    /// Number of bytes of the header that have been read.
     known: usize,
 }
 
-impl Walk {
-    /// Goes over bytes and calls `begin` with each frame's type, flags and stream.
-    fn over(&mut self, mut bytes: &[u8], mut begin: impl FnMut(u8, u8, u32)) {
+impl FrameWalker {
+    /// Parses bytes and calls `begin` with the type, flags and stream of each frame whose header is complete.
+    fn parse(&mut self, mut bytes: &[u8], mut begin: impl FnMut(u8, u8, u32)) {
         while !bytes.is_empty() {
             if self.passing > 0 {
                 let passed = self.passing.min(bytes.len());
@@ -72,30 +72,30 @@ impl Walk {
     }
 }
 
-/// Follows the frames of a connection.
+/// Tracker of the frames of a connection, in both directions.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    read: Walk,
-    written: Walk,
-    /// The payload passed over is part of a head.
+    read: FrameWalker,
+    written: FrameWalker,
+    /// Whether the payload being skipped is part of a head.
     in_head: bool,
-    /// A head's last frame has not come.
+    /// Whether the last frame of a head is still to come.
     open: bool,
-    /// The first frame has begun: the preface alone is no beginning.
+    /// Whether the first frame after the preface has begun.
     begun: bool,
-    /// The highest stream that the client has opened.
+    /// Highest stream that the client has opened.
     last_stream: u32,
-    /// Frames that came since the time was last looked at, and carry nothing of a request.
+    /// Control frames received since the allowance was last charged.
     controls: u32,
     allowance: Allowance,
 }
 
-/// What the connection's task sees of it.
+/// State of an HTTP/2 connection, as shared with the connection's task.
 #[derive(Debug)]
 pub(crate) struct Http2State {
-    /// A head, or the first frame, has begun and not ended.
+    /// Whether a head, or the first frame, is incomplete.
     unfinished: AtomicBool,
-    /// The client has sent more frames that ask for nothing than it may.
+    /// Whether the client has sent more control frames than allowed.
     flooded: AtomicBool,
 }
 
@@ -109,12 +109,12 @@ impl Default for Http2State {
 }
 
 impl Http2State {
-    /// A head, or the first frame, has begun and not ended.
+    /// Returns whether a head, or the first frame, is incomplete.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.unfinished.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the client has sent more frames that ask for nothing than it may.
+    /// Returns whether the client has sent more control frames than allowed. It stays true from then on.
     pub(crate) fn is_flooded(&self) -> bool {
         self.flooded.load(Ordering::Relaxed)
     }
@@ -123,11 +123,11 @@ impl Http2State {
 impl Default for Frames {
     fn default() -> Self {
         Self {
-            read: Walk {
+            read: FrameWalker {
                 passing: PREFACE_BYTES,
-                ..Walk::default()
+                ..FrameWalker::default()
             },
-            written: Walk::default(),
+            written: FrameWalker::default(),
             in_head: true,
             open: false,
             begun: false,
@@ -139,7 +139,7 @@ impl Default for Frames {
 }
 
 impl Frames {
-    /// Bytes have come. `now` is asked for where it matters.
+    /// Follows received bytes, and updates `state`. `now` is only called if there are control frames among them.
     pub(crate) fn read(&mut self, bytes: &[u8], state: &Http2State, now: impl FnOnce() -> Time) {
         let Self {
             read,
@@ -151,7 +151,7 @@ impl Frames {
             allowance,
             ..
         } = self;
-        read.over(bytes, |kind, flags, stream| {
+        read.parse(bytes, |kind, flags, stream| {
             *begun = true;
             *in_head = matches!(kind, HEADERS | CONTINUATION);
             if *in_head {
@@ -162,7 +162,7 @@ impl Frames {
                     *last_stream = stream.max(*last_stream);
                     allowance.earn(CONTROLS_PER_FRAME);
                 }
-                // hyper bounds resets and empty DATA itself.
+                // hyper limits resets and empty DATA frames itself.
                 DATA | RST_STREAM | CONTINUATION => {}
                 _ => *controls += 1,
             }
@@ -180,18 +180,18 @@ impl Frames {
         }
     }
 
-    /// Bytes have been written.
+    /// Follows bytes that have been written to the client.
     pub(crate) fn wrote(&mut self, bytes: &[u8]) {
         let allowance = &mut self.allowance;
-        self.written.over(bytes, |kind, _, _| {
+        self.written.parse(bytes, |kind, _, _| {
             if kind == DATA {
                 allowance.earn(CONTROLS_PER_FRAME);
             }
         });
     }
 
-    /// Returns a GOAWAY that says why a flood ends the connection; `None` in the midst of a frame that the client
-    /// does not take.
+    /// Returns the GOAWAY frame that ends a flooded connection, or `None` while a frame to the client is only partly
+    /// written.
     pub(crate) fn goaway(&self) -> Option<[u8; GOAWAY_BYTES]> {
         if !self.written.is_between_frames() {
             return None;
@@ -216,7 +216,7 @@ mod tests {
         frame
     }
 
-    /// Whether a head is unfinished after each of these pieces.
+    /// Returns whether a head is incomplete after each of these pieces.
     fn after(pieces: &[&[u8]]) -> Vec<bool> {
         let (mut frames, state) = (Frames::default(), Http2State::default());
         pieces
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_unfinished_until_its_last_frame_has_come() {
+    fn a_head_is_unfinished_until_its_last_frame_is_complete() {
         let preface = [b'p'; PREFACE_BYTES];
         let settings = frame(4, 0, 0);
         let open = frame(HEADERS, 0, 20);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_matter_how_the_bytes_are_cut() {
+    fn the_state_does_not_depend_on_how_the_bytes_are_split() {
         let mut bytes = vec![b'p'; PREFACE_BYTES];
         for (kind, flags, payload) in [
             (4, 0, 6),
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn more_frames_that_ask_for_nothing_than_allowed_in_a_second_are_a_flood() {
+    fn more_control_frames_than_allowed_in_a_second_are_a_flood() {
         for kind in [2, 4, 6, 8, 0x42] {
             let (mut frames, state) = settled();
             let ping = frame(kind, 0, 8);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_answers_make_up_for_frames_that_ask_for_nothing() {
+    fn requests_and_answers_earn_allowance_for_control_frames() {
         let (mut frames, state) = settled();
         let now = || Time(SECOND);
         let (update, data) = (frame(8, 0, 4), frame(DATA, 0, 200));
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_goaway_stands_between_frames_and_names_the_last_stream() {
+    fn a_goaway_is_sent_between_frames_and_names_the_last_stream() {
         let (mut frames, state) = settled();
         let mut head = frame(HEADERS, END_HEADERS, 20);
         head[8] = 7;

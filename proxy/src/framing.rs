@@ -1,209 +1,215 @@
-//! Where an HTTP/1 client stands in what it sends: before a head, within one, or in a body (RFC 9112 2.1, 6, 7.1).
+//! Tracking of an HTTP/1 client's position in its input: before a head, within one, or in a body (RFC 9112 2.1, 6, 7.1).
 //!
-//! hyper reads and parses; but whether a head is under way, whose time runs, only the bytes themselves tell: hyper
-//! takes several requests in one read, throws away bodies that nobody wants, and does not say what it has left.
-//! So each piece that is read is followed here, too. How a body is framed is learned from hyper's head
-//! ([`Framing::begin`]); until then what stands behind that head is kept.
+//! hyper reads and parses the input but does not expose whether a head is incomplete, for which a timeout applies: it
+//! reads several requests at once, discards unread bodies, and does not report what it has buffered. So each piece that
+//! is read is followed here as well. The framing of a body is taken from the head that hyper has parsed
+//! ([`Framing::begin`]); until then the bytes after that head are kept.
 //!
-//! hyper is lax about line ends in the trailers: a line feed alone does not end them for it, so that
-//! `0\r\n\n` would swallow the request behind it. Here it makes the message malformed.
+//! hyper is lax about line ends in trailers: a line feed alone does not end them, so that the body `0\r\n\n` would
+//! swallow the request after it. Here it makes the message malformed.
 
 use bytes::{Buf as _, BytesMut};
 
-/// Digits of a chunk's size, at most: those of 64 bits. Go's server refuses more; hyper takes any number of zeros.
+/// Largest number of digits in a chunk size: those of 64 bits. Go's server refuses more; hyper accepts any number of zeros.
 const CHUNK_DIGITS_MAX: u32 = 16;
 
-/// How a request's body is framed.
+/// Framing of a request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyFraming {
-    /// So many bytes.
+    /// Body with this number of bytes, 0 without a body.
     Length(u64),
-    /// In chunks.
+    /// Body with the chunked transfer coding.
     Chunked,
-    /// By nothing that is understood.
+    /// Framing that cannot be determined.
     Unknown,
 }
 
-/// See the [module](self).
+/// Position of an HTTP/1 client in its input.
 #[derive(Debug)]
 pub(crate) struct Framing {
-    at: At,
-    /// The connection is new: its first head has begun with it.
+    at: Position,
+    /// Whether no request has been served yet: the first head begins with the connection.
     is_new: bool,
-    /// What was read behind a head whose request has not begun to be served.
-    behind: BytesMut,
+    /// Bytes read after a head while its request has not begun to be served.
+    after_head: BytesMut,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
-    /// Before a head: empty lines are skipped.
+enum Position {
+    /// Before a head, where empty lines are skipped.
     Between,
-    /// Within a head.
+    /// Within a head, in a line of this state.
     Head(Line),
-    /// Behind a whole head.
-    Behind,
-    /// In a body of which so many bytes are to come.
+    /// After a complete head with unknown framing of its body.
+    AfterHead,
+    /// In a body with this number of bytes to come.
     Body(u64),
-    /// In the line with a chunk's size: its value so far, the digits it has, and whether they have ended.
+    /// In the line with a chunk's size: the value so far, its number of digits, and whether the digits have ended.
     Size(u64, u32, bool),
-    /// In a chunk of which so many bytes are to come, its line end included.
+    /// In a chunk with this number of bytes to come, including its line end.
     Chunk(u64),
-    /// In the trailers; the last byte was a CR.
+    /// In the trailers: the state of the line, and whether the last byte was a CR.
     Trailers(Line, bool),
-    /// Behind a chunked body that breaks RFC 9112 7.1: nobody may read what follows as a request.
+    /// After a chunked body that violates RFC 9112 7.1, when no later byte may be read as a request.
     Malformed,
-    /// Lost: nothing is known of what follows.
+    /// At an unknown position.
     Lost,
 }
 
-/// What has come of a line.
+/// State of a line that is being read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line {
-    /// Nothing, or the CR of its end.
+    /// No byte has been read except possibly the CR of the line end.
     Empty,
-    /// Something.
+    /// At least one byte has been read.
     Begun,
 }
 
 impl Framing {
-    /// A new connection.
+    /// Creates the position at the start of a connection.
     pub(crate) fn new() -> Self {
         Self {
-            at: At::Between,
+            at: Position::Between,
             is_new: true,
-            behind: BytesMut::new(),
+            after_head: BytesMut::new(),
         }
     }
 
-    /// A head has begun and is not complete.
+    /// Returns whether a head has begun and is not complete. An unknown position counts as one, so that its time is
+    /// limited.
     pub(crate) const fn is_within_head(&self) -> bool {
-        self.is_new || matches!(self.at, At::Head(_) | At::Malformed | At::Lost)
+        self.is_new
+            || matches!(
+                self.at,
+                Position::Head(_) | Position::Malformed | Position::Lost
+            )
     }
 
-    /// Returns whether a chunked body was not framed as RFC 9112 7.1 says. It stays so.
+    /// Returns whether a chunked body violated RFC 9112 7.1. It stays true from then on.
     pub(crate) const fn is_malformed(&self) -> bool {
-        matches!(self.at, At::Malformed)
+        matches!(self.at, Position::Malformed)
     }
 
-    /// These bytes have come.
+    /// Follows received bytes, up to the end of a head; the rest is kept for [`begin`](Self::begin).
     pub(crate) fn read(&mut self, bytes: &[u8]) {
         let followed = self.follow(bytes);
-        self.behind.extend_from_slice(&bytes[followed..]);
+        self.after_head.extend_from_slice(&bytes[followed..]);
     }
 
-    /// The request whose head came last begins to be served.
+    /// Continues after the last complete head, whose request begins to be served with this framing of its body.
     pub(crate) fn begin(&mut self, body: BodyFraming) {
         self.is_new = false;
         self.at = match (self.at, body) {
-            (At::Behind, BodyFraming::Length(0)) => At::Between,
-            (At::Behind, BodyFraming::Length(left)) => At::Body(left),
-            (At::Behind, BodyFraming::Chunked) => At::Size(0, 0, false),
-            (At::Malformed, _) => At::Malformed,
-            _ => At::Lost,
+            (Position::AfterHead, BodyFraming::Length(0)) => Position::Between,
+            (Position::AfterHead, BodyFraming::Length(left)) => Position::Body(left),
+            (Position::AfterHead, BodyFraming::Chunked) => Position::Size(0, 0, false),
+            (Position::Malformed, _) => Position::Malformed,
+            _ => Position::Lost,
         };
-        let mut behind = std::mem::take(&mut self.behind);
-        let followed = self.follow(&behind);
-        // In place: many requests may stand there, of which each would copy the rest.
-        behind.advance(followed);
-        self.behind = behind;
+        let mut after_head = std::mem::take(&mut self.after_head);
+        let followed = self.follow(&after_head);
+        // Advanced in place, since copying the rest for each of many pipelined requests would take quadratic time.
+        after_head.advance(followed);
+        self.after_head = after_head;
     }
 
-    /// Follows bytes to their end, or to that of a head. Returns how many that are.
+    /// Follows bytes to their end, or to the end of a head. Returns the number of bytes followed.
     fn follow(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;
-        while !rest.is_empty() && self.at != At::Behind {
+        while !rest.is_empty() && self.at != Position::AfterHead {
             rest = self.step(rest);
         }
         bytes.len() - rest.len()
     }
 
-    /// Follows as much of `bytes`, of which there are some, as belongs together. Returns the rest.
+    /// Follows one element of `bytes`, which must not be empty. Returns the rest.
     fn step<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         match self.at {
-            At::Between => {
+            Position::Between => {
                 let blank = bytes.iter().take_while(|byte| b"\r\n".contains(byte));
                 let rest = &bytes[blank.count()..];
                 if !rest.is_empty() {
-                    self.at = At::Head(Line::Begun);
+                    self.at = Position::Head(Line::Begun);
                 }
                 rest
             }
-            At::Head(line) => self.head(bytes, line),
-            At::Trailers(line, is_after_cr) => self.trailers(bytes, line, is_after_cr),
-            At::Body(left) => {
+            Position::Head(line) => self.head(bytes, line),
+            Position::Trailers(line, is_after_cr) => self.trailers(bytes, line, is_after_cr),
+            Position::Body(left) => {
                 let (left, rest) = skip(bytes, left);
                 self.at = if left == 0 {
-                    At::Between
+                    Position::Between
                 } else {
-                    At::Body(left)
+                    Position::Body(left)
                 };
                 rest
             }
-            At::Chunk(left) => {
+            Position::Chunk(left) => {
                 let (left, rest) = skip(bytes, left);
                 self.at = if left == 0 {
-                    At::Size(0, 0, false)
+                    Position::Size(0, 0, false)
                 } else {
-                    At::Chunk(left)
+                    Position::Chunk(left)
                 };
                 rest
             }
-            At::Size(value, digits, ended) => {
+            Position::Size(value, digits, ended) => {
                 self.size(bytes[0], value, digits, ended);
                 &bytes[1..]
             }
-            At::Behind | At::Malformed | At::Lost => &[],
+            Position::AfterHead | Position::Malformed | Position::Lost => &[],
         }
     }
 
-    /// Follows a head's lines to the empty one.
+    /// Follows one line of a head, up to the empty line that ends it. Returns the rest.
     fn head<'a>(&mut self, bytes: &'a [u8], line: Line) -> &'a [u8] {
         let Some(end) = memchr::memchr(b'\n', bytes) else {
             let is_empty = line == Line::Empty && bytes == b"\r";
-            self.at = At::Head(if is_empty { Line::Empty } else { Line::Begun });
+            self.at = Position::Head(if is_empty { Line::Empty } else { Line::Begun });
             return &[];
         };
         let is_empty = line == Line::Empty && matches!(&bytes[..end], b"" | b"\r");
         self.at = if is_empty {
-            At::Behind
+            Position::AfterHead
         } else {
-            At::Head(Line::Empty)
+            Position::Head(Line::Empty)
         };
         &bytes[end + 1..]
     }
 
-    /// Follows trailers to the empty line. Each ends with CR LF, as hyper reads them: it does not see a line feed alone.
+    /// Follows one line of the trailers, up to the empty line that ends them. Returns the rest. Each line must end with
+    /// CR LF, since hyper ignores a line feed alone.
     fn trailers<'a>(&mut self, bytes: &'a [u8], line: Line, is_after_cr: bool) -> &'a [u8] {
         let end = memchr::memchr(b'\n', bytes);
         let content = &bytes[..end.unwrap_or(bytes.len())];
         let is_cr = content.last().map_or(is_after_cr, |&byte| byte == b'\r');
         let is_empty = line == Line::Empty && matches!(content, b"" | b"\r");
         self.at = match end {
-            None if is_empty => At::Trailers(Line::Empty, is_cr),
-            None => At::Trailers(Line::Begun, is_cr),
-            Some(_) if !is_cr => At::Malformed,
-            Some(_) if is_empty => At::Between,
-            Some(_) => At::Trailers(Line::Empty, false),
+            None if is_empty => Position::Trailers(Line::Empty, is_cr),
+            None => Position::Trailers(Line::Begun, is_cr),
+            Some(_) if !is_cr => Position::Malformed,
+            Some(_) if is_empty => Position::Between,
+            Some(_) => Position::Trailers(Line::Empty, false),
         };
         end.map_or(&[], |end| &bytes[end + 1..])
     }
 
-    /// One byte of the line with a chunk's size.
+    /// Follows one byte of the line with a chunk's size.
     fn size(&mut self, byte: u8, value: u64, digits: u32, ended: bool) {
         let digit = char::from(byte).to_digit(16).filter(|_| !ended);
         self.at = match (byte, digit) {
-            (_, Some(_)) if digits == CHUNK_DIGITS_MAX => At::Malformed,
-            (_, Some(digit)) => At::Size(value << 4 | u64::from(digit), digits + 1, false),
-            (b'\n', _) if digits == 0 => At::Malformed,
-            (b'\n', _) if value == 0 => At::Trailers(Line::Empty, false),
-            // hyper takes nothing but CR LF behind a chunk's bytes.
-            (b'\n', _) => At::Chunk(value.saturating_add(2)),
-            _ => At::Size(value, digits, true),
+            (_, Some(_)) if digits == CHUNK_DIGITS_MAX => Position::Malformed,
+            (_, Some(digit)) => Position::Size(value << 4 | u64::from(digit), digits + 1, false),
+            (b'\n', _) if digits == 0 => Position::Malformed,
+            (b'\n', _) if value == 0 => Position::Trailers(Line::Empty, false),
+            // hyper requires CR LF after a chunk's bytes.
+            (b'\n', _) => Position::Chunk(value.saturating_add(2)),
+            _ => Position::Size(value, digits, true),
         };
     }
 }
 
-/// Passes over at most `left` bytes. Returns how many are still to come, and the rest.
+/// Skips at most `left` bytes. Returns the number of bytes still to come, and the rest.
 fn skip(bytes: &[u8], left: u64) -> (u64, &[u8]) {
     let here = usize::try_from(left).map_or(bytes.len(), |left| left.min(bytes.len()));
     (left - here as u64, &bytes[here..])
@@ -239,12 +245,12 @@ mod tests {
         ),
     ];
 
-    /// Hands over pieces, and begins each request as soon as its head is there, as hyper does.
+    /// Follows pieces, and begins each request as soon as its head is complete, as hyper does.
     fn follow(pieces: &[&[u8]], mut bodies: impl Iterator<Item = BodyFraming>) -> Framing {
         let mut framing = Framing::new();
         for piece in pieces {
             framing.read(piece);
-            while framing.at == At::Behind {
+            while framing.at == Position::AfterHead {
                 framing.begin(bodies.next().unwrap());
             }
         }
@@ -252,25 +258,25 @@ mod tests {
     }
 
     #[test]
-    fn messages_in_any_two_pieces_leave_nothing_begun() {
+    fn messages_split_anywhere_end_between_heads() {
         for (first, body) in MESSAGES {
             for (second, other) in MESSAGES {
                 let both = format!("{first}{second}");
                 for at in 0..=both.len() {
                     let (head, tail) = both.as_bytes().split_at(at);
                     let framing = follow(&[head, tail], [body, other].into_iter());
-                    assert_eq!(framing.at, At::Between, "{both:?} at {at}");
-                    assert!(framing.behind.is_empty());
+                    assert_eq!(framing.at, Position::Between, "{both:?} at {at}");
+                    assert!(framing.after_head.is_empty());
                 }
                 let bytes: Vec<_> = both.as_bytes().chunks(1).collect();
                 let framing = follow(&bytes, [body, other].into_iter());
-                assert_eq!(framing.at, At::Between, "{both:?} by the byte");
+                assert_eq!(framing.at, Position::Between, "{both:?} by the byte");
             }
         }
     }
 
     #[test]
-    fn what_stands_behind_a_message_begins_a_head() {
+    fn bytes_after_a_message_begin_a_head() {
         for (message, body) in MESSAGES {
             for more in [
                 "G",
@@ -289,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_under_way_is_no_head() {
+    fn an_incomplete_body_is_not_within_a_head() {
         for (message, body) in MESSAGES {
             let end = message
                 .find("\r\n\r\n")
@@ -305,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn trailers_that_do_not_end_with_cr_lf_are_malformed_in_any_two_pieces() {
+    fn trailers_without_cr_lf_are_malformed_wherever_they_are_split() {
         for bad in [
             "0\r\n\n",
             "0\r\nX: y\n\r\n",
@@ -321,7 +327,10 @@ mod tests {
                 let mut framing = follow(&[head, tail], [BodyFraming::Chunked].into_iter());
                 assert!(framing.is_malformed(), "{bad:?} at {at}");
                 framing.begin(BodyFraming::Length(0));
-                assert!(framing.is_malformed(), "it stays so: {bad:?} at {at}");
+                assert!(
+                    framing.is_malformed(),
+                    "no longer malformed: {bad:?} at {at}"
+                );
             }
         }
         for (message, body) in MESSAGES {
@@ -334,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_lost_counts_as_within_a_head() {
+    fn an_unknown_position_counts_as_within_a_head() {
         let unknown = [BodyFraming::Unknown];
         let framing = follow(&[b"GET / HTTP/1.1\r\n\r\n"], unknown.into_iter());
         assert!(framing.is_within_head());

@@ -1,7 +1,7 @@
-//! JSON objects as Go's `encoding/json` reads them into a struct.
+//! JSON deserialization with the rules of Go's `encoding/json`.
 //!
-//! Keys match fields in any case, an object's later keys win over its earlier ones, `null` changes nothing, and an
-//! object that comes twice is read onto the same struct. Errors have serde's line and column.
+//! Keys match fields in any case, later keys override earlier ones, `null` changes nothing, and an object that occurs
+//! twice is merged into the same struct. Errors have serde's line and column.
 
 use std::fmt;
 
@@ -9,23 +9,23 @@ use serde::Deserializer;
 use serde::de::{DeserializeSeed, Error, MapAccess, Visitor};
 use serde_json::de::StrRead;
 
-/// A struct whose fields are read by key.
+/// A struct with fields that are read by key.
 pub(crate) trait Fields {
-    /// Reads the value of `map` that stands behind `key`, which is in lower case; an unknown one is skipped.
+    /// Reads the value of `map` for `key`, which is in lower case, into a field. The value of an unknown key is skipped.
     ///
     /// # Errors
-    /// The value is of another type.
+    /// Returns an error if the value has another type than the field.
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error>;
 }
 
-/// Reads a text, which is one JSON value, onto a struct of defaults.
+/// Parses a text that is one JSON value. Fields without a value have their defaults.
 ///
 /// # Errors
-/// It is no JSON, or something in it is of another type: what is wrong, with line and column.
+/// Returns an error with line and column if the text is not JSON or a value has the wrong type.
 pub(crate) fn parse<T: Fields + Default>(json: &str) -> serde_json::Result<T> {
     let mut read = T::default();
     let mut deserializer = serde_json::Deserializer::new(StrRead::new(json));
-    Onto(&mut read).deserialize(&mut deserializer)?;
+    MergeInto(&mut read).deserialize(&mut deserializer)?;
     deserializer.end()?;
     Ok(read)
 }
@@ -33,7 +33,7 @@ pub(crate) fn parse<T: Fields + Default>(json: &str) -> serde_json::Result<T> {
 /// Sets a field to the next value of `map`, unless that is `null`.
 ///
 /// # Errors
-/// The value is of another type.
+/// Returns an error if the value has another type than the field.
 pub(crate) fn set<'de, V, A>(field: &mut Option<V>, map: &mut A) -> Result<(), A::Error>
 where
     V: serde::Deserialize<'de>,
@@ -45,10 +45,10 @@ where
     Ok(())
 }
 
-/// Reads an object onto a struct.
-pub(crate) struct Onto<'a, T>(pub &'a mut T);
+/// Seed that merges an object into a struct.
+pub(crate) struct MergeInto<'a, T>(pub &'a mut T);
 
-impl<'de, T: Fields> DeserializeSeed<'de> for Onto<'_, T> {
+impl<'de, T: Fields> DeserializeSeed<'de> for MergeInto<'_, T> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -56,7 +56,7 @@ impl<'de, T: Fields> DeserializeSeed<'de> for Onto<'_, T> {
     }
 }
 
-impl<'de, T: Fields> Visitor<'de> for Onto<'_, T> {
+impl<'de, T: Fields> Visitor<'de> for MergeInto<'_, T> {
     type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,7 +75,7 @@ impl<'de, T: Fields> Visitor<'de> for Onto<'_, T> {
     }
 }
 
-/// Returns a key in lower case, by Go's rule for keys: the letters of ASCII, and the two others that fold to some.
+/// Returns a key in lower case by Go's rule for keys: ASCII letters, and the two other characters that fold to ASCII ones.
 fn fold(key: &str) -> String {
     key.chars()
         .map(|c| match c {
@@ -108,7 +108,7 @@ mod tests {
         fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
             match key {
                 "task" => set(&mut self.task, map),
-                "inner" => map.next_value_seed(Onto(&mut self.inner)),
+                "inner" => map.next_value_seed(MergeInto(&mut self.inner)),
                 _ => map.next_value::<IgnoredAny>().map(drop),
             }
         }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_match_in_any_case_and_the_last_one_holds() {
+    fn keys_match_in_any_case_and_the_last_one_wins() {
         for (json, task) in [
             (r#"{"TASK":"x"}"#, Some("x")),
             ("{\"ta\u{17f}\u{212a}\":\"x\"}", Some("x")),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_comes_twice_is_read_onto_the_same_struct() {
+    fn a_repeated_object_is_merged_into_the_same_struct() {
         let read: Outer =
             parse(r#"{"inner":{"a":true,"b":1},"Inner":{"B":2},"INNER":null}"#).unwrap();
         assert_eq!(
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_with_its_place() {
+    fn errors_name_the_position() {
         for (json, place) in [
             ("{oops", "line 1 column 2"),
             ("{\n\"Task\":1}", "line 2 column 8"),

@@ -1,4 +1,4 @@
-//! What the proxy changes in a request and in a response head, and nothing else.
+//! Inspection and rewriting of request and response heads.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -12,15 +12,24 @@ use http::{HeaderMap, StatusCode, Uri};
 use hyper::ext::ReasonPhrase;
 use percent_encoding::{AsciiSet, CONTROLS, percent_encode};
 
+/// Header with the `Host` of the original request, which replaces that of the forwarded one.
 pub const ORIGINAL_HOST: HeaderName = HeaderName::from_static("k-original-host");
+/// Header by which Knative's components mark probes; its value selects what is probed.
 pub const NETWORK_PROBE: HeaderName = HeaderName::from_static("k-network-probe");
+/// Header with the hash that a network probe expects to be echoed.
 pub const NETWORK_HASH: HeaderName = HeaderName::from_static("k-network-hash");
+/// Header that marks a request of the kubelet's probes.
 pub const KUBELET_PROBE: HeaderName = HeaderName::from_static("k-kubelet-probe");
+/// Header with the name of the Knative component that forwarded the request.
 pub const PROXY_REQUEST: HeaderName = HeaderName::from_static("k-proxy-request");
+/// Header with the tag of the route by which the request came.
 pub const SERVING_TAG: HeaderName = HeaderName::from_static("knative-serving-tag");
+/// Header that states whether the request came by the route without a tag.
 pub const SERVING_DEFAULT_ROUTE: HeaderName =
     HeaderName::from_static("knative-serving-default-route");
+/// Header with the name of the revision that is to serve the request.
 pub const SERVING_REVISION: HeaderName = HeaderName::from_static("knative-serving-revision");
+/// Header with the namespace of the revision that is to serve the request.
 pub const SERVING_NAMESPACE: HeaderName = HeaderName::from_static("knative-serving-namespace");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -29,7 +38,7 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
-/// What concerns one connection only, RFC 9110 7.6.1, but for `Connection` itself and `TE`.
+/// Hop-by-hop headers, RFC 9110 7.6.1, except `Connection` itself and `TE`.
 static HOP_BY_HOP: [HeaderName; 7] = [
     KEEP_ALIVE,
     PROXY_CONNECTION,
@@ -40,10 +49,10 @@ static HOP_BY_HOP: [HeaderName; 7] = [
     HTTP2_SETTINGS,
 ];
 
-/// No `Forwarded` is made of an `X-Forwarded-For` longer than this: it would be six times as long.
+/// Largest `X-Forwarded-For`, in bytes, that is converted to `Forwarded`, which may be six times as long.
 const FORWARDED_FOR_BYTES_MAX: usize = 16 * 1024;
 
-/// Characters of a path that are illegal in a URL but arrive all the same.
+/// Characters that are illegal in the path of a URL but are accepted from clients and escaped.
 const PATH_ILLEGAL: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -56,7 +65,7 @@ const PATH_ILLEGAL: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
-/// Whether a header has this value among its comma-separated tokens, in any case.
+/// Returns whether a header has this token among its comma-separated values, ignoring case.
 pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     headers.get_all(name).iter().any(|value| {
         value
@@ -66,7 +75,7 @@ pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
     })
 }
 
-/// The protocol a request or a 101 asks to switch to; `h2c` is never switched to.
+/// Returns the protocol to which a request asks, or a 101 agrees, to switch. Upgrades to `h2c` are ignored.
 pub fn upgrade_protocol(headers: &HeaderMap) -> Option<HeaderValue> {
     let protocol = headers
         .get(UPGRADE)
@@ -74,8 +83,8 @@ pub fn upgrade_protocol(headers: &HeaderMap) -> Option<HeaderValue> {
     (!protocol.as_bytes().eq_ignore_ascii_case(b"h2c")).then(|| protocol.clone())
 }
 
-/// Removes the headers that concern one connection only (RFC 9110 7.6.1), and those that `Connection`
-/// names. `TE: trailers` and `Trailer` stay: trailers pass.
+/// Removes hop-by-hop headers (RFC 9110 7.6.1), and those that `Connection` names. `TE: trailers` and `Trailer` stay,
+/// since trailers are forwarded.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     if headers.contains_key(CONNECTION) {
         let named: Vec<HeaderName> = headers
@@ -85,15 +94,15 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
             .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
             .collect();
         for name in named {
-            // `Connection: TE, Trailer` names what is judged below; `Host` and `Content-Length` are the
-            // message's own, whatever a client says.
+            // `TE` is handled below and `Trailer` stays. `Host` and `Content-Length` belong to the message and must not
+            // be removed at a client's request.
             if ![TE, TRAILER, HOST, CONTENT_LENGTH].contains(&name) {
                 headers.remove(name);
             }
         }
         headers.remove(CONNECTION);
     }
-    // Most heads have none of these: one look at the names there are is less than a search for each.
+    // Most heads have none of these: one pass over the names is cheaper than a lookup for each.
     while let Some(name) = headers.keys().find(|name| HOP_BY_HOP.contains(name)) {
         let name = name.clone();
         headers.remove(name);
@@ -115,15 +124,15 @@ pub fn remove_bad_trailers(trailers: &mut HeaderMap) {
     }
 }
 
-/// Takes off what is meant for the proxy: Knative's routing headers, and the original `Host`, which is
-/// returned.
+/// Removes the headers that are meant for the proxy: Knative's routing headers, and the original `Host`, which is
+/// returned if it is a valid host.
 pub fn take_knative(headers: &mut HeaderMap) -> Option<HeaderValue> {
     headers.remove(SERVING_REVISION);
     headers.remove(SERVING_NAMESPACE);
     headers.remove(ORIGINAL_HOST).filter(is_host)
 }
 
-/// The route's tag as metrics name it: a request says by header which tag it came by.
+/// Returns the value of the label `kn.route.tag` for a request, from the headers in which Knative states its route.
 pub fn route_tag(headers: &HeaderMap) -> &str {
     let text = |name: HeaderName| {
         let value = headers.get(name).and_then(|value| value.to_str().ok());
@@ -137,13 +146,13 @@ pub fn route_tag(headers: &HeaderMap) -> &str {
     }
 }
 
-/// Whether a value may stand as `Host`: RFC 3986 3.2.2 and what Go lets pass.
+/// Returns whether a value is acceptable as `Host`: not empty, and only with characters that RFC 3986 3.2.2 or Go allows.
 pub fn is_host(value: &HeaderValue) -> bool {
     let legal = |b: &u8| b.is_ascii_alphanumeric() || b"!$%&()*+,-.:;='[]_~".contains(b);
     !value.is_empty() && value.as_bytes().iter().all(legal)
 }
 
-/// Whether a message has a transfer coding besides one `chunked`.
+/// Returns whether a message has a transfer coding other than a single `chunked`.
 pub fn has_strange_coding(headers: &HeaderMap) -> bool {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     match (codings.next(), codings.next()) {
@@ -156,7 +165,7 @@ pub fn has_strange_coding(headers: &HeaderMap) -> bool {
     }
 }
 
-/// A path that goes on as it is: nothing in it is illegal in a URL.
+/// Returns whether a path has only characters that are legal in a URL.
 fn is_legal_path(path: &str) -> bool {
     !path.is_empty()
         && path
@@ -164,13 +173,13 @@ fn is_legal_path(path: &str) -> bool {
             .all(|b| b.is_ascii() && !PATH_ILLEGAL_TABLE[usize::from(b)])
 }
 
-/// A target that goes on as it is.
+/// Returns whether a target can be forwarded unchanged: in origin form, with a legal path.
 pub fn is_origin_form(uri: &Uri) -> bool {
     uri.authority().is_none() && is_legal_path(uri.path())
 }
 
-/// Adds `Forwarded` (RFC 7239) if it is absent and there is something to tell, from the `X-Forwarded-*`
-/// headers as they came.
+/// Adds `Forwarded` (RFC 7239), made of the received `X-Forwarded-*` headers. Does nothing if it is present or if there
+/// are none of those.
 pub fn add_forwarded(headers: &mut HeaderMap) {
     if headers.contains_key(header::FORWARDED) {
         return;
@@ -241,7 +250,7 @@ pub fn append_forwarded_for(headers: &mut HeaderMap, peer: IpAddr) {
     }
 }
 
-/// Whether every percent sign of a path begins an escape.
+/// Returns whether every percent sign of a path begins a valid escape.
 pub fn has_valid_escapes(path: &str) -> bool {
     let bytes = path.as_bytes();
     bytes
@@ -255,7 +264,7 @@ pub fn has_valid_escapes(path: &str) -> bool {
         })
 }
 
-/// The target in origin form, byte for byte but for characters of the path that are illegal in a URL.
+/// Returns the target in origin form. Only characters of the path that are illegal in a URL are escaped.
 pub fn origin_form(uri: &Uri) -> String {
     let path = match uri.path() {
         "" => "/",
@@ -284,7 +293,7 @@ const PATH_ILLEGAL_TABLE: [bool; 256] = {
     table
 };
 
-/// The reason phrase that Go sends for a status, where hyper's own differs.
+/// Returns the reason phrase that Go sends for a status, if hyper's own differs.
 pub fn reason_phrase(status: StatusCode) -> Option<ReasonPhrase> {
     let text: &'static [u8] = match status.as_u16() {
         203 => b"Non-Authoritative Information",
@@ -299,12 +308,12 @@ pub fn reason_phrase(status: StatusCode) -> Option<ReasonPhrase> {
     Some(ReasonPhrase::from_static(text))
 }
 
-/// The value of `Content-Length`, if there is one that can be used.
+/// Returns the value of `Content-Length`, or `None` if it is absent or not a number.
 pub fn content_length(headers: &HeaderMap) -> Option<u64> {
     length(headers.get(CONTENT_LENGTH)?.as_bytes())
 }
 
-/// Digits alone, RFC 9110 8.6.
+/// Parses a content length, which consists of digits alone (RFC 9110 8.6).
 fn length(text: &[u8]) -> Option<u64> {
     let text = text.trim_ascii();
     let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
@@ -315,15 +324,15 @@ fn length(text: &[u8]) -> Option<u64> {
         .ok()
 }
 
-/// An answer states lengths that are none, or that differ.
+/// Error for an answer with an invalid `Content-Length`, or with several that differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadLength;
 
-/// Writes a length that was said several times, in one line (`3, 3`, RFC 9110 8.6) or in several, once. hyper looks
-/// at lengths only where a body follows.
+/// Merges equal lengths, stated in one line (`3, 3`, RFC 9110 8.6) or in several, into one. hyper checks lengths only if
+/// a body follows.
 ///
 /// # Errors
-/// They are none, or differ: nothing has changed.
+/// Returns an error, and changes nothing, if a length is not a number or if they differ.
 pub fn normalize_content_length(headers: &mut HeaderMap) -> Result<(), BadLength> {
     let mut lengths = headers
         .get_all(CONTENT_LENGTH)
@@ -347,7 +356,7 @@ pub fn normalize_content_length(headers: &mut HeaderMap) -> Result<(), BadLength
     Ok(())
 }
 
-/// The client waits for `100 Continue`.
+/// Returns whether the client waits for `100 Continue`.
 pub fn expects_continue(headers: &HeaderMap) -> bool {
     headers
         .get(EXPECT)
@@ -375,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn forwarded_is_built_from_what_came() {
+    fn forwarded_is_built_from_the_received_headers() {
         let cases: [(&[(&str, &str)], &str); 5] = [
             (
                 &[
@@ -420,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_concerns_one_connection_is_removed() {
+    fn hop_by_hop_headers_are_removed() {
         let mut headers = map(&[
             ("connection", "x-one, Keep-Alive"),
             ("x-one", "1"),
@@ -447,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_keep_every_byte_that_is_legal() {
+    fn targets_keep_every_legal_byte() {
         for target in ["/a;b%2F//../c?", "/?q=%zz&a=1&", "/a?b#c"] {
             let uri: Uri = target.parse().unwrap();
             assert_eq!(origin_form(&uri), target.split('#').next().unwrap());
@@ -462,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn reason_phrases_are_gos() {
+    fn reason_phrases_match_go() {
         let phrase = |code: u16| reason_phrase(StatusCode::from_u16(code).unwrap());
         assert_eq!(phrase(299).unwrap().as_bytes(), b"status code 299");
         assert_eq!(phrase(413).unwrap().as_bytes(), b"Request Entity Too Large");

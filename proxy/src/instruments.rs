@@ -1,4 +1,4 @@
-//! OpenTelemetry's HTTP instruments, with the names, units, buckets and labels that Knative's programs report.
+//! OpenTelemetry's HTTP instruments, with the names, units, buckets and labels of Knative's programs.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -7,22 +7,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use opentelemetry::metrics::{Histogram, MeterProvider};
 use opentelemetry::{InstrumentationScope, KeyValue};
 
-/// Bounds of durations in seconds, as OpenTelemetry's HTTP conventions and Knative have them.
+/// Bucket bounds of durations in seconds, as in OpenTelemetry's HTTP conventions and in Knative.
 pub const DURATION_BOUNDS: [f64; 14] = [
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 ];
-/// Clients choose hosts, with their ports, and tags: so many different ones are told apart, the rest count as
-/// [`OTHER`]. More pairs than OpenTelemetry's own limit of 2,000 go to its overflow series.
+/// Largest number of distinct label values that clients choose, hosts with their ports and tags each; further ones count
+/// as [`OTHER`]. Combinations beyond OpenTelemetry's own limit of 2,000 go to its overflow series.
 const VALUES_MAX: usize = 32;
 const OTHER: &str = "_OTHER";
-/// A longer one is none of a name: DNS allows no more.
+/// Largest size of a label value, in bytes: that of a DNS name.
 const VALUE_BYTES_MAX: usize = 253;
-/// Tags that Knative itself gives begin so.
+/// Prefix of the tags that Knative itself assigns.
 const OWN_TAGS: &str = "kn:";
-/// The scope under which Knative's programs report them: dashboards select by it.
+/// Instrumentation scope of Knative's programs, by which dashboards select.
 const HTTP_SCOPE: &str = "go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp";
 
-/// The instruments of one process, which serves requests and sends them on to upstreams.
+/// Instruments of one process, as a server of requests and as a client of upstreams.
 #[derive(Debug)]
 pub struct HttpInstruments {
     server_duration: Histogram<f64>,
@@ -30,47 +30,55 @@ pub struct HttpInstruments {
     server_response_size: Histogram<u64>,
     client_duration: Histogram<f64>,
     client_request_size: Histogram<u64>,
-    /// Time at the upstream, under a name of the program's own.
+    /// Time at the upstream, under the program's own name for it.
     invocation_duration: Option<Histogram<f64>>,
-    hosts: Bounded,
-    tags: Bounded,
+    hosts: BoundedValues,
+    tags: BoundedValues,
 }
 
-/// What the instruments record of a request.
+/// Measurements of one ended request.
 #[derive(Debug, Clone)]
 pub struct Measurement<'a> {
+    /// Method of the request, of which only standard ones become label values.
     pub method: &'a http::Method,
+    /// HTTP version of the request.
     pub version: http::Version,
+    /// Host of the request, with its port if stated.
     pub host: &'a str,
+    /// Whether the request came over TLS.
     pub secure: bool,
-    /// The value of `kn.route.tag`.
+    /// Value of the label `kn.route.tag`.
     pub tag: &'a str,
+    /// Status of the response.
     pub status: u16,
+    /// Time from arrival to the end of the response, in seconds.
     pub seconds: f64,
+    /// Size of the request's body, in bytes.
     pub request_bytes: u64,
+    /// Size of the response's body, in bytes.
     pub response_bytes: u64,
-    /// The upstream's part, if it came to that.
+    /// Measurements at the upstream; `None` if the request was not dispatched.
     pub upstream: Option<UpstreamMeasurement>,
 }
 
-/// The upstream's part of a request.
+/// Measurements of one ended request at its upstream.
 #[derive(Debug, Clone, Copy)]
 pub struct UpstreamMeasurement {
-    /// Where it listens.
+    /// Address of the upstream.
     pub address: SocketAddr,
-    /// From dispatch to the head of the answer.
+    /// Time from dispatch to the head of the answer, in seconds.
     pub head_seconds: f64,
-    /// The status of its answer; `None`: there was none.
+    /// Status of the answer; `None` without an answer.
     pub status: Option<u16>,
-    /// From dispatch to the end of the response.
+    /// Time from dispatch to the end of the answer, in seconds.
     pub seconds: f64,
 }
 
-/// A bounded set of values that clients choose.
+/// A bounded set of label values that clients choose.
 #[derive(Debug, Default)]
-struct Bounded(Mutex<HashSet<Arc<str>>>);
+struct BoundedValues(Mutex<HashSet<Arc<str>>>);
 
-impl Bounded {
+impl BoundedValues {
     fn intern(&self, value: &str) -> Arc<str> {
         if value.len() > VALUE_BYTES_MAX {
             return OTHER.into();
@@ -89,7 +97,7 @@ impl Bounded {
 }
 
 impl HttpInstruments {
-    /// Returns the instruments; `invocation_duration` records the time at the upstream as well.
+    /// Creates the instruments. The time at the upstream is also recorded in `invocation_duration`, if given.
     pub fn new(provider: &impl MeterProvider, invocation_duration: Option<Histogram<f64>>) -> Self {
         let meter = provider.meter_with_scope(
             InstrumentationScope::builder(HTTP_SCOPE)
@@ -133,18 +141,18 @@ impl HttpInstruments {
                 "Size of HTTP client request bodies.",
             ),
             invocation_duration,
-            hosts: Bounded::default(),
-            tags: Bounded::default(),
+            hosts: BoundedValues::default(),
+            tags: BoundedValues::default(),
         }
     }
 
-    /// A request has ended.
+    /// Records an ended request.
     pub fn record(&self, measured: &Measurement<'_>) {
         let host = self.hosts.intern(measured.host);
         let (host, port) = split_host(&host);
         let tag = match measured.tag {
             "kn:disabled" | "kn:default" | "kn:undefined" => measured.tag.into(),
-            // Who makes up another such tag is not to be taken for Knative.
+            // A client must not be able to use another tag of Knative's.
             tag if tag.starts_with(OWN_TAGS) => OTHER.into(),
             tag => self.tags.intern(tag),
         };
@@ -189,7 +197,7 @@ impl HttpInstruments {
     }
 }
 
-/// Methods of the conventions' list; clients choose any other.
+/// Returns the label value of a method: its name if the conventions list it, else [`OTHER`], since clients may choose any.
 fn method_name(method: &http::Method) -> &'static str {
     match method.as_str() {
         "CONNECT" => "CONNECT",
@@ -213,7 +221,7 @@ fn version_name(version: http::Version) -> &'static str {
     }
 }
 
-/// A `Host` in its parts.
+/// Splits a `Host` value into the name, without brackets, and the port.
 fn split_host(host: &str) -> (&str, Option<u16>) {
     match host.rsplit_once(':') {
         Some((name, port)) if !name.contains(':') || name.ends_with(']') => {
@@ -228,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_divided() {
+    fn hosts_are_split_into_name_and_port() {
         assert_eq!(split_host("a.example:8012"), ("a.example", Some(8012)));
         assert_eq!(split_host("a.example"), ("a.example", None));
         assert_eq!(split_host("[::1]:80"), ("::1", Some(80)));
@@ -237,8 +245,8 @@ mod tests {
     }
 
     #[test]
-    fn values_that_clients_choose_are_bounded() {
-        let bounded = Bounded::default();
+    fn label_values_chosen_by_clients_are_bounded() {
+        let bounded = BoundedValues::default();
         for n in 0..VALUES_MAX {
             assert_eq!(*bounded.intern(&n.to_string()), *n.to_string());
         }

@@ -1,13 +1,11 @@
-//! The client's side of a connection, as hyper and the connection task share it.
+//! I/O of a client connection, shared by hyper and the connection task.
 //!
-//! hyper owns reading and writing. Beside it the connection task must see the end of input at any time,
-//! also while nobody reads (see [`crate::connection`]), so both hold the socket's writing half (see
-//! [`crate::socket`]).
+//! hyper reads and writes. The connection task must detect the end of input at any time, also while hyper does not
+//! read (see [`crate::connection`]), so both share the socket's write half (see [`crate::socket`]).
 //!
-//! hyper sends trailers on HTTP/1 only if the request said `TE: trailers`, and only announced ones; Knative
-//! sends them always. So the response body hands its trailers to [`ConnectionState`], waits until all before
-//! them has been written, and ends; the terminator `0\r\n\r\n` that hyper then writes is the next thing to
-//! pass here, and is replaced by one with the trailers.
+//! hyper sends trailers on HTTP/1 only if the request has `TE: trailers`, and only announced ones; Knative always
+//! sends them. So the response body passes its trailers to [`ConnectionState`], waits until all bytes before them are
+//! written, and ends. hyper then writes the terminator `0\r\n\r\n`, which is replaced here by one with the trailers.
 
 use std::io;
 use std::io::IoSlice;
@@ -29,22 +27,22 @@ use crate::wire::Wire;
 
 const TERMINATOR: &[u8] = b"0\r\n\r\n";
 
-/// What the parts of one HTTP/1 connection know of each other.
+/// Shared state of one HTTP/1 connection.
 #[derive(Debug)]
 pub struct ConnectionState {
-    /// A request is being served: from its head until its response has been handed to hyper whole.
+    /// Whether a request is being served: from its head until hyper has its whole response.
     serving: AtomicBool,
-    /// What [`Framing`] says: a head has begun and is not complete.
+    /// Whether a head has begun and is not complete, as tracked by [`Framing`].
     within_head: AtomicBool,
-    /// A request's body was not read to its end.
+    /// Whether the body of the last request was not read to its end.
     body_unread: AtomicBool,
-    /// A chunked body was framed in a way that other parsers read differently.
+    /// Whether the framing of a chunked body was ambiguous between parsers.
     malformed: AtomicBool,
-    /// The connection has become a tunnel.
+    /// Whether the connection has become a tunnel.
     upgraded: AtomicBool,
     framing: Mutex<Framing>,
     trailers: Mutex<Trailers>,
-    /// The bound on one read.
+    /// Bound on one read.
     read_size: Arc<ReadSize>,
 }
 
@@ -52,22 +50,22 @@ pub struct ConnectionState {
 enum Trailers {
     #[default]
     None,
-    /// Waiting until all before them is written.
+    /// Encoded trailers, waiting until all bytes before them are written, and the waker of the response body.
     Queued(Bytes, Waker),
-    /// All before them is written.
+    /// Encoded trailers, with all bytes before them written.
     Flushed(Bytes),
-    /// The body has ended: the next bytes from hyper are the terminator.
+    /// Encoded trailers of a body that has ended, so that the next bytes from hyper are the terminator.
     Ending(Bytes),
-    /// This is being written in the terminator's place.
+    /// Rest of the encoded trailers, which are being written in place of the terminator.
     Writing(Bytes),
 }
 
-/// A request is being served as long as this lives.
+/// Guard that marks the connection as serving a request until it is dropped.
 #[derive(Debug)]
 pub struct Serving(Arc<ConnectionState>);
 
 impl ConnectionState {
-    /// A new connection: its first request head is awaited.
+    /// Creates the state of a new connection, which waits for its first request head.
     pub fn new(read_size: Arc<ReadSize>) -> Arc<Self> {
         Arc::new(Self {
             read_size,
@@ -81,7 +79,7 @@ impl ConnectionState {
         })
     }
 
-    /// A request head is complete, and its body is framed so.
+    /// Notes that a request head is complete, with this framing of its body.
     pub(crate) fn begin(self: &Arc<Self>, body: BodyFraming) -> Serving {
         self.serving.store(true, Ordering::Relaxed);
         self.body_unread.store(false, Ordering::Relaxed);
@@ -94,7 +92,7 @@ impl ConnectionState {
         Arc::clone(&self.read_size)
     }
 
-    /// Bytes have come.
+    /// Follows the framing of received bytes, unless the connection is a tunnel.
     fn note_read(&self, bytes: &[u8]) {
         if !self.is_upgraded() {
             self.follow(|framing| framing.read(bytes));
@@ -111,44 +109,48 @@ impl ConnectionState {
         }
     }
 
+    /// Returns whether a request is being served.
     pub fn is_serving(&self) -> bool {
         self.serving.load(Ordering::Relaxed)
     }
 
-    /// The client is under way with a head, and with nothing else: one that follows a request being served has time
-    /// until that is answered.
+    /// Returns whether the client is sending a head and no request is being served. The time limit of a pipelined head
+    /// only starts when the request before it is answered.
     pub fn is_reading_head(&self) -> bool {
         self.within_head.load(Ordering::Relaxed) && !self.is_serving()
     }
 
-    /// Returns whether a chunked body was malformed, so that nothing behind it may be read as a request.
+    /// Returns whether a chunked body was malformed, so that nothing after it may be read as a request.
     pub fn is_malformed(&self) -> bool {
         self.malformed.load(Ordering::Relaxed)
     }
 
+    /// Notes that the body of the current request will not be read to its end.
     pub fn note_body_unread(&self) {
         self.body_unread.store(true, Ordering::Relaxed);
     }
 
+    /// Returns whether the body of the last request was not read to its end.
     pub fn has_body_unread(&self) -> bool {
         self.body_unread.load(Ordering::Relaxed)
     }
 
-    /// Its bytes are a tunnel's from here on.
+    /// Notes that the connection is a tunnel from here on.
     pub fn note_upgraded(&self) {
         self.upgraded.store(true, Ordering::Relaxed);
     }
 
+    /// Returns whether the connection has become a tunnel.
     pub fn is_upgraded(&self) -> bool {
         self.upgraded.load(Ordering::Relaxed)
     }
 
-    /// Hands over the encoded trailers of the response under way.
+    /// Queues the encoded trailers of the current response.
     pub fn queue_trailers(&self, encoded: Bytes, cx: &Context<'_>) {
         *self.lock() = Trailers::Queued(encoded, cx.waker().clone());
     }
 
-    /// Ready when everything before the trailers is written: then the body must end at once.
+    /// Waits until all bytes before the trailers are written. The body must end as soon as this is ready.
     pub fn poll_trailers(&self, cx: &Context<'_>) -> Poll<()> {
         let mut trailers = self.lock();
         match std::mem::take(&mut *trailers) {
@@ -189,24 +191,24 @@ impl Drop for Serving {
     }
 }
 
-/// What hyper reads from and writes to.
+/// The stream that hyper reads from and writes to.
 #[derive(Debug)]
 pub(crate) struct ClientIo {
     transport: Transport,
     protocol: Protocol,
-    /// Read from the transport already, to see which protocol it speaks.
+    /// Bytes that were already read from the transport to detect the protocol.
     prefix: Bytes,
 }
 
-/// A GOAWAY, if there is a place for it.
+/// A GOAWAY frame, or `None` while a frame to the client is only partly written.
 type Goaway = Option<[u8; GOAWAY_BYTES]>;
 
-/// What is noted of the bytes that pass.
+/// Observer of the bytes of a connection, by protocol.
 #[derive(Debug)]
 pub(crate) enum Protocol {
-    /// See [`ConnectionState`].
+    /// HTTP/1, with the shared state of the connection.
     Http1(Arc<ConnectionState>),
-    /// See [`Frames`].
+    /// HTTP/2, with the tracker of its frames and the shared state of the connection.
     Http2(Box<Frames>, Arc<Http2State>, Clock),
 }
 
@@ -225,7 +227,7 @@ impl Protocol {
         }
     }
 
-    /// Returns what ends a connection whose client sends frames that ask for nothing without end.
+    /// Returns the GOAWAY frame that ends a flooded connection, or `None` if the connection is to continue.
     fn goaway(&self) -> Option<Goaway> {
         match self {
             Self::Http2(frames, state, _) if state.is_flooded() => Some(frames.goaway()),
@@ -234,11 +236,11 @@ impl Protocol {
     }
 }
 
-/// What carries a client's bytes.
+/// Transport of a client connection, with TLS or without.
 pub(crate) type Transport = Wire<TlsStream<Socket>>;
 
 impl Transport {
-    /// Returns what TLS has agreed on, if there is any.
+    /// Returns the negotiated TLS parameters, or `None` for a plain connection.
     pub(crate) fn negotiated(&self) -> Option<Negotiated> {
         match self {
             Self::Plain(_) => None,
@@ -248,7 +250,7 @@ impl Transport {
 }
 
 impl ClientIo {
-    /// A transport of which `prefix` was read already.
+    /// Creates the stream of a transport from which `prefix` was already read.
     pub(crate) const fn new(transport: Transport, protocol: Protocol, prefix: Bytes) -> Self {
         Self {
             transport,
@@ -257,7 +259,8 @@ impl ClientIo {
         }
     }
 
-    /// Writes the trailers in place of the terminator that `next` begins with. `None`: nothing to replace.
+    /// Writes the queued trailers in place of the terminator at the beginning of `next`. Returns `None` if no trailers are
+    /// queued.
     fn poll_trailers(
         &mut self,
         cx: &mut Context<'_>,
@@ -290,14 +293,14 @@ impl ClientIo {
 }
 
 impl ClientIo {
-    /// Says why the connection ends. Pending while the client does not take what stands before that.
+    /// Writes the GOAWAY and shuts down the transport. Pending until all earlier bytes are written.
     fn poll_goodbye(&mut self, cx: &mut Context<'_>, goaway: Goaway) -> Poll<()> {
-        // In the midst of a frame hyper waits for the socket, and reads again when it has written the rest.
+        // Within a frame, hyper waits for the socket, and reads again once it has written the rest.
         let Some(goaway) = goaway else {
             return Poll::Pending;
         };
         let mut transport = Pin::new(&mut self.transport);
-        // Whether it was written or not, the connection ends.
+        // The connection ends even if the write fails.
         let _written = ready!(transport.as_mut().poll_write(cx, &goaway));
         let _ended = transport.as_mut().poll_shutdown(cx);
         Poll::Ready(())
@@ -320,10 +323,10 @@ impl AsyncRead for ClientIo {
             let begin = self.prefix.split_to(prefixed);
             buf.put_slice(&begin);
         }
-        // Together with what follows: hyper would double its buffer after a read of a few bytes.
+        // The prefix is returned together with further bytes, since hyper would double its buffer after a short read.
         match Pin::new(&mut self.transport).poll_read(cx, buf) {
             Poll::Ready(Ok(())) => {}
-            // The first bytes stand by themselves; who reads again hears what became of the rest.
+            // The prefix alone is a valid read; the next read returns the pending state or the error.
             _ if prefixed > 0 => {}
             not_read => return not_read,
         }
@@ -374,7 +377,7 @@ impl AsyncWrite for ClientIo {
         true
     }
 
-    /// hyper flushes when it has nothing left to write.
+    /// Flushes the transport, and releases queued trailers: hyper flushes when it has nothing left to write.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(Pin::new(&mut self.transport).poll_flush(cx))?;
         if let Protocol::Http1(state) = &self.protocol {

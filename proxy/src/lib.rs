@@ -1,8 +1,8 @@
-//! Sockets and bytes of Weir's HTTP proxies, queue-proxy and activator-ext.
+//! HTTP transport of Weir's proxies, queue-proxy and activator-ext.
 //!
-//! A connection is taken by [`connection`], its requests are answered by a [`connection::Handler`], and [`forward`]
-//! carries one to an [`upstream`] and its answer back through [`relay`]. No decision is made here, and nothing here knows
-//! of pods: what a request holds at its upstream is a [`relay::Place`] of the program's own.
+//! [`connection`] serves a client connection and passes its requests to a [`connection::Handler`]; [`forward`] sends a
+//! request to an [`upstream`] and returns the answer through [`relay`]. This crate makes no scheduling decisions and does
+//! not know about pods: each program defines what a request holds at its upstream as a [`relay::UpstreamSlot`].
 #![forbid(unsafe_code)]
 
 pub mod attainment;
@@ -29,6 +29,7 @@ pub mod listen;
 pub mod malformed;
 pub mod missed;
 pub mod observability;
+pub mod outage;
 pub mod outcome;
 pub mod process;
 pub mod process_log;

@@ -1,6 +1,6 @@
-//! How much of the process one client's connection, and all slow readers together, may take.
+//! Resource limits for one client's connection, and for all slow readers together.
 //!
-//! The defaults are no looser than Knative's, and are the most that is allowed.
+//! The defaults are no looser than Knative's, and are the largest allowed values.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ pub use annotations::{
     BUFFERED_BYTES_MAX, HEAD_BYTES_MAX, HEAD_LINES_MAX, HEAD_TIME_MAX, STREAMS_MAX,
 };
 
-/// See the [module](self).
+/// Resource limits of one listener's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a request head, with all its lines. HTTP/2 counts them as RFC 9113 6.5.2 does.
+    /// Largest size of a request head with all its lines, in bytes. Over HTTP/2 it is counted as in RFC 9113 6.5.2.
     pub head_bytes: usize,
-    /// Lines of a request head.
+    /// Largest number of header lines in a request head.
     pub head_lines: usize,
-    /// From the connection's beginning, the handshake of TLS included, or a later head's first byte, to the head's
-    /// end.
+    /// Longest time until a request head is complete: from the start of the connection, including the TLS handshake, or
+    /// from the first byte of a later head.
     pub head_time: Duration,
-    /// Requests at once on one HTTP/2 connection.
+    /// Largest number of concurrent requests on one HTTP/2 connection.
     pub streams: u32,
-    /// Bytes of bodies that the process holds for readers that are slow, before it reads less from their sources.
+    /// Body bytes buffered for slow readers in the whole process above which less is read from their sources.
     pub buffered_bytes: usize,
 }
 

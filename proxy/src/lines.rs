@@ -1,7 +1,7 @@
-//! Standard output, written by a thread of its own.
+//! Non-blocking lines on standard output, written by a dedicated thread.
 //!
-//! A reader that stands still would otherwise hold up whoever writes a line, and with it all requests. A bounded
-//! number of bytes waits; what comes beyond them is dropped and counted.
+//! A stalled reader of standard output would otherwise block the writing task, and with it all requests. The backlog of
+//! lines is bounded in number and bytes; lines beyond the bounds are dropped and counted.
 
 use std::io::Write as _;
 use std::sync::OnceLock;
@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-/// Lines that wait …
+/// Largest number of waiting lines.
 const LINES_MAX: usize = 4_096;
-/// … and their bytes.
+/// Largest total size of waiting lines, in bytes.
 const BYTES_MAX: usize = 8 * 1024 * 1024;
-/// At the end of the process, what waits has this long to be written.
+/// Longest time that a flush waits for the backlog at the end of the process.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
-/// See the [module](self).
+/// A bounded backlog of lines for standard output.
 #[derive(Debug)]
 pub struct Lines {
     waiting: SyncSender<Line>,
@@ -27,17 +27,17 @@ pub struct Lines {
 #[derive(Debug)]
 enum Line {
     Text(String),
-    /// All before it has been written.
-    Flushed(SyncSender<()>),
+    /// Marker of a flush: notifies the sender once all lines before it are written.
+    Flush(SyncSender<()>),
 }
 
-/// Standard output. The first call starts its thread.
+/// Returns the backlog of standard output. The first call starts the thread that writes it.
 pub fn stdout() -> &'static Lines {
     static STDOUT: OnceLock<Lines> = OnceLock::new();
     STDOUT.get_or_init(|| {
         let (waiting, written) = sync_channel(LINES_MAX);
         let thread = std::thread::Builder::new().name("stdout".to_owned());
-        // Without a thread every line is dropped, and counted.
+        // If the thread cannot start, all lines are dropped and counted.
         let _started = thread.spawn(move || write_all(&written));
         Lines {
             waiting,
@@ -48,7 +48,7 @@ pub fn stdout() -> &'static Lines {
 }
 
 fn write_all(lines: &Receiver<Line>) {
-    // Whole lines, one write each: several processes may share the pipe. If it is gone there is nobody to tell.
+    // Each line is one write, since several processes may share the pipe. A closed pipe cannot be reported anywhere.
     for line in lines {
         match line {
             Line::Text(text) => {
@@ -60,15 +60,15 @@ fn write_all(lines: &Receiver<Line>) {
                     .bytes
                     .fetch_sub(text.len(), Ordering::Relaxed);
             }
-            Line::Flushed(tell) => {
-                let _told = tell.send(());
+            Line::Flush(done) => {
+                let _sent = done.send(());
             }
         }
     }
 }
 
 impl Lines {
-    /// Writes a text that ends its line, soon. Never blocks.
+    /// Queues a text, which must end with a line feed. Never blocks; the text is dropped if the backlog is full.
     pub fn write(&self, text: String) {
         let length = text.len();
         let before = self.bytes.fetch_add(length, Ordering::Relaxed);
@@ -78,17 +78,17 @@ impl Lines {
         }
     }
 
-    /// Lines that were dropped since the start.
+    /// Returns the number of dropped texts since the start.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits until all lines so far have been written, or for a second. Blocks.
+    /// Blocks until all lines queued so far are written, for at most one second.
     pub fn flush(&self) {
-        let (tell, told) = sync_channel(1);
-        if self.waiting.try_send(Line::Flushed(tell)).is_ok() {
-            // An error is the end of the time.
-            let _flushed = told.recv_timeout(FLUSH_MAX);
+        let (sender, done) = sync_channel(1);
+        if self.waiting.try_send(Line::Flush(sender)).is_ok() {
+            // An error means that the time is up.
+            let _flushed = done.recv_timeout(FLUSH_MAX);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Listening sockets.
+//! Listening TCP sockets, on IPv6 and IPv4.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -6,10 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 
-/// Connections that the kernel holds for us until they are accepted; the kernel's own bound may be lower.
+/// Largest number of connections that wait in the kernel to be accepted; the kernel's own limit may be lower.
 const BACKLOG: i32 = 4096;
 
-/// A port that cannot be listened on.
+/// Failure to listen on an address.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address}: {error}")]
 pub struct ListenError {
@@ -17,11 +17,11 @@ pub struct ListenError {
     error: io::Error,
 }
 
-/// Listens on `ip`:`port`; on all IPv6 and IPv4 interfaces if `ip` is `::`, on the IPv4 ones where the
+/// Listens on `ip`:`port`. If `ip` is `::`, it listens on all IPv6 and IPv4 interfaces, or on the IPv4 ones if the
 /// machine has no IPv6.
 ///
 /// # Errors
-/// The address, and what the kernel says.
+/// Returns the address and the system's error if it cannot be bound.
 pub fn listen(ip: IpAddr, port: u16) -> Result<TcpListener, ListenError> {
     let address = SocketAddr::new(ip, port);
     match bind(address) {
@@ -49,7 +49,7 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     if address.is_ipv6() {
         socket.set_only_v6(false)?;
     }
-    // A restarted container finds the connections of the one before it in TIME_WAIT.
+    // Connections of the previous container may still be in TIME_WAIT after a restart.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;

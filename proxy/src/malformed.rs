@@ -1,4 +1,4 @@
-//! Requests that hyper lets pass and Go's server does not, answered as there.
+//! Requests that hyper accepts and Go's server rejects, with Go's answers.
 
 use http::header::{CONTENT_LENGTH, EXPECT, HOST};
 use http::{HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -7,12 +7,12 @@ use hyper::body::Incoming;
 use crate::body::ProxyBody;
 use crate::connection::Client;
 use crate::headers;
-use crate::relay::Place;
+use crate::relay::UpstreamSlot;
 use crate::respond;
 
-/// Returns the answer to a request that is not served; `None`: it is. At most `head_lines` header lines are taken over
-/// HTTP/2; hyper itself counts those of HTTP/1. To be called before [`Client::begin`].
-pub fn refuse<P: Place>(
+/// Returns the answer to a malformed request, or `None` if the request is to be served. Requests over HTTP/2 may have at
+/// most `head_lines` header lines; hyper itself limits those over HTTP/1. Must be called before [`Client::begin`].
+pub fn refuse<P: UpstreamSlot>(
     client: &Client,
     request: &mut Request<Incoming>,
     head_lines: usize,
@@ -20,9 +20,9 @@ pub fn refuse<P: Place>(
     if request.version() == Version::HTTP_2 {
         return refuse_http2(request, head_lines);
     }
-    // hyper may have read on behind a body that was malformed.
+    // hyper may have parsed a request after a malformed body.
     if client.http1.as_ref().is_some_and(|own| own.is_malformed()) {
-        return Some(respond::bad_request("the body before it cannot be read"));
+        return Some(respond::bad_request("malformed body before the request"));
     }
     let mut hosts = request.headers().get_all(HOST).iter();
     let first = hosts.next();
@@ -65,8 +65,8 @@ pub fn refuse<P: Place>(
     None
 }
 
-/// The same over HTTP/2, whose framing hyper checks.
-fn refuse_http2<P: Place>(
+/// Returns the answer to a malformed HTTP/2 request; its framing is checked by hyper.
+fn refuse_http2<P: UpstreamSlot>(
     request: &Request<Incoming>,
     head_lines: usize,
 ) -> Option<Response<ProxyBody<P>>> {

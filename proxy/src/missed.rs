@@ -1,4 +1,4 @@
-//! One line in the process's log for a request that missed its objective, whether it is sampled or not (design 4.4).
+//! Log lines for requests that missed their objective, whether they are sampled for tracing or not (contracts §4).
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,29 +10,29 @@ use tokio::time::Instant;
 use crate::clock::Clock;
 use crate::traces::TraceIds;
 
-/// Lines a second of this process, at most; the next line says how many were left out.
+/// Largest number of lines per second of this process; the next line states how many were left out.
 const LINES_MAX: u32 = 10;
 
-/// A request that missed its objective.
+/// Fields of the log line for a request that missed its objective.
 #[derive(Debug, Clone, Copy)]
 pub struct MissedRequest<'a> {
-    /// `namespace/revision`.
+    /// Revision as `namespace/revision`.
     pub revision: &'a str,
-    /// Why.
+    /// Reason of the miss.
     pub reason: MissReason,
-    /// The objective, in seconds.
+    /// Latency objective, in seconds.
     pub objective: f64,
-    /// The time from its first arrival in Weir to its end, in seconds.
+    /// Time from the arrival at the first hop of Weir to the end, in seconds.
     pub took: f64,
-    /// What that went to, as far as it is known.
+    /// Breakdown of that time, as far as it is known.
     pub parts: Parts,
-    /// The status that its client got, or would have got.
+    /// Status that the client received, or would have received.
     pub status: u16,
-    /// Its trace, if it has one.
+    /// Trace and span of the request; `None` if it is not traced.
     pub trace: Option<TraceIds>,
 }
 
-/// Lines of the second that runs.
+/// Rate limit of the lines.
 #[derive(Debug)]
 struct Limit {
     allowance: Allowance,
@@ -47,7 +47,8 @@ impl Limit {
         }
     }
 
-    /// Returns how many lines were left out since the last one, if there may be a line now.
+    /// Returns the number of lines left out since the last one if a line is allowed at `now`; otherwise counts it as left
+    /// out and returns `None`.
     fn take(&mut self, now: Time) -> Option<u64> {
         if self.allowance.spend(1, now) {
             return Some(std::mem::take(&mut self.left_out));
@@ -57,11 +58,11 @@ impl Limit {
     }
 }
 
-/// Of the whole process, whichever of its revisions a request is for.
+/// Rate limit of the whole process, over all revisions.
 static LIMIT: Mutex<Option<(Clock, Limit)>> = Mutex::new(None);
 
 impl MissedRequest<'_> {
-    /// Writes the line, unless there were ten in this second.
+    /// Writes the line, unless the limit of ten lines per second is reached.
     pub fn log(&self) {
         let left_out = {
             let mut limit = LIMIT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_a_second_there_are_ten_lines_and_the_next_one_says_how_many_were_left_out() {
+    fn lines_are_limited_to_ten_per_second_and_the_next_one_counts_those_left_out() {
         let mut limit = Limit::new();
         let taken = (0..25).filter(|_| limit.take(Time(5)).is_some()).count();
         assert_eq!(taken, 10);

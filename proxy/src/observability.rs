@@ -1,7 +1,7 @@
-//! `OBSERVABILITY_CONFIG`: what Knative's `config-observability` asks of the queue-proxy.
+//! Parser for `OBSERVABILITY_CONFIG`, the part of Knative's `config-observability` for the queue-proxy.
 //!
-//! Absent and `null` parts have Knative's defaults, keys are read in any case as Go reads them (see
-//! `go_json`), unknown keys are ignored, durations are whole nanoseconds. What concerns the control plane alone (`metrics`) is not looked at.
+//! Absent and `null` parts have Knative's defaults, keys are matched in any case as in Go (see `go_json`), unknown keys
+//! are ignored, durations are whole nanoseconds. The part for the control plane (`metrics`) is ignored.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use serde::de::{IgnoredAny, MapAccess};
 
-use crate::go_json::{self, Fields, Onto, set};
+use crate::go_json::{self, Fields, MergeInto, set};
 
-/// Where user metrics are served unless an endpoint says otherwise.
+/// Default port of user metrics, which an endpoint may override.
 pub const USER_METRICS_PORT: u16 = 9091;
 
-/// Knative's own template, which stands where none is configured.
+/// Knative's default template of the request log.
 pub const REQUEST_LOG_TEMPLATE: &str = concat!(
     r#"{"httpRequest": {"requestMethod": "{{.Request.Method}}", "#,
     r#""requestUrl": "{{js .Request.RequestURI}}", "requestSize": "{{.Request.ContentLength}}", "#,
@@ -25,18 +25,18 @@ pub const REQUEST_LOG_TEMPLATE: &str = concat!(
     r#""traceId": "{{.TraceID}}"}"#
 );
 
-/// What is to be observed, and where it goes.
+/// Parsed configuration of traces, metrics, logs and profiles.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Observability {
-    /// Spans of requests.
+    /// Export of spans of requests.
     pub tracing: Tracing,
-    /// Metrics of requests.
+    /// Export of metrics of requests.
     pub request_metrics: Metrics,
-    /// Serve CPU profiles.
+    /// Whether CPU profiles are served.
     pub profiling: bool,
-    /// The template of the request log; `None`: no log.
+    /// Template of the request log; `None` if it is disabled.
     pub request_log: Option<String>,
-    /// Probes are logged too.
+    /// Whether the request log includes probes.
     pub log_probes: bool,
 }
 
@@ -52,52 +52,52 @@ impl Default for Observability {
     }
 }
 
-/// OTLP's two transports.
+/// Transport protocol of OTLP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
-    /// OTLP/gRPC.
+    /// OTLP over gRPC, the protocol `grpc`.
     Grpc,
-    /// OTLP/HTTP with protobuf bodies.
+    /// OTLP over HTTP with protobuf bodies, the protocol `http/protobuf`.
     Http,
 }
 
-/// What becomes of spans.
+/// Destination of the spans of requests.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Tracing {
-    /// There are none, and no header is added.
+    /// No spans are created, and no trace header is added.
     None,
-    /// One JSON object a span on standard output; all traces are sampled.
+    /// Spans are written to standard output as one JSON object per line; all traces are sampled.
     Stdout,
-    /// Pushed by OTLP.
+    /// Spans are pushed to a collector by OTLP.
     Otlp {
-        /// How.
+        /// Transport protocol to the collector.
         transport: Transport,
-        /// Where: a URL.
+        /// URL of the collector; empty if OpenTelemetry's environment variables name it.
         endpoint: String,
-        /// The part of traces begun here that is sampled, 0 to 1.
+        /// Share of the traces begun here that are sampled, 0 to 1.
         sampling_rate: f64,
     },
 }
 
-/// What becomes of metrics.
+/// Destination of the metrics of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Metrics {
-    /// There are none.
+    /// Metrics are not recorded.
     None,
-    /// Served for scraping.
+    /// Metrics are served to Prometheus.
     Prometheus {
-        /// The address to listen on; `None`: the process' own.
+        /// Address to listen on; `None` for the process's own.
         host: Option<IpAddr>,
-        /// The port to listen on.
+        /// Port to listen on, at least 1024.
         port: u16,
     },
-    /// Pushed by OTLP.
+    /// Metrics are pushed to a collector by OTLP.
     Otlp {
-        /// How.
+        /// Transport protocol to the collector.
         transport: Transport,
-        /// Where: a URL.
+        /// URL of the collector; empty if OpenTelemetry's environment variables name it.
         endpoint: String,
-        /// How often; `None`: OpenTelemetry's default, a minute.
+        /// Interval between exports; `None` for OpenTelemetry's default of a minute.
         interval: Option<Duration>,
     },
 }
@@ -128,9 +128,9 @@ struct RawRuntime {
 impl Fields for Raw {
     fn read<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
         match key {
-            "tracing" => map.next_value_seed(Onto(&mut self.tracing)),
-            "requestmetrics" => map.next_value_seed(Onto(&mut self.request_metrics)),
-            "runtime" => map.next_value_seed(Onto(&mut self.runtime)),
+            "tracing" => map.next_value_seed(MergeInto(&mut self.tracing)),
+            "requestmetrics" => map.next_value_seed(MergeInto(&mut self.request_metrics)),
+            "runtime" => map.next_value_seed(MergeInto(&mut self.runtime)),
             "enablerequestlog" => set(&mut self.enable_request_log, map),
             "requestlogtemplate" => set(&mut self.request_log_template, map),
             "enableproberequestlog" => set(&mut self.enable_probe_request_log, map),
@@ -161,10 +161,10 @@ impl Fields for RawRuntime {
 }
 
 impl Observability {
-    /// Reads the variable's value; an empty one is the default.
+    /// Parses the variable's value; an empty one yields the default.
     ///
     /// # Errors
-    /// What is wrong with it: the position in the JSON, or the key with what is allowed.
+    /// Returns a message with the position in the JSON, or with the key and its allowed values.
     pub fn parse(json: &str) -> Result<Self, String> {
         if json.trim().is_empty() {
             return Ok(Self::default());
@@ -228,7 +228,7 @@ fn metrics(raw: RawExport) -> Result<Metrics, String> {
         "prometheus" => {
             let (host, port) = listen_address(&endpoint).ok_or_else(|| {
                 format!(
-                    "{key}.endpoint: {endpoint:?}: allowed with prometheus: nothing, or \"host:port\" \
+                    "{key}.endpoint: {endpoint:?}: allowed with prometheus: empty, or \"host:port\" \
                      with an address or localhost and a port from 1024 to 65535"
                 )
             })?;
@@ -261,8 +261,8 @@ fn transport(protocol: &str) -> Option<Transport> {
     }
 }
 
-/// The collector's URL; `collector:4317` alone means `https`, as under Knative. Empty: the variables of
-/// OpenTelemetry say it.
+/// Returns the collector's URL; without a scheme, as in `collector:4317`, it is `https`, as under Knative. An empty
+/// endpoint stays empty, and OpenTelemetry's environment variables apply.
 fn endpoint_url(key: &str, endpoint: &str) -> Result<String, String> {
     if endpoint.is_empty() {
         return Ok(String::new());
@@ -281,12 +281,12 @@ fn endpoint_url(key: &str, endpoint: &str) -> Result<String, String> {
             Ok(url)
         }
         _ => Err(format!(
-            "{key}.endpoint: {endpoint:?}: allowed: a URL, as http://collector.observability:4318/v1/metrics"
+            "{key}.endpoint: {endpoint:?}: allowed: a URL such as http://collector.observability:4318/v1/metrics"
         )),
     }
 }
 
-/// `host:port`, `[host]:port` or `:port`; nothing is the default port.
+/// Parses `host:port`, `[host]:port` or `:port`. An empty endpoint yields [`USER_METRICS_PORT`].
 fn listen_address(endpoint: &str) -> Option<(Option<IpAddr>, u16)> {
     if endpoint.is_empty() {
         return Some((None, USER_METRICS_PORT));
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_is_nothing_observed() {
+    fn an_empty_configuration_disables_everything() {
         for json in [
             "",
             " ",
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_read() {
+    fn reads_every_key() {
         let json = r#"{"tracing":{"protocol":"grpc","endpoint":"collector:4317","samplingRate":0.5},
             "metrics":{"protocol":"anything"},"runtime":{"profiling":"enabled","exportInterval":1},
             "requestMetrics":{"protocol":"http/protobuf","endpoint":"http://c:4318/v1/metrics","exportInterval":5000000000},
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named_with_what_is_allowed() {
+    fn errors_name_the_key_and_the_allowed_values() {
         assert!(refused("{oops").contains("line 1 column 2"));
         assert!(
             refused(r#"{"tracing":{"protocol":"zipkin"}}"#)

@@ -1,26 +1,26 @@
-//! How a request ended.
+//! Outcomes of requests, as counted by metrics.
 
 /// How a request ended, for counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// Answered by the upstream, whatever it said.
+    /// The upstream answered, with whatever status.
     Answered,
-    /// The queue was full.
+    /// The request was refused because the queue was full, or because the revision went away.
     Refused,
-    /// It was late, and late requests are shed.
+    /// The request was late and was shed.
     Shed,
-    /// A timeout ended it.
+    /// A timeout ended the request.
     Timeout,
-    /// The upstream could not be reached, or broke off.
+    /// The upstream could not be reached, or its answer broke off.
     Failed,
-    /// The client left.
+    /// The client left before the response had ended.
     Cancelled,
-    /// It could not be read.
+    /// The request could not be read.
     Malformed,
 }
 
 impl Outcome {
-    /// All of them, each at the place of its number.
+    /// All outcomes, each at the index of its number.
     pub const ALL: [Self; 7] = [
         Self::Answered,
         Self::Refused,
@@ -31,7 +31,7 @@ impl Outcome {
         Self::Malformed,
     ];
 
-    /// Returns the value of the label `outcome`.
+    /// Returns the value of the metric label `outcome`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outcomes_stand_where_their_numbers_say() {
+    fn outcomes_are_indexed_by_their_numbers() {
         for (at, outcome) in Outcome::ALL.into_iter().enumerate() {
             assert_eq!(outcome as usize, at);
         }

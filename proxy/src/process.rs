@@ -1,4 +1,4 @@
-//! What each program around these sockets is: a runtime, servers that share a shutdown, signals that end it.
+//! Process scaffolding shared by the programs: the runtime, servers with a common shutdown, and termination signals.
 
 use std::io;
 use std::io::Write as _;
@@ -17,10 +17,10 @@ use crate::tls::Tls;
 use crate::upstream::Upstream;
 use crate::workers;
 
-/// Idle connections to an upstream are looked through this often.
+/// Interval at which idle connections to an upstream are checked.
 const SWEEP_PERIOD: Duration = Duration::from_secs(1);
 
-/// Prints to standard output. Exit code 1 if it takes nothing.
+/// Prints to standard output. Returns exit code 0, or 1 if the write fails.
 #[must_use]
 pub fn print(text: &str) -> ExitCode {
     let mut stdout = io::stdout().lock();
@@ -33,21 +33,21 @@ pub fn print(text: &str) -> ExitCode {
     }
 }
 
-/// Writes what is wrong on standard error, before or without a log, each line behind the program's name. Returns `code`
-/// as the process's exit code.
+/// Writes error messages to standard error, each prefixed with the program's name, for errors before the log is set up.
+/// Returns `code` as the process's exit code.
 pub fn complain(program: &str, code: u8, lines: impl IntoIterator<Item = String>) -> ExitCode {
     let mut stderr = io::stderr().lock();
     for line in lines {
-        // There is no other place to report that this fails.
+        // A failure to write to standard error cannot be reported anywhere.
         let _written = writeln!(stderr, "{program}: {line}");
     }
     ExitCode::from(code)
 }
 
-/// Returns a runtime with as many threads as the container's CPU quota pays for.
+/// Creates a runtime with a number of worker threads that fits the container's CPU quota.
 ///
 /// # Errors
-/// The kernel gives no threads or descriptors.
+/// Returns an error if the system provides no more threads or file descriptors.
 pub fn runtime() -> io::Result<Runtime> {
     let workers = workers::count();
     if workers == 1 {
@@ -60,7 +60,7 @@ pub fn runtime() -> io::Result<Runtime> {
     }
 }
 
-/// Closes connections to an upstream that have been idle for too long, for ever.
+/// Closes connections to an upstream that have been idle for too long, once per second. Never returns.
 pub async fn sweep(upstream: Arc<Upstream>) {
     let mut tick = tokio::time::interval(SWEEP_PERIOD);
     loop {
@@ -69,19 +69,19 @@ pub async fn sweep(upstream: Arc<Upstream>) {
     }
 }
 
-/// What all servers of a process share.
+/// Context shared by all servers of a process.
 #[derive(Debug)]
 pub struct Servers {
-    /// What one client may take.
+    /// Resource limits of one client.
     pub limits: Limits,
-    /// Ends all of them.
+    /// Signal that shuts down all servers.
     pub shutdown: Arc<Shutdown>,
-    /// Connections that are open.
+    /// Tracker of the open connections.
     pub connections: TaskTracker,
 }
 
 impl Servers {
-    /// Serves connections of `listener` in the background, over TLS where it is given.
+    /// Serves connections of `listener` in the background, over TLS if `tls` is given.
     pub fn serve<H: Handler>(
         &self,
         listener: TcpListener,
@@ -99,7 +99,7 @@ impl Servers {
     }
 }
 
-/// The signals that end a process.
+/// Receiver of the signals that terminate the process.
 #[derive(Debug)]
 pub struct Signals {
     terminate: Signal,
@@ -107,10 +107,10 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Begins to take SIGTERM and SIGINT.
+    /// Installs handlers for SIGTERM and SIGINT.
     ///
     /// # Errors
-    /// The kernel does not allow it.
+    /// Returns an error if the system refuses to install them.
     pub fn take() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -118,7 +118,7 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one of either.
+    /// Waits for the next SIGTERM or SIGINT.
     pub async fn next(&mut self) {
         tokio::select! {
             _signal = self.terminate.recv() => {}

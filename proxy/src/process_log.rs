@@ -1,8 +1,8 @@
-//! The process's own log, as Knative's collectors expect it: one object a line with zap's keys.
+//! The process's own log, in the format that Knative's collectors expect: one JSON object per line with zap's keys.
 //!
 //! `SERVING_LOGGING_CONFIG` is zap's configuration: level, encoding (`json` or `console`), output paths
-//! (`stdout` or `stderr`), names of the keys, and forms of level and time. What it leaves out is as in
-//! Knative's default; if it cannot be read that default holds, and the first line says so.
+//! (`stdout` or `stderr`), names of the keys, and formats of level and time. Omitted parts have Knative's defaults. If
+//! the configuration cannot be parsed, all defaults apply and the first line of the log reports the error.
 
 use std::fmt;
 use std::io::Write as _;
@@ -21,26 +21,26 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::lines;
 
-/// The build, as logs and metrics name it.
+/// Identifier of the build in logs and metrics: the commit if it was known at build time, else the version.
 pub const COMMIT: &str = match option_env!("WEIR_COMMIT") {
     Some(commit) => commit,
     None => env!("CARGO_PKG_VERSION"),
 };
 
-/// Who logs.
+/// Identity of the process in its log lines.
 #[derive(Debug, Clone, Default)]
 pub struct Identity {
-    /// `namespace/revision`.
+    /// Value of the key `knative.dev/key`: `namespace/revision`.
     pub key: String,
-    /// The pod's name.
+    /// Name of the pod, the value of the key `knative.dev/pod`.
     pub pod: String,
-    /// The logger's name: Knative's of the program whose place this one takes.
+    /// Name of the logger: that of the Knative program that this one replaces.
     pub logger: &'static str,
-    /// Modules of libraries whose failures the program reports itself: they are not logged, unless all is (`debug`).
+    /// Modules of libraries that are only logged at level `debug`, since the program reports their failures itself.
     pub silent: &'static [&'static str],
 }
 
-/// How the log is written.
+/// Level, format and destination of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogConfig {
     level: LevelFilter,
@@ -49,11 +49,11 @@ pub struct LogConfig {
     keys: Keys,
     level_form: LevelForm,
     time_form: TimeForm,
-    /// Why the configuration could not be used.
+    /// Error in the configuration, if it could not be parsed.
     problem: Option<String>,
 }
 
-/// Names of a line's keys; an empty one leaves its value out.
+/// Names of a line's keys; the value of an empty one is omitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Keys {
     time: String,
@@ -63,7 +63,7 @@ struct Keys {
     message: String,
 }
 
-/// zap's level encoders; that of Knative's default is Stackdriver's.
+/// zap's level encoders; Knative's default is Stackdriver's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LevelForm {
     Stackdriver,
@@ -71,7 +71,7 @@ enum LevelForm {
     Lowercase,
 }
 
-/// zap's time encoders.
+/// zap's time encoders; Knative's default is RFC 3339 with nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TimeForm {
     Rfc3339Nano,
@@ -124,7 +124,7 @@ impl Default for LogConfig {
 }
 
 impl LogConfig {
-    /// Reads `SERVING_LOGGING_CONFIG`, and `SERVING_LOGGING_LEVEL`, which wins where it is a level.
+    /// Parses `SERVING_LOGGING_CONFIG` and `SERVING_LOGGING_LEVEL`. The latter overrides the level if it is a valid one.
     #[must_use]
     pub fn parse(json: &str, level: &str) -> Self {
         let mut config = if json.is_empty() {
@@ -185,7 +185,7 @@ impl LogConfig {
                 *key = given;
             }
         }
-        // zap takes whatever it does not know for its own default.
+        // zap falls back to its own defaults for unknown encoders.
         if let Some(form) = encoder.level_encoder {
             self.level_form = match form.as_str() {
                 "capital" | "capitalColor" => LevelForm::Capital,
@@ -204,7 +204,10 @@ impl LogConfig {
         }
     }
 
-    /// Starts the log of this process.
+    /// Installs the log of this process as the global subscriber.
+    ///
+    /// # Panics
+    /// Panics if a global subscriber is already installed.
     pub fn start(self, identity: Identity) {
         let problem = self.problem.clone();
         let level = self.level;
@@ -247,13 +250,13 @@ struct ProcessLog {
 
 impl<S: Subscriber> Layer<S> for ProcessLog {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        #[expect(clippy::disallowed_methods, reason = "when it was, for people")]
+        #[expect(clippy::disallowed_methods, reason = "a wall-clock time for readers")]
         let mut line = self.line(event, SystemTime::now());
         line.push('\n');
         if self.config.to_stdout {
             lines::stdout().write(line);
         } else {
-            // There is nobody to tell if this fails.
+            // A failure to write the log cannot be reported anywhere.
             let _written = std::io::stderr().lock().write_all(line.as_bytes());
         }
     }
@@ -330,7 +333,7 @@ impl ProcessLog {
     }
 }
 
-/// The time now as RFC 3339, in UTC, with microseconds.
+/// Returns the current time in RFC 3339 format, in UTC, with microseconds.
 fn timestamp() -> String {
     let mut text = String::new();
     // Writing to memory does not fail.
@@ -338,7 +341,7 @@ fn timestamp() -> String {
     text
 }
 
-/// With `kept` characters of the point and what follows it.
+/// Truncates a timestamp to `kept` characters of its fraction, including the point.
 fn shortened(mut timestamp: String, kept: usize) -> String {
     if let Some(point) = timestamp.find('.') {
         timestamp.truncate(point + kept);
@@ -347,7 +350,7 @@ fn shortened(mut timestamp: String, kept: usize) -> String {
     timestamp
 }
 
-/// `folder/file.rs:line`.
+/// Returns the source location as `directory/file.rs:line`.
 fn caller(metadata: &Metadata<'_>) -> String {
     let file = metadata.file().unwrap_or_default();
     let short = file.rmatch_indices('/').nth(1);
@@ -421,22 +424,23 @@ mod tests {
     }
 
     #[test]
-    fn the_level_of_the_component_wins_where_it_is_one() {
+    fn a_valid_level_of_the_component_overrides_the_configuration() {
         assert_eq!(LogConfig::parse(SHIPPED, "debug").level, LevelFilter::DEBUG);
         assert_eq!(LogConfig::parse(SHIPPED, "loud").level, LevelFilter::INFO);
         assert_eq!(LogConfig::parse("{oops", "error").level, LevelFilter::ERROR);
     }
 
     #[test]
-    fn what_cannot_be_used_leaves_the_default_and_is_told() {
-        for (json, told) in [
+    fn an_invalid_configuration_is_reported_and_leaves_the_defaults() {
+        for (json, reported) in [
             ("{oops", "line 1 column 2"),
             (r#"{"level":"loud"}"#, "level"),
             (r#"{"encoding":"xml"}"#, "encoding"),
             (r#"{"outputPaths":["/var/log/x"]}"#, "outputPaths"),
         ] {
             let config = LogConfig::parse(json, "");
-            assert!(config.problem.as_ref().unwrap().contains(told), "{json}");
+            let problem = config.problem.as_ref().unwrap();
+            assert!(problem.contains(reported), "{json}");
             assert_eq!(
                 LogConfig {
                     problem: None,
@@ -448,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_shortened_to_what_the_form_holds() {
+    fn timestamps_are_truncated_to_the_format() {
         let time = "2026-11-21T14:18:15.728123Z".to_owned();
         assert_eq!(shortened(time.clone(), 4), "2026-11-21T14:18:15.728Z");
         assert_eq!(shortened(time, 0), "2026-11-21T14:18:15Z");

@@ -1,11 +1,11 @@
-//! Metrics that each program around these sockets has: which build it is, and its CPU time.
+//! Metrics common to all programs: the build, and the CPU time of the process.
 
 use prometheus::{Counter, IntGauge, Opts, Registry};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::process_log::COMMIT;
 
-/// See the [module](self).
+/// Handle to the process's metrics in a registry.
 #[derive(Debug, Clone)]
 pub struct ProcessMetrics {
     cpu: Counter,
@@ -15,9 +15,12 @@ impl ProcessMetrics {
     /// Registers the metrics.
     ///
     /// # Errors
-    /// The registry has metrics of these names.
+    /// Returns an error if the registry already has metrics with these names.
     pub fn register(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let build = Opts::new("weir_build_info", "1; the label says which build this is.");
+        let build = Opts::new(
+            "weir_build_info",
+            "Always 1; the label is the version of the build.",
+        );
         let build = IntGauge::with_opts(build.const_label("version", COMMIT))?;
         build.set(1);
         registry.register(Box::new(build))?;
@@ -29,7 +32,7 @@ impl ProcessMetrics {
         Ok(Self { cpu })
     }
 
-    /// Raises the CPU time to what the process has used.
+    /// Updates the counter of CPU time to the current CPU time of the process.
     pub fn refresh(&self) {
         let time = clock_gettime(ClockId::ProcessCPUTime);
         #[expect(
@@ -37,7 +40,7 @@ impl ProcessMetrics {
             reason = "exact to the nanosecond for 104 days of CPU time"
         )]
         let used = time.tv_sec as f64 + time.tv_nsec as f64 / 1e9;
-        // A counter panics at a negative step, which two threads at once could make.
+        // A counter panics at a negative step, which concurrent calls could cause.
         self.cpu.inc_by((used - self.cpu.get()).max(0.0));
     }
 }

@@ -1,7 +1,7 @@
 //! CPU profiles on port 8008, where Knative's `runtime-profiling` is enabled.
 //!
-//! `GET /debug/pprof/profile?seconds=N` samples the process for so long and answers a profile in pprof's
-//! format, which `go tool pprof` and most viewers read. One runs at a time.
+//! `GET /debug/pprof/profile?seconds=N` samples the process for N seconds and returns a profile in pprof's format,
+//! which `go tool pprof` and most viewers read. One profile is taken at a time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,20 +18,20 @@ use crate::body::ProxyBody;
 use crate::connection::{Client, Handler};
 use crate::respond;
 
-/// The port. Fixed by Knative.
+/// Port of the profiling server. Fixed by Knative.
 pub const PROFILING_PORT: u16 = 8008;
-/// Samples a second: what Go's profiles have.
+/// Sampling rate in samples per second, as in Go's profiles.
 const FREQUENCY: i32 = 100;
-/// Seconds of a profile unless the request says so, as in Go.
+/// Default duration of a profile in seconds, as in Go.
 const SECONDS_DEFAULT: u64 = 30;
-/// Seconds of a profile at most.
+/// Longest duration of a profile, in seconds.
 const SECONDS_MAX: u64 = 300;
 const FOLDER: &str = "/debug/pprof";
 const INDEX: &str = "/debug/pprof/\n\n\
     cmdline: the command line, NUL between arguments\n\
-    profile: a CPU profile in pprof's format; ?seconds=N, 30 unless said, at most 300\n";
+    profile: a CPU profile in pprof's format; ?seconds=N, default 30, at most 300\n";
 
-/// See the [module](self).
+/// Handler of the profiling server.
 #[derive(Debug)]
 pub struct Profiling {
     running: Arc<Semaphore>,
@@ -46,7 +46,7 @@ impl Default for Profiling {
 }
 
 impl Handler for Profiling {
-    type Place = ();
+    type Slot = ();
 
     async fn handle(
         self: Arc<Self>,
@@ -82,16 +82,16 @@ impl Profiling {
         let Ok(_running) = Arc::clone(&self.running).try_acquire_owned() else {
             return respond::error(
                 StatusCode::CONFLICT,
-                "another profile is being taken: one runs at a time",
+                "another profile is being taken; only one is taken at a time",
             );
         };
         let failed = |error: &dyn std::fmt::Display| {
             respond::error(
                 StatusCode::INTERNAL_SERVER_ERROR,
-                &format!("no profile can be taken: {error}"),
+                &format!("cannot take a profile: {error}"),
             )
         };
-        #[expect(clippy::disallowed_methods, reason = "when it was, for people")]
+        #[expect(clippy::disallowed_methods, reason = "a wall-clock time for readers")]
         let begun = std::time::SystemTime::now();
         let guard = match ProfilerGuardBuilder::default().frequency(FREQUENCY).build() {
             Ok(guard) => guard,
@@ -99,7 +99,7 @@ impl Profiling {
         };
         let span = Duration::from_secs(seconds);
         tokio::time::sleep(span).await;
-        // Finding the names of all functions takes a while.
+        // Symbolization takes a while.
         let encoded = tokio::task::spawn_blocking(move || {
             let report = guard.report().build();
             report.map(|report| encode(&report, begun, span))
@@ -119,7 +119,7 @@ impl Profiling {
     }
 }
 
-/// pprof's `Profile` (`proto/profile.proto` of google/pprof), as far as it is filled in here.
+/// The fields of pprof's `Profile` message (`proto/profile.proto` of google/pprof) that are filled in here.
 #[derive(Clone, PartialEq, Message)]
 struct Profile {
     #[prost(message, repeated, tag = "1")]
@@ -186,22 +186,23 @@ struct Function {
     filename: i64,
 }
 
-/// Strings by their place in the table.
+/// Builder of a profile's string table.
 #[derive(Default)]
 struct Strings {
-    places: HashMap<String, i64>,
+    indices: HashMap<String, i64>,
     table: Vec<String>,
 }
 
 impl Strings {
-    fn place(&mut self, text: String) -> i64 {
-        if let Some(place) = self.places.get(&text) {
-            return *place;
+    /// Returns the index of a string in the table, to which it is added if necessary.
+    fn index(&mut self, text: String) -> i64 {
+        if let Some(index) = self.indices.get(&text) {
+            return *index;
         }
-        let place = i64::try_from(self.table.len()).unwrap_or_default();
+        let index = i64::try_from(self.table.len()).unwrap_or_default();
         self.table.push(text.clone());
-        self.places.insert(text, place);
-        place
+        self.indices.insert(text, index);
+        index
     }
 }
 
@@ -209,14 +210,14 @@ fn encode(report: &Report, begun: std::time::SystemTime, span: Duration) -> Vec<
     let nanos = |span: Duration| i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
     let period = 1_000_000_000 / i64::from(FREQUENCY);
     let mut strings = Strings::default();
-    strings.place(String::new());
+    strings.index(String::new());
     let samples_type = ValueType {
-        kind: strings.place("samples".to_owned()),
-        unit: strings.place("count".to_owned()),
+        kind: strings.index("samples".to_owned()),
+        unit: strings.index("count".to_owned()),
     };
     let cpu_type = ValueType {
-        kind: strings.place("cpu".to_owned()),
-        unit: strings.place("nanoseconds".to_owned()),
+        kind: strings.index("cpu".to_owned()),
+        unit: strings.index("nanoseconds".to_owned()),
     };
     let mut profile = Profile {
         sample_type: vec![samples_type, cpu_type],
@@ -250,8 +251,8 @@ fn encode(report: &Report, begun: std::time::SystemTime, span: Duration) -> Vec<
                     if function_id == next {
                         profile.function.push(Function {
                             id: next,
-                            name: strings.place(key.0),
-                            filename: strings.place(key.1),
+                            name: strings.index(key.0),
+                            filename: strings.index(key.1),
                         });
                     }
                     Line {

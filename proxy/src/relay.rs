@@ -1,9 +1,8 @@
-//! A response on its way from the upstream to the client.
+//! Relay of a response from the upstream to the client.
 //!
-//! Its limits hold whether or not the client reads: hyper does not ask for a body while the client's socket is
-//! full, so a task of its own, the watchdog, ends the upstream's side in time, and drives its connection
-//! meanwhile, so that an upload goes on while the response stands still. A response that is there at once has
-//! no watchdog.
+//! The time limits apply whether or not the client reads. hyper does not poll a body while the client's socket is full,
+//! so a separate task, the watchdog, ends the upstream's side in time, and meanwhile drives its connection, so that an
+//! upload continues while the response is blocked. A response that is available at once has no watchdog.
 
 use std::fmt;
 use std::future::{Future as _, poll_fn};
@@ -29,96 +28,96 @@ use crate::server_timing::{self, SERVER_TIMING};
 use crate::timeouts::Timeouts;
 use crate::upstream::{Connection, Stream, Upstream};
 
-/// So many frames are passed on in one turn of the task. An upstream that sends a byte at a time would
-/// otherwise keep all others waiting for as long as its bytes are there.
+/// Largest number of frames passed on in one poll of a task. Otherwise an upstream that sends single bytes would starve
+/// other tasks for as long as it has bytes available.
 pub const BURST_MAX: u32 = 64;
 
-/// A response that breaks off.
+/// The reason why a response breaks off.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// The upstream's own answer broke off, or cannot be read.
+    /// The upstream's answer broke off or cannot be read.
     #[error("the answer broke off: {0}")]
     Upstream(#[from] hyper::Error),
-    /// A timeout cut it.
-    #[error("a timeout cut the response")]
+    /// A timeout truncated the response.
+    #[error("a timeout truncated the response")]
     Timeout,
-    /// It has more trailers than are taken.
+    /// The answer has more than [`HEAD_LINES_MAX`] trailers.
     #[error("the answer has more than {HEAD_LINES_MAX} trailers")]
     TooManyTrailers,
 }
 
-/// What is polled of a response's body.
+/// Result of polling a response's body for a frame.
 pub type PolledFrame = Poll<Option<Result<Frame<Piece>, BodyError>>>;
-/// The same before it is charged to the body.
+/// Result of polling for a frame that is not yet charged to the body.
 type PolledBytes = Poll<Option<Result<Frame<Bytes>, BodyError>>>;
 
-/// A request's place at the upstream, and whatever else is its own until the answer has ended: undone when it is
-/// dropped.
-pub trait Place: fmt::Debug + Send + Sync + Unpin + 'static {
-    /// The answer has come whole, and how long it took tells something of others.
+/// A request's slot at the upstream, with all other resources of the request until its answer has ended. They are
+/// released when it is dropped.
+pub trait UpstreamSlot: fmt::Debug + Send + Sync + Unpin + 'static {
+    /// Notes that the whole answer has arrived, and that its duration is representative for estimates.
     fn complete(&mut self);
 }
 
-/// No place: any number of requests may be at the upstream.
-impl Place for () {
+/// The slot at an upstream without a concurrency limit.
+impl UpstreamSlot for () {
     fn complete(&mut self) {}
 }
 
-/// What a request holds until its response has ended.
+/// Resources that a request holds until its response has ended.
 #[derive(Debug, Default)]
 pub struct InFlight<P> {
-    /// Its place at the upstream.
-    pub place: P,
-    /// The mark on its HTTP/1 connection.
+    /// Slot of the request at the upstream.
+    pub slot: P,
+    /// Guard that marks the client's HTTP/1 connection as serving; `None` for HTTP/2.
     pub serving: Option<Serving>,
-    /// Those who observe it.
+    /// Observation of the request; `None` if it is not observed.
     pub exchange: Option<Arc<Exchange>>,
 }
 
-/// Where a response comes from.
+/// The connection or stream from which a response is read.
 #[derive(Debug)]
 pub enum Source {
-    /// A connection of its own.
+    /// An HTTP/1 connection used by this request alone, with the upstream to which it is returned.
     Http1(Box<Connection>, Arc<Upstream>),
-    /// A stream of a shared one, which is counted until this is dropped.
+    /// A stream of a shared HTTP/2 connection, counted until it is dropped.
     Http2(Stream),
 }
 
-/// See the [module](self).
+/// The body of a response that is relayed from the upstream. See the [module](self).
 #[derive(Debug)]
 pub struct Relay<P> {
     app: Arc<Mutex<AppSide<P>>>,
-    /// What is held for the client.
+    /// Account of the bytes buffered for the client.
     transfer: Arc<Transfer>,
     watchdog: Option<AbortHandle>,
     serving: Option<Serving>,
     exchange: Option<Arc<Exchange>>,
-    /// How it ends when a timeout strikes.
+    /// How the response is ended when a timeout expires.
     pub mid_stream_timeout: MidStreamTimeout,
-    /// Bytes left of its `Content-Length`.
+    /// Remaining bytes of the message's `Content-Length`; `None` without one.
     pub remaining: Option<u64>,
-    /// The client's HTTP/1 connection, which takes trailers; `None`: HTTP/2.
+    /// State of the client's HTTP/1 connection, which sends the trailers; `None` for HTTP/2.
     pub http1: Option<Arc<ConnectionState>>,
-    /// Tell the execution time at the end (HTTP/2): since when.
+    /// Start of the execution time that is reported in a trailer (HTTP/2); `None` if it is not reported.
     pub server_timing_since: Option<Instant>,
-    /// Read already, and not passed on yet.
+    /// Frame that was read by [`first_bytes`](Self::first_bytes) and not passed on yet.
     first: Option<Frame<Bytes>>,
     broken: Option<BodyError>,
     state: State,
-    /// Frames since something else had a turn.
+    /// Frames since the task last yielded.
     burst: u32,
-    /// There was no room for the next piece when it was last looked.
+    /// Whether there was no room for the next piece at the last poll.
     is_stuck: bool,
 }
 
-/// The upstream's side of a response: the body reads from it, the watchdog ends it.
+/// The upstream's side of a response, shared by the body, which reads from it, and the watchdog, which ends it.
 #[derive(Debug)]
 struct AppSide<P> {
-    /// `None`: nothing more comes.
+    /// `None` once the answer has ended or was aborted.
     live: Option<Live<P>>,
     timeouts: Timeouts,
     expired: bool,
-    /// The body waits for more, and is woken by whatever comes.
+    /// Waker of the body while it waits for a frame.
     awaited: Option<Waker>,
     watchdog: Option<Waker>,
 }
@@ -127,8 +126,8 @@ struct AppSide<P> {
 struct Live<P> {
     incoming: Incoming,
     source: Source,
-    place: P,
-    /// The answer is worth learning from.
+    slot: P,
+    /// Whether the duration of the answer is representative for estimates.
     learn: bool,
 }
 
@@ -139,21 +138,21 @@ enum State {
     Timing,
     /// Trailers are queued on the HTTP/1 connection.
     Trailers,
-    /// The message breaks off, once all before that is written (HTTP/1).
+    /// The message breaks off once all bytes before the error are written (HTTP/1).
     Broken,
     Ended,
 }
 
-/// What there is on the upstream's side.
+/// Result of polling the upstream's side.
 enum Polled {
-    /// A frame, and whether it was the last.
+    /// A frame, and whether it was the last one.
     Frame(Frame<Bytes>, bool),
     End,
     Error(hyper::Error),
     Expired,
 }
 
-impl<P: Place> AppSide<P> {
+impl<P: UpstreamSlot> AppSide<P> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Polled> {
         if self.expired {
             return Poll::Ready(Polled::Expired);
@@ -165,7 +164,7 @@ impl<P: Place> AppSide<P> {
         if frame.is_pending()
             && let Source::Http1(connection, _) = &mut live.source
         {
-            // If the connection is over, the body says how.
+            // If the connection has ended, polling the body returns the reason.
             let _over = connection.drive(cx);
             frame = Pin::new(&mut live.incoming).poll_frame(cx);
         }
@@ -185,7 +184,7 @@ impl<P: Place> AppSide<P> {
         })
     }
 
-    /// What the watchdog does: drives while nobody reads, ends what takes too long.
+    /// Polls the watchdog: drives the connection while the body is not read, and ends the answer when its time is up.
     fn watch(&mut self, mut sleep: Pin<&mut tokio::time::Sleep>, cx: &mut Context<'_>) -> Poll<()> {
         let Some(live) = &mut self.live else {
             return Poll::Ready(());
@@ -193,12 +192,12 @@ impl<P: Place> AppSide<P> {
         if self.awaited.is_none()
             && let Source::Http1(connection, _) = &mut live.source
         {
-            // What comes of it is seen when the body is read again.
+            // The result is seen when the body is read again.
             let _over = connection.drive(cx);
         }
         while sleep.as_mut().poll(cx).is_ready() {
             let at = self.timeouts.mid_stream();
-            // The idle clock may have been set back since the timer was.
+            // The idle deadline may have moved since the timer was set.
             if sleep.deadline() >= at {
                 self.expired = true;
                 self.live = None;
@@ -215,35 +214,35 @@ impl<P: Place> AppSide<P> {
 
     fn finish(&mut self) {
         if let Some(live) = self.live.take() {
-            release(live.source, live.place, live.learn);
+            release(live.source, live.slot, live.learn);
         }
     }
 }
 
-/// The upstream has said all: its connection is free, and so is its place. `learn`: how long the answer
-/// took tells something of others.
-fn release(source: Source, mut place: impl Place, learn: bool) {
+/// Returns the connection to the upstream's pool and releases the slot, once the answer has ended. `learn` states whether
+/// its duration is representative for estimates.
+fn release(source: Source, mut slot: impl UpstreamSlot, learn: bool) {
     if let Source::Http1(connection, upstream) = source {
         upstream.put_back(connection);
     }
     if learn {
-        place.complete();
+        slot.complete();
     }
 }
 
-impl<P: Place> InFlight<P> {
-    /// The answer was a head alone.
+impl<P: UpstreamSlot> InFlight<P> {
+    /// Releases the resources of a request whose answer has no body.
     pub fn finish(self, source: Source, learn: bool) {
-        release(source, self.place, learn);
+        release(source, self.slot, learn);
         if let Some(exchange) = &self.exchange {
             exchange.upstream_ended();
         }
     }
 }
 
-impl<P: Place> Relay<P> {
-    /// A relay that has sent nothing yet; the head has just come. `learn`: how long the answer takes tells
-    /// something of others.
+impl<P: UpstreamSlot> Relay<P> {
+    /// Creates the relay of an answer whose head has just arrived. `learn` states whether its duration is representative
+    /// for estimates.
     pub fn new(
         incoming: Incoming,
         source: Source,
@@ -254,7 +253,7 @@ impl<P: Place> Relay<P> {
     ) -> Box<Self> {
         timeouts.note_write();
         let InFlight {
-            place,
+            slot,
             serving,
             exchange,
         } = in_flight;
@@ -265,7 +264,7 @@ impl<P: Place> Relay<P> {
         let live = Live {
             incoming,
             source,
-            place,
+            slot,
             learn,
         };
         Box::new(Self {
@@ -292,10 +291,10 @@ impl<P: Place> Relay<P> {
         })
     }
 
-    /// Reads the first bytes, which come first from the body all the same.
+    /// Returns the first bytes without consuming them, or no bytes if the body is empty.
     ///
     /// # Errors
-    /// The response breaks off before them.
+    /// Returns an error if the response breaks off before its first bytes.
     pub async fn first_bytes(&mut self) -> Result<Bytes, BodyError> {
         let frame = poll_fn(|cx| self.poll_bytes(cx)).await.transpose()?;
         let bytes = frame
@@ -307,12 +306,12 @@ impl<P: Place> Relay<P> {
         Ok(bytes)
     }
 
-    /// All has been passed on.
+    /// Returns whether the whole body has been passed on.
     pub fn has_ended(&self) -> bool {
         self.state == State::Ended && self.first.is_none()
     }
 
-    /// How many bytes are still to be passed on, if that is known.
+    /// Returns the number of bytes still to be passed on, or `None` if it is not known.
     pub fn bytes_left(&self) -> Option<u64> {
         let first = self
             .first
@@ -322,7 +321,7 @@ impl<P: Place> Relay<P> {
         self.remaining.map(|remaining| remaining + first)
     }
 
-    /// The next frame for the client.
+    /// Polls for the next frame for the client, and charges it to the account of the body.
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> PolledFrame {
         let frame = ready!(self.poll_bytes(cx));
         let transfer = &self.transfer;
@@ -353,11 +352,11 @@ impl<P: Place> Relay<P> {
             self.is_stuck = false;
             self.app().poll(cx)
         } else if self.http1.is_none() || std::mem::replace(&mut self.is_stuck, true) {
-            // As while hyper does not ask: the watchdog looks after the upstream's side.
+            // The watchdog drives the upstream's side, as it does while hyper does not poll.
             Poll::Pending
         } else {
-            // What is held goes to an HTTP/1 client's socket in this very turn. Mostly that makes room, and no watchdog is
-            // needed.
+            // The buffered bytes go to an HTTP/1 client's socket in this very poll. That usually makes room, so that no
+            // watchdog is needed.
             cx.waker().wake_by_ref();
             self.burst = 0;
             return Poll::Pending;
@@ -381,7 +380,7 @@ impl<P: Place> Relay<P> {
                     }
                     Poll::Ready(Some(Ok(Frame::data(data))))
                 }
-                // No frames but data and trailers are known.
+                // Frames are either data or trailers.
                 Err(frame) => self.on_trailers(frame.into_trailers().unwrap_or_default(), cx),
             },
             Polled::End => {
@@ -393,7 +392,7 @@ impl<P: Place> Relay<P> {
         }
     }
 
-    /// Sets the watchdog, or tells it that the body is not waited for just now.
+    /// Starts the watchdog, or wakes it if the body is not waiting for a frame.
     fn watch(&mut self) {
         if self.watchdog.is_some() {
             let mut app = self.app();
@@ -415,7 +414,7 @@ impl<P: Place> Relay<P> {
     }
 
     fn finish(&mut self) {
-        // Before the connection serves another.
+        // Detached before the connection serves another request.
         self.transfer.detach();
         self.app().finish();
         if let Some(exchange) = &self.exchange {
@@ -477,7 +476,7 @@ impl<P: Place> Relay<P> {
             .and_then(|since| server_timing::entry("exec", since.elapsed()))
     }
 
-    /// A timeout struck in the midst of the response.
+    /// Ends the response after a timeout.
     fn expire(&mut self, cx: &mut Context<'_>) -> PolledBytes {
         if let Some(exchange) = &self.exchange {
             exchange.note(Outcome::Timeout);
@@ -487,7 +486,7 @@ impl<P: Place> Relay<P> {
         }
         let text = self.app().timeouts.text();
         let fits = self.remaining.is_none_or(|left| left >= text.len() as u64);
-        // HTTP/2 and chunked messages end well, as under Knative; one with a length is cut short of it.
+        // HTTP/2 and chunked messages are terminated normally, as under Knative; one with a length ends before it.
         let short = self.http1.is_some() && self.remaining.is_some();
         if !short {
             self.end(State::Ended);
@@ -501,8 +500,8 @@ impl<P: Place> Relay<P> {
         }
     }
 
-    /// Ends the message with an error. On HTTP/1 hyper closes the connection at once then, so what was
-    /// passed on before is written first.
+    /// Ends the message with an error. On HTTP/1 hyper then closes the connection at once, so the error is held back
+    /// until all earlier bytes are written.
     fn break_off(&mut self, error: BodyError, cx: &mut Context<'_>) -> PolledBytes {
         self.app().live = None;
         let Some(connection) = &self.http1 else {
@@ -543,7 +542,7 @@ impl<P> Drop for Relay<P> {
     }
 }
 
-/// The end of a chunked message with trailers, RFC 9112 7.1.
+/// Encodes the end of a chunked message with trailers, RFC 9112 7.1.
 fn encode_trailers(trailers: &HeaderMap) -> Bytes {
     let mut encoded = BytesMut::with_capacity(64);
     encoded.put_slice(b"0\r\n");

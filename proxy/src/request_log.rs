@@ -1,4 +1,4 @@
-//! The request log: one line a request on standard output, in the form that a template gives.
+//! The request log: one line per request on standard output, formatted by a template.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -6,26 +6,26 @@ use std::sync::{Mutex, PoisonError};
 use crate::lines;
 use crate::template::{Record, RevisionInfo, RunError, Template};
 
-/// See the [module](self).
+/// Writer of the request log.
 #[derive(Debug)]
 pub struct RequestLog {
     template: Template,
     revision: RevisionInfo,
-    /// Probes are logged too.
+    /// Whether probes are logged as well.
     pub probes: bool,
-    /// What the template has failed at, of which each is logged once: as many as it names fields, at most.
+    /// Fields at which the template has failed, each of which is logged once; at most as many as the template names.
     failed: Mutex<BTreeSet<String>>,
 }
 
 impl RequestLog {
-    /// A log with this template. `None`, and one error in the process's log, if it cannot be read: traffic
-    /// goes on without it.
+    /// Creates a log with this template. If the template cannot be parsed, logs an error to the process's log and returns
+    /// `None`; requests are served without the log then.
     pub fn start(template: &str, probes: bool, revision: RevisionInfo) -> Option<Self> {
         let template = Template::parse(template)
             .inspect_err(|error| {
                 tracing::error!(
                     %error,
-                    "logging.request-log-template cannot be read: there is no request log"
+                    "cannot parse logging.request-log-template: the request log is disabled"
                 );
             })
             .ok()?;
@@ -37,7 +37,7 @@ impl RequestLog {
         })
     }
 
-    /// Writes a request's line.
+    /// Writes the line of a request. If the template fails on it, Knative's line for that case is written.
     pub fn write(&self, record: &Record) {
         let line = self
             .template
@@ -55,7 +55,7 @@ impl RequestLog {
             tracing::warn!(
                 field = error.field,
                 %error,
-                "logging.request-log-template cannot be written of a request; later ones are not logged here"
+                "logging.request-log-template failed on a request; further failures at this field are not logged"
             );
         }
     }

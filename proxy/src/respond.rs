@@ -1,28 +1,28 @@
-//! Answers that the proxy makes itself: one table of what is said when.
+//! Responses that the proxy generates itself.
 
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Response, StatusCode};
 use policy::Span;
 
 use crate::body::ProxyBody;
-use crate::relay::Place;
+use crate::relay::UpstreamSlot;
 use crate::upstream::UpstreamError;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
-/// Marks a refusal for lateness: Envoy does not send the request again.
+/// Header that marks a refusal for lateness, so that Envoy does not retry the request.
 pub const ENVOY_RATELIMITED: HeaderName = HeaderName::from_static("x-envoy-ratelimited");
 const NOSNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-/// `Retry-After` says at most this many seconds.
+/// Largest value of `Retry-After`, in seconds.
 const RETRY_AFTER_MAX_SECS: u64 = 60;
 
-/// gRPC status codes that the proxy uses.
+// gRPC status codes.
 const RESOURCE_EXHAUSTED: u16 = 8;
 const UNAVAILABLE: u16 = 14;
 const DEADLINE_EXCEEDED: u16 = 4;
 
-/// Whether a request is a gRPC call, whose errors carry a `grpc-status` besides the HTTP one.
+/// Returns whether a request is a gRPC call, for which errors carry a `grpc-status` in addition to the HTTP status.
 #[must_use]
 pub fn is_grpc(headers: &HeaderMap) -> bool {
     headers
@@ -30,26 +30,29 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
         .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
-/// A response with a status and nothing else.
+/// Returns a response with a status, and without headers and body.
 #[must_use]
-pub fn empty<P: Place>(status: StatusCode) -> Response<ProxyBody<P>> {
+pub fn empty<P: UpstreamSlot>(status: StatusCode) -> Response<ProxyBody<P>> {
     let mut response = Response::new(ProxyBody::empty());
     *response.status_mut() = status;
     response
 }
 
-/// A response with a text as Go's server sends it.
+/// Returns a response with a plain text, as Go's server sends it.
 #[must_use]
-pub fn text<P: Place>(status: StatusCode, body: impl Into<bytes::Bytes>) -> Response<ProxyBody<P>> {
+pub fn text<P: UpstreamSlot>(
+    status: StatusCode,
+    body: impl Into<bytes::Bytes>,
+) -> Response<ProxyBody<P>> {
     let mut response = Response::new(ProxyBody::full(body));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, TEXT);
     response
 }
 
-/// An error as Go's `http.Error` sends it: the text with a line end, not to be sniffed.
+/// Returns an error in the form of Go's `http.Error`: the text with a line feed, marked as not to be sniffed.
 #[must_use]
-pub fn error<P: Place>(status: StatusCode, message: &str) -> Response<ProxyBody<P>> {
+pub fn error<P: UpstreamSlot>(status: StatusCode, message: &str) -> Response<ProxyBody<P>> {
     let mut response = text(status, format!("{message}\n"));
     response
         .headers_mut()
@@ -57,15 +60,15 @@ pub fn error<P: Place>(status: StatusCode, message: &str) -> Response<ProxyBody<
     response
 }
 
-/// No such path on a server of a few fixed ones.
+/// Returns 404 for an unknown path.
 #[must_use]
-pub fn not_found<P: Place>() -> Response<ProxyBody<P>> {
+pub fn not_found<P: UpstreamSlot>() -> Response<ProxyBody<P>> {
     error(StatusCode::NOT_FOUND, "404 page not found")
 }
 
-/// A request that cannot be served as HTTP: Go's server closes the connection after it.
+/// Returns 400 for a malformed request; the connection is closed after it, as by Go's server. `why` may be empty.
 #[must_use]
-pub fn bad_request<P: Place>(why: &str) -> Response<ProxyBody<P>> {
+pub fn bad_request<P: UpstreamSlot>(why: &str) -> Response<ProxyBody<P>> {
     let body = if why.is_empty() {
         "400 Bad Request".to_owned()
     } else {
@@ -78,9 +81,9 @@ pub fn bad_request<P: Place>(why: &str) -> Response<ProxyBody<P>> {
     response
 }
 
-/// A transfer coding other than `chunked`, as Go's server answers it.
+/// Returns 501 for a transfer coding other than `chunked`, as Go's server does, and closes the connection.
 #[must_use]
-pub fn unsupported_coding<P: Place>() -> Response<ProxyBody<P>> {
+pub fn unsupported_coding<P: UpstreamSlot>() -> Response<ProxyBody<P>> {
     let mut response = text(
         StatusCode::NOT_IMPLEMENTED,
         "501 Not Implemented: unsupported transfer encoding",
@@ -91,24 +94,24 @@ pub fn unsupported_coding<P: Place>() -> Response<ProxyBody<P>> {
     response
 }
 
-/// `CONNECT`, which no gateway in front of a pod sends.
+/// Returns 405 for `CONNECT`, which no gateway sends to a pod.
 #[must_use]
-pub fn connect<P: Place>() -> Response<ProxyBody<P>> {
+pub fn connect<P: UpstreamSlot>() -> Response<ProxyBody<P>> {
     error(StatusCode::METHOD_NOT_ALLOWED, "CONNECT is not supported")
 }
 
-/// More header lines than are taken.
+/// Returns 431 for a head with too many header lines.
 #[must_use]
-pub fn too_many_headers<P: Place>() -> Response<ProxyBody<P>> {
+pub fn too_many_headers<P: UpstreamSlot>() -> Response<ProxyBody<P>> {
     error(
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
         "Request Header Fields Too Large",
     )
 }
 
-/// `Expect` asks for something else than `100-continue`.
+/// Returns 417 for an `Expect` header with another value than `100-continue`, and closes the connection.
 #[must_use]
-pub fn expectation_failed<P: Place>() -> Response<ProxyBody<P>> {
+pub fn expectation_failed<P: UpstreamSlot>() -> Response<ProxyBody<P>> {
     let mut response = empty(StatusCode::EXPECTATION_FAILED);
     response
         .headers_mut()
@@ -116,9 +119,12 @@ pub fn expectation_failed<P: Place>() -> Response<ProxyBody<P>> {
     response
 }
 
-/// A timeout struck before the response began; `text_of_timeout` says whose.
+/// Returns 504 for a timeout before the response has begun; `text_of_timeout` is the body.
 #[must_use]
-pub fn timeout<P: Place>(text_of_timeout: &'static str, grpc: bool) -> Response<ProxyBody<P>> {
+pub fn timeout<P: UpstreamSlot>(
+    text_of_timeout: &'static str,
+    grpc: bool,
+) -> Response<ProxyBody<P>> {
     with_grpc_status(
         text(StatusCode::GATEWAY_TIMEOUT, text_of_timeout),
         grpc,
@@ -126,9 +132,9 @@ pub fn timeout<P: Place>(text_of_timeout: &'static str, grpc: bool) -> Response<
     )
 }
 
-/// The upstream gave no answer. Why is for the log as well; nothing in it is secret.
+/// Returns 502 for an upstream without a usable answer. The body is the error, which contains no secrets.
 #[must_use]
-pub fn bad_gateway<P: Place>(why: &UpstreamError, grpc: bool) -> Response<ProxyBody<P>> {
+pub fn bad_gateway<P: UpstreamSlot>(why: &UpstreamError, grpc: bool) -> Response<ProxyBody<P>> {
     with_grpc_status(
         error(StatusCode::BAD_GATEWAY, &why.to_string()),
         grpc,
@@ -136,9 +142,9 @@ pub fn bad_gateway<P: Place>(why: &UpstreamError, grpc: bool) -> Response<ProxyB
     )
 }
 
-/// As many requests wait as may.
+/// Returns 503 for a full queue.
 #[must_use]
-pub fn queue_full<P: Place>(grpc: bool) -> Response<ProxyBody<P>> {
+pub fn queue_full<P: UpstreamSlot>(grpc: bool) -> Response<ProxyBody<P>> {
     with_grpc_status(
         error(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -149,9 +155,9 @@ pub fn queue_full<P: Place>(grpc: bool) -> Response<ProxyBody<P>> {
     )
 }
 
-/// The request is late, and late requests are shed. `again_after`: when another may be in time.
+/// Returns 503 for a late request that is shed. `again_after` is the estimated time until another request may be in time.
 #[must_use]
-pub fn late<P: Place>(again_after: Span, grpc: bool) -> Response<ProxyBody<P>> {
+pub fn late<P: UpstreamSlot>(again_after: Span, grpc: bool) -> Response<ProxyBody<P>> {
     let mut response = with_grpc_status(
         error(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -162,7 +168,7 @@ pub fn late<P: Place>(again_after: Span, grpc: bool) -> Response<ProxyBody<P>> {
     );
     let headers = response.headers_mut();
     headers.insert(RETRY_AFTER, retry_after(again_after));
-    // Envoy does not retry what is rate limited.
+    // Envoy does not retry rate-limited requests.
     headers.insert(ENVOY_RATELIMITED, HeaderValue::from_static("1"));
     if grpc {
         headers.insert(GRPC_PUSHBACK, HeaderValue::from_static("-1"));
@@ -178,13 +184,13 @@ fn retry_after(span: Span) -> HeaderValue {
     )
 }
 
-fn with_grpc_status<P: Place>(
+fn with_grpc_status<P: UpstreamSlot>(
     mut response: Response<ProxyBody<P>>,
     grpc: bool,
     status: u16,
 ) -> Response<ProxyBody<P>> {
     if grpc {
-        // A head alone: gRPC clients take data behind a status in the head for a broken stream.
+        // Without a body, since gRPC clients treat data after a status in the head as a broken stream.
         *response.body_mut() = ProxyBody::empty();
         let headers = response.headers_mut();
         headers.remove(CONTENT_TYPE);

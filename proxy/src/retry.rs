@@ -1,9 +1,9 @@
-//! Which requests are sent to the user container a second time, and after which failures.
+//! Rules for retrying requests to the user container: which requests, and after which failures.
 //!
-//! An application may close an idle connection at the moment at which a request is written to it, so the request
-//! was perhaps read and perhaps not. RFC 9110 9.2.2 lets a proxy send it again if its method is idempotent; as
-//! Go's `net/http` does, this is done for requests without a body alone, once, and only where the connection had
-//! served before: one that is closed at its first request is closed because of that request.
+//! An application may close an idle connection at the moment at which a request is written to it, so that it is unknown
+//! whether the request was read. RFC 9110 9.2.2 allows a proxy to retry it if its method is idempotent. As in Go's
+//! `net/http`, only requests without a body are retried, once, and only if the connection had served a request before:
+//! a connection that is closed at its first request is closed because of that request.
 
 use std::error::Error as _;
 use std::io;
@@ -12,15 +12,14 @@ use http::{HeaderName, Method, Request};
 
 use crate::client_body::ClientBody;
 
-/// Headers by which a client declares that its request may be sent twice, whatever the method. Both are honoured
-/// by Go's `net/http`.
+/// Headers by which a client declares its request to be idempotent, whatever the method. Go's `net/http` supports both.
 const IDEMPOTENCY_KEYS: [HeaderName; 2] = [
     HeaderName::from_static("idempotency-key"),
     HeaderName::from_static("x-idempotency-key"),
 ];
 
-/// Returns a copy of a request that may be sent a second time; `None` if it may not. Boxed: a request's future
-/// holds it until the answer begins.
+/// Returns a copy of a request for a retry, or `None` if the request must not be retried. The copy is boxed, since a
+/// request's future holds it until the answer begins.
 #[must_use]
 pub(crate) fn copy_of(request: &Request<ClientBody>) -> Option<Box<Request<ClientBody>>> {
     if !request.body().is_empty() || !is_idempotent(request) {
@@ -46,8 +45,8 @@ fn is_idempotent<B>(request: &Request<B>) -> bool {
             .any(|name| request.headers().contains_key(name))
 }
 
-/// Returns whether an HTTP/2 connection closed under a stream that had no answer, or the user container stated
-/// that it did not process the stream (RFC 9113 8.7). A stream that it reset for another reason was processed.
+/// Returns whether an HTTP/2 connection was closed before a stream was answered, or the user container stated that it did
+/// not process the stream (RFC 9113 8.7). A stream that was reset for another reason counts as processed.
 #[must_use]
 pub(crate) fn is_unprocessed(error: &hyper::Error) -> bool {
     let Some(source) = error.source() else {
@@ -58,7 +57,7 @@ pub(crate) fn is_unprocessed(error: &hyper::Error) -> bool {
     }
     source.downcast_ref::<h2::Error>().is_some_and(|error| {
         let is_refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);
-        // Streams up to the last one that GOAWAY names do not fail by it.
+        // A GOAWAY only fails streams after the last one that it names.
         error.is_remote() && (is_refused || error.is_go_away())
     })
 }
@@ -68,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn methods_and_idempotency_keys_decide_what_may_be_sent_twice() {
+    fn only_safe_methods_and_idempotency_keys_allow_a_retry() {
         let request = |method: &str, key: Option<&str>| {
             let mut request = Request::builder().method(method);
             if let Some(key) = key {

@@ -1,4 +1,4 @@
-//! The page that Prometheus scrapes, and what such small servers have in common.
+//! Metrics page for Prometheus, and request handling common to such small servers.
 
 use http::header::{ALLOW, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
@@ -8,7 +8,7 @@ use prometheus::{Encoder as _, TextEncoder};
 use crate::body::ProxyBody;
 use crate::respond;
 
-/// Answers a GET or HEAD of `path` with what `page` returns; 404 and 405 for anything else.
+/// Answers a GET or HEAD of `path` with the response of `page`, another path with 404, and another method with 405.
 pub fn answer<B>(
     request: &Request<B>,
     path: &str,
@@ -26,12 +26,12 @@ pub fn answer<B>(
     page()
 }
 
-/// Returns metrics in Prometheus' text format, version 0.0.4.
+/// Returns a response with metrics in Prometheus' text format, version 0.0.4, or 500 if they cannot be encoded.
 #[must_use]
 pub fn metrics(families: &[MetricFamily]) -> Response<ProxyBody> {
     let mut page = Vec::new();
     if let Err(error) = TextEncoder::new().encode(families, &mut page) {
-        tracing::error!(%error, "metrics cannot be written");
+        tracing::error!(%error, "cannot encode metrics");
         return respond::error(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string());
     }
     let mut response = Response::new(ProxyBody::full(page));

@@ -1,24 +1,25 @@
-//! `Server-Timing` (W3C Server Timing): what each hop of Weir adds to an answer, and what a hop reads of the next one's.
+//! The `Server-Timing` header (W3C Server Timing), by which each hop of Weir reports its times to the previous one.
 
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// The header.
+/// Name of the header and of the trailer.
 pub const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
-/// Time in the queue of an instance.
+/// Name of the entry with the time in the queue of an instance.
 pub const QUEUE: &str = "queue";
-/// Time in which an instance's model was loaded.
+/// Name of the entry with the time for loading an instance's model.
 pub const LOAD: &str = "load";
 
-/// Returns the entry `name` with a duration in milliseconds to the microsecond.
+/// Returns the entry `name` with a duration in milliseconds, rounded to microseconds. Returns `None` if `name` has
+/// characters that a header must not have.
 #[must_use]
 pub fn entry(name: &str, span: Duration) -> Option<HeaderValue> {
     HeaderValue::try_from(format!("{name};dur={:.3}", span.as_secs_f64() * 1e3)).ok()
 }
 
-/// Returns the duration of the last entry `name`: a queue-proxy appends its own after those of the application. `None` if there is
-/// none, or its duration is no number of milliseconds from 0 to a day.
+/// Returns the duration of the last entry `name`, since a queue-proxy appends its own after those of the application.
+/// Returns `None` if there is none, or if its duration is not a number of milliseconds from 0 to a day.
 #[must_use]
 pub fn read(headers: &HeaderMap, name: &str) -> Option<Duration> {
     let lines = headers.get_all(SERVER_TIMING).iter();
@@ -50,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_reads_as_it_was_written() {
+    fn a_written_entry_is_read_back() {
         let span = Duration::from_micros(12_345);
         let mut headers = HeaderMap::new();
         headers.append(SERVER_TIMING, entry(QUEUE, span).unwrap());
@@ -59,14 +60,14 @@ mod tests {
     }
 
     #[test]
-    fn the_last_entry_counts_and_others_of_the_line_are_passed_over() {
+    fn the_last_entry_counts_and_other_names_are_skipped() {
         let headers = headers(&["queue;dur=900, db;desc=\"x\";dur=3", "queue ; dur=2.5"]);
         assert_eq!(read(&headers, QUEUE), Some(Duration::from_micros(2_500)));
         assert_eq!(read(&headers, "db"), Some(Duration::from_millis(3)));
     }
 
     #[test]
-    fn what_is_no_duration_is_none() {
+    fn an_invalid_duration_yields_none() {
         for line in [
             "queue",
             "queue;dur",

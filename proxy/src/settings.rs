@@ -1,4 +1,4 @@
-//! What annotations ask for, as the parts that act on it take it.
+//! Conversion of annotations to the settings of the policy and of the proxy.
 
 use annotations::{Settings, TrustBudget};
 use policy::gate::{Late, Order};
@@ -6,7 +6,7 @@ use policy::slo::Trust;
 
 use crate::limits::Limits;
 
-/// Returns what becomes of late requests.
+/// Returns the handling of late requests.
 #[must_use]
 pub const fn late(settings: &Settings) -> Late {
     match settings.late {
@@ -15,7 +15,7 @@ pub const fn late(settings: &Settings) -> Late {
     }
 }
 
-/// Returns the order in which requests are served: by deadline where there is an objective.
+/// Returns the order in which requests are served: by deadline if there is an objective, else by arrival.
 #[must_use]
 pub const fn order(settings: &Settings) -> Order {
     if settings.slo.is_some() {
@@ -25,7 +25,7 @@ pub const fn order(settings: &Settings) -> Order {
     }
 }
 
-/// Returns whose statements on a request's budget order requests.
+/// Returns which stated request budgets are used for ordering.
 #[must_use]
 pub const fn trust(settings: &Settings) -> Trust {
     match settings.trust_budget {
@@ -35,7 +35,7 @@ pub const fn trust(settings: &Settings) -> Trust {
     }
 }
 
-/// Returns how much of the process one client may take.
+/// Returns the resource limits of one client, with the defaults for those that are not set.
 #[must_use]
 pub fn limits(settings: &Settings) -> Limits {
     let (set, most) = (settings.limits, Limits::default());

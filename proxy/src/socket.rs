@@ -1,5 +1,5 @@
-//! A socket in halves: one owner reads and writes, and whoever holds the writing half by reference may look at
-//! the socket meanwhile.
+//! A socket split into halves: one owner reads and writes, and other holders of the write half can observe the socket
+//! meanwhile.
 
 use std::io;
 use std::pin::Pin;
@@ -14,11 +14,11 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::buffered::FIRST_BYTES_MAX;
 
-/// So many bytes are read in one turn of a task: they may be thousands of small things to look at, interim
-/// responses without end among them.
+/// Largest number of bytes read in one poll of a task, since they may be thousands of small messages to process, such as
+/// endless interim responses.
 const BURST_BYTES_MAX: usize = 128 * 1024;
 
-/// How many bytes one read gives at most, of which one piece of a body is made; may be set at any time.
+/// Bound on the bytes of one read, of which one piece of a body is made. It may be changed at any time.
 #[derive(Debug)]
 pub struct ReadSize(AtomicUsize);
 
@@ -29,8 +29,8 @@ impl Default for ReadSize {
 }
 
 impl ReadSize {
-    /// Sets the bound for reads from now on. It should be less than the power of two above it: hyper doubles its
-    /// buffer after a read that filled it.
+    /// Sets the bound for later reads, in bytes. It should be a little below a power of two, since hyper's buffer has such
+    /// a size and doubles after a read that filled it.
     pub fn set(&self, bytes: usize) {
         self.0.store(bytes, Ordering::Relaxed);
     }
@@ -41,7 +41,7 @@ impl ReadSize {
     }
 }
 
-/// How many bytes may still be read before something is complete. No bound, unless one is set.
+/// Remaining bytes that may be read before a message must be complete. Initially unlimited.
 #[derive(Debug)]
 pub struct Budget(AtomicUsize);
 
@@ -52,17 +52,17 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// So much, and no more.
+    /// Sets the number of bytes that may be read from now on.
     pub fn set(&self, bytes: usize) {
         self.0.store(bytes, Ordering::Relaxed);
     }
 
-    /// Whatever comes.
+    /// Removes the limit on the bytes that may be read.
     pub fn lift(&self) {
         self.set(usize::MAX);
     }
 
-    /// Returns how many bytes may still be read.
+    /// Returns the number of bytes that may still be read; [`usize::MAX`] without a limit.
     pub fn left(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
@@ -77,19 +77,19 @@ impl Budget {
     }
 }
 
-/// See the [module](self).
+/// The owner's side of a socket, for reading and writing.
 #[derive(Debug)]
 pub struct Socket {
     read: Take<OwnedReadHalf>,
     write: Arc<OwnedWriteHalf>,
-    /// Bytes read since something else had a turn.
+    /// Bytes read since the task last yielded.
     burst: usize,
     budget: Arc<Budget>,
     read_size: Arc<ReadSize>,
 }
 
 impl Socket {
-    /// A connection's socket, and its writing half by reference.
+    /// Splits a connection. Returns the owner's side, and the write half for observers.
     pub fn of(stream: TcpStream) -> (Self, Arc<OwnedWriteHalf>) {
         let (read, write) = stream.into_split();
         let write = Arc::new(write);
@@ -103,12 +103,12 @@ impl Socket {
         (socket, write)
     }
 
-    /// The bound on what may be read.
+    /// Returns the budget of bytes that may be read, for adjusting it.
     pub fn budget(&self) -> Arc<Budget> {
         Arc::clone(&self.budget)
     }
 
-    /// Returns the bound on one read.
+    /// Returns the bound on one read, for adjusting it.
     pub fn read_size(&self) -> Arc<ReadSize> {
         Arc::clone(&self.read_size)
     }
@@ -117,7 +117,7 @@ impl Socket {
         (*self.write).as_ref()
     }
 
-    /// Writes through a shared reference, waiting until the socket takes something.
+    /// Writes through a shared reference. Pending until the socket accepts some bytes.
     fn poll_write_with(
         &self,
         cx: &mut Context<'_>,
@@ -176,7 +176,7 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        // A single piece, as a head without a body: the kernel does less for `send` than for `writev`.
+        // For a single buffer, such as a head without a body, `send` is cheaper than `writev`.
         let mut pieces = bufs.iter().filter(|buf| !buf.is_empty());
         match (pieces.next(), pieces.next()) {
             (Some(only), None) => self.poll_write_with(cx, |stream| stream.try_write(only)),
@@ -188,12 +188,12 @@ impl AsyncWrite for Socket {
         true
     }
 
-    /// The kernel needs none.
+    /// Does nothing, since a TCP socket has no user-space buffer.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends the writing direction; a socket that is closed already has no more to end.
+    /// Shuts down the write direction. Succeeds if the socket is already closed.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(
             match SockRef::from(self.stream()).shutdown(std::net::Shutdown::Write) {

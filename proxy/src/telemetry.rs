@@ -1,7 +1,7 @@
-//! OpenTelemetry's pipelines, set up as `OBSERVABILITY_CONFIG` says and flushed at the end.
+//! OpenTelemetry's pipelines, set up from `OBSERVABILITY_CONFIG` and flushed at shutdown.
 //!
-//! The standard variables (`OTEL_EXPORTER_OTLP_*`, `OTEL_METRIC_EXPORT_INTERVAL`, `OTEL_TRACES_SAMPLER`, …) win
-//! over the configured values. Collectors with `https` URLs are verified with the system's roots, which
+//! The standard variables (`OTEL_EXPORTER_OTLP_*`, `OTEL_METRIC_EXPORT_INTERVAL`, `OTEL_TRACES_SAMPLER`, …) override the
+//! configured values. Collectors with `https` URLs are verified with the system's root certificates, which
 //! `SSL_CERT_FILE` may replace.
 
 use std::error::Error;
@@ -25,38 +25,38 @@ use crate::lines;
 use crate::observability::{Metrics, Observability, Tracing, Transport};
 use crate::process_log::COMMIT;
 
-/// The last metrics, and the last spans, may take this long to be delivered: both together Knative's ten seconds.
+/// Longest time for delivering the last metrics, and for the last spans; together Knative's ten seconds.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 
-/// Whose metrics and spans these are.
+/// Resource attributes of the process's metrics and spans.
 #[derive(Debug, Clone, Default)]
 pub struct Owner {
-    /// The container's name.
+    /// Name of the container, the attribute `container.name`.
     pub container: &'static str,
-    /// The namespace.
+    /// Namespace of the pod, the attribute `k8s.namespace.name`.
     pub namespace: String,
-    /// `service.name`, unless `OTEL_SERVICE_NAME` names one; empty: the pod's name.
+    /// The attribute `service.name`, unless `OTEL_SERVICE_NAME` is set; the pod's name if empty.
     pub service: String,
-    /// Further attributes; empty values are left out.
+    /// Further attributes by key; those with empty values are omitted.
     pub attributes: Vec<(&'static str, String)>,
 }
 
-/// The pipelines of this process.
+/// OpenTelemetry pipelines of the process.
 #[derive(Debug, Default)]
 pub struct Telemetry {
-    /// Where Knative's instruments report, if metrics are asked for.
+    /// Provider of Knative's instruments; `None` if request metrics are disabled.
     pub meters: Option<SdkMeterProvider>,
-    /// Where spans go, if they are asked for.
+    /// Provider of tracers; `None` if tracing is disabled.
     pub tracers: Option<SdkTracerProvider>,
-    /// What is scraped, if that is how metrics are asked for.
+    /// Registry of Knative's instruments for scraping; `None` if they are not served to Prometheus.
     pub registry: Option<prometheus::Registry>,
 }
 
 impl Telemetry {
-    /// Sets all up. Blocks, and must run on a thread of the runtime's that may.
+    /// Sets up the configured pipelines. Blocks, so it must run on a thread of the runtime that may block.
     ///
     /// # Errors
-    /// An exporter that cannot be made.
+    /// Returns an error if an exporter cannot be created, or if `OTEL_TRACES_SAMPLER_ARG` is not a number.
     pub fn start(
         observability: &Observability,
         owner: &Owner,
@@ -122,7 +122,8 @@ impl Telemetry {
         Ok(telemetry)
     }
 
-    /// Delivers what there is, and ends. Blocks for at most five seconds for each of both.
+    /// Delivers the remaining metrics and spans, and shuts the pipelines down. Blocks for at most five seconds for metrics
+    /// and five for spans.
     pub fn shut_down(self) {
         let results = [
             self.meters
@@ -136,7 +137,7 @@ impl Telemetry {
     }
 }
 
-/// An exporter that cannot be made.
+/// Failure to set up a pipeline.
 #[derive(Debug, thiserror::Error)]
 #[error("observability: {key}: {why}")]
 pub struct TelemetryError {
@@ -153,7 +154,7 @@ impl TelemetryError {
     }
 }
 
-/// `OTEL_TRACES_SAMPLER_ARG` wins over the configured rate, also where no sampler is named.
+/// Returns the rate in `OTEL_TRACES_SAMPLER_ARG`, which overrides the configured one even if no sampler is named.
 fn sampling_rate_override(environment: &impl Environment) -> Result<Option<f64>, TelemetryError> {
     let Some(value) = environment
         .get("OTEL_TRACES_SAMPLER_ARG")
@@ -168,7 +169,8 @@ fn sampling_rate_override(environment: &impl Environment) -> Result<Option<f64>,
     Ok(Some(rate))
 }
 
-/// Knative's rule: at 1 every trace, at 0 none, whatever its parent says; between, as the parent says.
+/// Returns the sampler for a rate, by Knative's rule: at 1 every trace is sampled and at 0 none, regardless of the parent;
+/// in between the parent decides, and the rate applies to root spans.
 fn sampler(rate: f64) -> Sampler {
     if rate >= 1.0 {
         Sampler::AlwaysOn
@@ -179,12 +181,12 @@ fn sampler(rate: f64) -> Sampler {
     }
 }
 
-/// An empty variable says nothing, as in Go.
+/// Returns whether a variable is set; an empty one counts as not set, as in Go.
 fn is_set(environment: &impl Environment, name: &str) -> bool {
     environment.get(name).is_some_and(|value| !value.is_empty())
 }
 
-/// The configured endpoint, unless there is none or a variable names one.
+/// Returns the configured endpoint, or `None` if it is empty or overridden by a variable.
 fn configured(endpoint: &str, environment: &impl Environment, signal: &str) -> Option<String> {
     let names = [
         "OTEL_EXPORTER_OTLP_ENDPOINT".to_owned(),
@@ -242,28 +244,29 @@ fn span_exporter(
     })
 }
 
-/// Collectors with `https` URLs are verified with the system's roots.
+/// Returns a TLS configuration that verifies collectors with the system's root certificates.
 fn roots() -> ClientTlsConfig {
     ClientTlsConfig::new().with_enabled_roots()
 }
 
-/// A client with the system's roots. Where there are none it trusts nobody, and serves `http` URLs all the same.
+/// Creates an HTTP client that trusts the system's root certificates. If there are none, it trusts no server and only
+/// works with `http` URLs.
 fn http_client() -> Result<reqwest::blocking::Client, Box<dyn Error + Send + Sync>> {
-    // It may not be made on a thread of the runtime's.
+    // A blocking client must not be created on a thread of the runtime.
     let made = std::thread::spawn(|| {
         let builder = || reqwest::blocking::Client::builder().timeout(FLUSH_MAX);
         builder().build().or_else(|error| {
-            tracing::warn!(%error, "no roots: OTLP goes to http endpoints only");
+            tracing::warn!(%error, "no root certificates: OTLP is limited to http endpoints");
             builder().tls_certs_only([]).build()
         })
     });
     let client = made
         .join()
-        .map_err(|_| "the thread that makes a client ended")?;
+        .map_err(|_| "the thread that creates the HTTP client panicked")?;
     Ok(client?)
 }
 
-/// What all metrics and spans of this process have in common.
+/// Returns the attributes common to all metrics and spans of the process.
 fn resource(owner: &Owner, environment: &impl Environment) -> Resource {
     let some = |name: &str| environment.get(name).filter(|value| !value.is_empty());
     let pod = some("POD_NAME")
@@ -292,7 +295,7 @@ fn resource(owner: &Owner, environment: &impl Environment) -> Resource {
     Resource::builder().with_attributes(attributes).build()
 }
 
-/// Writes spans on standard output, one JSON object a line.
+/// Exporter that writes spans to standard output, one JSON object per line.
 #[derive(Debug, Default)]
 struct StdoutExporter {
     resource: Mutex<serde_json::Value>,

@@ -1,6 +1,6 @@
-//! Request-log templates: the part of Go's `text/template` that logs are written in.
+//! Request-log templates: the subset of Go's `text/template` that request logs use.
 //!
-//! | form | as |
+//! | form | examples |
 //! |---|---|
 //! | fields, and methods without arguments | `{{.Request.Method}}` |
 //! | methods with arguments | `{{.Request.Header.Get "X-Id"}}` |
@@ -10,12 +10,11 @@
 //! | literals | `"text"`, `` `raw` ``, `12`, `1.5`, `true`, `nil` |
 //! | trimming, comments | `{{- … -}}`, `{{/* … */}}` |
 //!
-//! Anything else is refused when the template is read, with line and column, and so are fields that do not exist
-//! (see `template::check`). What depends on the request, as a cookie that it does not have, is an error when the template
-//! is run, as in Go.
+//! Anything else is a parse error with line and column, and so are fields that do not exist (see `template::check`).
+//! Errors that depend on the request, such as a missing cookie, occur when the template is executed, as in Go.
 //!
-//! Values are written as Go's `fmt` writes those of Knative's own queue-proxy; only addresses in memory, of which
-//! `.Request.Body` and `.Request.TLS` have some, are made up.
+//! Values are formatted as Go's `fmt` formats those of Knative's own queue-proxy. Only the memory addresses in
+//! `.Request.Body` and `.Request.TLS` are made up.
 
 mod check;
 mod go;
@@ -28,24 +27,24 @@ use lexer::{Lexer, Name, Piece, Token, TokenKind};
 pub use run::RunError;
 pub use value::{Record, RevisionInfo};
 
-/// Parentheses and conditions may stand in one another this deep.
+/// Deepest nesting of parentheses and conditions.
 const DEPTH_MAX: usize = 32;
 
-/// A template that was read.
+/// A parsed and checked template of the request log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Template {
     nodes: Vec<Node>,
 }
 
-/// Why a template cannot be read.
+/// The error of a template that cannot be parsed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {why}")]
 pub struct ParseError {
-    /// From 1.
+    /// Line of the error, counted from 1.
     pub line: usize,
-    /// In characters, from 1.
+    /// Column of the error in characters, counted from 1.
     pub column: usize,
-    /// What is wrong, and what is allowed.
+    /// Description of the error, with the allowed forms.
     pub why: String,
 }
 
@@ -53,18 +52,18 @@ pub struct ParseError {
 enum Node {
     Text(String),
     Output(Pipeline),
-    /// Pairs of a condition and what it guards, and what stands if none holds.
+    /// Branches, as pairs of a condition and the guarded nodes, and the nodes of `{{else}}`.
     If(Vec<(Pipeline, Vec<Self>)>, Vec<Self>),
 }
 
-/// Commands, each of which has the outcome of the one before as its last argument.
+/// Commands, each of which gets the result of the previous one as its last argument.
 #[derive(Debug, Clone, PartialEq)]
 struct Pipeline(Vec<Command>);
 
-/// An operand and its arguments.
+/// An operand with its arguments.
 #[derive(Debug, Clone, PartialEq)]
 struct Command {
-    /// Where it begins, in bytes.
+    /// Offset of the command in the template, in bytes.
     offset: usize,
     head: Operand,
     arguments: Vec<Operand>,
@@ -77,9 +76,9 @@ enum Operand {
     Float(f64),
     Bool(bool),
     Nil,
-    /// Fields from the record on; none: the record itself.
+    /// Field path from the record; an empty path is the record itself.
     Fields(Vec<Name>),
-    /// Fields of a pipeline's outcome.
+    /// Field path from the result of a pipeline.
     Group(Box<Pipeline>, Vec<Name>),
     Function(Function),
 }
@@ -136,10 +135,11 @@ impl Function {
 }
 
 impl Template {
-    /// Reads a template; a line end is added where the text has none.
+    /// Parses a template. A line feed is appended if the text does not end with one.
     ///
     /// # Errors
-    /// Where it is no template, uses more of Go's language than is known here, or a field that does not exist.
+    /// Returns an error if the text is malformed, uses an unsupported part of Go's language, or names a field that does
+    /// not exist.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
         let mut parser = Parser {
             text,
@@ -149,7 +149,7 @@ impl Template {
         };
         let (mut nodes, end) = parser.nodes()?;
         if let Some(end) = end {
-            return Err(parser.error(end, "there is no {{if}} to which this belongs"));
+            return Err(parser.error(end, "{{else}} or {{end}} without a matching {{if}}"));
         }
         check::nodes(&nodes).map_err(|wrong| parser.error(wrong.offset, wrong.why))?;
         if !text.ends_with('\n') {
@@ -166,7 +166,7 @@ struct Parser<'a> {
     depth: usize,
 }
 
-/// `{{else}}`, `{{else if …}}` or `{{end}}`: where it stands, and its tokens.
+/// The action `{{else}}`, `{{else if …}}` or `{{end}}` that ends a list of nodes.
 struct Closing {
     offset: usize,
 }
@@ -176,7 +176,7 @@ impl<'a> Parser<'a> {
         lexer::error_at(self.text, offset.into(), why)
     }
 
-    /// Reads up to the end, or to an action that closes or divides a condition, which is left to be read.
+    /// Parses nodes up to the end of the text, or up to an action that ends a branch, which is not consumed.
     fn nodes(&mut self) -> Result<(Vec<Node>, Option<Closing>), ParseError> {
         let mut nodes = Vec::new();
         while let Some(piece) = self.pieces.get(self.at) {
@@ -201,7 +201,7 @@ impl<'a> Parser<'a> {
                             return Err(self.error(
                                 tokens[0].offset,
                                 format!(
-                                    "{word} is not known here; allowed: if, else, end and values"
+                                    "{word} is not supported; allowed: if, else, end and values"
                                 ),
                             ));
                         }
@@ -216,7 +216,7 @@ impl<'a> Parser<'a> {
         Ok((nodes, None))
     }
 
-    /// What follows `{{if`, up to its `{{end}}`.
+    /// Parses a condition, from the tokens after `{{if` up to its `{{end}}`.
     fn condition(&mut self, offset: usize, tokens: &[Token<'a>]) -> Result<Node, ParseError> {
         self.deeper(offset)?;
         let mut branches = Vec::new();
@@ -227,7 +227,7 @@ impl<'a> Parser<'a> {
                 return Err(self.error(offset, "this {{if}} has no {{end}}"));
             };
             let Some(Piece::Action { tokens, .. }) = self.pieces.get(self.at) else {
-                return Err(self.error(closing.offset, "an action is needed"));
+                return Err(self.error(closing.offset, "expected an action"));
             };
             let tokens = tokens.clone();
             self.at += 1;
@@ -246,7 +246,7 @@ impl<'a> Parser<'a> {
                     );
                     if closing.is_none() || !is_end {
                         let offset = closing.map_or(offset, |closing| closing.offset);
-                        return Err(self.error(offset, "{{else}} is followed by {{end}}"));
+                        return Err(self.error(offset, "expected {{end}} after {{else}}"));
                     }
                     self.at += 1;
                     self.depth -= 1;
@@ -257,23 +257,23 @@ impl<'a> Parser<'a> {
                 }
                 (_, next) => {
                     let offset = next.map_or(closing.offset, |next| next.offset);
-                    return Err(self.error(offset, "nothing may stand here but, after else, an if"));
+                    return Err(self.error(offset, "unexpected token; allowed: if after else"));
                 }
             }
         }
     }
 
-    /// Reads all of `tokens` as a pipeline.
+    /// Parses all of `tokens` as a pipeline.
     fn pipeline(&mut self, offset: usize, tokens: &[Token<'a>]) -> Result<Pipeline, ParseError> {
         let mut rest = tokens;
         let pipeline = self.commands(offset, &mut rest)?;
         match rest.first() {
             None => Ok(pipeline),
-            Some(token) => Err(self.error(token.offset, "this closes nothing")),
+            Some(token) => Err(self.error(token.offset, "unmatched closing parenthesis")),
         }
     }
 
-    /// Reads commands up to the end or a closing parenthesis.
+    /// Parses commands up to the end of the action or to a closing parenthesis.
     fn commands(&mut self, offset: usize, rest: &mut &[Token<'a>]) -> Result<Pipeline, ParseError> {
         let mut commands = Vec::new();
         loop {
@@ -288,7 +288,7 @@ impl<'a> Parser<'a> {
                 if is_function && !operands.is_empty() {
                     return Err(self.error(
                         token.offset,
-                        "a function stands first in its command, or in parentheses",
+                        "a function must be the first operand of a command or be in parentheses",
                     ));
                 }
                 operands.push(operand);
@@ -335,7 +335,7 @@ impl<'a> Parser<'a> {
                     return Err(self.error(
                         token.offset,
                         format!(
-                            "{word} is no function known here; allowed: {}",
+                            "{word} is not a supported function; allowed: {}",
                             known.join(" ")
                         ),
                     ));
@@ -374,7 +374,7 @@ impl<'a> Parser<'a> {
     fn deeper(&mut self, offset: usize) -> Result<(), ParseError> {
         self.depth += 1;
         if self.depth > DEPTH_MAX {
-            return Err(self.error(offset, format!("more than {DEPTH_MAX} levels deep")));
+            return Err(self.error(offset, format!("nested more than {DEPTH_MAX} levels deep")));
         }
         Ok(())
     }
@@ -395,26 +395,26 @@ mod tests {
     }
 
     #[test]
-    fn knatives_own_template_is_read() {
+    fn knatives_own_template_is_accepted() {
         assert!(Template::parse(crate::observability::REQUEST_LOG_TEMPLATE).is_ok());
     }
 
     #[test]
-    fn what_is_outside_the_language_is_refused_with_its_place() {
+    fn errors_outside_the_language_name_their_position() {
         for (text, place) in [
             ("{{.Request", "line 1, column 1"),
             ("a\n{{range .X}}{{end}}", "line 2, column 3: range"),
             ("{{with .X}}{{end}}", "line 1, column 3: with"),
             ("{{$x := 1}}", "line 1, column 4"),
             ("{{printf \"%s\" .X}}", "line 1, column 3: printf"),
-            ("{{end}}", "line 1, column 1: there is no {{if}}"),
+            ("{{end}}", "line 1, column 1: without a matching {{if}}"),
             ("{{if .X}}", "line 1, column 1: this {{if}} has no {{end}}"),
             ("{{if .X}}{{else}}{{else}}{{end}}", "line 1, column 18"),
             ("{{if}}{{end}}", "line 1, column 1: a value is missing"),
             ("{{.A | }}", "line 1, column 1: a value is missing"),
-            ("{{nil}}", "line 1, column 3: nil is no command"),
+            ("{{nil}}", "line 1, column 3: nil is not a command"),
             ("{{(.A}}", "line 1, column 3: this parenthesis"),
-            ("{{.A)}}", "line 1, column 5: this closes nothing"),
+            ("{{.A)}}", "line 1, column 5: unmatched closing parenthesis"),
             ("{{\"x\" .A}}", "line 1, column 1: only functions"),
             ("{{\"x}}", "line 1, column 3"),
             ("{{.A..B}}", "line 1, column 3"),

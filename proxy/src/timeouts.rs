@@ -1,10 +1,10 @@
-//! The three limits on a request's time, all counted from its arrival.
+//! Time limits of a request.
 //!
-//! | limit | strikes when | before the response has begun | after |
+//! | limit | expires | before the response has begun | afterwards |
 //! |---|---|---|---|
-//! | request | the whole takes too long | 504 | the response is ended |
-//! | response start | no response header came | 504 | – |
-//! | idle | no response byte came for so long | 504 | the response is ended |
+//! | request | this long after the arrival | 504 | the response is ended |
+//! | response start | this long after the arrival without a response head | 504 | – |
+//! | idle | this long after the arrival or the last response byte | 504 | the response is ended |
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -15,34 +15,34 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long a request may take, and what is said when it takes longer.
+/// Configured time limits, with the text sent when one expires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeLimits {
-    /// The whole, from arrival. Zero gives every request up at once.
+    /// Longest time from the arrival to the end of the response. Zero fails every request at once.
     pub request: Duration,
-    /// Until the head of the answer; `None`: no such limit.
+    /// Longest time from the arrival to the head of the answer; `None` without a limit.
     pub response_start: Option<Duration>,
-    /// Between two bytes of the answer; `None`: no such limit.
+    /// Longest time between two bytes of the answer; `None` without a limit.
     pub idle: Option<Duration>,
-    /// What is said in a 504 and, as Knative does it, in the midst of a response.
+    /// Body of a 504, and text appended to a response that has begun, as under Knative.
     pub text: &'static str,
 }
 
-/// The limits of one request. See the [module](self).
+/// Time limits of one request. See the [module](self).
 #[derive(Debug, Clone)]
 pub struct Timeouts {
-    /// When the request came.
+    /// Time at which the request arrived.
     pub arrival: Instant,
     limits: TimeLimits,
     last_write: Instant,
 }
 
-/// A limit was reached.
+/// Error for a future that did not complete within its time limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expired;
 
 impl Timeouts {
-    /// The limits of a request that came at `arrival`.
+    /// Creates the limits of a request that arrived at `arrival`.
     #[must_use]
     pub const fn new(limits: TimeLimits, arrival: Instant) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl Timeouts {
         }
     }
 
-    /// These, without the limit until the head of the answer.
+    /// Returns a copy without the limit on the response start.
     #[must_use]
     pub fn without_response_start(&self) -> Self {
         let mut timeouts = self.clone();
@@ -60,20 +60,20 @@ impl Timeouts {
         timeouts
     }
 
-    /// Returns what is said when one of them strikes.
+    /// Returns the text that is sent when a limit expires.
     #[must_use]
     pub const fn text(&self) -> &'static str {
         self.limits.text
     }
 
-    /// Response bytes have been passed on.
+    /// Notes that response bytes have been passed on, which restarts the idle limit.
     pub fn note_write(&mut self) {
         if self.limits.idle.is_some() {
             self.last_write = Instant::now();
         }
     }
 
-    /// When a response that has begun is ended, if nothing more is written.
+    /// Returns the time at which a response that has begun is ended if no more bytes are written.
     #[must_use]
     pub fn mid_stream(&self) -> Instant {
         let request = self.arrival + self.limits.request;
@@ -82,7 +82,8 @@ impl Timeouts {
             .map_or(request, |idle| request.min(self.last_write + idle))
     }
 
-    /// When a request whose response has not begun is given up.
+    /// Returns the time at which a request without a response fails. `informed` states whether an interim response has
+    /// arrived, which removes the limit on the response start.
     #[must_use]
     pub fn before_response(&self, informed: bool) -> Instant {
         match self.limits.response_start {
@@ -92,8 +93,8 @@ impl Timeouts {
         }
     }
 
-    /// When a tunnel is closed: `heard` once the upstream has sent a byte through it, `last` the
-    /// last byte in either direction.
+    /// Returns the time at which a tunnel is closed. `heard` states whether the upstream has sent a byte through it, and
+    /// `last` is the time of the last byte in either direction.
     #[must_use]
     pub fn tunnel(&self, heard: bool, last: Instant) -> Instant {
         Self {
@@ -103,16 +104,17 @@ impl Timeouts {
         .before_response(heard)
     }
 
-    /// An interim response matters to these limits.
+    /// Returns whether interim responses affect the limits.
     #[must_use]
     pub const fn watch_interim(&self) -> bool {
         self.limits.response_start.is_some()
     }
 
-    /// Awaits what comes before the response, up to its limit. `informed` is set by an interim response.
+    /// Awaits a future that ends when the response begins, within its time limit. `informed` is set by an interim
+    /// response.
     ///
     /// # Errors
-    /// [`Expired`]: the future is of no more use.
+    /// Returns [`Expired`] at the limit; the future must not be polled any more.
     pub async fn run<T>(
         &self,
         informed: Option<&Arc<AtomicBool>>,
@@ -135,7 +137,7 @@ impl Timeouts {
         };
         let mut has_timer = false;
         poll_fn(|cx| {
-            // The clock first: who always finds something to read spends the turn's whole budget.
+            // The timer is polled first: a future that always has input would use up the task's budget.
             if has_timer && is_over(cx) {
                 return Poll::Ready(Err(Expired));
             }

@@ -1,8 +1,8 @@
-//! TLS on the serving port: certificates that are read again when they change, and the settings for protocol
-//! versions, cipher suites and key exchange.
+//! TLS on the serving port: certificates, which are reloaded when they change, and the settings for protocol versions,
+//! cipher suites and key exchange.
 //!
 //! The kubelet replaces mounted secrets by switching a symbolic link, so the files' contents are compared once
-//! a minute. A pair that cannot be used is logged and counted, and the one before it stays.
+//! a minute. An unusable pair is logged and counted, and the previous one stays in use.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,50 +29,50 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::socket::Socket;
 
-/// Where Knative mounts the serving certificate.
+/// Directory in which Knative mounts the serving certificate.
 pub const CERTIFICATES_DEFAULT: &str = "/var/lib/knative/certs";
-/// The names of certificate and key in a folder.
+/// File names of certificate and key.
 const FILES: [&str; 2] = ["tls.crt", "tls.key"];
-/// The files are looked at this often. Fixed by Knative.
+/// Interval at which the files are checked for changes. Fixed by Knative.
 const RELOAD_PERIOD: Duration = Duration::from_secs(60);
 
-/// What is encrypted and not sent yet, of a client that does not read.
+/// Largest number of encrypted bytes buffered for a client that does not read.
 const SEND_BYTES_MAX: usize = 32 * 1024;
 
-/// What the environment says of TLS, as it stands there: it matters only where there are certificates.
+/// TLS settings of the environment, as unparsed values: they only matter if there is a certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// `QUEUE_PROXY_TLS_MIN_VERSION`.
+    /// Value of `QUEUE_PROXY_TLS_MIN_VERSION`: `1.2`, `1.3`, or empty for 1.3.
     pub min_version: String,
-    /// `QUEUE_PROXY_TLS_MAX_VERSION`.
+    /// Value of `QUEUE_PROXY_TLS_MAX_VERSION`: `1.2`, `1.3`, or empty for 1.3.
     pub max_version: String,
-    /// `QUEUE_PROXY_TLS_CIPHER_SUITES`.
+    /// Value of `QUEUE_PROXY_TLS_CIPHER_SUITES`: IANA's names separated by commas, or empty for the default.
     pub cipher_suites: String,
-    /// `QUEUE_PROXY_TLS_CURVE_PREFERENCES`.
+    /// Value of `QUEUE_PROXY_TLS_CURVE_PREFERENCES`: Go's names separated by commas, or empty for the default.
     pub curve_preferences: String,
 }
 
-/// What a client and this server have agreed on, by the numbers of the protocol.
+/// Negotiated parameters of a TLS connection, with the numbers of the protocol.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Negotiated {
-    /// 0x0303 and 0x0304: TLS 1.2 and 1.3.
+    /// Protocol version: 0x0303 for TLS 1.2, 0x0304 for TLS 1.3.
     pub version: u16,
-    /// The session is one from before.
+    /// Whether an earlier session was resumed.
     pub resumed: bool,
     /// IANA's number of the cipher suite.
     pub cipher_suite: u16,
-    /// IANA's number of the group of the key exchange; 0 where there was none.
+    /// IANA's number of the key exchange group; 0 without a key exchange.
     pub curve: u16,
-    /// ALPN's protocol; empty if the client named none.
+    /// Protocol negotiated by ALPN; empty if the client offered none.
     pub protocol: String,
-    /// The name that the client asked for; empty if it named none.
+    /// Server name requested by the client; empty if it sent none.
     pub server_name: String,
-    /// The client had to say its hello once more.
+    /// Whether the client had to repeat its hello.
     pub hello_retry: bool,
 }
 
 impl Negotiated {
-    /// Returns what a connection whose handshake is over has.
+    /// Returns the parameters of a connection whose handshake is complete.
     pub fn of(connection: &ServerConnection) -> Self {
         let kind = connection.handshake_kind();
         let suite = connection.negotiated_cipher_suite();
@@ -90,59 +90,60 @@ impl Negotiated {
     }
 }
 
-/// A setting or a file that cannot be used.
+/// An unusable TLS setting or file.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A variable.
+    /// Environment variable with an invalid value.
     #[error("{name}={value:?}: {why}")]
     Setting {
-        /// Its name.
+        /// Name of the variable.
         name: &'static str,
-        /// Its value.
+        /// Rejected value of the variable.
         value: String,
-        /// What is allowed.
+        /// Description of the error, with the allowed values.
         why: String,
     },
-    /// A file of the pair.
+    /// Certificate, key or authority file that cannot be read or parsed.
     #[error("{path}: {why}")]
     File {
-        /// Where.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the error.
         why: String,
     },
-    /// Settings that do not go together.
-    #[error("TLS settings do not go together: {0}")]
+    /// Settings that are valid one by one but conflict with each other.
+    #[error("conflicting TLS settings: {0}")]
     Contradiction(rustls::Error),
 }
 
-/// Accepts TLS with the newest usable certificate.
+/// TLS acceptor, which uses the newest usable certificate.
 #[derive(Debug)]
 pub struct Tls {
     config: Arc<ServerConfig>,
     certificate: Arc<Certificate>,
 }
 
-/// The pair of files, and the key made of it.
+/// Certificate and key files, with the key that is in use.
 #[derive(Debug)]
 struct Certificate {
     files: [PathBuf; 2],
-    current: ArcSwap<Loaded>,
+    current: ArcSwap<LoadedKey>,
     failures: AtomicU64,
 }
 
-/// A key, and the contents it was made of.
+/// A parsed key, with the file contents that it was parsed from.
 #[derive(Debug)]
-struct Loaded {
+struct LoadedKey {
     contents: [Vec<u8>; 2],
     key: Arc<CertifiedKey>,
 }
 
 impl Tls {
-    /// TLS with the pair in `folder`; `None` if one of the two files is missing: then there is no TLS.
+    /// Creates an acceptor with the certificate and key in `folder`. Returns `None` if one of the two files is missing, in
+    /// which case TLS is not served.
     ///
     /// # Errors
-    /// A setting or a pair that cannot be used.
+    /// Returns an error if a setting is invalid or if the pair is unusable.
     pub fn read(folder: &Path, settings: &Settings) -> Result<Option<Arc<Self>>, TlsError> {
         let files = FILES.map(|name| folder.join(name));
         if !files.iter().all(|file| file.exists()) {
@@ -152,10 +153,11 @@ impl Tls {
         Self::new(files, contents, settings).map(Some)
     }
 
-    /// Returns TLS with a certificate and a key as PEM, which stand in no files: `tls.crt` and `tls.key` in messages.
+    /// Creates an acceptor with a certificate and a key in PEM format that do not come from files; errors name them
+    /// `tls.crt` and `tls.key`.
     ///
     /// # Errors
-    /// A setting or a pair that cannot be used.
+    /// Returns an error if a setting is invalid or if the pair is unusable.
     pub fn from_pem(contents: [Vec<u8>; 2], settings: &Settings) -> Result<Arc<Self>, TlsError> {
         Self::new(FILES.map(PathBuf::from), contents, settings)
     }
@@ -184,10 +186,10 @@ impl Tls {
         }))
     }
 
-    /// Shakes hands.
+    /// Performs the handshake with a client.
     ///
     /// # Errors
-    /// The client offers nothing that is allowed, or leaves.
+    /// Returns an error if there is no common version or cipher suite, or if the connection fails.
     pub async fn accept(&self, socket: Socket) -> io::Result<TlsStream<Socket>> {
         let mut stream = TlsAcceptor::from(Arc::clone(&self.config))
             .accept(socket)
@@ -196,19 +198,19 @@ impl Tls {
         Ok(stream)
     }
 
-    /// Changed files that could not be used, since the start.
+    /// Returns the number of failed reloads since the start.
     pub fn reload_failures(&self) -> u64 {
         self.certificate.failures.load(Ordering::Relaxed)
     }
 
-    /// Looks for new files, for ever.
+    /// Reloads changed files once per minute. Never returns.
     pub async fn run_reload(self: Arc<Self>) {
         let mut tick =
             tokio::time::interval_at(tokio::time::Instant::now() + RELOAD_PERIOD, RELOAD_PERIOD);
         loop {
             tick.tick().await;
             let tls = Arc::clone(&self);
-            // Files may be slow; if the thread is gone, so is the process.
+            // Reading files may block. The join fails only if the process is shutting down.
             let _reloaded = tokio::task::spawn_blocking(move || tls.reload()).await;
         }
     }
@@ -227,8 +229,8 @@ impl Tls {
         }
     }
 
-    /// Takes another certificate and key, as PEM, for the handshakes to come. Returns false where they cannot be used: that is
-    /// logged and counted, and those before them stay.
+    /// Replaces the certificate and key, in PEM format, for later handshakes. If they are unusable, logs and counts the
+    /// failure, keeps the previous ones, and returns `false`.
     pub fn replace(&self, contents: [Vec<u8>; 2]) -> bool {
         let provider = self.config.crypto_provider();
         match make_key(&self.certificate.files, contents, provider) {
@@ -245,15 +247,15 @@ impl Tls {
 
     fn note_failure(&self, error: &TlsError) {
         self.certificate.failures.fetch_add(1, Ordering::Relaxed);
-        tracing::error!(%error, "the new certificate cannot be used; the one before it stays");
+        tracing::error!(%error, "cannot load the new certificate; the previous one stays in use");
     }
 }
 
-/// Shakes hands with the user container, whose certificate is not verified: it is on this host, and the
-/// kubelet verifies none of its probes either.
+/// Performs a handshake with the user container without verifying its certificate: it is on this host, and the
+/// kubelet does not verify certificates in its probes either.
 ///
 /// # Errors
-/// It does not speak TLS.
+/// Returns an error if the handshake fails.
 pub async fn connect_unverified(
     socket: TcpStream,
 ) -> io::Result<tokio_rustls::client::TlsStream<TcpStream>> {
@@ -270,7 +272,7 @@ pub async fn connect_unverified(
         .await
 }
 
-/// Takes any certificate whose key the server has.
+/// Certificate verifier that accepts any certificate, if the server proves possession of its key.
 #[derive(Debug)]
 struct Unverified(Arc<CryptoProvider>);
 
@@ -331,7 +333,7 @@ fn make_key(
     files: &[PathBuf; 2],
     contents: [Vec<u8>; 2],
     provider: &CryptoProvider,
-) -> Result<Loaded, TlsError> {
+) -> Result<LoadedKey, TlsError> {
     let wrong = |file: usize, why: String| TlsError::File {
         path: files[file].clone(),
         why,
@@ -340,13 +342,13 @@ fn make_key(
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| wrong(0, error.to_string()))?;
     if chain.is_empty() {
-        return Err(wrong(0, "there is no certificate in it".to_owned()));
+        return Err(wrong(0, "contains no certificate".to_owned()));
     }
     let key =
         PrivateKeyDer::from_pem_slice(&contents[1]).map_err(|error| wrong(1, error.to_string()))?;
     let key = CertifiedKey::from_der(chain, key, provider)
         .map_err(|error| wrong(1, error.to_string()))?;
-    Ok(Loaded {
+    Ok(LoadedKey {
         contents,
         key: Arc::new(key),
     })
@@ -370,7 +372,8 @@ impl Settings {
             return Err(TlsError::Setting {
                 name: "QUEUE_PROXY_TLS_MAX_VERSION",
                 value: self.max_version.clone(),
-                why: "allowed: no less than the lowest version, which is 1.3 unless QUEUE_PROXY_TLS_MIN_VERSION says otherwise".to_owned(),
+                why: "must not be below QUEUE_PROXY_TLS_MIN_VERSION, which defaults to 1.3"
+                    .to_owned(),
             });
         }
         let all = [(2, &rustls::version::TLS12), (3, &rustls::version::TLS13)];
@@ -391,7 +394,7 @@ impl Settings {
             &LEGACY_SUITES,
         )?;
         if !suites.is_empty() {
-            // The list is of TLS 1.2 alone; those of TLS 1.3 cannot be chosen.
+            // The setting selects suites of TLS 1.2 only; those of TLS 1.3 are always enabled.
             let is_13 =
                 |suite: &SupportedCipherSuite| suite.version().version == ProtocolVersion::TLSv1_3;
             provider.cipher_suites = aws_lc_rs::ALL_CIPHER_SUITES
@@ -415,7 +418,7 @@ impl Settings {
     }
 }
 
-/// Suites that Go knows by name and rustls does not have: broken by design, or about to be.
+/// Suites that Go knows and rustls does not support, since they are insecure or considered weak.
 const LEGACY_SUITES: [&str; 16] = [
     "TLS_RSA_WITH_RC4_128_SHA",
     "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
@@ -435,7 +438,7 @@ const LEGACY_SUITES: [&str; 16] = [
     "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
 ];
 
-/// What a comma-separated list names, in its order. Names in `legacy` are left out, with a warning.
+/// Returns the items named by a comma-separated list, in its order. Names in `legacy` are omitted, with a warning.
 fn chosen<T: Copy>(
     name: &'static str,
     list: &str,
@@ -444,7 +447,7 @@ fn chosen<T: Copy>(
     legacy: &[&str],
 ) -> Result<Vec<T>, TlsError> {
     let mut found = Vec::new();
-    let mut asked = false;
+    let mut is_given = false;
     let wrong = |why: String| TlsError::Setting {
         name,
         value: list.to_owned(),
@@ -452,31 +455,31 @@ fn chosen<T: Copy>(
     };
     let allowed = || all.iter().map(&name_of).collect::<Vec<_>>().join(", ");
     for wanted in list.split(',').map(str::trim).filter(|it| !it.is_empty()) {
-        asked = true;
+        is_given = true;
         if let Some(item) = all.iter().find(|item| name_of(item) == wanted) {
             found.push(*item);
         } else if legacy.contains(&wanted) {
-            tracing::warn!(variable = name, wanted, "not supported, left out");
+            tracing::warn!(variable = name, wanted, "unsupported value, ignored");
         } else {
             return Err(wrong(format!("{wanted:?}: allowed: {}", allowed())));
         }
     }
-    if asked && found.is_empty() {
+    if is_given && found.is_empty() {
         return Err(wrong(format!(
-            "none of these is supported; supported: {}",
+            "none of the values is supported; supported: {}",
             allowed()
         )));
     }
     Ok(found)
 }
 
-/// IANA's name of a suite.
+/// Returns IANA's name of a cipher suite.
 fn suite_name(suite: &SupportedCipherSuite) -> String {
     let name = suite.suite().as_str().unwrap_or_default();
     name.replacen("TLS13_", "TLS_", 1)
 }
 
-/// Go's name of a group.
+/// Returns Go's name of a key exchange group.
 fn curve_name(group: &dyn SupportedKxGroup) -> String {
     match group.name() {
         rustls::NamedGroup::secp256r1 => "CurveP256".to_owned(),
@@ -521,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn suites_and_curves_are_chosen_by_name() {
+    fn suites_and_curves_are_selected_by_name() {
         let provider = settings(
             "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, TLS_RSA_WITH_RC4_128_SHA",
             "CurveP256,X25519",
@@ -540,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_refused_with_those_that_are_known() {
+    fn unknown_names_are_refused_with_the_list_of_known_ones() {
         let refused = settings("TLS_NONSENSE", "")
             .provider()
             .unwrap_err()

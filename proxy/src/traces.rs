@@ -1,14 +1,14 @@
-//! Spans of a request: W3C trace context in, four spans, W3C trace context out.
+//! Spans of a request, with propagation of the W3C trace context.
 //!
 //! | span | from | to |
 //! |---|---|---|
 //! | the method (server) | arrival | the end of the response |
 //! | [`SpanNames::proxy`] | arrival | the end of the response |
-//! | [`SpanNames::wait`] | arrival | a place at the upstream, where places are limited |
+//! | [`SpanNames::wait`] | arrival | dispatch, if slots at the upstream are limited |
 //! | `HTTP` and the method (client) | dispatch | the end of the answer |
 //!
-//! The server's span of a request that is held against an objective says what became of it: `weir.slo.objective` (s), `weir.slo.result`
-//! (`in-time`, `missed`, `not-judged`), `weir.slo.reason` as in the metrics.
+//! The server span of a request with an objective has the result as attributes: `weir.slo.objective` (s),
+//! `weir.slo.result` (`in-time`, `missed`, `not-judged`), and `weir.slo.reason` as in the metrics.
 
 use std::net::SocketAddr;
 use std::time::SystemTime;
@@ -28,10 +28,10 @@ use tokio::time::Instant;
 
 use crate::attainment::Judgement;
 
-/// What clients say stands in spans up to this length.
+/// Largest size of span attributes that clients choose, in bytes.
 const ATTRIBUTE_BYTES_MAX: usize = 256;
 
-/// Where spans are begun.
+/// Factory of the spans of a program.
 #[derive(Debug)]
 pub struct Traces {
     tracer: SdkTracer,
@@ -39,18 +39,18 @@ pub struct Traces {
     names: SpanNames,
 }
 
-/// How a program names its spans.
+/// Names of a program's spans.
 #[derive(Debug, Clone, Copy)]
 pub struct SpanNames {
-    /// The instrumentation scope.
+    /// Name of the instrumentation scope.
     pub scope: &'static str,
-    /// The span of the whole way through the program.
+    /// Name of the span from arrival to the end of the response.
     pub proxy: &'static str,
-    /// The span of the wait for a place.
+    /// Name of the span of the wait for a slot at the upstream.
     pub wait: &'static str,
 }
 
-/// The names of a request's trace and of the span in it that is this program's.
+/// Identifiers of a request's trace and of this program's span in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceIds {
     trace: TraceId,
@@ -58,10 +58,11 @@ pub struct TraceIds {
 }
 
 impl TraceIds {
-    /// Returns those that the request came with (`traceparent`, W3C Trace Context), where this program makes no spans.
+    /// Returns the identifiers that the request came with (`traceparent`, W3C Trace Context), for a program without spans
+    /// of its own. Returns `None` without a valid header.
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Option<Self> {
-        // By hand: it is done for every request that is observed, and the propagator allocates.
+        // Parsed here, since this runs for every observed request and the propagator allocates.
         let mut parts = headers.get("traceparent")?.to_str().ok()?.split('-');
         let (version, trace, span) = (parts.next()?, parts.next()?, parts.next()?);
         if (version.len(), trace.len(), span.len()) != (2, 32, 16) || version == "ff" {
@@ -79,19 +80,19 @@ impl TraceIds {
         })
     }
 
-    /// Returns both as hexadecimal digits: of the trace, and of the span.
+    /// Returns the identifiers of the trace and of the span in hexadecimal.
     #[must_use]
     pub fn texts(self) -> (String, String) {
         (self.trace.to_string(), self.span.to_string())
     }
 }
 
-/// The spans of one request. Their times are those of the monotonic clock, put onto the wall clock once at arrival: a step of the wall
-/// clock meanwhile puts no span outside of its parent.
+/// The spans of one request. Their times are measured with the monotonic clock, which is mapped to the wall clock once at
+/// arrival, so that no step of the wall clock can move a span outside of its parent.
 #[derive(Debug)]
 pub struct Spans {
     arrival: Instant,
-    /// The same on the wall clock.
+    /// Arrival on the wall clock.
     arrived_at: SystemTime,
     server: Span,
     proxy: Span,
@@ -99,23 +100,23 @@ pub struct Spans {
     client: Option<Span>,
 }
 
-/// How a request ended, as far as its spans are concerned.
+/// The end of a request, as recorded in its spans.
 #[derive(Debug, Clone, Copy)]
-pub struct End {
-    /// When its response had been passed on.
+pub struct RequestEnd {
+    /// Time at which the response had been passed on.
     pub at: Instant,
-    /// When the upstream's answer had come whole.
+    /// Time at which the upstream's answer had ended.
     pub upstream_at: Instant,
-    /// The status that its client got, or would have got.
+    /// Status that the client received, or would have received.
     pub status: u16,
-    /// That of the upstream; `None`: none came.
+    /// Status of the upstream's answer; `None` without an answer.
     pub upstream_status: Option<u16>,
-    /// What became of it, if it is held against an objective.
+    /// Result with respect to the objective; `None` without an objective.
     pub judgement: Option<Judgement>,
 }
 
 impl Traces {
-    /// Spans go to `provider` under these names.
+    /// Creates a factory of spans with these names, which are exported by `provider`.
     #[must_use]
     pub fn new(provider: &SdkTracerProvider, names: SpanNames) -> Self {
         Self {
@@ -125,7 +126,7 @@ impl Traces {
         }
     }
 
-    /// A request came at `arrival`. `waits`: places at the upstream are limited.
+    /// Begins the spans of a request that came at `arrival`. `waits` states whether slots at the upstream are limited.
     pub fn begin<B>(
         &self,
         request: &Request<B>,
@@ -177,7 +178,7 @@ impl Traces {
         }
     }
 
-    /// The upstream did not take the request at `now`: its time there ends, and it waits for another one.
+    /// Ends the client span of an upstream that did not accept the request, and begins another wait.
     pub fn wait_again(&self, spans: &mut Spans, now: Instant) {
         let now = spans.time(now);
         if let Some(mut unanswered) = spans.client.take() {
@@ -187,7 +188,8 @@ impl Traces {
         spans.wait = Some(self.child(self.names.wait, spans.server.span_context(), now));
     }
 
-    /// The request goes to the upstream at this address with these headers, which from here on name the client span.
+    /// Ends the wait and begins the client span of the upstream at this address. The trace context in `headers` is
+    /// replaced by that of the client span.
     pub fn dispatch(
         &self,
         spans: &mut Spans,
@@ -229,7 +231,7 @@ impl Traces {
 }
 
 impl Spans {
-    /// Returns the names of the trace and of the server's span.
+    /// Returns the identifiers of the trace and of the server span.
     #[must_use]
     pub fn ids(&self) -> Option<TraceIds> {
         TraceIds::within(self.server.span_context())
@@ -239,15 +241,15 @@ impl Spans {
         self.arrived_at + at.saturating_duration_since(self.arrival)
     }
 
-    /// It has a place at the upstream, or will get none.
+    /// Ends the wait, since the request has a slot at the upstream or will not get one.
     fn admitted(&mut self, now: SystemTime) {
         if let Some(mut wait) = self.wait.take() {
             wait.end_with_timestamp(now);
         }
     }
 
-    /// The response has ended.
-    pub fn end(mut self, end: &End) {
+    /// Ends all spans of the request, with its status and its result with respect to the objective.
+    pub fn end(mut self, end: &RequestEnd) {
         let at = self.time(end.at);
         self.admitted(at);
         let upstream_at = self.time(end.upstream_at);
@@ -276,7 +278,7 @@ impl Spans {
     }
 }
 
-/// Spans wait for their export by the thousand.
+/// Truncates an attribute, since thousands of spans wait for their export.
 fn shortened(text: &str) -> String {
     text[..text.floor_char_boundary(ATTRIBUTE_BYTES_MAX)].to_owned()
 }
@@ -308,7 +310,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_a_trace_are_those_of_the_header_and_a_broken_one_has_none() {
+    fn trace_identifiers_are_read_from_valid_headers_only() {
         let of = |text: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert("traceparent", HeaderValue::from_static(text));

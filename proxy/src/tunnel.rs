@@ -1,4 +1,4 @@
-//! What follows a 101: bytes both ways until both sides have ended or one breaks off, or a limit strikes.
+//! Tunnels after a 101: bytes in both directions until both sides have ended, one side fails, or a time limit expires.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -15,32 +15,32 @@ use crate::relay::InFlight;
 use crate::timeouts::Timeouts;
 use crate::upstream::UpstreamWire;
 
-/// A tunnel about to open.
+/// A tunnel that is about to open.
 #[derive(Debug)]
 pub struct Tunnel<P> {
-    /// The client's side.
+    /// The client's side, available once the 101 is written.
     pub client: OnUpgrade,
-    /// The upstream's side.
+    /// The upstream's side of the tunnel.
     pub upstream: UpstreamWire,
-    /// What the upstream sent with its 101.
+    /// Bytes that the upstream sent right after its 101.
     pub early: Bytes,
-    /// What the request holds: it is kept to the end.
+    /// Resources of the request, which are held until the tunnel ends.
     pub in_flight: InFlight<P>,
-    /// The limits.
+    /// Time limits of the request, which apply to the tunnel.
     pub timeouts: Timeouts,
 }
 
 impl<P> Tunnel<P> {
-    /// Carries bytes until the tunnel ends.
+    /// Copies bytes in both directions until the tunnel ends.
     pub async fn run(self) {
         let _in_flight = self.in_flight;
-        // The connection task hands the client's side over once the 101 is written.
+        // The connection task provides the client's side once the 101 is written.
         let Ok(client) = self.client.await else {
             return;
         };
         let mut client = TokioIo::new(client);
         let activity = Activity::new();
-        let mut upstream = Watched {
+        let mut upstream = WatchedUpstream {
             early: self.early,
             inner: self.upstream,
             activity: Arc::clone(&activity),
@@ -50,7 +50,7 @@ impl<P> Tunnel<P> {
             let (heard, last) = activity.read();
             let limit = self.timeouts.tunnel(heard, last);
             tokio::select! {
-                // A side that breaks off ends the tunnel as one that closes does.
+                // An error on either side ends the tunnel.
                 _ended = &mut carried => return,
                 () = tokio::time::sleep_until(limit) => {
                     let (heard, last) = activity.read();
@@ -63,7 +63,7 @@ impl<P> Tunnel<P> {
     }
 }
 
-/// When bytes last passed, and whether any came from the upstream.
+/// Time of the last byte in either direction, and whether any byte came from the upstream.
 #[derive(Debug)]
 struct Activity(Mutex<(bool, Instant)>);
 
@@ -82,16 +82,16 @@ impl Activity {
     }
 }
 
-/// The upstream's side, with every byte noted.
+/// The upstream's side, which notes the activity.
 #[derive(Debug)]
-struct Watched {
-    /// Came with the 101 and is read first.
+struct WatchedUpstream {
+    /// Bytes that arrived with the 101, which are read first.
     early: Bytes,
     inner: UpstreamWire,
     activity: Arc<Activity>,
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for WatchedUpstream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -112,7 +112,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for WatchedUpstream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

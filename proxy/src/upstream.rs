@@ -1,9 +1,8 @@
-//! Connections to one upstream: the user container, or an instance of a function.
+//! Connection pool of one upstream: the user container, or an instance of a function.
 //!
-//! An HTTP/1 connection is driven by the request that uses it, not by a task of its own: so the wake-ups
-//! between two tasks are saved, a dropped request closes its connection at that moment, and a connection is
-//! back in the pool before the gate lets the next request go. That is why hyper's connections are used
-//! without hyper-util's pool, which can promise none of the three.
+//! An HTTP/1 connection is driven by the request that uses it and not by a separate task. This saves the wake-ups
+//! between two tasks, closes the connection as soon as its request is dropped, and returns a connection to the pool
+//! before the gate admits the next request. hyper-util's pool guarantees none of the three, so that it is not used.
 
 use std::future::{Future as _, poll_fn};
 use std::io;
@@ -27,7 +26,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_rustls::client::TlsStream;
 
-use crate::buffered::{Buffered, Reserved};
+use crate::buffered::{Buffered, Reservation};
 use crate::client_body::ClientBody;
 use crate::client_tls::ClientTls;
 use crate::connection::keep_alive;
@@ -36,89 +35,91 @@ use crate::retry;
 use crate::socket::{Budget, ReadSize, Socket};
 use crate::wire::Wire;
 
-/// An idle connection is closed after this time.
+/// Longest time for which an idle connection is kept.
 const IDLE_MAX: Duration = Duration::from_secs(90);
-/// An HTTP/2 connection that had more streams at once than this …
+/// Peak number of concurrent streams above which an HTTP/2 connection is closed early.
 const HTTP2_STREAMS_KEPT: usize = 64;
-/// … is closed after this time without one: h2 keeps the memory of the most that it had until then.
+/// Longest time for which an idle HTTP/2 connection is kept after such a peak, since h2 keeps the memory of its peak.
 const HTTP2_IDLE_MAX_AFTER_PEAK: Duration = Duration::from_secs(2);
-/// The first attempt to connect may take this long …
+/// Time limit of the first attempt to connect.
 const DIAL_FIRST: Duration = Duration::from_millis(50);
-/// … each further one longer by this factor, in per cent …
+/// Time limit of each further attempt, in per cent of the previous one.
 const DIAL_GROWTH_PERCENT: u32 = 140;
-/// … and there are at most this many, unless an upstream has fewer. Only time-outs are tried again.
+/// Default number of attempts to connect. Only timeouts are retried.
 pub const DIAL_ATTEMPTS: u32 = 15;
+/// Pause between two attempts to connect.
 const DIAL_PAUSE: Duration = Duration::from_millis(40);
-/// A handshake of TLS may take this long.
+/// Time limit of a TLS handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// The largest response head.
+/// Largest response head, in bytes.
 const BUFFER_BYTES_MAX: usize = 256 * 1024;
-/// The kernel asks whether the upstream is still there after this time without a byte.
+/// TCP keep-alive interval: the kernel probes the upstream after this time without a byte.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// Receive window of a stream from the upstream: bytes which it may send before any are read.
+/// Receive window of a stream, in bytes: the most that the upstream may send before any of it is read.
 const HTTP2_WINDOW_BYTES: u32 = 64 * 1024;
-/// What is set aside for it: filled with frames of 100 bytes it takes five times as much as with large ones.
+/// Bytes reserved on the account for such a window: filled with frames of 100 bytes it takes five times the memory.
 const HTTP2_WINDOW_CHARGE_BYTES: usize = 256 * 1024;
-/// Receive window of a stream for which there is no room on the account of what is held: half of a frame …
+/// Receive window of a stream for which the account has no room, in bytes: half of a frame.
 const HTTP2_NARROW_WINDOW_BYTES: u32 = 8 * 1024;
-/// … and of a connection: streams whose clients do not read hold up no other.
+/// Receive window of a connection, in bytes: so large that streams of clients that do not read block no others.
 const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
 
-/// The heads of one answer, interim ones without end among them, and what follows in the same read.
+/// Largest total size of the heads of one answer, in bytes, including interim ones, of which there may be any number, and
+/// further bytes of the same read.
 const HEADS_BYTES_MAX: usize = 1024 * 1024;
 
-/// HTTP/2 connections of one window at once, however few streams the upstream allows on each.
+/// Largest number of HTTP/2 connections with one window size, however few streams the upstream allows on each.
 const HTTP2_CONNECTIONS_MAX: usize = 64;
 
-/// Why the upstream gave no answer. `peer` is what messages call it, as in "the user container".
+/// The reason why an upstream gave no usable answer. `peer` is its name in messages, as in "the user container".
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
-    /// It accepts no connection.
+    /// The upstream does not accept connections.
     #[error("dial tcp {address}: {}", describe(error))]
     Dial {
-        /// Where.
+        /// Address of the upstream.
         address: SocketAddr,
-        /// What the kernel says.
+        /// Error of the system.
         error: io::Error,
     },
-    /// It closed the connection before it answered.
+    /// The upstream closed the connection before it answered.
     #[error("{peer} closed the connection without an answer")]
     Closed {
-        /// Who.
+        /// Name of the upstream in messages.
         peer: &'static str,
     },
     /// The client's own body broke off or is malformed.
     #[error("the request's body cannot be read")]
     ClientBody,
-    /// Its answer has a transfer coding that is not known.
+    /// The answer has an unsupported transfer coding.
     #[error("{peer}'s answer has an unsupported transfer encoding")]
     StrangeCoding {
-        /// Whose.
+        /// Name of the upstream in messages.
         peer: &'static str,
     },
-    /// Its answer states lengths that are none, or that differ.
-    #[error("{peer}'s answer states a Content-Length that is no number, or several that differ")]
+    /// The answer has an invalid `Content-Length`, or several that differ.
+    #[error("{peer}'s answer has a Content-Length that is not a number, or several that differ")]
     BadLength {
-        /// Whose.
+        /// Name of the upstream in messages.
         peer: &'static str,
     },
-    /// Its answer has more header lines than are taken.
+    /// The answer has more than [`HEAD_LINES_MAX`] header lines.
     #[error("{peer}'s answer has more than {HEAD_LINES_MAX} header lines")]
     TooManyHeaders {
-        /// Whose.
+        /// Name of the upstream in messages.
         peer: &'static str,
     },
-    /// What it said is not HTTP.
+    /// The answer is not valid HTTP.
     #[error("{peer}'s answer cannot be read: {error}")]
     Unreadable {
-        /// Whose.
+        /// Name of the upstream in messages.
         peer: &'static str,
-        /// Why.
+        /// Error that hyper reported for the answer.
         error: hyper::Error,
     },
 }
 
-/// Returns an error that reads the same.
+/// Returns a copy of an error, with the same code or else the same kind and text.
 fn same_as(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(
         || io::Error::new(error.kind(), error.to_string()),
@@ -126,7 +127,7 @@ fn same_as(error: &io::Error) -> io::Error {
     )
 }
 
-/// The system's words without its numbers, a refusal as users know it from Knative.
+/// Returns the text of a connect error without the system's error number; a refused connection has Knative's text.
 fn describe(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connect: connection refused".to_owned(),
@@ -146,30 +147,30 @@ impl UpstreamError {
     }
 }
 
-/// What is fixed of an upstream.
+/// Settings of an upstream.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where it listens.
+    /// Address at which the upstream listens.
     pub address: SocketAddr,
-    /// What error messages call it, as in "the user container".
+    /// Name of the upstream in error messages, as in "the user container".
     pub peer: &'static str,
-    /// Idle connections that are kept, at most.
+    /// Largest number of idle connections to keep.
     pub idle_max: usize,
-    /// Attempts to connect, each of which has timed out, at most: [`DIAL_ATTEMPTS`] unless there is somewhere else to go.
+    /// Largest number of attempts to connect that time out: [`DIAL_ATTEMPTS`], or fewer if there are other upstreams.
     pub dial_attempts: u32,
-    /// Whether a request that can do no harm twice is sent once more when a used connection closes without an answer.
+    /// Whether an idempotent request is retried once when a used connection closes without an answer.
     pub resends: bool,
-    /// TLS; `None`: plain.
+    /// TLS client; `None` for plain connections.
     pub tls: Option<ClientTls>,
 }
 
-/// See the [module](self).
+/// An upstream with its pool of connections. See the [module](self).
 #[derive(Debug)]
 pub struct Upstream {
     address: SocketAddr,
-    /// The address as a `Host`.
+    /// The address as a `Host` header.
     host: HeaderValue,
-    /// What error messages call it.
+    /// Name of the upstream in error messages.
     peer: &'static str,
     idle_max: usize,
     dial_attempts: u32,
@@ -177,31 +178,31 @@ pub struct Upstream {
     tls: Option<ClientTls>,
     idle: Mutex<Pool>,
     http2: Mutex<Vec<Http2>>,
-    /// One HTTP/2 connection is made at a time; those who wait find it made.
+    /// Lock for creating HTTP/2 connections: requests that wait for it use the connection created meanwhile.
     http2_dialing: Semaphore,
-    /// The last time that no connection for HTTP/2 could be had, and why.
+    /// Time and error of the last failure to create an HTTP/2 connection.
     http2_failed: Mutex<Option<(Instant, io::Error)>>,
-    /// How many HTTP/2 connections were made.
+    /// Number of HTTP/2 connections created so far.
     http2_made: AtomicU64,
-    /// Requests sent a second time, since the start.
+    /// Number of retried requests since the start.
     retries: AtomicU64,
     buffered: Arc<Buffered>,
 }
 
-/// Idle connections, the one used last at the end. Boxed once, then moved about: one is 700 bytes.
+/// Idle connections, the most recently used one last. Boxed, since a connection of 700 bytes is moved in and out.
 type Pool = Vec<Box<Connection>>;
 
-/// What carries an upstream's bytes.
+/// Transport of an upstream connection, with TLS or without.
 pub type UpstreamWire = Wire<TlsStream<Socket>>;
 
-/// An HTTP/1 connection, driven by whoever holds it.
+/// An HTTP/1 connection, driven by its current owner.
 #[derive(Debug)]
 pub struct Connection {
     sender: http1::SendRequest<ClientBody>,
     driver: http1::Connection<TokioIo<UpstreamWire>, ClientBody>,
-    /// What is on the socket need not be a part of an answer.
+    /// Whether the connection uses TLS, so that unread bytes on the socket need not be part of an answer.
     is_tls: bool,
-    /// The socket, to look at it without reading.
+    /// The socket, for peeking at it.
     socket: Arc<OwnedWriteHalf>,
     budget: Arc<Budget>,
     read_size: Arc<ReadSize>,
@@ -210,53 +211,53 @@ pub struct Connection {
 
 #[derive(Debug)]
 struct Http2 {
-    /// Grows from connection to connection.
+    /// Number of the connection, increasing in the order of creation.
     number: u64,
     sender: http2::SendRequest<ClientBody>,
-    /// Receive window of each stream: that of a stream cannot be set by itself.
+    /// Receive window of all streams, in bytes, since it cannot be set for a single stream.
     window: u32,
     idle_since: Instant,
     streams: Arc<AtomicUsize>,
-    /// The most streams there were at once.
+    /// Peak number of concurrent streams.
     streams_peak: AtomicUsize,
-    /// How many streams the upstream allows at once.
+    /// Number of concurrent streams that the upstream allows.
     streams_max: Arc<AtomicUsize>,
 }
 
-/// A place on an HTTP/2 connection.
-struct Taken {
+/// A stream to be opened on an HTTP/2 connection.
+struct StreamSlot {
     sender: http2::SendRequest<ClientBody>,
     stream: Stream,
-    /// The connection's number.
+    /// Number of the connection.
     number: u64,
-    /// The connection was there before.
+    /// Whether the connection existed before.
     is_reused: bool,
 }
 
-/// What is known of a connection's socket.
+/// Handles to a connection's socket.
 struct SocketParts {
     socket: Arc<OwnedWriteHalf>,
     budget: Arc<Budget>,
     read_size: Arc<ReadSize>,
 }
 
-/// An exchange without an answer.
-struct Failed {
+/// Failure of an exchange on an HTTP/1 connection.
+struct ExchangeError {
     error: TrySendError<Request<ClientBody>>,
-    /// No byte of an answer was read.
+    /// Whether no byte of an answer was read.
     is_unanswered: bool,
 }
 
-/// A stream of an HTTP/2 connection, counted as long as this lives.
+/// Guard of a stream on an HTTP/2 connection, which counts it until dropped.
 #[derive(Debug)]
 pub struct Stream {
     streams: Arc<AtomicUsize>,
-    /// Its window, on the account of what is held.
-    _window: Option<Reserved>,
+    /// Reservation for the stream's receive window.
+    _window: Option<Reservation>,
 }
 
 impl Upstream {
-    /// Returns an upstream without connections yet.
+    /// Creates an upstream without connections.
     #[must_use]
     pub fn new(settings: Settings, buffered: Arc<Buffered>) -> Arc<Self> {
         let Settings {
@@ -286,32 +287,32 @@ impl Upstream {
         })
     }
 
-    /// Returns where it listens.
+    /// Returns the address at which the upstream listens.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Returns the address as a `Host`.
+    /// Returns the address as a `Host` header.
     pub const fn host(&self) -> &HeaderValue {
         &self.host
     }
 
-    /// Returns how many requests were sent a second time after the upstream may have seen them.
+    /// Returns the number of requests that were retried although the upstream may have read them.
     pub fn retries(&self) -> u64 {
         self.retries.load(Ordering::Relaxed)
     }
 
     /// Sends a request over HTTP/1 and returns the response head with the connection that carries it.
     ///
-    /// A request of which no byte was written is sent again on another connection. One that `retry` allows, whose
-    /// connection was used before and closed before a byte of an answer, is sent once more on a new connection;
-    /// `refresh` brings its headers up to date. Any other is sent once.
-    /// It is taken from where it stands when it goes to the socket: each step that it were handed through by
-    /// value would keep room for it in every request's future.
+    /// A request of which no byte was written is sent again on another connection. A request that `retry` allows is sent
+    /// once more on a new connection if its connection was used before and closed before a byte of an answer; `refresh`
+    /// updates its headers first. Any other request is sent once.
+    /// The request is passed by reference and taken when it is written to the socket: passing it by value would reserve
+    /// memory for it in every step of every request's future.
     ///
     /// # Errors
-    /// No connection, no answer, or one that is not HTTP.
+    /// Returns an error if no connection can be made, or if there is no valid answer.
     pub async fn send(
         &self,
         request: &mut Request<ClientBody>,
@@ -338,7 +339,7 @@ impl Upstream {
                 }
             }
         }
-        // Boxed, as all that is rare on the way: a request's future has room for the largest step.
+        // Boxed like all rare steps, since a request's future has the size of its largest step.
         let mut connection = Box::pin(self.connect()).await?;
         match connection.exchange(request).await {
             Ok(response) => Ok((response, connection)),
@@ -354,11 +355,11 @@ impl Upstream {
         refresh(request.headers_mut());
     }
 
-    /// Keeps a connection for the next request, unless there are enough or it is of no more use.
+    /// Returns a connection to the pool, unless the pool is full or the connection is unusable.
     pub fn put_back(&self, mut connection: Box<Connection>) {
-        // Nobody waits for what may come while it is idle: whoever takes it looks.
+        // No task is woken by input on an idle connection: its state is checked when it is taken.
         let mut cx = Context::from_waker(Waker::noop());
-        // The last step of an exchange is the connection's own: only then it is ready again.
+        // The connection has to be polled once after an exchange to become ready again.
         if connection.drive(&mut cx).is_ready() || !connection.is_ready(&mut cx) {
             return;
         }
@@ -369,7 +370,7 @@ impl Upstream {
         }
     }
 
-    /// Closes connections that have been idle for too long or that the upstream has closed.
+    /// Drops connections that have been idle for too long or that the upstream has closed.
     pub fn sweep(&self) {
         let mut cx = Context::from_waker(Waker::noop());
         let now = Instant::now();
@@ -392,21 +393,21 @@ impl Upstream {
         });
     }
 
-    /// Sends a request over HTTP/2, on a connection that it shares. It is taken from where it stands when a connection is
-    /// there.
+    /// Sends a request over a shared HTTP/2 connection, and returns the response head with the guard of its stream. The
+    /// request is taken once there is a connection.
     ///
-    /// What is sent again, and when, is as in [`Upstream::send`]; a stream that the upstream refused counts
-    /// as one whose connection closed. An interim response cannot be seen here, so it does not count as an answer.
+    /// Requests are retried as by [`Upstream::send`]; a refused stream counts as one whose connection closed. Interim
+    /// responses are not visible here, so they do not count as an answer.
     ///
     /// # Errors
-    /// No connection, no answer, or one that is not HTTP/2.
+    /// Returns an error if no connection can be made, or if there is no valid answer.
     pub async fn send_http2(
         &self,
         request: &mut Request<ClientBody>,
         refresh: impl Fn(&mut HeaderMap),
     ) -> Result<(Response<Incoming>, Stream), UpstreamError> {
         *request.version_mut() = Version::HTTP_2;
-        // Connections up to this number are not used.
+        // After a failure only connections with larger numbers are used.
         let mut failed_on = None;
         loop {
             let mut taken = self.http2_stream(failed_on).await?;
@@ -429,9 +430,9 @@ impl Upstream {
         }
     }
 
-    /// Returns a stream of an open connection with room for it, else of a new one. After a failure, only of
-    /// connections made after the one that failed.
-    async fn http2_stream(&self, failed_on: Option<u64>) -> Result<Taken, UpstreamError> {
+    /// Returns a stream on an open connection with room for it, else on a new one. `failed_on` is the number of a
+    /// connection that failed; only later ones are used then.
+    async fn http2_stream(&self, failed_on: Option<u64>) -> Result<StreamSlot, UpstreamError> {
         let mut reserved = self.buffered.reserve(HTTP2_WINDOW_CHARGE_BYTES);
         let window = if reserved.is_some() {
             HTTP2_WINDOW_BYTES
@@ -442,12 +443,12 @@ impl Upstream {
             return Ok(taken);
         }
         let waits_since = Instant::now();
-        // Closed never: it lives as long as `self`.
+        // The semaphore is never closed.
         let _dialing = self.http2_dialing.acquire().await;
         if let Some(taken) = self.http2_stream_of_open(failed_on, window, &mut reserved) {
             return Ok(taken);
         }
-        // What was tried meanwhile was tried for all that waited.
+        // A failed attempt by another request during the wait counts for this one as well.
         if let Some(error) = self.http2_failure_since(waits_since) {
             return Err(error);
         }
@@ -481,7 +482,7 @@ impl Upstream {
         let peer = self.peer;
         tokio::spawn(poll_fn(move |cx| {
             let ended = Pin::new(&mut driver).poll(cx);
-            // The upstream may say another number at any time.
+            // The upstream may change the limit at any time.
             streams_max.store(driver.current_max_send_streams(), Ordering::Relaxed);
             ended.map(|ended| {
                 if let Err(error) = ended {
@@ -490,7 +491,7 @@ impl Upstream {
             })
         }));
         self.http2().push(connection);
-        Ok(Taken {
+        Ok(StreamSlot {
             sender,
             stream: Stream::new(streams, reserved),
             number,
@@ -498,15 +499,15 @@ impl Upstream {
         })
     }
 
-    /// Returns a stream of a connection with this window and room for it; where there are as many such connections as
-    /// there may be, of the one with the fewest streams, on which it waits until the upstream allows it.
-    /// The stream takes over what was reserved for it.
+    /// Returns a stream on an open connection with this window and room for it. If there is none and the number of
+    /// connections is at its limit, returns one on the connection with the fewest streams, where it waits until the
+    /// upstream allows it. The stream takes over the reservation.
     fn http2_stream_of_open(
         &self,
         failed_on: Option<u64>,
         window: u32,
-        reserved: &mut Option<Reserved>,
-    ) -> Option<Taken> {
+        reserved: &mut Option<Reservation>,
+    ) -> Option<StreamSlot> {
         let mut connections = self.http2();
         connections.retain(|connection| !connection.sender.is_closed());
         let streams = |connection: &&Http2| connection.streams.load(Ordering::Relaxed);
@@ -522,7 +523,7 @@ impl Upstream {
         connection
             .streams_peak
             .fetch_max(streams, Ordering::Relaxed);
-        Some(Taken {
+        Some(StreamSlot {
             sender: connection.sender.clone(),
             stream: Stream::new(Arc::clone(&connection.streams), reserved.take()),
             number: connection.number,
@@ -530,14 +531,14 @@ impl Upstream {
         })
     }
 
-    /// The connection that was idle for the shortest time and is still open.
+    /// Takes the most recently used idle connection that is still open.
     async fn take_idle(&self) -> Option<Box<Connection>> {
         poll_fn(|cx| {
             loop {
                 let Some(mut connection) = self.idle().pop() else {
                     return Poll::Ready(None);
                 };
-                // A connection that was closed while idle, or that says what nobody asked, is of no use.
+                // A connection that was closed while idle, or that has unsolicited input, is dropped.
                 if (connection.is_tls || connection.is_silent())
                     && connection.drive(cx).is_pending()
                     && connection.is_ready(cx)
@@ -592,7 +593,7 @@ impl Upstream {
             match tokio::time::timeout(limit, TcpStream::connect(self.address)).await {
                 Ok(Ok(socket)) => {
                     match keep_alive(&socket, KEEP_ALIVE).and_then(|()| socket.set_nodelay(true)) {
-                        Ok(()) => match self.shake_hands(socket, is_http2).await {
+                        Ok(()) => match self.handshake(socket, is_http2).await {
                             Ok(done) => return Ok(done),
                             Err(error) => break error,
                         },
@@ -613,8 +614,8 @@ impl Upstream {
         })
     }
 
-    /// Makes a connection of a socket, with TLS where that is set.
-    async fn shake_hands(
+    /// Performs the TLS handshake on a new socket, if TLS is configured.
+    async fn handshake(
         &self,
         socket: TcpStream,
         is_http2: bool,
@@ -628,8 +629,8 @@ impl Upstream {
         let Some(tls) = &self.tls else {
             return Ok((Wire::Plain(io), parts));
         };
-        let shake = Box::pin(tls.connect(io, is_http2));
-        let stream = tokio::time::timeout(HANDSHAKE_MAX, shake).await??;
+        let handshake = Box::pin(tls.connect(io, is_http2));
+        let stream = tokio::time::timeout(HANDSHAKE_MAX, handshake).await??;
         Ok((Wire::Tls(Box::new(stream)), parts))
     }
 
@@ -643,13 +644,13 @@ impl Upstream {
 }
 
 impl Connection {
-    /// Lets the connection read and write what it can. Ready: it is over.
+    /// Reads and writes as far as possible without blocking. Returns `Ready` when the connection has ended.
     pub fn drive(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.driver.poll_without_shutdown(cx).map(|_ended| ())
     }
 
-    /// Nothing is to be read: neither data nor the end of input. Asks the kernel, since the runtime hears of
-    /// an end only at its next turn.
+    /// Returns whether the socket has neither input nor an end of input. It peeks at the socket, since the runtime only
+    /// learns of an end when it polls for events.
     fn is_silent(&self) -> bool {
         let mut byte = [MaybeUninit::uninit()];
         let socket: &TcpStream = (*self.socket).as_ref();
@@ -657,12 +658,12 @@ impl Connection {
         peeked.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Returns the bound on one read of the connection.
+    /// Returns the bound on one read of the connection, for adjusting it.
     pub fn read_size(&self) -> Arc<ReadSize> {
         Arc::clone(&self.read_size)
     }
 
-    /// After a 101: the socket, and what the upstream has sent on it already.
+    /// Returns the transport after a 101, and the bytes that the upstream has already sent on it.
     pub async fn into_tunnel(mut self) -> (UpstreamWire, Bytes) {
         poll_fn(|cx| self.drive(cx)).await;
         let parts = self.driver.into_parts();
@@ -676,20 +677,20 @@ impl Connection {
     async fn exchange(
         &mut self,
         request: &mut Request<ClientBody>,
-    ) -> Result<Response<Incoming>, Failed> {
+    ) -> Result<Response<Incoming>, ExchangeError> {
         self.budget.set(HEADS_BYTES_MAX);
         let mut answer = pin!(self.sender.try_send_request(std::mem::take(request)));
         let driver = &mut self.driver;
         let mut over = false;
         let answer = poll_fn(|cx| {
             over = over || Pin::new(&mut *driver).poll_without_shutdown(cx).is_ready();
-            // Once the connection is over, the answer says how.
+            // When the connection has ended, polling the answer returns the reason.
             answer.as_mut().poll(cx)
         })
         .await;
         let is_unanswered = self.budget.left() == HEADS_BYTES_MAX;
         self.budget.lift();
-        answer.map_err(|error| Failed {
+        answer.map_err(|error| ExchangeError {
             error,
             is_unanswered,
         })
@@ -697,7 +698,7 @@ impl Connection {
 }
 
 impl Stream {
-    const fn new(streams: Arc<AtomicUsize>, window: Option<Reserved>) -> Self {
+    const fn new(streams: Arc<AtomicUsize>, window: Option<Reservation>) -> Self {
         Self {
             streams,
             _window: window,

@@ -1,19 +1,19 @@
-//! Futures that wait in one of policy's queues, by their tickets.
+//! Registry of the futures that wait in one of policy's queues, by ticket.
 //!
-//! A queue uses the slot of a ticket again as soon as its request has left; a waiter stays until its future has taken what
-//! became of it. So outcomes are to be [settled](Waiters::settle) before a request of the same step [joins](Waiters::join),
-//! except its own.
+//! A queue reuses the slot of a ticket as soon as its request has left; a waiter stays until its future has taken the
+//! outcome. So the outcomes of one step must be [settled](Waiters::settle) before a request of the same step
+//! [joins](Waiters::join), except for that request's own outcome.
 
 use std::task::{Context, Poll, Waker};
 
 use policy::queue::Ticket;
 
-/// See the [module](self). `T` is what becomes of a request that waited.
+/// Registry of waiting futures. `T` is the outcome of a request that waited. See the [module](self).
 #[derive(Debug)]
 pub struct Waiters<T> {
     waiters: Vec<Waiter<T>>,
     free: Vec<usize>,
-    /// The waiter of a ticket, by the ticket's slot.
+    /// Index of a ticket's waiter, by the ticket's slot.
     of_slot: Vec<usize>,
 }
 
@@ -24,7 +24,7 @@ enum Waiter<T> {
     Settled(T),
 }
 
-/// A waiter's number, which is given anew when it has left.
+/// Index of a waiter, which is reused once the waiter has left.
 #[derive(Debug, Clone, Copy)]
 pub struct WaiterId(usize);
 
@@ -60,7 +60,7 @@ impl<T> Waiters<T> {
         WaiterId(at)
     }
 
-    /// Notes what became of a request that has left the queue, and wakes its future.
+    /// Stores the outcome of a request that has left the queue, and wakes its future.
     pub fn settle(&mut self, ticket: Ticket, outcome: T) {
         let at = self.of_slot[ticket.slot()];
         let settled = Waiter::Settled(outcome);
@@ -69,7 +69,7 @@ impl<T> Waiters<T> {
         }
     }
 
-    /// Settles all that wait, and wakes them. What the queue says of them from then on is to be dropped.
+    /// Settles all waiting requests, and wakes their futures. The caller must discard later outcomes from the queue.
     pub fn settle_all(&mut self, outcome: impl Fn() -> T) {
         for waiter in &mut self.waiters {
             if let Waiter::Waiting(waker) = waiter {
@@ -79,17 +79,20 @@ impl<T> Waiters<T> {
         }
     }
 
-    /// Returns what became of a request, whose waiter then leaves; pending while it waits.
+    /// Returns the outcome of a request and removes its waiter; pending while the request waits.
+    ///
+    /// # Panics
+    /// Panics if the waiter has already left.
     pub fn poll(&mut self, id: WaiterId, cx: &Context<'_>) -> Poll<T> {
         if let Waiter::Waiting(waker) = &mut self.waiters[id.0] {
             waker.clone_from(cx.waker());
             return Poll::Pending;
         }
         let outcome = self.leave(id);
-        Poll::Ready(outcome.expect("a waiter that does not wait is settled"))
+        Poll::Ready(outcome.expect("a waiter is either waiting or settled"))
     }
 
-    /// Takes a waiter away. Returns what became of its request; `None`: it still waits in the queue.
+    /// Removes a waiter. Returns the outcome of its request, or `None` if the request still waits in the queue.
     pub fn leave(&mut self, id: WaiterId) -> Option<T> {
         self.free.push(id.0);
         match std::mem::replace(&mut self.waiters[id.0], Waiter::Absent) {

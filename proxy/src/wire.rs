@@ -1,4 +1,4 @@
-//! A connection's bytes, with TLS or without.
+//! Byte stream of a connection, with TLS or without.
 
 use std::io;
 use std::pin::Pin;
@@ -8,21 +8,21 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::socket::Socket;
 
-/// See the [module](self). `T` is the side of TLS on which this process is.
+/// Byte stream of a connection. `T` is the TLS stream, of the server or of the client.
 #[derive(Debug)]
 pub enum Wire<T> {
-    /// The socket itself.
+    /// The plain socket without TLS.
     Plain(Socket),
-    /// TLS over it. Boxed: it is a kilobyte, which plain connections need not have.
+    /// TLS over the socket. It is boxed, since it takes a kilobyte that plain connections do not need.
     Tls(Box<T>),
 }
 
-/// Does the same with either.
+/// Evaluates an expression with the stream of either variant.
 macro_rules! either {
-    ($wire:expr, $io:ident => $does:expr) => {
+    ($wire:expr, $io:ident => $call:expr) => {
         match $wire.get_mut() {
-            Wire::Plain($io) => $does,
-            Wire::Tls($io) => $does,
+            Wire::Plain($io) => $call,
+            Wire::Tls($io) => $call,
         }
     };
 }

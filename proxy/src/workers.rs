@@ -1,11 +1,11 @@
-//! How many threads serve: one, unless the container's CPU quota is two CPUs or more.
+//! Number of worker threads: one, unless the container's CPU quota is two CPUs or more.
 //!
-//! A second worker costs each request about half again in wake-ups across threads, so it pays only where
-//! there is CPU for it.
+//! With a second worker, wake-ups across threads increase the cost of each request by about half, so it only pays if
+//! there is a CPU for it.
 
 use std::fs;
 
-/// Worker threads for this container.
+/// Returns the number of worker threads for this container, from 1 to the number of CPUs.
 #[must_use]
 pub fn count() -> usize {
     let quota = fs::read_to_string("/sys/fs/cgroup/cpu.max").map_or_else(
@@ -19,7 +19,7 @@ pub fn count() -> usize {
     quota.map_or(1, |cpus| cpus.clamp(1, cores))
 }
 
-/// Whole CPUs of `cpu.max`: `QUOTA PERIOD` in µs, or `max PERIOD`.
+/// Returns the whole CPUs of a `cpu.max` file: `QUOTA PERIOD` in µs, or `max PERIOD`, which yields `None`.
 fn cpus_v2(text: &str) -> Option<usize> {
     let (quota, period) = text.trim().split_once(' ')?;
     cpus_v1(quota, period)
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quotas_are_read_in_whole_cpus() {
+    fn quotas_are_rounded_down_to_whole_cpus() {
         assert_eq!(cpus_v2("max 100000\n"), None);
         assert_eq!(cpus_v2("10000 100000\n"), Some(0));
         assert_eq!(cpus_v2("250000 100000\n"), Some(2));

@@ -1,4 +1,4 @@
-//! What admission adds to a request when nothing waits. Target (design 6): at most 1 µs.
+//! Cost of admission for a request at an empty queue. Target (docs/spec/targets.md): at most 1 µs.
 
 use divan::Bencher;
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -21,7 +21,7 @@ fn request() -> HeaderMap {
 }
 
 #[divan::bench(args = [false, true])]
-fn admission_when_nothing_waits(bencher: Bencher<'_, '_>, deadlines: bool) {
+fn admission_at_an_empty_queue(bencher: Bencher<'_, '_>, deadlines: bool) {
     let gate = IdleGate::new(deadlines);
     let request = request();
     bencher.bench_local(|| gate.pass(&request));

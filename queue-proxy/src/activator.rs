@@ -1,33 +1,33 @@
-//! How many requests come through Knative's activator, which holds them first in, first out before they reach the
-//! pod: as long as it does, the deadline queue has nothing to order.
+//! Detection of requests that come through Knative's activator, which queues them first in, first out before they reach
+//! the pod: as long as it does, the deadline queue has nothing to order.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// So many requests are judged at a time: few enough that a revision with little traffic is judged as well, enough
-/// that a share of a third does not pass for more than half by chance.
+/// Number of requests over which the share is measured: small enough for revisions with little traffic, and large enough
+/// that a true share of a third is not measured as more than half by chance.
 const BATCH: u32 = 100;
 
-/// Counts requests by whether they came through the activator.
+/// Counter of the requests that came through the activator, which warns once if they are the majority.
 #[derive(Debug, Default)]
 pub(crate) struct ActivatorShare {
-    /// Requests through the activator, since the start.
+    /// Requests through the activator since the start.
     through: AtomicU64,
-    /// It has been reported that most requests come through the activator.
+    /// Whether the warning has been logged.
     is_reported: AtomicBool,
     batch: Mutex<Batch>,
 }
 
 #[derive(Debug, Default)]
 struct Batch {
-    /// The first batch is over. It is not judged: a start from zero goes through the activator whatever is set.
+    /// Whether this is not the first batch, which is ignored, since a start from zero always goes through the activator.
     is_judged: bool,
     requests: u32,
     through: u32,
 }
 
 impl ActivatorShare {
-    /// Counts a request.
+    /// Counts a request, and logs the warning after the first batch with a majority through the activator.
     pub(crate) fn note(&self, is_through: bool) {
         if is_through {
             self.through.fetch_add(1, Ordering::Relaxed);
@@ -43,12 +43,12 @@ impl ActivatorShare {
         }
     }
 
-    /// Returns how many requests came through the activator since the start.
+    /// Returns the number of requests through the activator since the start.
     pub(crate) fn through(&self) -> u64 {
         self.through.load(Ordering::Relaxed)
     }
 
-    /// Adds a request to the batch; returns whether it ends one of which more than half came through.
+    /// Adds a request to the batch. Returns whether it completes a batch with more than half through the activator.
     fn ends_mostly_through(&self, is_through: bool) -> bool {
         let mut batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
         batch.requests += 1;
@@ -69,7 +69,7 @@ impl ActivatorShare {
 mod tests {
     use super::*;
 
-    /// After how many of these requests it is reported.
+    /// Returns the number of requests after which the warning is logged.
     fn reported_after(is_through: impl Fn(u32) -> bool) -> Option<u32> {
         let share = ActivatorShare::default();
         (1..=10 * BATCH).find(|&n| {
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_half_of_a_batch_is_reported_and_the_first_batch_is_not_judged() {
+    fn a_majority_in_any_batch_but_the_first_is_reported() {
         assert_eq!(reported_after(|_| true), Some(2 * BATCH));
         assert_eq!(reported_after(|n| n <= BATCH), None);
         assert_eq!(reported_after(|n| n % 2 == 0), None);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn all_are_counted() {
+    fn all_requests_through_the_activator_are_counted() {
         let share = ActivatorShare::default();
         for n in 0..1_000 {
             share.note(n % 4 == 0);

@@ -1,5 +1,5 @@
-//! The small servers beside the main one: `/wait-for-drain` on 8022, the stat's `/metrics` on 9090, and
-//! `/metrics` for Prometheus on 9091, where metrics are asked for.
+//! Handlers of the auxiliary servers: `/wait-for-drain` on port 8022, the autoscaler's `/metrics` on 9090, and
+//! `/metrics` for Prometheus on 9091, if metrics are enabled.
 
 use std::sync::Arc;
 
@@ -16,27 +16,27 @@ use crate::drain::Drain;
 use crate::service::Proxy;
 use crate::stat::Stat;
 
-/// `/wait-for-drain`: answered when the drain is over.
+/// Handler of `/wait-for-drain`, which answers when the drain is over.
 #[derive(Debug)]
 pub(crate) struct Admin(pub Arc<Drain>);
 
-/// `/metrics`: the last second's stat.
+/// Handler of `/metrics` for the autoscaler: the stat of the last second.
 #[derive(Debug)]
 pub(crate) struct Stats(pub Arc<Stat>);
 
-/// `/metrics`: what Prometheus scrapes.
+/// Handler of `/metrics` for Prometheus.
 #[derive(Debug)]
 pub(crate) struct Scrape {
-    /// Whose requests are measured.
+    /// Proxy with Weir's own metrics.
     pub proxy: Arc<Proxy>,
-    /// Knative's instruments, where they are served for scraping.
+    /// Knative's instruments; `None` if they are not served to Prometheus.
     pub registry: Option<Registry>,
-    /// Whose certificates are watched.
+    /// TLS acceptor, for its count of reload failures; `None` without TLS.
     pub tls: Option<Arc<Tls>>,
 }
 
 impl Handler for Admin {
-    type Place = ();
+    type Slot = ();
 
     async fn handle(
         self: Arc<Self>,
@@ -53,7 +53,7 @@ impl Handler for Admin {
 }
 
 impl Handler for Scrape {
-    type Place = ();
+    type Slot = ();
 
     async fn handle(
         self: Arc<Self>,
@@ -72,7 +72,7 @@ impl Handler for Scrape {
 }
 
 impl Handler for Stats {
-    type Place = ();
+    type Slot = ();
 
     async fn handle(
         self: Arc<Self>,
@@ -84,7 +84,7 @@ impl Handler for Stats {
             return respond::not_found();
         }
         let mut response = Response::new(ProxyBody::full(self.0.report()));
-        // The autoscaler compares the whole value.
+        // The autoscaler compares the whole value of the content type.
         response.headers_mut().insert(
             CONTENT_TYPE,
             HeaderValue::from_static("application/protobuf"),

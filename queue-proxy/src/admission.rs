@@ -1,7 +1,7 @@
-//! The gate in front of the user container: `policy::gate` joined to futures.
+//! Admission to the user container: `policy::gate` with futures.
 //!
-//! A request awaits [`Admission::acquire`]. Dropping that future gives the place in the queue back;
-//! dropping the [`Permit`] gives the place at the user container to the next. The lock is held for a few
+//! A request awaits [`Admission::acquire`]. Dropping that future removes the request from the queue;
+//! dropping the [`Permit`] releases the slot at the user container to the next request. The lock is held for a few
 //! hundred nanoseconds and never across an await.
 
 use std::fmt;
@@ -21,34 +21,34 @@ use tokio::sync::Notify;
 use proxy::clock::Clock;
 use proxy::waiters::{WaiterId, Waiters};
 
-/// What a request brings to the gate.
+/// Properties of a request that requests admission.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Claim {
-    /// When it came to the process.
+    /// Time of arrival in the process.
     pub arrival: Time,
-    /// Until when it must be answered.
+    /// Time by which the request must be answered, and its objective.
     pub deadline: Deadline,
-    /// Its class, for the estimate.
+    /// Class of the request, for the estimate of its execution time.
     pub class: ClassId,
 }
 
-/// A request gets no place.
+/// The refusal of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// Why.
+    /// Reason of the refusal.
     pub reason: RefuseReason,
-    /// When it may be worth another try: the estimated time until those before it are done.
+    /// Time after which a retry may succeed: the estimated time until the requests ahead are done.
     pub retry_after: Span,
-    /// How long it would have run, by estimate.
+    /// Estimated execution time of the request.
     pub execution: Span,
 }
 
-/// See the [module](self).
+/// Admission control of a pod. See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Admission {
     state: Mutex<State>,
     clock: Clock,
-    /// RequestDeadline when a request that may become late has joined.
+    /// Notified when a request that may become late has joined the queue.
     joined: Notify,
     sheds: bool,
 }
@@ -59,24 +59,24 @@ struct State {
     waiters: Waiters<Outcome>,
     actions: Vec<Action>,
     next_id: u64,
-    /// By [`DispatchReason`].
+    /// Number of dispatches, indexed by [`DispatchReason`].
     dispatches: [u64; DispatchReason::ALL.len()],
 }
 
-/// What becomes of a request that waited.
+/// Outcome of a request that waited.
 enum Outcome {
     Granted,
     Refused(RefuseReason),
 }
 
-/// A place at the user container.
+/// A slot at the user container, released when dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {
     admission: Arc<Admission>,
     class: ClassId,
-    /// When the request got the place.
+    /// Time of the grant.
     pub since: Time,
-    /// How long that was before or after its latest start time; `None` without an objective.
+    /// Time by which the grant preceded or followed the latest start time; `None` without an objective.
     pub margin: Option<StartMargin>,
     completed: bool,
 }
@@ -86,22 +86,21 @@ pub(crate) struct Permit {
 pub(crate) struct Acquire {
     admission: Arc<Admission>,
     claim: Claim,
-    /// As estimated on arrival.
+    /// Latest start time, as estimated on arrival.
     latest_start: Time,
-    /// While it waits: its ticket, and where its waiter stands.
+    /// Ticket and waiter of the request while it is in the queue.
     waiting: Option<(Ticket, WaiterId)>,
 }
 
 impl Admission {
-    /// A gate with every place free.
+    /// Creates the admission control with all slots free.
     #[must_use]
     pub(crate) fn new(settings: Settings, clock: Clock) -> Arc<Self> {
         Arc::new(Self {
             sheds: settings.late == Late::Shed,
             state: Mutex::new(State {
                 gate: Gate::new(settings),
-                // Nothing known, nothing assumed: until the first sample nobody is late before the
-                // deadline itself.
+                // Without samples the estimate is zero, so that the latest start time is the deadline itself.
                 profile: Profile::new(class::COUNT, Span::ZERO),
                 waiters: Waiters::default(),
                 actions: Vec::new(),
@@ -113,7 +112,7 @@ impl Admission {
         })
     }
 
-    /// Waits for a place.
+    /// Returns a future that waits for a slot. Its output is the permit, or the refusal.
     #[must_use]
     pub(crate) const fn acquire(self: Arc<Self>, claim: Claim) -> Acquire {
         Acquire {
@@ -124,19 +123,20 @@ impl Admission {
         }
     }
 
-    /// Requests at the user container, and requests waiting.
+    /// Returns the number of requests at the user container, and the number of waiting requests.
     pub(crate) fn load(&self) -> (u32, usize) {
         let state = self.lock();
         (state.gate.running(), state.gate.waiting())
     }
 
-    /// How many requests were dispatched since the start, by why it was their turn.
+    /// Returns the number of dispatched requests since the start, by reason.
     pub(crate) fn dispatches(&self) -> [(DispatchReason, u64); DispatchReason::ALL.len()] {
         let counts = self.lock().dispatches;
         DispatchReason::ALL.map(|reason| (reason, counts[reason as usize]))
     }
 
-    /// Sheds requests at the moment they become late, for ever. Returns at once where none are shed.
+    /// Sheds requests as soon as they become late. Never returns, unless late requests are not shed, when it returns at
+    /// once.
     pub(crate) async fn run_shedding(self: Arc<Self>) {
         if !self.sheds {
             return;
@@ -160,8 +160,8 @@ impl Admission {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A poisoned lock means a bug that has been logged already; the state itself is whole, since
-        // every step leaves it so before anything can panic.
+        // A poisoned lock means a bug that has been logged already. The state itself is consistent, since every step
+        // completes its changes before anything can panic.
         self.state
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -178,7 +178,7 @@ impl Admission {
 }
 
 impl State {
-    /// Runs one step of the gate and tells those whom it concerns.
+    /// Runs one step of the gate, and wakes the requests that it dispatches or refuses.
     fn step<T>(&mut self, run: impl FnOnce(&mut Gate, &mut Vec<Action>) -> T) -> T {
         let mut actions = std::mem::take(&mut self.actions);
         let outcome = run(&mut self.gate, &mut actions);
@@ -290,7 +290,7 @@ impl Drop for Acquire {
             None => {
                 state.gate.cancel(ticket);
             }
-            // The place came at the moment the client left: it goes to the next.
+            // The slot was granted just before the client left, so it passes to the next request.
             Some(Outcome::Granted) => state.step(|gate, actions| gate.depart(now, actions)),
             Some(Outcome::Refused(_)) => {}
         }
@@ -298,7 +298,7 @@ impl Drop for Acquire {
 }
 
 impl Permit {
-    /// The request was answered in full: how long it took is learned.
+    /// Notes that the request was answered in full, so that its execution time is added to the profile.
     pub(crate) const fn complete(&mut self) {
         self.completed = true;
     }
@@ -361,7 +361,7 @@ mod tests {
     async fn pending(future: &mut Acquire) {
         tokio::select! {
             biased;
-            _ = future => panic!("granted while the place is taken"),
+            _ = future => panic!("granted while the slot is taken"),
             () = std::future::ready(()) => {}
         }
     }
@@ -378,14 +378,14 @@ mod tests {
         pending(&mut relaxed).await;
         pending(&mut urgent).await;
         drop(held);
-        let place = urgent.await.unwrap();
+        let permit = urgent.await.unwrap();
         pending(&mut relaxed).await;
-        drop(place);
+        drop(permit);
         relaxed.await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]
-    async fn leaving_the_queue_gives_the_place_back() {
+    async fn leaving_the_queue_frees_its_entry() {
         let (gate, clock) = admission(1, Order::Arrival, Late::Serve);
         let held = Arc::clone(&gate)
             .acquire(claim(clock, 1_000))
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_place_granted_to_somebody_who_left_goes_to_the_next() {
+    async fn a_slot_granted_to_a_cancelled_request_passes_to_the_next() {
         let (gate, clock) = admission(2, Order::Arrival, Late::Serve);
         let held = Arc::clone(&gate)
             .acquire(claim(clock, 1_000))
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_displaced_request_hears_of_it_although_its_slot_is_used_again() {
+    async fn a_displaced_request_is_notified_although_its_queue_entry_is_reused() {
         let (gate, clock) = admission(1, Order::Deadline, Late::Serve);
         let held = Arc::clone(&gate)
             .acquire(claim(clock, 1_000))
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn late_requests_are_shed_at_that_moment_but_for_one_a_second() {
+    async fn late_requests_are_shed_at_once_except_for_one_a_second() {
         let (gate, clock) = admission(10, Order::Deadline, Late::Shed);
         tokio::spawn(Arc::clone(&gate).run_shedding());
         let held = Arc::clone(&gate)

@@ -1,4 +1,4 @@
-//! The way through the gate, for the benchmark of it alone: not for use.
+//! Access to the gate for its benchmark. Not a public interface.
 
 use std::future::Future as _;
 use std::pin::pin;
@@ -17,7 +17,7 @@ use proxy::headers;
 
 use crate::admission::{Admission, Claim};
 
-/// A gate at which nobody waits.
+/// A gate with an empty queue and one free slot.
 #[derive(Debug)]
 pub struct IdleGate {
     admission: Arc<Admission>,
@@ -26,7 +26,7 @@ pub struct IdleGate {
 }
 
 impl IdleGate {
-    /// With or without deadlines.
+    /// Creates a gate that orders requests by deadline, or by arrival if `deadlines` is false.
     #[must_use]
     pub fn new(deadlines: bool) -> Self {
         let order = if deadlines {
@@ -52,10 +52,10 @@ impl IdleGate {
         }
     }
 
-    /// What a request does: its headers are read, it gets the place and gives it back.
+    /// Passes one request: reads its deadline headers, acquires the slot and releases it.
     ///
     /// # Panics
-    /// If the place is taken, which cannot be.
+    /// Panics if the slot is taken, which only concurrent calls can cause.
     pub fn pass(&self, request: &HeaderMap) {
         let arrival = self.clock.now();
         let deadline = self.deadlines.read(request, arrival).deadline;
@@ -71,7 +71,7 @@ impl IdleGate {
             .poll(&mut Context::from_waker(Waker::noop()))
         {
             Poll::Ready(Ok(mut permit)) => permit.complete(),
-            Poll::Ready(Err(_)) | Poll::Pending => panic!("the place is free"),
+            Poll::Ready(Err(_)) | Poll::Pending => panic!("the slot is taken"),
         }
     }
 }

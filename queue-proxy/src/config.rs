@@ -1,4 +1,4 @@
-//! The resolved configuration: the environment of knative-serving's queue-proxy, parsed once at start.
+//! Configuration from the environment of knative-serving's queue-proxy, parsed once at start.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -14,69 +14,70 @@ use proxy::tls;
 use crate::options;
 use crate::readiness::Probe;
 
-/// The admin server's port: `/wait-for-drain`. Fixed by Knative.
+/// Port of the admin server with `/wait-for-drain`. Fixed by Knative.
 pub(crate) const ADMIN_PORT: u16 = 8022;
-/// The autoscaler stat's port. Fixed by Knative.
+/// Port of the autoscaler's stat. Fixed by Knative.
 pub(crate) const STAT_PORT: u16 = 9090;
-/// Idle connections kept to the user container when its concurrency is not limited.
+/// Number of idle connections kept to the user container without a concurrency limit.
 pub(crate) const IDLE_CONNECTIONS_UNLIMITED: usize = 1_000;
 
-/// Everything that is fixed for the life of the process.
+/// Configuration of the process, fixed for its lifetime.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
-    /// The revision's namespace.
+    /// Namespace of the revision.
     pub namespace: String,
-    /// The Knative Service's name; may be empty.
+    /// Name of the Knative Service; may be empty.
     pub service: String,
-    /// The Configuration's name; may be empty.
+    /// Name of the Configuration; may be empty.
     pub configuration: String,
-    /// The revision's name.
+    /// Name of the revision.
     pub revision: String,
-    /// The pod's name: the key under which the autoscaler counts it.
+    /// Name of the pod, by which the autoscaler identifies its reports.
     pub pod: String,
-    /// The pod's address, as the request log tells it.
+    /// Address of the pod, for the request log.
     pub pod_ip: String,
-    /// The node's address, if known: the only peer whose `K-Kubelet-Probe` is believed.
+    /// Address of the node, if known: the only peer from which `K-Kubelet-Probe` is trusted.
     pub host_ip: Option<IpAddr>,
-    /// The address to listen on: all interfaces unless `WEIR_BIND` says otherwise.
+    /// Address to listen on: all interfaces unless `WEIR_BIND` is set.
     pub bind: IpAddr,
-    /// The plain listener's port.
+    /// Port of the plain listener.
     pub serving_port: u16,
-    /// The port of the TLS listener, where there are certificates.
+    /// Port of the TLS listener, which only runs if there is a certificate.
     pub tls_port: u16,
-    /// What the environment says of TLS.
+    /// TLS settings of the environment.
     pub tls: tls::Settings,
-    /// Where the certificates are, if there are any.
+    /// Directory of the serving certificate, which may be missing.
     pub certificates: PathBuf,
-    /// Where the user container listens: in a pod a port of 127.0.0.1.
+    /// Address of the user container: in a pod a port of 127.0.0.1.
     pub target: SocketAddr,
-    /// Requests at the user container at once; `None` is no limit.
+    /// Largest number of concurrent requests at the user container; `None` without a limit.
     pub container_concurrency: Option<u32>,
-    /// The request timeout, from arrival, waiting included. Zero answers 504 at once.
+    /// Time limit of a request from its arrival, including the wait. Zero answers every request with 504 at once.
     pub request_timeout: Duration,
-    /// No response header within this time; `None` is off.
+    /// Time limit for the response head; `None` without a limit.
     pub response_start_timeout: Option<Duration>,
-    /// No response byte for this time; `None` is off.
+    /// Time limit between two response bytes; `None` without a limit.
     pub idle_timeout: Option<Duration>,
-    /// Readiness probing tries HTTP/2 first.
+    /// Whether readiness probes try HTTP/2 first.
     pub http2_auto_detection: bool,
-    /// The user containers' readiness probes; all must pass. Empty: always ready.
+    /// Readiness probes of the user containers, all of which must pass. Without probes the pod is always ready.
     pub readiness: Vec<Probe>,
-    /// How the process's log is written.
+    /// Format and level of the process's log.
     pub log: LogConfig,
-    /// What is observed of requests, and where it goes.
+    /// Configuration of traces, metrics, the request log and profiles.
     pub observability: Observability,
-    /// Weir's own options.
+    /// Weir's own options, from annotations and the environment.
     pub options: LenientSettings,
-    /// Outside of a pod: where metrics are served. Nothing else of a pod is listened on then, and a drain has no quiet period.
+    /// Address of the metrics server outside of a pod; `None` in a pod. Outside of a pod the other auxiliary servers do
+    /// not run, and a drain has no quiet period.
     pub standalone_metrics: Option<SocketAddr>,
 }
 
 impl Config {
-    /// Reads the environment, and podinfo where `WEIR_PODINFO` or its default names a file.
+    /// Reads the environment, and the podinfo file that `WEIR_PODINFO` or its default names.
     ///
     /// # Errors
-    /// Every variable that is missing or cannot be used.
+    /// Returns every variable that is missing or invalid.
     pub(crate) fn from_environment(environment: &impl Environment) -> Result<Self, Vec<Problem>> {
         let mut read = Reader::new(environment);
         let namespace = read.required("SERVING_NAMESPACE");
@@ -100,7 +101,7 @@ impl Config {
             Vec::new()
         });
         let http2_auto_detection = read.optional_bool("ENABLE_HTTP2_AUTO_DETECTION");
-        // Always on, but a value that upstream refuses is refused.
+        // These features are always on; only the values are validated, as in Knative.
         read.optional_bool("ENABLE_HTTP_FULL_DUPLEX");
         read.optional_bool("ENABLE_MULTI_CONTAINER_PROBES");
         let observability = read.optional("OBSERVABILITY_CONFIG");
@@ -122,7 +123,11 @@ impl Config {
         let bind = match read.optional("WEIR_BIND") {
             unset if unset.is_empty() => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
             value => value.parse().unwrap_or_else(|_| {
-                read.invalid("WEIR_BIND", value, "an IP address is needed, as 127.0.0.7");
+                read.invalid(
+                    "WEIR_BIND",
+                    value,
+                    "allowed: an IP address such as 127.0.0.7",
+                );
                 IpAddr::V6(Ipv6Addr::UNSPECIFIED)
             }),
         };
@@ -160,29 +165,29 @@ impl Config {
         })
     }
 
-    /// Returns the name under which metrics count this revision: `weir.dev/function`, else the Knative Service's
-    /// name, else the Configuration's. All of them outlive a roll-out, so that it begins no new series.
+    /// Returns the name by which metrics label this revision: `weir.dev/function`, else the Knative Service's name, else
+    /// the Configuration's, else the revision's. The first three outlive a roll-out, so that it does not begin new series.
     #[must_use]
     pub(crate) fn function(&self) -> &str {
         let names = [&*self.service, &self.configuration];
         self.options.label(names, &self.revision)
     }
 
-    /// How many requests may be at the user container at once, if that is limited: Knative's
-    /// `containerConcurrency`, else Weir's `concurrency`.
+    /// Returns the largest number of concurrent requests at the user container: Knative's `containerConcurrency`, else
+    /// Weir's `concurrency`, else `None`.
     #[must_use]
     pub(crate) fn concurrency(&self) -> Option<u32> {
         self.options.concurrency(self.container_concurrency)
     }
 
-    /// How many requests may wait.
+    /// Returns the number of requests that may wait.
     #[must_use]
     pub(crate) fn queue_depth(&self) -> usize {
         let concurrency = self.concurrency().map_or(0, |n| n as usize);
         self.options.queue_depth(concurrency)
     }
 
-    /// Returns how long a request may take.
+    /// Returns the time limits of a request.
     #[must_use]
     pub(crate) const fn time_limits(&self) -> TimeLimits {
         TimeLimits {
@@ -193,7 +198,7 @@ impl Config {
         }
     }
 
-    /// Idle connections kept to the user container.
+    /// Returns the number of idle connections to keep to the user container.
     #[must_use]
     pub(crate) fn idle_connections(&self) -> usize {
         self.concurrency()
@@ -201,7 +206,7 @@ impl Config {
     }
 }
 
-/// No timeout is longer than ten years: more cannot be added to a clock.
+/// Longest timeout, in seconds: ten years, which can be added to any clock reading without overflow.
 const SECONDS_MAX: u64 = 10 * 365 * 86_400;
 
 fn seconds(value: i64) -> Duration {
@@ -256,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_count_a_revision_under_what_outlives_it() {
+    fn metrics_label_a_revision_by_a_name_that_outlives_it() {
         for (change, function) in [
             (&[][..], "rev"),
             (&[("SERVING_CONFIGURATION", "conf")], "conf"),
@@ -282,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn every_missing_variable_is_named_at_once() {
+    fn all_missing_variables_are_reported_at_once() {
         let mut environment = complete();
         environment.remove("USER_PORT");
         environment.remove("SERVING_POD");
@@ -315,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_cannot_be_used_is_named_with_what_is_allowed() {
+    fn invalid_values_are_reported_with_the_allowed_ones() {
         assert_eq!(
             problems(&[("ENABLE_HTTP_FULL_DUPLEX", "Yes")]),
             [

@@ -1,8 +1,8 @@
-//! Draining: from SIGTERM, or a call of `/wait-for-drain`, to the end of the quiet period.
+//! Draining of the pod, from SIGTERM or a call of `/wait-for-drain` to the end of the quiet period.
 //!
-//! While draining, probes are answered 503 and traffic is served as ever. The drain is over when no
-//! request that is not a probe has come for [`QUIET_PERIOD`]. A drain that `/wait-for-drain` began is
-//! called off when no SIGTERM follows within [`SIGNAL_GRACE`]: then only the user container restarts.
+//! While draining, probes are answered with 503 and other requests are served as usual. The drain ends when no request
+//! except probes has arrived for [`QUIET_PERIOD`]. A drain that was begun by `/wait-for-drain` is cancelled if no SIGTERM
+//! follows within [`SIGNAL_GRACE`], since then only the user container restarts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,18 +11,18 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// So long without a request ends the drain. Fixed by Knative.
+/// Time without a request after which a drain ends. Fixed by Knative.
 pub(crate) const QUIET_PERIOD: Duration = Duration::from_secs(30);
-/// So long `/wait-for-drain` waits for the SIGTERM that belongs to it. Fixed by Knative.
+/// Time from `/wait-for-drain` within which a SIGTERM must follow. Fixed by Knative.
 pub(crate) const SIGNAL_GRACE: Duration = Duration::from_secs(1);
 
-/// See the [module](self).
+/// State of draining. See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Drain {
     draining: AtomicBool,
     quiet_period: Duration,
     state: Mutex<State>,
-    /// Counts drains that have ended, either way.
+    /// Number of drains that have ended or were cancelled.
     ended: watch::Sender<u64>,
 }
 
@@ -34,7 +34,7 @@ struct State {
 }
 
 impl Drain {
-    /// Not draining. A drain that a signal began ends so long after the last request.
+    /// Creates the state of a pod that is not draining. A drain after a signal ends `quiet_period` after the last request.
     #[must_use]
     pub(crate) fn new(quiet_period: Duration) -> Arc<Self> {
         Arc::new(Self {
@@ -49,26 +49,26 @@ impl Drain {
         })
     }
 
-    /// Probes are to be answered 503.
+    /// Returns whether a drain is in progress or complete, so that probes are answered with 503.
     #[must_use]
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// A request that is no probe has come: the quiet period begins anew.
+    /// Notes the arrival of a request that is not a probe, which restarts the quiet period.
     pub(crate) fn note_request(&self) {
         if self.is_draining() {
             self.lock().last_request = Instant::now();
         }
     }
 
-    /// SIGTERM came: drains, and returns when the quiet period is over.
+    /// Drains after a SIGTERM. Returns when the quiet period is over.
     pub(crate) async fn on_signal(self: &Arc<Self>) {
         self.lock().signalled = true;
         self.begin().await;
     }
 
-    /// `/wait-for-drain`: drains, and returns when the quiet period is over or the drain was called off.
+    /// Drains on behalf of `/wait-for-drain`. Returns when the quiet period is over or the drain is cancelled.
     pub(crate) async fn wait(self: &Arc<Self>) {
         self.begin().await;
     }
@@ -81,6 +81,11 @@ impl Drain {
                 state.running = true;
                 state.last_request = Instant::now();
                 self.draining.store(true, Ordering::Relaxed);
+                tracing::info!(
+                    signalled = state.signalled,
+                    quiet_seconds = self.quiet_period.as_secs(),
+                    "draining: probes are answered with 503"
+                );
                 tokio::spawn(Arc::clone(self).run(Instant::now()));
             }
         }
@@ -100,6 +105,7 @@ impl Drain {
             }
             if !state.signalled {
                 self.draining.store(false, Ordering::Relaxed);
+                tracing::info!("the drain is cancelled: no SIGTERM followed /wait-for-drain");
             }
             state.running = false;
             self.ended.send_modify(|ended| *ended += 1);
@@ -117,7 +123,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_signal_drains_for_thirty_quiet_seconds() {
+    async fn a_drain_after_a_signal_ends_after_thirty_quiet_seconds() {
         let drain = Drain::new(QUIET_PERIOD);
         let begin = Instant::now();
         drain.on_signal().await;
@@ -142,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_a_signal_the_drain_is_called_off_after_a_second() {
+    async fn without_a_signal_the_drain_is_cancelled_after_a_second() {
         let drain = Drain::new(QUIET_PERIOD);
         let begin = Instant::now();
         tokio::join!(drain.wait(), drain.wait());
@@ -153,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_signal_within_the_grace_lets_the_waiting_wait_for_the_whole_period() {
+    async fn after_a_signal_within_the_grace_waiters_wait_for_the_whole_quiet_period() {
         let drain = Drain::new(QUIET_PERIOD);
         let begin = Instant::now();
         let signal = async {

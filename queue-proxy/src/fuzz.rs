@@ -1,6 +1,6 @@
-//! The parsers of what others write, for the mutation tests alone: not for use.
+//! Parsers of external input, for the mutation tests. Not a public interface.
 //!
-//! Each target takes any text, must not panic, and checks what always holds of the outcome.
+//! Each target accepts any text and checks the invariants of the result; its parser must not panic.
 
 use annotations::{LenientSettings, QUEUE_DEPTH_MAX, podinfo};
 use http::{HeaderMap, HeaderValue, Method, Version};
@@ -14,10 +14,10 @@ use proxy::template::{Record, RevisionInfo, Template};
 
 use crate::readiness::Probe;
 
-/// A parser's name, which is that of its folder in the corpus, and the parser with its checks.
+/// Name of a parser, which is that of its directory in the corpus, and the parser with its checks.
 pub type Target = (&'static str, fn(&str));
 
-/// All targets.
+/// All targets of the mutation tests.
 pub const TARGETS: [Target; 7] = [
     ("podinfo", podinfo),
     ("grpc-timeout", grpc_timeout),
@@ -29,7 +29,7 @@ pub const TARGETS: [Target; 7] = [
 ];
 
 /// # Panics
-/// If a bad line is none of the text's.
+/// Panics if a bad line is not in the text, or if a parsed option is out of its range.
 fn podinfo(text: &str) {
     let (annotations, bad) = podinfo::parse(text);
     let lines = text.lines().count();
@@ -49,18 +49,18 @@ fn podinfo(text: &str) {
 }
 
 /// # Panics
-/// If what is written of a timeout is more than was read.
+/// Panics if the formatted timeout is longer than the parsed one.
 fn grpc_timeout(text: &str) {
     if let Some(span) = deadline::parse_grpc_timeout(text) {
         let written = deadline::format_grpc_timeout(span);
-        let again = deadline::parse_grpc_timeout(&written).expect("what was written can be read");
-        // A microsecond is the least that is written.
+        let again = deadline::parse_grpc_timeout(&written).expect("a formatted timeout is valid");
+        // A microsecond is the shortest formatted timeout.
         assert!(again <= span.max(policy::Span(1_000)), "{text}: {written}");
     }
 }
 
 /// # Panics
-/// If a deadline is before the arrival, or later than the revision's timeout allows.
+/// Panics if a deadline is before the arrival, or later than the revision's timeout allows.
 fn budget(text: &str) {
     let timeout = std::time::Duration::from_secs(300);
     let arrival = Time(1_000_000_000);
@@ -85,8 +85,10 @@ fn budget(text: &str) {
     }
 }
 
+/// Parses a template and formats log lines with it.
+///
 /// # Panics
-/// If a line of the log has no end, or an error has no place in the text.
+/// Panics if a line of the log does not end with a line feed, or if the position of an error is not in the text.
 fn template(text: &str) {
     let template = match Template::parse(text) {
         Ok(template) => template,
@@ -117,7 +119,7 @@ fn template(text: &str) {
 }
 
 /// # Panics
-/// If an error says nothing.
+/// Panics if the message of an error is empty.
 fn observability(text: &str) {
     if let Err(error) = Observability::parse(text) {
         assert!(!error.is_empty());
@@ -129,7 +131,7 @@ fn logging(text: &str) {
 }
 
 /// # Panics
-/// If an error says nothing.
+/// Panics if the message of an error is empty.
 fn probe(text: &str) {
     if let Err(error) = Probe::parse_list(text) {
         assert!(!error.is_empty());

@@ -1,16 +1,18 @@
-//! Weir's queue-proxy: Knative's sidecar, contract for contract, with deadline-ordered queues.
+//! Weir's queue-proxy: a compatible replacement of Knative's sidecar, with deadline-ordered queues.
 //!
-//! The process is [`main`]: environment, listeners, service, drain. A request's way is `service`; each part of
-//! it is a module of its own. Decisions are `policy`'s; this crate holds the sockets around them.
+//! [`main`] runs the process: environment, listeners, service, drain. `service` handles a request, with one module for
+//! each stage. Scheduling decisions are made by `policy`; this crate connects them to sockets.
 #![forbid(unsafe_code)]
 
 mod activator;
 mod admin;
 mod admission;
+#[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod bench;
 mod config;
 mod drain;
+#[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
 mod metrics;
@@ -51,28 +53,28 @@ use crate::config::{ADMIN_PORT, Config, STAT_PORT};
 use crate::metrics::WeirMetrics;
 use crate::standalone::Addresses;
 
-/// The program's name, and that of its container.
+/// Name of the program and of its container.
 const NAME: &str = "queue-proxy";
-/// The names of Knative's spans.
+/// Names of the spans, as in Knative.
 const SPAN_NAMES: SpanNames = SpanNames {
     scope: "knative.dev/serving/pkg/queue",
     proxy: "kn.queueproxy.proxy",
     wait: "kn.queueproxy.wait",
 };
-/// Tunnels may delay the exit by this long after the quiet period. Fixed by Knative.
+/// Longest time for which open tunnels delay the exit after the quiet period. Fixed by Knative.
 const TUNNELS_MAX: Duration = Duration::from_secs(60);
 
-/// The exit code for arguments that are not known.
+/// Exit code for unknown arguments.
 const USAGE_ERROR: u8 = 2;
 
 const USAGE: &str = "\
 Usage: queue-proxy [--help | --version]
 
-Runs Knative's sidecar of a revision's pod until it is drained. All settings are variables of the environment, as
-Knative sets them, and annotations (weir.dev/...) of the revision; there are no other arguments.
+Runs the Knative sidecar of a revision's pod until it is drained. All settings are environment variables, as set by
+Knative, and annotations (weir.dev/...) of the revision; there are no other arguments.
 ";
 
-/// Runs the program; `arguments` are those behind its name. Exit code 2 for one that is not known, else as [`main`].
+/// Runs the program with the arguments after its name. Returns exit code 2 for an unknown argument, else that of [`main`].
 #[must_use]
 pub fn main_with_arguments(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let Some(argument) = arguments.into_iter().next() else {
@@ -82,15 +84,15 @@ pub fn main_with_arguments(arguments: impl IntoIterator<Item = OsString>) -> Exi
         Some("-h" | "--help") => print(USAGE),
         Some("-V" | "--version") => print(concat!("queue-proxy ", env!("CARGO_PKG_VERSION"), "\n")),
         _ => {
-            let lines = [format!("{}: not known", argument.display())];
+            let lines = [format!("{}: unknown argument", argument.display())];
             let usage = USAGE.lines().map(str::to_owned);
             complain(NAME, USAGE_ERROR, lines.into_iter().chain(usage))
         }
     }
 }
 
-/// Runs the queue-proxy until it is drained, with settings from the environment alone. Exit code 0 after a drain;
-/// 1 for a setting that cannot be used, a port that is taken, or a second signal.
+/// Runs the queue-proxy until it is drained, with settings from the environment. Returns exit code 0 after a drain, or 1
+/// for an invalid setting, a port in use, or a second signal.
 #[must_use]
 pub fn main() -> ExitCode {
     let config = match Config::from_environment(&ProcessEnvironment) {
@@ -106,12 +108,12 @@ pub fn main() -> ExitCode {
         silent: &[],
     });
     for problem in &config.options.problems {
-        tracing::warn!(problem, "an option of Weir cannot be used");
+        tracing::warn!(problem, "unusable option of Weir");
     }
     match process::runtime() {
         Ok(runtime) => {
             let code = runtime.block_on(run(config, |_| {}));
-            // What still runs now is cut: tunnels whose time is up, or everything after a second signal.
+            // Aborts the remaining tasks: tunnels whose time is up, or everything after a second signal.
             runtime.shutdown_background();
             code.unwrap_or_else(|error| complain(NAME, 1, [error.to_string()]))
         }
@@ -119,7 +121,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Why the process cannot serve.
+/// The reason why the process cannot start.
 #[derive(Debug, thiserror::Error)]
 enum StartError {
     #[error(transparent)]
@@ -128,16 +130,16 @@ enum StartError {
     Tls(#[from] TlsError),
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
-    #[error("metrics cannot be set up: {0}")]
+    #[error("cannot set up metrics: {0}")]
     Metrics(#[from] prometheus::Error),
-    #[error("a socket or a signal cannot be used: {0}")]
+    #[error("cannot set up a socket or a signal handler: {0}")]
     System(#[from] std::io::Error),
-    #[error("a task of the start has ended before its time: {0}")]
+    #[error("a start-up task failed: {0}")]
     Task(#[from] tokio::task::JoinError),
 }
 
-/// Serves until it is drained. `listening` is called with the addresses of the serving port and of the first one that serves metrics
-/// once both are listened on.
+/// Serves requests until the pod is drained. `listening` is called once all ports are open, with the addresses of the
+/// serving port and of the first metrics port.
 async fn run(config: Config, listening: impl FnOnce(Addresses)) -> Result<ExitCode, StartError> {
     let bind = config.bind;
     let is_in_pod = config.standalone_metrics.is_none();
@@ -175,7 +177,7 @@ async fn run(config: Config, listening: impl FnOnce(Addresses)) -> Result<ExitCo
         .transpose()?;
     let (telemetry, observer) = observe(&config, gate.as_ref(), weir.as_ref()).await?;
     let registry = telemetry.registry.clone();
-    // Last: who can reach the serving port can reach all others, and all is set up.
+    // The serving port is opened last: when it is reachable, all other ports are, and the setup is complete.
     let main = listen::listen(bind, config.serving_port)?;
     listening(Addresses {
         requests: main.local_addr()?,
@@ -237,39 +239,57 @@ async fn run(config: Config, listening: impl FnOnce(Addresses)) -> Result<ExitCo
 
     signals.next().await;
     tracing::info!("Received TERM signal, attempting to gracefully shutdown servers.");
+    let begun = Instant::now();
     let drained = async {
         drain.on_signal().await;
+        tracing::info!(
+            connections = connections.len(),
+            "drained of new requests: listeners close, and connections after their current request"
+        );
         shutdown.begin();
         connections.close();
         connections.wait().await;
+        tracing::info!(
+            upgraded = proxy.tunnels().len(),
+            limit_seconds = TUNNELS_MAX.as_secs(),
+            "all connections are closed: upgraded ones may end"
+        );
         proxy.tunnels().close();
-        // Those that are left are cut.
+        // Tunnels that are still open afterwards are aborted.
         let _in_time = tokio::time::timeout(TUNNELS_MAX, proxy.tunnels().wait()).await;
+        tracing::info!(
+            seconds = begun.elapsed().as_secs_f64(),
+            aborted = proxy.tunnels().len(),
+            "the drain is complete"
+        );
         let flushed = tokio::task::spawn_blocking(move || {
             telemetry.shut_down();
             lines::stdout().flush();
         });
-        // It has limits of its own.
+        // The flush has its own time limits.
         let _flushed = flushed.await;
         ExitCode::SUCCESS
     };
     Ok(tokio::select! {
         code = drained => code,
-        () = signals.next() => ExitCode::FAILURE,
+        () = signals.next() => {
+            tracing::warn!("ended by a second signal: requests in flight are aborted");
+            ExitCode::FAILURE
+        }
     })
 }
 
-/// Sets up what requests are observed with.
+/// Sets up the telemetry pipelines and the observer of requests.
 async fn observe(
     config: &Config,
     gate: Option<&Arc<Admission>>,
     weir: Option<&Arc<WeirMetrics>>,
 ) -> Result<(Telemetry, Arc<Observer>), StartError> {
-    let is_asked_for = config.observability.request_metrics != Metrics::None
+    let is_enabled = config.observability.request_metrics != Metrics::None
         || config.observability.tracing != Tracing::None;
-    let telemetry = if is_asked_for {
+    let telemetry = if is_enabled {
         let (observability, owner) = (config.observability.clone(), owner(config));
-        // OTLP over HTTP sets up a client that blocks.
+        // OTLP over HTTP creates a blocking client.
         tokio::task::spawn_blocking(move || {
             Telemetry::start(&observability, &owner, &ProcessEnvironment)
         })
@@ -306,7 +326,7 @@ async fn observe(
     Ok((telemetry, Arc::new(observer)))
 }
 
-/// Whose metrics and spans the process exports.
+/// Returns the resource attributes of the process's metrics and spans.
 fn owner(config: &Config) -> Owner {
     let names = [&config.service, &config.configuration, &config.revision];
     Owner {
@@ -325,7 +345,7 @@ fn owner(config: &Config) -> Owner {
     }
 }
 
-/// Where Prometheus may scrape: as configured, and on the usual port wherever there are Weir's own metrics.
+/// Returns the addresses for Prometheus: the configured one, and the default port if there are Weir's own metrics.
 fn scrape_addresses(config: &Config) -> Vec<(IpAddr, u16)> {
     if let Some(metrics) = config.standalone_metrics {
         return vec![(metrics.ip(), metrics.port())];
@@ -337,7 +357,7 @@ fn scrape_addresses(config: &Config) -> Vec<(IpAddr, u16)> {
     if let Metrics::Prometheus { host, port } = config.observability.request_metrics {
         let ip = host.unwrap_or(config.bind);
         match addresses.first_mut() {
-            // One listener for a port: that which hears the most.
+            // A port has one listener, on the more general address.
             Some((first, same)) if *same == port => {
                 if ip.is_unspecified() && !first.is_unspecified() {
                     *first = ip;

@@ -1,8 +1,8 @@
-//! The queue-proxy binary; see the library of the same name.
+//! Binary of the queue-proxy; see the library of the same name.
 
 use std::process::ExitCode;
 
-/// Gives memory back that a flood of connections took: glibc's allocator keeps it.
+/// Allocator that returns memory to the system after a burst of connections, unlike glibc's.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -1,5 +1,5 @@
-//! Weir's own metrics of a revision that has opted in: counters of the Prometheus registry, served on 9091 whatever
-//! `OBSERVABILITY_CONFIG` says; and the two of Knative's instruments that are the queue-proxy's alone.
+//! Weir's own metrics of a revision that has opted in, served to Prometheus on port 9091 regardless of
+//! `OBSERVABILITY_CONFIG`, and the two of Knative's instruments that only the queue-proxy has.
 
 use std::sync::Arc;
 
@@ -18,19 +18,19 @@ use proxy::process_metrics::ProcessMetrics;
 use crate::admission::Admission;
 use crate::config::Config;
 
-/// Bounds of Weir's durations in seconds: a GPU function may take minutes.
+/// Bucket bounds of Weir's durations, in seconds. A GPU function may take minutes.
 const WEIR_DURATION_BOUNDS: [f64; 17] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
     120.0, 300.0,
 ];
-/// Bounds of the time between a dispatch and the latest start time, in seconds.
+/// Bucket bounds of the time between a dispatch and the latest start time, in seconds.
 const MARGIN_BOUNDS: [f64; 13] = [
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0,
 ];
-/// The scope under which Knative's queue-proxy reports: dashboards select by it.
+/// Instrumentation scope of Knative's queue-proxy, by which dashboards select.
 const SERVING_SCOPE: &str = "knative.dev/serving/pkg/queue";
 
-/// Reports the gate's load as Knative's instrument does.
+/// Registers Knative's instrument of the queue depth: running and waiting requests.
 pub(crate) fn observe_depth(provider: &impl MeterProvider, admission: &Arc<Admission>) {
     let admission = Arc::clone(admission);
     provider
@@ -45,7 +45,7 @@ pub(crate) fn observe_depth(provider: &impl MeterProvider, admission: &Arc<Admis
         .build();
 }
 
-/// Returns Knative's instrument of the time at the user container.
+/// Creates Knative's instrument of the time at the user container.
 pub(crate) fn invocation_duration(provider: &impl MeterProvider) -> Histogram<f64> {
     provider
         .meter(SERVING_SCOPE)
@@ -56,7 +56,7 @@ pub(crate) fn invocation_duration(provider: &impl MeterProvider) -> Histogram<f6
         .build()
 }
 
-/// Weir's own metrics.
+/// Weir's own metrics of a revision.
 #[derive(Debug)]
 pub(crate) struct WeirMetrics {
     requests: [IntCounter; Outcome::ALL.len()],
@@ -79,28 +79,28 @@ pub(crate) struct WeirMetrics {
     registry: Registry,
 }
 
-/// What is counted elsewhere, since the start.
+/// Totals since the start that other modules count.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Totals {
-    /// Deadline headers that could not be used.
+    /// Number of unusable deadline headers.
     pub unusable_headers: u64,
-    /// Requests sent to the user container a second time.
+    /// Number of requests that were retried at the user container.
     pub retries: u64,
-    /// Requests that came through the activator.
+    /// Number of requests that came through the activator.
     pub through_activator: u64,
-    /// `K-Kubelet-Probe` headers from elsewhere than the node.
+    /// Number of `K-Kubelet-Probe` headers from peers other than the node.
     pub disbelieved_probes: u64,
-    /// Certificates that could not be used when they changed.
+    /// Number of failed certificate reloads.
     pub certificate_failures: u64,
-    /// Lines that standard output did not take in time.
+    /// Number of log lines dropped because standard output was blocked.
     pub dropped_lines: u64,
 }
 
 impl WeirMetrics {
-    /// The metrics of a revision that has opted in, in a registry of their own.
+    /// Creates the metrics of a revision, in a registry of their own.
     ///
     /// # Errors
-    /// A name or label that Prometheus does not allow: the namespace, revision and function are labels.
+    /// Returns an error if a label is not valid for Prometheus: the namespace, revision and function are labels.
     pub(crate) fn new(config: &Config) -> Result<Self, prometheus::Error> {
         let options = &config.options;
         let labels = [
@@ -146,7 +146,7 @@ impl WeirMetrics {
         };
         let requests = vec(
             "weir_requests_total",
-            "Requests that have ended, by how.",
+            "Requests that have ended, by outcome.",
             "outcome",
         )?;
         let objective = if let Some(slo) = options.slo {
@@ -157,7 +157,7 @@ impl WeirMetrics {
             )?;
             value(
                 "weir_slo_objective_ratio",
-                "The part of requests to be answered within the objective.",
+                "The share of requests to be answered within the objective.",
                 options.slo_percentile / 100.0,
             )?;
             let in_time = counter(
@@ -166,7 +166,7 @@ impl WeirMetrics {
             )?;
             let missed = vec(
                 "weir_requests_missed_total",
-                "Requests that missed the objective, by why.",
+                "Requests that missed the objective, by reason.",
                 "reason",
             )?;
             let revision = format!("{}/{}", config.namespace, config.revision);
@@ -179,7 +179,7 @@ impl WeirMetrics {
         let process = ProcessMetrics::register(&registry)?;
         let dispatches = vec(
             "weir_dispatches_total",
-            "Requests dispatched, by why it was their turn.",
+            "Requests dispatched, by reason.",
             "reason",
         )?;
         for reason in DispatchReason::ALL {
@@ -187,7 +187,7 @@ impl WeirMetrics {
         }
         counter(
             "weir_option_problems_total",
-            "Options of Weir that cannot be used; the log says which.",
+            "Options of Weir that cannot be used; the log names them.",
         )?
         .inc_by(options.problems.len() as u64);
         Ok(Self {
@@ -216,7 +216,10 @@ impl WeirMetrics {
                 "Time from arrival to the end of the response.",
             )?,
             running: gauge("weir_requests_running", "Requests at the user container.")?,
-            waiting: gauge("weir_requests_waiting", "Requests that wait for a place.")?,
+            waiting: gauge(
+                "weir_requests_waiting",
+                "Requests that wait for a slot at the user container.",
+            )?,
             dispatches,
             unusable_headers: counter(
                 "weir_unusable_deadline_headers_total",
@@ -224,7 +227,7 @@ impl WeirMetrics {
             )?,
             retries: counter(
                 "weir_upstream_retries_total",
-                "Requests sent once more on a new connection, since the user container closed theirs without an answer.",
+                "Requests sent again on a new connection, since the user container closed the first without a response.",
             )?,
             through_activator: counter(
                 "weir_requests_through_activator_total",
@@ -232,7 +235,7 @@ impl WeirMetrics {
             )?,
             disbelieved_probes: counter(
                 "weir_disbelieved_kubelet_probes_total",
-                "K-Kubelet-Probe headers from elsewhere than the node, which bypass nothing.",
+                "K-Kubelet-Probe headers that did not come from the node; such requests do not bypass the gate.",
             )?,
             certificate_failures: counter(
                 "weir_certificate_reload_failures_total",
@@ -240,14 +243,14 @@ impl WeirMetrics {
             )?,
             dropped_lines: counter(
                 "weir_log_lines_dropped_total",
-                "Lines that standard output did not take in time.",
+                "Log lines dropped because standard output did not accept them in time.",
             )?,
             process,
             registry,
         })
     }
 
-    /// All families, with what is read off the gate now.
+    /// Returns all metric families, after updating those of the gate and of `totals`.
     pub(crate) fn gather(
         &self,
         admission: Option<&Arc<Admission>>,

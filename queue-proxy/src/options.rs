@@ -1,7 +1,7 @@
-//! Weir's own options for a revision: `weir.dev/some-key` from podinfo, `WEIR_SOME_KEY` from the
-//! environment, which wins.
+//! Weir's own options of a revision: annotations `weir.dev/some-key` from podinfo, overridden by environment variables
+//! `WEIR_SOME_KEY`.
 //!
-//! What cannot be used never stops the process: it is reported once and the default holds.
+//! An unusable value never stops the process: it is reported once and its default is used.
 
 use std::fs;
 use std::io::Read as _;
@@ -9,10 +9,10 @@ use std::io::Read as _;
 use annotations::{KEYS, LenientSettings, podinfo, variable};
 use proxy::env::Environment;
 
-/// Where the kubelet's downward API puts the annotations when Knative mounts podinfo.
+/// Path of the annotations file that the kubelet's downward API writes, if Knative mounts podinfo.
 pub(crate) const PODINFO_DEFAULT: &str = "/etc/podinfo/annotations";
 
-/// Reads all options. `container_concurrency` is Knative's limit, if it has one.
+/// Reads all options. `container_concurrency` is Knative's limit, if one is set.
 pub(crate) fn read(
     environment: &impl Environment,
     container_concurrency: Option<u32>,
@@ -46,7 +46,7 @@ pub(crate) fn read(
         }
     }
     options.resolve(container_concurrency);
-    // What is said of a GPU is the agent's to refuse.
+    // Conflicts among the GPU options are only reported here; the agent refuses them.
     let others = options.contradictions();
     let others = others.iter().map(ToString::to_string);
     options.problems.extend(others);
@@ -66,7 +66,7 @@ fn read_podinfo(path: &str, problems: &mut Vec<String>) -> Option<String> {
             None
         }
         Ok(_) => Some(text),
-        // Knative does not mount podinfo unless asked to.
+        // Knative only mounts podinfo if it is configured to.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
         Err(error) => {
             problems.push(format!("{path}: {error}; ignored"));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_set_is_not_opted_in() {
+    fn a_revision_without_options_has_not_opted_in() {
         let options = read_with("other.dev/key=\"1\"\n", &[]);
         assert!(!options.opted_in() && options.problems.is_empty());
         assert_eq!(
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_are_read_and_the_environment_wins() {
+    fn the_environment_overrides_annotations() {
         let options = read_with(
             "weir.dev/slo=\"200ms\"\nweir.dev/late=\"shed\"\nweir.dev/queue-depth=\"7\"\n",
             &[("WEIR_SLO", "1m30s")],
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn whose_budget_counts_is_an_option() {
+    fn trust_in_budgets_is_an_option() {
         let trust = |variables: &[(&'static str, &str)]| {
             let options = read_with("weir.dev/trust-budget=\"none\"\n", variables);
             assert!(options.opted_in());
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_set_and_opt_nothing_in() {
+    fn limits_are_applied_without_opting_in() {
         let options = read_with(
             "weir.dev/limit-streams=\"7\"\nweir.dev/limit-head-time=\"2m\"\n",
             &[("WEIR_LIMIT_HEAD_LINES", "100")],
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn one_switch_turns_all_of_it_off() {
+    fn weir_disabled_turns_all_options_off() {
         let options = read_with(
             "weir.dev/slo=\"200ms\"\nweir.dev/limit-streams=\"7\"\n",
             &[("WEIR_DISABLED", "true")],
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_reported_and_the_default_holds() {
+    fn unusable_values_are_reported_and_keep_the_default() {
         let options = read_with(
             "weir.dev/late=\"never\"\nweir.dev/queue-depth=\"10001\"\nweir.dev/slos=\"1s\"\nnonsense\n",
             &[],
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_objective_without_a_concurrency_limit_is_refused_with_that_sentence() {
+    fn an_objective_without_a_concurrency_limit_is_reported_and_dropped() {
         let environment = BTreeMap::from([("WEIR_SLO", "1s".to_owned())]);
         let options = read(&environment, None);
         assert_eq!(options.slo, None);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_that_may_be_set_is_what_holds_when_nothing_is() {
+    fn the_largest_allowed_limits_are_the_defaults() {
         let most = Limits {
             head_bytes: annotations::HEAD_BYTES_MAX,
             head_lines: annotations::HEAD_LINES_MAX,
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_gpu_cannot_have_is_reported() {
+    fn conflicting_gpu_options_are_reported() {
         let options = read_with("weir.dev/sm-percent=\"50\"\n", &[]);
         let only_shared = "weir.dev/sm-percent: allowed only with weir.dev/isolation=\"shared\"";
         assert_eq!(options.problems, [only_shared]);

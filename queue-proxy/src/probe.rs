@@ -1,30 +1,31 @@
-//! Probes on the serving port: who asks what, and what is answered.
+//! Classification and answers of probes on the serving port.
 
 use http::header::USER_AGENT;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use proxy::body::ProxyBody;
 use proxy::headers::{KUBELET_PROBE, NETWORK_HASH, NETWORK_PROBE};
-use proxy::relay::Place;
+use proxy::relay::UpstreamSlot;
 use proxy::respond;
 use std::sync::Arc;
 
 use crate::drain::Drain;
 use crate::readiness::Prober;
 
-/// The value by which probes address the queue-proxy, and its answer when the user container is ready.
+/// Value of `K-Network-Probe` that addresses the queue-proxy, and body of its answer if the user container is ready.
 const QUEUE: &str = "queue";
 
-/// A request that is a probe.
+/// Kind of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A health check by the kubelet, the activator or the autoscaler; the value of `K-Network-Probe`.
+    /// A health check by the kubelet, the activator or the autoscaler, with the value of `K-Network-Probe`.
     Health(Option<HeaderValue>),
-    /// A check of the network path; the hash to be echoed.
+    /// A check of the network path, with the hash to be echoed.
     Network(Option<HeaderValue>),
 }
 
-/// Whether metrics and the request log take a request for a probe: more do than are answered here.
+/// Returns whether metrics and the request log count a request as a probe. This includes probes that are forwarded to the
+/// user container.
 #[must_use]
 pub(crate) fn is_probe(headers: &HeaderMap) -> bool {
     headers.contains_key(NETWORK_PROBE)
@@ -34,17 +35,18 @@ pub(crate) fn is_probe(headers: &HeaderMap) -> bool {
             .is_some_and(|agent| agent.as_bytes().starts_with(b"kube-probe/"))
 }
 
-/// What kind of probe a request is, if any; the first rule that fits wins, method and path do not matter.
+/// Returns the kind of probe that the queue-proxy itself answers, or `None` for another request. The first matching rule
+/// wins; method and path are ignored.
 #[must_use]
 pub(crate) fn classify(headers: &HeaderMap) -> Option<Kind> {
-    let asks_health = headers.get(USER_AGENT).is_some_and(|agent| {
+    let is_health_check = headers.get(USER_AGENT).is_some_and(|agent| {
         let agent = agent.as_bytes();
         agent.starts_with(b"kube-probe/")
             || agent.starts_with(b"Knative-Activator-Probe")
             || agent.starts_with(b"Knative-Autoscaling-Probe")
     });
     let probe = headers.get(NETWORK_PROBE);
-    if asks_health {
+    if is_health_check {
         return Some(Kind::Health(probe.cloned()));
     }
     (probe? == "probe").then(|| {
@@ -57,8 +59,8 @@ pub(crate) fn classify(headers: &HeaderMap) -> Option<Kind> {
     })
 }
 
-/// Answers a probe.
-pub(crate) async fn answer<P: Place>(
+/// Answers a probe: 503 while draining, else according to its kind.
+pub(crate) async fn answer<P: UpstreamSlot>(
     kind: Kind,
     drain: &Drain,
     prober: &Arc<Prober>,

@@ -1,7 +1,7 @@
-//! The user containers' readiness, checked on their behalf when somebody probes the pod.
+//! Readiness checks of the user containers, run when the pod is probed.
 //!
-//! Probes that arrive while a check runs share its result; nothing is remembered afterwards. A caller that
-//! goes away does not end the check.
+//! Probes that arrive while a check runs share its result, which is not cached afterwards. A probe that is cancelled does
+//! not end the check.
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -25,28 +25,28 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-/// With period 0 the user container is tried this often …
+/// Interval between attempts in aggressive mode, which a period of 0 selects. Fixed by Knative.
 const AGGRESSIVE_PERIOD: Duration = Duration::from_millis(50);
-/// … each try may take this long …
+/// Time limit of one attempt in aggressive mode. Fixed by Knative.
 const AGGRESSIVE_TIMEOUT: Duration = Duration::from_millis(100);
-/// … and after this time the answer is no. All fixed by Knative.
+/// Time after which the check fails in aggressive mode. Fixed by Knative.
 const AGGRESSIVE_GIVE_UP: Duration = Duration::from_secs(10);
-/// Kubernetes follows as many redirects.
+/// Largest number of redirects to follow, as in Kubernetes.
 const REDIRECTS_MAX: u32 = 10;
-/// A health answer larger than this is not read further.
+/// Largest body of a health answer that is read, in bytes.
 const BODY_BYTES_MAX: usize = 10 * 1024;
 
-/// One probe as Knative passes it: Kubernetes' `Probe`.
+/// A readiness probe, parsed from Kubernetes' `Probe` as Knative passes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Probe {
     check: Check,
-    /// Zero: the aggressive mode.
+    /// Interval between probes; zero selects the aggressive mode.
     period: Duration,
     timeout: Duration,
     success_threshold: u32,
 }
 
-/// What is checked.
+/// The check of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Check {
     Http {
@@ -62,9 +62,9 @@ enum Check {
         port: u16,
         service: String,
     },
-    /// Nothing to check.
+    /// A probe without a check, which always passes.
     Always,
-    /// The kubelet runs it, not we.
+    /// A command, which only the kubelet can run.
     Exec,
 }
 
@@ -133,18 +133,19 @@ enum OneOrMany {
 }
 
 impl Probe {
-    /// Reads `SERVING_READINESS_PROBE`: one probe or an array of them; nothing or `null` always passes.
+    /// Parses `SERVING_READINESS_PROBE`: one probe or an array of them. An empty text or `null` yields no probes.
     ///
     /// # Errors
-    /// What is wrong with the JSON, and where.
+    /// Returns a message with the position of a syntax error, or with the required form.
     pub(crate) fn parse_list(json: &str) -> Result<Vec<Self>, String> {
         if json.trim().is_empty() {
             return Ok(Vec::new());
         }
-        // The untagged form below has no position in its errors; this one has.
+        // Errors of the untagged form below have no position, those of this first pass do.
         serde_json::from_str::<serde_json::Value>(json).map_err(|error| error.to_string())?;
         let raw: Option<OneOrMany> = serde_json::from_str(json).map_err(|_| {
-            "a Kubernetes Probe object or an array of them is needed, ports as numbers".to_owned()
+            "allowed: a Kubernetes Probe object or an array of them, with ports as numbers"
+                .to_owned()
         })?;
         match raw {
             None => Ok(Vec::new()),
@@ -189,14 +190,15 @@ impl Probe {
     }
 }
 
-/// `Host` and `User-Agent` cannot be overridden, as under Knative.
+/// Parses a header of an HTTP probe. Returns `None` for an invalid one, and for `Host` and `User-Agent`, which cannot be
+/// overridden, as under Knative.
 fn probe_header(raw: &RawHeader) -> Option<(HeaderName, HeaderValue)> {
     let name = HeaderName::from_bytes(raw.name.as_bytes()).ok()?;
     let value = HeaderValue::from_str(&raw.value).ok()?;
     (name != HOST && name != USER_AGENT).then_some((name, value))
 }
 
-/// Runs the checks; one at a time however many ask.
+/// Runner of the checks, of which one runs at a time for all concurrent probes.
 #[derive(Debug)]
 pub(crate) struct Prober {
     probes: Vec<(Probe, AtomicU32)>,
@@ -205,7 +207,7 @@ pub(crate) struct Prober {
 }
 
 impl Prober {
-    /// A prober for all of `probes`.
+    /// Creates a prober that passes if all of `probes` pass. `http2_first` lets HTTP probes try HTTP/2 first.
     #[must_use]
     pub(crate) fn new(probes: Vec<Probe>, http2_first: bool) -> Arc<Self> {
         Arc::new(Self {
@@ -218,7 +220,7 @@ impl Prober {
         })
     }
 
-    /// Whether all user containers are ready now.
+    /// Returns whether all user containers are ready now, by running the checks or joining a running one.
     pub(crate) async fn is_ready(self: &Arc<Self>) -> bool {
         if self.probes.is_empty() {
             return true;
@@ -228,21 +230,21 @@ impl Prober {
             match &*running {
                 Some(result) => result.clone(),
                 None => {
-                    let (tell, result) = watch::channel(None);
+                    let (sender, result) = watch::channel(None);
                     *running = Some(result.clone());
                     let prober = Arc::clone(self);
                     tokio::spawn(async move {
-                        // However the check ends, the next probe begins a new one.
-                        let running = Running(Arc::clone(&prober));
+                        // Dropped before the result is sent, and also on a panic, so that the next probe begins a new check.
+                        let running = RunningCheck(Arc::clone(&prober));
                         let ready = prober.check_all().await;
                         drop(running);
-                        tell.send_replace(Some(ready));
+                        sender.send_replace(Some(ready));
                     });
                     result
                 }
             }
         };
-        // An error means that the check broke off: not ready.
+        // An error means that the check panicked, which counts as not ready.
         result
             .wait_for(Option::is_some)
             .await
@@ -270,10 +272,10 @@ impl Prober {
     }
 }
 
-/// A check is running as long as this lives.
-struct Running(Arc<Prober>);
+/// Guard of a running check.
+struct RunningCheck(Arc<Prober>);
 
-impl Drop for Running {
+impl Drop for RunningCheck {
     fn drop(&mut self) {
         *self
             .0
@@ -284,8 +286,8 @@ impl Drop for Running {
 }
 
 impl Probe {
-    /// Runs the check in its mode. `successes` lives as long as the process: once the threshold is
-    /// reached, one success is enough.
+    /// Runs the check, with a single attempt or in aggressive mode. `successes` is kept for the lifetime of the process:
+    /// once the threshold has been reached, one success is enough.
     async fn check(&self, successes: &AtomicU32, http2_first: bool) -> bool {
         if !self.period.is_zero() {
             return match self.attempt(self.timeout, http2_first).await {
@@ -313,7 +315,7 @@ impl Probe {
                     Err(why) => {
                         successes.store(0, Ordering::Relaxed);
                         if failures == 0 {
-                            tracing::info!(%why, "readiness check failed, trying on");
+                            tracing::info!(%why, "readiness check failed, retrying");
                         }
                         failures += 1;
                     }
@@ -375,7 +377,7 @@ async fn connect(port: u16) -> Result<TcpStream, String> {
         .map_err(|error| format!("dial tcp {address}: {error}"))
 }
 
-/// A GET, following redirects that stay on the host.
+/// Sends a GET and follows redirects that stay on this host. Returns the last status.
 async fn get(
     port: u16,
     secure: bool,
@@ -400,7 +402,7 @@ async fn get(
     Err(format!("stopped after {REDIRECTS_MAX} redirects"))
 }
 
-/// The target of a redirect from `target` that stays on this host (RFC 3986 5.2); `None` if it leads away.
+/// Returns the target of a redirect from `target` if it stays on this host (RFC 3986 5.2), else `None`.
 fn same_host(location: &str, target: &str, port: u16) -> Option<String> {
     if !location.contains("//") && !location.starts_with('/') {
         let path = target.split('?').next().unwrap_or("/");
@@ -467,8 +469,8 @@ async fn exchange_http1(
     while_driven(exchange, driver).await
 }
 
-/// Runs an exchange and its connection side by side. The connection may be over before the exchange has
-/// looked at what came on it.
+/// Runs an exchange while driving its connection. The connection may end before the exchange has been polled for the
+/// answer.
 async fn while_driven<T>(exchange: impl Future<Output = T>, driver: impl Future) -> T {
     let mut exchange = pin!(exchange);
     tokio::select! {
@@ -513,7 +515,7 @@ async fn exchange_http2(
     while_driven(exchange, driver).await
 }
 
-/// `grpc.health.v1.Health/Check`: passes only on `SERVING`.
+/// Calls `grpc.health.v1.Health/Check`, which passes only on `SERVING`.
 async fn grpc_health(port: u16, service: &str) -> Result<(), String> {
     // HealthCheckRequest: the service's name is field 1.
     let mut message = BytesMut::new();
@@ -537,7 +539,7 @@ async fn grpc_health(port: u16, service: &str) -> Result<(), String> {
         .body(Full::new(framed.freeze()))
         .map_err(|error| error.to_string())?;
     let response = exchange_http2(port, request).await?;
-    // HealthCheckResponse: status is field 1, SERVING is 1; the frame is five bytes of head before it.
+    // HealthCheckResponse: status is field 1, SERVING is 1. The message follows a gRPC frame header of five bytes.
     match response.body().get(5..) {
         Some([0x08, 0x01, ..]) => Ok(()),
         _ => Err("gRPC probe: the service is not SERVING".to_owned()),
@@ -549,7 +551,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_probe_is_read_with_kubernetes_names() {
+    fn a_probe_is_parsed_with_kubernetes_names() {
         let probes = Probe::parse_list(
             r#"{"httpGet":{"path":"health","port":8080,"scheme":"HTTP","httpHeaders":[{"name":"X-A","value":"b"},{"name":"Host","value":"c"}]},
                 "periodSeconds":5,"timeoutSeconds":2,"successThreshold":3,"failureThreshold":9}"#,
@@ -584,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_null_and_arrays_are_read() {
+    fn empty_text_null_and_arrays_are_accepted() {
         assert_eq!(Probe::parse_list(""), Ok(Vec::new()));
         assert_eq!(Probe::parse_list("null"), Ok(Vec::new()));
         let probes = Probe::parse_list(
@@ -608,7 +610,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_probe_is_refused() {
+    fn invalid_probes_are_refused() {
         assert!(Probe::parse_list("{").unwrap_err().contains("line 1"));
         assert!(Probe::parse_list("3").is_err());
         assert!(Probe::parse_list(r#"{"httpGet":{"port":"http"}}"#).is_err());

@@ -1,5 +1,5 @@
-//! A request's way through the proxy, layer by layer, outermost first: checks, probes, drain, timeouts,
-//! forwarding headers, stat, gate, user container.
+//! Request handler of the queue-proxy. The layers, outermost first: checks, probes, drain, timeouts, forwarding headers,
+//! stat, gate, user container.
 
 use std::future::Future;
 use std::pin::pin;
@@ -20,11 +20,12 @@ use proxy::clock::Clock;
 use proxy::connection::{Client, Handler};
 use proxy::deadline::{Deadlines, HELD_US, RequestDeadline};
 use proxy::exchange::{Exchange, Observer};
-use proxy::forward::{self, Passage, RequestKind, Untyped, discard, note, trace_of};
+use proxy::forward::{self, AnswerContext, RequestKind, Untyped, discard, note, trace_of};
 use proxy::headers;
 use proxy::malformed;
+use proxy::outage::{LineLimit, Outage};
 use proxy::outcome::Outcome;
-use proxy::relay::{BodyError, InFlight, Place};
+use proxy::relay::{BodyError, InFlight, UpstreamSlot};
 use proxy::respond;
 use proxy::server_timing::{self, SERVER_TIMING};
 use proxy::settings;
@@ -42,19 +43,19 @@ use crate::probe;
 use crate::readiness::Prober;
 use crate::stat::{CountGuard, Stat};
 
-/// What error messages call the upstream.
+/// Name of the upstream in error messages.
 const PEER: &str = "the user container";
 
-/// What a request holds until its answer has ended.
+/// Resources that a request holds until its answer has ended.
 #[derive(Debug, Default)]
-pub(crate) struct RequestPlace {
-    /// Its place at the user container, where places are limited.
+pub(crate) struct RequestSlot {
+    /// Slot at the user container; `None` without a concurrency limit.
     permit: Option<Permit>,
-    /// Its count in the stat.
+    /// Guard that counts the request in the stat; `None` for the kubelet's requests.
     counted: Option<CountGuard>,
 }
 
-impl Place for RequestPlace {
+impl UpstreamSlot for RequestSlot {
     fn complete(&mut self) {
         if let Some(permit) = &mut self.permit {
             permit.complete();
@@ -62,12 +63,12 @@ impl Place for RequestPlace {
     }
 }
 
-/// The main listener's handler.
+/// Handler of the serving ports.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     config: Config,
     clock: Clock,
-    /// `None`: the user container takes any number of requests.
+    /// Admission control; `None` without a concurrency limit.
     admission: Option<Arc<Admission>>,
     deadlines: Deadlines,
     upstream: Arc<Upstream>,
@@ -77,18 +78,32 @@ pub(crate) struct Proxy {
     tunnels: TaskTracker,
     buffered: Arc<Buffered>,
     read_ahead: Arc<ReadAhead>,
-    /// Lines of a request head, at most.
+    /// Largest number of header lines in a request head.
     head_lines: usize,
     observer: Arc<Observer>,
-    /// Weir's own metrics; `None`: the revision has not opted in.
+    /// Weir's own metrics; `None` if the revision has not opted in.
     weir: Option<Arc<WeirMetrics>>,
-    /// `K-Kubelet-Probe` headers that were not believed.
+    /// Number of `K-Kubelet-Probe` headers from untrusted peers.
     disbelieved: AtomicU64,
     activator: ActivatorShare,
+    lines: Lines,
+}
+
+/// Lines in the process's log about states that an operator asks about.
+#[derive(Debug, Default)]
+struct Lines {
+    /// The user container: no connection, no answer.
+    user_container: Outage,
+    /// Requests refused because the queue was full.
+    queue_full: LineLimit,
+    /// Late requests refused.
+    shed: LineLimit,
+    /// Requests refused as malformed, or for a limit on their heads.
+    malformed: LineLimit,
 }
 
 impl Proxy {
-    /// The gate of a pod, where places at the user container are limited.
+    /// Creates the admission control of a pod, or returns `None` without a concurrency limit.
     #[must_use]
     pub(crate) fn gate(config: &Config, clock: Clock) -> Option<Arc<Admission>> {
         config.concurrency().map(|concurrency| {
@@ -104,7 +119,7 @@ impl Proxy {
         })
     }
 
-    /// The proxy of a pod.
+    /// Creates the handler of a pod.
     #[must_use]
     pub(crate) fn new(
         config: Config,
@@ -147,17 +162,18 @@ impl Proxy {
             weir,
             disbelieved: AtomicU64::new(0),
             activator: ActivatorShare::default(),
+            lines: Lines::default(),
             config,
         })
     }
 
-    /// Tunnels that are open.
+    /// Returns the tracker of the open tunnels.
     #[must_use]
     pub(crate) const fn tunnels(&self) -> &TaskTracker {
         &self.tunnels
     }
 
-    /// Weir's own metrics; none on a revision that has not opted in.
+    /// Returns Weir's own metrics, or none if the revision has not opted in.
     pub(crate) fn weir_metrics(
         &self,
         certificate_failures: u64,
@@ -178,25 +194,26 @@ impl Proxy {
         )
     }
 
-    /// The gate, if there is one.
+    /// Returns the admission control, or `None` without a concurrency limit.
     #[must_use]
     pub(crate) const fn admission(&self) -> Option<&Arc<Admission>> {
         self.admission.as_ref()
     }
 
-    /// Connections to the user container.
+    /// Returns the upstream with the connections to the user container.
     #[must_use]
     pub(crate) const fn upstream(&self) -> &Arc<Upstream> {
         &self.upstream
     }
 
-    /// Outside of a pod nothing probes: what names itself a probe is a request to the server.
+    /// Returns whether the process runs in a pod. Outside of a pod requests with the headers of probes are forwarded like
+    /// any other.
     const fn is_in_pod(&self) -> bool {
         self.config.standalone_metrics.is_none()
     }
 
-    /// A request has come: what is noted of it before anything is done for it.
-    fn begin(&self, client: &Client, request: &mut Request<Incoming>) -> Arrived {
+    /// Begins a request: checks it, marks its connection as serving, and begins its observation.
+    fn begin(&self, client: &Client, request: &mut Request<Incoming>) -> RequestState {
         let arrival = Instant::now();
         let malformed = malformed::refuse(client, request, self.head_lines);
         let serving = client.begin(request.headers());
@@ -210,7 +227,7 @@ impl Proxy {
                 self.admission.is_some(),
             ),
         };
-        Arrived {
+        RequestState {
             arrival,
             malformed: malformed.map(Box::new),
             in_flight: InFlight {
@@ -225,9 +242,13 @@ impl Proxy {
         &self,
         client: &Client,
         request: &mut Request<ClientBody>,
-        arrived: &mut Arrived,
-    ) -> Response<ProxyBody<RequestPlace>> {
+        arrived: &mut RequestState,
+    ) -> Response<ProxyBody<RequestSlot>> {
         if let Some(answer) = arrived.malformed.take() {
+            if let Some(refused) = self.lines.malformed.record(arrived.arrival) {
+                let status = answer.status().as_u16();
+                tracing::warn!(status, refused, "malformed requests are refused");
+            }
             discard(request);
             return *answer;
         }
@@ -241,13 +262,13 @@ impl Proxy {
         response
     }
 
-    /// Layers 3 to 11: probes and drain, timeouts, and what is in them.
+    /// Answers a well-formed request: handles probes, then forwards other requests within their time limits.
     async fn answer(
         &self,
         client: &Client,
         request: &mut Request<ClientBody>,
-        arrived: &mut Arrived,
-    ) -> Response<ProxyBody<RequestPlace>> {
+        arrived: &mut RequestState,
+    ) -> Response<ProxyBody<RequestSlot>> {
         if self.is_in_pod()
             && let Some(kind) = probe::classify(request.headers())
         {
@@ -257,7 +278,7 @@ impl Proxy {
         self.drain.note_request();
         let timeouts = Timeouts::new(self.config.time_limits(), arrived.arrival);
         let grpc = respond::is_grpc(request.headers());
-        // Interim responses are watched only where they matter: it costs an allocation.
+        // Watching interim responses costs an allocation, so it is done only if a limit depends on them.
         let informed = timeouts.watch_interim().then(Arc::<AtomicBool>::default);
         let exchange = arrived.in_flight.exchange.clone();
         let in_flight = &mut arrived.in_flight;
@@ -295,21 +316,21 @@ impl Proxy {
         }
     }
 
-    /// Layers 8 to 11: forwarding headers, stat, gate, user container.
+    /// Forwards a request: counts it, waits for admission, rewrites its head and sends it to the user container.
     async fn forward(
         &self,
         client: &Client,
         request: &mut Request<ClientBody>,
-        in_flight: &mut InFlight<RequestPlace>,
+        in_flight: &mut InFlight<RequestSlot>,
         timeouts: &Timeouts,
         informed: Option<&Arc<AtomicBool>>,
-    ) -> Response<ProxyBody<RequestPlace>> {
+    ) -> Response<ProxyBody<RequestSlot>> {
         let kind = RequestKind::of(client, request);
         let exchange = in_flight.exchange.clone();
         if kind.upgrade.is_some() && !request.body().is_empty() {
             note(exchange.as_ref(), Outcome::Malformed);
             discard(request);
-            return respond::bad_request("an upgrade has no body");
+            return respond::bad_request("an upgrade request must not have a body");
         }
         request.body_mut().observe(exchange.clone());
 
@@ -322,18 +343,18 @@ impl Proxy {
             let proxied = request.headers().get(headers::PROXY_REQUEST);
             let proxied = proxied.is_some_and(|value| value == "activator");
             if self.config.options.opted_in() {
-                // Weir's own activator orders them, and says how long it held each.
+                // Weir's own activator orders requests by deadline, and states in this header how long it held each.
                 let is_ours = request.headers().contains_key(HELD_US);
                 self.activator.note(proxied && !is_ours);
             }
-            in_flight.place.counted = Some(self.stat.arrive(timeouts.arrival, proxied));
+            in_flight.slot.counted = Some(self.stat.arrive(timeouts.arrival, proxied));
             match self.admit(client, request, arrival, &budget).await {
                 Ok(permit) => {
                     let margin = permit.as_ref().and_then(|permit| permit.margin);
                     if let Some((exchange, margin)) = exchange.as_ref().zip(margin) {
                         exchange.note_margin(margin);
                     }
-                    in_flight.place.permit = permit;
+                    in_flight.slot.permit = permit;
                 }
                 Err(refused) => {
                     self.note_refused(&refused, exchange.as_ref());
@@ -373,6 +394,10 @@ impl Proxy {
         };
         match forward::send(&self.upstream, request, &kind, informed, refresh).await {
             Ok((mut response, source)) => {
+                if let Some(outage) = self.lines.user_container.recover(Instant::now()) {
+                    let (failures, seconds) = (outage.failures, outage.lasted.as_secs_f64());
+                    tracing::info!(failures, seconds, "the user container answers again");
+                }
                 if let Some(exchange) = &exchange {
                     exchange.upstream_answered(response.status().as_u16());
                 }
@@ -387,7 +412,7 @@ impl Proxy {
                         return respond::bad_gateway(&error, kind.grpc);
                     }
                 };
-                let passage = Passage {
+                let context = AnswerContext {
                     client,
                     peer: PEER,
                     timeouts,
@@ -396,10 +421,10 @@ impl Proxy {
                     tunnels: &self.tunnels,
                 };
                 if answer.status == StatusCode::SWITCHING_PROTOCOLS {
-                    let switch = passage.switch(kind, (answer, switched), source, in_flight);
+                    let switch = context.switch(kind, (answer, switched), source, in_flight);
                     return Box::pin(switch).await;
                 }
-                passage.relay(&kind, (answer, incoming), source, in_flight, begun)
+                context.relay(&kind, (answer, incoming), source, in_flight, begun)
             }
             Err(UpstreamError::ClientBody) => {
                 note(exchange.as_ref(), Outcome::Malformed);
@@ -409,23 +434,34 @@ impl Proxy {
                 note(exchange.as_ref(), Outcome::Failed);
                 let (trace_id, span_id) = trace_of(exchange.as_ref());
                 tracing::debug!(%error, trace_id, span_id, "no answer from the user container");
+                if let Some(outage) = self.lines.user_container.fail(Instant::now()) {
+                    let (failures, seconds) = (outage.failures, outage.lasted.as_secs_f64());
+                    tracing::warn!(%error, failures, seconds, "the user container does not answer");
+                }
                 respond::bad_gateway(&error, kind.grpc)
             }
         }
     }
 
-    /// A request gets no place. On revisions that have opted in, one that was shed counts in the stat for as
-    /// long as it would have run, so that shedding does not hide demand from the autoscaler.
+    /// Notes that a request was refused. A request that was shed, which only happens on revisions that have opted in,
+    /// counts in the stat for its estimated execution time, so that shedding does not hide demand from the autoscaler.
     fn note_refused(&self, refused: &Refusal, exchange: Option<&Arc<Exchange>>) {
         if refused.reason == RefuseReason::Late {
             note(exchange, Outcome::Shed);
             self.stat.add_shed(refused.execution);
+            if let Some(shed) = self.lines.shed.record(Instant::now()) {
+                tracing::info!(shed, "late requests are shed");
+            }
         } else {
             note(exchange, Outcome::Refused);
+            if let Some(refused) = self.lines.queue_full.record(Instant::now()) {
+                let depth = self.config.queue_depth();
+                tracing::warn!(refused, depth, "the queue is full: requests are refused");
+            }
         }
     }
 
-    /// Waits for a place at the user container, where places are limited.
+    /// Waits for a slot at the user container. Returns `None` at once without a concurrency limit.
     async fn admit(
         &self,
         client: &Client,
@@ -446,8 +482,8 @@ impl Proxy {
         acquired.await.map(Some)
     }
 
-    /// The kubelet's own request, not to be counted or held back. Anybody can send the header, so only the
-    /// node's address is believed.
+    /// Returns whether a request comes from the kubelet, so that it is neither counted nor queued. Any client can send the
+    /// header, so it is only trusted from the node's address.
     fn is_kubelet(&self, client: &Client, headers: &HeaderMap) -> bool {
         if !headers.contains_key(headers::KUBELET_PROBE) {
             return false;
@@ -466,7 +502,7 @@ impl Proxy {
         if self.config.options.opted_in() {
             self.deadlines.read(headers, arrival)
         } else {
-            // No option, no reading: requests have the revision's timeout and nothing else.
+            // Without opting in the headers are ignored, and the revision's timeout is the only deadline.
             self.deadlines.read(&HeaderMap::new(), arrival)
         }
     }
@@ -479,7 +515,7 @@ impl Proxy {
         arrival: Time,
     ) -> Result<(), http::Error> {
         let headers = request.headers_mut();
-        // Made here and not before: a request that waits has not grown by it.
+        // Added after the wait, so that a waiting request does not use memory for it.
         headers::add_forwarded(headers);
         let original_host = headers::take_knative(headers);
         headers::remove_hop_by_hop(headers);
@@ -503,28 +539,28 @@ impl Proxy {
 }
 
 impl Handler for Proxy {
-    type Place = RequestPlace;
+    type Slot = RequestSlot;
 
     fn handle(
         self: Arc<Self>,
         client: Client,
         mut request: Request<Incoming>,
-    ) -> impl Future<Output = Response<ProxyBody<RequestPlace>>> + Send {
-        // Not within the future: hyper drops it before it has run if the client leaves with its request, and
-        // the request has come all the same.
+    ) -> impl Future<Output = Response<ProxyBody<RequestSlot>>> + Send {
+        // Not within the future, which hyper drops before it is polled if the client leaves right after its request: the
+        // request must be counted all the same.
         let mut arrived = self.begin(&client, &mut request);
         let mut request =
             request.map(|body| ClientBody::new(body, client.http1.clone(), &self.buffered));
-        // RequestPlace here and lent to all steps: handed through by value, it would have room in each one's future.
+        // Owned here and borrowed by all steps: passing it by value would reserve memory for it in the future of each.
         async move { self.serve(&client, &mut request, &mut arrived).await }
     }
 }
 
-/// What is known of a request when it has come.
+/// State of a request at its arrival.
 #[derive(Debug)]
-struct Arrived {
+struct RequestState {
     arrival: Instant,
-    /// It is not served: this is the answer.
-    malformed: Option<Box<Response<ProxyBody<RequestPlace>>>>,
-    in_flight: InFlight<RequestPlace>,
+    /// Answer to a malformed request; `None` if the request is to be served.
+    malformed: Option<Box<Response<ProxyBody<RequestSlot>>>>,
+    in_flight: InFlight<RequestSlot>,
 }

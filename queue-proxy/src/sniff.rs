@@ -1,12 +1,12 @@
-//! The `Content-Type` of a body that came without one, by its first bytes.
+//! Detection of the `Content-Type` of a body from its first bytes.
 //!
-//! Go's HTTP server adds it to responses with a `Content-Length`, so clients of Knative see it. The rules
-//! are those of the WHATWG MIME Sniffing standard, section 7, in the subset that Go implements.
+//! Go's HTTP server adds a missing type to responses with a `Content-Length`, so that clients of Knative receive it. The
+//! rules are those of the WHATWG MIME Sniffing standard, section 7, in the subset that Go implements.
 
-/// How many bytes are looked at.
+/// Number of bytes that are inspected.
 const SNIFF_MAX: usize = 512;
 
-/// Media types by the bytes that a body begins with, in the order they are tried.
+/// Media types by the first bytes of a body, in the order in which they are tried.
 const PREFIXES: &[(&[u8], &str)] = &[
     (b"%PDF-", "application/pdf"),
     (b"%!PS-Adobe-", "application/postscript"),
@@ -36,7 +36,7 @@ const PREFIXES: &[(&[u8], &str)] = &[
     (b"\x00\x61\x73\x6D", "application/wasm"),
 ];
 
-/// Containers that name their content at a fixed place: the first four bytes, the four at 8.
+/// Media types of container formats by their first four bytes and by the bytes at offset 8.
 const CONTAINERS: &[(&[u8; 4], &[u8], &str)] = &[
     (b"RIFF", b"WEBPVP", "image/webp"),
     (b"RIFF", b"WAVE", "audio/wave"),
@@ -44,7 +44,7 @@ const CONTAINERS: &[(&[u8; 4], &[u8], &str)] = &[
     (b"FORM", b"AIFF", "audio/aiff"),
 ];
 
-/// Tags that begin an HTML document, after white space, in any case.
+/// Tags at the beginning of an HTML document, after white space and in any case.
 const HTML_TAGS: &[&[u8]] = &[
     b"<!DOCTYPE HTML",
     b"<HTML",
@@ -65,7 +65,7 @@ const HTML_TAGS: &[&[u8]] = &[
     b"<!--",
 ];
 
-/// The media type of a body that begins with `data`.
+/// Returns the media type of a body that begins with `data`.
 #[must_use]
 pub(crate) fn content_type(data: &[u8]) -> &'static str {
     let data = &data[..data.len().min(SNIFF_MAX)];
@@ -103,7 +103,7 @@ pub(crate) fn content_type(data: &[u8]) -> &'static str {
     }
 }
 
-/// MIME Sniffing 6.2.1: an `ftyp` box one of whose brands begins with `mp4`.
+/// Returns whether the data begins with an `ftyp` box that has a brand beginning with `mp4` (MIME Sniffing 6.2.1).
 fn is_mp4(data: &[u8]) -> bool {
     let Some((size, rest)) = data.split_first_chunk::<4>() else {
         return false;
@@ -119,7 +119,7 @@ fn is_mp4(data: &[u8]) -> bool {
             .any(|at| data.get(at..at + 3).is_some_and(|brand| brand == b"mp4"))
 }
 
-/// 34 bytes of anything, then `LP`.
+/// Returns whether the data is an embedded OpenType font, with `LP` at offset 34.
 fn is_embedded_font(data: &[u8]) -> bool {
     data.get(34..36).is_some_and(|magic| magic == b"LP")
 }
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies_get_the_type_that_go_gives_them() {
+    fn types_match_those_detected_by_go() {
         let cases: &[(&[u8], &str)] = &[
             (b"", "text/plain; charset=utf-8"),
             (b"hello", "text/plain; charset=utf-8"),

@@ -1,7 +1,7 @@
-//! The queue-proxy in front of any HTTP server, without a pod around it.
+//! The queue-proxy in front of any HTTP server, outside of a pod.
 //!
-//! It listens on the address that requests come to and on the one of metrics, and on no other: there is no autoscaler that would ask for
-//! its stat, and no kubelet that would wait for its drain. A signal ends it once the requests that are here are served.
+//! It listens only on the address for requests and on the one for metrics, since there is no autoscaler that reads its
+//! stat and no kubelet that waits for its drain. After a signal it exits as soon as the current requests are served.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,38 +14,38 @@ use proxy::process_log::Identity;
 use crate::config::Config;
 use crate::{NAME, run};
 
-/// What it does with requests.
+/// Settings of a standalone queue-proxy.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where requests come to; port 0 takes a free one.
+    /// Address to listen on for requests; port 0 selects a free one.
     pub listen: SocketAddr,
-    /// The server that they go to.
+    /// Address of the server to which requests are forwarded.
     pub target: SocketAddr,
-    /// Where Prometheus may scrape; port 0 takes a free one.
+    /// Address to listen on for Prometheus; port 0 selects a free one.
     pub metrics: SocketAddr,
-    /// How long a request may take, waiting included; whole seconds, less are one.
+    /// Time limit of a request including its wait, rounded down to whole seconds, at least one.
     pub timeout: Duration,
-    /// Requests at the server at once.
+    /// Largest number of concurrent requests at the server; 0 without a limit.
     pub concurrency: u32,
-    /// Requests that may wait; none: ten for each that may be at the server.
+    /// Number of requests that may wait; `None` for ten times the concurrency.
     pub queue_depth: Option<u32>,
-    /// The latency objective; none: first in, first out, as with Knative's settings.
+    /// Latency objective; `None` for first in, first out, as with Knative's settings.
     pub slo: Option<Duration>,
-    /// Whether requests that cannot be in time any more are refused at once; else they are served after all others.
+    /// Whether late requests are shed; otherwise they are served after all timely ones.
     pub sheds_late: bool,
 }
 
-/// Where it listens.
+/// Addresses on which a queue-proxy listens.
 #[derive(Debug, Clone, Copy)]
 pub struct Addresses {
-    /// For requests.
+    /// Address of the serving port.
     pub requests: SocketAddr,
-    /// For metrics, if anything serves them.
+    /// Address of the first metrics port; `None` if metrics are not served.
     pub metrics: Option<SocketAddr>,
 }
 
-/// Serves until a signal has come and the requests that are here are served; `listening` is called once it listens. Exit code 1: a port is
-/// taken, or a second signal has come.
+/// Serves requests until a signal arrives and the current requests are served. `listening` is called once the ports are
+/// open. Returns exit code 0, or 1 for invalid settings, a port in use, or a second signal.
 #[must_use]
 pub fn serve(settings: &Settings, listening: impl FnOnce(Addresses)) -> ExitCode {
     let config = match Config::from_environment(&environment(settings)) {
@@ -76,7 +76,7 @@ pub fn serve(settings: &Settings, listening: impl FnOnce(Addresses)) -> ExitCode
     }
 }
 
-/// What Knative would set, so that there is one way in which settings are read.
+/// Returns the environment that Knative would set, so that the settings are parsed by the same code as in a pod.
 fn environment(settings: &Settings) -> BTreeMap<&'static str, String> {
     let mut all: BTreeMap<&'static str, String> = [
         ("SERVING_NAMESPACE", "default"),
@@ -98,7 +98,7 @@ fn environment(settings: &Settings) -> BTreeMap<&'static str, String> {
     .into();
     let depth = settings.queue_depth;
     let late = if settings.sheds_late { "shed" } else { "serve" };
-    // What the target replaces: a port has to be there.
+    // The variable is required; the target replaces its value.
     all.insert("USER_PORT", settings.target.port().to_string());
     all.insert("QUEUE_SERVING_PORT", settings.listen.port().to_string());
     all.insert("CONTAINER_CONCURRENCY", settings.concurrency.to_string());

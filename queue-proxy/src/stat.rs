@@ -1,7 +1,7 @@
-//! The autoscaler's stat: time-weighted concurrency and arrivals of the last whole second.
+//! Statistics for the autoscaler: time-weighted concurrency and arrivals of the last complete second.
 //!
-//! CountGuard from arrival to the end of the response, waiting included. The report is Knative's `Stat`
-//! protobuf message; the autoscaler reads at most 336 bytes of it.
+//! A request counts from its arrival to the end of its response, including its wait. The report is Knative's `Stat`
+//! protobuf message, of which the autoscaler reads at most 336 bytes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,15 +13,15 @@ use prost::Message as _;
 use proxy::autoscaler::StatMessage;
 use tokio::time::{Instant, MissedTickBehavior};
 
-/// How long a window lasts.
+/// Length of a measurement window.
 pub(crate) const WINDOW: Duration = Duration::from_secs(1);
 
-/// Counts requests and makes a report every second.
+/// Counter of requests, with a report every second.
 #[derive(Debug)]
 pub(crate) struct Stat {
     pod: String,
     start: Instant,
-    /// Requests at the user container at once, where that is limited.
+    /// Concurrency limit at the user container; `None` without a limit.
     concurrency: Option<u32>,
     counts: Mutex<Counts>,
     report: Mutex<Bytes>,
@@ -29,12 +29,12 @@ pub(crate) struct Stat {
 
 #[derive(Debug)]
 struct Counts {
-    /// When the areas below were last brought up to date.
+    /// Time at which the areas below were last updated.
     updated: Instant,
     window_start: Instant,
     all: Series,
     proxied: Series,
-    /// For how long the requests shed in this window would have run.
+    /// Total estimated execution time of the requests shed in this window.
     shed: Span,
 }
 
@@ -42,11 +42,11 @@ struct Counts {
 struct Series {
     concurrency: u32,
     arrivals: u32,
-    /// Request-seconds of this window.
+    /// Integral of the concurrency over this window, in request-seconds.
     area: f64,
 }
 
-/// One request, from arrival to the end of its response.
+/// Guard that counts a request, from its arrival to the end of its response.
 #[derive(Debug)]
 pub(crate) struct CountGuard {
     stat: Arc<Stat>,
@@ -54,8 +54,8 @@ pub(crate) struct CountGuard {
 }
 
 impl Stat {
-    /// No requests yet. The first report holds the pod's name only. `concurrency`: requests at the user
-    /// container at once, where that is limited.
+    /// Creates the statistics without requests; the first report has only the pod's name. `concurrency` is the limit at
+    /// the user container, if there is one.
     #[must_use]
     pub(crate) fn new(pod: &str, concurrency: Option<u32>, now: Instant) -> Arc<Self> {
         let empty = StatMessage {
@@ -77,7 +77,8 @@ impl Stat {
         })
     }
 
-    /// A request arrives. `proxied`: the activator sent it and counts it too.
+    /// Counts a request that arrives at `now`, until the guard is dropped. `proxied` states that the activator sent the
+    /// request, and so counts it as well.
     #[must_use]
     pub(crate) fn arrive(self: &Arc<Self>, now: Instant, proxied: bool) -> CountGuard {
         let mut counts = self.counts();
@@ -93,14 +94,14 @@ impl Stat {
         }
     }
 
-    /// A request was shed that would have run for so long. It counts in the mean of all requests but not in
-    /// that of proxied ones: the activator, which the autoscaler asks about those, has not seen it run.
+    /// Counts a shed request by its estimated execution time. It counts in the mean of all requests but not in that of
+    /// proxied ones, since the activator, which reports those to the autoscaler, has not seen it run.
     pub(crate) fn add_shed(&self, execution: Span) {
         let mut counts = self.counts();
         counts.shed = Span(counts.shed.0.saturating_add(execution.0));
     }
 
-    /// The last finished window, encoded.
+    /// Returns the encoded report of the last complete window.
     pub(crate) fn report(&self) -> Bytes {
         self.report
             .lock()
@@ -108,7 +109,7 @@ impl Stat {
             .clone()
     }
 
-    /// Finishes a window each second, for ever.
+    /// Completes a window each second. Never returns.
     pub(crate) async fn run(self: Arc<Self>) {
         let mut tick = tokio::time::interval_at(self.start + WINDOW, WINDOW);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_window_holds_means_and_arrivals_and_the_next_starts_afresh() {
+    async fn a_window_has_means_and_arrivals_and_the_next_one_starts_from_zero() {
         let stat = Stat::new("pod", Some(1), Instant::now());
         assert_eq!(
             decode(&stat),
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_shed_counts_within_bounds_and_once() {
+    async fn shed_requests_count_once_and_within_bounds() {
         let stat = Stat::new("pod", Some(2), Instant::now());
         let average = || decode(&stat).average_concurrent_requests;
         stat.add_shed(Span::from_millis(500));
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_longest_pod_name_fits_into_what_the_autoscaler_reads() {
+    async fn a_report_with_the_longest_pod_name_fits_the_autoscalers_limit() {
         let stat = Stat::new(&"p".repeat(253), None, Instant::now());
         drop(stat.arrive(Instant::now(), true));
         let _busy = stat.arrive(Instant::now(), true);

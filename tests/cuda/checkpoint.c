@@ -16,7 +16,7 @@ static int hold(const char *ptx, size_t size)
     fill(&gpu, at, words, 3, stream);
     CALL(cuStreamSynchronize, stream);
     write_all(CHILD_SOCKET, "r", 1);
-    /* Whenever told: once more over the memory, with the old pointer, stream and functions. */
+    /* On each request: sums the memory again, with the old pointer, stream and functions. */
     while (read_all(CHILD_SOCKET, &byte, 1)) {
         answer = hash_of(&gpu, at, words);
         fill(&gpu, at + 4, 1, (uint32_t)byte, stream);

@@ -1,7 +1,7 @@
 /* The part of NVIDIA's public CUDA driver API that these programs use: types, values, and a table of functions filled at run
  * time from libcuda.so.1.  Written from the API's documentation (CUDA 12.9 and 13); 64-bit Linux only.
  *
- * Every program includes this first.  One that binds to the library when it is linked defines DRIVER_TYPES_ONLY before. */
+ * Every program includes this first.  A program linked to the library defines DRIVER_TYPES_ONLY before. */
 #ifndef WEIR_TESTS_DRIVER_H
 #define WEIR_TESTS_DRIVER_H
 
@@ -259,7 +259,7 @@ typedef struct CUmemcpyAttributes {
 /* Launches. */
 typedef enum CUlaunchAttributeID { CU_LAUNCH_ATTRIBUTE_IGNORE = 0, CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2, CU_LAUNCH_ATTRIBUTE_PRIORITY = 8 } CUlaunchAttributeID;
 
-/* The members that are used; `align` stands for the pointers of the others. */
+/* The used members; `align` replaces the pointers of the others. */
 typedef union CUlaunchAttributeValue {
     char pad[64];
     void *align;
@@ -338,7 +338,7 @@ typedef struct CUcheckpointLockArgs {
     uint64_t reserved1[7];
 } CUcheckpointLockArgs;
 
-/* The checkpoint, restore and unlock calls each take 64 bytes; zeros ask for the plain operation. */
+/* The checkpoint, restore and unlock calls each take 64 bytes; zeros request the plain operation. */
 typedef struct CUcheckpointArgs {
     uint64_t zero[8];
 } CUcheckpointArgs;
@@ -379,7 +379,7 @@ static inline void sleep_ms(long ms)
         }                                                                                    \
     } while (0)
 
-/* CHECK with both sides printed. */
+/* CHECK which prints both sides. */
 #define CHECK_EQUAL(got, want)                                                                              \
     do {                                                                                                    \
         unsigned long long got_ = (unsigned long long)(got), want_ = (unsigned long long)(want);            \
@@ -391,7 +391,7 @@ static inline void sleep_ms(long ms)
         }                                                                                                   \
     } while (0)
 
-/* A whole file with a zero byte after it. */
+/* Reads a whole file and appends a zero byte. */
 static inline char *read_file(const char *path)
 {
     FILE *file = fopen(path, "rb");
@@ -424,7 +424,7 @@ static inline void write_all(int fd, const void *data, size_t size)
     }
 }
 
-/* False where the other side closed first. */
+/* Returns false if the other side closed first. */
 static inline bool read_all(int fd, void *data, size_t size)
 {
     char *at = data;
@@ -440,7 +440,7 @@ static inline bool read_all(int fd, void *data, size_t size)
     return true;
 }
 
-/* This program again, as a new process that has one end of a socket pair as descriptor 3. */
+/* Starts this program again as a new process with one end of a socket pair as descriptor 3. */
 struct child {
     pid_t pid;
     int socket;
@@ -451,7 +451,7 @@ struct child {
 static inline struct child spawn_self(char *const argv[])
 {
     int ends[2];
-    /* A child that died is seen where its answer is read. */
+    /* A dead child is noticed when its answer is read. */
     signal(SIGPIPE, SIG_IGN);
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
     fflush(stdout);
@@ -482,8 +482,8 @@ static inline int reap(struct child child)
 
 #ifndef DRIVER_TYPES_ONLY
 
-/* ---- The functions: member, name for the resolver, version it came with, exported symbol, suffix of the symbol's per-thread
- * twin (from version 7000 on, or the function's own if later), parameters ---- */
+/* ---- The functions: member, name for the resolver, version of its introduction, exported symbol, suffix of the symbol's
+ * per-thread twin (from version 7000 on, or the function's own if later), parameters ---- */
 
 #define NONE ""
 #define PTSZ "_ptsz"
@@ -737,7 +737,7 @@ static inline CUresult cu_expect_error(CUresult got, const char *file, int line,
     return got;
 }
 
-/* TRY calls and returns the result; a function that the library lacks is NOT_FOUND.  CALL wants success, EXPECT that error,
+/* TRY calls and returns the result; NOT_FOUND for a function that the library lacks.  CALL requires success, EXPECT this error,
  * EXPECT_ERROR any (for cases whose error the documentation leaves open; it is printed). */
 #define TRY(function, ...) (cu.function ? cu.function(__VA_ARGS__) : CUDA_ERROR_NOT_FOUND)
 #define EXPECT(want, function, ...) \
@@ -755,8 +755,8 @@ static inline void *cu_library(void)
     return library;
 }
 
-/* Fills the table.  The environment variable CUDA_TEST_LOADER says how: dlsym (also when unset), dlsym-per-thread,
- * resolver, resolver-per-thread.  What the library lacks stays null. */
+/* Fills the table.  The environment variable CUDA_TEST_LOADER selects the way: dlsym (also when unset), dlsym-per-thread,
+ * resolver, resolver-per-thread.  Functions that the library lacks stay null. */
 static inline void cu_open(void)
 {
     static const struct {
@@ -801,7 +801,7 @@ static inline void cu_open(void)
     }
 }
 
-/* ---- A device, its primary context and our kernels ---- */
+/* ---- A device, its primary context and Weir's kernels ---- */
 
 struct gpu {
     CUdevice device;
@@ -850,7 +850,7 @@ static inline unsigned blocks_for(uint64_t threads)
     return (unsigned)((threads + 255) / 256);
 }
 
-/* Computes for so long on so many SMs: one block of 1024 threads on each. */
+/* Computes for this time on this many SMs, with one block of 1024 threads on each. */
 static inline void spin(const struct gpu *gpu, uint64_t ns, unsigned blocks, CUstream stream)
 {
     uint32_t law = 0, parameter = 0, interference = 0;
@@ -868,7 +868,7 @@ static inline void sum(const struct gpu *gpu, CUdeviceptr out, CUdeviceptr in, u
     launch(gpu->sum, blocks_for(words), 256, stream, (void *[]){ &out, &in, &words });
 }
 
-/* What weir_sum or weir_hash makes of the words, once all that is queued has run. */
+/* Returns the result of weir_sum or weir_hash on the words, after all queued work. */
 static inline uint64_t fold(CUfunction function, CUdeviceptr in, uint64_t words)
 {
     CALL(cuCtxSynchronize);
@@ -929,7 +929,7 @@ static inline void warm_up(const struct gpu *gpu)
     CALL(cuMemFree, some);
 }
 
-/* The time between two completed events. */
+/* Returns the time between two completed events. */
 static inline int64_t elapsed_ns(CUevent from, CUevent to)
 {
     float ms;
@@ -937,7 +937,7 @@ static inline int64_t elapsed_ns(CUevent from, CUevent to)
     return (int64_t)((double)ms * 1e6 + 0.5);
 }
 
-/* The value of `--name VALUE` among the arguments, else the default. */
+/* Returns the value of `--name VALUE` among the arguments, else the default. */
 static inline long option(int argc, char **argv, const char *name, long otherwise)
 {
     for (int i = 1; i + 1 < argc; i++)

@@ -1,6 +1,6 @@
-/* Processes that go wrong, or wait for it.  Every mode prints lines of JSON.
+/* Processes with faults, or which wait to be disturbed.  Every mode prints lines of JSON.
  *
- * usage: faults PTX illegal                             a kernel writes where no memory is; what follows says so
+ * usage: faults PTX illegal                             a kernel writes to an unmapped address; later calls report it
  *        faults PTX wait [--kernels N] [--us D]          queues N kernels of D µs (default 1000 of 10000), waits for them;
  *                                                       exits 0 when they ran, 2 when the driver reported an error
  *        faults PTX alloc [--mib N] [--kind K]           holds N MiB (default 256) until its standard input ends;
@@ -49,12 +49,12 @@ static int illegal(const struct gpu *gpu)
     STICKY(cuLaunchKernel, gpu->fill, 1, 1, 1, 32, 1, 1, 0, stream, (void *[]){ &good, &words, &value }, NULL);
     STICKY(cuEventRecord, event, stream);
     STICKY(cuMemFree, good);
-    /* These are shown, not judged. */
+    /* These results are printed, but not checked. */
     TELL(cuMemGetInfo, &free, &total);
     TELL(cuEventQuery, event);
     TELL(cuStreamDestroy, stream);
     TELL(cuDevicePrimaryCtxReset, gpu->device);
-    /* The library itself lives. */
+    /* The library itself still works. */
     int count;
     CALL(cuDeviceGetCount, &count);
     const char *text;

@@ -1,4 +1,5 @@
-/* Graphs: captured from streams and built by hand, launched many times, with changed parameters; and what a capture forbids. */
+/* Graphs: captured from streams and built by hand, launched many times, with changed parameters; and operations that a capture
+ * forbids. */
 #include "driver.h"
 
 enum { WORDS = 100000, LAUNCHES = 100 };
@@ -19,7 +20,7 @@ static CUstreamCaptureStatus status_of(CUstream stream)
     return status;
 }
 
-/* Ends a capture that was broken. */
+/* Ends an invalidated capture. */
 static void end_broken(CUstream stream, CUresult want)
 {
     CUgraph graph = (CUgraph)(void *)&calls;
@@ -115,7 +116,7 @@ static void captured(const struct gpu *gpu)
     CHECK_EQUAL(status, CU_STREAM_CAPTURE_STATUS_NONE);
     types(graph, (unsigned[]){ 3, 2, 1, 1, 0, 0 });
 
-    /* Nothing ran yet. */
+    /* Nothing has run yet. */
     CALL(cuStreamSynchronize, s1);
     CHECK_EQUAL(calls, 0);
     CHECK_EQUAL(totals[0], 77);
@@ -123,7 +124,7 @@ static void captured(const struct gpu *gpu)
 
     CUgraphExec exec;
     CALL(cuGraphInstantiateWithFlags, &exec, graph, 0);
-    /* The graph may go: what is instantiated is a copy. */
+    /* The graph may be destroyed: the instance is a copy. */
     CALL(cuGraphDestroy, graph);
     CALL(cuGraphUpload, exec, s1);
     for (int i = 0; i < LAUNCHES; i++)
@@ -133,7 +134,7 @@ static void captured(const struct gpu *gpu)
     CHECK_EQUAL(calls, LAUNCHES);
     CHECK_EQUAL(totals[0], (uint64_t)LAUNCHES * WORDS);
     CHECK_EQUAL(totals[1], (uint64_t)LAUNCHES * 2 * WORDS);
-    /* A launch reads what the host's memory holds then. */
+    /* A launch reads the host's memory at that time. */
     for (uint32_t i = 0; i < WORDS; i++)
         host[i] = 4;
     CALL(cuGraphLaunch, exec, s2);
@@ -222,7 +223,7 @@ static void explicit(const struct gpu *gpu)
     CALL(cuGraphLaunch, exec, s1);
     CALL(cuStreamSynchronize, s1);
     CHECK_EQUAL(*total, 7 * (uint64_t)WORDS);
-    /* The graph's own node is as it was. */
+    /* The graph's own node is unchanged. */
     CALL(cuGraphKernelNodeGetParams, write, &got);
     CHECK_EQUAL(*(uint32_t *)got.kernelParams[2], 6);
     CALL(cuGraphExecDestroy, exec);
@@ -242,7 +243,7 @@ static void forbidden(const struct gpu *gpu)
     CALL(cuEventCreate, &event, CU_EVENT_DISABLE_TIMING);
     CALL(cuStreamCreate, &blocking, CU_STREAM_DEFAULT);
 
-    /* Waiting for a capturing stream breaks the capture. */
+    /* Waiting for a capturing stream invalidates the capture. */
     CALL(cuStreamBeginCapture, s1, CU_STREAM_CAPTURE_MODE_GLOBAL);
     fill(gpu, word, 1, 1, s1);
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamSynchronize, s1);
@@ -287,7 +288,7 @@ static void forbidden(const struct gpu *gpu)
     EXPECT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, cuMemsetD8Async, word, 0, 4, CU_STREAM_LEGACY);
     end_broken(blocking, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 
-    /* A branch that does not come back, and a capture ended where it did not begin. */
+    /* A branch that is not joined, and a capture ended on another stream than its first. */
     CALL(cuStreamBeginCapture, s1, CU_STREAM_CAPTURE_MODE_GLOBAL);
     CALL(cuEventRecord, event, s1);
     CALL(cuStreamWaitEvent, s2, event, 0);
@@ -302,7 +303,7 @@ static void forbidden(const struct gpu *gpu)
     if (result == CUDA_SUCCESS)
         CALL(cuGraphDestroy, graph);
 
-    /* An event recorded in a capture is no event to wait for. */
+    /* An event recorded in a capture cannot be waited for. */
     CALL(cuStreamBeginCapture, s1, CU_STREAM_CAPTURE_MODE_RELAXED);
     CALL(cuEventRecord, event, s1);
     EXPECT(CUDA_ERROR_CAPTURED_EVENT, cuEventSynchronize, event);
@@ -320,7 +321,7 @@ static void forbidden(const struct gpu *gpu)
     if (result == CUDA_SUCCESS)
         CALL(cuGraphDestroy, graph);
 
-    /* Nothing of all that ran, and the streams work as before. */
+    /* None of that work ran, and the streams work as before. */
     CALL(cuMemsetD8, word, 0, 4096);
     CALL(cuCtxSynchronize);
     fill(gpu, word, 4, 3, s1);

@@ -27,7 +27,7 @@ static void want(char expected)
     CHECK_EQUAL(byte, expected);
 }
 
-/* Adds one to the number at an address: the sum of one word that is one. */
+/* Adds one to the number at an address, as the sum of a single word of value one. */
 static void add_one(struct gpu *gpu, CUdeviceptr at, CUstream stream)
 {
     fill(gpu, at + 8, 1, 1, stream);
@@ -55,7 +55,7 @@ static int import_child(const char *ptx)
     total = sum_of(&gpu, at, WORDS);
     write_all(CHILD_SOCKET, &total, sizeof total);
 
-    /* The parent has queued a spin, a fill with 2 and the event; what follows the event sees the fill. */
+    /* The parent has queued a spin, a fill with 2 and the event; work after the event sees the fill. */
     want('r');
     EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery, theirs);
     CALL(cuStreamWaitEvent, stream, theirs, 0);
@@ -65,7 +65,7 @@ static int import_child(const char *ptx)
     CALL(cuEventQuery, theirs);
     write_all(CHILD_SOCKET, &total, sizeof total);
 
-    /* And the other way round, with a spin and a fill with 3 here. */
+    /* The other direction, with a spin and a fill with 3 here. */
     want('b');
     spin(&gpu, 100 * MS, 1, stream);
     fill(&gpu, at, WORDS, 3, stream);
@@ -74,7 +74,7 @@ static int import_child(const char *ptx)
     want('d');
     CALL(cuStreamSynchronize, stream);
 
-    /* A ping-pong that is queued whole before any of it has run: each side waits for the other's last record. */
+    /* A ping-pong that is queued completely before any of it has run: each side waits for the other's last record. */
     want('p');
     for (int i = 0; i < ROUNDS; i++) {
         want('1');
@@ -89,7 +89,7 @@ static int import_child(const char *ptx)
     CALL(cuCtxSynchronize);
     write_all(CHILD_SOCKET, "e", 1);
 
-    /* What was recorded, and happened, before it was opened here. */
+    /* An event that was recorded and completed before it was opened here. */
     CHECK(read_all(CHILD_SOCKET, &reply, sizeof reply));
     CUevent early;
     CALL(cuIpcOpenEventHandle, &early, reply);
@@ -97,7 +97,7 @@ static int import_child(const char *ptx)
     CALL(cuEventSynchronize, early);
     CALL(cuEventDestroy, early);
 
-    /* Opened twice is the same address, closed twice. */
+    /* Opening twice gives the same address and requires closing twice. */
     CALL(cuIpcOpenMemHandle, &again, offer.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
     CHECK_EQUAL(again, at);
     CALL(cuIpcCloseMemHandle, again);
@@ -127,7 +127,7 @@ static int record_child(const char *ptx)
     return 1;
 }
 
-/* Exports and ends at once, when told to. */
+/* Exports, and ends at once on request. */
 static int export_child(const char *ptx)
 {
     struct gpu gpu = gpu_open(ptx);
@@ -175,7 +175,7 @@ int main(int argc, char **argv)
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuEventCreate, &plain, CU_EVENT_INTERPROCESS);
     /* A handle is for other processes. */
     EXPECT_ERROR(cuIpcOpenMemHandle, &wrong, offer.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
-    /* For events the documentation does not say so: shown, not judged. */
+    /* The documentation does not state this for events: the result is printed, but not checked. */
     CUresult result = TRY(cuIpcOpenEventHandle, &opened, offer.event);
     printf("  an event handle opened where it was made: %s\n", cu_error(result));
     if (result == CUDA_SUCCESS)
@@ -241,7 +241,7 @@ int main(int argc, char **argv)
     CALL(cuMemFree, at);
     CALL(cuMemFree, out);
 
-    /* An exporter that is gone took its memory with it. */
+    /* The memory of an exporter is freed at its end. */
     child = spawn_self((char *[]){ "ipc", argv[1], "export", NULL });
     CHECK(read_all(child.socket, &offer, sizeof offer));
     CALL(cuIpcOpenMemHandle, &at, offer.memory, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
@@ -253,7 +253,7 @@ int main(int argc, char **argv)
     result = TRY(cuIpcOpenEventHandle, &theirs, offer.event);
     printf("  an event handle whose maker is gone: %s\n", cu_error(result));
 
-    /* Nobody waits for ever for what a killed process had recorded. */
+    /* Waiting for an event recorded by a killed process ends. */
     child = spawn_self((char *[]){ "ipc", argv[1], "record", NULL });
     CHECK(read_all(child.socket, &reply, sizeof reply));
     CALL(cuIpcOpenEventHandle, &theirs, reply);

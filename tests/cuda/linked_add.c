@@ -1,4 +1,4 @@
-/* Bound to the driver when it is linked (-l:libcuda.so.1): a sum of vectors through exported symbols alone. */
+/* Linked to the driver (-l:libcuda.so.1): a sum of vectors through exported symbols alone. */
 #define DRIVER_TYPES_ONLY
 #include "driver.h"
 

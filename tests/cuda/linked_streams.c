@@ -1,4 +1,4 @@
-/* Bound to the driver when it is linked (-l:libcuda.so.1), and compiled for the per-thread default stream: streams, events, a
+/* Linked to the driver (-l:libcuda.so.1), and compiled for the per-thread default stream: streams, events, a
  * captured graph and virtual memory through exported symbols, with the suffixes that NVIDIA's header would put on them. */
 #define DRIVER_TYPES_ONLY
 #include "driver.h"
@@ -90,7 +90,7 @@ int main(int argc, char **argv)
     CUgraphExec exec;
     void *spin_with[] = { &ns, &zero, &zero, &zero }, *fill_with[] = { &at, &words, &value }, *sum_with[] = { &total_at, &at, &words };
     OK(cuMemsetD8_v2_ptds(at, 0, grain));
-    /* Each kernel once, so that none is loaded later beside a running one. */
+    /* Runs each kernel once, so that none is loaded later beside a running one. */
     OK(cuLaunchKernel_ptsz(spin, 1, 1, 1, 32, 1, 1, 0, NULL, spin_with, NULL));
     OK(cuLaunchKernel_ptsz(fill, 1, 1, 1, 256, 1, 1, 0, NULL, fill_with, NULL));
     OK(cuLaunchKernel_ptsz(sum, 1, 1, 1, 256, 1, 1, 0, NULL, sum_with, NULL));

@@ -1,11 +1,11 @@
-/* A program that keeps a GPU busy, for as long as it is told: what shares of time are measured with.
+/* A program that keeps a GPU busy for a given time, to measure shares of time.
  *
  * usage: load PTX [--ns D] [--batch N] [--pause-us P] [--graph N] [--seconds S] [--idle-from S --idle-for S] [--once D]
  * Launches kernels of D ns (default 100000) in one stream, N of them (default 64) before it waits for the stream; then pauses
  * for P µs (default 0).  With --graph, each launch is a graph of N such kernels in a row.  Ends after S seconds (default 10).
- * --idle-from and --idle-for leave a gap.  --once launches one kernel of D ns first.
+ * --idle-from and --idle-for define a pause.  --once launches one kernel of D ns first.
  * Prints one line of JSON: launches, waits, and the longest and the mean time in µs from the first launch of a batch until the
- * wait was over; then `ok`. */
+ * wait returned; then `ok`. */
 #include "driver.h"
 
 static void sleep_us(long us)

@@ -1,5 +1,5 @@
 /* Memory of every kind that needs no virtual memory management: plain, pinned, registered, pitched, managed, from pools; copies
- * and memsets of every shape; what the driver says about an address. */
+ * and memsets of every shape; the driver's answers on an address. */
 #include "driver.h"
 
 enum { KIB = 1024, MIB = 1024 * KIB, SIZE = 1 * MIB };
@@ -31,7 +31,7 @@ static void accounting(const struct gpu *gpu)
 
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc, &p, of_device + MIB);
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc, &p, (size_t)1 << 60);
-    /* Not for ever: half of what is free is to be had, once. */
+    /* Half of the free memory can be allocated, once. */
     info(&before);
     CALL(cuMemAlloc, &p, before / 2 + 64 * (size_t)MIB);
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc, &q, before / 2);
@@ -39,7 +39,7 @@ static void accounting(const struct gpu *gpu)
     CALL(cuMemAlloc, &q, before / 2);
     CALL(cuMemFree, q);
 
-    /* Many small ones do not overlap. */
+    /* Many small allocations do not overlap. */
     enum { MANY = 500 };
     CUdeviceptr many[MANY];
     for (int i = 0; i < MANY; i++) {
@@ -56,7 +56,7 @@ static void accounting(const struct gpu *gpu)
     }
 }
 
-/* The device's bytes against the model's. */
+/* Compares the device's bytes with the model's. */
 static void same(CUdeviceptr at)
 {
     CALL(cuMemcpyDtoH, back, at, SIZE);
@@ -125,12 +125,12 @@ static void copies(const struct gpu *gpu)
     CALL(cuMemAlloc, &b, SIZE);
     CALL(cuMemHostAlloc, &pinned, SIZE, CU_MEMHOSTALLOC_PORTABLE);
 
-    /* In one line: each call with its own piece, and offsets that no alignment flatters. */
+    /* In one dimension: each call with its own piece, at unaligned offsets. */
     memcpy(pinned, model, SIZE);
     CALL(cuMemcpyHtoD, a, model, SIZE);
     CALL(cuMemsetD8, b, 0, SIZE);
     CALL(cuMemcpyDtoD, b, a, 1001);
-    /* These may be under way yet when they return, and the stream does not wait for the default one. */
+    /* These may still run when they return, and the stream does not wait for the default one. */
     CALL(cuCtxSynchronize);
     CALL(cuMemcpyDtoDAsync, b + 1001, a + 1001, 99999, stream);
     CALL(cuMemcpyHtoDAsync, b + 101000, (char *)pinned + 101000, 100000, stream);
@@ -307,7 +307,7 @@ static void queries(const struct gpu *gpu)
     CHECK_EQUAL(type, CU_MEMORYTYPE_DEVICE);
     CHECK_EQUAL(ordinal, gpu->device);
     CHECK_EQUAL(base, at + 4);
-    /* An address that is none of ours: one query fails, several answer with nothing. */
+    /* A foreign address: a single query fails, several queries answer with zeros. */
     int nothing = 0;
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuPointerGetAttribute, &managed, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(uintptr_t)&nothing);
     CALL(cuPointerGetAttributes, 3, which, where, (CUdeviceptr)(uintptr_t)&nothing);
@@ -355,7 +355,7 @@ static void pools(const struct gpu *gpu)
         CHECK(used >= SIZE && reserved >= used);
         CHECK(of_pool(pool, CU_MEMPOOL_ATTR_USED_MEM_HIGH) >= used);
 
-        /* With a threshold the pool keeps what is freed, and gives it out again, until it is trimmed. */
+        /* With a threshold the pool keeps freed memory and reuses it, until it is trimmed. */
         uint64_t threshold = UINT64_MAX;
         CHECK_EQUAL(of_pool(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD), 0);
         CALL(cuMemPoolSetAttribute, pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold);
@@ -369,7 +369,7 @@ static void pools(const struct gpu *gpu)
         CHECK(p != q);
         CALL(cuMemFreeAsync, q, stream);
         CALL(cuStreamSynchronize, stream);
-        /* The plain way to free takes such memory too. */
+        /* The plain free function accepts such memory too. */
         CALL(cuMemFree, p);
         CALL(cuCtxSynchronize);
         CALL(cuMemPoolTrimTo, pool, 0);

@@ -1,4 +1,4 @@
-/* What a launch costs, and what a queue of kernels takes.
+/* Cost of a launch, and time of a queue of kernels.
  *
  * usage: overhead PTX [--launches N] [--sync-every M] [--kernels K] [--us D]
  * First N launches (default 100000) of a kernel of 1 µs in one block, with a wait every M (default 1000); then K kernels (default

@@ -1,5 +1,5 @@
-/* Processes that share a device, each with a queue of kernels of known length; also a generator of load.  Who gets what is the
- * caller's to arrange (MPS and its environment variables, time slices, a hook): this program reads none of that.
+/* Processes that share a device, each with a queue of kernels of known length; also a generator of load.  The processes' shares
+ * are the caller's choice (MPS and its environment variables, time slices, a hook): this program reads none of that.
  *
  * usage: share PTX [--processes P] [--kernels N] [--us D] [--blocks B] [--streams S] [--sync-every M] [--bytes-mib A]
  *                  [--law L] [--parameter MILLIONTHS] [--interference MILLIONTHS]

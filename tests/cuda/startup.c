@@ -1,5 +1,5 @@
-/* What a CUDA runtime does when it starts: one dlsym, a few calls, then hundreds of names put to the resolver, and from then on
- * only the pointers that it gave.  Whatever stands between a program and the driver must come through this.
+/* The start of a CUDA runtime: one dlsym, a few calls, then look-ups of hundreds of names by the resolver, and from then on
+ * only the pointers that it returned.  A hook between a program and the driver must survive this.
  *
  * usage: startup PTX [--verbose 1] */
 #include "driver.h"
@@ -20,7 +20,7 @@ static struct answer ask(const char *name, int version, uint64_t flags)
     return answer;
 }
 
-/* The pointer, which must be there, into a variable of a function's type. */
+/* Stores the pointer, which must not be null, into a variable of a function's type. */
 static void have(const char *name, int version, uint64_t flags, void *variable)
 {
     struct answer answer = ask(name, version, flags);
@@ -32,7 +32,7 @@ static void have(const char *name, int version, uint64_t flags, void *variable)
     memcpy(variable, &answer.pointer, sizeof answer.pointer);
 }
 
-/* The pointers that are used below, for flags 0 and for flags 2. */
+/* The pointers used below, for flags 0 and for flags 2. */
 struct functions {
     CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
     CUresult (*to_device)(CUdeviceptr, const void *, size_t);
@@ -56,7 +56,7 @@ int main(int argc, char **argv)
     CHECK(symbol);
     memcpy(&resolve, &symbol, sizeof resolve);
 
-    /* A probe without a name: nothing of the answer matters. */
+    /* A probe without a name: its answer is not checked. */
     ask("", 0, 0);
     have("cuGetErrorName", 6000, 0, &cu.cuGetErrorName);
     CUresult (*export_table)(const void **, const CUuuid *);
@@ -80,7 +80,7 @@ int main(int argc, char **argv)
     OK(count(&devices));
     CHECK(devices >= 1);
 
-    /* The resolver that the resolver gives. */
+    /* The resolver that the resolver returns. */
     cuGetProcAddress_v2_t second;
     have("cuGetProcAddress", 12000, 0, &second);
     resolve = second;
@@ -109,7 +109,7 @@ int main(int argc, char **argv)
         bool there = plain.result == CUDA_SUCCESS && plain.pointer;
         asked++;
         found += there;
-        /* A pointer and the word of success go together. */
+        /* A pointer is returned exactly with the status of success. */
         CHECK((plain.pointer != NULL) == (plain.status == CU_GET_PROC_ADDRESS_SUCCESS));
         if (!there && verbose)
             printf("  missing: %s at %d\n", names[i].name, names[i].version);
@@ -130,13 +130,13 @@ int main(int argc, char **argv)
     printf("  driver %d: %d requests, %d answered with a function, %d twins that differ, %d names newer than the driver\n", version, asked,
            found, twins, newer);
 
-    /* Where a function has no twin, the plain one answers a per-thread request; flag 1 asks for the plain one by name. */
+    /* If a function has no twin, the plain one answers a per-thread request; flag 1 requests the plain one by name. */
     struct answer a = ask("cuMemAlloc", 3020, 0), b = ask("cuMemAlloc", 7000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
     CHECK(a.pointer && a.pointer == b.pointer);
     a = ask("cuLaunchKernel", 7000, CU_GET_PROC_ADDRESS_DEFAULT);
     b = ask("cuLaunchKernel", 7000, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
     CHECK(a.pointer && a.pointer == b.pointer);
-    /* The exported cuMemAlloc is the one with 32-bit sizes of long ago, the resolver's is not. */
+    /* The exported cuMemAlloc is the old one with 32-bit sizes, the resolver's is not. */
     symbol = dlsym(library, "cuMemAlloc");
     a = ask("cuMemAlloc", 3020, 0);
     CHECK(!symbol || symbol != a.pointer);
@@ -154,7 +154,7 @@ int main(int argc, char **argv)
     void *pointer;
     CHECK_EQUAL(resolve(NULL, &pointer, 12000, 0, NULL), CUDA_ERROR_INVALID_VALUE);
     CHECK_EQUAL(resolve("cuMemAlloc", NULL, 12000, 0, NULL), CUDA_ERROR_INVALID_VALUE);
-    /* The first interface of the resolver, which has no status to tell. */
+    /* The first interface of the resolver, which returns no status. */
     CUresult (*first)(const char *, void **, int, uint64_t);
     have("cuGetProcAddress", 11030, 0, &first);
     OK(first("cuMemAlloc", &pointer, 3020, 0));
@@ -196,7 +196,7 @@ int main(int argc, char **argv)
         OK(kinds[i].to_host(&total, out, 8));
         CHECK_EQUAL(total, 100 + (uint64_t)WORDS * (WORDS - 1) / 2 + (uint64_t)i * WORDS);
 
-        /* Stream 0 of the one waits for a blocking stream, of the other it does not. */
+        /* Stream 0 of one kind waits for a blocking stream, that of the other does not. */
         spin(&gpu, 200000000, 1, blocking);
         CALL(cuEventRecord, spun, blocking);
         uint32_t value = 1;

@@ -1,8 +1,8 @@
-/* What a CUDA 12 or 13 runtime asks the driver's resolver for when it starts, as far as the public documentation tells: names of
- * the driver API with the versions that they came with, or changed their interface in.
+/* Look-ups of a starting CUDA 12 or 13 runtime by the driver's resolver, as far as they are documented publicly: names of
+ * the driver API with the versions in which they were introduced or changed their interface.
  *
- * N(name, version): asked for with flags 0.
- * T(name, version): there is a twin for the per-thread default stream as well: asked for with flags 0 and with flags 2 (at
+ * N(name, version): looked up with flags 0.
+ * T(name, version): there is a twin for the per-thread default stream as well: looked up with flags 0 and with flags 2 (at
  * version 7000 if that is later). */
 #define STARTUP_NAMES(N, T)                                                                                                        \
     /* Start, devices. */                                                                                                          \

@@ -1,6 +1,6 @@
-/* Streams and events: what waits for what, what runs beside what, and what the clock between two events shows.
+/* Streams and events: their waits and concurrency, and the time between two events.
  *
- * usage: streams_events PTX [TOLERANCE_NS]: by so much may the events around a kernel of 20 ms be off (default 1000000). */
+ * usage: streams_events PTX [TOLERANCE_NS]: allowed error of the events around a kernel of 20 ms (default 1000000). */
 #include "driver.h"
 #include <semaphore.h>
 
@@ -85,7 +85,7 @@ static void timing(const struct gpu *gpu, int64_t tolerance)
     CALL(cuStreamDestroy, stream);
 }
 
-/* Kernels on one SM each, in several streams, run side by side. */
+/* Kernels on one SM each, in several streams, run concurrently. */
 static void beside(const struct gpu *gpu)
 {
     enum { STREAMS = 4 };
@@ -154,7 +154,7 @@ static void legacy(const struct gpu *gpu, CUdeviceptr word)
     CALL(cuMemcpyDtoH, &value, word, 4);
     CHECK_EQUAL(value, 4);
 
-    /* Stream 0 and a copy that names no stream are one or the other, by how the functions were asked for. */
+    /* Stream 0 and a copy without a stream are one or the other, depending on the way of loading. */
     spin(gpu, 200 * MS, 1, blocking);
     spun = recorded(blocking);
     fill(gpu, word, 1, 5, NULL);
@@ -181,7 +181,7 @@ static void legacy(const struct gpu *gpu, CUdeviceptr word)
 struct other {
     const struct gpu *gpu;
     CUevent held;
-    /* The other thread's stream has begun; it may go on. */
+    /* The other thread's stream has begun; it may continue. */
     sem_t begun, ends;
 };
 
@@ -189,7 +189,7 @@ static void hold(void *data)
 {
     struct other *other = data;
     CHECK(sem_post(&other->begun) == 0);
-    /* A stream that waited for this one would wait for ever. */
+    /* A stream waiting for this one would wait forever. */
     struct timespec until;
     CHECK(clock_gettime(CLOCK_REALTIME, &until) == 0);
     until.tv_sec += 60;
@@ -243,7 +243,7 @@ static void per_thread(const struct gpu *gpu, CUdeviceptr word)
     CALL(cuStreamDestroy, blocking);
 }
 
-/* A stream waits for what an event stood for when the wait was queued. */
+/* A stream waits for the record that an event had when the wait was queued. */
 static void waits(const struct gpu *gpu, CUdeviceptr word)
 {
     CUstream a = stream_new(CU_STREAM_NON_BLOCKING), b = stream_new(CU_STREAM_NON_BLOCKING), c = stream_new(CU_STREAM_NON_BLOCKING);
@@ -267,7 +267,7 @@ static void waits(const struct gpu *gpu, CUdeviceptr word)
     CALL(cuMemcpyDtoHAsync, &value, word + 4, 4, b);
     CALL(cuStreamSynchronize, b);
     CHECK_EQUAL(value, 10);
-    /* An event and a stream may go before what was queued has run. */
+    /* An event and a stream may be destroyed before queued work has run. */
     CALL(cuEventDestroy, event);
     fill(gpu, word, 1, 11, c);
     CALL(cuStreamDestroy, c);
@@ -344,7 +344,7 @@ static void host_functions(const struct gpu *gpu, CUdeviceptr word)
     for (int i = 0; i < 30; i++)
         CHECK_EQUAL(order[i], i);
 
-    /* What follows a host function waits for it: the copy reads what the function wrote. */
+    /* Work after a host function waits for it: the copy reads the function's writes. */
     uint32_t *host;
     uint32_t value = 0;
     CALL(cuMemAllocHost, (void **)&host, 4096);

@@ -27,7 +27,7 @@ static void compute(const struct gpu *gpu)
         CHECK(memcmp(&c[i], &want, sizeof want) == 0);
     }
 
-    /* The parameters in one buffer, laid out as the kernel wants them: c = b + a. */
+    /* The parameters in one buffer, in the kernel's layout: c = b + a. */
     struct {
         CUdeviceptr c, a, b;
         uint64_t n;
@@ -73,7 +73,7 @@ static void compute(const struct gpu *gpu)
     CALL(cuMemFree, 0);
 }
 
-/* Every shape of a launch gives the same; so do sums and hashes computed here. */
+/* Every shape of a launch gives the same result, equal to sums and hashes computed on the host. */
 static void shapes(const struct gpu *gpu)
 {
     enum { WORDS = 100003, SIDE = 37 };
@@ -207,7 +207,7 @@ static void functions(const struct gpu *gpu, const char *ptx)
             CHECK_EQUAL(at, 16);
             CHECK_EQUAL(size, 4);
         }
-        /* A launch takes a function, and a kernel cast to one. */
+        /* A launch accepts a function, and a kernel cast to one. */
         CUdeviceptr p;
         uint64_t words = 1000;
         uint32_t value = 3;
@@ -278,7 +278,7 @@ static void own_context(const struct gpu *primary, const char *ptx)
     pthread_barrier_wait(&barrier);
     CHECK(pthread_join(thread, NULL) == 0);
 
-    /* Destroying popped it: what was current before is again. */
+    /* Destruction popped it: the context below is current again. */
     CALL(cuCtxGetCurrent, &current);
     CHECK(current == primary->context);
     CALL(cuCtxSetCurrent, NULL);

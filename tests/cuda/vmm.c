@@ -31,7 +31,7 @@ static size_t free_bytes(void)
     return free;
 }
 
-/* The child's part of share(): imports what the parent exported, and sums it after the parent has let go of it. */
+/* The child's part of share(): imports the parent's memory, and sums it after the parent has released it. */
 static int import_child(const char *ptx, uint64_t words)
 {
     struct gpu gpu = gpu_open(ptx);
@@ -57,7 +57,7 @@ static int import_child(const char *ptx, uint64_t words)
     CHECK(read_all(CHILD_SOCKET, &byte, 1));
     uint64_t total = sum_of(&gpu, at, words);
     write_all(CHILD_SOCKET, &total, sizeof total);
-    /* Written here, read there. */
+    /* Written here, read by the parent. */
     CHECK(read_all(CHILD_SOCKET, &byte, 1));
     fill(&gpu, at, words, 5, NULL);
     CALL(cuCtxSynchronize);
@@ -98,7 +98,7 @@ static void share(const struct gpu *gpu, const char *ptx, size_t size)
     CHECK(sendmsg(child.socket, &message, 0) == 1);
     CHECK(read_all(child.socket, &byte, 1) && byte == 'i');
 
-    /* The child has it now: handle, mapping and descriptor may go, the memory stays. */
+    /* The child holds it now: handle, mapping and descriptor may be released, the memory stays. */
     size_t before = free_bytes();
     CALL(cuMemUnmap, at, size);
     CALL(cuMemRelease, handle);
@@ -124,7 +124,7 @@ static void share(const struct gpu *gpu, const char *ptx, size_t size)
     CALL(cuMemAddressFree, at, size);
 }
 
-/* Mapped memory without access is no memory: a kernel that touches it faults, and the context is lost. */
+/* Mapped memory without access cannot be used: a kernel that touches it faults, and the context is lost. */
 static int no_access_child(const char *ptx)
 {
     struct gpu gpu = gpu_open(ptx);
@@ -162,7 +162,7 @@ static void same_address(const struct gpu *gpu, CUdeviceptr at, size_t size, CUm
     uint64_t hash = hash_here(pattern, WORDS);
     CHECK_EQUAL(hash_of(gpu, at, WORDS), hash);
 
-    /* Out: copy, unmap, release.  Someone else takes memory; back in: create, map, copy. */
+    /* Out: copy, unmap, release.  Other allocations take memory; back in: create, map, copy. */
     CALL(cuMemHostAlloc, (void **)&host, BYTES, CU_MEMHOSTALLOC_PORTABLE);
     size_t before = free_bytes();
     CALL(cuMemcpyDtoH, host, at, BYTES);
@@ -221,7 +221,7 @@ static void same_address(const struct gpu *gpu, CUdeviceptr at, size_t size, CUm
         CHECK_EQUAL(sum_of(gpu, alias, WORDS), 10 * (uint64_t)WORDS);
     }
 
-    /* What queries say of it. */
+    /* Queries on it. */
     unsigned long long value = 0;
     CUipcMemHandle ipc;
     CALL(cuPointerGetAttribute, &value, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, alias);
@@ -257,7 +257,7 @@ static void misuse(const struct gpu *gpu, CUdeviceptr at, size_t grain, CUmemAll
     CALL(cuMemMap, at, 2 * grain, 0, handle, 0);
     EXPECT_ERROR(cuMemMap, at + grain, grain, 0, second, 0);
     CALL(cuMemMap, at + 2 * grain, grain, 0, second, 0);
-    /* One call may set access of several neighbouring mappings, but not of a hole. */
+    /* One call may set the access of several adjacent mappings, but not of a gap. */
     EXPECT_ERROR(cuMemSetAccess, at, 4 * grain, &access, 1);
     CALL(cuMemSetAccess, at, 3 * grain, &access, 1);
     fill(gpu, at, 3 * grain / 4, 1, NULL);
@@ -271,7 +271,7 @@ static void misuse(const struct gpu *gpu, CUdeviceptr at, size_t grain, CUmemAll
     CALL(cuMemRelease, second);
     EXPECT_ERROR(cuMemImportFromShareableHandle, &none, (void *)(intptr_t)-1, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 
-    /* More than there is. */
+    /* More than the device's memory. */
     size_t total;
     CALL(cuDeviceTotalMem, &total, gpu->device);
     size_t much = (total / grain + 16) * grain;

@@ -1,4 +1,4 @@
-//! An activator-ext process with an address of its own, and the cluster that it sees: a directory of manifests.
+//! An activator-ext process at an address of its own, and its cluster: a directory of manifests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ use crate::client::Client;
 use crate::metrics::Metrics;
 use crate::proxy::fresh_address;
 
-/// An activator-ext that is about to start.
+/// Builder of an activator-ext process.
 #[derive(Debug)]
 pub struct Builder {
     binary: PathBuf,
@@ -32,20 +32,20 @@ pub struct Builder {
     folder: TempDir,
 }
 
-/// An activator-ext process. Killed when dropped.
+/// An activator-ext process, killed when dropped.
 #[derive(Debug)]
 pub struct Activator {
     child: Child,
-    /// Where it listens.
+    /// Address on which the activator listens.
     pub ip: IpAddr,
     folder: TempDir,
 }
 
 impl Builder {
-    /// An activator run from `binary`, which knows no revision.
+    /// Returns a builder of an activator run from `binary`, without revisions.
     ///
     /// # Panics
-    /// If no temporary folder can be made.
+    /// If no temporary folder can be created.
     #[must_use]
     pub fn new(binary: &str) -> Self {
         let ip = fresh_address();
@@ -66,14 +66,14 @@ impl Builder {
         }
     }
 
-    /// Sets a variable.
+    /// Sets an environment variable.
     #[must_use]
     pub fn set(mut self, name: &str, value: impl ToString) -> Self {
         self.environment.insert(name.to_owned(), value.to_string());
         self
     }
 
-    /// Adds arguments.
+    /// Appends command-line arguments to the earlier ones.
     #[must_use]
     pub fn arguments(mut self, arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|&argument| argument.to_owned());
@@ -81,7 +81,7 @@ impl Builder {
         self
     }
 
-    /// Adds a revision.
+    /// Adds the manifest of a revision.
     #[must_use]
     pub fn revision(self, revision: &Revision) -> Self {
         write(self.folder.path(), &revision.name, &revision.manifest());
@@ -95,10 +95,10 @@ impl Builder {
         self
     }
 
-    /// The folder from which it reads its certificate.
+    /// Returns the folder of the activator's certificates, created if missing.
     ///
     /// # Panics
-    /// If the folder cannot be made.
+    /// If the folder cannot be created.
     #[must_use]
     pub fn certificates(&self) -> PathBuf {
         let folder = self.folder.path().join("certs");
@@ -118,20 +118,20 @@ impl Builder {
         self.set("KUBECONFIG", path.display())
     }
 
-    /// Makes it read the Kubernetes API that is nowhere to be found.
+    /// Makes it look for a Kubernetes API, which is not configured.
     #[must_use]
     pub const fn without_manifests(mut self) -> Self {
         self.has_manifests = false;
         self
     }
 
-    /// Where it will listen.
+    /// Returns the address on which it will listen.
     #[must_use]
     pub const fn ip(&self) -> IpAddr {
         self.ip
     }
 
-    /// Starts it and waits for its end.
+    /// Starts it, waits for its end, and returns its status and stderr.
     ///
     /// # Panics
     /// If it has not ended after `limit`.
@@ -191,59 +191,59 @@ impl Builder {
 }
 
 impl Activator {
-    /// Its main listener.
+    /// Returns the address of the activator's main listener.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         SocketAddr::new(self.ip, 8012)
     }
 
-    /// A client connection to the main listener.
+    /// Connects a client to the main listener.
     pub async fn connect(&self) -> Client {
         Client::connect(self.address()).await
     }
 
-    /// Changes a revision as it sees it.
+    /// Replaces the manifest of a revision.
     pub fn set_revision(&self, revision: &Revision) {
         write(self.folder.path(), &revision.name, &revision.manifest());
     }
 
-    /// Changes a manifest.
+    /// Replaces the text of a manifest.
     pub fn set_manifest(&self, name: &str, text: &str) {
         write(self.folder.path(), name, text);
     }
 
-    /// What it wrote on stdout so far.
+    /// Returns what the activator has written to stdout so far.
     #[must_use]
     pub fn stdout(&self) -> String {
         fs::read_to_string(self.folder.path().join("stdout")).unwrap_or_default()
     }
 
-    /// What it wrote on stderr so far.
+    /// Returns what the activator has written to stderr so far.
     #[must_use]
     pub fn stderr(&self) -> String {
         fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default()
     }
 
-    /// A page of metrics.
+    /// Scrapes the metrics of the activator from port 9476.
     pub async fn metrics(&self) -> Metrics {
         Metrics::scrape(SocketAddr::new(self.ip, 9476)).await
     }
 
-    /// Waits until so many instances serve.
+    /// Waits until this many instances are ready.
     ///
     /// # Panics
-    /// If they do not within [`PATIENCE`].
+    /// If they are not within [`PATIENCE`].
     pub async fn has_instances(&self, count: u32) {
         let is_count = |value| value == f64::from(count);
         self.has("weir_instances", &["state=\"ready\""], is_count)
             .await;
     }
 
-    /// Waits until a metric, the sum over all series of this name that have all of these labels, has a value that
-    /// `is_wanted`. One that has no series is 0.
+    /// Waits until a metric has a value for which `is_wanted` is true: the sum over all series of this name with all of these
+    /// labels, 0 without any.
     ///
     /// # Panics
-    /// If it does not within [`PATIENCE`].
+    /// If it has none within [`PATIENCE`].
     pub async fn has(&self, name: &str, labels: &[&str], is_wanted: impl Fn(f64) -> bool) {
         let begin = Instant::now();
         loop {
@@ -260,7 +260,7 @@ impl Activator {
         }
     }
 
-    /// Its process id.
+    /// Returns the PID of the activator.
     ///
     /// # Panics
     /// If it has ended.
@@ -269,24 +269,24 @@ impl Activator {
         self.child.id().expect("the activator runs")
     }
 
-    /// Sends SIGTERM.
+    /// Sends SIGTERM to the process.
     ///
     /// # Panics
-    /// If there is no such process.
+    /// If it has ended.
     pub fn terminate(&self) {
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
         let pid = pid.and_then(Pid::from_raw).expect("a process");
         kill_process(pid, Signal::TERM).expect("the process is there");
     }
 
-    /// Its exit code; `None`: it was ended by a signal, or runs on after `limit`.
+    /// Returns the exit code of the activator; `None` if it was ended by a signal, or still runs after `limit`.
     pub async fn exit_code(&mut self, limit: Duration) -> Option<i32> {
         let status = timeout(limit, self.child.wait()).await.ok()?.ok()?;
         status.code()
     }
 }
 
-/// By rename, so that nobody reads half of it.
+/// Writes a manifest by rename, so that it is never read half-written.
 fn write(folder: &Path, name: &str, text: &str) {
     let folder = folder.join("manifests");
     let mut file = NamedTempFile::new_in(&folder).expect("a file");

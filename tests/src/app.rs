@@ -1,4 +1,4 @@
-//! The user container over HTTP/1: answers, delays, lies and dies as the test tells it.
+//! The user container over HTTP/1: a server with scripted answers, delays and faults.
 
 use std::future::Future;
 use std::io;
@@ -14,19 +14,19 @@ use tokio::task::JoinHandle;
 
 use crate::message::{Kind, Message, read_body, read_head};
 
-/// A user container. Stops when dropped.
+/// A user container, stopped when dropped.
 #[derive(Debug)]
 pub struct App {
-    /// Where it listens, on 127.0.0.1.
+    /// Port on 127.0.0.1.
     pub port: u16,
-    /// What it has seen.
-    pub seen: Arc<Seen>,
+    /// Requests and connections so far.
+    pub log: Arc<RequestLog>,
     task: JoinHandle<()>,
 }
 
-/// What a user container has seen.
+/// Record of the requests and connections at a user container.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct RequestLog {
     requests: Mutex<Vec<Message>>,
     connections: AtomicUsize,
     live: AtomicUsize,
@@ -34,8 +34,8 @@ pub struct Seen {
     cancelled: AtomicUsize,
 }
 
-impl Seen {
-    /// All requests, in the order in which their heads came.
+impl RequestLog {
+    /// Returns all requests, in the order in which their heads arrived.
     pub fn requests(&self) -> Vec<Message> {
         self.requests
             .lock()
@@ -43,14 +43,14 @@ impl Seen {
             .clone()
     }
 
-    /// The same without an activator's probes.
+    /// Returns all requests but an activator's probes.
     pub fn served(&self) -> Vec<Message> {
         let mut requests = self.requests();
         requests.retain(|request| request.header("k-network-probe").is_none());
         requests
     }
 
-    /// The last request.
+    /// Returns the last request.
     ///
     /// # Panics
     /// If there was none.
@@ -60,7 +60,7 @@ impl Seen {
             .expect("a request at the user container")
     }
 
-    /// How many requests came.
+    /// Returns the number of requests so far.
     pub fn count(&self) -> usize {
         self.requests
             .lock()
@@ -68,22 +68,22 @@ impl Seen {
             .len()
     }
 
-    /// How many connections were accepted.
+    /// Returns the number of accepted connections.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 
-    /// How many requests are being served.
+    /// Returns the number of requests being served.
     pub fn live(&self) -> usize {
         self.live.load(Ordering::SeqCst)
     }
 
-    /// The most that were being served at once.
+    /// Returns the largest number of requests served at once.
     pub fn live_max(&self) -> usize {
         self.live_max.load(Ordering::SeqCst)
     }
 
-    /// How many were given up by the other side before their answer.
+    /// Returns the number of requests abandoned by the other side before their answer.
     pub fn cancelled(&self) -> usize {
         self.cancelled.load(Ordering::SeqCst)
     }
@@ -96,16 +96,16 @@ impl Seen {
     }
 }
 
-/// One connection at the user container.
+/// A connection at the user container.
 #[derive(Debug)]
 pub struct Connection {
     reader: BufReader<OwnedReadHalf>,
     writer: OwnedWriteHalf,
-    seen: Arc<Seen>,
+    log: Arc<RequestLog>,
 }
 
 impl App {
-    /// Runs `serve` for every connection.
+    /// Starts a user container which runs `serve` for every connection.
     ///
     /// # Panics
     /// If no port is free.
@@ -118,21 +118,21 @@ impl App {
             .await
             .expect("a free port");
         let port = listener.local_addr().expect("an address").port();
-        let seen = Arc::<Seen>::default();
+        let log = Arc::<RequestLog>::default();
         let task = tokio::spawn({
-            let seen = Arc::clone(&seen);
+            let log = Arc::clone(&log);
             async move {
                 let mut connections = tokio::task::JoinSet::new();
                 while let Ok((stream, _)) = listener.accept().await {
-                    seen.connections.fetch_add(1, Ordering::SeqCst);
-                    connections.spawn(serve(Connection::new(stream, Arc::clone(&seen))));
+                    log.connections.fetch_add(1, Ordering::SeqCst);
+                    connections.spawn(serve(Connection::new(stream, Arc::clone(&log))));
                 }
             }
         });
-        Self { port, seen, task }
+        Self { port, log, task }
     }
 
-    /// Answers every request with the bytes that `answer` gives, on connections that stay open.
+    /// Starts a user container which answers every request with the bytes that `answer` returns, on persistent connections.
     pub async fn serving<F, S>(answer: F) -> Self
     where
         F: Fn(Message) -> S + Send + Sync + 'static,
@@ -143,7 +143,7 @@ impl App {
             let answer = Arc::clone(&answer);
             async move {
                 while let Some(request) = connection.request().await {
-                    let Some(bytes) = connection.unless_gone(answer(request)).await else {
+                    let Some(bytes) = connection.run_unless_closed(answer(request)).await else {
                         return;
                     };
                     if connection.try_write(bytes).await.is_err() {
@@ -155,12 +155,13 @@ impl App {
         .await
     }
 
-    /// Answers every request with 200 and this body.
+    /// Starts a user container which answers every request with 200 and this body.
     pub async fn saying(body: &'static str) -> Self {
         Self::serving(move |_| async move { ok(body) }).await
     }
 
-    /// Answers after a delay: as many milliseconds as the target's last segment says, 0 if it is no number.
+    /// Starts a user container which answers after as many milliseconds as the target's last segment states; 0 if it is not a
+    /// number.
     pub async fn delaying() -> Self {
         Self::serving(|request| async move {
             let last = request.target().rsplit('/').next().unwrap_or("");
@@ -171,7 +172,7 @@ impl App {
         .await
     }
 
-    /// Takes requests and never answers.
+    /// Starts a user container which reads requests and never answers.
     pub async fn silent() -> Self {
         Self::serving(|_| std::future::pending::<Vec<u8>>()).await
     }
@@ -183,7 +184,7 @@ impl Drop for App {
     }
 }
 
-/// A 200 with a body.
+/// Returns a 200 response with a body.
 #[must_use]
 pub fn ok(body: &str) -> Vec<u8> {
     format!(
@@ -193,37 +194,37 @@ pub fn ok(body: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// One chunk.
+/// Returns a body chunk in chunked transfer coding.
 #[must_use]
 pub fn chunk(data: &str) -> Vec<u8> {
     format!("{:x}\r\n{data}\r\n", data.len()).into_bytes()
 }
 
 impl Connection {
-    fn new(stream: TcpStream, seen: Arc<Seen>) -> Self {
+    fn new(stream: TcpStream, log: Arc<RequestLog>) -> Self {
         stream.set_nodelay(true).expect("a socket");
         let (reader, writer) = stream.into_split();
         Self {
             reader: BufReader::new(reader),
             writer,
-            seen,
+            log,
         }
     }
 
-    /// Reads a request with its body; `None` when the other side has closed.
+    /// Reads a request with its body; `None` if the other side has closed.
     pub async fn request(&mut self) -> Option<Message> {
         let mut request = self.request_head_unseen().await?;
         read_body(&mut self.reader, &mut request, Kind::Request)
             .await
             .ok()?;
-        self.seen.note(&request);
+        self.log.note(&request);
         Some(request)
     }
 
-    /// Reads a request's head and leaves its body unread.
+    /// Reads a request's head and leaves its body unread; `None` if the other side has closed.
     pub async fn request_head(&mut self) -> Option<Message> {
         let request = self.request_head_unseen().await?;
-        self.seen.note(&request);
+        self.log.note(&request);
         Some(request)
     }
 
@@ -234,18 +235,18 @@ impl Connection {
     /// Reads the body of a request whose head was read.
     ///
     /// # Errors
-    /// It breaks off.
+    /// The body is incomplete.
     pub async fn body(&mut self, request: &mut Message) -> io::Result<()> {
         read_body(&mut self.reader, request, Kind::Request).await
     }
 
-    /// Writes bytes, whether or not anybody reads them.
+    /// Writes bytes; a closed connection is ignored.
     pub async fn write(&mut self, bytes: impl AsRef<[u8]>) {
-        // Tests that write to a connection that may be closed look at the other side.
+        // Tests which write to a possibly closed connection check the other side.
         let _written = self.try_write(bytes).await;
     }
 
-    /// Writes bytes.
+    /// Writes bytes to the connection.
     ///
     /// # Errors
     /// The other side has closed.
@@ -253,8 +254,8 @@ impl Connection {
         self.writer.write_all(bytes.as_ref()).await
     }
 
-    /// Writes the same bytes again and again until nobody has taken them for half a second; how often.
-    pub async fn unless_stalled(&mut self, bytes: impl AsRef<[u8]>) -> usize {
+    /// Writes the same bytes repeatedly until a write blocks for half a second or fails. Returns the number of completed writes.
+    pub async fn write_until_stalled(&mut self, bytes: impl AsRef<[u8]>) -> usize {
         let mut written = 0;
         while let Ok(Ok(())) =
             tokio::time::timeout(Duration::from_millis(500), self.try_write(bytes.as_ref())).await
@@ -264,12 +265,12 @@ impl Connection {
         written
     }
 
-    /// Counts a request whose head was noted before its body had come once more, whole.
+    /// Records once more, now with its body, a request whose head was recorded.
     pub fn note(&self, request: &Message) {
-        self.seen.note(request);
+        self.log.note(request);
     }
 
-    /// Reads what comes; empty when the other side has closed.
+    /// Reads available bytes; empty if the other side has closed.
     pub async fn read(&mut self) -> Vec<u8> {
         let mut bytes = vec![0; 64 * 1024];
         let n = self.reader.read(&mut bytes).await.unwrap_or(0);
@@ -283,17 +284,17 @@ impl Connection {
     }
 
     /// Runs `work` as a request being served; `None` if the other side closes first, which is counted.
-    pub async fn unless_gone<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
-        let live = self.seen.live.fetch_add(1, Ordering::SeqCst) + 1;
-        self.seen.live_max.fetch_max(live, Ordering::SeqCst);
-        let seen = Arc::clone(&self.seen);
+    pub async fn run_unless_closed<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        let live = self.log.live.fetch_add(1, Ordering::SeqCst) + 1;
+        self.log.live_max.fetch_max(live, Ordering::SeqCst);
+        let log = Arc::clone(&self.log);
         let output = tokio::select! {
             output = work => Some(output),
             () = self.closed() => None,
         };
-        seen.live.fetch_sub(1, Ordering::SeqCst);
+        log.live.fetch_sub(1, Ordering::SeqCst);
         if output.is_none() {
-            seen.cancelled.fetch_add(1, Ordering::SeqCst);
+            log.cancelled.fetch_add(1, Ordering::SeqCst);
         }
         output
     }

@@ -1,4 +1,4 @@
-//! The user container over HTTP/2 by prior knowledge.
+//! The user container over HTTP/2 with prior knowledge.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -16,19 +16,19 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-/// A body of any kind.
+/// Boxed body of an answer.
 pub type Body = BoxBody<Bytes, Infallible>;
 
-/// A user container. Stops when dropped.
+/// A user container over HTTP/2, stopped when dropped.
 #[derive(Debug)]
 pub struct App2 {
-    /// Where it listens, on 127.0.0.1.
+    /// Port on 127.0.0.1.
     pub port: u16,
-    /// Requests being served.
+    /// Number of requests being served.
     pub live: Arc<AtomicUsize>,
-    /// Connections accepted.
+    /// Number of accepted connections.
     pub connections: Arc<AtomicUsize>,
-    /// Connections that have ended.
+    /// Number of ended connections.
     pub ended: Arc<AtomicUsize>,
     task: JoinHandle<()>,
 }
@@ -42,7 +42,7 @@ impl Drop for Live {
 }
 
 impl App2 {
-    /// Answers every request with what `answer` gives.
+    /// Starts a user container which answers every request with the response that `answer` returns.
     ///
     /// # Panics
     /// If no port is free.
@@ -77,7 +77,7 @@ impl App2 {
                         }
                     });
                     tasks.spawn(async move {
-                        // A connection that breaks off is the test's doing.
+                        // Connections are broken by tests on purpose.
                         let _broken = http2::Builder::new(TokioExecutor::new())
                             .serve_connection(TokioIo::new(stream), service)
                             .await;
@@ -95,7 +95,7 @@ impl App2 {
         }
     }
 
-    /// Requests being served now.
+    /// Returns the number of requests being served.
     #[must_use]
     pub fn live(&self) -> usize {
         self.live.load(Ordering::SeqCst)

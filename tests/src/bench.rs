@@ -1,4 +1,4 @@
-//! What the benchmarks have in common: loads, a user container, and the processes of proxies.
+//! Shared parts of the benchmarks: loads, a user container, and the proxies' processes.
 
 pub mod app;
 mod command;

@@ -1,4 +1,4 @@
-//! An HTTP/1 client that writes what it is told and sees every byte.
+//! An HTTP/1 client with control over every byte sent and received.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use tokio::time::timeout;
 use crate::message::{Kind, Message, read_body, read_chunk, read_head};
 use crate::{PATIENCE, eventually};
 
-/// How long a process that has read a request may need to put it where it waits.
+/// Time which a process may need to act on a request that it has read.
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// An address as the system's table of connections writes it: the machine's order of bytes for the address, not for the port.
+/// Returns an address as in `/proc/net/tcp`: the IP in the machine's byte order, the port not.
 fn table_address(address: SocketAddr) -> String {
     let SocketAddr::V4(address) = address else {
         panic!("{address}: tests speak IPv4");
@@ -24,7 +24,7 @@ fn table_address(address: SocketAddr) -> String {
     format!("{ip:08X}:{:04X}", address.port())
 }
 
-/// One connection.
+/// A client connection over HTTP/1.
 #[derive(Debug)]
 pub struct Client {
     reader: BufReader<OwnedReadHalf>,
@@ -32,10 +32,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to a server.
     ///
     /// # Panics
-    /// If nobody listens.
+    /// If the connection is refused.
     pub async fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address)
             .await
@@ -48,7 +48,7 @@ impl Client {
         }
     }
 
-    /// Writes bytes.
+    /// Writes bytes to the connection.
     ///
     /// # Panics
     /// If the connection is closed.
@@ -59,8 +59,7 @@ impl Client {
             .expect("the connection is open");
     }
 
-    /// Waits until the other process has read all that was sent, as the system's table of connections says, and has had a
-    /// moment to do something about it.
+    /// Waits until the other process has read everything sent, by `/proc/net/tcp`, and has had a moment to act on it.
     ///
     /// # Panics
     /// If it has not within [`PATIENCE`].
@@ -69,7 +68,7 @@ impl Client {
             .map(|address| table_address(address.expect("a connection")));
         let all_read = || {
             let table = std::fs::read_to_string("/proc/net/tcp").expect("the table of connections");
-            // Number, own address, peer's address, state, bytes not sent : bytes not read.
+            // Fields: number, own address, peer's address, state, bytes not sent : bytes not read.
             let unread = |[one, other]: [&str; 2]| {
                 table.lines().find_map(|line| {
                     let mut words = line.split_whitespace().skip(1);
@@ -88,12 +87,12 @@ impl Client {
     /// Writes bytes, if the connection is still open.
     ///
     /// # Errors
-    /// It is closed.
+    /// The connection is closed.
     pub async fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
         self.writer.write_all(bytes.as_ref()).await
     }
 
-    /// Says that nothing more comes, and stays to listen.
+    /// Shuts down the sending direction; responses can still be received.
     ///
     /// # Panics
     /// If the connection is closed.
@@ -107,7 +106,7 @@ impl Client {
     /// Reads a response with its body.
     ///
     /// # Panics
-    /// If none comes, or it breaks off.
+    /// If none arrives, or it is incomplete.
     pub async fn response(&mut self) -> Message {
         self.try_response().await.expect("a whole response")
     }
@@ -115,10 +114,10 @@ impl Client {
     /// Reads a response with its body.
     ///
     /// # Errors
-    /// It breaks off.
+    /// The response is incomplete.
     ///
     /// # Panics
-    /// If none comes in a minute.
+    /// If none arrives within [`PATIENCE`].
     pub async fn try_response(&mut self) -> io::Result<Message> {
         let mut message = self.try_head().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
         let kind = match message.status() {
@@ -132,7 +131,7 @@ impl Client {
     /// Reads a response's head.
     ///
     /// # Panics
-    /// If none comes.
+    /// If none arrives.
     pub async fn head(&mut self) -> Message {
         self.try_head()
             .await
@@ -143,23 +142,23 @@ impl Client {
     /// Reads a response's head; `None` at the end of input.
     ///
     /// # Errors
-    /// It breaks off.
+    /// The head is incomplete.
     ///
     /// # Panics
-    /// If nothing comes in a minute.
+    /// If none arrives within [`PATIENCE`].
     pub async fn try_head(&mut self) -> io::Result<Option<Message>> {
         timeout(PATIENCE, read_head(&mut self.reader))
             .await
             .unwrap_or_else(|_| panic!("no answer within {PATIENCE:?}"))
     }
 
-    /// Reads the body that belongs to a head.
+    /// Reads the body of a message with this head into it.
     ///
     /// # Errors
-    /// It breaks off; what came of it is in `message`.
+    /// The body is incomplete; `message` has the received part.
     ///
     /// # Panics
-    /// If it does not end in a minute.
+    /// If it does not end within [`PATIENCE`].
     pub async fn body(&mut self, message: &mut Message, kind: Kind) -> io::Result<()> {
         let read = read_body(&mut self.reader, message, kind);
         timeout(PATIENCE, read)
@@ -170,10 +169,10 @@ impl Client {
     /// Reads one chunk of a chunked body.
     ///
     /// # Errors
-    /// It breaks off.
+    /// The chunk is incomplete.
     ///
     /// # Panics
-    /// If none comes in a minute.
+    /// If none arrives within [`PATIENCE`].
     pub async fn chunk(&mut self) -> io::Result<Vec<u8>> {
         timeout(PATIENCE, read_chunk(&mut self.reader))
             .await
@@ -183,7 +182,7 @@ impl Client {
     /// Reads exactly `n` bytes.
     ///
     /// # Panics
-    /// If they do not come.
+    /// If they do not arrive within [`PATIENCE`].
     pub async fn bytes(&mut self, n: usize) -> Vec<u8> {
         let mut bytes = vec![0; n];
         let read = timeout(PATIENCE, self.reader.read_exact(&mut bytes)).await;
@@ -192,7 +191,7 @@ impl Client {
         bytes
     }
 
-    /// Reads what comes until the end of input, or for so long.
+    /// Reads until the end of input, or until `limit` has passed.
     pub async fn rest_within(&mut self, limit: Duration) -> Vec<u8> {
         let mut rest = Vec::new();
         let reading = async {
@@ -203,7 +202,7 @@ impl Client {
                 }
             }
         };
-        // What came before a reset or within the time is in `rest` all the same.
+        // `rest` has everything received before a reset or the limit.
         let _ended = timeout(limit, reading).await;
         rest
     }
@@ -211,10 +210,10 @@ impl Client {
     /// Reads to the end of input; a reset counts as one.
     ///
     /// # Panics
-    /// If the connection stays open for a minute.
+    /// If the connection stays open for longer than [`PATIENCE`].
     pub async fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
-        // What came before a reset is in `rest` all the same.
+        // `rest` has everything received before a reset.
         let _end = timeout(PATIENCE, self.reader.read_to_end(&mut rest))
             .await
             .unwrap_or_else(|_| panic!("the connection is still open after {PATIENCE:?}"));
@@ -227,13 +226,13 @@ impl Client {
         self.response().await
     }
 
-    /// GETs a target.
+    /// Sends a GET for a target and reads the response.
     pub async fn get(&mut self, target: &str) -> Message {
         self.request(format!("GET {target} HTTP/1.1\r\nHost: test\r\n\r\n"))
             .await
     }
 
-    /// POSTs a body.
+    /// Sends a POST with a body and reads the response.
     pub async fn post(&mut self, target: &str, body: &str) -> Message {
         let length = body.len();
         self.request(format!(
@@ -242,7 +241,7 @@ impl Client {
         .await
     }
 
-    /// GETs a target with more header lines, each with its line end.
+    /// Sends a GET with additional header lines, each with its line end, and reads the response.
     pub async fn get_with(&mut self, target: &str, lines: &str) -> Message {
         self.request(format!(
             "GET {target} HTTP/1.1\r\nHost: test\r\n{lines}\r\n"

@@ -1,4 +1,4 @@
-//! An HTTP/2 client by prior knowledge.
+//! An HTTP/2 client with prior knowledge.
 
 use std::net::SocketAddr;
 
@@ -12,32 +12,34 @@ use tokio::net::TcpStream;
 
 use crate::app2::Body;
 
-/// One connection, on which requests run side by side.
+/// A client connection over HTTP/2, for concurrent requests.
 #[derive(Debug, Clone)]
 pub struct Client2 {
     sender: SendRequest<Body>,
     address: SocketAddr,
 }
 
-/// A body without bytes.
+/// Returns a body without bytes.
 #[must_use]
 pub fn empty() -> Body {
     Full::new(Bytes::new()).boxed()
 }
 
-/// A body of these bytes.
+/// Returns a body of these bytes.
 #[must_use]
 pub fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).boxed()
 }
 
 impl Client2 {
-    /// Connects.
+    /// Connects to a server.
     ///
     /// # Panics
-    /// If nobody listens or speaks HTTP/2.
+    /// If the connection is refused, or the server does not speak HTTP/2.
     pub async fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).await.expect("somebody listens");
+        let stream = TcpStream::connect(address)
+            .await
+            .expect("a listening server");
         let (sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await
             .expect("HTTP/2");
@@ -45,7 +47,7 @@ impl Client2 {
         Self { sender, address }
     }
 
-    /// A request for `path` on this connection.
+    /// Returns a builder of a request for `path` on this connection.
     #[must_use]
     pub fn builder(&self, method: &str, path: &str) -> http::request::Builder {
         Request::builder()
@@ -53,18 +55,18 @@ impl Client2 {
             .uri(format!("http://{}{path}", self.address))
     }
 
-    /// Sends a request.
+    /// Sends a request and awaits the response's head.
     ///
     /// # Errors
-    /// It is reset, or the connection ends.
+    /// The stream is reset, or the connection ends.
     pub async fn send(&mut self, request: Request<Body>) -> hyper::Result<Response<Incoming>> {
         self.sender.send_request(request).await
     }
 
-    /// GETs a path.
+    /// Sends a GET for a path and reads the response.
     ///
     /// # Panics
-    /// If no whole answer comes.
+    /// If no complete response arrives.
     pub async fn get(&mut self, path: &str) -> (http::response::Parts, Bytes) {
         let request = self.builder("GET", path).body(empty()).expect("a request");
         let (parts, body, _) = whole(self.send(request).await.expect("an answer"))
@@ -77,7 +79,7 @@ impl Client2 {
 /// Reads a response to its end: head, bytes, trailers.
 ///
 /// # Errors
-/// It breaks off.
+/// The response is incomplete.
 pub async fn whole(
     response: Response<Incoming>,
 ) -> hyper::Result<(http::response::Parts, Bytes, Option<HeaderMap>)> {

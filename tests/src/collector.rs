@@ -1,4 +1,4 @@
-//! An OpenTelemetry collector that keeps what it is sent.
+//! An OpenTelemetry collector that keeps all received messages.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,13 +10,13 @@ use crate::app::{App, ok};
 use crate::app2::App2;
 use crate::client2::empty;
 
-/// What came: the path, and the protobuf message.
+/// Received messages: the path, and the protobuf message.
 pub type Received = Arc<Mutex<Vec<(String, Bytes)>>>;
 
-/// A collector over HTTP. Stops when dropped.
+/// A collector over HTTP, stopped when dropped.
 #[derive(Debug)]
 pub struct Collector {
-    /// Where it listens, on 127.0.0.1.
+    /// Port on 127.0.0.1.
     pub port: u16,
     received: Received,
     _server: Server,
@@ -24,12 +24,12 @@ pub struct Collector {
 
 #[derive(Debug)]
 enum Server {
-    Http(#[expect(dead_code, reason = "held: it serves as long as it lives")] App),
-    Grpc(#[expect(dead_code, reason = "held: it serves as long as it lives")] App2),
+    Http(#[expect(dead_code, reason = "kept alive: dropping it stops the server")] App),
+    Grpc(#[expect(dead_code, reason = "kept alive: dropping it stops the server")] App2),
 }
 
 impl Collector {
-    /// OTLP/HTTP with protobuf bodies.
+    /// Starts a collector for OTLP/HTTP with protobuf bodies.
     pub async fn http() -> Self {
         let received = Received::default();
         let app = App::serving({
@@ -47,7 +47,7 @@ impl Collector {
         }
     }
 
-    /// OTLP/gRPC.
+    /// Starts a collector for OTLP/gRPC.
     pub async fn grpc() -> Self {
         let received = Received::default();
         let app = App2::serving({
@@ -57,7 +57,7 @@ impl Collector {
                 async move {
                     let path = request.uri().path().to_owned();
                     if let Ok(body) = request.into_body().collect().await {
-                        // Five bytes of framing stand before the message.
+                        // Five bytes of gRPC framing precede the message.
                         let body = body.to_bytes();
                         keep(&received, &path, body.slice(body.len().min(5)..));
                     }
@@ -77,7 +77,7 @@ impl Collector {
         }
     }
 
-    /// The messages that came to a path so far.
+    /// Returns the messages received at a path so far.
     #[must_use]
     pub fn received(&self, path: &str) -> Vec<Bytes> {
         self.received

@@ -1,4 +1,4 @@
-//! The role `control` of activator-ext: the process, and the cluster in which it works.
+//! The role `control` of activator-ext: its process, and the cluster in which it works.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Stdio;
@@ -18,16 +18,16 @@ use tokio::time::timeout;
 
 use crate::proxy::fresh_address;
 
-/// Where Knative's own activator is: requests to it go Knative's way.
+/// Address of Knative's own activator.
 const KNATIVES: &str = "198.51.100.7";
-/// Names a slice's keeper.
+/// Label with the manager of an EndpointSlice.
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-/// Weir's own slices.
+/// Manager of Weir's own slices.
 pub const OWN: &str = "activator-ext.weir.dev";
 
-/// The image that pods of opted-in revisions get.
+/// Queue-proxy image in pods of opted-in revisions.
 pub const QUEUE_PROXY_IMAGE: &str = "weir.test/queue-proxy@sha256:0";
-/// Objects of the manifests that role `control` fills.
+/// Objects of the manifests that role `control` fills: plural, namespace, name.
 const FILLED: [(&str, &str, &str); 4] = [
     ("secrets", "weir-system", "weir-ca"),
     ("configmaps", "weir-system", "weir-ca"),
@@ -38,48 +38,48 @@ const FILLED: [(&str, &str, &str); 4] = [
 /// A cluster: an API server, the controller that copies Endpoints, and objects.
 #[derive(Debug)]
 pub struct Cluster {
-    /// The API server.
+    /// API server of the cluster.
     pub api: Arc<ApiServer>,
     _mirroring: Mirroring,
     folder: TempDir,
 }
 
-/// A pod of role `data`: it answers probes, and is listed by the API. Gone when dropped, but still listed.
+/// A pod of role `data`, which answers probes and is listed by the API. Dropping it stops the answers, but leaves it listed.
 #[derive(Debug)]
 pub struct DataPod {
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Its address.
+    /// Address on which the pod answers probes.
     pub ip: IpAddr,
     listener: JoinHandle<()>,
 }
 
-/// A process of role `control`. Killed when dropped.
+/// A process of role `control`, killed when dropped.
 #[derive(Debug)]
 pub struct Control {
     child: Child,
-    /// Its name.
+    /// Name of the pod of the process.
     pub name: String,
-    /// Where it listens.
+    /// Address on which the process listens.
     pub ip: IpAddr,
     folder: TempDir,
 }
 
-/// Where the requests of a revision go.
+/// Destination of a revision's requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Path {
-    /// Nowhere.
+    /// No endpoint at all.
     Empty,
-    /// To Knative's activator or pods, as by Knative alone.
+    /// Knative's activator or pods, as without Weir.
     Knatives,
-    /// To these pods of role `data`.
+    /// These pods of role `data`.
     Own(Vec<IpAddr>),
 }
 
-/// Returns the resource of this name that Weir has to do with.
+/// Returns the API resource of a plural that Weir uses.
 ///
 /// # Panics
-/// If it has nothing to do with it.
+/// If Weir does not use it.
 #[must_use]
 pub fn resource(plural: &str) -> Resource {
     let api_version = match plural {
@@ -105,7 +105,7 @@ pub fn resource(plural: &str) -> Resource {
 }
 
 impl Cluster {
-    /// A cluster without revisions, in which Endpoints are copied so much later.
+    /// Starts a cluster without revisions, in which Endpoints are copied after `lag`.
     ///
     /// # Panics
     /// If the disk is full.
@@ -128,7 +128,7 @@ impl Cluster {
         cluster
     }
 
-    /// A revision that has been brought up, with its public Service; with an objective if it has opted in.
+    /// Adds an initialized revision with its public Service, and with an objective if it has opted in.
     pub fn add_revision(&self, name: &str, has_opted_in: bool) {
         let metadata = json!({"namespace": "default", "name": name});
         let mut revision = json!({"metadata": metadata, "spec": {"containerConcurrency": 1}});
@@ -155,7 +155,7 @@ impl Cluster {
         self.api.apply(&resource("endpoints"), endpoints);
     }
 
-    /// Opts a revision in, or out.
+    /// Opts a revision in or out.
     pub fn opt(&self, name: &str, is_in: bool) {
         self.change("revisions", "default", name, |revision| {
             revision["metadata"]["annotations"] = if is_in {
@@ -166,7 +166,7 @@ impl Cluster {
         });
     }
 
-    /// Says whether Knative has brought the revision up.
+    /// Sets whether Knative has initialized the revision.
     pub fn set_initialized(&self, name: &str, is_initialized: bool) {
         let status = if is_initialized { "True" } else { "Unknown" };
         let conditions = json!([{"type": "ScaleTargetInitialized", "status": status}]);
@@ -175,7 +175,7 @@ impl Cluster {
         self.api.apply(&resource("podautoscalers"), autoscaler);
     }
 
-    /// Deletes a revision, and what goes with it.
+    /// Deletes a revision with its dependent objects.
     pub fn delete_revision(&self, name: &str) {
         for plural in ["revisions", "podautoscalers", "services", "endpoints"] {
             self.api.delete(&resource(plural), "default", name);
@@ -185,7 +185,7 @@ impl Cluster {
             .delete(&resource("endpointslices"), "default", &slice);
     }
 
-    /// Changes an object, if it is there.
+    /// Changes an object, if it exists.
     pub fn change(
         &self,
         plural: &str,
@@ -199,7 +199,7 @@ impl Cluster {
         }
     }
 
-    /// Starts a pod of role `data`, ready.
+    /// Starts a ready pod of role `data`.
     pub async fn add_pod(&self, name: &str) -> DataPod {
         let ip = fresh_address();
         let pod = DataPod {
@@ -211,7 +211,7 @@ impl Cluster {
         pod
     }
 
-    /// Says whether Kubernetes takes a pod for ready.
+    /// Sets whether Kubernetes considers a pod ready.
     pub fn set_pod(&self, pod: &DataPod, is_ready: bool) {
         let status = if is_ready { "True" } else { "False" };
         let labels = json!({"app.kubernetes.io/name": "weir-activator"});
@@ -225,13 +225,13 @@ impl Cluster {
         self.api.apply(&resource("pods"), object);
     }
 
-    /// Takes a pod out of the API.
+    /// Deletes a pod from the API.
     pub fn delete_pod(&self, pod: &DataPod) {
         self.api
             .delete(&resource("pods"), "knative-serving", &pod.name);
     }
 
-    /// Where the requests of a revision go.
+    /// Returns the current destination of a revision's requests.
     #[must_use]
     pub fn path(&self, name: &str) -> Path {
         let all = self.api.list(&resource("endpointslices"), "default");
@@ -256,7 +256,7 @@ impl Cluster {
         }
     }
 
-    /// Starts a process of role `control`, which leads as long as it is not without a processor for five seconds.
+    /// Starts a process of role `control`, which leads unless it is without CPU for five seconds.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -265,7 +265,7 @@ impl Cluster {
         self.control_with(binary, name, &[])
     }
 
-    /// The same, with more arguments.
+    /// Starts a process of role `control` as [`Self::control`] does, with additional arguments.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -274,8 +274,8 @@ impl Cluster {
         self.spawn(binary, name, ["6s", "5s"], arguments)
     }
 
-    /// Starts a process of role `control` whose terms at the election are a tenth of the usual ones: another leads soon after its
-    /// end, or when it was without a processor for a second.
+    /// Starts a process of role `control` with election terms of a tenth of the usual ones: another process leads soon after its
+    /// end, or after a second without CPU.
     ///
     /// # Panics
     /// If it cannot be started.
@@ -317,13 +317,13 @@ impl Cluster {
         }
     }
 
-    /// The file that names the API server.
+    /// Returns the path of the kubeconfig for the API server.
     #[must_use]
     pub fn kubeconfig(&self) -> std::path::PathBuf {
         self.folder.path().join("kubeconfig")
     }
 
-    /// The name of the process that leads.
+    /// Returns the name of the leading process, if any.
     #[must_use]
     pub fn leader(&self) -> Option<String> {
         let lease = self
@@ -335,12 +335,12 @@ impl Cluster {
 }
 
 impl DataPod {
-    /// Ends it without a word: it answers nothing any more.
+    /// Stops answering probes without notice.
     pub fn die(&self) {
         self.listener.abort();
     }
 
-    /// Whether it answers.
+    /// Returns whether the pod still answers probes.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         !self.listener.is_finished()
@@ -355,11 +355,11 @@ impl Drop for DataPod {
 
 async fn answer_probes(ip: IpAddr) -> JoinHandle<()> {
     let listener = TcpListener::bind(SocketAddr::new(ip, 8012)).await;
-    let listener = listener.expect("a port of an address that nobody has");
+    let listener = listener.expect("a free port");
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let mut head = [0; 4_096];
-            // One that does not ask gets no answer.
+            // A connection without a request gets no answer.
             if stream.read(&mut head).await.is_ok_and(|bytes| bytes > 0) {
                 let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
                 let _sent = stream.write_all(answer).await;
@@ -369,24 +369,24 @@ async fn answer_probes(ip: IpAddr) -> JoinHandle<()> {
 }
 
 impl Control {
-    /// Ends it without a word.
+    /// Kills the process with SIGKILL.
     pub fn kill(&self) {
         self.signal(Signal::KILL);
     }
 
-    /// Sends SIGTERM.
+    /// Sends SIGTERM to the process.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
     fn signal(&self, signal: Signal) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         if let Some(pid) = self.pid() {
             let _sent = kill_process(pid, signal);
         }
     }
 
-    /// Its process; `None`: it has ended, and that was seen.
+    /// Returns the PID of the process; `None` after its end was observed.
     #[must_use]
     pub fn pid(&self) -> Option<Pid> {
         self.child
@@ -394,21 +394,21 @@ impl Control {
             .and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?))
     }
 
-    /// Whether it has ended.
+    /// Returns whether the process has ended.
     ///
     /// # Panics
-    /// If the system has no status of it.
+    /// If the status cannot be queried.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("a status").is_some()
     }
 
-    /// Its exit code; `None`: it was ended by a signal, or runs on after `limit`.
+    /// Returns the exit code of the process; `None` if it was ended by a signal, or still runs after `limit`.
     pub async fn exit_code(&mut self, limit: Duration) -> Option<i32> {
         let status = timeout(limit, self.child.wait()).await.ok()?.ok()?;
         status.code()
     }
 
-    /// What it wrote so far.
+    /// Returns what the process has written to stdout and stderr so far.
     #[must_use]
     pub fn log(&self) -> String {
         let read = |name: &str| std::fs::read_to_string(self.folder.path().join(name));
@@ -416,5 +416,5 @@ impl Control {
     }
 }
 
-/// The address of nobody, for pods that are not to be found.
+/// An address without a listener, for unreachable pods.
 pub const NOWHERE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));

@@ -1,20 +1,20 @@
 //! The harness of the black-box tests: real processes, real sockets, byte for byte where it matters.
 //!
-//! | module | stands for |
+//! | module | contents |
 //! |---|---|
-//! | [`programs`] | APIs of Weir's programs, as role `control` meets them |
+//! | [`programs`] | APIs of Weir's programs, as role `control` sees them |
 //! | [`proxy`] | a pod's queue-proxy: the process, with an address of its own in 127.0.0.0/8 |
 //! | [`bench`](mod@bench) | loads, a user container and proxies for the benchmarks |
 //! | [`activator`] | activator-ext: the process, and the cluster that it sees |
-//! | [`app`] | the user container, over HTTP/1: answers, delays, lies and dies as told |
+//! | [`app`] | the user container over HTTP/1, with scripted answers, delays and faults |
 //! | [`app2`] | the user container, over HTTP/2 |
-//! | [`client`] | an HTTP/1 client that sees every byte |
+//! | [`client`] | an HTTP/1 client with control over every byte |
 //! | [`client2`] | an HTTP/2 client |
 //! | [`metrics`] | a page of metrics, as Prometheus reads it |
-//! | [`catalogue`] | such a page held against the catalogue |
+//! | [`catalogue`] | comparison of such a page with the catalogue |
 //! | [`control`] | the role `control` of activator-ext: the process, and a cluster in memory |
 //! | [`collector`] | an OpenTelemetry collector |
-//! | [`mutation`] | inputs that somebody has spoiled |
+//! | [`mutation`] | randomly corrupted inputs |
 //! | [`tls`] | a certificate authority, and clients that trust it |
 
 pub mod activator;
@@ -36,15 +36,14 @@ pub mod tls;
 
 use std::time::Duration;
 
-/// By how much later than a contract says ("within 100 ms") something may be seen here: test machines share their cores with
-/// other tests and builds, and one that is held up has broken no promise. What would happen otherwise comes later than that, or
-/// never.
+/// Tolerance beyond a contract's bound (as in "within 100 ms"): test machines share their cores with other tests and builds, and
+/// a program which is delayed by them violates no contract. A real violation takes longer than that, or forever.
 pub const SLACK: Duration = Duration::from_secs(5);
 
-/// How long anything that has to come is waited for.
+/// Longest wait for any condition.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until `condition` holds.
+/// Polls until `condition` holds.
 ///
 /// # Panics
 /// If it does not within [`PATIENCE`].

@@ -1,35 +1,35 @@
-//! HTTP/1 messages as they stand on the wire.
+//! HTTP/1 messages as sent on the wire.
 
 use std::io;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 
-/// A request or response: first line, header lines in their own order and case, body without framing.
+/// A request or response: first line, header lines in their original order and case, body without framing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Message {
-    /// The first line.
+    /// Request line or status line, without its line end.
     pub start: String,
-    /// Name and value as they came.
+    /// Names and values as received.
     pub headers: Vec<(String, String)>,
-    /// The body.
+    /// Body without framing, so far as it was read.
     pub body: Vec<u8>,
     /// Trailers of a chunked body.
     pub trailers: Vec<(String, String)>,
 }
 
-/// How the end of a message's body is known when no header says.
+/// Rule for the end of a body when no header states it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// No header: no body.
+    /// Without such a header there is no body.
     Request,
-    /// No header: to the end of input.
+    /// Without such a header the body extends to the end of input.
     Response,
-    /// There is no body whatever the headers say.
+    /// There is no body whatever the headers state.
     Bodiless,
 }
 
 impl Message {
-    /// The only value of a header, in any case. `None` if there is none.
+    /// Returns the only value of a header, in any case; `None` if there is none.
     ///
     /// # Panics
     /// If there are several.
@@ -44,7 +44,7 @@ impl Message {
         first
     }
 
-    /// All values of a header.
+    /// Returns all values of a header.
     pub fn values(&self, name: &str) -> impl Iterator<Item = &str> {
         let name = name.to_owned();
         self.headers
@@ -53,10 +53,10 @@ impl Message {
             .map(|(_, value)| value.as_str())
     }
 
-    /// The status of a response.
+    /// Returns the status of a response.
     ///
     /// # Panics
-    /// If it is none.
+    /// If the first line is not a status line.
     #[must_use]
     pub fn status(&self) -> u16 {
         let status = self
@@ -67,13 +67,13 @@ impl Message {
         status.unwrap_or_else(|| panic!("not a status line: {:?}", self.start))
     }
 
-    /// The target of a request.
+    /// Returns the target of a request.
     #[must_use]
     pub fn target(&self) -> &str {
         self.start.split(' ').nth(1).unwrap_or("")
     }
 
-    /// The body as text.
+    /// Returns the body as text.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
@@ -83,7 +83,7 @@ impl Message {
 /// Reads a head; `None` at the end of input before its first byte.
 ///
 /// # Errors
-/// The input breaks off, or is no head.
+/// The input is incomplete or malformed.
 pub async fn read_head<R: AsyncRead + Unpin>(
     reader: &mut BufReader<R>,
 ) -> io::Result<Option<Message>> {
@@ -112,10 +112,10 @@ pub async fn read_head<R: AsyncRead + Unpin>(
     }
 }
 
-/// Reads the body that belongs to a head, appending to `message.body` as it comes.
+/// Reads the body of a message with this head, and appends to `message.body` as bytes arrive.
 ///
 /// # Errors
-/// The message breaks off; what came of it is in `message`.
+/// The body is incomplete; `message` has the received part.
 pub async fn read_body<R: AsyncRead + Unpin>(
     reader: &mut BufReader<R>,
     message: &mut Message,
@@ -152,10 +152,10 @@ pub async fn read_body<R: AsyncRead + Unpin>(
     }
 }
 
-/// Reads one chunk; empty at the last one, after which the trailers follow.
+/// Reads one chunk; empty at the last one, before the trailers.
 ///
 /// # Errors
-/// The input breaks off, or is no chunk.
+/// The input is incomplete or malformed.
 pub async fn read_chunk<R: AsyncRead + Unpin>(reader: &mut BufReader<R>) -> io::Result<Vec<u8>> {
     let mut line = String::new();
     if reader.read_line(&mut line).await? == 0 {

@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 
 use crate::client::Client;
 
-/// Series with their values, and the lines that describe them.
+/// Series with their values, and their descriptions.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics {
     text: String,
 }
 
 impl Metrics {
-    /// GETs `/metrics`.
+    /// Scrapes `/metrics`.
     ///
     /// # Panics
     /// If the answer is not a page of metrics.
@@ -25,14 +25,13 @@ impl Metrics {
         }
     }
 
-    /// The whole page.
+    /// Returns the page's complete text.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The sum over all series of this name that have all of these labels, each as `key="value"`. `None` if
-    /// there is none.
+    /// Returns the sum over all series of this name with all of these labels, each as `key="value"`; `None` if there is none.
     #[must_use]
     pub fn value(&self, name: &str, labels: &[&str]) -> Option<f64> {
         let values = self
@@ -42,7 +41,7 @@ impl Metrics {
         values.reduce(|a, b| a + b)
     }
 
-    /// All series of this name that have all of these labels: labels as written, and value.
+    /// Returns all series of this name with all of these labels: labels as written, and value.
     #[must_use]
     pub fn series(&self, name: &str, labels: &[&str]) -> Vec<(&str, f64)> {
         self.text
@@ -57,7 +56,7 @@ impl Metrics {
             .collect()
     }
 
-    /// The upper bounds of a histogram's buckets, without the infinite one.
+    /// Returns the upper bounds of a histogram's buckets, without the infinite one.
     #[must_use]
     pub fn bounds(&self, name: &str) -> Vec<f64> {
         let mut bounds = Vec::new();

@@ -1,6 +1,6 @@
-//! Seeds changed at random, to see that no parser breaks on what others write.
+//! Random mutations of seed inputs, to find inputs on which a parser panics.
 //!
-//! Four seconds each, or as many as `WEIR_MUTATION_SECONDS` says.
+//! Each test runs for four seconds, or for `WEIR_MUTATION_SECONDS`.
 
 use std::fs;
 use std::path::Path;
@@ -10,9 +10,9 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
 const SECONDS: u64 = 4;
-/// Tried between two looks at the clock.
+/// Number of inputs tried between two checks of the time.
 const BATCH: u32 = 500;
-/// Pieces that mean something to one parser or another.
+/// Tokens that are meaningful to one parser or another.
 const TOKENS: [&str; 32] = [
     "{{",
     "}}",
@@ -100,7 +100,7 @@ fn apply(text: &str, change: &Change, seeds: &[String]) -> String {
     before.iter().copied().chain(piece).collect()
 }
 
-/// The seeds of a folder of `tests/corpus`.
+/// Returns the seeds of a folder of `tests/corpus`.
 ///
 /// # Panics
 /// If there is none.
@@ -120,10 +120,10 @@ pub fn seeds(folder: &str) -> Vec<String> {
         .collect()
 }
 
-/// Runs `target` on the seeds, and on changed ones until the time is up; how many.
+/// Runs `target` on the seeds, and on mutated ones until the time is up. Returns the number of inputs.
 ///
 /// # Panics
-/// If `target` does; with the smallest input on which it does.
+/// If `target` panics, with the smallest input found for which it does.
 pub fn run(seeds: &[String], target: impl Fn(&str) + std::panic::RefUnwindSafe) -> u32 {
     let seconds = std::env::var("WEIR_MUTATION_SECONDS")
         .ok()
@@ -134,7 +134,7 @@ pub fn run(seeds: &[String], target: impl Fn(&str) + std::panic::RefUnwindSafe) 
     }
     let begin = Instant::now();
     let mut tried = 0;
-    // Each batch goes on with the randomness of the one before.
+    // Each batch continues the random sequence of the one before.
     let mut runner = TestRunner::new(Config {
         cases: BATCH,
         failure_persistence: None,

@@ -1,8 +1,8 @@
-//! What the kernel says of a process.
+//! Process information from the kernel.
 
 use std::fs;
 
-/// Returns the bytes of memory that are resident; `None`: it has ended.
+/// Returns the resident memory in bytes; `None` if the process has ended.
 #[must_use]
 pub fn resident_bytes(pid: u32) -> Option<usize> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -11,7 +11,7 @@ pub fn resident_bytes(pid: u32) -> Option<usize> {
     Some(kibibytes * 1024)
 }
 
-/// Returns how many files it has open, and how many threads; `None`: it has ended.
+/// Returns the numbers of open files and of threads; `None` if the process has ended.
 #[must_use]
 pub fn files_and_threads(pid: u32) -> Option<(usize, usize)> {
     let count = |folder: &str| {

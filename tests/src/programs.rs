@@ -1,4 +1,4 @@
-//! APIs of Weir's programs, as role `control` meets them: under certificates that it has made.
+//! APIs of Weir's programs, as role `control` sees them: with certificates issued by it.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -15,23 +15,23 @@ use tokio::net::TcpListener;
 use crate::control::{Cluster, resource};
 use crate::eventually;
 
-/// Serves `answer` of each path at this address, under the certificate of the programs in this namespace, once there is one.
+/// Serves the `answer` for each path at this address, with the certificate of the programs in this namespace, once it exists.
 ///
 /// # Panics
-/// If there is none in time, or the address cannot be had.
+/// If it does not exist in time, or the address is taken.
 pub async fn serve(
     cluster: &Cluster,
     namespace: &str,
     address: SocketAddr,
     answer: impl Fn(&str) -> String + Send + Sync + 'static,
 ) {
-    eventually("there is a certificate", || {
+    eventually("the certificate exists", || {
         pem(cluster, namespace).is_some()
     })
     .await;
     let identity = Arc::<Identity>::default();
     let pem = pem(cluster, namespace).expect("a certificate");
-    identity.set(pem).expect("a certificate that can be used");
+    identity.set(pem).expect("a valid certificate");
     let listener = TcpListener::bind(address).await.expect("a free port");
     tokio::spawn(run(listener, identity, Arc::new(answer)));
 }
@@ -57,7 +57,7 @@ async fn run(
     }
 }
 
-/// Returns the pair of the programs in this namespace.
+/// Returns the certificate and key of the programs in this namespace; `None` if they do not exist yet.
 #[must_use]
 pub fn pem(cluster: &Cluster, namespace: &str) -> Option<Pem> {
     let secrets = resource("secrets");

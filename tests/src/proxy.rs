@@ -1,4 +1,4 @@
-//! A queue-proxy process with an address of its own.
+//! A queue-proxy process at an address of its own.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,17 +22,17 @@ use crate::client::Client;
 use crate::metrics::Metrics;
 use crate::procfs;
 
-/// Names the binary to test instead of Weir's own.
+/// Environment variable with a binary to test instead of Weir's own.
 pub const BINARY_VARIABLE: &str = "WEIR_CONTRACT_BINARY";
 const PORT: u16 = 8012;
 
-/// Weir's own queue-proxy is tested: its words and its economy are held to, besides the contract.
+/// Returns whether Weir's own queue-proxy is tested, whose messages and resource use are checked besides the contract.
 #[must_use]
 pub fn is_own() -> bool {
     std::env::var_os(BINARY_VARIABLE).is_none()
 }
 
-/// A queue-proxy that is about to start: Knative's variables as it sets them, to be changed at will.
+/// Builder of a queue-proxy process, initially with Knative's environment variables.
 #[derive(Debug)]
 pub struct Builder {
     binary: PathBuf,
@@ -42,22 +42,22 @@ pub struct Builder {
     stdout: Option<io::PipeWriter>,
 }
 
-/// A queue-proxy process. Killed when dropped.
+/// A queue-proxy process, killed when dropped.
 #[derive(Debug)]
 pub struct Proxy {
     child: Child,
-    /// Where it listens.
+    /// Address on which the proxy listens.
     pub ip: IpAddr,
-    /// Its main port.
+    /// Port of the proxy's main listener.
     pub port: u16,
     folder: TempDir,
 }
 
 impl Builder {
-    /// A proxy run from `own`, or from what [`BINARY_VARIABLE`] names, in front of `user_port`.
+    /// Returns a builder of a proxy run from `own`, or from the binary in [`BINARY_VARIABLE`], in front of `user_port`.
     ///
     /// # Panics
-    /// If no temporary folder can be made.
+    /// If no temporary folder can be created.
     #[must_use]
     pub fn new(own: &str, user_port: u16) -> Self {
         let ip = fresh_address();
@@ -99,21 +99,21 @@ impl Builder {
         }
     }
 
-    /// Sets a variable.
+    /// Sets an environment variable.
     #[must_use]
     pub fn set(mut self, name: &str, value: impl ToString) -> Self {
         self.environment.insert(name.to_owned(), value.to_string());
         self
     }
 
-    /// Takes a variable away.
+    /// Removes an environment variable.
     #[must_use]
     pub fn unset(mut self, name: &str) -> Self {
         self.environment.remove(name);
         self
     }
 
-    /// Sets `CONTAINER_CONCURRENCY`.
+    /// Sets the environment variable `CONTAINER_CONCURRENCY`.
     #[must_use]
     pub fn concurrency(self, n: u32) -> Self {
         self.set("CONTAINER_CONCURRENCY", n)
@@ -126,17 +126,17 @@ impl Builder {
         self.set("WEIR_BIND", ip)
     }
 
-    /// Where it will listen.
+    /// Returns the address on which it will listen.
     #[must_use]
     pub const fn ip(&self) -> IpAddr {
         self.ip
     }
 
-    /// The folder from which it reads its certificate. A binary that knows no other place than Knative's own
-    /// gets that one, which takes a file system of its own (`contract-report` makes one).
+    /// Returns the folder of the proxy's certificates, created if missing. For another binary this is Knative's fixed folder,
+    /// which requires a file system of its own (`contract-report` creates one).
     ///
     /// # Panics
-    /// If the folder cannot be made.
+    /// If the folder cannot be created.
     #[must_use]
     pub fn certificates(&self) -> PathBuf {
         let folder = if std::env::var_os(BINARY_VARIABLE).is_some() {
@@ -148,7 +148,7 @@ impl Builder {
         folder
     }
 
-    /// Starts it and waits for its end.
+    /// Starts it, waits for its end, and returns its status and stderr.
     ///
     /// # Panics
     /// If it has not ended after `limit`.
@@ -174,7 +174,7 @@ impl Builder {
             }
             assert!(
                 begin.elapsed() < PATIENCE,
-                "it does not listen within {PATIENCE:?}: {}",
+                "the proxy does not listen within {PATIENCE:?}: {}",
                 proxy.stderr()
             );
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -182,7 +182,7 @@ impl Builder {
         proxy
     }
 
-    /// As [`Self::start`], with a pipe as standard output that nobody reads.
+    /// Starts it as [`Self::start`] does, with an unread pipe as standard output.
     ///
     /// # Panics
     /// If it ends, or does not listen within [`PATIENCE`].
@@ -225,19 +225,19 @@ impl Builder {
 }
 
 impl Proxy {
-    /// Its main listener.
+    /// Returns the address of the proxy's main listener.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         SocketAddr::new(self.ip, self.port)
     }
 
-    /// Another of its ports.
+    /// Returns the address of the proxy with another port.
     #[must_use]
     pub fn at(&self, port: u16) -> SocketAddr {
         SocketAddr::new(self.ip, port)
     }
 
-    /// All of its ports are open.
+    /// Returns whether all of the proxy's ports accept connections.
     async fn listens(&self) -> bool {
         for port in [self.port, 8022, 9090] {
             if TcpStream::connect(self.at(port)).await.is_err() {
@@ -247,24 +247,24 @@ impl Proxy {
         true
     }
 
-    /// A client connection to the main listener.
+    /// Connects a client to the main listener.
     pub async fn connect(&self) -> Client {
         Client::connect(self.address()).await
     }
 
-    /// What it wrote on stderr so far.
+    /// Returns what the proxy has written to stderr so far.
     #[must_use]
     pub fn stderr(&self) -> String {
         fs::read_to_string(self.folder.path().join("stderr")).unwrap_or_default()
     }
 
-    /// What it wrote on stdout so far.
+    /// Returns what the proxy has written to stdout so far.
     #[must_use]
     pub fn stdout(&self) -> String {
         fs::read_to_string(self.folder.path().join("stdout")).unwrap_or_default()
     }
 
-    /// The lines on stdout so far that are JSON objects with this key.
+    /// Returns the lines on stdout so far that are JSON objects with this key.
     #[must_use]
     pub fn json_lines(&self, key: &str) -> Vec<serde_json::Value> {
         self.stdout()
@@ -274,12 +274,12 @@ impl Proxy {
             .collect()
     }
 
-    /// A page of metrics, in Prometheus' text format.
+    /// Scrapes the metrics of the proxy from port 9091.
     pub async fn metrics(&self) -> Metrics {
         Metrics::scrape(self.at(9091)).await
     }
 
-    /// Waits until it answers probes as one that is about to end.
+    /// Waits until the proxy fails probes because it drains.
     ///
     /// # Panics
     /// If it does not within [`PATIENCE`].
@@ -289,31 +289,31 @@ impl Proxy {
         while self.connect().await.get_with("/", PROBE).await.status() != 503 {
             assert!(
                 begin.elapsed() < PATIENCE,
-                "it does not drain within {PATIENCE:?}"
+                "the proxy does not drain within {PATIENCE:?}"
             );
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 
-    /// Bytes of memory that are resident.
+    /// Returns the resident memory of the proxy in bytes.
     ///
     /// # Panics
     /// If it has ended.
     #[must_use]
     pub fn resident_bytes(&self) -> usize {
-        procfs::resident_bytes(self.pid()).expect("it runs")
+        procfs::resident_bytes(self.pid()).expect("the proxy runs")
     }
 
-    /// How many files it has open, and how many threads.
+    /// Returns the numbers of open files and of threads of the proxy.
     ///
     /// # Panics
     /// If it has ended.
     #[must_use]
     pub fn files_and_threads(&self) -> (usize, usize) {
-        procfs::files_and_threads(self.pid()).expect("it runs")
+        procfs::files_and_threads(self.pid()).expect("the proxy runs")
     }
 
-    /// Its process id.
+    /// Returns the PID of the proxy.
     ///
     /// # Panics
     /// If it has ended.
@@ -322,7 +322,7 @@ impl Proxy {
         self.child.id().expect("the proxy runs")
     }
 
-    /// Sends SIGTERM.
+    /// Sends SIGTERM to the process.
     ///
     /// # Panics
     /// If it has ended.
@@ -334,7 +334,7 @@ impl Proxy {
         kill_process(pid, Signal::TERM).expect("the process takes the signal");
     }
 
-    /// Waits for its end and returns the exit code.
+    /// Waits for the end of the proxy and returns the exit code.
     ///
     /// # Panics
     /// If it has not ended after `limit`.
@@ -345,18 +345,18 @@ impl Proxy {
         status.expect("a status").code()
     }
 
-    /// It has not ended.
+    /// Returns whether the proxy still runs.
     ///
     /// # Panics
-    /// If the system does not tell.
+    /// If the status cannot be queried.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("a status").is_none()
     }
 
-    /// Scrapes the stat.
+    /// Scrapes the stat for the autoscaler.
     ///
     /// # Panics
-    /// If it is not as the autoscaler wants it.
+    /// If its format is not the autoscaler's.
     pub async fn stat(&self) -> Stat {
         let response = Client::connect(self.at(9090)).await.get("/metrics").await;
         assert_eq!(response.status(), 200);
@@ -370,7 +370,7 @@ impl Proxy {
 }
 
 impl Drop for Proxy {
-    /// Its ports are free when this returns: a binary that listens on all interfaces may be started again.
+    /// Waits until the proxy's ports are free: a binary that listens on all interfaces may be started again.
     fn drop(&mut self) {
         if self.child.start_kill().is_ok() {
             while let Ok(None) = self.child.try_wait() {
@@ -380,7 +380,7 @@ impl Drop for Proxy {
     }
 }
 
-/// An address of 127.0.0.0/8 that no other test uses, in this process or another.
+/// Returns an address of 127.0.0.0/8 that no other test uses, in this process or another.
 #[must_use]
 pub fn fresh_address() -> IpAddr {
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -388,7 +388,7 @@ pub fn fresh_address() -> IpAddr {
     let [_, _, high, low] = std::process::id().to_be_bytes();
     let (more, last) = (n / 254 % 2, n % 254 + 1);
     let byte = |n: u32| u8::try_from(n).expect("below 256");
-    // 127.0.x.y is left to people and demos.
+    // 127.0.x.y is left to developers and demos.
     IpAddr::V4(Ipv4Addr::new(
         127,
         high % 100 + 1 + byte(more) * 100,

@@ -1,4 +1,4 @@
-//! Certificates made for a test, and a client that trusts them.
+//! Certificates of a test, and a client that trusts them.
 
 use std::fmt;
 use std::fs;
@@ -15,10 +15,10 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// The name under which activators call a queue-proxy.
+/// Server name by which activators verify a queue-proxy.
 pub const NAME: &str = "data-plane.knative.dev";
 
-/// A certificate with its key, which vouches for itself.
+/// A self-signed certificate with its key.
 pub struct Certificate {
     made: CertifiedKey<KeyPair>,
 }
@@ -30,19 +30,19 @@ impl fmt::Debug for Certificate {
 }
 
 impl Certificate {
-    /// A new one.
+    /// Creates a certificate with the names of a queue-proxy.
     ///
     /// # Panics
-    /// If none can be made.
+    /// If none can be created.
     #[must_use]
     pub fn new() -> Self {
         Self::of(&[NAME, "kn-user-default"])
     }
 
-    /// A new one with these names.
+    /// Creates a certificate with these names.
     ///
     /// # Panics
-    /// If none can be made.
+    /// If none can be created.
     #[must_use]
     pub fn of(names: &[&str]) -> Self {
         let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
@@ -51,13 +51,13 @@ impl Certificate {
         }
     }
 
-    /// In PEM, for whoever is to trust it.
+    /// Returns the certificate as PEM, for clients that trust it.
     #[must_use]
     pub fn pem(&self) -> String {
         self.made.cert.pem()
     }
 
-    /// Writes `tls.crt` and `tls.key`, each in one step, as the kubelet does it.
+    /// Writes `tls.crt` and `tls.key`, each atomically, as the kubelet does.
     ///
     /// # Panics
     /// If the folder cannot be written.
@@ -72,13 +72,13 @@ impl Certificate {
         }
     }
 
-    /// Shakes hands as a client that trusts this certificate alone and offers these application protocols.
+    /// Performs a handshake as a client that trusts only this certificate and offers these application protocols.
     ///
     /// # Errors
-    /// The server has another certificate, or takes none of the versions.
+    /// The server has another certificate, or supports none of the versions.
     ///
     /// # Panics
-    /// If nobody listens.
+    /// If the connection is refused.
     pub async fn connect(
         &self,
         address: SocketAddr,
@@ -94,17 +94,19 @@ impl Certificate {
             .with_root_certificates(roots)
             .with_no_client_auth();
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-        let socket = TcpStream::connect(address).await.expect("somebody listens");
+        let socket = TcpStream::connect(address)
+            .await
+            .expect("a listening server");
         let name = ServerName::try_from(NAME).expect("a name");
         TlsConnector::from(Arc::new(config))
             .connect(name, socket)
             .await
     }
 
-    /// Takes connections as a server with this certificate.
+    /// Returns an acceptor of connections for a server with this certificate.
     ///
     /// # Panics
-    /// If the key cannot be used.
+    /// If the key is unusable.
     #[must_use]
     pub fn acceptor(&self) -> TlsAcceptor {
         let provider = Arc::new(aws_lc_rs::default_provider());

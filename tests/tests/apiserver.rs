@@ -1,7 +1,7 @@
-//! The manifests on a real API server, which `WEIR_APISERVER` and `WEIR_ETCD` name (programs `kube-apiserver`, 1.30 or newer, and
-//! `etcd`): that it takes every object, and that its policies refuse what they are to refuse.
+//! The manifests on a real API server, given by `WEIR_APISERVER` and `WEIR_ETCD` (programs `kube-apiserver`, 1.30 or newer, and
+//! `etcd`): it accepts every object, and the policies refuse what they must.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stderr, reason = "says what was not done")]
+#![expect(clippy::print_stderr, reason = "reports skipped checks")]
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use tests::proxy::fresh_address;
 use tokio::time::{Instant, sleep, timeout};
 
-/// A server that has been started answers within this time, and goes by what was written.
+/// Longest time until a started server answers and applies written objects.
 const PATIENCE: Duration = Duration::from_secs(60);
 const CONTROL: &str = "system:serviceaccount:weir-system:weir-control";
 const ADMIN_TOKEN: &str = "admin";
@@ -29,7 +29,7 @@ const MANIFEST: &str = concat!(
     "/../manifests/rendered/softgpu.yaml"
 );
 
-/// etcd and an API server, in a folder of their own. Killed when dropped.
+/// etcd and an API server, in a temporary folder. Killed when dropped.
 struct Server {
     children: Vec<Child>,
     folder: TempDir,
@@ -110,10 +110,10 @@ impl Server {
             .arg("--authorization-mode=RBAC")
             .arg("--allow-privileged=true")
             .arg("--service-cluster-ip-range=10.96.0.0/24")
-            // It is never called there: a loopback address is not taken.
+            // Loopback addresses are refused here; the address is not used.
             .arg("--advertise-address=198.51.100.1")
             .arg("--endpoint-reconciler-type=none")
-            // No controller makes service accounts here.
+            // No controller creates service accounts here.
             .arg("--disable-admission-plugins=ServiceAccount");
         self.spawn("apiserver.log", &mut command);
     }
@@ -125,11 +125,11 @@ impl Server {
             .concat()
     }
 
-    /// A client of the administrator's, as this user where one is named.
+    /// Returns an administrator's client, which impersonates `user` if given.
     fn client(&self, user: Option<&str>) -> Client {
         let url = format!("https://{}", self.address);
         let mut config = Config::new(url.parse().unwrap());
-        // It makes its certificate itself.
+        // The server's certificate is self-signed.
         config.accept_invalid_certs = true;
         config.auth_info = AuthInfo {
             token: Some(ADMIN_TOKEN.to_owned().into()),
@@ -140,7 +140,7 @@ impl Server {
     }
 }
 
-/// Returns the interface to objects of the kind of this one, in its namespace.
+/// Returns the API of this object's kind, in its namespace.
 async fn api_of(client: &Client, object: &Value) -> kube::Result<Api<DynamicObject>> {
     let (group, version) = match object["apiVersion"].as_str().unwrap().split_once('/') {
         Some(parts) => parts,
@@ -171,10 +171,10 @@ async fn merge(api: &Api<DynamicObject>, name: &str, patch: &Value) -> kube::Res
         .await
 }
 
-/// Repeats something until it is so. The server goes by what was written a moment later.
-async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+/// Polls until a condition holds. The server applies written objects with a delay.
+async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let waiting = async {
-        while !is_so().await {
+        while !holds().await {
             sleep(Duration::from_millis(50)).await;
         }
     };
@@ -182,7 +182,7 @@ async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     assert!(in_time, "not within {PATIENCE:?}: {what}");
 }
 
-/// Whether the server has refused something with these words.
+/// Returns whether the server has refused a request with this text.
 fn is_refused<T>(result: &kube::Result<T>, words: &str) -> bool {
     matches!(result, Err(kube::Error::Api(status)) if status.message.contains(words))
 }
@@ -196,15 +196,13 @@ fn programs() -> Option<(PathBuf, PathBuf)> {
     let named = |variable: &str| std::env::var_os(variable).map(PathBuf::from);
     let both = named("WEIR_APISERVER").zip(named("WEIR_ETCD"));
     if both.is_none() {
-        eprintln!(
-            "WEIR_APISERVER and WEIR_ETCD name no programs: nothing was tried on a real API server"
-        );
+        eprintln!("WEIR_APISERVER and WEIR_ETCD are not set: no check ran on a real API server");
     }
     both
 }
 
 #[tokio::test]
-async fn an_api_server_takes_the_manifests_and_holds_weir_to_its_policies() {
+async fn an_api_server_accepts_the_manifests_and_enforces_the_policies() {
     let Some((apiserver, etcd)) = programs() else {
         return;
     };
@@ -219,9 +217,9 @@ async fn an_api_server_takes_the_manifests_and_holds_weir_to_its_policies() {
     let mut objects: Vec<Value> =
         serde_saphyr::from_multiple(&fs::read_to_string(MANIFEST).unwrap()).unwrap();
     assert!(objects.len() > 20);
-    // Namespaces are there before what is in them, as kubectl has it.
+    // Namespaces first, as kubectl orders them.
     objects.sort_by_key(|object| object["kind"] != "Namespace");
-    // The second time it is an upgrade, which changes nothing.
+    // The second time is an upgrade, which changes nothing.
     let mut versions = Vec::new();
     for _ in 0..2 {
         for object in &objects {
@@ -232,7 +230,7 @@ async fn an_api_server_takes_the_manifests_and_holds_weir_to_its_policies() {
     }
     let (first, second) = versions.split_at(objects.len());
     for (object, (first, second)) in objects.iter().zip(first.iter().zip(second)) {
-        // What the server itself writes into a definition's status counts too.
+        // The server itself updates the status of a definition.
         let is_settled = first == second || object["kind"] == "CustomResourceDefinition";
         assert!(is_settled, "applying it again changes {object}");
     }
@@ -267,7 +265,7 @@ async fn create(client: &Client, object: &Value) -> kube::Result<DynamicObject> 
 async fn slices(admin: &Client, control: &Client) {
     const OURS: &str = "activator-ext.weir.dev";
     const HTTP: (&str, u16) = ("http", 8012);
-    eventually("the policies hold", async || {
+    eventually("the policies are in effect", async || {
         let stray = slice("stray", "hello", OURS, HTTP);
         is_refused(&create(control, &stray).await, "<service>-weir")
     })
@@ -287,7 +285,7 @@ async fn slices(admin: &Client, control: &Client) {
     let mut ownerless = slice("free-weir", "free", OURS, HTTP);
     ownerless["metadata"]["ownerReferences"] = json!([]);
     refused(create(control, &ownerless).await, "owned by its Service");
-    // Nor may anybody else, a cluster's administrator included, pass slices off as Weir's.
+    // No other user, not even a cluster administrator, may create slices as Weir's.
     let forged = slice("forged-weir", "forged", OURS, HTTP);
     refused(create(admin, &forged).await, "weir-control alone");
     let api = api_of(admin, &own).await.unwrap();
@@ -297,7 +295,7 @@ async fn slices(admin: &Client, control: &Client) {
         merge(&api, "hello-weir", &taken).await,
         "weir-control alone",
     );
-    // Slices of others are theirs.
+    // Slices of other managers are not restricted.
     create(admin, &slice("theirs", "hello", "somebody", ("x", 1)))
         .await
         .unwrap();
@@ -309,7 +307,7 @@ async fn slices(admin: &Client, control: &Client) {
     api.delete("hello-weir", &DeleteParams::default())
         .await
         .unwrap();
-    // The last way out of the docs, without role control.
+    // The last resort of the documentation, without role control.
     let api = api_of(admin, &own).await.unwrap();
     api.delete("hello-weir-ipv6", &DeleteParams::default())
         .await
@@ -375,7 +373,7 @@ async fn nodes(admin: &Client, control: &Client) {
     let conditions = json!({"status": {"addresses": [{"type": "Hostname", "address": "x"}]}});
     refused(status(conditions).await, "nothing of nodes but capacity");
     let label = json!({"metadata": {"labels": {"x": "y"}}});
-    // It has no right to that at all.
+    // It has no such right at all.
     refused(merge(&api, "node", &label).await, "forbidden");
 }
 
@@ -442,7 +440,7 @@ async fn functions(admin: &Client, control: &Client) {
     merge(&api, "hello", &mine).await.unwrap();
 }
 
-/// What is deleted stays until role control lets go of it.
+/// Deleted objects stay until role control removes their finalizer.
 async fn finalizers(admin: &Client, control: &Client) {
     let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "weir-control"}});
     let api = api_of(admin, &role).await.unwrap();

@@ -1,18 +1,18 @@
-//! What `image/build` says before it builds.
+//! Checks of `image/build` before it builds.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 
-/// The places in which a tool is looked for.
+/// Folders in which a tool is searched.
 const FOLDERS: [&str; 3] = ["/usr/bin", "/bin", "/usr/local/bin"];
 
 #[test]
-fn every_missing_tool_is_named_before_anything_is_built() {
+fn every_missing_tool_is_named_before_the_build() {
     let work = tempfile::tempdir().unwrap();
     let built = work.path().join("built");
-    // It leaves a mark when it is called: nothing may be built.
+    // This stand-in leaves a mark when it is called: nothing may be built.
     let cargo = work.path().join("cargo");
     fs::write(&cargo, format!("#!/bin/sh\n: >{}\n", built.display())).unwrap();
     fs::set_permissions(&cargo, fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,6 +1,6 @@
-//! The manifests fit each other, and what the programs do. What a cluster says of them is `tests/cluster/check`'s.
+//! The manifests are consistent with each other and with the programs. `tests/cluster/check` tests them on a cluster.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stderr, reason = "says what was not done")]
+#![expect(clippy::print_stderr, reason = "reports skipped checks")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -66,7 +66,7 @@ fn containers() -> Vec<Value> {
 }
 
 #[test]
-fn every_file_is_named_by_its_folder_and_every_object_once() {
+fn every_file_is_used_by_its_folder_and_every_object_is_unique() {
     let mut found = Vec::new();
     folders(Path::new(MANIFESTS), &mut found);
     assert!(found.len() >= 2, "{found:?}");
@@ -103,9 +103,9 @@ fn every_file_is_named_by_its_folder_and_every_object_once() {
     assert_eq!(names.len(), unique.len(), "{names:?}");
 }
 
-/// `control/leave.rs` lets go of these and of nothing else: another one would never be deleted.
+/// `control/leave.rs` removes the finalizer of exactly these objects: any other one would never be deleted.
 #[test]
-fn the_finalizer_is_on_what_role_control_lets_go_of_and_it_may_do_so() {
+fn the_finalizer_is_on_exactly_the_objects_that_role_control_may_release() {
     let all = base();
     let kept: BTreeSet<_> = all
         .iter()
@@ -154,7 +154,7 @@ fn the_finalizer_is_on_what_role_control_lets_go_of_and_it_may_do_so() {
 }
 
 #[test]
-fn containers_are_restricted_and_started_as_the_program_allows() {
+fn containers_are_restricted_and_their_arguments_are_valid() {
     let containers = containers();
     assert_eq!(containers.len(), 2);
     for container in &containers {
@@ -172,9 +172,9 @@ fn containers_are_restricted_and_started_as_the_program_allows() {
     }
 }
 
-/// The API server decides by them which pods wait for the webhook.
+/// By these conditions the API server decides which pods wait for the webhook.
 #[test]
-fn the_webhooks_conditions_name_all_keys_about_the_gpu_and_no_other() {
+fn the_webhooks_conditions_name_exactly_the_gpu_keys() {
     let all = base();
     let hooks = all
         .iter()
@@ -197,9 +197,9 @@ fn the_webhooks_conditions_name_all_keys_about_the_gpu_and_no_other() {
     assert_eq!(policies.collect::<Vec<_>>(), ["Fail", "Ignore"]);
 }
 
-/// Never Knative's own label: its Service would send to our pods.
+/// Never Knative's own label: its Service would send requests to Weir's pods.
 #[test]
-fn no_object_has_the_label_by_which_knative_finds_its_activator() {
+fn no_object_has_the_label_of_knatives_activator() {
     let mut found = Vec::new();
     folders(Path::new(MANIFESTS), &mut found);
     for folder in found {
@@ -213,7 +213,7 @@ fn no_object_has_the_label_by_which_knative_finds_its_activator() {
     }
 }
 
-/// The objects of the committed file of an overlay.
+/// Returns the objects of the committed file of an overlay.
 fn rendered(overlay: &str) -> Vec<Value> {
     documents(&Path::new(MANIFESTS).join(format!("rendered/{overlay}.yaml")))
 }
@@ -226,7 +226,7 @@ fn overlays() -> Vec<String> {
     names
 }
 
-/// Whether there is a kubectl that renders as ours does: 1.27 or newer.
+/// Returns whether kubectl is installed in a version that renders like the committed files: 1.27 or newer.
 fn has_kubectl() -> bool {
     let output = Command::new("kubectl")
         .args(["version", "--client", "--output=json"])
@@ -240,7 +240,7 @@ fn has_kubectl() -> bool {
 }
 
 #[test]
-fn the_rendered_files_are_what_the_overlays_say() {
+fn the_rendered_files_match_their_overlays() {
     let is_there = has_kubectl();
     if !is_there {
         eprintln!(
@@ -277,19 +277,19 @@ fn the_rendered_files_are_what_the_overlays_say() {
         let now: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
         assert!(
             now == committed,
-            "{overlay}: manifests/render writes another file"
+            "{overlay}: the file differs from the output of manifests/render"
         );
     }
 }
 
 #[test]
-fn components_can_be_added_to_what_they_are_for() {
+fn components_can_be_added_to_their_overlays() {
     if !has_kubectl() {
         eprintln!("kubectl 1.27 or newer is not installed: components were not rendered");
         return;
     }
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    // Of Knative's own, as its manifests have it.
+    // Knative's own ConfigMap, as in its manifests.
     let config = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: config-deployment, namespace: knative-serving}\ndata: {_example: x}\n";
     fs::write(folder.path().join("knative.yaml"), config).unwrap();
     let up = "../".repeat(folder.path().canonicalize().unwrap().components().count() - 1);
@@ -299,7 +299,7 @@ fn components_can_be_added_to_what_they_are_for() {
         "resources: [{manifests}/overlays/softgpu, {manifests}/overlays/operator/knative, knative.yaml]\n\
          components: [{manifests}/components/monitoring, {manifests}/components/grafana-operator, {manifests}/components/network-policies, {manifests}/components/cluster-wide-queue-proxy]\n"
     );
-    // Both bring the namespace of Knative.
+    // Both include Knative's namespace.
     let kustomization = kustomization.replace(
         "/overlays/operator/knative,",
         "/overlays/operator/knative/knative-serving.yaml,",
@@ -350,7 +350,7 @@ fn components_can_be_added_to_what_they_are_for() {
     );
 }
 
-/// Returns the keys of `written` that `read` lacks, or has with another value. An object without keys is as good as none.
+/// Collects the keys of `written` that `read` lacks or has with another value. An empty object counts as missing.
 fn lost(path: &str, written: &Value, read: &Value, found: &mut Vec<String>) {
     match (written, read) {
         (Value::Object(own), _) => {
@@ -369,9 +369,9 @@ fn lost(path: &str, written: &Value, read: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// By the types of Kubernetes' own API: what they do not know, or know as something else, is a mistake here.
+/// Objects must survive parsing by the types of Kubernetes' own API: unknown or retyped fields are mistakes in the manifests.
 #[test]
-fn every_object_is_as_the_api_of_kubernetes_knows_it() {
+fn every_object_fits_the_types_of_the_kubernetes_api() {
     fn read<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
         let typed: T = serde_json::from_value(object.clone())
             .unwrap_or_else(|error| panic!("{}: {error}", name(object)));
@@ -427,9 +427,9 @@ fn every_object_is_as_the_api_of_kubernetes_knows_it() {
     assert!(kinds.len() >= 19, "{kinds:?}");
 }
 
-/// What the manifests set is read somewhere, and what they scrape is served.
+/// Variables set by the manifests are read by a program.
 #[test]
-fn every_variable_is_one_that_a_program_reads() {
+fn every_variable_is_read_by_a_program() {
     let sources = Path::new(MANIFESTS).join("..");
     let mut text = String::new();
     for folder in ["activator-ext/src", "gpu-sidecar", "proxy/src", "weir/src"] {
@@ -464,14 +464,14 @@ fn read_sources(folder: &Path, text: &mut String) {
     }
 }
 
-/// The pods' templates of an overlay.
+/// Returns the pod templates of an overlay.
 fn pod_templates(overlay: &str) -> Vec<Value> {
     let objects = rendered(overlay);
     let templates = objects.iter().map(|object| &object["spec"]["template"]);
     templates.filter(|it| it.is_object()).cloned().collect()
 }
 
-/// The ports of a pod's containers, by name.
+/// Returns the ports of a pod's containers, by name.
 fn ports(template: &Value) -> BTreeMap<String, u64> {
     let containers = template["spec"]["containers"].as_array().unwrap();
     let ports = containers
@@ -487,19 +487,19 @@ fn ports(template: &Value) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn pods_have_the_ports_that_their_programs_listen_on_and_no_other() {
+fn pods_have_exactly_the_ports_of_their_programs() {
     let templates = pod_templates("softgpu");
     let named: BTreeSet<_> = templates
         .iter()
         .flat_map(|it| ports(it).into_values())
         .collect();
-    // `activator_ext::{service, admin, metrics, control::webhook}`, and the agent's two of its configuration.
+    // `activator_ext::{service, admin, metrics, control::webhook}`, and the agent's two in its configuration.
     let listened = [8012, 8013, 8112, 9443, 9470, 9471, 9475, 9476];
     assert_eq!(named, listened.into());
 }
 
 #[test]
-fn monitors_and_network_policies_name_pods_and_ports_that_there_are() {
+fn monitors_and_network_policies_name_existing_pods_and_ports() {
     let templates = pod_templates("softgpu");
     let of = |labels: &Value| {
         let name = &labels["app.kubernetes.io/name"];
@@ -514,18 +514,18 @@ fn monitors_and_network_policies_name_pods_and_ports_that_there_are() {
         let spec = &monitor["spec"];
         let endpoint = &spec["podMetricsEndpoints"][0];
         let labels = &spec["selector"]["matchLabels"];
-        // What a user's pod says of its namespace or job does not count.
+        // A user's pod must not override its namespace or job.
         assert_eq!(endpoint["honorLabels"], !labels.is_null(), "{monitor}");
         let port = endpoint["port"].as_str().unwrap();
         if labels.is_null() {
             for limit in ["sampleLimit", "labelLimit", "labelValueLengthLimit"] {
                 assert!(spec[limit].is_u64(), "{monitor}");
             }
-            // Container queue-proxy, as Knative's controller makes it.
+            // Container queue-proxy, as Knative's controller creates it.
             assert_eq!(port, "http-usermetric");
             continue;
         }
-        let ports = of(labels).unwrap_or_else(|| panic!("no pod is as {monitor} selects"));
+        let ports = of(labels).unwrap_or_else(|| panic!("{monitor} selects no pod"));
         assert!(matches!(ports.get(port), Some(9471 | 9476)), "{monitor}");
     }
     let mut policies = documents(&components.join("network-policies/policies.yaml"));
@@ -533,7 +533,7 @@ fn monitors_and_network_policies_name_pods_and_ports_that_there_are() {
     assert_eq!(policies.len(), 3);
     for policy in &policies {
         let labels = &policy["spec"]["podSelector"]["matchLabels"];
-        let of_pod = of(labels).unwrap_or_else(|| panic!("no pod is as {policy} selects"));
+        let of_pod = of(labels).unwrap_or_else(|| panic!("{policy} selects no pod"));
         let rules = policy["spec"]["ingress"].as_array().unwrap().iter();
         let allowed: BTreeSet<_> = rules
             .flat_map(|rule| rule["ports"].as_array().unwrap())
@@ -543,9 +543,9 @@ fn monitors_and_network_policies_name_pods_and_ports_that_there_are() {
     }
 }
 
-/// The script that Argo CD runs, on what `control::functions::status` writes.
+/// Runs Argo CD's script on statuses as written by `control::functions::status`.
 #[test]
-fn argo_cd_takes_a_function_for_healthy_if_it_is_ready() {
+fn argo_cd_considers_a_ready_function_healthy() {
     let script = Path::new(MANIFESTS).join("../docs/gitops/argo-cd/health.lua");
     let health = |status: &str| {
         let lines = format!(

@@ -1,10 +1,10 @@
-//! All protocols at once, clients that leave, a user container that is restarted, and a drain at the end: every
-//! request is accounted for, none reaches the user container twice, and nothing is left behind.
+//! All protocols at once, clients that disconnect, a user container that is restarted, and a drain at the end: every request is
+//! accounted for, none reaches the user container twice, and no resource leaks.
 //!
-//! Thirty seconds, or as many as `WEIR_SOAK_SECONDS` says:
+//! Thirty seconds, or `WEIR_SOAK_SECONDS`:
 //! `WEIR_SOAK_SECONDS=600 cargo test --release -p tests --test soak -- --nocapture`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stderr, reason = "says what was done")]
+#![expect(clippy::print_stderr, reason = "reports the counts")]
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
@@ -30,45 +30,45 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
 const SECONDS: u64 = 30;
-/// Counts are compared from here on: pools and tables have their size.
+/// Time after which pools and tables have their final size, and counts are compared.
 const WARM: Duration = Duration::from_secs(8);
-/// The user container lives so long before it is restarted.
+/// Lifetime of the user container before a restart.
 const LIFE: Duration = Duration::from_secs(5);
 const CLIENTS: usize = 24;
 
-/// How often each request was seen at the user container.
-type Seen = Arc<Mutex<HashMap<u64, u32>>>;
+/// Number of times that each request, by its id, reached the user container.
+type Executions = Arc<Mutex<HashMap<u64, u32>>>;
 
-/// Serves both protocols, and tunnels that echo, until it is dropped with all its connections.
-fn start_app(port: u16, seen: &Seen) -> JoinSet<()> {
+/// Serves both protocols, and echoing tunnels, until dropped with all its connections.
+fn start_app(port: u16, executions: &Executions) -> JoinSet<()> {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_reuseaddr(true).unwrap();
     socket
         .bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
         .unwrap();
     let listener = socket.listen(1024).unwrap();
-    let seen = Arc::clone(seen);
+    let executions = Arc::clone(executions);
     let mut app = JoinSet::new();
     app.spawn(async move {
         let mut connections = JoinSet::new();
         loop {
             let (stream, _) = listener.accept().await.unwrap();
-            connections.spawn(serve(stream, Arc::clone(&seen)));
+            connections.spawn(serve(stream, Arc::clone(&executions)));
             while connections.try_join_next().is_some() {}
         }
     });
     app
 }
 
-async fn serve(stream: TcpStream, seen: Seen) {
+async fn serve(stream: TcpStream, executions: Executions) {
     let mut begin = [0; 3];
     let is_http2 = stream
         .peek(&mut begin)
         .await
         .is_ok_and(|_| begin == *b"PRI");
     let io = TokioIo::new(stream);
-    let service = service_fn(move |request| answer(request, Arc::clone(&seen)));
-    // How a connection ends is the proxy's business, or the restart's.
+    let service = service_fn(move |request| answer(request, Arc::clone(&executions)));
+    // Connections are broken by the proxy or by the restart.
     if is_http2 {
         let _ended = http2::Builder::new(TokioExecutor::new())
             .serve_connection(io, service)
@@ -83,10 +83,10 @@ async fn serve(stream: TcpStream, seen: Seen) {
 
 async fn answer(
     mut request: Request<Incoming>,
-    seen: Seen,
+    executions: Executions,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let id: u64 = request.headers()["x-id"].to_str().unwrap().parse().unwrap();
-    *seen.lock().unwrap().entry(id).or_default() += 1;
+    *executions.lock().unwrap().entry(id).or_default() += 1;
     if request.headers().contains_key("upgrade") {
         let upgrade = hyper::upgrade::on(&mut request);
         tokio::spawn(async move {
@@ -106,7 +106,7 @@ async fn answer(
             .header("upgrade", "echo");
         return Ok(switched.body(Full::default()).unwrap());
     }
-    // A body that breaks off has no answer to wait for.
+    // A request with an incomplete body gets no answer.
     let body = request
         .into_body()
         .collect()
@@ -118,7 +118,7 @@ async fn answer(
     Ok(Response::new(Full::new(text.into())))
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     Answered,
@@ -136,7 +136,7 @@ impl Outcome {
             502 => Self::Unavailable,
             503 => Self::Refused,
             504 => Self::Expired,
-            other => panic!("nobody answers {other}"),
+            other => panic!("unexpected status {other}"),
         }
     }
 }
@@ -151,12 +151,12 @@ struct Soak {
 }
 
 impl Soak {
-    /// One client: request after request, each of another kind, until the end.
+    /// Runs one client: request after request, each of a random kind, until the end.
     async fn client(self, number: u64, until: Instant) {
         let mut two = Client2::connect(self.address).await;
         let mut random = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         while Instant::now() < until {
-            // xorshift: which kind comes next need only be mixed.
+            // xorshift: the kinds need only be mixed.
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
@@ -180,7 +180,7 @@ impl Soak {
     async fn http1(&self, id: u64, body: &str) -> Outcome {
         let mut client = Client::connect(self.address).await;
         let more = format!("Content-Length: {}\r\n", body.len());
-        // The proxy may answer before it has read all, and close.
+        // The proxy may answer and close before it has read everything.
         let _sent = client.try_send(Self::head("POST", id, &more) + body).await;
         let Ok(response) = client.try_response().await else {
             return Outcome::Broken;
@@ -256,7 +256,7 @@ impl Soak {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_request_is_accounted_for_and_nothing_is_left() {
+async fn every_request_is_accounted_for_and_nothing_leaks() {
     let seconds = std::env::var("WEIR_SOAK_SECONDS");
     let seconds = seconds.ok().and_then(|value| value.parse().ok());
     let span = Duration::from_secs(seconds.unwrap_or(SECONDS).max(20));
@@ -276,8 +276,8 @@ async fn every_request_is_accounted_for_and_nothing_is_left() {
         );
     certificate.write(&builder.certificates());
     let mut proxy = builder.start().await;
-    let seen = Seen::default();
-    let mut app = start_app(port, &seen);
+    let executions = Executions::default();
+    let mut app = start_app(port, &executions);
     let soak = Soak {
         address: proxy.address(),
         secure: proxy.at(8112),
@@ -298,9 +298,9 @@ async fn every_request_is_accounted_for_and_nothing_is_left() {
         if begin.elapsed() > next_restart {
             next_restart += LIFE;
             app.shutdown().await;
-            // For this long nobody is there.
+            // No user container runs for this long.
             tokio::time::sleep(Duration::from_millis(50)).await;
-            app = start_app(port, &seen);
+            app = start_app(port, &executions);
         }
         if warm.is_none() && begin.elapsed() > WARM {
             warm = Some((proxy.files_and_threads(), proxy.resident_bytes()));
@@ -311,7 +311,7 @@ async fn every_request_is_accounted_for_and_nothing_is_left() {
     }
     let ((files, threads), resident) = warm.unwrap();
 
-    // All that was sent has ended, and the proxy knows.
+    // All requests have ended, and the proxy has noticed.
     let mut quiet = false;
     for _ in 0..50 {
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -336,12 +336,12 @@ async fn every_request_is_accounted_for_and_nothing_is_left() {
         .value("weir_requests_total", &[])
         .unwrap_or_default();
     eprintln!("{sent} requests: {counts:?}; the proxy counted {counted}");
-    // Who left before the proxy had read the head was no request to it.
+    // A request cancelled before the proxy had read its head is not counted by it.
     let left = counts.get(&Outcome::Cancelled).copied().unwrap_or_default();
     assert!(counted <= sent as f64 && counted >= (sent - left) as f64);
     {
-        let seen = seen.lock().unwrap();
-        for (id, times) in seen.iter() {
+        let executions = executions.lock().unwrap();
+        for (id, times) in executions.iter() {
             assert_eq!(
                 *times, 1,
                 "request {id} reached the user container {times} times"
@@ -349,8 +349,8 @@ async fn every_request_is_accounted_for_and_nothing_is_left() {
         }
         for (id, outcome) in &outcomes {
             assert!(
-                *outcome != Outcome::Answered || seen.contains_key(id),
-                "request {id} was answered by nobody"
+                *outcome != Outcome::Answered || executions.contains_key(id),
+                "request {id} was never executed"
             );
         }
     }
@@ -367,7 +367,7 @@ async fn every_request_is_accounted_for_and_nothing_is_left() {
     let log = proxy.stderr();
     assert!(!log.contains("panicked"), "{log}");
 
-    // A request in flight at SIGTERM is answered, and the process ends well.
+    // A request in flight at SIGTERM is answered, and the process exits with 0.
     let last = tokio::spawn({
         let soak = soak.clone();
         async move { soak.http1(sent, "last").await }

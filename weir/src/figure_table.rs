@@ -1,29 +1,29 @@
-//! A table of figures in two forms, full and narrow, with a legend of one line a column.
+//! A table of figures in a full and a narrow form, with a legend of one line per column.
 
 use comfy_table::presets::{NOTHING, UTF8_FULL_CONDENSED};
 use comfy_table::{CellAlignment, Table};
 
 use crate::terminal::{Painter, Style, wrap};
 
-/// What the narrow form takes at most, columns of a terminal.
+/// Widest table in the narrow form, in columns of a terminal.
 const NARROW: usize = 60;
-/// The longest line of text, columns of a terminal.
+/// Longest line of text, in columns of a terminal.
 const WIDE: usize = 110;
-/// Letters of a name in the narrow form.
+/// Characters of a name in the narrow form.
 const NAME_NARROW: usize = 8;
-/// Letters of a name in the full form.
+/// Characters of a name in the full form.
 const NAME_WIDE: usize = 24;
 
-/// A column.
+/// A column of a [`FigureTable`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FigureColumn {
     pub(crate) heading: &'static str,
     pub(crate) is_in_narrow: bool,
-    /// For the legend; empty: it has no line there.
+    /// Text for the legend; empty if the column has no line there.
     pub(crate) meaning: &'static str,
 }
 
-/// Returns a column.
+/// Returns a column with its heading, whether the narrow form has it, and its meaning for the legend.
 pub(crate) const fn column(
     heading: &'static str,
     is_in_narrow: bool,
@@ -36,18 +36,18 @@ pub(crate) const fn column(
     }
 }
 
-/// A table in the form that fits a terminal.
+/// A table in the widest form that fits the terminal.
 #[derive(Debug)]
 pub(crate) struct FigureTable {
     text: String,
     columns: Vec<FigureColumn>,
-    /// How wide text beside it may be.
+    /// Width of text beside the table, in columns of the terminal.
     width: usize,
 }
 
 impl FigureTable {
-    /// Draws rows, each with a cell a column, of which the first `names` are names and the others numbers. `width`: columns of the
-    /// terminal, none if the text goes elsewhere.
+    /// Draws rows with one cell per column; the first `names` cells are names, the others numbers. `width` is the terminal's
+    /// number of columns, `None` if stdout is no terminal.
     pub(crate) fn new(
         columns: &[FigureColumn],
         names: usize,
@@ -73,17 +73,17 @@ impl FigureTable {
         }
     }
 
-    /// Returns how wide text beside the table may be, columns of the terminal.
+    /// Returns the width for text beside the table, in columns of the terminal.
     pub(crate) const fn width(&self) -> usize {
         self.width
     }
 
-    /// Returns the table.
+    /// Returns the drawn table as text.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// Returns what the columns mean, a line or more each.
+    /// Returns the meanings of the columns, at least one line each.
     pub(crate) fn legend(&self, painter: Painter) -> String {
         let explained = self.columns.iter().filter(|own| !own.meaning.is_empty());
         let lines = explained.map(|own| {
@@ -141,7 +141,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_narrow_form_is_taken_where_the_full_one_does_not_fit() {
+    fn uses_the_narrow_form_where_the_full_one_does_not_fit() {
         let rows = [vec![
             "a-long-name-indeed".to_owned(),
             "7".to_owned(),

@@ -1,4 +1,4 @@
-//! `weir completions` and `weir man`: what a shell and `man` read, made from the command line itself.
+//! `weir completions` and `weir man`: shell completions and manual pages generated from the command line's definition.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use clap_mangen::Man;
 
 use crate::output::print;
 
-/// Of which shell.
+/// Shell for which completions are generated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ShellName {
     Bash,
@@ -19,19 +19,19 @@ enum ShellName {
     Fish,
 }
 
-/// What can be chosen.
+/// Arguments of `weir completions`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
   bash: weir completions bash > ~/.local/share/bash-completion/completions/weir
   zsh:  weir completions zsh > a folder of $fpath/_weir
   fish: weir completions fish > ~/.config/fish/completions/weir.fish")]
 pub(crate) struct CompletionsArguments {
-    /// Whose completions are printed.
+    /// Shell to print completions for.
     #[arg(value_enum)]
     shell: ShellName,
 }
 
-/// What can be chosen.
+/// Arguments of `weir man`.
 #[derive(Debug, Args)]
 pub(crate) struct ManArguments {
     /// Write the pages of all commands into this folder, as weir.1, weir-demo.1 …; without it that of weir is printed.
@@ -39,7 +39,7 @@ pub(crate) struct ManArguments {
     out: Option<PathBuf>,
 }
 
-/// Prints completions.
+/// Prints the completions of a shell to stdout.
 pub(crate) fn completions(arguments: &CompletionsArguments) -> anyhow::Result<ExitCode> {
     let shell = match arguments.shell {
         ShellName::Bash => Shell::Bash,
@@ -52,7 +52,7 @@ pub(crate) fn completions(arguments: &CompletionsArguments) -> anyhow::Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the page of the command, or writes those of all.
+/// Prints the command's manual page, or writes those of all commands into a folder.
 pub(crate) fn man(arguments: &ManArguments) -> anyhow::Result<ExitCode> {
     let command = visible();
     match &arguments.out {
@@ -60,7 +60,7 @@ pub(crate) fn man(arguments: &ManArguments) -> anyhow::Result<ExitCode> {
         Some(folder) => {
             ensure!(
                 folder.is_dir(),
-                "--out {}: is no folder; one that is there is needed",
+                "--out {}: not an existing folder",
                 folder.display()
             );
             write(&command, "weir", folder)?;
@@ -69,7 +69,7 @@ pub(crate) fn man(arguments: &ManArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command line without what is hidden.
+/// Returns the command line without hidden subcommands.
 fn visible() -> Command {
     let command = crate::Arguments::command();
     let hidden: Vec<String> = command
@@ -82,7 +82,7 @@ fn visible() -> Command {
         .filter(|own| !hidden.iter().any(|name| name == own.get_name()))
         .cloned()
         .collect();
-    // A command cannot lose a subcommand: one is made that has the others.
+    // clap cannot remove a subcommand, so the command is rebuilt with the others.
     Command::new("weir")
         .version(env!("CARGO_PKG_VERSION"))
         .about(command.get_about().cloned().unwrap_or_default())
@@ -97,9 +97,9 @@ fn page(command: &Command) -> anyhow::Result<Vec<u8>> {
     Ok(page)
 }
 
-/// Writes the page of a command, and those of its subcommands.
+/// Writes the manual page of a command and of its subcommands.
 fn write(command: &Command, name: &str, folder: &Path) -> anyhow::Result<()> {
-    // A page is called by its whole name.
+    // A page is named by the full command, as weir-demo.1.
     let named = command
         .clone()
         .display_name(name.to_owned())

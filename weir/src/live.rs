@@ -1,4 +1,4 @@
-//! `weir live`: brings a cluster's live page to this machine's loopback. A browser cannot send a token, so this program does.
+//! `weir live`: serves a cluster's live page on this machine's loopback. A browser cannot send a token, so this program adds it.
 
 use std::convert::Infallible;
 use std::io::Write as _;
@@ -32,38 +32,38 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// Where role `control` serves the page, unless the URL says otherwise.
+/// Default port of role `control`, which serves the page.
 const PORT: u16 = 9475;
-/// A server has begun to answer within this time.
+/// Longest wait for the head of a server's answer.
 const HEAD_MAX: Duration = Duration::from_secs(10);
-/// Bytes of a token's file, at most.
+/// Largest token file, in bytes.
 const TOKEN_BYTES_MAX: u64 = 64 * 1024;
-/// Bytes of a refusal that are shown.
+/// Largest part of a refusal's body that is shown, in bytes.
 const REFUSAL_BYTES_MAX: usize = 4 * 1024;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
 
-/// What can be chosen.
+/// Arguments of `weir live`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Where activator-ext's role `control` answers: `https://HOST[:PORT]`, port 9475 unless it is named. Its certificate has to be that of
-    /// `control.weir.dev`, whatever the host is called.
+    /// URL of activator-ext's role `control`: `https://HOST[:PORT]`, by default port 9475. Its certificate must be that of
+    /// `control.weir.dev`, whatever the host's name.
     #[arg(long, value_name = "URL")]
     server: Uri,
-    /// A file with the token of a user who may `get gpufunctions.weir.dev` in all namespaces: `kubectl create token NAME`. It is read
-    /// anew for each request, so it may be renewed meanwhile.
+    /// A file with the token of a user with permission to `get gpufunctions.weir.dev` in all namespaces: `kubectl create token
+    /// NAME`. It is read for each request, so it may be renewed meanwhile.
     #[arg(long, value_name = "FILE")]
     token_file: PathBuf,
-    /// The authorities of Weir's certificates, as PEM: `ca.crt` of the `ConfigMap` `weir-ca` in `weir-system`.
+    /// The certificate authorities of Weir, as PEM: `ca.crt` of the `ConfigMap` `weir-ca` in `weir-system`.
     #[arg(long, value_name = "FILE")]
     ca: PathBuf,
-    /// Where the page is served: an address of loopback, since no token is asked for there.
+    /// Address of the page: on loopback, since no token is required there.
     #[arg(long, value_name = "IP:PORT", default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)))]
     bind: SocketAddr,
 }
 
-/// A cluster's page.
+/// Client of a cluster's live page.
 #[derive(Debug)]
 struct Remote {
     host: String,
@@ -72,7 +72,10 @@ struct Remote {
     tls: Arc<ClientConfig>,
 }
 
-/// Runs until it is interrupted. An error is the user's to mend: exit code 2. Exit code 1: the server cannot be reached, or refuses.
+/// Runs `weir live` until interrupted. Returns exit code 1 if the server is unreachable or refuses.
+///
+/// # Errors
+/// Every error is a usage error: exit code 2.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let remote = Arc::new(Remote::new(arguments)?);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -86,7 +89,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for signals")?;
         let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
         if let Err(error) = remote.first_state().await {
-            // There is no other place to write to.
+            // A failed write to stderr cannot be reported.
             let _written = writeln!(std::io::stderr(), "weir: {}: {error:#}", arguments.server);
             return Ok(ExitCode::FAILURE);
         }
@@ -123,15 +126,12 @@ impl Remote {
         let pem = std::fs::read(&arguments.ca).with_context(|| format!("--ca {name}"))?;
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&pem) {
-            let certificate = certificate.with_context(|| format!("--ca {name}: no PEM"))?;
+            let certificate = certificate.with_context(|| format!("--ca {name}: not PEM"))?;
             roots
                 .add(certificate)
                 .with_context(|| format!("--ca {name}: not the certificate of an authority"))?;
         }
-        ensure!(
-            !roots.is_empty(),
-            "--ca {name}: there is no certificate in it"
-        );
+        ensure!(!roots.is_empty(), "--ca {name}: contains no certificate");
         let provider = Arc::new(aws_lc_rs::default_provider());
         let tls = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -147,7 +147,7 @@ impl Remote {
         })
     }
 
-    /// Asks for a state, to see whether the server lets this user in.
+    /// Requests a state to verify that the server accepts this user.
     async fn first_state(&self) -> anyhow::Result<()> {
         let answer = self.ask("/live/state").await?;
         let status = answer.status();
@@ -162,13 +162,13 @@ impl Remote {
     }
 
     async fn respond(&self, request: Request<Incoming>) -> Response<AnswerBody> {
-        // No token is asked for here, so no name of another site may lead here.
+        // No token is required here, so a request with another site's name is refused.
         if let Err(refusal) = check(&request, &[]) {
             return refusal.map(never);
         }
         let path = request.uri().path();
         if path != "/live" && !path.starts_with("/live/") {
-            return refuse(StatusCode::NOT_FOUND, "there is /live/").map(never);
+            return refuse(StatusCode::NOT_FOUND, "not found; the page is at /live/").map(never);
         }
         match self.ask(path).await {
             Ok(answer) => {
@@ -194,12 +194,12 @@ impl Remote {
         let asked = async {
             let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
             bound_silence(&stream);
-            let server = ServerName::try_from(name.clone()).context("no name of a server")?;
+            let server = ServerName::try_from(name.clone()).context("invalid server name")?;
             let stream = TlsConnector::from(Arc::clone(&self.tls))
                 .connect(server, stream)
                 .await?;
             let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-            // It ends with the body of the answer.
+            // The task ends with the body of the answer.
             tokio::spawn(connection);
             let request = Request::get(path)
                 .header(HOST, &name)
@@ -213,7 +213,7 @@ impl Remote {
     }
 }
 
-/// Returns the value of `Authorization`.
+/// Returns the `Authorization` header from a token file.
 fn token(file: &Path) -> anyhow::Result<HeaderValue> {
     let name = file.display();
     let size = std::fs::metadata(file)
@@ -229,12 +229,12 @@ fn token(file: &Path) -> anyhow::Result<HeaderValue> {
     let mut value = HeaderValue::try_from(format!("Bearer {text}"))
         .ok()
         .filter(|_| !text.contains(char::is_whitespace))
-        .with_context(|| format!("--token-file {name}: is no token"))?;
+        .with_context(|| format!("--token-file {name}: not a token"))?;
     value.set_sensitive(true);
     Ok(value)
 }
 
-/// An own body, which does not fail, as that of an answer.
+/// Converts a body which cannot fail to the body of an answer.
 fn never(body: ::live::page::PageBody) -> AnswerBody {
     body.map_err(|error: Infallible| match error {})
         .boxed_unsync()

@@ -37,15 +37,15 @@ enum Command {
     Demo(Box<demo::Arguments>),
     /// Put Weir's queue-proxy in front of any HTTP server, without Knative.
     Proxy(proxy::Arguments),
-    /// Send a server the same load through Knative's settings and through Weir's, and say whether Weir would help it.
+    /// Send a server the same load through Knative's settings and through Weir's, and report whether Weir would help it.
     Compare(Box<compare::Arguments>),
-    /// What if: functions and their load on a cluster, in virtual time; and the papers' experiments.
+    /// Simulate functions and their load on a cluster in virtual time, and the papers' experiments.
     Simulate(Box<simulate::Arguments>),
-    /// Run CUDA programs on a software GPU, and see who held what of it.
+    /// Run CUDA programs on a software GPU, and show their use of SMs, links and memory.
     Softgpu(softgpu::Arguments),
-    /// What admission would say of manifests, without a cluster.
+    /// Check manifests as admission would, without a cluster.
     Manifests(manifests::Arguments),
-    /// Bring a cluster's live page to this machine: functions, slots and events as they stand.
+    /// Serve a cluster's live page on this machine: its functions, slots and events.
     Live(Box<live::Arguments>),
     /// Print completions for a shell.
     Completions(help::CompletionsArguments),
@@ -56,25 +56,25 @@ enum Command {
     Child {
         #[arg(value_enum)]
         program: demo::Program,
-        /// The process that started it.
+        /// PID of the parent process.
         #[arg(long)]
         parent: i32,
-        /// What it is told.
+        /// Arguments of the program.
         #[arg(last = true)]
         arguments: Vec<OsString>,
     },
 }
 
-/// The number of a process, without which a program of softgpu's has no use: it ends with whoever has started it. For MPS
-/// daemons, which are else to outlive an agent.
+/// Environment variable with the PID of a process with which this one ends. Set for MPS daemons of the software GPU, which
+/// otherwise outlive their agent.
 const ENDS_WITH: &str = "WEIR_ENDS_WITH";
 
-/// Whether the process that [`ENDS_WITH`] names is there, if it is set at all.
-fn has_reason() -> bool {
+/// Returns whether the process named by [`ENDS_WITH`] exists; true if the variable is not set.
+fn is_owner_alive() -> bool {
     let Some(named) = std::env::var_os(ENDS_WITH) else {
         return true;
     };
-    // Whoever dies before this is seen by the second look.
+    // A process that exits before the signal is set is found by the check below.
     let is_set = set_parent_process_death_signal(Some(Signal::KILL)).is_ok();
     let named = named.to_str().and_then(|pid| pid.parse().ok());
     let named = named.and_then(Pid::from_raw);
@@ -82,10 +82,10 @@ fn has_reason() -> bool {
 }
 
 fn main() -> ExitCode {
-    if !has_reason() {
+    if !is_owner_alive() {
         return ExitCode::FAILURE;
     }
-    // Where the stand-ins are installed, this program has their names as well.
+    // Stand-ins are links to this program under other names.
     let mut given = std::env::args_os();
     if let Some(name) = given.next()
         && let Some(code) = ::softgpu::run_as(&name, given)
@@ -97,23 +97,23 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     match arguments.command {
-        Command::Demo(arguments) => ended(demo::run(&arguments)),
-        Command::Proxy(arguments) => ended(proxy::run(&arguments)),
-        Command::Compare(arguments) => ended(compare::run(*arguments)),
-        Command::Simulate(arguments) => ended(simulate::run(*arguments)),
+        Command::Demo(arguments) => exit_code(demo::run(&arguments)),
+        Command::Proxy(arguments) => exit_code(proxy::run(&arguments)),
+        Command::Compare(arguments) => exit_code(compare::run(*arguments)),
+        Command::Simulate(arguments) => exit_code(simulate::run(*arguments)),
         Command::Softgpu(arguments) => softgpu::run(&arguments),
-        Command::Live(arguments) => ended(live::run(&arguments)),
-        Command::Completions(arguments) => ended(help::completions(&arguments)),
-        Command::Man(arguments) => ended(help::man(&arguments)),
+        Command::Live(arguments) => exit_code(live::run(&arguments)),
+        Command::Completions(arguments) => exit_code(help::completions(&arguments)),
+        Command::Man(arguments) => exit_code(help::man(&arguments)),
         Command::Manifests(arguments) => manifests::run(&arguments),
         Command::Child {
             program,
             parent,
             arguments,
         } => {
-            // However its parent dies, a child does not stay behind.
+            // A child must not outlive its parent.
             if set_parent_process_death_signal(Some(Signal::KILL)).is_err()
-                // It may have died before that.
+                // The parent may have exited before the signal was set.
                 || getppid().map(Pid::as_raw_pid) != Some(parent)
             {
                 return ExitCode::FAILURE;
@@ -126,7 +126,7 @@ fn main() -> ExitCode {
                 demo::Program::GpuSidecar => {
                     gpu_sidecar::main_with(named("gpu-sidecar", arguments))
                 }
-                demo::Program::Proxy => ended(proxy::run_child(arguments)),
+                demo::Program::Proxy => exit_code(proxy::run_child(arguments)),
                 demo::Program::Foreign => become_program(arguments),
                 demo::Program::Load => model_server::load::main(named("load", arguments)),
             }
@@ -134,10 +134,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// An error is the user's to mend.
-fn ended(outcome: anyhow::Result<ExitCode>) -> ExitCode {
+/// Returns the exit code of an outcome; reports an error on stderr.
+fn exit_code(outcome: anyhow::Result<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|error| {
-        // Nobody to tell if this fails.
+        // A failed write to stderr cannot be reported.
         let _written = writeln!(std::io::stderr(), "weir: {error:#}");
         if error.is::<demo::PrometheusError>() || error.is::<demo::TracesError>() {
             return ExitCode::FAILURE;
@@ -146,8 +146,8 @@ fn ended(outcome: anyhow::Result<ExitCode>) -> ExitCode {
     })
 }
 
-/// Replaces this process by the program that the first argument names, which ends with the parent as this process does. Returns if that
-/// fails.
+/// Replaces this process by the program named by the first argument, which ends with the parent as this process does. Returns
+/// only on failure.
 fn become_program(arguments: Vec<OsString>) -> ExitCode {
     let mut arguments = arguments.into_iter();
     let Some(name) = arguments.next() else {
@@ -158,7 +158,7 @@ fn become_program(arguments: Vec<OsString>) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// A program's name before its arguments.
+/// Returns a program's name followed by its arguments.
 fn named(name: &str, arguments: Vec<OsString>) -> impl Iterator<Item = OsString> {
     std::iter::once(OsString::from(name)).chain(arguments)
 }

@@ -1,4 +1,4 @@
-//! `weir manifests validate`: what admission would say of a directory of manifests, without a cluster.
+//! `weir manifests validate`: checks a directory of manifests as admission would, without a cluster.
 
 mod document;
 mod judge;
@@ -13,12 +13,12 @@ use clap::{Args, Subcommand};
 use document::Document;
 use judge::{Finding, judge};
 
-/// Files that are read, at most.
+/// Largest number of files read.
 const FILES_MAX: usize = 100_000;
-/// Bytes of a file, at most.
+/// Largest file, in bytes.
 const BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// The arguments of `weir manifests`.
+/// Arguments of `weir manifests`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -27,15 +27,15 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// What admission would say of the Knative Services, Configurations and Revisions in a directory.
+    /// Check the Knative Services, Configurations and Revisions in a directory as admission would.
     Validate {
-        /// Files `*.yaml`, `*.yml` and `*.json` in it, and in folders below, are read; or one such file.
+        /// A directory, read with its subdirectories: files `*.yaml`, `*.yml` and `*.json`; or one such file.
         #[arg(value_name = "DIR")]
         path: PathBuf,
     },
 }
 
-/// Runs the command. Exit code 0: nothing is refused; 2: something is, or cannot be read.
+/// Runs the command. Returns exit code 0 if nothing is refused, 2 if something is refused or unreadable.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let Command::Validate { path } = &arguments.command;
     let outcome = validate(path).unwrap_or_else(|why| Outcome {
@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     });
     let mut stderr = io::stderr().lock();
     for line in &outcome.lines {
-        // Whoever closes it does not want to know.
+        // A closed stderr is no error.
         let _written = writeln!(stderr, "{line}");
     }
     if outcome.is_refused {
@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 struct Outcome {
     lines: Vec<String>,
     is_refused: bool,
-    /// Templates with annotations of Weir or without.
+    /// Number of revision templates, with or without Weir's annotations.
     looked_at: usize,
 }
 
@@ -123,7 +123,7 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
         let inner = entry.path();
         let kind = entry.file_type().map_err(wrong)?;
         let extension = inner.extension().and_then(|it| it.to_str());
-        // A link may lead round in a circle.
+        // Symbolic links are not followed: they may form a cycle.
         if kind.is_dir() || (kind.is_file() && matches!(extension, Some("yaml" | "yml" | "json"))) {
             collect(&inner, files)?;
         }
@@ -135,7 +135,7 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn said(name: &str, text: &str) -> (Vec<String>, bool) {
+    fn validate_file(name: &str, text: &str) -> (Vec<String>, bool) {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("inner")).unwrap();
         let file = folder.path().join("inner").join(name);
@@ -153,8 +153,8 @@ mod tests {
         weir.dev/late: never\n        weir.dev/queue-depth: 7\n        weir.dev/slo: 1s\n    spec:\n      containers: [{}]\n";
 
     #[test]
-    fn each_problem_is_said_with_its_file_line_key_and_what_is_allowed() {
-        let (lines, is_refused) = said("f.yaml", SERVICE);
+    fn problems_are_reported_with_file_line_key_and_allowed_values() {
+        let (lines, is_refused) = validate_file("f.yaml", SERVICE);
         assert!(is_refused);
         assert_eq!(
             lines,
@@ -168,20 +168,21 @@ mod tests {
     }
 
     #[test]
-    fn a_liveness_probe_that_eviction_would_trip_is_warned_of() {
+    fn warns_of_a_liveness_probe_which_eviction_would_trip() {
         let revision = "{\"apiVersion\": \"serving.knative.dev/v1\", \"kind\": \"Revision\",\n\"metadata\": {\"name\": \"f\", \
             \"annotations\": {\n\"weir.dev/gpu-memory\": \"8Gi\"}},\n\"spec\": {\"containers\": [{\"livenessProbe\": \
             {\"timeoutSeconds\": 2, \"failureThreshold\": 5}}]}}";
-        let (lines, is_refused) = said("f.json", revision);
+        let (lines, is_refused) = validate_file("f.json", revision);
         assert!(!is_refused);
-        let why = "4: warning: the liveness probe gives up after 10 s (timeoutSeconds × failureThreshold): while its model is \
-            evicted a process may not answer; allowed: 30 s and more, or weir.dev/evict: never";
+        let why = "4: warning: the liveness probe fails after 10 s (timeoutSeconds × failureThreshold): a process may not \
+            answer while its model is evicted; allowed: 30 s and more, or weir.dev/evict: never";
         assert_eq!(lines, [why]);
     }
 
     #[test]
-    fn what_is_no_yaml_is_refused_with_its_line_and_what_is_all_right_is_not() {
-        let (lines, is_refused) = said("f.yml", "a: 1\n---\nkind: Service\napiVersion: [\n");
+    fn invalid_yaml_is_refused_with_its_line_and_valid_files_are_accepted() {
+        let (lines, is_refused) =
+            validate_file("f.yml", "a: 1\n---\nkind: Service\napiVersion: [\n");
         assert!(is_refused);
         assert!(
             lines[0].starts_with("5:") || lines[0].starts_with("4:"),
@@ -195,6 +196,6 @@ mod tests {
                 "      containerConcurrency: 1\n      containers:",
             )
             .replacen("    weir.dev/slo: 1s\n", "", 1);
-        assert_eq!(said("f.yaml", &fine), (Vec::new(), false));
+        assert_eq!(validate_file("f.yaml", &fine), (Vec::new(), false));
     }
 }

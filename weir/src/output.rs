@@ -1,4 +1,4 @@
-//! What is printed, and files that are written as a whole or not at all.
+//! Printing, and files that are written as a whole or not at all.
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write as _};
@@ -8,12 +8,15 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use tempfile::NamedTempFile;
 
-/// A page that is to be written. That it can be is known before anything is run.
+/// An HTML page to be written to a file that was writable before the run.
 #[derive(Debug)]
 pub(crate) struct Destination(PathBuf);
 
 impl Destination {
-    /// Checks that the file can be written.
+    /// Creates a destination.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub(crate) fn new(path: &Path) -> anyhow::Result<Self> {
         can_be_written(path)?;
         Ok(Self(path.to_owned()))
@@ -28,10 +31,10 @@ fn cannot(path: &Path) -> String {
     format!("{} cannot be written", path.display())
 }
 
-/// A file beside the one that is to be written: what was there stays until all of it is.
+/// Creates a temporary file beside the destination, so that the old content stays until the new is complete.
 fn beside(path: &Path) -> anyhow::Result<NamedTempFile> {
     if path.is_dir() {
-        anyhow::bail!("{}: it is a folder, a file is needed", cannot(path));
+        anyhow::bail!("{}: is a folder", cannot(path));
     }
     let folder = match path.parent() {
         Some(folder) if folder != Path::new("") => folder,
@@ -45,20 +48,23 @@ fn beside(path: &Path) -> anyhow::Result<NamedTempFile> {
         );
     }
     let mut builder = tempfile::Builder::new();
-    // Less what the process masks, as any other file.
+    // Masked by the process's umask, as any other file.
     builder.permissions(Permissions::from_mode(0o666));
     let made = builder.tempfile_in(folder);
-    // The error's own text names the temporary file, of which a user knows nothing.
+    // The error's own text names the temporary file, which the user does not know.
     made.map_err(|error| io::Error::from(error.kind()))
         .with_context(|| cannot(path))
 }
 
-/// A pipe or a device has nothing that could stay.
+/// Returns whether a path is a pipe or a device, which has no old content to preserve.
 fn is_stream(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|own| !own.is_file() && !own.is_dir())
 }
 
-/// Checks that a file can be written, before hours are spent on what it is to hold.
+/// Checks that a file can be written, before hours are spent on its content.
+///
+/// # Errors
+/// The file cannot be written.
 pub(crate) fn can_be_written(path: &Path) -> anyhow::Result<()> {
     if !is_stream(path) {
         drop(beside(path)?);
@@ -83,7 +89,7 @@ pub(crate) fn whole_file<T>(
     Ok(outcome)
 }
 
-/// Writes to stdout.
+/// Prints a text without trailing blanks, and a newline, to stdout.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     writeln!(stdout, "{}", text.trim_end())?;

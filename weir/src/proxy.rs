@@ -14,14 +14,14 @@ use serde::Serialize;
 
 use crate::usage;
 
-/// The most requests at the server at once.
+/// Largest number of concurrent requests at the server.
 const CONCURRENCY_MAX: i64 = 1_000;
-/// The most requests that may wait.
+/// Largest number of waiting requests.
 const DEPTH_MAX: i64 = 10_000;
-/// An objective is at most an hour.
+/// Longest latency objective that can be set.
 const SLO_MAX: Duration = Duration::from_secs(3_600);
 
-/// What can be chosen.
+/// Arguments of `weir proxy`.
 #[derive(Debug, Args)]
 #[command(
     allow_negative_numbers = true,
@@ -30,61 +30,61 @@ const SLO_MAX: Duration = Duration::from_secs(3_600);
                   curl -i http://127.0.0.1:9000/    # the same answers, in deadline order"
 )]
 pub(crate) struct Arguments {
-    /// The server, as localhost:8080 or http://10.0.0.7:8000.
+    /// The server, such as localhost:8080 or http://10.0.0.7:8000.
     #[arg(long, value_name = "HOST:PORT", value_parser = target)]
     pub(crate) target: Target,
-    /// The latency objective, as 200ms or 1.5s: requests are served by their latest start. Without it first in, first out, as with
-    /// Knative's settings.
+    /// The latency objective, such as 200ms or 1.5s: requests are served by their latest start. Without it first in, first out,
+    /// as with Knative's settings.
     #[arg(long, value_name = "TIME", value_parser = slo)]
     pub(crate) slo: Option<Duration>,
     /// Requests at the server at once, 1 to 1000.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=CONCURRENCY_MAX))]
     pub(crate) concurrency: u32,
-    /// What becomes of requests that cannot be in time any more [default: shed].
+    /// Treatment of requests that can no longer be in time [default: shed].
     #[arg(long, value_enum, requires = "slo", value_name = "WHAT")]
     pub(crate) late: Option<Late>,
-    /// Requests that may wait, 1 to 10000 [default: 10 for each at the server].
+    /// Waiting requests, at most, 1 to 10000 [default: 10 for each at the server].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=DEPTH_MAX))]
     pub(crate) queue_depth: Option<u32>,
-    /// How long a request may take, waiting and answer included; then it is answered 504, or its answer is cut.
+    /// Longest time of a request, with waiting and answer; a longer one is answered 504, or its answer is cut.
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = timeout)]
     timeout: Duration,
-    /// Where requests come to; port 0 takes a free one.
+    /// Address for requests; port 0 takes a free one.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9000")]
     listen: SocketAddr,
-    /// Where metrics for Prometheus are; port 0 takes a free one.
+    /// Address of the metrics for Prometheus; port 0 takes a free one.
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9091")]
     metrics: SocketAddr,
-    /// Print where it listens as one JSON object: `requests`, `metrics`.
+    /// Print the addresses it listens on as one JSON object: `requests`, `metrics`.
     #[arg(long)]
     json: bool,
 }
 
-/// What becomes of requests that cannot be in time any more.
+/// Treatment of requests that can no longer be in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Late {
-    /// They are answered 503 at once.
+    /// Answer them 503 at once.
     Shed,
-    /// They are served after all others.
+    /// Serve them after all others.
     Serve,
 }
 
-/// A server's address.
+/// A server's name and address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// As it is named in requests.
+    /// Name and port, as in the requests' `Host`.
     pub(crate) authority: String,
     pub(crate) address: SocketAddr,
-    /// Of the URL that was given; `/` without one.
+    /// Path of the given URL; `/` if it has none.
     pub(crate) path: String,
 }
 
-/// Reads `localhost:8080`, `http://host:port/path`.
+/// Parses `localhost:8080` or `http://host:port/path`, and resolves the name.
 pub(crate) fn target(text: &str) -> Result<Target, String> {
-    const ALLOWED: &str = "HOST:PORT or http://HOST:PORT/PATH is needed, as localhost:8080";
+    const ALLOWED: &str = "HOST:PORT or http://HOST:PORT/PATH is needed, such as localhost:8080";
     if text.starts_with("https://") {
         return Err(format!(
-            "TLS to the server is not spoken: {ALLOWED}; a server behind TLS needs its plain port"
+            "TLS to the server is not supported: {ALLOWED}; a server behind TLS needs its plain port"
         ));
     }
     let rest = text.strip_prefix("http://").unwrap_or(text);
@@ -109,7 +109,7 @@ pub(crate) fn target(text: &str) -> Result<Target, String> {
     let mut addresses = (host, port)
         .to_socket_addrs()
         .map_err(|error| format!("{host} cannot be resolved: {error}"))?;
-    // Of localhost's two addresses most servers listen on the one of IPv4.
+    // Of localhost's two addresses, most servers listen on the IPv4 one.
     let first = addresses.next();
     let address = first.filter(SocketAddr::is_ipv4);
     let address = address
@@ -122,28 +122,28 @@ pub(crate) fn target(text: &str) -> Result<Target, String> {
     })
 }
 
-/// Reads `200ms`, `1.5s`.
+/// Parses a time from 1ms to 1h, such as `200ms` or `1.5s`.
 pub(crate) fn slo(text: &str) -> Result<Duration, String> {
     let parsed = annotations::values::duration(text);
-    let allowed = "a time from 1ms to 1h is needed, as 200ms or 1.5s";
+    let allowed = "allowed: a time from 1ms to 1h such as 200ms or 1.5s";
     parsed
         .ok()
         .filter(|slo| (Duration::from_millis(1)..=SLO_MAX).contains(slo))
         .ok_or_else(|| allowed.to_owned())
 }
 
-/// Reads `5m`, of whole seconds up to a day.
+/// Parses a time from 1s to 24h in whole seconds, such as `5m`.
 fn timeout(text: &str) -> Result<Duration, String> {
     let parsed = annotations::values::duration(text).ok();
     parsed
         .filter(|time| (Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(time))
-        .ok_or_else(|| "a time from 1s to 24h is needed, as 5m or 1h".to_owned())
+        .ok_or_else(|| "allowed: a time from 1s to 24h such as 5m or 1h".to_owned())
 }
 
-/// Raises what this process may have of open files to what is allowed: each request takes two.
+/// Raises this process's limit of open files to the hard limit: each request takes two.
 pub(crate) fn raise_open_files() {
     let files = getrlimit(Resource::Nofile);
-    // What is not allowed stays as it is.
+    // A refused change leaves the limit as it was.
     let _unchanged = setrlimit(
         Resource::Nofile,
         Rlimit {
@@ -153,23 +153,26 @@ pub(crate) fn raise_open_files() {
     );
 }
 
-/// Whether requests to a server at one address would come back to the other.
-fn is_circle(target: SocketAddr, listen: SocketAddr) -> bool {
+/// Returns whether requests to `target` would arrive at `listen`.
+fn is_loop(target: SocketAddr, listen: SocketAddr) -> bool {
     target.port() == listen.port()
         && (target.ip() == listen.ip()
             || (listen.ip().is_unspecified() && target.ip().is_loopback()))
 }
 
-/// Runs it. Exit code 2: an option cannot be used, or a port is taken; 1: a second signal came before requests were served.
+/// Runs `weir proxy`. Returns exit code 1 if a second signal came before all requests were served.
+///
+/// # Errors
+/// An option is unusable or a port is taken: exit code 2.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     ensure!(
         arguments.listen != arguments.metrics || arguments.listen.port() == 0,
         "--listen and --metrics are both {}: two addresses are needed",
         arguments.listen
     );
-    if is_circle(arguments.target.address, arguments.listen) {
+    if is_loop(arguments.target.address, arguments.listen) {
         bail!(
-            "--target {} is --listen: requests would go round in a circle",
+            "--target {} is --listen: requests would loop",
             arguments.target.authority
         );
     }
@@ -179,7 +182,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     ] {
         if address.port() != 0 {
             std::net::TcpListener::bind(address)
-                .with_context(|| format!("{option} {address}: cannot be listened on"))?;
+                .with_context(|| format!("{option} {address}: cannot listen"))?;
         }
     }
     ensure!(
@@ -205,7 +208,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             description(arguments, addresses)
         };
         let mut stdout = std::io::stdout().lock();
-        // Whether anything reads it does not matter to requests.
+        // Requests are served whether or not the output is read.
         let _written = writeln!(stdout, "{text}").and_then(|()| stdout.flush());
     }))
 }
@@ -268,7 +271,7 @@ fn description(arguments: &Arguments, addresses: Addresses) -> String {
     )
 }
 
-/// The command line of the child of `weir compare`.
+/// Command line of the child process of `weir compare`.
 #[derive(Debug, Parser)]
 #[command(name = "weir proxy")]
 struct ChildArguments {
@@ -276,7 +279,7 @@ struct ChildArguments {
     own: Arguments,
 }
 
-/// Runs it as a child; the arguments are those of the command.
+/// Runs `weir proxy` as a child with the arguments of the command.
 pub(crate) fn run_child(arguments: Vec<OsString>) -> anyhow::Result<ExitCode> {
     let name = std::iter::once(OsString::from("weir proxy"));
     match usage::parsed_from::<ChildArguments>(name.chain(arguments)) {
@@ -290,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_are_read_as_people_write_them() {
+    fn parses_common_spellings_of_a_server() {
         for (text, address, path) in [
             ("127.0.0.1:8080", "127.0.0.1:8080", "/"),
             (
@@ -322,10 +325,9 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_is_seen() {
-        let circle = |target: &str, listen: &str| {
-            is_circle(target.parse().unwrap(), listen.parse().unwrap())
-        };
+    fn detects_a_loop() {
+        let circle =
+            |target: &str, listen: &str| is_loop(target.parse().unwrap(), listen.parse().unwrap());
         assert!(circle("127.0.0.1:80", "127.0.0.1:80"));
         assert!(circle("127.0.0.1:80", "0.0.0.0:80"));
         assert!(!circle("127.0.0.1:80", "127.0.0.2:80"));

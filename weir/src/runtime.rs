@@ -1,13 +1,13 @@
-//! Commands that run until they are done or interrupted.
+//! Runtime of commands that run until they complete or are interrupted.
 
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Runs something to its end. An interrupt (Ctrl-C) ends it with exit code 130, the signal to end with 143; what it holds is dropped then.
+/// Runs a future to completion. An interrupt (Ctrl-C) ends it with exit code 130, SIGTERM with 143; the future is dropped then.
 pub(crate) fn until_interrupted(
-    does: impl Future<Output = anyhow::Result<ExitCode>>,
+    future: impl Future<Output = anyhow::Result<ExitCode>>,
 ) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -15,19 +15,19 @@ pub(crate) fn until_interrupted(
         .build()
         .context("cannot start the runtime")?;
     let outcome = runtime.block_on(async {
-        // Before the first child is there: until then an interrupt ends the process by itself, and afterwards no child
-        // is left behind.
+        // Installed before the first child starts: until then an interrupt ends the process directly, afterwards no child is left
+        // behind.
         let mut interrupt =
             signal(SignalKind::interrupt()).context("cannot listen for interrupts")?;
         let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
         tokio::select! {
-            done = does => done,
-            // Children are killed, and the software GPU's folder removed, when their handles are dropped.
+            done = future => done,
+            // Dropping the future kills the children and removes the software GPU's folder.
             _signal = interrupt.recv() => Ok(ExitCode::from(130)),
             _signal = terminate.recv() => Ok(ExitCode::from(143)),
         }
     });
-    // A search that is under way is not waited for.
+    // A running search is abandoned.
     runtime.shutdown_background();
     outcome
 }

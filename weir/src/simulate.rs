@@ -1,4 +1,4 @@
-//! `weir simulate`: what if these functions ran on that cluster; and the papers' experiments.
+//! `weir simulate`: simulates functions on a cluster, and the papers' experiments.
 
 mod experiment;
 mod inputs;
@@ -26,10 +26,10 @@ use self::progress::Progress;
 use crate::demo::validate;
 use crate::output;
 
-/// What an interrupted command ends with, after it has given what was done by then.
+/// Exit code of an interrupted command, after it has printed its partial result.
 const INTERRUPTED: u8 = 130;
 
-/// What can be chosen.
+/// Arguments of `weir simulate`.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
 enum Commands {
     /// Run experiments of the papers and judge their claims.
     Experiment(experiment::Arguments),
-    /// Run the live demo and simulate the same, and say how far apart they are.
+    /// Run the live demo, simulate the same, and report the differences.
     Validate(validate::Arguments),
 }
 
@@ -60,8 +60,8 @@ struct WhatIf {
     /// Models and objectives by function: TOML.
     #[arg(long, value_name = "FILE")]
     functions: Option<PathBuf>,
-    /// Requests: Azure Functions 2019 or 2021, Azure LLM, Mooncake, GenTD26, Torpor's samples or Weir's CSV, plain or
-    /// gzip; the heading tells which.
+    /// Requests: Azure Functions 2019 or 2021, Azure LLM, Mooncake, GenTD26, Torpor's samples or Weir's CSV, plain or gzip; the
+    /// format is recognized by the heading.
     #[arg(long, value_name = "FILE", conflicts_with = "generate")]
     trace: Option<PathBuf>,
     /// Azure Functions 2019: the file of durations.
@@ -73,42 +73,42 @@ struct WhatIf {
     /// Traces of counts: where in their minute requests arrive [default: random].
     #[arg(long, value_enum, requires = "trace")]
     placement: Option<Placement>,
-    /// A workload made up by rule instead of a trace: a preset's name, or a file of a spec in TOML.
+    /// A generated workload instead of a trace: a preset's name, or a file of a spec in TOML.
     #[arg(long, value_name = "NAME|FILE")]
     generate: Option<String>,
-    /// How many functions are made up.
+    /// Number of generated functions.
     #[arg(long, value_name = "N", requires = "generate")]
     count: Option<u32>,
-    /// Write the requests as Weir's CSV; without --cluster and --functions that is all.
+    /// Write the requests as Weir's CSV; without --cluster and --functions nothing else is done.
     #[arg(long, value_name = "FILE")]
     write_trace: Option<PathBuf>,
-    /// Begin so many seconds into the trace [default: 0].
+    /// Start S seconds into the trace [default: 0].
     #[arg(long, value_name = "S", value_parser = not_negative)]
     from: Option<f64>,
-    /// Run so many seconds of the trace.
+    /// Length of the window, in seconds [default: to the end of the requests].
     #[arg(long, value_name = "S", value_parser = positive)]
     seconds: Option<f64>,
-    /// The share of the window, from its begin, that is run and not counted: 0.1, or what a made-up workload says.
+    /// Share of the window, from its begin, that is run but not counted: 0.1, or as a generated workload specifies.
     #[arg(long, value_name = "SHARE", value_parser = share)]
     warm_up: Option<f64>,
-    /// How often requests come, in multiples of the trace's rate [default: 1].
+    /// Multiple of the trace's request rate [default: 1].
     #[arg(long, value_name = "X", value_parser = positive)]
     rate_scale: Option<f64>,
-    /// By which rules GPUs are shared; several, with commas between, are compared [default: adaptive].
+    /// Sharing rules of the GPUs; several, separated by commas, are compared [default: adaptive].
     #[arg(long, value_name = "RULE", value_delimiter = ',', value_parser = rules())]
     rule: Vec<RuleName>,
     /// Run once for each value: gpus=1..16, nodes=1..8, models-gb=10,20,40, host-gb-per-s=10..60..10,
     /// rate-scale=0.5..2..0.25.
     #[arg(long, value_name = "KEY=RANGE", value_parser = Sweep::parse)]
     sweep: Option<Sweep>,
-    /// Over so many seeds, for intervals: 1 to 100. Ten, or fewer where all runs together have more than thirty million
-    /// requests.
+    /// Number of seeds, for intervals: 1 to 100. By default ten, or fewer where all runs together have more than thirty
+    /// million requests.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     seeds: Option<u32>,
-    /// The first of them, from 1; keys all that is random.
+    /// First seed, from 1; determines all that is random.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     seed: u64,
-    /// Executions and transfers take exactly what they take on average.
+    /// Executions and transfers take exactly their mean times.
     #[arg(long)]
     no_noise: bool,
     /// Print one JSON object instead of tables.
@@ -119,7 +119,7 @@ struct WhatIf {
     html: Option<PathBuf>,
 }
 
-/// Where in a minute the requests of its count arrive.
+/// Arrival times within a minute for traces of counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Placement {
     /// Independently and uniformly at random.
@@ -128,8 +128,11 @@ enum Placement {
     Even,
 }
 
-/// Runs the command. An error is the user's to mend: exit code 2. Exit code 130: interrupted, what was done by then is
-/// given. Exit code 1: a structural claim of the papers does not hold, or the live demo is further off than allowed.
+/// Runs the command. Returns exit code 130 if interrupted, after it has printed the partial result; 1 if a structural claim of
+/// the papers does not hold, or the live demo deviates further than allowed.
+///
+/// # Errors
+/// Every error is a usage error: exit code 2.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { command, what_if } = arguments;
     match command {
@@ -137,15 +140,15 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Some(Commands::Experiment(arguments)) => {
             interrupt::until_done(move |interrupt| experiment::run(&arguments, interrupt))
         }
-        None => interrupt::until_done(move |interrupt| self::what_if(&what_if, interrupt)),
+        None => interrupt::until_done(move |interrupt| run_what_if(&what_if, interrupt)),
     }
 }
 
-fn what_if(arguments: &WhatIf, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
+fn run_what_if(arguments: &WhatIf, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
     arguments.is_complete()?;
     if let Some(path) = &arguments.write_trace {
         let Some(requests) = inputs::write_trace(arguments, path, interrupt)? else {
-            result::complain("interrupted: no trace was written, and nothing was run");
+            result::warn("interrupted: no trace was written, and nothing was run");
             return Ok(ExitCode::from(INTERRUPTED));
         };
         if arguments.cluster.is_none() && arguments.functions.is_none() {
@@ -170,7 +173,7 @@ fn what_if(arguments: &WhatIf, interrupt: &Interrupt) -> anyhow::Result<ExitCode
     let loads = match inputs::loads(arguments, wanted, interrupt, &progress) {
         Ok(read) => read,
         Err(error) if matches!(error.downcast_ref(), Some(LoadError::Stopped)) => {
-            result::complain("interrupted while the trace was read: nothing was run");
+            result::warn("interrupted while the trace was read: nothing was run");
             return Ok(ExitCode::from(INTERRUPTED));
         }
         Err(error) => return Err(error),
@@ -221,7 +224,7 @@ fn what_if(arguments: &WhatIf, interrupt: &Interrupt) -> anyhow::Result<ExitCode
 }
 
 impl WhatIf {
-    /// Checks that what is needed was given, and nothing that is not used.
+    /// Checks that all required options were given, and none that would be ignored.
     fn is_complete(&self) -> anyhow::Result<()> {
         let is_load = self.trace.is_some() || self.generate.is_some();
         let is_written_only =
@@ -249,7 +252,7 @@ impl WhatIf {
         if !is_written_only {
             return Ok(());
         }
-        // The file has all of the workload, as it is.
+        // The file holds the unmodified workload.
         for (is_given, option) in [
             (self.from.is_some(), "--from"),
             (self.seconds.is_some(), "--seconds"),
@@ -271,7 +274,7 @@ impl WhatIf {
         Ok(())
     }
 
-    /// Those that are compared, each once.
+    /// Returns the rules to compare, each once.
     fn rules(&self) -> Vec<RuleName> {
         if self.rule.is_empty() {
             return vec![RuleName::Adaptive];
@@ -286,7 +289,7 @@ impl WhatIf {
     }
 }
 
-/// The same question under each seed.
+/// Returns the same scenario under each seed.
 fn scenarios<'a>(
     arguments: &WhatIf,
     cluster: &'a Cluster,
@@ -312,7 +315,7 @@ fn scenarios<'a>(
     Ok(scenarios)
 }
 
-/// All runs: rule by rule, each over the sweep.
+/// Returns the points of all runs: each rule over the whole sweep.
 fn points(arguments: &WhatIf, scenario: &Scenario<'_>) -> Vec<Point> {
     let mut points = Vec::new();
     for rule in arguments.rules() {
@@ -331,7 +334,7 @@ fn points(arguments: &WhatIf, scenario: &Scenario<'_>) -> Vec<Point> {
     points
 }
 
-/// Those that a user's models say enough for.
+/// Parses a rule among those for which a user's models have enough data.
 fn rules() -> impl TypedValueParser<Value = RuleName> {
     let names = RuleName::without_blocks().map(RuleName::name);
     PossibleValuesParser::new(names).try_map(|text| {

@@ -1,26 +1,26 @@
-//! What a terminal shows: how wide it is, and whether it has colours.
+//! Properties of the terminal: its width and colours.
 
 use std::io::IsTerminal as _;
 
 use clap::ValueEnum;
 
-/// Of a terminal that does not say how wide it is.
+/// Width of a terminal that does not report one, in columns.
 const WIDTH_UNKNOWN: u16 = 80;
-/// A bar's length, columns.
+/// Length of a bar, in columns.
 const BAR: usize = 30;
 
-/// When text has colours.
+/// When to color text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
     /// On a terminal, unless NO_COLOR is set or TERM is dumb.
     Auto,
-    /// Always.
+    /// Color any output.
     Always,
-    /// Never.
+    /// Color no output.
     Never,
 }
 
-/// How text is set apart. What it says does not depend on it.
+/// Emphasis of text, never essential to its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
     Strong,
@@ -29,14 +29,14 @@ pub(crate) enum Style {
     Poor,
 }
 
-/// Colours, or none.
+/// Applies colours, or leaves text plain.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Painter {
     is_coloured: bool,
 }
 
 impl Painter {
-    /// For what is printed on stdout.
+    /// Creates a painter for text on stdout.
     pub(crate) fn stdout(color: Color) -> Self {
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
@@ -48,7 +48,7 @@ impl Painter {
         Self { is_coloured }
     }
 
-    /// Without colours.
+    /// Creates a painter which leaves text plain.
     #[cfg(test)]
     pub(crate) const fn plain() -> Self {
         Self { is_coloured: false }
@@ -59,7 +59,7 @@ impl Painter {
         if !self.is_coloured {
             return text.to_owned();
         }
-        // Of the sixteen colours that every terminal's theme has made legible.
+        // Only of the sixteen colours that every terminal's theme keeps legible.
         let code = match style {
             Style::Strong => "1",
             Style::Faint => "2",
@@ -70,7 +70,7 @@ impl Painter {
     }
 }
 
-/// Returns how many columns stdout has; none if it is no terminal.
+/// Returns the number of columns of stdout; `None` if it is no terminal.
 pub(crate) fn width() -> Option<usize> {
     let stdout = std::io::stdout();
     if !stdout.is_terminal() {
@@ -81,7 +81,7 @@ pub(crate) fn width() -> Option<usize> {
     Some(usize::from(columns))
 }
 
-/// Returns a share as a bar of at most 30 columns behind its name, and in per cent behind that:
+/// Returns a share as a bar of at most 30 columns after its name, followed by its percentage:
 /// "Weir               ███████████████▏      50.5 %"
 pub(crate) fn bar(name: &str, share: f64, style: Style, painter: Painter) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
@@ -101,8 +101,8 @@ pub(crate) fn bar(name: &str, share: f64, style: Style, painter: Painter) -> Str
     )
 }
 
-/// Returns the text in lines of at most `width` characters, the second and later ones after `indent` blanks. A longer word has a line of
-/// its own.
+/// Returns the text in lines of at most `width` characters, the second and later ones indented by `indent` blanks. A longer word
+/// has a line of its own.
 pub(crate) fn wrap(text: &str, width: usize, indent: usize) -> String {
     let mut lines = String::new();
     let mut column = 0;

@@ -1,4 +1,4 @@
-//! What is wrong with a command line, in one sentence.
+//! Errors of the command line, in one sentence.
 
 use std::ffi::OsString;
 use std::io::Write as _;
@@ -7,22 +7,22 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Command, Error, Parser};
 
-/// The exit code for options that cannot be used.
+/// Exit code for unusable options.
 const USAGE: u8 = 2;
 
-/// Returns what the command line says, or the exit code after its help or what is wrong with it was printed.
+/// Parses the command line. Returns the exit code after help or an error was printed.
 pub(crate) fn parsed<P: Parser>() -> Result<P, ExitCode> {
     parsed_from(std::env::args_os())
 }
 
-/// The same of these words, the first of which is the command.
+/// Parses these words as [`parsed`] does; the first is the command.
 pub(crate) fn parsed_from<P: Parser>(
     words: impl IntoIterator<Item = OsString>,
 ) -> Result<P, ExitCode> {
     let words: Vec<OsString> = words.into_iter().collect();
     P::try_parse_from(&words).map_err(|error| match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // Where stdout is closed nothing can be printed.
+            // A closed stdout is no error.
             let _printed = error.print();
             ExitCode::SUCCESS
         }
@@ -33,7 +33,7 @@ pub(crate) fn parsed_from<P: Parser>(
         _ => {
             let _written = writeln!(
                 std::io::stderr(),
-                "weir: {}; {} --help lists what there is",
+                "weir: {}; {} --help lists what is allowed",
                 sentence(&error),
                 command(&P::command(), &words)
             );
@@ -42,7 +42,7 @@ pub(crate) fn parsed_from<P: Parser>(
     })
 }
 
-/// Returns the command that the words name, with its subcommands.
+/// Returns the full name of the command in the words, with its subcommands, such as "weir demo".
 fn command(program: &Command, words: &[OsString]) -> String {
     let mut name = program.get_name().to_owned();
     let mut at = program;
@@ -56,10 +56,10 @@ fn command(program: &Command, words: &[OsString]) -> String {
     name
 }
 
-/// Returns an error of clap's on one line: what is wrong, and what is allowed or nearly the same.
+/// Returns a clap error on one line: the cause, and the allowed or similar values.
 fn sentence(error: &Error) -> String {
     let text = error.render().to_string();
-    let mut said = String::new();
+    let mut sentence = String::new();
     for line in text.lines().map(str::trim) {
         if line.starts_with("Usage: ") || line.starts_with("For more information") {
             break;
@@ -69,25 +69,25 @@ fn sentence(error: &Error) -> String {
             continue;
         }
         if let Some(tip) = line.strip_prefix("tip: ") {
-            said.push_str("; ");
-            said.push_str(tip);
-        } else if said.is_empty() {
-            said.push_str(line);
+            sentence.push_str("; ");
+            sentence.push_str(tip);
+        } else if sentence.is_empty() {
+            sentence.push_str(line);
         } else {
-            // Of a list each item has a line, the first behind a colon.
-            let between = if said.ends_with(':') || line.starts_with('[') {
+            // A list has an item per line, the first after a colon.
+            let between = if sentence.ends_with(':') || line.starts_with('[') {
                 " "
             } else {
                 ", "
             };
-            said.push_str(between);
-            said.push_str(line);
+            sentence.push_str(between);
+            sentence.push_str(line);
         }
     }
-    whole_numbers(&said)
+    whole_numbers(&sentence)
 }
 
-/// Returns a text with "0 is not in 1..=100" as "a whole number from 1 to 100 is needed".
+/// Rewrites "0 is not in 1..=100" as "a whole number from 1 to 100 is needed".
 fn whole_numbers(text: &str) -> String {
     let Some((before, bounds)) = text.split_once(" is not in ") else {
         return text.to_owned();
@@ -101,7 +101,7 @@ fn whole_numbers(text: &str) -> String {
     format!("{what}: a whole number from {from} to {to} is needed{after}")
 }
 
-/// Returns a parser's error without the lines of the file in it: the first says where, the last one what.
+/// Returns a parser's error without the quoted lines of the file: its first line has the position, its last the cause.
 pub(crate) fn on_one_line(text: &str) -> String {
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let first = lines.next().unwrap_or_default();
@@ -116,13 +116,13 @@ mod tests {
     use super::*;
     use crate::Arguments;
 
-    fn said(line: &str) -> String {
+    fn error_text(line: &str) -> String {
         let words = std::iter::once("weir").chain(line.split(' '));
         sentence(&Arguments::try_parse_from(words).unwrap_err())
     }
 
     #[test]
-    fn each_error_is_one_sentence_with_what_where_and_what_is_allowed() {
+    fn errors_are_one_sentence_with_cause_option_and_allowed_values() {
         for (line, expected) in [
             (
                 "dmeo",
@@ -150,7 +150,7 @@ mod tests {
             ),
             (
                 "simulate --sweep gpus=5..1",
-                "invalid value 'gpus=5..1' for '--sweep <KEY=RANGE>': gpus=5..1 begins at 5 and ends at 1: a range that rises is needed, as gpus=1..5",
+                "invalid value 'gpus=5..1' for '--sweep <KEY=RANGE>': gpus=5..1 begins at 5 and ends at 1: a rising range is needed, such as gpus=1..5",
             ),
             (
                 "demo --scenario share",
@@ -161,12 +161,12 @@ mod tests {
                 "the following required arguments were not provided: --server <URL>, --token-file <FILE>, --ca <FILE>",
             ),
         ] {
-            assert_eq!(said(line), expected, "{line}");
+            assert_eq!(error_text(line), expected, "{line}");
         }
     }
 
     #[test]
-    fn the_help_that_says_more_is_that_of_the_command() {
+    fn errors_refer_to_the_help_of_the_subcommand() {
         let named = |line: &str| {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             command(&<Arguments as clap::CommandFactory>::command(), &words)

@@ -1,4 +1,4 @@
-//! The demo as its users meet it: the real binary, its messages, its exit codes, its children.
+//! Tests of `weir demo` as a user runs it: messages, exit codes, children.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Each test has an address of its own, in each process.
+/// Returns a loopback address of this test in this process.
 fn address(test: u8) -> String {
     let [.., high, low] = std::process::id().to_be_bytes();
     format!("127.{}.{low}.{test}", 201 + high % 50)
@@ -26,7 +26,7 @@ fn run(bind: &str, arguments: &[&str]) -> Output {
     demo(bind, arguments).output().unwrap()
 }
 
-/// Exit code 2, nothing on stdout, one line on stderr.
+/// Asserts exit code 2, nothing on stdout and one line on stderr; returns that line.
 fn refusal(output: &Output) -> String {
     let stderr = String::from_utf8(output.stderr.clone()).unwrap();
     assert_eq!(output.status.code(), Some(2), "{stderr}");
@@ -36,7 +36,7 @@ fn refusal(output: &Output) -> String {
 }
 
 #[test]
-fn both_runs_answer_every_request_and_the_json_says_so() {
+fn both_runs_answer_every_request_in_the_json() {
     let output = run(&address(11), &["--json", "--seconds", "3", "--seed", "2"]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");
@@ -80,7 +80,7 @@ fn both_runs_answer_every_request_and_the_json_says_so() {
 }
 
 #[test]
-fn requests_are_routed_to_instances_in_three_ways_and_the_json_says_what_came_of_each() {
+fn the_json_has_the_results_of_three_ways_of_routing() {
     let arguments = [
         "--scenario",
         "route",
@@ -135,7 +135,7 @@ fn requests_are_routed_to_instances_in_three_ways_and_the_json_says_what_came_of
 }
 
 #[test]
-fn speeds_and_addresses_that_cannot_be_used_are_named() {
+fn refuses_unusable_speeds_and_addresses_by_name() {
     let output = run(&address(22), &["--scenario", "route", "--speeds", "1,2"]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(
@@ -155,7 +155,7 @@ fn speeds_and_addresses_that_cannot_be_used_are_named() {
 }
 
 #[test]
-fn a_csv_of_our_own_is_replayed_and_shown_as_a_table() {
+fn weirs_own_csv_is_replayed_and_shown_as_a_table() {
     let mut trace = tempfile::NamedTempFile::new().unwrap();
     writeln!(trace, "arrival_s,service_ms,objective_ms,class").unwrap();
     for n in 0..20 {
@@ -256,7 +256,7 @@ fn a_gzip_trace_is_replayed_and_drawn_on_a_page() {
 
 #[test]
 fn options_that_a_scenario_does_not_use_are_refused() {
-    for (arguments, said) in [
+    for (arguments, expected) in [
         (
             &["--scenario", "shares", "--load", "2"][..],
             "--load belongs to --scenario deadline, --scenario route; --scenario shares does not use it",
@@ -285,13 +285,13 @@ fn options_that_a_scenario_does_not_use_are_refused() {
         (&["--lod", "1"], "a similar argument exists: '--load'"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        let told = refusal(&command.arg("demo").args(arguments).output().unwrap());
-        assert!(told.contains(said), "{arguments:?}: {told}");
+        let stderr = refusal(&command.arg("demo").args(arguments).output().unwrap());
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
     }
 }
 
 #[test]
-fn what_the_user_can_mend_is_said_in_one_sentence() {
+fn usage_errors_are_one_sentence() {
     let missing = refusal(&run(&address(13), &["--trace", "/nonexistent.csv"]));
     assert!(
         missing.contains("/nonexistent.csv") && missing.contains("No such file"),
@@ -338,8 +338,8 @@ fn an_interrupt_stops_every_child() {
 }
 
 #[test]
-fn children_do_not_outlive_a_demo_that_is_killed() {
-    // What a killed demo leaves behind goes with the test.
+fn children_do_not_outlive_a_killed_demo() {
+    // Leftovers of the killed demo are removed with this folder.
     let folder = tempfile::tempdir().unwrap();
     let mut demo = start_in(folder.path(), &address(15));
     let children = children_of(&mut demo);
@@ -352,7 +352,7 @@ fn start(bind: &str) -> Child {
     start_in(&std::env::temp_dir(), bind)
 }
 
-/// Starts a demo whose temporary folders are made in `folder`.
+/// Starts a demo with its temporary folders in `folder`.
 fn start_in(folder: &Path, bind: &str) -> Child {
     demo(bind, &["--json"])
         .env("TMPDIR", folder)
@@ -366,10 +366,10 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
-/// Whatever is waited for has to come within this time.
+/// Longest wait for any condition.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until the demo has all its children, and returns them: the software GPU's server, the model-server, the
+/// Waits until the demo has all its children, and returns their PIDs: the software GPU's server, the model-server, the
 /// queue-proxy.
 fn children_of(demo: &mut Child) -> Vec<u32> {
     let list = format!("/proc/{0}/task/{0}/children", demo.id());
@@ -395,13 +395,13 @@ fn children_of(demo: &mut Child) -> Vec<u32> {
 fn gone(pids: &[u32]) {
     let begin = Instant::now();
     let lives = |pid: &u32| {
-        // A zombie waits for its new parent; it does nothing any more.
+        // A zombie has ended; its new parent has yet to reap it.
         fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
     };
     while pids.iter().any(lives) {
         assert!(
             begin.elapsed() < PATIENCE,
-            "a child lives on after {PATIENCE:?}"
+            "a child is still running after {PATIENCE:?}"
         );
         std::thread::park_timeout(Duration::from_millis(5));
     }

@@ -1,6 +1,6 @@
-//! `weir demo --live` and `weir live` as their users start them, and the page in Debian's chromium.
+//! Tests of `weir demo --live` and `weir live` as a user runs them, with the page in Debian's chromium.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stderr, reason = "says what was not done")]
+#![expect(clippy::print_stderr, reason = "reports skipped checks")]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use live::state::{Standing, State};
+use live::state::{FunctionStatus, State};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -21,15 +21,15 @@ use tests::proxy::fresh_address;
 use tests::{PATIENCE, SLACK, eventually, programs};
 
 const WEIR: &str = env!("CARGO_BIN_EXE_weir");
-/// The script that looks at a page, below the repository.
+/// Script that checks a page in a browser, in this repository.
 const CHECK: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../dashboards/live/check/check"
 );
-/// What a script says that misses something: usage or a program, npm's registry.
+/// Exit codes of the script when something is missing: usage or a program, npm's registry.
 const NOT_CHECKED: [i32; 2] = [2, 3];
 
-/// A program that prints where its page is. Ended when dropped.
+/// A program that prints the URL of its page, interrupted and reaped when dropped.
 struct Server {
     child: Child,
     line: String,
@@ -89,7 +89,7 @@ async fn state(at: SocketAddr) -> State {
 }
 
 #[test]
-fn what_cannot_be_used_is_refused_with_exit_code_2() {
+fn unusable_options_are_refused_with_exit_code_2() {
     let folder = TempDir::new().unwrap();
     let file = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -172,12 +172,12 @@ fn what_cannot_be_used_is_refused_with_exit_code_2() {
                 "--ca",
                 &no_pem,
             ],
-            "there is no certificate in it",
+            "contains no certificate",
         ),
     ] {
-        let (code, told) = text(&Command::new(WEIR).args(arguments).output().unwrap());
-        assert_eq!(code, Some(2), "{arguments:?}: {told}");
-        assert!(told.contains(expected), "{arguments:?}: {told}");
+        let (code, printed) = text(&Command::new(WEIR).args(arguments).output().unwrap());
+        assert_eq!(code, Some(2), "{arguments:?}: {printed}");
+        assert!(printed.contains(expected), "{arguments:?}: {printed}");
     }
     let key = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap();
     let ca = file("ca.crt", &key.cert.pem());
@@ -188,7 +188,7 @@ fn what_cannot_be_used_is_refused_with_exit_code_2() {
             "--token-file /nowhere/token",
         ),
         (&*empty, "127.0.0.1:0", "is empty"),
-        (&*spaced, "127.0.0.1:0", "is no token"),
+        (&*spaced, "127.0.0.1:0", "not a token"),
         (&*token, "0.0.0.0:0", "served on loopback only"),
     ] {
         let arguments = [
@@ -202,14 +202,14 @@ fn what_cannot_be_used_is_refused_with_exit_code_2() {
             "--bind",
             bind,
         ];
-        let (code, told) = text(&Command::new(WEIR).args(arguments).output().unwrap());
-        assert_eq!(code, Some(2), "{arguments:?}: {told}");
-        assert!(told.contains(expected), "{arguments:?}: {told}");
+        let (code, printed) = text(&Command::new(WEIR).args(arguments).output().unwrap());
+        assert_eq!(code, Some(2), "{arguments:?}: {printed}");
+        assert!(printed.contains(expected), "{arguments:?}: {printed}");
     }
 }
 
 #[tokio::test]
-async fn the_demos_page_shows_functions_slots_and_events_and_a_browser_finds_nothing_wrong() {
+async fn the_demos_page_shows_functions_slots_and_events_without_browser_errors() {
     let arguments = ["demo", "--live", "--json", "--bind", "127.0.44.1"];
     let server = Server::start(Command::new(WEIR).args(arguments));
     let found: Value = serde_json::from_str(&server.line).unwrap();
@@ -226,7 +226,7 @@ async fn the_demos_page_shows_functions_slots_and_events_and_a_browser_finds_not
             && state.slots.iter().all(|slot| !slot.busy.is_empty())
             && state.events.iter().any(|event| event.kind == "slot-added");
         if is_shown {
-            // Asked for once, an event is shown once.
+            // An event is fetched once and shown once.
             let added = state.events.iter().filter(|own| own.kind == "slot-added");
             assert_eq!(added.count(), 3);
             assert_eq!(state.notices, Vec::<String>::new());
@@ -256,20 +256,20 @@ async fn the_demos_page_shows_functions_slots_and_events_and_a_browser_finds_not
     let checked =
         tokio::task::spawn_blocking(move || Command::new(CHECK).arg(&url).output().unwrap());
     let checked = checked.await.unwrap();
-    let (code, told) = text(&checked);
+    let (code, printed) = text(&checked);
     if code.is_some_and(|code| NOT_CHECKED.contains(&code)) {
-        eprintln!("not checked in a browser: {told}");
+        eprintln!("not checked in a browser: {printed}");
         return;
     }
     assert_eq!(
         code,
         Some(0),
-        "{told}{}",
+        "{printed}{}",
         String::from_utf8_lossy(&checked.stdout)
     );
 }
 
-/// The role `control` of this program, started as if it were a program of its own.
+/// Starts role `control` of this binary through a script, as if it were a separate program.
 fn control(cluster: &Cluster, folder: &Path) -> Control {
     let script = folder.join("activator-ext");
     let text = format!("#!/bin/sh\nexec {WEIR} child activator-ext --parent $PPID -- \"$@\"\n");
@@ -278,7 +278,7 @@ fn control(cluster: &Cluster, folder: &Path) -> Control {
     cluster.control(&script.display().to_string(), "weir-control-0")
 }
 
-/// Writes the authorities as `kubectl get configmap weir-ca` shows them.
+/// Writes the certificate authorities as `kubectl get configmap weir-ca` shows them; `None` if they do not exist yet.
 fn authorities(cluster: &Cluster, folder: &Path) -> Option<PathBuf> {
     let bundle = cluster
         .api
@@ -289,7 +289,7 @@ fn authorities(cluster: &Cluster, folder: &Path) -> Option<PathBuf> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_persons_token_brings_a_clusters_page_to_loopback_and_no_other_does() {
+async fn a_users_token_gives_access_to_a_clusters_page_and_other_tokens_do_not() {
     let cluster = Cluster::start(Duration::from_millis(30)).await;
     let folder = TempDir::new().unwrap();
     let pod = cluster.add_pod("data-0").await;
@@ -297,7 +297,7 @@ async fn a_persons_token_brings_a_clusters_page_to_loopback_and_no_other_does() 
     let agent = fresh_address();
     let empty = json!({"metadata": {"namespace": "weir-agent", "name": "weir-certificates"}});
     cluster.api.apply(&resource("secrets"), empty);
-    // One that takes connections and says nothing, as behind a network that is cut.
+    // A server that accepts connections without answering, as behind a broken network.
     let silent = fresh_address();
     let _silent = tokio::net::TcpListener::bind((silent, 9470)).await.unwrap();
     for (node, ip) in [("node-1", agent), ("node-2", silent)] {
@@ -348,7 +348,7 @@ async fn a_persons_token_brings_a_clusters_page_to_loopback_and_no_other_does() 
         },
     )
     .await;
-    eventually("there are authorities", || {
+    eventually("the authorities exist", || {
         authorities(&cluster, folder.path()).is_some()
     })
     .await;
@@ -362,7 +362,7 @@ async fn a_persons_token_brings_a_clusters_page_to_loopback_and_no_other_does() 
         .arg("--ca")
         .arg(folder.path().join("ca.crt"));
     for (wrong, expected) in [
-        ("nobody", "401 Unauthorized: a token is needed"),
+        ("unknown", "401 Unauthorized: a bearer token is required"),
         (
             "stranger",
             "403 Forbidden: ben may not get gpufunctions.weir.dev",
@@ -373,9 +373,9 @@ async fn a_persons_token_brings_a_clusters_page_to_loopback_and_no_other_does() 
         ),
     ] {
         fs::write(&token, wrong).unwrap();
-        let (code, told) = text(&command.output().unwrap());
-        assert_eq!(code, Some(1), "{wrong}: {told}");
-        assert!(told.contains(expected), "{wrong}: {told}");
+        let (code, printed) = text(&command.output().unwrap());
+        assert_eq!(code, Some(1), "{wrong}: {printed}");
+        assert!(printed.contains(expected), "{wrong}: {printed}");
     }
     fs::write(&token, "person\n").unwrap();
     let mut server = Server::start(&mut command);
@@ -394,7 +394,7 @@ async fn a_persons_token_brings_a_clusters_page_to_loopback_and_no_other_does() 
     let own = &state.functions[0];
     assert_eq!(
         (own.state, own.waiting, own.running, own.ready),
-        (Standing::Late, 3, 1, 1)
+        (FunctionStatus::Late, 3, 1, 1)
     );
     assert_eq!(state.slots[0].busy, [Some(50), None]);
     assert_eq!(state.slots[0].lost.as_deref(), Some("gone"));
@@ -405,7 +405,7 @@ async fn a_persons_token_brings_a_clusters_page_to_loopback_and_no_other_does() 
         .collect();
     assert!(kinds.contains(&("slot-lost", "node-1/0")), "{kinds:?}");
     assert!(kinds.contains(&("Attached", "default/f")), "{kinds:?}");
-    // The stream goes through, once a second, although an agent is silent.
+    // The stream is sent every second, although an agent is silent.
     let begin = std::time::Instant::now();
     let mut stream = std::net::TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -424,11 +424,11 @@ async fn a_persons_token_brings_a_clusters_page_to_loopback_and_no_other_does() 
     let took = begin.elapsed();
     assert!(took < Duration::from_secs(4) + SLACK, "{took:?}");
     assert!(read.contains("text/event-stream") && read.contains("default-src 'none'"));
-    // With a token that is not known any more the server refuses, and its answer is passed on.
-    fs::write(&token, "nobody").unwrap();
+    // An unknown token is refused by the server; its answer is passed on.
+    fs::write(&token, "unknown").unwrap();
     let refused = get_state(at).await;
     assert_eq!(refused.status(), 401, "{}", refused.text());
-    // A browser's foreign page gets nothing, whatever the token.
+    // A foreign page in a browser gets nothing, whatever the token.
     let foreign = "GET /live/state HTTP/1.1\r\nHost: rebound.example\r\n\r\n";
     let refused = Client::connect(at).await.request(foreign).await;
     assert_eq!(refused.status(), 421);

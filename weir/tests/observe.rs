@@ -1,18 +1,16 @@
-//! `weir demo --observe` as its users start it: with Debian's Prometheus, and without.
+//! Tests of `weir demo --observe` as a user runs it: with Debian's Prometheus, and without.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stderr, reason = "says what was not done")]
+#![expect(clippy::print_stderr, reason = "reports skipped checks")]
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-
-/// What takes longer is broken.
-const PATIENCE: Duration = Duration::from_secs(60);
+use testing::until;
 
 fn weir(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
@@ -21,8 +19,8 @@ fn weir(arguments: &[&str]) -> Command {
 }
 
 fn text(output: &Output) -> (Option<i32>, String) {
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output.status.code(), told)
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), printed)
 }
 
 fn has_prometheus() -> bool {
@@ -41,7 +39,7 @@ fn has_chromium() -> bool {
     is_there
 }
 
-/// The command lines of Prometheus processes that work in this folder.
+/// Returns the command lines of Prometheus processes with data in this folder.
 fn running_in(folder: &Path) -> Vec<String> {
     let folder = folder.display().to_string();
     let entries = fs::read_dir("/proc").unwrap();
@@ -53,7 +51,7 @@ fn running_in(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_does_not_belong_together_is_refused_with_exit_code_2() {
+fn conflicting_options_are_refused_with_exit_code_2() {
     for (arguments, expected) in [
         (&["--hold", "5"][..], "--hold belongs to --observe"),
         (&["--break", "agent"], "--break belongs to --observe"),
@@ -80,35 +78,35 @@ fn what_does_not_belong_together_is_refused_with_exit_code_2() {
             &["--observe", "--html", "/nowhere/at/all"],
             "the folder above it is missing",
         ),
-        (&["--observe", "--html", "/etc/passwd"], "is no folder"),
+        (&["--observe", "--html", "/etc/passwd"], "is not a folder"),
         (
             &["--observe", "--break", "disk"],
             "possible values: agent, mps, queue",
         ),
     ] {
-        let (code, told) = text(&weir(arguments).output().unwrap());
-        assert_eq!(code, Some(2), "{arguments:?}: {told}");
-        assert!(told.contains(expected), "{arguments:?}: {told}");
+        let (code, printed) = text(&weir(arguments).output().unwrap());
+        assert_eq!(code, Some(2), "{arguments:?}: {printed}");
+        assert!(printed.contains(expected), "{arguments:?}: {printed}");
     }
 }
 
 #[test]
-fn without_prometheus_the_package_is_named_and_the_exit_code_is_2() {
+fn without_prometheus_the_error_names_the_package_with_exit_code_2() {
     let output = weir(&["--observe"])
         .env("PATH", "/nowhere")
         .output()
         .unwrap();
-    let (code, told) = text(&output);
-    assert_eq!(code, Some(2), "{told}");
-    assert!(told.contains("apt-get install prometheus"), "{told}");
+    let (code, printed) = text(&output);
+    assert_eq!(code, Some(2), "{printed}");
+    assert!(printed.contains("apt-get install prometheus"), "{printed}");
 }
 
 #[test]
-fn without_chromium_its_package_is_named_and_the_exit_code_is_2() {
+fn without_chromium_the_error_names_the_package_with_exit_code_2() {
     if !has_prometheus() {
         return;
     }
-    // Prometheus alone is to be found.
+    // Only Prometheus is in the PATH.
     let folder = tempfile::tempdir().unwrap();
     let path = std::env::var("PATH").unwrap();
     let mut all = path.split(':').map(|own| Path::new(own).join("prometheus"));
@@ -118,9 +116,9 @@ fn without_chromium_its_package_is_named_and_the_exit_code_is_2() {
         .env("PATH", folder.path())
         .output()
         .unwrap();
-    let (code, told) = text(&output);
-    assert_eq!(code, Some(2), "{told}");
-    assert!(told.contains("apt-get install chromium"), "{told}");
+    let (code, printed) = text(&output);
+    assert_eq!(code, Some(2), "{printed}");
+    assert!(printed.contains("apt-get install chromium"), "{printed}");
 }
 
 #[test]
@@ -153,8 +151,9 @@ fn every_query_has_series_each_cause_is_named_and_an_alert_fires() {
         command.arg("--screenshots").arg(&pictures);
     }
     let output = command.output().unwrap();
-    let (code, told) = text(&output);
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{told}"));
+    let (code, printed) = text(&output);
+    let report: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{printed}"));
     assert_eq!(report["failures"], serde_json::json!([]), "{report}");
     assert_eq!(
         (&report["errors"], &report["empty"]),
@@ -167,9 +166,9 @@ fn every_query_has_series_each_cause_is_named_and_an_alert_fires() {
     }
     let firing = report["alerts_firing"].as_array().unwrap();
     assert!(firing.contains(&"WeirAgentDown".into()), "{report}");
-    assert_eq!(code, Some(0), "{told}");
-    hang_together(&spans, &report["worst"]);
-    // Each dashboard is a page with all of its panels, which fetches nothing.
+    assert_eq!(code, Some(0), "{printed}");
+    check_traces(&spans, &report["worst"]);
+    // Each dashboard is a page with all of its panels and without external resources.
     for board in dashboards::boards::boards() {
         let page = fs::read_to_string(pages.join(format!("{}.html", board.uid))).unwrap();
         assert!(page.contains("Content-Security-Policy") && !page.contains("<script"));
@@ -180,7 +179,7 @@ fn every_query_has_series_each_cause_is_named_and_an_alert_fires() {
         }
     }
     let page = fs::read_to_string(pages.join("weir-function.html")).unwrap();
-    // It had no cold start: both drawings of that panel.
+    // Only both panels of cold starts may be empty, since the function had none.
     assert!(page.matches("There are no values.").count() <= 2, "{page}");
     if has_chromium() {
         for board in dashboards::boards::boards() {
@@ -195,9 +194,9 @@ fn every_query_has_series_each_cause_is_named_and_an_alert_fires() {
     }
 }
 
-/// Reads the spans as any tool would: each request has one root and the five spans of two programs, children lie within their parents,
-/// and the parts of the latest one are its response.
-fn hang_together(file: &Path, worst: &Value) {
+/// Checks the spans as any tool would read them: each request has one root and five spans of two programs, children are within
+/// their parents, and the parts of the latest request add up to its response time.
+fn check_traces(file: &Path, worst: &Value) {
     let lines = fs::read_to_string(file).unwrap();
     let mut traces: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for line in lines.lines() {
@@ -261,7 +260,7 @@ fn hang_together(file: &Path, worst: &Value) {
 }
 
 #[test]
-fn a_demo_that_is_killed_leaves_no_prometheus_behind() {
+fn a_killed_demo_leaves_no_prometheus_behind() {
     if !has_prometheus() {
         return;
     }
@@ -281,7 +280,7 @@ fn a_demo_that_is_killed_leaves_no_prometheus_behind() {
 }
 
 #[test]
-fn a_prometheus_that_dies_ends_the_demo_with_its_last_words_and_exit_code_1() {
+fn a_failed_prometheus_ends_the_demo_with_its_log_and_exit_code_1() {
     if !has_prometheus() {
         return;
     }
@@ -306,26 +305,7 @@ fn a_prometheus_that_dies_ends_the_demo_with_its_last_words_and_exit_code_1() {
     for pid in pids {
         kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
     }
-    let (code, told) = text(&child.wait_with_output().unwrap());
-    assert_eq!(code, Some(1), "{told}");
-    assert!(told.contains("Prometheus has ended"), "{told}");
-}
-
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !holds() {
-        assert!(
-            begin.elapsed() < PATIENCE,
-            "{what}: not within {PATIENCE:?}"
-        );
-        pause();
-    }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a test that polls has no runtime"
-)]
-fn pause() {
-    std::thread::sleep(Duration::from_millis(50));
+    let (code, printed) = text(&child.wait_with_output().unwrap());
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(printed.contains("Prometheus has ended"), "{printed}");
 }

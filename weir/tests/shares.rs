@@ -1,4 +1,4 @@
-//! `weir demo --scenario shares` as its users meet it: what it prints, what it refuses, what it leaves behind.
+//! Tests of `weir demo --scenario shares` as a user runs it: its output, its errors, its processes.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ fn number(value: &Value) -> f64 {
 }
 
 #[test]
-fn the_json_says_who_asked_for_what_and_got_what() {
+fn the_json_has_entitled_and_achieved_shares_of_each_pod() {
     let output = run(&["--json", "--seconds", "1.5", "--pods", "10:90"]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");
@@ -67,7 +67,7 @@ fn the_json_says_who_asked_for_what_and_got_what() {
     assert_eq!(pods.len(), 2);
     let achieved = |pod: usize| number(&pods[pod]["share_achieved"]);
     assert!(achieved(0) < achieved(1), "{report}");
-    // Each has all SMs, so that never two compute at once.
+    // Each pod has all SMs, so two never compute concurrently.
     let busy = number(&report["busy"]);
     assert!((sum - busy).abs() < 0.01 && busy <= 1.0, "{report}");
     let idle = number(&report["idle_while_waiting"]);
@@ -75,7 +75,7 @@ fn the_json_says_who_asked_for_what_and_got_what() {
 }
 
 #[test]
-fn side_by_side_is_a_table() {
+fn concurrent_pods_are_shown_as_a_table() {
     let output = run(&[
         "--seconds",
         "0.5",
@@ -105,7 +105,7 @@ fn side_by_side_is_a_table() {
 }
 
 #[test]
-fn what_cannot_be_asked_for_is_refused_with_what_is_allowed() {
+fn refused_options_state_the_allowed_values() {
     for (arguments, part) in [
         (&["--pods", "10:x"][..], "10:90"),
         (&["--pods", "sm=0"], "1 to 100"),
@@ -142,13 +142,13 @@ fn what_cannot_be_asked_for_is_refused_with_what_is_allowed() {
 }
 
 #[test]
-fn however_it_ends_nothing_is_left_running() {
+fn no_process_remains_however_the_demo_ends() {
     for (signal, code) in [
         (Signal::INT, Some(130)),
         (Signal::TERM, Some(143)),
         (Signal::KILL, None),
     ] {
-        // What a killed one leaves there goes with this.
+        // Leftovers of the killed demo are removed with this folder.
         let temporary = tempfile::tempdir().unwrap();
         let mut demo = shares(&["--json", "--seconds", "60"])
             .env("TMPDIR", temporary.path())
@@ -163,7 +163,7 @@ fn however_it_ends_nothing_is_left_running() {
     }
 }
 
-/// What a process has started, and what that has.
+/// Collects the descendants of a process.
 fn below(pid: u32, all: &mut BTreeSet<u32>) {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return;
@@ -177,10 +177,10 @@ fn below(pid: u32, all: &mut BTreeSet<u32>) {
     }
 }
 
-/// Whatever is waited for has to come within this time.
+/// Longest wait for any condition.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until all are there: the software GPU's server, the agent, two loads, the MPS daemon and its server.
+/// Waits for all processes of the demo: the software GPU's server, the agent, two loads, the MPS daemon and its server.
 fn processes_of(demo: &mut Child) -> BTreeSet<u32> {
     let begin = Instant::now();
     loop {
@@ -201,14 +201,14 @@ fn processes_of(demo: &mut Child) -> BTreeSet<u32> {
 fn gone(pids: &BTreeSet<u32>) {
     let begin = Instant::now();
     let lives = |pid: &u32| {
-        // A zombie waits for its new parent; it does nothing any more.
+        // A zombie has ended; its new parent has yet to reap it.
         fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
     };
     while let Some(pid) = pids.iter().find(|pid| lives(pid)) {
         let of = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         assert!(
             begin.elapsed() < PATIENCE,
-            "lives on after {PATIENCE:?}: {pid} {}",
+            "still running after {PATIENCE:?}: {pid} {}",
             of.replace('\0', " ")
         );
         std::thread::park_timeout(Duration::from_millis(5));
@@ -216,7 +216,7 @@ fn gone(pids: &BTreeSet<u32>) {
 }
 
 #[test]
-fn quotas_of_more_than_there_is_are_said_to_be_scaled() {
+fn oversubscribed_quotas_are_reported_as_scaled() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("page.html");
     let path = page.to_str().unwrap();
@@ -224,7 +224,7 @@ fn quotas_of_more_than_there_is_are_said_to_be_scaled() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("Quotas add up to 130 %: "), "{text}");
     let html = fs::read_to_string(page).unwrap();
-    assert!(html.contains("Quotas add up to 130 %: ") && html.contains("turn by turn"));
+    assert!(html.contains("Quotas add up to 130 %: ") && html.contains("Turns of the pods"));
     let own: Value =
         serde_json::from_slice(&run(&["--pods", "60:70", "--seconds", "1", "--json"]).stdout)
             .unwrap();

@@ -1,4 +1,4 @@
-//! `weir softgpu` as its users meet it: the real binary, a program that loads the driver's library, what is told of it.
+//! Tests of `weir softgpu` as a user runs it, with a program that loads the driver's library, and of its reports on that program.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -6,15 +6,14 @@ use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
-use rustix::event::{Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
-use softgpu_wire::place;
+use softgpu_wire::softgpu_dir;
 use tempfile::TempDir;
+use testing::until;
 
-/// Loads the driver as a program without NVIDIA's headers does, sets 1 MiB of a device's memory, reads it back, says so, and
-/// stays until its input ends.
+/// Source of a program which loads the driver without NVIDIA's headers, sets 1 MiB of a device's memory, reads it back, prints a
+/// line, and waits until its input ends.
 const PROGRAM: &str = r#"
 #include <dlfcn.h>
 #include <stddef.h>
@@ -45,16 +44,13 @@ int main(void) {
 }
 "#;
 
-/// Whatever is waited for has to come within this time.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A folder, and the server in it, which ends with the test.
+/// A software GPU's folder. Dropping it ends the server in it.
 #[derive(Debug)]
-struct Place {
+struct SoftGpuDir {
     folder: TempDir,
 }
 
-impl Place {
+impl SoftGpuDir {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         Self { folder }
@@ -64,23 +60,23 @@ impl Place {
         self.folder.path().join("gpu")
     }
 
-    /// `weir softgpu …` for this folder.
+    /// Runs `weir softgpu …` for this folder.
     fn weir(&self, word: &str, arguments: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command.args(["softgpu", word]).arg("--folder");
         command.arg(self.folder()).args(arguments);
-        command.env_remove(place::VARIABLE).output().unwrap()
+        command.env_remove(softgpu_dir::VARIABLE).output().unwrap()
     }
 
-    /// What it prints, where it has to succeed.
-    fn says(&self, word: &str, arguments: &[&str]) -> String {
+    /// Runs a command which must succeed, and returns its standard output.
+    fn stdout_of(&self, word: &str, arguments: &[&str]) -> String {
         let output = self.weir(word, arguments);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         assert!(output.stderr.is_empty(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// What it refuses with, with this exit code and nothing on stdout.
+    /// Runs a command which must fail with this exit code and nothing on stdout; returns its standard error.
     fn refuses(&self, code: i32, word: &str, arguments: &[&str]) -> String {
         let output = self.weir(word, arguments);
         assert_eq!(output.status.code(), Some(code), "{output:?}");
@@ -89,7 +85,7 @@ impl Place {
     }
 
     fn json(&self, word: &str) -> serde_json::Value {
-        serde_json::from_str(&self.says(word, &["--json"])).unwrap()
+        serde_json::from_str(&self.stdout_of(word, &["--json"])).unwrap()
     }
 
     fn file(&self, name: &str, content: &str) -> PathBuf {
@@ -99,10 +95,10 @@ impl Place {
     }
 
     fn configuration(&self) -> String {
-        fs::read_to_string(self.folder().join(place::CONFIG)).unwrap()
+        fs::read_to_string(self.folder().join(softgpu_dir::CONFIG)).unwrap()
     }
 
-    /// A program that has said its line and waits for the end of its input.
+    /// Starts the program and returns it with its line; it waits for the end of its input.
     fn program(&self) -> (Child, String) {
         let source = self.file("program.c", PROGRAM);
         let program = source.with_extension("");
@@ -114,7 +110,7 @@ impl Place {
             .unwrap();
         assert!(built.success());
         let mut child = Command::new(program)
-            .env_remove(place::VARIABLE)
+            .env_remove(softgpu_dir::VARIABLE)
             .env_remove("CUDA_VISIBLE_DEVICES")
             .env("LD_LIBRARY_PATH", self.folder())
             .stdin(Stdio::piped())
@@ -128,10 +124,10 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for SoftGpuDir {
     fn drop(&mut self) {
         let folder = self.folder();
-        let Ok(Some(socket)) = place::connect_in(&folder) else {
+        let Ok(Some(socket)) = softgpu_dir::connect_in(&folder) else {
             return;
         };
         if let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) {
@@ -139,28 +135,13 @@ impl Drop for Place {
         }
         if !std::thread::panicking() {
             until("the server has ended", || {
-                place::lock(&folder, false).unwrap().is_some()
+                softgpu_dir::lock(&folder, false).unwrap().is_some()
             });
         }
     }
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !holds() {
-        assert!(
-            begin.elapsed() < PATIENCE,
-            "not within {PATIENCE:?}: {what}"
-        );
-        let moment = Timespec {
-            tv_sec: 0,
-            tv_nsec: 2_000_000,
-        };
-        poll(&mut [], Some(&moment)).unwrap();
-    }
-}
-
-/// Every tag is closed in its order, and there is one outermost.
+/// Returns whether all tags of an XML text are closed in order, with one root.
 fn is_well_formed(text: &str) -> bool {
     let mut open = Vec::new();
     let mut outermost = 0;
@@ -192,9 +173,9 @@ fn is_well_formed(text: &str) -> bool {
 
 #[test]
 fn path_prints_a_folder_with_nvidias_names() {
-    let place = Place::new();
-    let said = place.says("path", &[]);
-    assert_eq!(said, format!("{}\n", place.folder().display()));
+    let softgpu = SoftGpuDir::new();
+    let printed = softgpu.stdout_of("path", &[]);
+    assert_eq!(printed, format!("{}\n", softgpu.folder().display()));
     for name in [
         "libcuda.so.1",
         "libcuda.so",
@@ -202,20 +183,20 @@ fn path_prints_a_folder_with_nvidias_names() {
         "nvidia-cuda-mps-control",
         "softgpu-server",
     ] {
-        let file = place.folder().join(name);
+        let file = softgpu.folder().join(name);
         assert!(file.metadata().unwrap().is_file(), "{name}");
     }
-    assert_eq!(place.folder().metadata().unwrap().mode() & 0o777, 0o755);
-    assert!(place.configuration().contains("\"H100\""));
+    assert_eq!(softgpu.folder().metadata().unwrap().mode() & 0o777, 0o755);
+    assert!(softgpu.configuration().contains("\"H100\""));
 
-    // The programs are this one, by other names.
-    let version = Command::new(place.folder().join("nvidia-cuda-mps-control"))
+    // The MPS programs are links to this binary.
+    let version = Command::new(softgpu.folder().join("nvidia-cuda-mps-control"))
         .arg("-v")
         .output()
         .unwrap();
     let version = String::from_utf8(version.stdout).unwrap();
     assert!(version.contains("MPS Control binary version"), "{version}");
-    let server = Command::new(place.folder().join("softgpu-server"))
+    let server = Command::new(softgpu.folder().join("softgpu-server"))
         .output()
         .unwrap();
     let usage = String::from_utf8(server.stderr).unwrap();
@@ -225,7 +206,7 @@ fn path_prints_a_folder_with_nvidias_names() {
         ("--help", "usage: softgpu-server "),
         ("--version", "softgpu-server 0."),
     ] {
-        let server = Command::new(place.folder().join("softgpu-server"))
+        let server = Command::new(softgpu.folder().join("softgpu-server"))
             .arg(option)
             .output()
             .unwrap();
@@ -234,16 +215,16 @@ fn path_prints_a_folder_with_nvidias_names() {
         assert_eq!(server.status.code(), Some(0), "{option}");
     }
 
-    // Without options what is configured stays, to the letter.
+    // Without options the configuration stays, byte for byte.
     let own = "# ours\nbytes = 64\n[[kernel]]\nname = \"add\"\nduration-us = 7\n";
-    fs::write(place.folder().join(place::CONFIG), own).unwrap();
-    place.says("path", &[]);
-    assert_eq!(place.configuration(), own);
-    // What options cannot say is not thrown away.
-    let why = place.refuses(2, "path", &["--gpu", "V100"]);
+    fs::write(softgpu.folder().join(softgpu_dir::CONFIG), own).unwrap();
+    softgpu.stdout_of("path", &[]);
+    assert_eq!(softgpu.configuration(), own);
+    // Settings that options cannot express are not dropped.
+    let why = softgpu.refuses(2, "path", &["--gpu", "V100"]);
     assert!(why.contains("softgpu.toml: has [[kernel]]"), "{why}");
-    fs::write(place.folder().join(place::CONFIG), "bytes = 0").unwrap();
-    let why = place.refuses(2, "path", &[]);
+    fs::write(softgpu.folder().join(softgpu_dir::CONFIG), "bytes = 0").unwrap();
+    let why = softgpu.refuses(2, "path", &[]);
     assert!(
         why.contains("softgpu.toml: bytes = 0: allowed: 1 to 512"),
         "{why}"
@@ -252,34 +233,34 @@ fn path_prints_a_folder_with_nvidias_names() {
 
 #[test]
 fn options_become_the_configuration() {
-    let place = Place::new();
+    let softgpu = SoftGpuDir::new();
     let mig = "[[gpu]]\nslices = [\"3g.40gb\", \"4g.40gb\"]\n[[gpu]]\nslices = []\n";
-    let mig = place.file("mig.toml", mig);
+    let mig = softgpu.file("mig.toml", mig);
     let mig = mig.to_str().unwrap();
-    place.says(
+    softgpu.stdout_of(
         "path",
         &["--gpu", "a100", "--gpus", "3", "--mig", mig, "--time", "2"],
     );
     assert_eq!(
-        place.configuration(),
+        softgpu.configuration(),
         "time = 2\nbytes = 1\nledger-mib = 64\n\n\
          [[gpu]]\npart = \"A100-80GB\"\nslices = [\"3g.40gb\", \"4g.40gb\"]\n\n\
          [[gpu]]\npart = \"A100-80GB\"\ncount = 2\n"
     );
-    place.says("path", &["--bytes", "64", "--ledger-mib", "7"]);
+    softgpu.stdout_of("path", &["--bytes", "64", "--ledger-mib", "7"]);
     assert_eq!(
-        place.configuration(),
+        softgpu.configuration(),
         "time = 1\nbytes = 64\nledger-mib = 7\n\n[[gpu]]\npart = \"H100\"\n"
     );
 }
 
 #[test]
-fn options_that_cannot_be_are_refused_and_say_what_can() {
-    let place = Place::new();
-    let yaml = place.file("mig.yaml", "version: v1\nmig-configs:\n  all-1g.10gb:\n");
-    let wrong = place.file("wrong.toml", "[[gpu]]\nslices = [\"9g.1tb\"]\n");
-    let two = place.file("two.toml", "[[gpu]]\nslices = []\n[[gpu]]\nslices = []\n");
-    let cut = place.file("cut.toml", "[[gpu]]\nslices = [9\n");
+fn refused_options_state_the_allowed_values() {
+    let softgpu = SoftGpuDir::new();
+    let yaml = softgpu.file("mig.yaml", "version: v1\nmig-configs:\n  all-1g.10gb:\n");
+    let wrong = softgpu.file("wrong.toml", "[[gpu]]\nslices = [\"9g.1tb\"]\n");
+    let two = softgpu.file("two.toml", "[[gpu]]\nslices = []\n[[gpu]]\nslices = []\n");
+    let cut = softgpu.file("cut.toml", "[[gpu]]\nslices = [9\n");
     let [yaml, wrong, two, cut] = [&yaml, &wrong, &two, &cut].map(|path| path.to_str().unwrap());
     for (arguments, allowed) in [
         (&["--gpu", "K80"][..], "known: V100, A100-80GB, H100, H200"),
@@ -300,18 +281,18 @@ fn options_that_cannot_be_are_refused_and_say_what_can() {
         (&["--mig", two, "--gpus", "1"], "--mig has 2 tables"),
         (&["--mig", two, "--gpu", "V100", "--speed"], "--speed"),
     ] {
-        let why = place.refuses(2, "path", arguments);
+        let why = softgpu.refuses(2, "path", arguments);
         assert!(why.contains(allowed), "{arguments:?}: {why}");
         assert_eq!(why.trim_end().lines().count(), 1, "{arguments:?}: {why}");
     }
-    assert!(!place.folder().exists());
+    assert!(!softgpu.folder().exists());
     for word in ["ledger", "status"] {
-        let why = place.refuses(2, word, &[]);
+        let why = softgpu.refuses(2, word, &[]);
         assert!(why.contains("no such folder"), "{why}");
     }
 
-    place.says("path", &[]);
-    for (word, arguments, code, said) in [
+    softgpu.stdout_of("path", &[]);
+    for (word, arguments, code, expected) in [
         ("ledger", &[][..], 1, "no ledger"),
         ("ledger", &["--from", "2", "--to", "1"], 2, "less than --to"),
         ("ledger", &["--from", "soon"], 2, "a number of ms"),
@@ -321,8 +302,8 @@ fn options_that_cannot_be_are_refused_and_say_what_can() {
         ("inject", &["--xid", "79"], 1, "no server runs there"),
         ("inject", &["--xid", "0"], 2, "from 1 to 999"),
     ] {
-        let why = place.refuses(code, word, arguments);
-        assert!(why.contains(said), "{word} {arguments:?}: {why}");
+        let why = softgpu.refuses(code, word, arguments);
+        assert!(why.contains(expected), "{word} {arguments:?}: {why}");
     }
     let colon = Command::new(env!("CARGO_BIN_EXE_weir"))
         .args(["softgpu", "path", "--folder", "/tmp/a:b"])
@@ -332,23 +313,23 @@ fn options_that_cannot_be_are_refused_and_say_what_can() {
 }
 
 #[test]
-fn a_program_runs_and_all_is_told_of_it() {
-    let place = Place::new();
+fn ledger_and_status_report_a_running_program() {
+    let softgpu = SoftGpuDir::new();
     let options = ["--gpu", "A100", "--gpus", "2", "--bytes", "64"];
-    place.says("path", &options);
-    let (mut child, line) = place.program();
+    softgpu.stdout_of("path", &options);
+    let (mut child, line) = softgpu.program();
     assert_eq!(line, "2 NVIDIA A100-SXM4-80GB 7\n");
     let pid = child.id();
 
-    // The same configuration is no change; another one is not put under a program that runs.
-    place.says("path", &options);
-    let why = place.refuses(1, "path", &["--gpu", "V100"]);
+    // The same configuration is no change; a different one is refused while a program runs.
+    softgpu.stdout_of("path", &options);
+    let why = softgpu.refuses(1, "path", &["--gpu", "V100"]);
     assert!(
         why.contains("1 program uses it") && why.contains("end it with `kill "),
         "{why}"
     );
 
-    let status = place.json("status");
+    let status = softgpu.json("status");
     assert_eq!(status["running"], true);
     assert_eq!(status["statistics"]["clients"], 1);
     assert_eq!(status["statistics"]["scale"]["bytes"], 64);
@@ -360,13 +341,13 @@ fn a_program_runs_and_all_is_told_of_it() {
     assert_eq!(unit["processes"][0]["process"], pid);
     assert!(unit["processes"][0]["memory_bytes"].as_u64().unwrap() > 1 << 20);
     assert_eq!(status["units"][0]["processes"], serde_json::json!([]));
-    let text = place.says("status", &[]);
+    let text = softgpu.stdout_of("status", &[]);
     assert!(
         text.contains(&pid.to_string()) && text.contains("lag"),
         "{text}"
     );
 
-    let ledger = place.json("ledger");
+    let ledger = softgpu.json("ledger");
     let process = &ledger["processes"][0];
     assert_eq!(
         (&process["process"], &process["unit"]),
@@ -374,58 +355,58 @@ fn a_program_runs_and_all_is_told_of_it() {
     );
     assert_eq!(process["link_bytes"], 1 << 20);
     assert!(process["memory_peak_bytes"].as_u64().unwrap() > 1 << 20);
-    let text = place.says("ledger", &[]);
+    let text = softgpu.stdout_of("ledger", &[]);
     assert!(
         text.contains(&pid.to_string()) && text.contains("GPU 1"),
         "{text}"
     );
-    let csv = place.says("ledger", &["--csv", "--process", &pid.to_string()]);
+    let csv = softgpu.stdout_of("ledger", &["--csv", "--process", &pid.to_string()]);
     assert!(
         csv.contains(&format!("memory_bytes,1,GPU 1,1,{pid},")),
         "{csv}"
     );
     assert_eq!(
-        place
-            .says("ledger", &["--csv", "--unit", "0"])
+        softgpu
+            .stdout_of("ledger", &["--csv", "--unit", "0"])
             .lines()
             .count(),
         1
     );
 
-    let file = place.folder.path().join("drawing.svg");
-    place.says("ledger", &["--svg", file.to_str().unwrap()]);
+    let file = softgpu.folder.path().join("drawing.svg");
+    softgpu.stdout_of("ledger", &["--svg", file.to_str().unwrap()]);
     let drawing = fs::read_to_string(&file).unwrap();
     assert!(is_well_formed(&drawing), "{drawing}");
-    for said in [
+    for expected in [
         &format!("process {pid}"),
         "GPU 1: memory held",
         "link from GPU 1",
     ] {
-        assert!(drawing.contains(said), "{said}: {drawing}");
+        assert!(drawing.contains(expected), "{expected}: {drawing}");
     }
     assert_eq!(
-        place.says("ledger", &["--svg", "-"]).lines().next(),
+        softgpu.stdout_of("ledger", &["--svg", "-"]).lines().next(),
         drawing.lines().next()
     );
 
-    let why = place.refuses(2, "inject", &["--gpu", "2", "--xid", "79"]);
+    let why = softgpu.refuses(2, "inject", &["--gpu", "2", "--xid", "79"]);
     assert!(why.contains("--gpu 2: allowed: 0 to 1"), "{why}");
-    place.says("inject", &["--gpu", "1", "--xid", "79"]);
-    assert_eq!(place.json("status")["units"][1]["is_lost"], true);
+    softgpu.stdout_of("inject", &["--gpu", "1", "--xid", "79"]);
+    assert_eq!(softgpu.json("status")["units"][1]["is_lost"], true);
 
     drop(child.stdin.take());
     assert!(child.wait().unwrap().success());
     until("the program is gone", || {
-        place.json("status")["statistics"]["clients"] == 0
+        softgpu.json("status")["statistics"]["clients"] == 0
     });
 }
 
 #[test]
-fn the_server_runs_in_the_foreground_until_it_is_told() {
-    let place = Place::new();
+fn the_server_runs_in_the_foreground_until_a_signal() {
+    let softgpu = SoftGpuDir::new();
     let mut server = Command::new(env!("CARGO_BIN_EXE_weir"))
         .args(["softgpu", "server", "--stay", "--folder"])
-        .arg(place.folder())
+        .arg(softgpu.folder())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -433,39 +414,39 @@ fn the_server_runs_in_the_foreground_until_it_is_told() {
     let mut output = BufReader::new(server.stdout.take().unwrap());
     output.read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
-    assert_eq!(place.json("status")["server"], server.id());
+    assert_eq!(softgpu.json("status")["server"], server.id());
     let pid = Pid::from_child(&server);
     kill_process(pid, Signal::TERM).unwrap();
     server.wait().unwrap();
-    place.refuses(1, "status", &[]);
+    softgpu.refuses(1, "status", &[]);
 }
 
 #[test]
-fn files_are_where_people_expect_them() {
+fn the_default_folders_follow_the_environment() {
     let home = tempfile::tempdir().unwrap();
     let path = |variables: &[(&str, &Path)]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command.args(["softgpu", "path"]);
-        for name in [place::VARIABLE, "XDG_CACHE_HOME", "HOME"] {
+        for name in [softgpu_dir::VARIABLE, "XDG_CACHE_HOME", "HOME"] {
             command.env_remove(name);
         }
         command.envs(variables.iter().copied()).output().unwrap()
     };
     let output = path(&[("HOME", home.path())]);
-    let said = String::from_utf8(output.stdout).unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
     let folder = home.path().join(".cache/weir/softgpu");
-    assert_eq!(Path::new(said.trim_end()), folder);
+    assert_eq!(Path::new(printed.trim_end()), folder);
     let output = path(&[]);
     assert_eq!(output.status.code(), Some(2));
 
-    // Programs go by the variable: another folder than that one would not be used.
+    // Programs use the folder of the variable, so another folder would not be used.
     let other = Command::new(env!("CARGO_BIN_EXE_weir"))
         .args(["softgpu", "path", "--folder"])
         .arg(home.path().join("other"))
-        .env(place::VARIABLE, &folder)
+        .env(softgpu_dir::VARIABLE, &folder)
         .output()
         .unwrap();
-    let said = String::from_utf8(other.stderr).unwrap();
-    assert!(said.contains("WEIR_SOFTGPU is set to"), "{said}");
+    let printed = String::from_utf8(other.stderr).unwrap();
+    assert!(printed.contains("WEIR_SOFTGPU is set to"), "{printed}");
     assert_eq!(other.status.code(), Some(0));
 }

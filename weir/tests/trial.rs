@@ -1,6 +1,6 @@
-//! `weir proxy` and `weir compare` in front of servers that are not ours: Python's, and nginx with a delay.
+//! Tests of `weir proxy` and `weir compare` in front of foreign servers: Python's, and nginx with a delay.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stderr, reason = "what is not checked is said")]
+#![expect(clippy::print_stderr, reason = "reports skipped checks")]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -12,7 +12,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Serves one request at a time, each for 20 ms; `/slow` takes 5 s; behind so many requests it fails.
+/// Source of a server which handles one request at a time, each for 20 ms; `/slow` takes 5 s; after the given number of requests
+/// it fails.
 const SERVER: &str = r#"
 import sys, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -41,7 +42,7 @@ print(server.server_port, flush=True)
 server.serve_forever()
 "#;
 
-/// What a test has started. Killed when dropped.
+/// A process started by a test, killed when dropped.
 struct Running {
     child: Child,
     address: SocketAddr,
@@ -62,7 +63,7 @@ fn is_there(program: &str, argument: &str) -> bool {
     is_there
 }
 
-/// Python's server, which fails behind so many requests.
+/// Starts Python's server, which fails after this many requests; `None` if Python is missing.
 fn python(requests: u32) -> Option<Running> {
     if !is_there("python3", "--version") {
         return None;
@@ -82,7 +83,7 @@ fn python(requests: u32) -> Option<Running> {
     })
 }
 
-/// nginx, which lets a request pass each 25 ms and holds the others.
+/// Starts nginx, which passes a request each 25 ms and delays the others; `None` if nginx is missing.
 fn nginx(folder: &TempDir) -> Option<Running> {
     if !is_there("nginx", "-v") {
         return None;
@@ -121,7 +122,7 @@ fn nginx(folder: &TempDir) -> Option<Running> {
     Some(running)
 }
 
-/// Whatever is waited for has to come within this time.
+/// Longest wait for any condition.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn weir(arguments: &[&str]) -> Command {
@@ -130,7 +131,7 @@ fn weir(arguments: &[&str]) -> Command {
     command
 }
 
-/// A proxy in front of a server, and where its metrics are.
+/// Starts a proxy in front of a server; returns it with the address of its metrics.
 fn proxy(target: SocketAddr, more: &[&str]) -> (Running, SocketAddr) {
     let target = target.to_string();
     let own = [
@@ -164,7 +165,7 @@ fn proxy(target: SocketAddr, more: &[&str]) -> (Running, SocketAddr) {
     (running, address("metrics"))
 }
 
-/// An answer as it comes, of a connection that is closed behind it.
+/// Sends a request on a connection of its own, and returns the raw answer.
 fn get(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -192,7 +193,7 @@ fn until(metrics: SocketAddr, gauge: &str) {
     }
 }
 
-/// Exit code 2, nothing on stdout, one line on stderr.
+/// Asserts exit code 2, nothing on stdout and one line on stderr; returns that line.
 fn refusal(output: &Output) -> String {
     let stderr = String::from_utf8(output.stderr.clone()).unwrap();
     assert_eq!(output.status.code(), Some(2), "{stderr}");
@@ -215,7 +216,7 @@ fn json(output: &Output) -> Value {
 }
 
 #[test]
-fn a_proxy_in_front_of_a_python_server_answers_as_it_does_and_drains_at_an_interrupt() {
+fn a_proxy_in_front_of_a_python_server_passes_answers_and_drains_at_an_interrupt() {
     let Some(server) = python(1_000) else {
         return;
     };
@@ -230,7 +231,7 @@ fn a_proxy_in_front_of_a_python_server_answers_as_it_does_and_drains_at_an_inter
     let page = get(metrics, "/metrics");
     assert!(page.contains("weir_requests_in_time_total{"), "{page}");
 
-    // One is at the server and one waits when the interrupt comes: both are answered.
+    // One request is at the server and one waits when the interrupt arrives: both are answered.
     let address = proxy.address;
     let first = std::thread::spawn(move || get(address, "/slow"));
     until(metrics, "weir_requests_running");
@@ -239,7 +240,7 @@ fn a_proxy_in_front_of_a_python_server_answers_as_it_does_and_drains_at_an_inter
     let pid = Pid::from_raw(i32::try_from(proxy.child.id()).unwrap()).unwrap();
     kill_process(pid, Signal::INT).unwrap();
     assert!(first.join().unwrap().starts_with("HTTP/1.1 200 "));
-    // Late by then, or served: answered in any case.
+    // Shed by then, or served: answered in any case.
     let second = second.join().unwrap();
     let is_answered = ["HTTP/1.1 200 ", "HTTP/1.1 503 "]
         .iter()
@@ -249,15 +250,15 @@ fn a_proxy_in_front_of_a_python_server_answers_as_it_does_and_drains_at_an_inter
 }
 
 #[test]
-fn what_a_proxy_cannot_use_is_said_in_one_sentence() {
+fn usage_errors_are_one_sentence() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = listener.local_addr().unwrap().to_string();
     let free = "127.0.0.1:1";
-    for (arguments, said) in [
+    for (arguments, expected) in [
         (vec!["proxy"], "--target <HOST:PORT>"),
         (
             vec!["proxy", "--target", "https://a"],
-            "TLS to the server is not spoken",
+            "TLS to the server is not supported",
         ),
         (
             vec!["proxy", "--target", free, "--slo", "2"],
@@ -273,11 +274,11 @@ fn what_a_proxy_cannot_use_is_said_in_one_sentence() {
         ),
         (
             vec!["proxy", "--target", &taken, "--listen", &taken],
-            "go round in a circle",
+            "requests would loop",
         ),
         (
             vec!["proxy", "--target", free, "--listen", &taken],
-            "cannot be listened on: Address already in use",
+            "cannot listen: Address already in use",
         ),
         (
             vec![
@@ -327,20 +328,20 @@ fn what_a_proxy_cannot_use_is_said_in_one_sentence() {
             "there is no folder /no",
         ),
     ] {
-        let told = refusal(&weir(&arguments).output().unwrap());
-        assert!(told.contains(said), "{arguments:?}: {told}");
+        let stderr = refusal(&weir(&arguments).output().unwrap());
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
     }
 }
 
 #[test]
-fn a_busy_python_server_is_helped_and_an_idle_one_is_not() {
+fn weir_helps_a_busy_python_server_and_not_an_idle_one() {
     let Some(server) = python(1_000_000) else {
         return;
     };
     let folder = TempDir::new().unwrap();
     let page = folder.path().join("page.html");
     let page = page.to_str().unwrap();
-    // It can answer some 48 a second.
+    // It can answer some 48 requests a second.
     let busy = [
         "--rate",
         "70",
@@ -414,7 +415,7 @@ fn a_busy_python_server_is_helped_and_an_idle_one_is_not() {
 }
 
 #[test]
-fn a_server_that_fails_is_said_to() {
+fn failures_of_the_server_are_reported() {
     let Some(server) = python(150) else {
         return;
     };
@@ -429,7 +430,7 @@ fn a_server_that_fails_is_said_to() {
 }
 
 #[test]
-fn requests_of_a_file_are_sent_as_it_says() {
+fn requests_of_a_file_are_sent_as_specified() {
     let Some(server) = python(1_000) else {
         return;
     };
@@ -464,12 +465,12 @@ fn requests_of_a_file_are_sent_as_it_says() {
 }
 
 #[test]
-fn nginx_that_holds_requests_back_is_slow_and_does_not_fail() {
+fn a_throttling_nginx_is_slow_and_does_not_fail() {
     let folder = TempDir::new().unwrap();
     let Some(server) = nginx(&folder) else {
         return;
     };
-    // It lets 40 a second pass.
+    // It passes 40 requests a second.
     let own = json(&compare(
         server.address,
         &[

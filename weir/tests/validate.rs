@@ -1,4 +1,4 @@
-//! `weir simulate validate` as its users meet it, without the live demo: that takes minutes and a quiet machine.
+//! Tests of `weir simulate validate` as a user runs it, without the live demo, which takes minutes and a quiet machine.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -37,7 +37,7 @@ fn figure(all: &[Value], case: &str, what: &str) -> f64 {
 }
 
 #[test]
-fn the_demos_loads_are_simulated_the_same_each_time() {
+fn simulated_loads_are_reproducible() {
     let all = figures(HOPS, &["--seconds", "10"]);
     assert_eq!(all.len(), 12);
     for load in ["0.4", "0.55", "0.7"] {
@@ -48,7 +48,7 @@ fn the_demos_loads_are_simulated_the_same_each_time() {
             "{stock} {weir}"
         );
     }
-    // Hops of 30 ms for each request of some 55 ms are felt.
+    // Hops of 30 ms are noticeable with requests of some 55 ms.
     let far = "stock-ns = [[900000, 30000000]]\nweir-ns = [[1000000, 30000000]]\n";
     let slow = figures(far, &["--seconds", "10"]);
     let in_time = |all: &[Value]| figure(all, "load 0.7, weir", "in time, %");
@@ -59,15 +59,15 @@ fn the_demos_loads_are_simulated_the_same_each_time() {
 }
 
 #[test]
-fn shared_gpus_are_simulated_the_same_each_time() {
+fn simulated_shared_gpus_are_reproducible() {
     let all = figures(MESSAGE, &["--scenario", "shares"]);
     let share = |pod: u32| figure(&all, &format!("10:90, weir, pod-{pod}"), "share, %");
     assert!((share(1) - 10.0).abs() < 1.0 && (share(2) - 90.0).abs() < 2.0);
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
-    for (hops, more, said) in [
+fn usage_errors_name_the_cause() {
+    for (hops, more, expected) in [
         (
             "stock-ns = []\nweir-ns = []",
             &[][..],
@@ -88,7 +88,7 @@ fn what_cannot_be_done_is_said() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{stderr}");
         assert!(
-            output.stdout.is_empty() && stderr.contains(said),
+            output.stdout.is_empty() && stderr.contains(expected),
             "{stderr}"
         );
     }

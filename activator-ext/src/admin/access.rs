@@ -1,4 +1,5 @@
-//! Whose token lets see what (design 4.3), as the Kubernetes API says: TokenReview, and for people SubjectAccessReview.
+//! Which tokens grant which scope (contracts §3), as reviewed by the Kubernetes API: TokenReview for all, and
+//! SubjectAccessReview for users.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -17,63 +18,63 @@ use tokio::time::{Instant, timeout};
 
 use super::Scope;
 
-/// Tokens that pods get for Weir's own programs are for this audience.
+/// Audience of the tokens which are issued to pods for Weir's own programs.
 const AUDIENCE: &str = "weir.dev";
-/// An answer of the API holds for so long.
+/// Time for which a review's result is cached.
 const CACHED: Duration = Duration::from_secs(60);
-/// Answers that are kept.
+/// Largest number of cached grants.
 const CACHED_MAX: usize = 1_024;
-/// Refusals that are kept, apart from these: a flood of unknown tokens displaces no known one.
+/// Largest number of cached refusals. They are cached apart from grants: a flood of unknown tokens evicts no known one.
 const REFUSED_MAX: usize = 256;
-/// Bytes of a token, at most: those of service accounts have about 1,000.
+/// Largest accepted token in bytes; those of service accounts have about 1,000.
 const TOKEN_BYTES_MAX: usize = 8 * 1024;
-/// Tokens of one address that are refused within [`CACHED`], at most; further ones are not reviewed.
+/// Largest number of refused tokens per address within [`CACHED`]; further ones are not reviewed.
 const REFUSALS_MAX: u32 = 16;
-/// Addresses whose refusals are counted.
+/// Largest number of addresses with a count of refusals.
 const ADDRESSES_MAX: usize = 1_024;
-/// Tokens that are reviewed at once.
+/// Largest number of tokens under review at a time.
 const REVIEWS_MAX: usize = 8;
-/// A review takes no longer.
+/// Longest time for a review.
 const REVIEW_MAX: Duration = Duration::from_secs(5);
-/// The name of a service account begins so; its namespace follows.
+/// Prefix of a service account's name; its namespace follows.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
-/// Why a client sees nothing.
+/// The reason why a client is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum NoAccess {
     /// There is no token, or the API does not know it.
     Unauthenticated,
-    /// This user may not `get gpufunctions`.
+    /// The user of this name may not `get gpufunctions`.
     Forbidden(String),
-    /// Too many tokens of this address were refused a short while ago.
+    /// Too many tokens of this address were refused within [`CACHED`].
     TooMany,
     /// The API does not answer, or too many tokens are under review.
     Unavailable,
 }
 
-/// What a client with a token sees, or why it sees nothing.
+/// The scope which a token grants, or the reason why it grants none.
 type Answer = Result<Scope, NoAccess>;
 
-/// Reviews tokens, and keeps the answers for a while.
+/// Reviews tokens by the Kubernetes API, and caches the results for [`CACHED`].
 pub(crate) struct Access {
     client: Client,
-    known: Mutex<Known>,
+    cache: Mutex<ReviewCache>,
     reviews: Semaphore,
 }
 
-/// Answers of the API, with their times.
+/// Cached results of reviews, with their times.
 #[derive(Default)]
-struct Known {
-    /// Of tokens that let see something.
+struct ReviewCache {
+    /// Scopes by token.
     scopes: HashMap<String, (Instant, Scope)>,
-    /// Of those that do not.
+    /// Refusals by token.
     refused: HashMap<String, (Instant, NoAccess)>,
-    /// Refusals by the client's address, since a time.
+    /// Number of refusals by the client's address, with the start of the counted period.
     refusals: HashMap<IpAddr, (Instant, u32)>,
 }
 
-impl Known {
-    /// Returns an answer that is not older than [`CACHED`].
+impl ReviewCache {
+    /// Returns the cached result for `token` if it is not older than [`CACHED`].
     fn answer(&self, token: &str, now: Instant) -> Option<Answer> {
         let is_new = |at: Instant| now.duration_since(at) < CACHED;
         if let Some((at, scope)) = self.scopes.get(token) {
@@ -110,7 +111,7 @@ impl Known {
     }
 }
 
-/// Drops what is old, and if that is not enough everything.
+/// Makes room in a full map: removes outdated entries, or all entries if none is outdated.
 fn make_room<K: Eq + Hash, V>(map: &mut HashMap<K, (Instant, V)>, most: usize, now: Instant) {
     if map.len() >= most {
         map.retain(|_, (at, _)| now.duration_since(*at) < CACHED);
@@ -127,30 +128,31 @@ impl std::fmt::Debug for Access {
 }
 
 impl Access {
-    /// Asks the API that `client` speaks to.
+    /// Returns a reviewer that uses the API of `client`.
     pub(crate) fn new(client: Client) -> Self {
         Self {
             client,
-            known: Mutex::default(),
+            cache: Mutex::default(),
             reviews: Semaphore::new(REVIEWS_MAX),
         }
     }
 
-    /// Returns what a client at this address sees with this token.
+    /// Returns the scope that `token` grants to a client at the address `from`.
     ///
     /// # Errors
-    /// Why it sees nothing.
+    ///
+    /// Fails with the reason if it grants none.
     pub(crate) async fn scope(&self, token: &str, from: IpAddr) -> Answer {
         let now = Instant::now();
         if token.len() > TOKEN_BYTES_MAX {
             return Err(NoAccess::Unauthenticated);
         }
         {
-            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(answer) = known.answer(token, now) {
+            let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(answer) = cache.answer(token, now) {
                 return answer;
             }
-            if known.has_too_many(from, now) {
+            if cache.has_too_many(from, now) {
                 return Err(NoAccess::TooMany);
             }
         }
@@ -165,13 +167,13 @@ impl Access {
             }
             Err(_) => return Err(NoAccess::Unavailable),
         };
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.insert(token, from, now, &answer);
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.insert(token, from, now, &answer);
         answer
     }
 
     async fn review(&self, token: &str) -> Result<Answer, kube::Error> {
-        // A pod's token is for Weir alone, and says which namespace it is of.
+        // A token for Weir's audience belongs to a pod; the account's name contains the pod's namespace.
         if let Some(user) = self.user(token, Some(AUDIENCE)).await? {
             let name = user.username.unwrap_or_default();
             let account = name.strip_prefix(SERVICE_ACCOUNT);
@@ -193,7 +195,7 @@ impl Access {
         })
     }
 
-    /// Returns whose token it is, if it is for this audience; without one, for the API itself.
+    /// Returns the user of `token` if the token is valid for `audience`, or without one for the API itself.
     async fn user(
         &self,
         token: &str,
@@ -210,7 +212,7 @@ impl Access {
         let reviews: Api<TokenReview> = Api::all(self.client.clone());
         let review = reviews.create(&PostParams::default(), &review).await?;
         let status = review.status.unwrap_or_default();
-        // An API without audiences says none: its word is not about this one.
+        // An API server that ignores audiences returns none: its result does not count for this audience.
         let is_for = audience.is_none_or(|audience| {
             let audiences = status.audiences.iter().flatten();
             audiences.into_iter().any(|own| own == audience)
@@ -219,7 +221,7 @@ impl Access {
         Ok(status.user.filter(|_| is_authenticated))
     }
 
-    /// Whether a user may `get gpufunctions` in all namespaces.
+    /// Returns whether a user may `get gpufunctions` in all namespaces.
     async fn may_read(&self, user: UserInfo) -> Result<bool, kube::Error> {
         let review = SubjectAccessReview {
             metadata: ObjectMeta::default(),
@@ -255,31 +257,31 @@ mod tests {
     }
 
     #[test]
-    fn unknown_tokens_displace_no_known_one() {
-        let (mut known, now) = (Known::default(), Instant::now());
-        known.insert("good", address(1), now, &Ok(Scope::All));
+    fn unknown_tokens_evict_no_known_one() {
+        let (mut cache, now) = (ReviewCache::default(), Instant::now());
+        cache.insert("good", address(1), now, &Ok(Scope::All));
         for number in 0..10 * REFUSED_MAX {
             let refused = Err(NoAccess::Unauthenticated);
-            known.insert(&format!("bad-{number}"), address(2), now, &refused);
+            cache.insert(&format!("bad-{number}"), address(2), now, &refused);
         }
-        assert_eq!(known.answer("good", now), Some(Ok(Scope::All)));
-        assert!(known.refused.len() <= REFUSED_MAX);
-        assert_eq!(known.answer("good", now + CACHED), None);
+        assert_eq!(cache.answer("good", now), Some(Ok(Scope::All)));
+        assert!(cache.refused.len() <= REFUSED_MAX);
+        assert_eq!(cache.answer("good", now + CACHED), None);
     }
 
     #[test]
-    fn an_address_with_many_refusals_is_not_reviewed_for_a_while_and_others_are() {
-        let (mut known, now) = (Known::default(), Instant::now());
+    fn an_address_with_many_refusals_is_not_reviewed_for_a_while_and_other_addresses_are() {
+        let (mut cache, now) = (ReviewCache::default(), Instant::now());
         for number in 0..REFUSALS_MAX {
-            assert!(!known.has_too_many(address(2), now));
+            assert!(!cache.has_too_many(address(2), now));
             let refused = Err(NoAccess::Unauthenticated);
-            known.insert(&format!("bad-{number}"), address(2), now, &refused);
+            cache.insert(&format!("bad-{number}"), address(2), now, &refused);
         }
-        assert!(known.has_too_many(address(2), now));
-        assert!(!known.has_too_many(address(1), now));
-        assert!(!known.has_too_many(address(2), now + CACHED));
+        assert!(cache.has_too_many(address(2), now));
+        assert!(!cache.has_too_many(address(1), now));
+        assert!(!cache.has_too_many(address(2), now + CACHED));
         let refused = Err(NoAccess::Unauthenticated);
-        known.insert("bad", address(2), now + CACHED, &refused);
-        assert!(!known.has_too_many(address(2), now + CACHED));
+        cache.insert("bad", address(2), now + CACHED, &refused);
+        assert!(!cache.has_too_many(address(2), now + CACHED));
     }
 }

@@ -1,5 +1,5 @@
-//! 9475 with a certificate: TLS under the cluster's authority for others than this pod. Role `control` shows a certificate; anybody
-//! else a token (design 4.3).
+//! The server on port 9475 for other pods: TLS under the cluster's authority. Role `control` authenticates by
+//! certificate, other clients by token (contracts §3).
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -32,66 +32,67 @@ use tower::BoxError;
 use super::access::{Access, NoAccess};
 use super::{Functions, Scope};
 
-/// Connections of clients with tokens at a time …
+/// Largest number of connections of clients with tokens.
 const CLIENTS_MAX: usize = 64;
-/// … and of role `control` and the pod's own loopback, which the others do not take up: a browser makes six.
+/// Largest number of connections of role `control` and of the pod's own loopback. They are counted apart, so that
+/// clients with tokens cannot exhaust them: a browser opens six.
 const CONTROLS_MAX: usize = 64;
-/// Connections in a handshake; of more the oldest gives way.
+/// Largest number of connections in a handshake; beyond it the oldest is closed.
 const HANDSHAKES_MAX: usize = 256;
-/// A head has come within this time, and an idle connection is kept for as long.
+/// Longest time until a request's head is complete, and until an idle connection is closed.
 const HEAD_TIME: Duration = Duration::from_secs(10);
-/// Bytes of a head, at most.
+/// Largest request head in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// Connections end after so long: who was let in is asked for a certificate anew.
+/// Longest life of a connection, after which the client has to authenticate again.
 const LIFETIME: Duration = Duration::from_secs(600);
-/// Answers under way then have this long.
+/// Time after [`LIFETIME`] for answers in flight.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
-/// After a failure to take a connection.
+/// Pause after a failure to accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What there is on 9475.
+/// The resource served on port 9475.
 #[derive(Debug)]
 pub(crate) enum Resource {
-    /// Role `data`: `/v1/functions`.
+    /// Of role `data`: `/v1/functions`.
     Functions(Arc<Functions>),
-    /// Role `control`: `/live/`, for clients that may see all functions.
+    /// Of role `control`: `/live/`, for clients that may see all functions.
     Live(Arc<Page>),
 }
 
-/// The body of an answer.
+/// The body of a response.
 type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
 
-/// Serves it to other pods.
+/// Serves a resource to other pods.
 #[derive(Debug)]
 pub(crate) struct Remote {
     pub(crate) resource: Resource,
     pub(crate) identity: Arc<Identity>,
-    /// Where views come from manifests, there is nobody who knows tokens.
+    /// The reviewer of tokens; `None` where views come from manifests: tokens are refused.
     pub(crate) access: Option<Access>,
 }
 
-/// Whose connection it is.
+/// The authenticated origin of a connection.
 #[derive(Debug, Clone, Copy)]
 enum Peer {
-    /// This pod's loopback: its own containers, and forwarded ports.
+    /// The pod's loopback: its own containers, and forwarded ports.
     Local,
-    /// Role `control`, by its certificate.
+    /// Role `control`, authenticated by its certificate.
     Control,
-    /// A client at this address, which has to show a token.
+    /// A client at this address, which has to send a token.
     Client(IpAddr),
 }
 
-/// Connections at a time.
+/// Permits for connections, by kind of client.
 #[derive(Debug)]
-struct Places {
+struct ConnectionPermits {
     clients: Semaphore,
     controls: Semaphore,
 }
 
 impl Remote {
-    /// Serves for ever.
+    /// Accepts connections and serves them; never returns.
     pub(crate) async fn run(self: Arc<Self>, listener: TcpListener) {
-        let places = Arc::new(Places {
+        let permits = Arc::new(ConnectionPermits {
             clients: Semaphore::new(CLIENTS_MAX),
             controls: Semaphore::new(CONTROLS_MAX),
         });
@@ -100,14 +101,14 @@ impl Remote {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
                 Err(error) => {
-                    tracing::warn!(%error, "a connection to 9475 cannot be taken");
+                    tracing::warn!(%error, "cannot accept a connection to port 9475");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
-            let (own, places) = (Arc::clone(&self), Arc::clone(&places));
+            let (own, permits) = (Arc::clone(&self), Arc::clone(&permits));
             let displaced = handshakes.begin();
-            tokio::spawn(async move { own.connection(stream, displaced, &places).await });
+            tokio::spawn(async move { own.connection(stream, displaced, &permits).await });
         }
     }
 
@@ -115,7 +116,7 @@ impl Remote {
         self: Arc<Self>,
         stream: TcpStream,
         displaced: oneshot::Receiver<()>,
-        places: &Places,
+        permits: &ConnectionPermits,
     ) {
         bound_silence(&stream);
         let Ok(peer) = stream.peer_addr() else {
@@ -124,7 +125,7 @@ impl Remote {
         let from = peer.ip().to_canonical();
         if stream.local_addr().is_ok_and(|local| is_own(local.ip())) {
             drop(displaced);
-            if let Ok(_place) = places.controls.acquire().await {
+            if let Ok(_permit) = permits.controls.acquire().await {
                 self.exchange(stream, Peer::Local).await;
             }
             return;
@@ -135,20 +136,20 @@ impl Remote {
         };
         match shaken {
             Ok(stream) if is_program(&stream, &name_of("control")) => {
-                if let Ok(_place) = places.controls.acquire().await {
+                if let Ok(_permit) = permits.controls.acquire().await {
                     self.exchange(stream, Peer::Control).await;
                 }
             }
-            // Without a place it is closed: the client sees it at once, and may come again.
-            Ok(stream) => match places.clients.try_acquire() {
-                Ok(_place) => self.exchange(stream, Peer::Client(from)).await,
-                Err(_) => tracing::debug!(%from, "more clients of 9475 than are taken"),
+            // Over the limit the connection is closed at once: the client notices, and may retry.
+            Ok(stream) => match permits.clients.try_acquire() {
+                Ok(_permit) => self.exchange(stream, Peer::Client(from)).await,
+                Err(_) => tracing::debug!(%from, "too many clients on port 9475"),
             },
-            Err(error) => tracing::debug!(%error, "a client of 9475 is not taken"),
+            Err(error) => tracing::debug!(%error, "TLS handshake failed on port 9475"),
         }
     }
 
-    /// Answers what comes on a connection, to the end of it.
+    /// Serves a connection until it ends, for at most [`LIFETIME`] and [`DRAIN_MAX`].
     async fn exchange(
         self: Arc<Self>,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -166,7 +167,7 @@ impl Remote {
                 .serve_connection(TokioIo::new(stream), service)
         );
         tokio::select! {
-            // What a client does wrong ends its connection.
+            // A client's error ends only its own connection.
             _ended = connection.as_mut() => return,
             () = tokio::time::sleep(LIFETIME) => connection.as_mut().graceful_shutdown(),
         }
@@ -217,14 +218,14 @@ impl Resource {
 }
 
 fn boxed(answer: Response<ProxyBody>) -> Response<AnswerBody> {
-    answer.map(|body| Own(body).map_err(BoxError::from).boxed_unsync())
+    answer.map(|body| BytesBody(body).map_err(BoxError::from).boxed_unsync())
 }
 
-/// A body of this program's own, in bytes, with its length.
+/// A body produced by this process, with its frames converted to [`Bytes`].
 #[derive(Debug)]
-struct Own(ProxyBody);
+struct BytesBody(ProxyBody);
 
-impl Body for Own {
+impl Body for BytesBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -246,7 +247,7 @@ impl Body for Own {
     }
 }
 
-/// Whether an address is that by which only this pod's own containers come.
+/// Returns whether a local address is one of the loopback, which only this pod's own containers can reach.
 fn is_own(local: IpAddr) -> bool {
     [
         IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -255,14 +256,14 @@ fn is_own(local: IpAddr) -> bool {
     .contains(&local.to_canonical())
 }
 
-/// Returns the token of a request (RFC 6750, section 2.1).
+/// Returns the bearer token of a request (RFC 6750, section 2.1).
 fn bearer(head: &HeaderMap) -> Option<&str> {
     let (scheme, token) = head.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     let token = token.trim();
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// Returns a refusal, after which the connection ends: another client may need its place.
+/// Returns a refusal that closes the connection, so that another client may have its permit.
 fn refuse(refusal: &NoAccess) -> Response<ProxyBody> {
     let mut answer = refusal_of(refusal);
     let close = HeaderValue::from_static("close");
@@ -273,7 +274,7 @@ fn refuse(refusal: &NoAccess) -> Response<ProxyBody> {
 fn refusal_of(refusal: &NoAccess) -> Response<ProxyBody> {
     match refusal {
         NoAccess::Unauthenticated => {
-            let text = "a token is needed: Authorization: Bearer …, of a user of this cluster, or of a pod for the audience weir.dev";
+            let text = "a bearer token is required (Authorization: Bearer …): that of a user of this cluster, or of a pod for the audience weir.dev";
             let mut answer = respond::error(StatusCode::UNAUTHORIZED, text);
             let challenge = HeaderValue::from_static("Bearer");
             answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
@@ -288,7 +289,7 @@ fn refusal_of(refusal: &NoAccess) -> Response<ProxyBody> {
             respond::error(StatusCode::TOO_MANY_REQUESTS, text)
         }
         NoAccess::Unavailable => {
-            let text = "the Kubernetes API does not say whose token this is; try again";
+            let text = "the Kubernetes API did not review the token; try again";
             respond::error(StatusCode::SERVICE_UNAVAILABLE, text)
         }
     }
@@ -299,7 +300,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_bearer_token_is_one() {
+    fn only_a_bearer_token_is_accepted() {
         let token = |value: &'static str| {
             let mut head = HeaderMap::new();
             head.insert(AUTHORIZATION, HeaderValue::from_static(value));

@@ -1,5 +1,5 @@
-//! Attaches revisions and detaches them. What is done next is decided by `policy::attach`, first on what the caches hold, and
-//! before anything is written once more on what the API answers then.
+//! Attaches revisions and detaches them. `policy::attach` decides on the next step, first by the caches, and before
+//! each write once more by the API's current objects.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -22,7 +22,7 @@ use proxy::clock::Clock;
 use serde_json::json;
 
 use super::cluster::{Cluster, Concern, autoscaler_kind, revision_kind};
-use super::facts::{Facts, Look, Obstacle, Surroundings};
+use super::facts::{Facts, Obstacle, RevisionObjects, Surroundings};
 use super::lease::Candidate;
 use super::live::Feed;
 use super::metrics::Metrics;
@@ -31,37 +31,37 @@ use super::pods::DataPods;
 use crate::source::kubernetes::{CONFIG_NETWORK, revision};
 use crate::view::RevisionName;
 
-/// Steps of one revision in a row. More are taken only while others change what is written.
+/// Largest number of steps of one revision in a row. More are needed only while other writers change the same objects.
 const STEPS_MAX: usize = 16;
-/// Revisions that are worked on at once.
+/// Number of revisions that are reconciled at a time.
 const CONCURRENCY: u16 = 16;
-/// After an error a revision is looked at again so much later.
+/// Delay before a revision is reconciled again after an error.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Each revision is looked at once in so long, whatever is seen of it.
+/// Period at which each revision is reconciled even if no change of it is observed.
 const LOOK_PERIOD: Duration = Duration::from_secs(3_600);
 
-/// Why a revision could not be brought further. It is tried again.
+/// The reason why a revision could not be reconciled. It is retried after [`RETRY_AFTER`].
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AttachError {
     #[error(transparent)]
     Api(#[from] kube::Error),
-    #[error("others change its Endpoints or slices all the time")]
+    #[error("its Endpoints or slices are changed concurrently")]
     Contended,
     #[error("another process leads now")]
     NotLeading,
 }
 
-/// What is remembered of a revision.
+/// The state kept of a revision between reconciliations.
 #[derive(Debug, Clone, Default)]
 struct Memory {
     attachment: Attachment,
-    /// What was last said of it: whether it is attached, and what stands against it.
-    said: Option<(bool, Option<Obstacle>)>,
-    /// What is wrong with its annotations has been said.
+    /// Status reported last: whether the revision is attached, and the obstacle to attaching it.
+    reported: Option<(bool, Option<Obstacle>)>,
+    /// Whether the problems of the revision's annotations have been reported.
     is_reviewed: bool,
 }
 
-/// Works on revisions.
+/// Reconciles revisions.
 pub(crate) struct Attacher {
     pub(crate) writer: Writer,
     pub(crate) cluster: Arc<Cluster>,
@@ -70,7 +70,7 @@ pub(crate) struct Attacher {
     pub(crate) recorder: Recorder,
     pub(crate) metrics: Metrics,
     pub(crate) clock: Clock,
-    /// What was done, for the live page.
+    /// Recent events, for the live page.
     pub(crate) feed: Feed,
     memory: Mutex<HashMap<RevisionName, Memory>>,
 }
@@ -81,7 +81,7 @@ impl std::fmt::Debug for Attacher {
     }
 }
 
-/// Reads and writes what belongs to a revision.
+/// Reads and writes the objects of a revision.
 #[derive(Clone)]
 pub(crate) struct Writer {
     client: Client,
@@ -109,7 +109,7 @@ impl Attacher {
         }
     }
 
-    /// Works on every revision that something is seen of, until the process ends.
+    /// Reconciles every revision with an observed change, until the process ends.
     pub(crate) async fn run(
         self: Arc<Self>,
         concerns: impl Stream<Item = Concern> + Send + 'static,
@@ -127,7 +127,7 @@ impl Attacher {
             Box::pin(requests),
             Config::default().concurrency(CONCURRENCY),
         );
-        // What became of each has been said already.
+        // Outcomes have been logged and counted already.
         work.for_each(|_| std::future::ready(())).await;
     }
 
@@ -173,8 +173,9 @@ impl Attacher {
         }
     }
 
-    /// Whether this process may take steps: it leads, or Weir leaves the cluster. In the second case the Lease goes with its namespace
-    /// and no process can hold it; only detaching is left, which several processes may do at a time.
+    /// Returns whether this process may take steps: it leads, or Weir is being removed from the cluster. In the second
+    /// case the Lease is deleted with its namespace, so that no process can hold it; only detaching remains, which
+    /// several processes may do at a time.
     fn may_write(&self) -> bool {
         self.candidate.leads() || self.cluster.is_leaving()
     }
@@ -189,9 +190,10 @@ impl Attacher {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether a revision is attached and what stands against it, as was said last; `None`: it has not been looked at.
-    pub(crate) fn standing(&self, name: &RevisionName) -> Option<(bool, Option<Obstacle>)> {
-        self.lock().get(name)?.said
+    /// Returns whether a revision is attached, and the obstacle to attaching it, as reported last; `None` if the
+    /// revision has not been reconciled yet.
+    pub(crate) fn reported_status(&self, name: &RevisionName) -> Option<(bool, Option<Obstacle>)> {
+        self.lock().get(name)?.reported
     }
 
     fn failed(&self, revision: &DynamicObject, error: &AttachError) -> Action {
@@ -207,7 +209,7 @@ impl Attacher {
         let mut look = self.cached(object);
         let mut is_fresh = false;
         for _ in 0..STEPS_MAX {
-            // One that cannot be used is as good as none.
+            // A revision that cannot be parsed is treated as missing.
             let Some(facts) = self.facts(object, &look) else {
                 return Ok(Action::await_change());
             };
@@ -215,7 +217,7 @@ impl Attacher {
             let step = self.decide(object, &facts, now);
             match step {
                 Step::Rest(until) => {
-                    self.say(object, &facts).await;
+                    self.report(object, &facts).await;
                     self.metrics.reconciles("done");
                     return Ok(Action::requeue(until.map_or(LOOK_PERIOD, |until| {
                         Duration::from_nanos(until.since(now).0).max(Duration::from_millis(1))
@@ -242,14 +244,14 @@ impl Attacher {
     fn decide(&self, object: &DynamicObject, facts: &Facts, now: Time) -> Step {
         let mut memory = self.lock();
         let memory = memory.entry(name_of(object)).or_default();
-        // As it was found is nothing new.
+        // The state at the first reconciliation is no change.
         let found = (facts.is_attached(), None);
-        memory.said.get_or_insert(found);
+        memory.reported.get_or_insert(found);
         memory.attachment.next(now, &facts.view())
     }
 
-    /// What the caches hold of a revision.
-    fn cached(&self, object: &DynamicObject) -> Look {
+    /// Returns the cached objects of a revision.
+    fn cached(&self, object: &DynamicObject) -> RevisionObjects {
         let RevisionName { namespace, name } = name_of(object);
         let service = self
             .cluster
@@ -264,7 +266,7 @@ impl Attacher {
                 && slice.namespace().as_deref() == Some(&namespace)
         };
         let slices = self.cluster.slices.state_filter(is_its);
-        Look {
+        RevisionObjects {
             autoscaler: self.autoscaler(object),
             service: service.as_deref().cloned(),
             endpoints: endpoints.as_deref().cloned(),
@@ -281,7 +283,7 @@ impl Attacher {
         self.cluster.autoscalers.get(&its)
     }
 
-    fn facts(&self, object: &DynamicObject, look: &Look) -> Option<Facts> {
+    fn facts(&self, object: &DynamicObject, look: &RevisionObjects) -> Option<Facts> {
         let revision = revision(object)?;
         let network = self.cluster.network.state();
         let network = network.iter().find(|map| map.name_any() == CONFIG_NETWORK);
@@ -297,7 +299,7 @@ impl Attacher {
         Some(Facts::of(&revision, is_deleted, look, around))
     }
 
-    /// Whether somebody has said that it is not to be attached.
+    /// Returns whether a revision is detached by hand, by the ConfigMap `weir-detached`.
     fn is_detached(&self, name: &RevisionName) -> bool {
         let maps = self.cluster.detached.state();
         let map = maps.iter().find(|map| map.name_any() == DETACHED);
@@ -308,8 +310,8 @@ impl Attacher {
         })
     }
 
-    /// Exports how a revision stands, and makes an event of what has changed.
-    async fn say(&self, object: &DynamicObject, facts: &Facts) {
+    /// Exports a revision's status as metrics, and publishes an event for each change of it.
+    async fn report(&self, object: &DynamicObject, facts: &Facts) {
         let name = name_of(object);
         let opted_in = facts.obstacle != Some(Obstacle::NotOptedIn);
         let is_attached = facts.is_attached();
@@ -328,9 +330,12 @@ impl Attacher {
             let mut memory = self.lock();
             let memory = memory.entry(name).or_default();
             let is_reviewed = std::mem::replace(&mut memory.is_reviewed, true);
-            (memory.said.replace((is_attached, obstacle)), is_reviewed)
+            (
+                memory.reported.replace((is_attached, obstacle)),
+                is_reviewed,
+            )
         };
-        // A revision's annotations do not change.
+        // A revision's annotations are immutable.
         if !is_reviewed && let Some(revision) = revision(object) {
             for problem in &revision.settings.problems {
                 self.publish(
@@ -368,7 +373,7 @@ impl Attacher {
         }
     }
 
-    /// Makes an event of a revision.
+    /// Publishes an event of a revision.
     pub(crate) async fn publish(
         &self,
         object: &DynamicObject,
@@ -387,7 +392,7 @@ impl Attacher {
         };
         let of = object.object_ref(&revision_kind());
         if let Err(error) = self.recorder.publish(&event, &of).await {
-            tracing::info!(%error, "an event could not be written");
+            tracing::info!(%error, "cannot write an event");
         }
     }
 }
@@ -397,8 +402,11 @@ impl Writer {
         Self { client }
     }
 
-    /// Reads what belongs to a revision, but for its PodAutoscaler.
-    pub(crate) async fn look(&self, object: &DynamicObject) -> Result<Look, kube::Error> {
+    /// Reads a revision's objects from the API, except its PodAutoscaler.
+    pub(crate) async fn look(
+        &self,
+        object: &DynamicObject,
+    ) -> Result<RevisionObjects, kube::Error> {
         let RevisionName { namespace, name } = name_of(object);
         let slices = ListParams::default().labels(&format!("{SERVICE_NAME}={name}"));
         let (services, endpoints, all) = (
@@ -411,7 +419,7 @@ impl Writer {
             endpoints.get_opt(&name),
             all.list(&slices),
         )?;
-        Ok(Look {
+        Ok(RevisionObjects {
             autoscaler: None,
             service,
             endpoints,
@@ -431,12 +439,12 @@ impl Writer {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// Takes a step. What others have written since the look is a conflict (409), or is gone (404).
+    /// Takes a step. Fails with a conflict (409) or not found (404) if an object was changed or deleted since the look.
     pub(crate) async fn take(
         &self,
         step: Step,
         object: &DynamicObject,
-        look: &Look,
+        look: &RevisionObjects,
         facts: &Facts,
     ) -> Result<(), kube::Error> {
         let RevisionName { namespace, name } = name_of(object);
@@ -486,7 +494,7 @@ impl Writer {
         let api = self.slices(namespace);
         let parameters = PostParams::default();
         match old {
-            // The kind of addresses cannot be changed.
+            // The address type of a slice is immutable.
             Some(old) if old.address_type == new.address_type => {
                 new.metadata
                     .resource_version

@@ -1,13 +1,14 @@
-//! Certificates between Weir's own programs and for the API server's calls: an authority, and a pair under it for each program.
+//! Certificates for the connections between Weir's own programs and for the API server's calls: an authority, and a
+//! pair under it for each program.
 //!
-//! | object | what |
+//! | object | content |
 //! |---|---|
-//! | Secret `weir-ca` in Weir's namespace | the authority that signs (`ca.crt`, `ca.key`), the next one (`next.crt`, `next.key`, `next.published`), the one before (`previous.crt`) |
-//! | Secret `weir-certificates` in each namespace with programs of Weir | `tls.crt`, `tls.key`, and in `ca.crt` all authorities that are trusted |
-//! | ConfigMap `weir-ca` in Weir's namespace | `ca.crt`, for everybody |
+//! | Secret `weir-ca` in Weir's namespace | the authority that signs (`ca.crt`, `ca.key`), the next one (`next.crt`, `next.key`, `next.published`), the previous one (`previous.crt`) |
+//! | Secret `weir-certificates` in each namespace with programs of Weir | `tls.crt`, `tls.key`, and in `ca.crt` all trusted authorities |
+//! | ConfigMap `weir-ca` in Weir's namespace | `ca.crt`, for all clients |
 //! | `caBundle` of the webhooks | the same |
 //!
-//! All of these objects are the manifests'; this fills them. What is done when is decided by `policy::certificates`.
+//! The manifests create these objects; this module fills them. `policy::certificates` decides which step is due when.
 
 mod authority;
 
@@ -38,22 +39,22 @@ use super::names::{AUTHORITY, CERTIFICATES, WEBHOOK_SERVICE, WEBHOOKS};
 use crate::source::kubernetes::watch_config;
 use authority::{MakeError, Pair, authority, is_usable, pair, usable_authority, validity};
 
-/// Until a published authority is known wherever certificates are checked, in seconds: the kubelet renews mounted ConfigMaps and
-/// Secrets within two minutes. Less where authorities live shorter than nine times that.
+/// Time in seconds until a published authority is trusted wherever certificates are checked: the kubelet renews mounted
+/// ConfigMaps and Secrets within two minutes. It is less where authorities live for less than nine times as long.
 const SPREAD_SECS: i64 = 3_600;
-/// Authorities live so many times as long as the pairs under them.
+/// Ratio of an authority's life to that of the pairs under it.
 const PAIRS_PER_AUTHORITY: i64 = 6;
-/// All is looked at once in so long: somebody may have changed it.
+/// Period at which all objects are checked, since other clients may have changed them.
 const LOOK_PERIOD: Duration = Duration::from_secs(60);
-/// After an error it is tried again so much later.
+/// Delay before a retry after an error.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
-/// Steps about authorities in a row.
+/// Largest number of steps about authorities in a row.
 const STEPS_MAX: usize = 8;
 
-/// The second of publication of the next authority.
+/// The key of the second at which the next authority was published.
 const PUBLISHED: &str = "next.published";
 
-/// What could not be done. It is tried again.
+/// The reason why certificates could not be maintained. It is retried after [`RETRY_AFTER`].
 #[derive(Debug, thiserror::Error)]
 enum CertificateError {
     #[error(transparent)]
@@ -68,25 +69,25 @@ enum CertificateError {
         name: &'static str,
         namespace: String,
     },
-    #[error("it was written by another meanwhile")]
+    #[error("the object was changed concurrently")]
     Contended,
 }
 
-/// A pair, and where it is kept.
+/// A pair of a program: the namespace of its Secret, and its DNS names.
 #[derive(Debug)]
-struct Kept {
+struct ProgramSecret {
     namespace: String,
     names: Vec<String>,
 }
 
-/// Keeps certificates.
+/// Maintains certificates.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     namespace: String,
-    kept: Vec<Kept>,
-    /// Seconds for which an authority is valid.
+    kept: Vec<ProgramSecret>,
+    /// Validity of an authority in seconds.
     life: i64,
-    /// This program's pair has been written, by whomever.
+    /// Notified when this program's Secret has been written, by any process.
     written: Notify,
 }
 
@@ -102,7 +103,7 @@ impl Keeper {
         Self {
             namespace: namespace.clone(),
             kept: kept
-                .map(|(namespace, names)| Kept {
+                .map(|(namespace, names)| ProgramSecret {
                     namespace: namespace.clone(),
                     names,
                 })
@@ -112,7 +113,7 @@ impl Keeper {
         }
     }
 
-    /// Keeps certificates as long as this process leads, once it does.
+    /// Waits until this process leads, and then maintains certificates; never returns.
     pub(crate) async fn run(&self, client: &Client, candidate: &Candidate) {
         candidate.elected().await;
         let mut failures = 0_u64;
@@ -128,7 +129,7 @@ impl Keeper {
                 Err(error) => {
                     failures += 1;
                     if failures.is_power_of_two() {
-                        tracing::warn!(%error, failures, "certificates cannot be kept");
+                        tracing::warn!(%error, failures, "cannot maintain the certificates");
                     }
                     RETRY_AFTER
                 }
@@ -137,7 +138,8 @@ impl Keeper {
         }
     }
 
-    /// Hands this program's certificate, key and authorities to `take`, as often as they change, for ever.
+    /// Calls `take` with this program's certificate, key and authorities whenever they change. Returns only if the
+    /// watch ends.
     pub(crate) async fn follow(&self, client: Client, take: impl Fn(Pem)) {
         let secrets: Api<Secret> = Api::namespaced(client, &self.namespace);
         let one = watch_config(None).fields(&format!("metadata.name={CERTIFICATES}"));
@@ -155,12 +157,12 @@ impl Keeper {
                     }
                 }
                 Ok(None) => return,
-                Err(error) => tracing::info!(%error, "the watch of certificates goes on"),
+                Err(error) => tracing::info!(%error, "the watch of certificates is restarted"),
             }
         }
     }
 
-    /// Does what is to be done at the second `now`. Returns the second of what comes next.
+    /// Takes all steps that are due at the second `now`. Returns the second of the next step.
     async fn look(
         &self,
         client: &Client,
@@ -169,9 +171,9 @@ impl Keeper {
     ) -> Result<i64, CertificateError> {
         let secrets: Api<Secret> = Api::namespaced(client.clone(), &self.namespace);
         let mut secret = existing(&secrets, AUTHORITY, &self.namespace, "Secret").await?;
-        let mut authorities = Kin::read(&secret);
+        let mut authorities = AuthoritySet::read(&secret);
         let until = authorities.settle(now, self.life)?;
-        if authorities != Kin::read(&secret) {
+        if authorities != AuthoritySet::read(&secret) {
             authorities.write(&mut secret);
             replace(&secrets, AUTHORITY, &secret, candidate).await?;
         }
@@ -193,7 +195,7 @@ impl Keeper {
         for kept in others {
             let outcome = self.keep(client, candidate, kept, current, &bundle, now);
             match outcome.await {
-                // A part that is not installed has no Secret, nor the right to write it.
+                // A component that is not installed has no Secret, and role control no right to write it.
                 Err(CertificateError::Missing { .. }) => {}
                 Err(CertificateError::Api(kube::Error::Api(status))) if status.code == 403 => {}
                 other => other?,
@@ -206,7 +208,7 @@ impl Keeper {
         &self,
         client: &Client,
         candidate: &Candidate,
-        kept: &Kept,
+        kept: &ProgramSecret,
         current: &Pair,
         bundle: &str,
         now: i64,
@@ -225,23 +227,23 @@ impl Keeper {
             let new = pair(current, &kept.names, now, life)?;
             put(data, "tls.crt", new.certificate);
             put(data, "tls.key", new.key);
-            tracing::info!(namespace = kept.namespace, names = ?kept.names, "a certificate was made");
+            tracing::info!(namespace = kept.namespace, names = ?kept.names, "created a certificate");
         }
         put(data, "ca.crt", bundle.to_owned());
         replace(&secrets, CERTIFICATES, &secret, candidate).await
     }
 }
 
-/// The authorities, as the Secret keeps them.
+/// The authorities, as stored in the Secret `weir-ca`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Kin {
+struct AuthoritySet {
     current: Option<Pair>,
     next: Option<(Pair, i64)>,
     previous: Option<String>,
 }
 
-impl Kin {
-    /// Reads them; what cannot be used is as good as missing.
+impl AuthoritySet {
+    /// Reads the authorities; those that cannot be used are treated as missing.
     fn read(secret: &Secret) -> Self {
         let pair = |certificate, key| {
             pair_in(secret, certificate, key).filter(|pair| usable_authority(pair).is_some())
@@ -271,7 +273,7 @@ impl Kin {
         }
     }
 
-    /// Makes, promotes and drops authorities. Returns the second of the next step.
+    /// Creates, publishes, promotes and drops authorities. Returns the second of the next step.
     fn settle(&mut self, now: i64, life: i64) -> Result<i64, CertificateError> {
         let spread = SPREAD_SECS.min(life / 9);
         for _ in 0..STEPS_MAX {
@@ -284,14 +286,14 @@ impl Kin {
             match next_step(now, &view, spread) {
                 Step::Create => {
                     self.current = Some(authority(now, life)?);
-                    tracing::info!("an authority was made: there was none that could be used");
+                    tracing::info!("created an authority: there was no usable one");
                 }
                 Step::Publish => self.next = Some((authority(now, life)?, now)),
                 Step::Promote => {
                     self.previous = self.current.take().map(|pair| pair.certificate);
                     self.current = self.next.take().map(|(pair, _)| pair);
                     tracing::info!(
-                        "the next authority signs; that before it is trusted until its end"
+                        "promoted the next authority; the previous one is trusted until it expires"
                     );
                 }
                 Step::Drop => self.previous = None,
@@ -301,7 +303,7 @@ impl Kin {
         Ok(now)
     }
 
-    /// Returns all that are trusted.
+    /// Returns all trusted authorities as one PEM bundle.
     fn bundle(&self) -> String {
         let current = self.current.as_ref().map(|pair| &*pair.certificate);
         let next = self.next.as_ref().map(|(pair, _)| &*pair.certificate);
@@ -352,7 +354,7 @@ where
     })
 }
 
-/// Writes an object in place of that which was read.
+/// Writes an object in place of the one that was read.
 async fn replace<K>(
     api: &Api<K>,
     name: &str,
@@ -390,7 +392,7 @@ async fn publish(
     replace(&maps, AUTHORITY, &map, candidate).await
 }
 
-/// Makes the API server trust the authorities where it calls a webhook.
+/// Sets the trusted authorities in the configurations by which the API server calls webhooks.
 async fn call_with<K>(
     client: &Client,
     candidate: &Candidate,
@@ -429,7 +431,7 @@ where
     let patch: Patch<()> = Patch::Json(patch);
     match api.patch(WEBHOOKS, &PatchParams::default(), &patch).await {
         Ok(_) => Ok(()),
-        // Another has changed the list.
+        // The list of webhooks was changed concurrently.
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => {
             Err(CertificateError::Contended)
         }
@@ -445,28 +447,28 @@ mod tests {
 
     #[test]
     fn authorities_survive_being_written_and_read() {
-        let mut kin = Kin::default();
+        let mut kin = AuthoritySet::default();
         let begin = 1_800_000_000;
         let mut secret = Secret::default();
         let mut bundles = Vec::new();
         for now in (begin..begin + 3 * LIFE).step_by(500) {
             kin.settle(now, LIFE).unwrap();
             kin.write(&mut secret);
-            assert_eq!(Kin::read(&secret), kin);
+            assert_eq!(AuthoritySet::read(&secret), kin);
             bundles.push(kin.bundle());
         }
         bundles.dedup();
-        // Each authority comes as the next, becomes the current, and goes as the previous.
+        // Each authority starts as the next one, becomes the current one, and ends as the previous one.
         assert!(bundles.len() >= 6, "{}", bundles.len());
     }
 
     #[test]
-    fn a_secret_that_somebody_has_filled_with_nonsense_is_as_good_as_empty() {
+    fn a_secret_with_invalid_contents_is_treated_as_empty() {
         let mut secret = Secret::default();
         let data = secret.data.get_or_insert_default();
         for key in ["ca.crt", "ca.key", "next.crt", "next.key", "previous.crt"] {
             data.insert(key.to_owned(), ByteString(vec![0xff, 0]));
         }
-        assert_eq!(Kin::read(&secret), Kin::default());
+        assert_eq!(AuthoritySet::read(&secret), AuthoritySet::default());
     }
 }

@@ -1,4 +1,5 @@
-//! `activator-ext check`: what a cluster lacks before Weir comes to it, and what is wrong once it is there. It writes nothing.
+//! `activator-ext check`: reports what a cluster lacks before Weir's installation, and what is wrong after it. It
+//! writes nothing.
 
 mod finding;
 mod functions;
@@ -19,19 +20,19 @@ use crate::{NAME, USAGE_ERROR};
 /// The arguments of `check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArguments {
-    /// Functions of this namespace alone [default: of all].
+    /// Checks the functions of this namespace only [default: of all namespaces].
     #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace)]
     namespace: Option<String>,
-    /// Prints JSON.
+    /// Prints the findings as JSON.
     #[arg(long)]
     json: bool,
-    /// Weir's namespace.
+    /// Namespace of Weir's role control.
     #[arg(long, value_name = "NAME", default_value = NAMESPACE, value_parser = namespace)]
     weir_namespace: String,
-    /// Knative's namespace.
+    /// Namespace of Knative Serving.
     #[arg(long, value_name = "NAME", default_value = SYSTEM_NAMESPACE, value_parser = namespace)]
     system_namespace: String,
-    /// The namespace of the agents.
+    /// Namespace of the agents.
     #[arg(long, value_name = "NAME", default_value = "weir-agent", value_parser = namespace)]
     agent_namespace: String,
 }
@@ -39,17 +40,17 @@ pub(crate) struct CheckArguments {
 fn namespace(text: &str) -> Result<String, String> {
     annotations::values::dns_label(text)
         .map(|()| text.to_owned())
-        .map_err(|_| "the name of a namespace is needed, as default".to_owned())
+        .map_err(|_| "the name of a namespace is needed, for example default".to_owned())
 }
 
-/// What is looked at.
+/// The cluster under check.
 struct Subject {
     client: Client,
     arguments: CheckArguments,
 }
 
-/// Runs `check`. Exit code 0: nothing is wrong; 1: something is, and the first of it is named on standard error; 2: there is no
-/// cluster to look at.
+/// Runs `check`. Returns exit code 0 if nothing is wrong, 1 if something is, and 2 if the cluster cannot be reached.
+/// With 1 the first wrong finding is printed to standard error.
 pub(crate) async fn check(arguments: CheckArguments) -> ExitCode {
     let client = match kubernetes::client().await {
         Ok(client) => client,
@@ -59,7 +60,7 @@ pub(crate) async fn check(arguments: CheckArguments) -> ExitCode {
     let findings = match subject.findings().await {
         Ok(findings) => findings,
         Err(error) => {
-            let why = format!("the Kubernetes API cannot be asked: {error}");
+            let why = format!("the Kubernetes API cannot be queried: {error}");
             return complain(NAME, USAGE_ERROR, [why]);
         }
     };
@@ -76,10 +77,9 @@ pub(crate) async fn check(arguments: CheckArguments) -> ExitCode {
 }
 
 impl Subject {
-    /// # Errors
-    /// The API does not say which it is.
+    /// Returns all findings. Fails if the API does not report its version.
     async fn findings(&self) -> Result<Vec<Finding>, kube::Error> {
-        // Without an answer to this there is no cluster.
+        // Without this answer there is no cluster to check.
         let mut findings = vec![self.kubernetes().await?];
         findings.extend(self.knative().await);
         match self.programs().await {
@@ -92,7 +92,7 @@ impl Subject {
                 return Ok(findings);
             }
             Ok(Some(programs)) => findings.extend(programs),
-            // A namespace's user may not look there, but at functions.
+            // A user of one namespace may not look there, but may look at functions.
             Err(error) => findings.push(Finding::unknown("weir", &error)),
         }
         match self.functions().await {

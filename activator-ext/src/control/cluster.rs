@@ -1,4 +1,4 @@
-//! What there is in the cluster, as far as attaching has to do with it: caches that watches keep, and which revision a change
+//! Caches of the cluster's objects on which attaching depends, kept current by watches, and the revisions that a change
 //! concerns.
 
 use std::fmt::Debug;
@@ -24,45 +24,45 @@ use super::names::{
 };
 use crate::source::kubernetes::{CONFIG_NETWORK, resource, watch_config};
 
-/// Changes that wait to be looked at; a watch is not read on beyond it.
+/// Largest number of unhandled changes; beyond it the watches pause.
 const CONCERNS_MAX: usize = 256;
 
-/// What a change concerns.
+/// The scope of a change.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Concern {
-    /// One revision, by namespace and name.
+    /// The revision of this namespace and name.
     Revision(String, String),
-    /// Any of them.
+    /// Any number of revisions: all are reconciled.
     All,
 }
 
-/// The caches.
+/// The caches of Kubernetes objects.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) revisions: Store<DynamicObject>,
     pub(crate) autoscalers: Store<DynamicObject>,
-    /// Public Services.
+    /// Public Services of revisions.
     pub(crate) services: Store<Service>,
-    /// Those of public Services.
+    /// Endpoints of public Services.
     pub(crate) endpoints: Store<Endpoints>,
-    /// Those that are copies of Endpoints, and ours.
+    /// EndpointSlices: mirrored copies of Endpoints, and Weir's own.
     pub(crate) slices: Store<EndpointSlice>,
-    /// Of role `data`.
+    /// Pods of role `data`.
     pub(crate) pods: Store<Pod>,
-    /// Of Weir's namespace: what is to be detached by hand.
+    /// The ConfigMap `weir-detached` of Weir's namespace: revisions that are detached by hand.
     pub(crate) detached: Store<ConfigMap>,
-    /// Of Knative's: how its network is set up.
+    /// The ConfigMap `config-network` of Knative's namespace.
     pub(crate) network: Store<ConfigMap>,
-    /// How containers may be run.
+    /// RuntimeClasses of the cluster.
     runtime_classes: Store<DynamicObject>,
-    /// Objects of Weir's whose deletion means that Weir leaves the cluster.
+    /// Objects of Weir whose deletion means that Weir is being removed from the cluster.
     pub(crate) own: [Store<DynamicObject>; 3],
-    /// Weir's namespace.
+    /// The Namespace object of Weir's namespace.
     pub(crate) namespace: Store<DynamicObject>,
     failures: Arc<AtomicU64>,
 }
 
-/// What a watch needs.
+/// The shared parts of all watches.
 #[derive(Clone)]
 struct Watches {
     concerns: mpsc::Sender<Concern>,
@@ -75,7 +75,7 @@ pub(crate) fn revision_kind() -> kube::api::ApiResource {
 }
 
 impl Cluster {
-    /// Begins to watch. What is changed is sent from then on.
+    /// Starts the watches. Returns the caches, and the channel to which every change is sent.
     pub(crate) fn follow(
         client: &Client,
         config: &ControlConfig,
@@ -148,9 +148,9 @@ impl Cluster {
         (cluster, receiver)
     }
 
-    /// Waits until all caches are filled.
-    pub(crate) async fn filled(&self) {
-        // They fail only when nobody fills them any more, which ends with the process.
+    /// Waits until the cache of every watched kind of object has its first complete list.
+    pub(crate) async fn wait_for_caches(&self) {
+        // A wait fails only if the watch's task has ended, which it does with the process.
         let _filled = tokio::join!(
             self.revisions.wait_until_ready(),
             self.autoscalers.wait_until_ready(),
@@ -167,18 +167,19 @@ impl Cluster {
         }
     }
 
-    /// Whether there is a runtime class of this name.
+    /// Returns whether there is a RuntimeClass of this name.
     pub(crate) fn has_runtime_class(&self, name: &str) -> bool {
         let classes = self.runtime_classes.state();
         classes.iter().any(|class| class.name_any() == name)
     }
 
-    /// Watches that have failed.
+    /// Returns the number of failures of watches since the start.
     pub(crate) fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Whether Weir leaves the cluster: an object of its own that waits for this, or its namespace, is being deleted.
+    /// Returns whether Weir is being removed from the cluster: one of its objects with the finalizer, or its namespace,
+    /// is being deleted.
     pub(crate) fn is_leaving(&self) -> bool {
         let own = self.own.iter().flat_map(Store::state);
         let kept = own.filter(|object| object.finalizers().iter().any(|own| own == FINALIZER));
@@ -213,7 +214,7 @@ where
 }
 
 impl Watches {
-    /// Returns a cache that a task of its own keeps.
+    /// Returns a cache that is kept current by a task of its own.
     fn keep<K>(
         &self,
         (api, config, kind): (Api<K>, watcher::Config, K::DynamicType),
@@ -228,7 +229,7 @@ impl Watches {
         let events = reflect(
             writer,
             watcher(api, config).default_backoff().modify(|object| {
-                // Often longer than all the rest.
+                // They are often longer than the rest of the object.
                 object.managed_fields_mut().clear();
             }),
         );
@@ -240,7 +241,7 @@ impl Watches {
             while let Some(event) = events.next().await {
                 let concern = match event {
                     Ok(Event::Apply(object) | Event::Delete(object)) => concern(&object),
-                    // What has gone meanwhile is not named.
+                    // Objects deleted during the interruption are not named.
                     Ok(Event::InitDone) => {
                         failures = 0;
                         Concern::All
@@ -250,7 +251,7 @@ impl Watches {
                         watches.failures.fetch_add(1, Ordering::Relaxed);
                         failures += 1;
                         if failures.is_power_of_two() {
-                            tracing::warn!(%error, kind, failures, "the Kubernetes API cannot be watched; what was seen last holds");
+                            tracing::warn!(%error, kind, failures, "cannot watch the Kubernetes API; the cached objects stay in use");
                         }
                         continue;
                     }

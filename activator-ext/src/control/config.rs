@@ -1,4 +1,4 @@
-//! Command line and environment of role `control`, resolved.
+//! Command line and environment of role `control`.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -22,33 +22,33 @@ pub(crate) struct ControlArguments {
         default_value = "app.kubernetes.io/name=weir-activator"
     )]
     data_selector: String,
-    /// For how long the Lease is taken: 100ms or longer.
+    /// Duration of the Lease: 100ms or longer.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = term)]
     lease_duration: Duration,
-    /// A leader that has not renewed it for so long ends.
+    /// Time without a renewal of the Lease after which the leader exits.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = term)]
     renew_deadline: Duration,
-    /// Between two attempts.
+    /// Time between two attempts to renew or acquire the Lease.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = term)]
     retry_period: Duration,
-    /// The runtime class of pods with a GPU that name none, where the cluster has it; none: they get none.
+    /// Runtime class of pods with a GPU that name none, if the cluster has it; none: it is not set.
     #[arg(long, value_name = "NAME", default_value = "nvidia")]
     runtime_class: String,
-    /// The nodes' GPUs are software ones, whose library the agent's volume delivers.
+    /// The nodes' GPUs are software GPUs, whose library the agent's volume delivers.
     #[arg(long)]
     software_gpu: bool,
-    /// For how long an authority of certificates is valid; pairs under it a sixth of that: 15m to 87600h.
+    /// Validity of an authority of certificates, 15m to 87600h; that of pairs under it is a sixth.
     #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = life)]
     authority_life: Duration,
-    /// The namespace of the agents.
+    /// Namespace of the agents.
     #[arg(long, value_name = "NAME", default_value = "weir-agent")]
     agent_namespace: String,
-    /// GpuFunctions are written at most so often: 100ms to 1h.
+    /// Shortest time between two writes of GpuFunctions: 100ms to 1h.
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = term)]
     status_period: Duration,
 }
 
-/// An authority's life is from 15 minutes to ten years.
+/// Parses an authority's life: 15 minutes to ten years.
 fn life(text: &str) -> Result<Duration, String> {
     let duration = annotations::values::positive_duration(text)?;
     if (Duration::from_secs(900)..=Duration::from_secs(87_600 * 3_600)).contains(&duration) {
@@ -58,7 +58,7 @@ fn life(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A term is from 100 ms to an hour.
+/// Parses a duration from 100 ms to an hour.
 fn term(text: &str) -> Result<Duration, String> {
     let duration = annotations::values::positive_duration(text)?;
     if (Duration::from_millis(100)..=Duration::from_secs(3_600)).contains(&duration) {
@@ -68,40 +68,41 @@ fn term(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Everything that is fixed for the life of role `control`.
+/// The configuration of role `control`, fixed for the life of the process.
 #[derive(Debug)]
 pub(crate) struct ControlConfig {
-    /// Weir's namespace: where the Lease is.
+    /// Weir's namespace, which contains the Lease.
     pub(crate) namespace: String,
-    /// Knative's, in which role `data` runs.
+    /// Knative's namespace, in which role `data` runs.
     pub(crate) system_namespace: String,
-    /// The pod's name.
+    /// Name of this process's pod.
     pub(crate) pod: String,
-    /// The address to listen on.
+    /// Address to listen on.
     pub(crate) bind: IpAddr,
-    /// Labels of the pods of role `data`.
+    /// Label selector of the pods of role `data`.
     pub(crate) data_selector: String,
-    /// The namespace of the agents.
+    /// Namespace of the agents.
     pub(crate) agent_namespace: String,
-    /// GpuFunctions are written at most so often.
+    /// Shortest time between two writes of GpuFunctions.
     pub(crate) status_period: Duration,
-    /// What pods get.
+    /// The changes that the webhook makes to pods.
     pub(crate) delivery: Delivery,
     /// The runtime class of pods with a GPU that name none.
     pub(crate) runtime_class: Option<String>,
-    /// For how long an authority of certificates is valid.
+    /// Validity of an authority of certificates.
     pub(crate) authority_life: Duration,
-    /// How long what takes at the election.
+    /// The durations of the election.
     pub(crate) terms: Terms,
-    /// How the process's log is written.
+    /// Settings of the process's log.
     pub(crate) log: LogConfig,
 }
 
 impl ControlConfig {
-    /// Joins arguments and environment.
+    /// Returns the configuration by arguments and environment.
     ///
     /// # Errors
-    /// Every variable and argument that cannot be used.
+    ///
+    /// Fails with a message for each invalid variable and argument.
     pub(crate) fn new(
         arguments: ControlArguments,
         environment: &impl Environment,
@@ -164,7 +165,7 @@ impl ControlConfig {
     }
 }
 
-/// Weir's namespace, unless `POD_NAMESPACE` says otherwise.
+/// Default of Weir's namespace, if `POD_NAMESPACE` is not set.
 pub(crate) const NAMESPACE: &str = "weir-system";
-/// Knative's, unless `SYSTEM_NAMESPACE` says otherwise.
+/// Default of Knative's namespace, if `SYSTEM_NAMESPACE` is not set.
 pub(crate) const SYSTEM_NAMESPACE: &str = "knative-serving";

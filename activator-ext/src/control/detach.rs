@@ -1,4 +1,5 @@
-//! `activator-ext detach`: takes revisions out of activator-ext's path by hand, whether or not role `control` runs.
+//! `activator-ext detach`: removes activator-ext from the path of revisions by hand, whether or not role `control`
+//! runs.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,26 +22,26 @@ use super::names::{ALL, DETACHED, detached_key};
 use crate::source::kubernetes::{self, revision};
 use crate::{NAME, USAGE_ERROR};
 
-/// Between two looks at a revision that rests.
+/// Pause between two reads of a revision whose next step is not due yet.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// The arguments of `detach`.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("which").required(true))]
 pub(crate) struct DetachArguments {
-    /// All revisions.
+    /// Detaches all revisions.
     #[arg(long, group = "which")]
     all: bool,
-    /// One revision.
+    /// The revision to detach.
     #[arg(value_name = "NAMESPACE/REVISION", group = "which", value_parser = pair)]
     revision: Option<(String, String)>,
-    /// Lets it, or all, be attached again.
+    /// Allows the revision, or all, to be attached again.
     #[arg(long)]
     undo: bool,
-    /// Weir's namespace.
+    /// Namespace of Weir's role control.
     #[arg(long, value_name = "NAME", default_value = NAMESPACE)]
     namespace: String,
-    /// Seconds until it is given up.
+    /// Seconds until the command gives up.
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     timeout: u64,
 }
@@ -53,7 +54,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
     Ok((namespace.to_owned(), name.to_owned()))
 }
 
-/// Runs `detach`. Exit code 0: all that was named goes Knative's way; 1: not so, or not known.
+/// Runs `detach`. Returns exit code 0 if all named revisions are detached, and 1 if one is not or cannot be checked.
 pub(crate) async fn detach(arguments: DetachArguments) -> ExitCode {
     let client = match kubernetes::client().await {
         Ok(client) => client,
@@ -85,8 +86,8 @@ async fn run(client: Client, arguments: &DetachArguments) -> Result<String, Stri
             Err(other) => Err(error(other)),
         };
     }
-    // First role `control` is to know, if it runs: else it would attach again.
-    say(&maps, &key).await.map_err(error)?;
+    // The ConfigMap is written first: otherwise a running role `control` would attach the revisions again.
+    record(&maps, &key).await.map_err(error)?;
     let revisions: Api<DynamicObject> = match &arguments.revision {
         Some((namespace, _)) => Api::namespaced_with(client.clone(), namespace, &revision_kind()),
         None => Api::all_with(client.clone(), &revision_kind()),
@@ -127,8 +128,8 @@ async fn run(client: Client, arguments: &DetachArguments) -> Result<String, Stri
     ))
 }
 
-/// Names what is to be detached where role `control` sees it.
-async fn say(maps: &Api<ConfigMap>, key: &str) -> Result<(), kube::Error> {
+/// Adds `key` to the ConfigMap `weir-detached`, which role `control` watches.
+async fn record(maps: &Api<ConfigMap>, key: &str) -> Result<(), kube::Error> {
     let patch = json!({"data": {key: ""}});
     let patched = maps
         .patch(DETACHED, &PatchParams::default(), &Patch::Merge(patch))
@@ -142,7 +143,7 @@ async fn say(maps: &Api<ConfigMap>, key: &str) -> Result<(), kube::Error> {
         map.metadata.name = Some(DETACHED.to_owned());
         map.data = Some([(key.to_owned(), String::new())].into());
         match maps.create(&PostParams::default(), &map).await {
-            // No namespace: Weir has gone, or is going, and nobody attaches.
+            // There is no namespace: Weir has been or is being removed, so that no process attaches revisions.
             Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {}
             other => drop(other?),
         }
@@ -150,7 +151,7 @@ async fn say(maps: &Api<ConfigMap>, key: &str) -> Result<(), kube::Error> {
     Ok(())
 }
 
-/// Detaches one revision; returns whether there was anything to do.
+/// Detaches one revision. Returns whether it was attached, in full or in part.
 async fn one(writer: &Writer, object: &DynamicObject) -> Result<bool, String> {
     let clock = Clock::start();
     let mut attachment = Attachment::default();

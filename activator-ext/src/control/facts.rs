@@ -1,4 +1,4 @@
-//! What is found of a revision, and what that means: why it cannot be attached, who is to own it, and what its slices are to be.
+//! Facts about a revision: the obstacle to attaching it, the pods that own it, and its desired slices.
 
 use k8s_openapi::api::core::v1::{Endpoints, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
@@ -13,34 +13,34 @@ use super::names::{MANAGED_BY, MANAGER, MIRRORING, PART_OF, SERVICE_NAME, SKIP_M
 use super::pods::DataPod;
 use crate::view::Revision;
 
-/// The ports of a public Service, by name, and where role `data` listens for them.
+/// The ports of a public Service, by name, and the port on which role `data` listens for each.
 const PORTS: [(&str, i32); 3] = [("http", 8012), ("http2", 8013), ("https", 8112)];
 
-/// Why a revision goes Knative's way.
+/// The reason why a revision is not attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Obstacle {
-    /// It has no annotation of Weir.
+    /// The revision has no annotation of Weir.
     NotOptedIn,
-    /// It is being deleted.
+    /// The revision is being deleted.
     Deleted,
-    /// Weir leaves the cluster.
+    /// Weir is being removed from the cluster.
     Leaving,
-    /// Somebody has said so.
+    /// The revision is detached by hand, by the ConfigMap `weir-detached`.
     ByHand,
-    /// Pods cannot be addressed beside a mesh.
+    /// The network is a mesh in which pods cannot be addressed.
     Mesh,
-    /// Knative has not scaled it yet.
+    /// Knative has not initialized the revision's scale yet.
     NotInitialized,
-    /// It has no public Service.
+    /// The revision has no public Service.
     NoService,
-    /// Kubernetes does not copy its Endpoints to slices, so that Weir could not leave the path again.
+    /// Kubernetes does not copy the revision's Endpoints to slices, so that Weir could not leave the path again.
     EndpointsNotMirrored,
-    /// No pod of role `data` is ready and answers.
+    /// No pod of role `data` is ready and answers probes.
     NoOwner,
 }
 
 impl Obstacle {
-    /// The word for it in conditions and events.
+    /// Returns the reason in conditions and events.
     pub(crate) const fn reason(self) -> &'static str {
         match self {
             Self::NotOptedIn => "NotOptedIn",
@@ -55,13 +55,13 @@ impl Obstacle {
         }
     }
 
-    /// Returns what to say of it.
+    /// Returns the text for conditions and events.
     pub(crate) const fn text(self) -> &'static str {
         match self {
             Self::NotOptedIn => "it has no weir.dev/ annotation",
             Self::Deleted => "it is being deleted",
             Self::Leaving => "Weir is being removed from the cluster",
-            Self::ByHand => "the ConfigMap weir-detached says so",
+            Self::ByHand => "the ConfigMap weir-detached names it",
             Self::Mesh => {
                 "config-network has mesh-compatibility-mode: enabled, so pods cannot be addressed"
             }
@@ -74,7 +74,7 @@ impl Obstacle {
         }
     }
 
-    /// Whether somebody should do something about it.
+    /// Returns the type of events about this obstacle: a warning where the operator should act.
     pub(crate) const fn kind(self) -> EventType {
         match self {
             Self::Mesh | Self::EndpointsNotMirrored | Self::NoOwner => EventType::Warning,
@@ -83,18 +83,18 @@ impl Obstacle {
     }
 }
 
-/// What was looked at.
+/// The objects of a revision at one time.
 #[derive(Debug, Default)]
-pub(crate) struct Look {
+pub(crate) struct RevisionObjects {
     pub(crate) autoscaler: Option<std::sync::Arc<DynamicObject>>,
     pub(crate) service: Option<Service>,
     pub(crate) endpoints: Option<Endpoints>,
-    /// Of its public Service.
+    /// EndpointSlices of the revision's public Service.
     pub(crate) slices: Vec<EndpointSlice>,
 }
 
-impl Look {
-    /// The slices that `manager` keeps.
+impl RevisionObjects {
+    /// Returns the slices that are managed by `manager`.
     pub(crate) fn kept_by(&self, manager: &'static str) -> impl Iterator<Item = &EndpointSlice> {
         let is_its = move |slice: &&EndpointSlice| {
             slice
@@ -106,39 +106,39 @@ impl Look {
     }
 }
 
-/// What concerns all revisions.
+/// The facts which are common to all revisions, or set from outside.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Surroundings<'a> {
     pub(crate) is_leaving: bool,
-    /// The cluster's network is a mesh in which pods cannot be addressed.
+    /// Whether the cluster's network is a mesh in which pods cannot be addressed.
     pub(crate) is_mesh: bool,
-    /// Somebody has said that it is not to be attached.
+    /// Whether the revision is detached by hand.
     pub(crate) is_detached: bool,
-    /// Pods of role `data` that are ready and answer.
+    /// The pods of role `data` that are ready and answer probes.
     pub(crate) pods: &'a [DataPod],
 }
 
-/// What follows.
+/// The facts derived from a revision's objects.
 #[derive(Debug)]
 pub(crate) struct Facts {
-    /// `None`: it can be attached.
+    /// The obstacle to attaching the revision; `None` if it can be attached.
     pub(crate) obstacle: Option<Obstacle>,
     owners: Vec<Owner>,
-    /// The slices that name the owners.
+    /// The slices that should exist, which name the owners.
     pub(crate) desired: Vec<EndpointSlice>,
     slice: Option<Vec<Owner>>,
     has_label: bool,
     is_copied: bool,
-    /// Names of the pods that own it.
+    /// Names of the pods that own the revision.
     pub(crate) owner_names: Vec<String>,
 }
 
 impl Facts {
-    /// Derives them.
+    /// Derives the facts about a revision.
     pub(crate) fn of(
         revision: &Revision,
         is_deleted: bool,
-        look: &Look,
+        look: &RevisionObjects,
         around: Surroundings<'_>,
     ) -> Self {
         let has_label = look.endpoints.as_ref().is_some_and(|endpoints| {
@@ -152,7 +152,7 @@ impl Facts {
         let mut pods: Vec<_> = around.pods.iter().collect();
         let mut desired = Vec::new();
         if let Some(service) = &look.service {
-            // One that has no address of the Service's families cannot own it.
+            // A pod without an address of the Service's families cannot own it.
             pods.retain(|pod| {
                 families(service).any(|family| pod.addresses(family).next().is_some())
             });
@@ -195,7 +195,7 @@ impl Facts {
         } else {
             None
         };
-        // One that was never attached may have the label for a reason of somebody else's.
+        // A revision that was never attached may have the label for another reason.
         let has_label = has_label && (slice.is_some() || revision.settings.opted_in());
         Self {
             obstacle,
@@ -208,12 +208,12 @@ impl Facts {
         }
     }
 
-    /// Whether its requests come to activator-ext.
+    /// Returns whether the revision's requests come to activator-ext.
     pub(crate) fn is_attached(&self) -> bool {
         self.has_label && self.slice.is_some()
     }
 
-    /// Returns what `policy::attach` decides on.
+    /// Returns the input of `policy::attach`.
     pub(crate) fn view(&self) -> View<'_> {
         View {
             is_wanted: self.obstacle.is_none(),
@@ -225,7 +225,7 @@ impl Facts {
     }
 }
 
-/// The families of addresses of a Service: `IPv4`, `IPv6`.
+/// Returns the address families of a Service, `IPv4` and `IPv6`; without any `IPv4`.
 fn families(service: &Service) -> impl Iterator<Item = &str> {
     let spec = service.spec.as_ref();
     let named = spec.and_then(|spec| spec.ip_families.as_ref());
@@ -249,7 +249,7 @@ fn is_initialized(autoscaler: Option<&DynamicObject>) -> bool {
     })
 }
 
-/// Returns the slice of one family that names these pods; `None`: none of them has such an address.
+/// Returns the slice of one address family that names these pods; `None` if no pod has such an address.
 fn slice(service: &Service, family: &str, pods: &[&DataPod]) -> Option<EndpointSlice> {
     let addresses = pods.iter().flat_map(|pod| pod.addresses(family));
     let endpoints: Vec<_> = addresses
@@ -299,7 +299,7 @@ fn slice(service: &Service, family: &str, pods: &[&DataPod]) -> Option<EndpointS
                     .map(|(key, value)| (key.to_owned(), value.to_owned()))
                     .into(),
             ),
-            // When the Service goes, so does the slice.
+            // The slice is deleted with its Service.
             owner_references: Some(vec![OwnerReference {
                 api_version: "v1".to_owned(),
                 kind: "Service".to_owned(),
@@ -313,7 +313,7 @@ fn slice(service: &Service, family: &str, pods: &[&DataPod]) -> Option<EndpointS
     })
 }
 
-/// Returns the name of a revision's slice (design §3.1).
+/// Returns the name of a revision's slice (contracts §5).
 pub(crate) fn slice_name(service: &str, family: &str) -> String {
     if family == "IPv6" {
         format!("{service}-weir-ipv6")
@@ -322,7 +322,7 @@ pub(crate) fn slice_name(service: &str, family: &str) -> String {
     }
 }
 
-/// Whether a slice that is there is as it is to be.
+/// Returns whether an existing slice equals the desired one.
 fn is_same(old: &EndpointSlice, new: &EndpointSlice) -> bool {
     let (of_old, of_new) = (&old.metadata, &new.metadata);
     let labels = of_new.labels.iter().flatten();

@@ -1,5 +1,5 @@
-//! GpuFunctions (`gpufunctions.weir.dev/v1alpha1`): how each function stands, for people and for GitOps. Role `control` makes, writes
-//! and deletes them; they are owned by their variants' Knative Services, and have no spec.
+//! GpuFunctions (`gpufunctions.weir.dev/v1alpha1`): the status of each function, for users and for GitOps. Role
+//! `control` creates, updates and deletes them; they are owned by their variants' Knative Services, and have no spec.
 
 mod gather;
 mod status;
@@ -31,19 +31,19 @@ use super::lease::Candidate;
 use super::names::CONTROL;
 use crate::source::kubernetes::watch_config;
 
-/// The first look, for people who wait for it, is so much later at most: revisions are attached meanwhile.
+/// Longest delay before the first update, during which revisions are attached.
 const FIRST_MAX: Duration = Duration::from_secs(2);
-/// Says who has made an object.
+/// The label with the creator of an object.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
-/// A function's namespace and name.
+/// A namespace and a name, of a function or a revision.
 type Name = (String, String);
 
-/// Keeps GpuFunctions.
+/// Maintains GpuFunctions.
 pub(crate) struct Functions {
     pub(crate) client: Client,
     pub(crate) agent_namespace: String,
-    /// What is known is gathered, and where it has changed written, this often.
+    /// Period at which the state of functions is gathered, and written where it has changed.
     pub(crate) period: Duration,
     pub(crate) identity: Arc<Identity>,
     pub(crate) cluster: Arc<Cluster>,
@@ -51,22 +51,22 @@ pub(crate) struct Functions {
     pub(crate) clock: Clock,
 }
 
-/// Pods of role `data`, whether or not they answer, and revisions that have opted in, by namespace and name.
+/// Pods of role `data`, whether or not they answer, and opted-in revisions by namespace and name.
 #[derive(Debug, Clone, Default)]
 struct Existing {
     pods: HashSet<String>,
     revisions: HashSet<Name>,
 }
 
-/// What is remembered from one time to the next.
+/// The state kept from one update to the next.
 #[derive(Default)]
 struct Memory {
     windows: HashMap<Name, Window>,
-    /// What was there at the first look.
+    /// The pods and revisions that existed at the first update, as far as they still exist.
     first: Option<Existing>,
-    /// Revisions of which has been said that no Route names them.
+    /// Revisions without a Route for which an event has been published.
     unrouted: BTreeSet<Name>,
-    /// Failures in a row.
+    /// Number of failed writes in a row.
     failures: u64,
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn kind() -> ApiResource {
 }
 
 impl Functions {
-    /// Works as long as this process leads, once it does.
+    /// Waits until this process leads, and then maintains GpuFunctions; never returns.
     pub(crate) async fn run(&self, candidate: &Candidate) {
         candidate.elected().await;
         let objects: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind());
@@ -96,9 +96,9 @@ impl Functions {
                 Ok(_) => failures = 0,
                 Err(error) => {
                     failures += 1;
-                    // Before its definition is there, or once it has gone.
+                    // The definition of GpuFunctions is not installed yet, or has been deleted.
                     if failures.is_power_of_two() {
-                        tracing::info!(%error, failures, "GpuFunctions cannot be watched");
+                        tracing::info!(%error, failures, "cannot watch GpuFunctions");
                     }
                 }
             }
@@ -112,8 +112,8 @@ impl Functions {
     }
 
     async fn keep(&self, store: &Store<DynamicObject>, candidate: &Candidate) {
-        self.cluster.filled().await;
-        // It fails only when nobody fills it any more, which ends with the process.
+        self.cluster.wait_for_caches().await;
+        // It fails only if the watch has ended, which it does with the process.
         let _filled = store.wait_until_ready().await;
         let mut memory = Memory::default();
         let start = tokio::time::Instant::now() + self.period.min(FIRST_MAX);
@@ -122,10 +122,10 @@ impl Functions {
         loop {
             tick.tick().await;
             let gathered = self.gather(&mut memory).await;
-            self.say_unrouted(&gathered, &mut memory).await;
+            self.report_unrouted(&gathered, &mut memory).await;
             if gathered.is_unanswered {
-                // What was written stays: nothing is known that is not older.
-                tracing::warn!("no pod of role `data` says how functions stand");
+                // The status last written stays, as there is no newer information.
+                tracing::warn!("no pod of role `data` reports the state of functions");
                 continue;
             }
             for (name, found) in &gathered.functions {
@@ -161,7 +161,7 @@ impl Functions {
         Api::namespaced_with(self.client.clone(), namespace, &kind())
     }
 
-    /// Makes the object and its status as they are to be, where they are not.
+    /// Creates or updates a function's object and status where they differ from what they should be.
     async fn write(
         &self,
         name: &Name,
@@ -186,7 +186,7 @@ impl Functions {
         };
         let generation = made.as_ref().or(old).and_then(|it| it.metadata.generation);
         let before = old.map_or(&Value::Null, |old| &old.data["status"]);
-        // In whole seconds, as conditions have it.
+        // Conditions have a resolution of one second.
         let clock = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let status = function.status(self.clock.now(), &clock, generation.unwrap_or(1), before);
         if made.is_none() && *before == status {
@@ -214,8 +214,8 @@ impl Functions {
         }
     }
 
-    /// Makes an event for each variant that no Route names, once: no request comes to it, and Knative does not start it.
-    async fn say_unrouted(&self, gathered: &Gathered, memory: &mut Memory) {
+    /// Publishes one event for each variant that no Route names: it gets no requests, and Knative does not start it.
+    async fn report_unrouted(&self, gathered: &Gathered, memory: &mut Memory) {
         memory
             .unrouted
             .retain(|name| gathered.unrouted.contains_key(name));
@@ -239,17 +239,23 @@ impl Memory {
                 self.failures += 1;
                 if self.failures.is_power_of_two() {
                     let failures = self.failures;
-                    tracing::warn!(%error, failures, "a GpuFunction cannot be written; it is tried again");
+                    tracing::warn!(%error, failures, "cannot write a GpuFunction; it is retried");
                 }
             }
         }
     }
 
-    /// Takes what pods of role `data` have counted. What a pod that was there at the first look has counted of a revision that was
-    /// there as well may be of any time: it counts from the first answer on. All others began to count later.
-    fn observe(&mut self, now: policy::Time, counted: &[gather::Counted], existing: Existing) {
+    /// Records the counts of pods of role `data`. Counts of a pod and a revision which both existed at the first update
+    /// may date from any time before: their increase counts from the first answer on. All other counts began after the
+    /// first update.
+    fn observe(
+        &mut self,
+        now: policy::Time,
+        counted: &[gather::RevisionCounts],
+        existing: Existing,
+    ) {
         let first = self.first.get_or_insert_with(|| existing.clone());
-        for gather::Counted {
+        for gather::RevisionCounts {
             function,
             pod,
             revision,
@@ -261,12 +267,13 @@ impl Memory {
             let window = self.windows.entry(function.clone()).or_default();
             window.observe(now, source(pod, revision), *counts, is_new);
         }
-        // A name that comes again is another's.
+        // A pod or revision that has the name again is another one.
         first.pods.retain(|pod| existing.pods.contains(pod));
         first
             .revisions
             .retain(|revision| existing.revisions.contains(revision));
-        // A pod that does not answer for a while, and a revision that is no variant for a while, go on where they were.
+        // The counts of a pod that temporarily does not answer, or of a revision that temporarily is no variant,
+        // continue afterwards.
         let mut kept: HashMap<&str, HashSet<u64>> = HashMap::new();
         for (namespace, revision) in &existing.revisions {
             let sources = existing.pods.iter().map(|pod| source(pod, revision));
@@ -279,7 +286,7 @@ impl Memory {
     }
 }
 
-/// Returns the number by which a window knows what a pod counts of a revision.
+/// Returns the key in a window for the counts of a revision by a pod.
 fn source(pod: &str, revision: &str) -> u64 {
     hash(&format!("{pod}/{revision}"))
 }
@@ -295,7 +302,7 @@ fn is_own(object: &DynamicObject) -> bool {
         .is_some_and(|by| by == CONTROL)
 }
 
-/// The owners that an object has, as they are written.
+/// Returns the owner references of an object, in the form in which they are written.
 fn owners_of(object: &DynamicObject) -> Vec<Value> {
     let owners = object.owner_references().iter();
     owners

@@ -1,4 +1,5 @@
-//! Which of several processes of role `control` leads. What is decided is in `policy::election`; here is the Lease.
+//! The election of the leading process of role `control`. `policy::election` decides; this module reads and writes the
+//! Lease.
 
 use std::time::Duration;
 
@@ -19,25 +20,25 @@ use super::names::CONTROL;
 #[derive(Debug)]
 pub(crate) struct Candidate {
     api: Api<Lease>,
-    /// Its name in the Lease; no other process has it at the same time.
+    /// The process's name in the Lease, unique among processes at a time.
     identity: String,
     terms: Terms,
     clock: Clock,
-    /// Until when it leads.
+    /// Time until which this process leads; `None` if it does not lead.
     leads_until: watch::Sender<Option<Time>>,
 }
 
-/// What is to be written of a Lease.
+/// The kind of change to a Lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Entry {
     Acquire,
     Renew,
-    /// Nobody's name is in it any more.
+    /// The holder is cleared.
     Release,
 }
 
 impl Candidate {
-    /// A process that does not lead yet.
+    /// Returns a candidate that does not lead yet.
     pub(crate) fn new(api: Api<Lease>, identity: String, terms: Terms, clock: Clock) -> Self {
         Self {
             api,
@@ -48,20 +49,21 @@ impl Candidate {
         }
     }
 
-    /// Whether it leads now. Ask before every write: the answer holds no longer than until the process stands still.
+    /// Returns whether this process leads now. Call it before every write: the result is valid only as long as the
+    /// process is not suspended.
     pub(crate) fn leads(&self) -> bool {
         let until = *self.leads_until.borrow();
         until.is_some_and(|until| self.clock.now() < until)
     }
 
-    /// Waits until it leads.
+    /// Waits until this process leads.
     pub(crate) async fn elected(&self) {
-        // The sender lives as long as this does.
+        // The sender lives as long as `self`.
         let mut leads_until = self.leads_until.subscribe();
         let _elected = leads_until.wait_for(Option::is_some).await;
     }
 
-    /// Acquires the Lease and renews it, until it is lost.
+    /// Acquires the Lease and renews it. Returns once it is lost.
     pub(crate) async fn run(&self) {
         let mut election = Election::new(self.terms);
         let retry = duration(self.terms.retry);
@@ -81,10 +83,10 @@ impl Candidate {
                         Ok(error) => error.err().map(|error| error.to_string()),
                         Err(_) => None,
                     };
-                    let error = error.unwrap_or_else(|| "no answer in time".to_owned());
+                    let error = error.unwrap_or_else(|| "timed out".to_owned());
                     failures += 1;
                     if failures.is_power_of_two() {
-                        tracing::warn!(error, failures, "the lease cannot be read or written");
+                        tracing::warn!(error, failures, "cannot read or write the lease");
                     }
                 }
             }
@@ -96,7 +98,7 @@ impl Candidate {
         }
     }
 
-    /// Looks at the Lease once, and does what is to be done.
+    /// Reads the Lease once, and acquires or renews it if that is due.
     async fn turn(&self, election: &mut Election) -> Result<Verdict, kube::Error> {
         let found = self.api.get_opt(CONTROL).await?;
         let now = self.clock.now();
@@ -115,7 +117,7 @@ impl Candidate {
         Ok(verdict)
     }
 
-    /// Gives the Lease up, if it is this process's, so that another one can lead at once.
+    /// Releases the Lease if this process holds it, so that another process can lead at once.
     pub(crate) async fn release(&self) {
         if !self.leads() {
             return;
@@ -129,7 +131,7 @@ impl Candidate {
             Ok::<_, kube::Error>(())
         };
         if let Ok(Err(error)) = timeout(duration(self.terms.retry), release).await {
-            tracing::info!(%error, "the lease was not given up: it runs out by itself");
+            tracing::info!(%error, "cannot release the lease; it expires by itself");
         }
     }
 
@@ -140,7 +142,7 @@ impl Candidate {
         let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
         Record {
             holder: match holder {
-                None | Some("") => Holder::Nobody,
+                None | Some("") => Holder::Vacant,
                 Some(holder) if holder == self.identity => Holder::Own,
                 Some(_) => Holder::Other,
             },
@@ -149,7 +151,7 @@ impl Candidate {
         }
     }
 
-    /// A lease that has been written since it was found is a conflict.
+    /// Writes the Lease. Fails with a conflict if it was changed since it was read.
     async fn write(&self, found: Option<Lease>, entry: Entry) -> Result<Lease, kube::Error> {
         let is_new = found.is_none();
         let mut lease = found.unwrap_or_default();
@@ -165,7 +167,7 @@ impl Candidate {
             Entry::Release => String::new(),
             Entry::Acquire | Entry::Renew => self.identity.clone(),
         });
-        // Whole seconds, and not fewer than it is held for.
+        // Rounded up to whole seconds, so that it is not shorter than the actual duration.
         let seconds = self.terms.lease.0.div_ceil(1_000_000_000);
         spec.lease_duration_seconds = Some(i32::try_from(seconds).unwrap_or(i32::MAX));
         let parameters = PostParams::default();

@@ -1,7 +1,8 @@
-//! How Weir leaves a cluster: its own objects are kept by a finalizer until every revision goes Knative's way again.
+//! Removal of Weir from a cluster: a finalizer keeps its own objects until every revision is detached.
 //!
-//! Among them are those by which this process is known to the API and may write: as soon as one has gone, it may no more. So all
-//! requests to let go are begun, their heads are sent and so authorised, and only then their bodies.
+//! Among them are the objects that grant this process its account and rights: once one is deleted, the API refuses
+//! further requests. So all requests that remove the finalizer are started together: their heads are sent and thereby
+//! authorized, and only then their bodies.
 
 use std::time::Duration;
 
@@ -29,21 +30,22 @@ use super::names::{CONTROL, FINALIZER, MANAGED_BY, MANAGER, PUBLIC, SERVICE_TYPE
 use super::nodes;
 use crate::source::kubernetes::{self, resource, revision};
 
-/// Whether there is anything to do is looked at this often.
+/// Period at which this process checks whether Weir is being removed.
 const LOOK_PERIOD: Duration = Duration::from_millis(200);
-/// Refusals in a row after which a process takes its rights for gone.
+/// Number of refusals in a row after which the process's rights are considered deleted.
 const REFUSALS_MAX: u32 = 10;
-/// A request's head has been authorised after so long.
+/// Time after which a request's head has been authorized.
 const AUTHORISED_AFTER: Duration = Duration::from_millis(500);
-/// At the end of the process the API has so long to say whether Weir leaves.
-const ASK_MAX: Duration = Duration::from_secs(5);
-/// More of an answer is not read.
+/// Longest time for the API to report, at the end of the process, whether Weir is being removed.
+const QUERY_MAX: Duration = Duration::from_secs(5);
+/// Largest answer of the API in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
 type Body = UnsyncBoxBody<Bytes, BoxError>;
 
-/// Waits until Weir is being deleted and all is detached, and lets go of what was kept until then. Every process does, whether it
-/// leads or not: the Lease may be gone by then. It ends as well when this process may no more, since another one has let go.
+/// Waits until Weir is being deleted and all revisions are detached, and then removes the finalizer from Weir's
+/// objects. Every process does so, whether it leads or not: the Lease may be deleted by then. Returns as well when the
+/// process has lost its rights, since another process has removed the finalizer.
 pub(crate) async fn run(client: Client, cluster: &Cluster, config: &ControlConfig) {
     let mut failures = 0_u64;
     let mut refusals = 0;
@@ -60,9 +62,9 @@ pub(crate) async fn run(client: Client, cluster: &Cluster, config: &ControlConfi
             let kept = kept(&client, config).await?;
             tracing::info!(
                 objects = kept.len(),
-                "all is detached; Weir's objects are let go"
+                "all revisions are detached; removing the finalizer from Weir's objects"
             );
-            let_go(kept).await.map_err(LeaveError::Release)?;
+            remove_finalizers(kept).await.map_err(LeaveError::Release)?;
             Ok::<_, LeaveError>(true)
         };
         match done.await {
@@ -71,22 +73,22 @@ pub(crate) async fn run(client: Client, cluster: &Cluster, config: &ControlConfi
             Err(error) => {
                 refusals = if error.is_refusal() { refusals + 1 } else { 0 };
                 if refusals >= REFUSALS_MAX {
-                    tracing::info!(%error, "this process has no rights any more: Weir's objects have been let go");
+                    tracing::info!(%error, "this process has lost its rights: another one has removed the finalizer");
                     return;
                 }
                 failures += 1;
                 if failures.is_power_of_two() {
-                    tracing::warn!(%error, failures, "Weir cannot leave yet");
+                    tracing::warn!(%error, failures, "Weir cannot be removed yet");
                 }
             }
         }
     }
 }
 
-/// Returns whether Weir is being deleted, by the API's own word: a watch may not have said it yet. An API that does not answer
-/// says no.
+/// Returns whether Weir is being deleted, by a query to the API, since a watch may be late. Returns false if the API
+/// does not answer.
 pub(crate) async fn has_begun(client: &Client, config: &ControlConfig) -> bool {
-    let asked = async {
+    let query = async {
         let namespaces: Api<DynamicObject> =
             Api::all_with(client.clone(), &resource("", "Namespace"));
         let namespace = namespaces.get_opt(&config.namespace).await?;
@@ -96,27 +98,27 @@ pub(crate) async fn has_begun(client: &Client, config: &ControlConfig) -> bool {
         let kept = kept(client, config).await?;
         Ok::<_, kube::Error>(kept.iter().any(|it| it.is_deleted))
     };
-    let answer = tokio::time::timeout(ASK_MAX, asked).await;
+    let answer = tokio::time::timeout(QUERY_MAX, query).await;
     answer.is_ok_and(|answer| answer.unwrap_or(false))
 }
 
-/// Why Weir could not leave. It is tried again.
+/// The reason why Weir could not be removed. The removal is retried.
 #[derive(Debug, thiserror::Error)]
 enum LeaveError {
     #[error(transparent)]
     Api(#[from] kube::Error),
-    #[error("an object could not be let go: {0}")]
+    #[error("cannot remove the finalizer of an object: {0}")]
     Release(BoxError),
 }
 
 impl LeaveError {
-    /// Whether the API refuses this process: its account or its rights are gone.
+    /// Returns whether the API refuses this process: its account or its rights are deleted.
     fn is_refusal(&self) -> bool {
         matches!(self, Self::Api(kube::Error::Api(status)) if matches!(status.code, 401 | 403))
     }
 }
 
-/// Whether no revision is attached, by the API's own word.
+/// Returns whether no revision is attached, by a query to the API.
 async fn is_detached(client: &Client, cluster: &Cluster) -> Result<bool, kube::Error> {
     let own = ListParams::default()
         .labels(&format!("{MANAGED_BY}={MANAGER}"))
@@ -141,16 +143,19 @@ async fn is_detached(client: &Client, cluster: &Cluster) -> Result<bool, kube::E
     Ok(!left.any(|it| opted_in.contains(&(it.namespace(), it.name_any()))))
 }
 
-/// An object that is kept by the finalizer: its path, and the finalizers that others have set.
-struct Kept {
+/// An object with the finalizer: its path, and the finalizers of other controllers.
+struct FinalizedObject {
     path: String,
-    /// It is marked as deleted.
+    /// Whether the object is marked as deleted.
     is_deleted: bool,
     others: Vec<String>,
 }
 
-/// Returns what of Weir's own is kept by the finalizer.
-async fn kept(client: &Client, config: &ControlConfig) -> Result<Vec<Kept>, kube::Error> {
+/// Returns Weir's own objects with the finalizer.
+async fn kept(
+    client: &Client,
+    config: &ControlConfig,
+) -> Result<Vec<FinalizedObject>, kube::Error> {
     let rbac = "rbac.authorization.k8s.io";
     let own = Some(config.namespace.as_str());
     let all = [
@@ -177,7 +182,7 @@ async fn kept(client: &Client, config: &ControlConfig) -> Result<Vec<Kept>, kube
             .partition(|it| it == FINALIZER);
         if !ours.is_empty() {
             let folder = DynamicObject::url_path(&kind, namespace);
-            kept.push(Kept {
+            kept.push(FinalizedObject {
                 is_deleted: object.metadata.deletion_timestamp.is_some(),
                 path: format!("{folder}/{CONTROL}"),
                 others,
@@ -187,7 +192,7 @@ async fn kept(client: &Client, config: &ControlConfig) -> Result<Vec<Kept>, kube
     Ok(kept)
 }
 
-async fn let_go(kept: Vec<Kept>) -> Result<(), BoxError> {
+async fn remove_finalizers(kept: Vec<FinalizedObject>) -> Result<(), BoxError> {
     let config = kubernetes::config().await?;
     let connector = config.rustls_https_connector()?;
     let http = legacy::Client::builder(TokioExecutor::new()).build::<_, Body>(connector);
@@ -222,11 +227,14 @@ async fn let_go(kept: Vec<Kept>) -> Result<(), BoxError> {
     answers.into_iter().collect()
 }
 
-/// Returns the request that takes the finalizer away. Its body is there when `go` says so.
-fn release(object: Kept, mut go: watch::Receiver<bool>) -> Result<Request<Body>, BoxError> {
+/// Returns the request that removes the finalizer. Its body is sent once `go` is true.
+fn release(
+    object: FinalizedObject,
+    mut go: watch::Receiver<bool>,
+) -> Result<Request<Body>, BoxError> {
     let patch = json!({"metadata": {"finalizers": object.others}}).to_string();
     let body = stream::once(async move {
-        // The sender is there until all requests are answered.
+        // The sender lives until all requests are answered.
         let _said = go.wait_for(|&go| go).await;
         Ok::<_, BoxError>(Frame::data(Bytes::from(patch)))
     });

@@ -1,4 +1,4 @@
-//! What the live page shows of a cluster: role `data` and agents, asked once a second while the page is read.
+//! The live page of a cluster: queries role `data` and agents once a second while the page is open.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -16,34 +16,34 @@ use mutual_tls::Identity;
 use proxy::clock::Clock;
 use tokio::time::{Instant, timeout};
 
-use super::ask::{AGENT, CONCURRENCY, DATA, Program, Respondent};
 use super::attach::Attacher;
 use super::cluster::Cluster;
 use super::nodes::agents;
 use super::pods;
+use super::query::{AGENT, CONCURRENCY, DATA, Program, ProgramClient};
 use crate::view::RevisionName;
 
-/// Agents are looked for this often: the API is asked each time …
+/// Period at which agents are listed by the API.
 const AGENTS_PERIOD: Duration = Duration::from_secs(15);
-/// … and has so long to answer.
+/// Longest time for the list of agents.
 const LIST_MAX: Duration = Duration::from_millis(500);
-/// A program has answered within this time, so that there is a state a second …
+/// Longest time for a program's answer, so that there is a state every second.
 const ANSWER_MAX: Duration = Duration::from_millis(700);
-/// … or is not asked for so long.
-const BACKOFF: Duration = Duration::from_secs(10);
-/// An agent whose events have not ended is not asked for them for so long.
-const EVENTLESS: Duration = Duration::from_secs(300);
-/// Bytes of an answer of role `data`, at most.
+/// Time for which a program that has not answered is not queried.
+const QUERY_BACKOFF: Duration = Duration::from_secs(10);
+/// Time for which an agent is not queried for events if its answer did not end.
+const EVENTS_BACKOFF: Duration = Duration::from_secs(300);
+/// Largest answer of role `data` in bytes.
 const DATA_BYTES_MAX: usize = 8 << 20;
-/// Bytes of an agent's answer, at most.
+/// Largest answer of an agent in bytes.
 const AGENT_BYTES_MAX: usize = 1 << 20;
 
-/// What this process has done, until the page takes it; of more than it shows the earliest are dropped.
+/// Events of this process until the page reads them; beyond [`EVENTS_MAX`] the earliest are dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Feed(Mutex<VecDeque<EventState>>);
 
 impl Feed {
-    /// Something was done about `about`.
+    /// Adds an event about the object `about`.
     pub(crate) fn push(&self, kind: &str, about: String, text: &str) {
         let mut events = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if events.len() == EVENTS_MAX {
@@ -63,18 +63,19 @@ impl Feed {
     }
 }
 
-/// A program that is asked.
+/// A program that is queried.
 struct Contact {
-    /// Under which its answers are known: of a pod, or of a node.
+    /// Name of the contacted pod, or of its node.
     name: String,
-    respondent: Respondent,
-    /// It has not answered of late, and is left alone until then.
+    client: ProgramClient,
+    /// Time until which the program is not queried, since it did not answer.
     silent_until: Option<Instant>,
-    /// Its events did not end, as those of an agent of an earlier release, and are not asked for until then.
+    /// Time until which the program is not queried for events: the answer with events did not end, as that of an agent
+    /// of an earlier release.
     eventless_until: Option<Instant>,
 }
 
-/// Gathers states.
+/// Gathers the states of the page.
 pub(crate) struct Gatherer {
     client: Client,
     agent_namespace: String,
@@ -85,16 +86,16 @@ pub(crate) struct Gatherer {
     board: Board,
     data: Vec<Contact>,
     agents: Vec<Contact>,
-    /// When agents were last looked for.
+    /// Time of the last list of agents.
     listed_at: Option<Instant>,
-    /// Those that were found last, by node.
+    /// Addresses of the agents listed last, by node.
     listed: BTreeMap<String, IpAddr>,
-    /// Why they could not be looked for.
+    /// The reason why agents could not be listed; `None` if they were.
     unlisted: Option<String>,
 }
 
 impl Gatherer {
-    /// Asks programs of the cluster, to which there are no connections yet.
+    /// Returns a gatherer without any connections yet.
     pub(crate) fn new(
         client: Client,
         agent_namespace: String,
@@ -130,7 +131,7 @@ impl Gatherer {
         let listed = timeout(LIST_MAX, agents(&self.client, &self.agent_namespace)).await;
         self.unlisted = match listed {
             Ok(Ok(listed)) => {
-                // A pod that is about to leave may be listed beside the one after it.
+                // A pod about to be deleted may be listed beside its successor.
                 self.listed = listed.into_iter().collect();
                 None
             }
@@ -147,11 +148,12 @@ impl Source for Gatherer {
             ..Answers::default()
         };
         if !self.attacher.candidate.leads() {
-            let notice = "this replica of weir-control does not lead: it does not know which functions are attached, and events about them are at the other one";
+            let notice = "this replica of weir-control does not lead: the leader has the attachment of functions and their events";
             answers.notices.push(notice.to_owned());
         }
         if !self.identity.is_known() {
-            let notice = "this program has no certificate yet, and can ask no other".to_owned();
+            let notice =
+                "this program has no certificate yet, and cannot query other programs".to_owned();
             answers.notices.push(notice);
         }
         let pods = pods::ready(&self.cluster.pods);
@@ -161,18 +163,18 @@ impl Source for Gatherer {
         let pods: Vec<_> = pods.collect();
         self.list_agents().await;
         if let Some(why) = &self.unlisted {
-            let notice = format!("it is not known whether there are other agents: {why}");
+            let notice = format!("agents could not be listed: {why}");
             answers.notices.push(notice);
         }
         let identity = &*self.identity;
         let agents = self.listed.iter().map(|(node, ip)| (node.clone(), *ip));
         let data = contacts(DATA, &mut self.data, pods);
         let nodes = contacts(AGENT, &mut self.agents, agents.collect());
-        let data = stream::iter(data).map(|contact| ask_data(identity, contact));
+        let data = stream::iter(data).map(|contact| query_data(identity, contact));
         let board = &self.board;
         let nodes = stream::iter(nodes).map(|contact| {
             let after = board.sequence(&contact.name);
-            ask_agent(identity, contact, after)
+            query_agent(identity, contact, after)
         });
         let (data, nodes): (Vec<_>, Vec<_>) = tokio::join!(
             data.buffer_unordered(CONCURRENCY).collect(),
@@ -199,14 +201,16 @@ impl Source for Gatherer {
                 namespace: namespace.to_owned(),
                 name: name.to_owned(),
             };
-            attacher.standing(&name).map(|(is_attached, _)| is_attached)
+            attacher
+                .reported_status(&name)
+                .map(|(is_attached, _)| is_attached)
         };
         let now = (self.clock.now(), unix_ms());
         self.board.observe(now, answers, is_attached)
     }
 }
 
-/// Takes those out of `known` that are still at their addresses, and makes the others.
+/// Returns the contacts for `wanted`: those of `known` with an unchanged address, and new ones for the rest.
 fn contacts(
     program: Program,
     known: &mut Vec<Contact>,
@@ -216,10 +220,10 @@ fn contacts(
     let mut known: HashMap<_, _> = known.map(|own| (own.name.clone(), own)).collect();
     let contacts = wanted.into_iter().map(|(name, ip)| {
         let own = known.remove(&name);
-        let own = own.filter(|own| own.respondent.ip() == ip);
+        let own = own.filter(|own| own.client.ip() == ip);
         own.unwrap_or_else(|| Contact {
             name,
-            respondent: Respondent::new(program, ip),
+            client: ProgramClient::new(program, ip),
             silent_until: None,
             eventless_until: None,
         })
@@ -228,7 +232,7 @@ fn contacts(
 }
 
 impl Contact {
-    /// Returns what it answers on `path`, unless it does not in time, or has not of late.
+    /// Returns the answer on `path`; `None` if it is late or an error, or while the program is not queried.
     async fn get(&mut self, identity: &Identity, path: &str, bytes_max: usize) -> Option<Bytes> {
         if self
             .silent_until
@@ -236,27 +240,27 @@ impl Contact {
         {
             return None;
         }
-        let answer = timeout(ANSWER_MAX, self.respondent.get(identity, path, bytes_max)).await;
+        let answer = timeout(ANSWER_MAX, self.client.get(identity, path, bytes_max)).await;
         match answer {
             Ok(Ok(answer)) => {
                 self.silent_until = None;
                 Some(answer)
             }
             Ok(Err(_)) | Err(_) => {
-                self.silent_until = Some(Instant::now() + BACKOFF);
+                self.silent_until = Some(Instant::now() + QUERY_BACKOFF);
                 None
             }
         }
     }
 }
 
-async fn ask_data(identity: &Identity, mut own: Contact) -> (Contact, Option<DataAnswer>) {
+async fn query_data(identity: &Identity, mut own: Contact) -> (Contact, Option<DataAnswer>) {
     let answer = own.get(identity, "/v1/functions", DATA_BYTES_MAX).await;
     let answer = answer.and_then(|answer| serde_json::from_slice(&answer).ok());
     (own, answer)
 }
 
-async fn ask_agent(
+async fn query_agent(
     identity: &Identity,
     mut own: Contact,
     after: u64,
@@ -276,8 +280,8 @@ async fn ask_agent(
     let events = own.get(identity, &path, AGENT_BYTES_MAX).await;
     own.eventless_until = None;
     if events.is_none() {
-        // It has answered just now: these have no end.
-        own.eventless_until = Some(Instant::now() + EVENTLESS);
+        // The program has just answered another query: only its events are affected.
+        own.eventless_until = Some(Instant::now() + EVENTS_BACKOFF);
         own.silent_until = None;
     }
     let events = events.and_then(|lines| agent_events(&lines).ok());

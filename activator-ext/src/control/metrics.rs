@@ -1,4 +1,4 @@
-//! Metrics of role `control`, served on 9476.
+//! The metrics of role `control`, exported on port 9476.
 
 use prometheus::proto::MetricFamily;
 use prometheus::{
@@ -23,13 +23,12 @@ pub(crate) struct Metrics {
     reconciles: IntCounterVec,
     failures: IntCounter,
     webhooks: HistogramVec,
-    /// The function's label of each revision that is exported.
+    /// The label `function` of each exported revision.
     labels: Arc<Mutex<HashMap<RevisionName, String>>>,
 }
 
 impl Metrics {
-    /// # Errors
-    /// Names that cannot be used.
+    /// Returns the metrics, all of them zero. Fails if a name is invalid or registered twice.
     pub(crate) fn new() -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
         let metrics = Self {
@@ -38,7 +37,7 @@ impl Metrics {
             attached: IntGaugeVec::new(
                 Opts::new(
                     "weir_attached",
-                    "1: a revision's requests come to activator-ext; 0: they go Knative's way.",
+                    "1: a revision's requests come to activator-ext; 0: they take Knative's own path.",
                 ),
                 &["namespace", "function", "revision"],
             )?,
@@ -46,18 +45,18 @@ impl Metrics {
             reconciles: IntCounterVec::new(
                 Opts::new(
                     "weir_control_reconciles_total",
-                    "Revisions that were looked at, by outcome.",
+                    "Reconciliations of revisions, by outcome.",
                 ),
                 &["outcome"],
             )?,
             failures: IntCounter::new(
                 "weir_control_watch_failures_total",
-                "Watches of the Kubernetes API that have failed.",
+                "Failed watches of the Kubernetes API.",
             )?,
             webhooks: HistogramVec::new(
                 HistogramOpts::new(
                     "weir_control_webhook_seconds",
-                    "Time of an answer to the API server, from its body to the answer.",
+                    "Time to answer a webhook request, from its complete body to the response.",
                 )
                 .buckets(vec![
                     0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25,
@@ -94,18 +93,18 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// A revision was looked at.
+    /// Counts a reconciliation by its outcome.
     pub(crate) fn reconciles(&self, outcome: &str) {
         self.reconciles.with_label_values(&[outcome]).inc();
     }
 
-    /// The API server has asked about an object; `source`: `template` or `pod`.
+    /// Counts an answer to the API server and its duration; `source` is `template` or `pod`.
     pub(crate) fn webhook(&self, source: &str, outcome: Outcome, took: Duration) {
         let observed = self.webhooks.with_label_values(&[source, outcome.name()]);
         observed.observe(took.as_secs_f64());
     }
 
-    /// How an opted-in revision stands.
+    /// Exports whether an opted-in revision is attached.
     pub(crate) fn attached(&self, name: &RevisionName, label: &str, is_attached: bool) {
         let mut labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
         let before = labels.insert(name.clone(), label.to_owned());
@@ -118,7 +117,7 @@ impl Metrics {
             .set(i64::from(is_attached));
     }
 
-    /// A revision is not there any more, or has opted out.
+    /// Removes the metrics of a revision that was deleted or has opted out.
     pub(crate) fn forget(&self, name: &RevisionName) {
         let mut labels = self.labels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(label) = labels.remove(name) {
@@ -127,13 +126,13 @@ impl Metrics {
     }
 
     fn remove(&self, name: &RevisionName, label: &str) {
-        // It is there, or was never counted.
+        // A series that was never exported is no error.
         let _removed = self
             .attached
             .remove_label_values(&[&name.namespace, label, &name.name]);
     }
 
-    /// Returns all metrics as they stand.
+    /// Returns all metrics with their current values.
     pub(crate) fn gather(&self, is_leader: bool, watch_failures: u64) -> Vec<MetricFamily> {
         self.leader.set(i64::from(is_leader));
         self.failures

@@ -1,43 +1,43 @@
-//! Names of Kubernetes' and Knative's that attaching has to do with.
+//! Names of Kubernetes, Knative and Weir objects, labels and keys used by role `control`.
 
-/// Labels a slice of ours, as `endpointslice.kubernetes.io/managed-by` (design §3.1).
+/// Value of [`MANAGED_BY`] of Weir's own slices (contracts §5).
 pub(crate) const MANAGER: &str = "activator-ext.weir.dev";
-/// By whom a slice is kept.
+/// The label with the manager of a slice.
 pub(crate) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-/// Keeps slices that are copies of Endpoints.
+/// Value of [`MANAGED_BY`] of slices that are mirrored copies of Endpoints.
 pub(crate) const MIRRORING: &str = "endpointslicemirroring-controller.k8s.io";
-/// The Service whose endpoints a slice names.
+/// The label with the Service to which a slice belongs.
 pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// On Endpoints: they are not copied to slices.
+/// The label of Endpoints which excludes them from mirroring to slices.
 pub(crate) const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
-/// Says whether a Service, and its Endpoints, are the public or the private ones of a revision …
+/// The label that distinguishes the public and private Services of a revision, and their Endpoints.
 pub(crate) const SERVICE_TYPE: &str = "networking.internal.knative.dev/serviceType";
-/// … by this value.
+/// Value of [`SERVICE_TYPE`] of public Services.
 pub(crate) const PUBLIC: &str = "Public";
-/// Keeps an object until every revision is detached.
+/// The finalizer that keeps an object until every revision is detached.
 pub(crate) const FINALIZER: &str = "weir.dev/detach";
-/// Objects of Weir's own have this label …
+/// The label of Weir's own objects.
 pub(crate) const PART_OF: &str = "app.kubernetes.io/part-of";
-/// … with this value.
+/// Value of [`PART_OF`] of Weir's own objects.
 pub(crate) const WEIR: &str = "weir";
-/// The Lease by which one process leads, and the name of what role `control` is and runs with.
+/// Name of the Lease of the election, and of role `control`'s Deployment and other objects.
 pub(crate) const CONTROL: &str = "weir-control";
-/// The ConfigMap that names what is to be detached by hand: keys `all` and `<namespace>.<revision>`.
+/// The ConfigMap with the revisions that are detached by hand: keys `all` and `<namespace>.<revision>`.
 pub(crate) const DETACHED: &str = "weir-detached";
-/// The key that stands for all revisions.
+/// The key of [`DETACHED`] for all revisions.
 pub(crate) const ALL: &str = "all";
-/// The key of `config-network` that says whether pods can be addressed beside a mesh.
+/// The key of `config-network` with the mode of a mesh, in which pods may not be addressable.
 pub(crate) const MESH_MODE: &str = "mesh-compatibility-mode";
 
-/// Returns the key of [`DETACHED`] that stands for a revision.
+/// Returns the key of [`DETACHED`] for a revision.
 pub(crate) fn detached_key(namespace: &str, revision: &str) -> String {
     format!("{namespace}.{revision}")
 }
-/// The Secret of the authority, and the ConfigMap that publishes it.
+/// Name of the Secret with the authority, and of the ConfigMap that publishes it.
 pub(crate) const AUTHORITY: &str = "weir-ca";
-/// The Secret with a program's certificate and key, in its namespace.
+/// Name of the Secret with a program's certificate and key, in its namespace.
 pub(crate) const CERTIFICATES: &str = "weir-certificates";
-/// Both configurations of webhooks.
+/// Name of the validating and of the mutating webhook configuration.
 pub(crate) const WEBHOOKS: &str = "weir";
-/// The Service by which the API server calls them.
+/// The Service by which the API server calls the webhooks.
 pub(crate) const WEBHOOK_SERVICE: &str = "weir-webhook";

@@ -1,5 +1,5 @@
-//! What nodes offer to the scheduler: kept in `node.status.capacity` from what their agents answer on `/v1/slots` (design 4.10). A
-//! kubelet that starts sets unknown resources to zero; they are written again.
+//! Resources which nodes offer to the scheduler: `node.status.capacity` is kept current by the agents' answers on
+//! `/v1/slots` (contracts §10). A kubelet that starts sets unknown resources to zero; they are written again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -23,16 +23,16 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use super::ask::{AGENT, CONCURRENCY};
 use super::cluster::Cluster;
 use super::lease::Candidate;
+use super::query::{AGENT, CONCURRENCY};
 use crate::source::kubernetes::watch_config;
 
-/// Agents are asked this often.
-const ASK_PERIOD: Duration = Duration::from_secs(10);
-/// Labels of the agents' pods.
+/// Period at which agents are queried.
+const QUERY_PERIOD: Duration = Duration::from_secs(10);
+/// The label selector of the agents' pods.
 const AGENTS: &str = "app.kubernetes.io/name=weir-agent";
-/// The domain of what is kept here.
+/// The prefix of the resources maintained here.
 const PREFIX: &str = "weir.dev/";
 
 /// The names of the resources.
@@ -40,17 +40,18 @@ const SEATS: &str = "weir.dev/seats";
 const HOST_MEMORY: &str = "weir.dev/host-memory-mib";
 const PLAN: &str = "weir.dev/plan-permille";
 
-/// The label by which a node's GPUs are Weir's.
+/// The label which marks a node's GPUs as Weir's.
 const GPUS: &str = "weir.dev/gpus";
-/// By this value of it, some of them are, and NVIDIA's device plugin has been configured for the others.
+/// The value of [`GPUS`] for a node of which some GPUs are Weir's, and NVIDIA's device plugin is configured for the
+/// others.
 const SPLIT: &str = "split";
-/// What NVIDIA's device plugin advertises on a node: whole GPUs, and slices of them.
+/// Prefixes of the resources which NVIDIA's device plugin advertises: whole GPUs, and slices of them.
 const NVIDIAS: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/mig-"];
 
-/// Bytes of a MiB.
+/// Number of bytes of a MiB.
 const MIB: u64 = 1 << 20;
 
-/// What an agent answers, as far as it matters here.
+/// The used part of an agent's answer.
 #[derive(Debug, Clone, Deserialize)]
 struct Answer {
     slots: Vec<Slot>,
@@ -59,7 +60,7 @@ struct Answer {
 
 #[derive(Debug, Clone, Deserialize)]
 struct Slot {
-    /// Why it is lost.
+    /// The reason why the slot is lost, if it is.
     lost: Option<Value>,
     seats: u64,
     plan_permille: Option<u64>,
@@ -72,7 +73,7 @@ impl Answer {
             let own = slot.plan_permille.unwrap_or(0);
             (seats.saturating_add(slot.seats), plan.saturating_add(own))
         });
-        // Without a budget of the agent's: half of what the node has.
+        // Without a budget set on the agent it is half of the node's memory.
         let half = || bytes_of(capacity(node).get("memory")) / 2;
         Amounts {
             seats,
@@ -82,7 +83,7 @@ impl Answer {
     }
 }
 
-/// Returns the capacity of a node, as the API writes amounts.
+/// Returns the capacity of a node, with amounts in the API's notation.
 pub(crate) fn capacity(node: &Node) -> BTreeMap<String, String> {
     let capacity = node.status.as_ref().and_then(|it| it.capacity.clone());
     let all = capacity.into_iter().flatten();
@@ -95,7 +96,8 @@ fn bytes_of(quantity: Option<&String>) -> u64 {
         .unwrap_or(0)
 }
 
-/// Returns what NVIDIA's device plugin advertises on a node whose GPUs are all Weir's: they would be given away twice.
+/// Returns the resource which NVIDIA's device plugin advertises on a node whose GPUs are all Weir's: they would be
+/// allocated twice.
 pub(crate) fn advertised_twice(
     labels: &BTreeMap<String, String>,
     capacity: &BTreeMap<String, String>,
@@ -110,7 +112,7 @@ pub(crate) fn advertised_twice(
     advertised.map(|(name, amount)| format!("{name}: {amount}"))
 }
 
-/// Keeps what nodes offer.
+/// Maintains the capacity of nodes.
 pub(crate) struct Nodes {
     pub(crate) client: Client,
     pub(crate) namespace: String,
@@ -120,7 +122,7 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// Works as long as this process leads, once it does.
+    /// Waits until this process leads, and then maintains capacities; never returns.
     pub(crate) async fn run(&self, candidate: &Candidate) {
         candidate.elected().await;
         let (nodes, writer) = (
@@ -130,7 +132,7 @@ impl Nodes {
         let store = writer.as_reader();
         let watched = watcher(nodes.clone(), watch_config(None)).default_backoff();
         let watched = watched.modify(|node| {
-            // The rest of a node is many times as large.
+            // The other parts of a node are many times as large.
             node.metadata.managed_fields = None;
             node.metadata.annotations = None;
             node.spec = None;
@@ -143,14 +145,14 @@ impl Nodes {
             std::future::ready(())
         });
         let mut follow = pin!(seen);
-        let mut ask = pin!(self.ask_for_ever(&nodes, &store, &changed, candidate));
+        let mut keep = pin!(self.keep(&nodes, &store, &changed, candidate));
         tokio::select! {
             () = &mut follow => {}
-            () = &mut ask => {}
+            () = &mut keep => {}
         }
     }
 
-    async fn ask_for_ever(
+    async fn keep(
         &self,
         nodes: &Api<Node>,
         store: &Store<Node>,
@@ -160,16 +162,16 @@ impl Nodes {
         let since = self.clock.now();
         let mut heard: HashMap<String, (Time, Answer)> = HashMap::new();
         let mut failures: HashMap<String, String> = HashMap::new();
-        let mut tick = tokio::time::interval(ASK_PERIOD);
+        let mut tick = tokio::time::interval(QUERY_PERIOD);
         loop {
             tokio::select! {
-                _ask = tick.tick() => {
-                    // What is not known now is known by what was heard before.
+                _tick = tick.tick() => {
+                    // If agents cannot be listed, the earlier answers stay in use.
                     if let Ok(pods) = agents(&self.client, &self.namespace).await {
-                        self.ask(&pods, &mut heard, &mut failures).await;
+                        self.query_all(&pods, &mut heard, &mut failures).await;
                     }
                 }
-                // A kubelet may have set to zero what was written.
+                // A kubelet may have reset the written amounts to zero.
                 () = changed.notified() => {}
             }
             let all = store.state();
@@ -186,8 +188,8 @@ impl Nodes {
         }
     }
 
-    /// Asks all agents, and notes what they answer, or why they do not.
-    async fn ask(
+    /// Queries all agents, and stores each answer, or the reason for its absence.
+    async fn query_all(
         &self,
         agents: &[(String, IpAddr)],
         heard: &mut HashMap<String, (Time, Answer)>,
@@ -196,7 +198,7 @@ impl Nodes {
         let answers =
             stream::iter(agents)
                 .map(|(node, ip)| async move {
-                    (node, AGENT.ask(&self.identity, *ip, "/v1/slots").await)
+                    (node, AGENT.query(&self.identity, *ip, "/v1/slots").await)
                 })
                 .buffer_unordered(CONCURRENCY)
                 .collect::<Vec<_>>()
@@ -218,7 +220,7 @@ impl Nodes {
         }
     }
 
-    /// Brings a node's capacity to what it offers.
+    /// Writes a node's capacity if it differs from what the node offers.
     async fn settle(
         &self,
         nodes: &Api<Node>,
@@ -246,7 +248,7 @@ impl Nodes {
             (PLAN, amounts.plan_permille),
         ];
         let is_same = wanted.iter().all(|(name, amount)| {
-            // The API writes 2000 as 2k.
+            // The API may return 2000 as 2k.
             current
                 .get(*name)
                 .is_some_and(|it| annotations::values::quantity(it) == Ok(*amount))
@@ -268,12 +270,12 @@ impl Nodes {
                 Some(advertised) => tracing::warn!(
                     node = name,
                     advertised,
-                    "NVIDIA's device plugin gives the node's GPUs away as well, so it offers nothing of Weir's"
+                    "NVIDIA's device plugin advertises the node's GPUs as well, so its capacity of weir.dev/ resources is zero"
                 ),
-                None => tracing::info!(node = name, ?amounts, "what a node offers was written"),
+                None => tracing::info!(node = name, ?amounts, "wrote the capacity of a node"),
             },
             Err(error) => {
-                tracing::warn!(node = name, %error, "what a node offers cannot be written");
+                tracing::warn!(node = name, %error, "cannot write the capacity of a node");
             }
         }
     }
@@ -282,7 +284,9 @@ impl Nodes {
 /// Returns the agents' nodes and addresses.
 ///
 /// # Errors
-/// The API's, except 403 and 404: where the component agent is not installed, there is neither a right nor a namespace.
+///
+/// Fails with the API's errors, except 403 and 404: where the component agent is not installed, there is neither a
+/// right nor a namespace.
 pub(crate) async fn agents(
     client: &Client,
     namespace: &str,
@@ -291,7 +295,7 @@ pub(crate) async fn agents(
     let labelled = ListParams::default().labels(AGENTS).match_any();
     match agents.list(&labelled).await {
         Ok(pods) => Ok(pods.items.iter().filter_map(place).collect()),
-        // Where there are no agents, nobody may look for them.
+        // Without the component agent the right to list its pods does not exist either.
         Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => Ok(Vec::new()),
         Err(error) => {
             tracing::info!(%error, "the agents' pods cannot be listed");
@@ -300,17 +304,18 @@ pub(crate) async fn agents(
     }
 }
 
-/// Returns the node on which an agent runs, and the agent's address.
+/// Returns the node of an agent's pod, and the agent's address.
 fn place(pod: &Pod) -> Option<(String, IpAddr)> {
     let node = pod.spec.as_ref()?.node_name.clone()?;
     let ip = pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok()?;
     Some((node, ip))
 }
 
-/// Takes what is kept here off all nodes, when Weir leaves.
+/// Removes the resources maintained here from all nodes, when Weir is removed from the cluster.
 ///
 /// # Errors
-/// The API's.
+///
+/// Fails with the API's errors, except 404.
 pub(crate) async fn forget(client: &Client) -> Result<(), kube::Error> {
     let nodes: Api<Node> = Api::all(client.clone());
     for node in nodes.list(&ListParams::default()).await?.items {
@@ -340,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gpus_are_given_away_twice_unless_the_node_says_that_they_are_split() {
+    fn gpus_are_advertised_twice_unless_the_node_is_labelled_as_split() {
         let map = |pairs: &[(&str, &str)]| {
             let pairs = pairs.iter();
             pairs

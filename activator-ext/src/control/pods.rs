@@ -1,4 +1,4 @@
-//! The pods of role `data`: which are ready, and which answer.
+//! The pods of role `data`: which are ready, and which answer probes.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -15,14 +15,14 @@ use tokio::time::timeout;
 use super::hash;
 use crate::probe;
 
-/// Each pod is probed so often …
+/// Period at which each pod is probed.
 pub(crate) const PROBE_PERIOD: Duration = Duration::from_secs(1);
-/// … and has so long to answer.
+/// Longest time for the answer to a probe.
 const PROBE_WITHIN: Duration = Duration::from_millis(800);
-/// Where a pod is probed: it takes requests there.
+/// The port that is probed, on which pods accept requests.
 const PORT: u16 = 8012;
 
-/// A pod of role `data` that Kubernetes takes for ready.
+/// A pod of role `data` that Kubernetes considers ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DataPod {
     pub(crate) name: String,
@@ -30,14 +30,14 @@ pub(crate) struct DataPod {
     ips: Vec<IpAddr>,
 }
 
-/// What probes have shown, by the pods' names.
+/// Results of probes, by the pods' names.
 #[derive(Debug, Default)]
 pub(crate) struct DataPods {
     health: Mutex<BTreeMap<String, Health>>,
 }
 
 impl DataPod {
-    /// `None`: it is not ready, or it leaves.
+    /// Returns the pod if it is ready, is not being deleted and has an address.
     fn of(pod: &Pod) -> Option<Self> {
         let status = pod.status.as_ref()?;
         let mut conditions = status.conditions.iter().flatten();
@@ -60,12 +60,12 @@ impl DataPod {
         .filter(|pod| !pod.ips.is_empty())
     }
 
-    /// Its first address.
+    /// Returns the first address of the pod.
     pub(crate) fn address(&self) -> Option<IpAddr> {
         self.ips.first().copied()
     }
 
-    /// Its addresses of a family: `IPv4` or `IPv6`.
+    /// Returns the addresses of the pod of a family, `IPv4` or `IPv6`.
     pub(crate) fn addresses(&self, family: &str) -> impl Iterator<Item = IpAddr> {
         let is_v6 = family == "IPv6";
         self.ips
@@ -76,7 +76,7 @@ impl DataPod {
 }
 
 impl DataPods {
-    /// Probes every pod that Kubernetes takes for ready. Returns whether another set of them is taken to answer now.
+    /// Probes every ready pod. Returns whether the set of pods considered to answer has changed.
     pub(crate) async fn probe(&self, pods: &Store<Pod>) -> bool {
         let ready = ready(pods);
         let answers = ready.iter().map(async |pod| {
@@ -94,7 +94,7 @@ impl DataPods {
         good(&health) != before
     }
 
-    /// Returns the pods that are ready and answer, by name.
+    /// Returns the pods that are ready and answer probes, by name.
     pub(crate) fn good(&self, pods: &Store<Pod>) -> Vec<DataPod> {
         let health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
         let is_good = |pod: &DataPod| health.get(&pod.name).is_some_and(|it| it.is_good());
@@ -105,7 +105,7 @@ impl DataPods {
     }
 }
 
-/// Returns the pods that Kubernetes takes for ready.
+/// Returns the pods that Kubernetes considers ready.
 pub(crate) fn ready(pods: &Store<Pod>) -> Vec<DataPod> {
     let all = pods.state();
     all.iter().filter_map(|pod| DataPod::of(pod)).collect()

@@ -1,4 +1,4 @@
-//! The API server's questions about objects that are to be written (`admission.k8s.io/v1`), on 9443.
+//! The admission webhooks for objects about to be written (`admission.k8s.io/v1`), on port 9443.
 
 pub(crate) mod pod;
 mod template;
@@ -30,24 +30,24 @@ use super::cluster::Cluster;
 use super::metrics::Metrics;
 use pod::{Delivery, deliver};
 
-/// Where the API server calls.
+/// The port on which the API server calls the webhooks.
 pub(crate) const WEBHOOK_PORT: u16 = 9443;
-/// Bytes of a question, at most: it holds an object twice, of which the API takes 3 MiB each.
+/// Largest review in bytes: it contains an object twice, each of which the API limits to 3 MiB.
 const BYTES_MAX: usize = 8 << 20;
-/// Texts of an answer that are warnings, at most.
+/// Largest number of warnings in an answer.
 const WARNINGS_MAX: usize = 16;
 
-/// Answers them.
+/// Answers admission reviews.
 #[derive(Debug)]
 pub(crate) struct Webhook {
     pub(crate) metrics: Metrics,
     pub(crate) cluster: Arc<Cluster>,
     pub(crate) delivery: Delivery,
-    /// The runtime class of pods with a GPU that name none, where the cluster has it.
+    /// The runtime class of pods with a GPU that name none, used if the cluster has it.
     pub(crate) runtime_class: Option<String>,
 }
 
-/// What became of a question, for metrics.
+/// The outcome of a review, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Allowed,
@@ -57,11 +57,11 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// All of them.
+    /// All outcomes, for the export of zeros.
     pub(crate) const ALL: [Self; 4] =
         [Self::Allowed, Self::Patched, Self::Refused, Self::Malformed];
 
-    /// Returns the value of the label `outcome`.
+    /// Returns the value of the metric label `outcome`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Allowed => "allowed",
@@ -72,17 +72,17 @@ impl Outcome {
     }
 }
 
-/// The two questions.
+/// The kinds of reviews, by path.
 #[derive(Debug, Clone, Copy)]
-enum Question {
-    /// `/templates`: a Service, Configuration or Revision.
+enum ReviewKind {
+    /// `/templates`: a Knative Service, Configuration or Revision.
     Template,
-    /// `/pods`.
+    /// `/pods`: a pod.
     Pod,
 }
 
 impl Webhook {
-    fn answer(&self, question: Question, body: &[u8]) -> (Outcome, AdmissionResponse) {
+    fn answer(&self, kind: ReviewKind, body: &[u8]) -> (Outcome, AdmissionResponse) {
         let review: Result<AdmissionReview<DynamicObject>, _> = serde_json::from_slice(body);
         let request = review.map_err(|error| error.to_string());
         let request: Result<AdmissionRequest<_>, _> = request.and_then(|it| {
@@ -101,8 +101,8 @@ impl Webhook {
         else {
             return (Outcome::Allowed, response);
         };
-        match question {
-            Question::Template => {
+        match kind {
+            ReviewKind::Template => {
                 let kind = &request.kind.kind;
                 let verdict = template::judge(kind, request.old_object.as_ref(), object);
                 let mut response = response;
@@ -118,7 +118,7 @@ impl Webhook {
                     refuse(response, &verdict.refusals.join("; ")),
                 )
             }
-            Question::Pod => self.pod(object, response),
+            ReviewKind::Pod => self.pod(object, response),
         }
     }
 
@@ -158,7 +158,7 @@ fn refuse(response: AdmissionResponse, why: &str) -> AdmissionResponse {
 }
 
 impl Handler for Webhook {
-    type Place = ();
+    type Slot = ();
 
     async fn handle(
         self: Arc<Self>,
@@ -166,9 +166,9 @@ impl Handler for Webhook {
         request: Request<Incoming>,
     ) -> Response<ProxyBody> {
         let _serving = client.begin(request.headers());
-        let question = match request.uri().path() {
-            "/templates" => Question::Template,
-            "/pods" => Question::Pod,
+        let kind = match request.uri().path() {
+            "/templates" => ReviewKind::Template,
+            "/pods" => ReviewKind::Pod,
             _ => return respond::not_found(),
         };
         if request.method() != Method::POST {
@@ -187,11 +187,11 @@ impl Handler for Webhook {
             }
             Err(error) => return respond::error(StatusCode::BAD_REQUEST, &error.to_string()),
         };
-        let (outcome, response) = self.answer(question, &body);
+        let (outcome, response) = self.answer(kind, &body);
         let text = serde_json::to_vec(&response.into_review());
-        let source = match question {
-            Question::Template => "template",
-            Question::Pod => "pod",
+        let source = match kind {
+            ReviewKind::Template => "template",
+            ReviewKind::Pod => "pod",
         };
         self.metrics.webhook(source, outcome, begin.elapsed());
         match text {
@@ -206,10 +206,11 @@ impl Handler for Webhook {
     }
 }
 
-/// The port, and the certificate with which it is served as soon as there is one.
+/// The webhooks' port, which is served once there is a certificate.
 #[derive(Debug)]
 pub(crate) struct Port {
-    /// Until there is a certificate. Nobody is sent here before: the process is not ready.
+    /// The listener until there is a certificate. The API server does not connect before, since the process is not
+    /// ready.
     listener: Mutex<Option<TcpListener>>,
     servers: Arc<Servers>,
     webhook: Arc<Webhook>,
@@ -217,10 +218,11 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Takes the port, on which nothing is answered yet.
+    /// Binds the port, without serving it yet.
     ///
     /// # Errors
-    /// The port cannot be had.
+    ///
+    /// Fails if the port cannot be bound.
     pub(crate) fn new(
         bind: IpAddr,
         servers: Arc<Servers>,
@@ -234,15 +236,16 @@ impl Port {
         })
     }
 
-    /// Whether questions are answered.
+    /// Returns whether the webhooks are served.
     pub(crate) fn is_open(&self) -> bool {
         self.tls.get().is_some()
     }
 
-    /// Takes a certificate and a key. With the first ones questions are answered.
+    /// Sets the certificate and key. The first ones start the server.
     ///
     /// # Errors
-    /// They cannot be used.
+    ///
+    /// Fails if the first ones cannot be used.
     pub(crate) fn take(&self, certificate: Vec<u8>, key: Vec<u8>) -> Result<(), TlsError> {
         let contents = [certificate, key];
         if let Some(tls) = self.tls.get() {

@@ -1,4 +1,4 @@
-//! A request's wait for a place, and its stay there.
+//! A request's wait for a place at an instance, and the place itself.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,56 +15,56 @@ use proxy::waiters::WaiterId;
 use super::{Function, Outcome};
 use crate::instance::Instance;
 
-/// What a request brings.
+/// The properties of a request by which it is routed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Claim {
-    /// When it came to the process.
+    /// Time at which the request arrived in this process.
     pub(crate) arrival: Time,
-    /// Until when it must be answered.
+    /// Deadline of the answer to the request, with the objective.
     pub(crate) deadline: Deadline,
-    /// Its class, for the estimate.
+    /// Class of the request, for the estimate of its execution time.
     pub(crate) class: ClassId,
-    /// It was bound before, and found no connection.
+    /// Whether the request was bound before and the connection to the instance failed.
     pub(crate) is_again: bool,
 }
 
-/// A request gets no place.
+/// A refusal of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// Why.
+    /// The reason of the refusal.
     pub(crate) reason: RefuseReason,
-    /// When it may be worth another try.
+    /// Time after which a retry may succeed.
     pub(crate) retry_after: Span,
-    /// How long it would have run, by estimate.
+    /// Estimate of the time that the request would have run.
     pub(crate) execution: Span,
 }
 
-/// Why a request gets no place.
+/// The reason why a request gets no place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NoPlace {
-    /// The function refuses it.
+pub(crate) enum AcquireError {
+    /// The function refuses the request.
     Refused(Refusal),
-    /// The function is no more: the revision may have another one now.
+    /// The function is closed: its revision may belong to another function now.
     Closed,
 }
 
-/// The future of [`Function::acquire`].
+/// The future returned by [`Function::acquire`].
 #[derive(Debug)]
 pub(crate) struct Acquire {
     function: Arc<Function>,
     claim: Claim,
-    /// While it waits: its ticket, and where its waiter stands.
+    /// Ticket in the queue and waiter, while the request waits.
     waiting: Option<(Ticket, WaiterId)>,
 }
 
-/// A place at an instance.
+/// A place at an instance, which is freed when dropped.
 #[derive(Debug)]
 pub(crate) struct InstancePlace {
     function: Arc<Function>,
     binding: BindingId,
-    /// Where.
+    /// The instance of the place.
     pub(crate) instance: Arc<Instance>,
-    /// How its stay ends, if it ended now.
+    /// The completion reported when the place is dropped.
     pub(crate) completion: Completion,
 }
 
@@ -87,12 +87,12 @@ impl Acquire {
         }
     }
 
-    fn arrive(&mut self, waker: &Waker) -> Poll<Result<InstancePlace, NoPlace>> {
+    fn arrive(&mut self, waker: &Waker) -> Poll<Result<InstancePlace, AcquireError>> {
         let function = Arc::clone(&self.function);
         let claim = self.claim;
         let outcome = function.step(|state, now| {
             if state.is_closed {
-                return Poll::Ready(Err(NoPlace::Closed));
+                return Poll::Ready(Err(AcquireError::Closed));
             }
             let id = RequestId(state.next_id);
             state.next_id += 1;
@@ -121,10 +121,11 @@ impl Acquire {
                 }
                 Decision::Refused(reason) => {
                     let refusal = state.refused(reason, claim.class);
-                    Poll::Ready(Err(NoPlace::Refused(refusal)))
+                    Poll::Ready(Err(AcquireError::Refused(refusal)))
                 }
                 Decision::Waits(ticket) => {
-                    // The others first: one that has just left the queue may have had this ticket's slot.
+                    // The others are settled first: a request that has just left the queue may have had the same slot
+                    // as this ticket.
                     let own = state.actions.iter().position(
                         |action| matches!(action, Action::Bind { ticket: of, .. } if *of == ticket),
                     );
@@ -132,7 +133,7 @@ impl Acquire {
                     state.settle(now);
                     let waiter = state.waiters.join(ticket, waker);
                     self.waiting = Some((ticket, waiter));
-                    // It was its own turn: its waker is called.
+                    // If the request itself is bound already, settling it now wakes it.
                     state.actions.extend(own);
                     Poll::Pending
                 }
@@ -143,7 +144,7 @@ impl Acquire {
 }
 
 impl Future for Acquire {
-    type Output = Result<InstancePlace, NoPlace>;
+    type Output = Result<InstancePlace, AcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some((_, waiter)) = self.waiting else {
@@ -156,9 +157,9 @@ impl Future for Acquire {
         match outcome {
             Outcome::Refused(reason) => {
                 let refusal = state.refused(reason, self.claim.class);
-                Poll::Ready(Err(NoPlace::Refused(refusal)))
+                Poll::Ready(Err(AcquireError::Refused(refusal)))
             }
-            Outcome::Closed => Poll::Ready(Err(NoPlace::Closed)),
+            Outcome::Closed => Poll::Ready(Err(AcquireError::Closed)),
             Outcome::Bound {
                 binding,
                 instance,
@@ -183,7 +184,7 @@ impl Drop for Acquire {
             None => {
                 state.router.cancel(ticket);
             }
-            // The place came at the moment the client left: it goes to the next.
+            // The request was bound just before it was dropped: its place goes to the next.
             Some(Outcome::Bound { binding, .. }) => {
                 drop(state);
                 self.function.complete(binding, Completion::Cancelled);
@@ -194,12 +195,12 @@ impl Drop for Acquire {
 }
 
 impl InstancePlace {
-    /// The head of an answer has come.
+    /// Records that the head of the answer has arrived.
     pub(crate) const fn answered(&mut self) {
         self.completion = Completion::Answered { learn: false };
     }
 
-    /// The answer has come whole: how long it took is a sample for the estimate.
+    /// Records that the answer is complete, so that its duration is a sample for the estimate.
     pub(crate) const fn complete(&mut self) {
         self.completion = Completion::Answered { learn: true };
     }
@@ -208,7 +209,7 @@ impl InstancePlace {
 impl Drop for InstancePlace {
     fn drop(&mut self) {
         self.instance.end(self.function.clock.now());
-        // An answer that broke off, or did not come in time, may be the client's doing or the pod's.
+        // An answer that was cut or late may be the fault of the client or of the pod.
         if self.completion != (Completion::Answered { learn: true }) {
             self.instance.suspect();
         }
@@ -216,7 +217,7 @@ impl Drop for InstancePlace {
     }
 }
 
-/// A number for rules that draw: SplitMix64 of the request's.
+/// Returns a random number for rules that need one: SplitMix64 of the request's number.
 const fn random(id: u64) -> u64 {
     let z = id.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,8 +1,9 @@
-//! The Kubernetes API, read only: Revisions, and the EndpointSlices of their private Services, of all namespaces; trust bundles of
-//! Knative's own.
+//! The Kubernetes API, read only: Revisions and the EndpointSlices of their private Services in all namespaces, and the
+//! trust bundles of Knative's namespace.
 //!
-//! Both are listed and then watched. Until both lists are there, there is no view; from then on every change makes a new
-//! one. While the API cannot be reached the last view holds. An object that cannot be used is logged, and stays as it was.
+//! Revisions and slices are listed and then watched. There is no view until both lists are complete; from then on every
+//! change makes a new one. While the API cannot be reached the last view stays in use. An invalid object is logged, and
+//! its last valid version stays in use.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,19 +23,19 @@ use super::SourceFailures;
 use super::object::{self, Object};
 use crate::view::{Revision, View};
 
-/// ConfigMaps with certificate authorities that Knative's programs trust.
+/// The label of ConfigMaps with certificate authorities that Knative's programs trust.
 const TRUST_BUNDLES: &str = "networking.knative.dev/trust-bundle=true";
-/// Knative's settings of the network.
+/// Name of the ConfigMap with Knative's network settings.
 pub(crate) const CONFIG_NETWORK: &str = "config-network";
-/// At the start they are waited for no longer.
+/// Longest time for reading the network settings at the start.
 const SETTINGS_MAX: Duration = Duration::from_secs(5);
-/// An API that does not accept a connection within this time is not there.
+/// Longest time for a connection to the API.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// A watch is begun anew after so long: one whose connection is dead without a word is noticed then.
+/// Period in seconds after which a watch is started anew, so that a silently broken connection is noticed.
 const WATCH_SECONDS: u32 = 60;
-/// One that says nothing for so long is broken; bookmarks come once a minute.
+/// Longest silence of a watch; bookmarks arrive once a minute.
 const SILENCE_MAX: Duration = Duration::from_secs(90);
-/// Changes that come within this time make one view.
+/// Changes within this time are combined into one view.
 const SETTLE: Duration = Duration::from_millis(5);
 
 /// Objects of a kind, by namespace and name.
@@ -42,74 +43,77 @@ const SETTLE: Duration = Duration::from_millis(5);
 struct Objects {
     kind: &'static str,
     current: BTreeMap<(String, String), Object>,
-    /// A list that is not complete yet.
+    /// Objects of a list that is not complete yet.
     listed: Option<BTreeMap<(String, String), Object>>,
     is_complete: bool,
 }
 
-/// Returns a client for the cluster that the process runs in, or for the one that `KUBECONFIG` names.
+/// Returns a client for the cluster in which the process runs, or for the cluster named by `KUBECONFIG`.
 ///
 /// # Errors
-/// Why there is none, in one sentence.
+///
+/// Fails with the reason in one sentence.
 pub(crate) async fn client() -> Result<Client, String> {
     let config = config().await?;
     Client::try_from(config).map_err(|error| format!("the Kubernetes API cannot be used: {error}"))
 }
 
-/// Returns how the API is reached that [`client`] uses.
+/// Returns the configuration which [`client`] uses.
 ///
 /// # Errors
-/// Why it is not known, in one sentence.
+///
+/// Fails with the reason in one sentence.
 pub(crate) async fn config() -> Result<kube::Config, String> {
     let mut config = kube::Config::infer().await.map_err(|error| {
         format!("no Kubernetes API is known, in the cluster or by KUBECONFIG: {error}")
     })?;
-    // Watches try again themselves, and count it.
+    // Watches retry themselves, and count their failures.
     config.default_retry = false;
     config.connect_timeout = Some(CONNECT_MAX);
     config.read_timeout = Some(SILENCE_MAX);
     Ok(config)
 }
 
-/// Returns whether requests go to pods by TLS, as Knative's settings of the network say.
+/// Returns whether requests go to pods by TLS, by Knative's network settings.
 ///
 /// # Errors
-/// They cannot be read.
+///
+/// Fails if they cannot be read.
 pub(crate) async fn internal_tls(client: &Client, namespace: &str) -> Result<bool, kube::Error> {
     let api: Api<DynamicObject> =
         Api::namespaced_with(client.clone(), namespace, &resource("", "ConfigMap"));
     let one = ListParams::default().fields(&format!("metadata.name={CONFIG_NETWORK}"));
     let found = tokio::time::timeout(SETTINGS_MAX, api.list(&one)).await;
-    let found = found.map_err(|_| kube::Error::Service("no answer in time".into()))??;
-    Ok(found.items.iter().any(says_internal_tls))
+    let found = found.map_err(|_| kube::Error::Service("timed out".into()))??;
+    Ok(found.items.iter().any(has_internal_tls))
 }
 
-/// Waits until Knative's settings of the network say something else about [`internal_tls`] than `current`.
+/// Waits until [`internal_tls`] by Knative's network settings differs from `current`.
 pub(crate) async fn internal_tls_changed(client: Client, namespace: &str, current: bool) {
     let api: Api<DynamicObject> =
         Api::namespaced_with(client, namespace, &resource("", "ConfigMap"));
     let one = watch_config(None).fields(&format!("metadata.name={CONFIG_NETWORK}"));
     let mut events = pin!(watcher(api, one).default_backoff());
     while let Some(event) = events.next().await {
-        // Without settings the last ones hold: they are being replaced.
+        // Missing settings are ignored: they are being replaced.
         if let Ok(Event::Apply(map) | Event::InitApply(map)) = event
-            && says_internal_tls(&map) != current
+            && has_internal_tls(&map) != current
         {
             return;
         }
     }
 }
 
-fn says_internal_tls(map: &DynamicObject) -> bool {
+fn has_internal_tls(map: &DynamicObject) -> bool {
     let value = |key: &str| map.data["data"][key].as_str().unwrap_or_default();
     match value("system-internal-tls") {
-        // Its name before Knative 1.12.
+        // The key's name before Knative 1.12.
         "" => value("internal-encryption").eq_ignore_ascii_case("true"),
         value => value.eq_ignore_ascii_case("enabled"),
     }
 }
 
-/// Hands the certificate authorities in a namespace's ConfigMaps that are labelled as trust bundles to `trust`, for ever.
+/// Sets the trust bundles of `trust` from the labelled ConfigMaps of a namespace whenever they change; never returns.
 pub(crate) async fn follow_bundles(client: Client, namespace: &str, trust: &TrustStore) {
     let api: Api<DynamicObject> =
         Api::namespaced_with(client, namespace, &resource("", "ConfigMap"));
@@ -131,7 +135,7 @@ pub(crate) async fn follow_bundles(client: Client, namespace: &str, trust: &Trus
             Err(error) => {
                 failures += 1;
                 if failures.is_power_of_two() {
-                    tracing::warn!(%error, failures, "trust bundles cannot be watched; the last ones hold");
+                    tracing::warn!(%error, failures, "cannot watch trust bundles; the last ones stay in use");
                 }
                 continue;
             }
@@ -142,7 +146,7 @@ pub(crate) async fn follow_bundles(client: Client, namespace: &str, trust: &Trus
     }
 }
 
-/// Returns what a ConfigMap holds, by a path that names it.
+/// Returns the contents of a ConfigMap, each with a path that names it.
 fn authorities((name, map): (&String, &DynamicObject)) -> Vec<(PathBuf, Vec<u8>)> {
     let data = map.data.get("data").and_then(serde_json::Value::as_object);
     let each = data.into_iter().flatten().filter_map(|(key, text)| {
@@ -152,7 +156,7 @@ fn authorities((name, map): (&String, &DynamicObject)) -> Vec<(PathBuf, Vec<u8>)
     each.collect()
 }
 
-/// Sends a view after every change, until nobody takes them.
+/// Sends a view after every change, until the receiver is dropped.
 pub(crate) async fn follow(client: Client, views: mpsc::Sender<View>, failed: &SourceFailures) {
     let revisions = watch(&client, "serving.knative.dev", object::REVISION, None);
     let private = format!("{}={}", object::SERVICE_TYPE, object::PRIVATE_TYPE);
@@ -176,7 +180,7 @@ pub(crate) async fn follow(client: Client, views: mpsc::Sender<View>, failed: &S
                 failed.unreachable.fetch_add(1, Ordering::Relaxed);
                 failures += 1;
                 if failures.is_power_of_two() {
-                    tracing::warn!(%error, failures, "the Kubernetes API cannot be watched; the last view holds");
+                    tracing::warn!(%error, failures, "cannot watch the Kubernetes API; the last view stays in use");
                 }
                 false
             }
@@ -204,8 +208,8 @@ pub(crate) async fn follow(client: Client, views: mpsc::Sender<View>, failed: &S
                     return;
                 }
             }
-            // Each was checked when it came.
-            Err(((), error)) => tracing::error!(%error, "the last view holds"),
+            // Each object was checked when it was received.
+            Err(((), error)) => tracing::error!(%error, "the last view stays in use"),
         }
     }
 }
@@ -225,7 +229,7 @@ pub(crate) fn resource(group: &str, kind: &str) -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind))
 }
 
-/// Returns how objects, all or those with these labels, are watched.
+/// Returns the configuration of a watch of all objects, or of those with these labels.
 pub(crate) fn watch_config(labels: Option<&str>) -> watcher::Config {
     let config = watcher::Config::default().timeout(WATCH_SECONDS);
     match labels {
@@ -244,7 +248,7 @@ impl Objects {
         }
     }
 
-    /// Returns whether there may be another view now.
+    /// Applies an event. Returns whether the view may have changed.
     fn take(&mut self, event: Event<DynamicObject>, failed: &SourceFailures) -> bool {
         match event {
             Event::Init => {
@@ -276,7 +280,7 @@ impl Objects {
         }
     }
 
-    /// What is looked at of an object; `None`: it cannot be used.
+    /// Returns the relevant parts of an object; `None` if the object is invalid, which is logged and counted.
     fn usable(&self, object: &DynamicObject, failed: &SourceFailures) -> Option<Object> {
         let (namespace, name) = name_of(object);
         let problem = match read(object, self.kind) {
@@ -287,19 +291,22 @@ impl Objects {
             Err(error) => format!("{} {namespace}/{name}: {error}", self.kind),
         };
         failed.unusable.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(problem, "an object cannot be used; it stays as it was");
+        tracing::warn!(
+            problem,
+            "invalid object; its last valid version stays in use"
+        );
         None
     }
 }
 
-/// Returns what a Revision says; `None`: it cannot be used.
+/// Returns the revision described by a Revision object; `None` if the object is invalid.
 pub(crate) fn revision(object: &DynamicObject) -> Option<Revision> {
     read(object, object::REVISION).ok()?.revision().ok()
 }
 
 fn read(object: &DynamicObject, kind: &str) -> serde_json::Result<Object> {
     let mut value = serde_json::to_value(object)?;
-    // In lists the API leaves it out of its own kinds.
+    // The API omits the kind of its built-in types in lists.
     value["kind"] = kind.into();
     serde_json::from_value(value)
 }
@@ -372,7 +379,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_view_comes_whatever_is_dropped_and_delayed_before() {
+    async fn a_view_arrives_after_dropped_and_delayed_lists() {
         let api = ApiServer::start().await;
         let revisions = Resource::new("serving.knative.dev/v1", "revisions");
         let revision =
@@ -393,7 +400,7 @@ mod tests {
         let view = views.recv().await.unwrap();
         assert_eq!(view.revisions.len(), 1);
         assert_eq!(failed.unreachable.load(Ordering::Relaxed), 2);
-        // Two lists were dropped, and two were not.
+        // Two lists were dropped, and two succeeded.
         assert!(faults.calls.load(Ordering::Relaxed) >= 4);
         task.abort();
     }

@@ -1,8 +1,8 @@
-//! A directory of manifests: Revision, PodAutoscaler, EndpointSlice and Pod, as Kubernetes writes them, in files `*.yaml`,
-//! `*.yml` or `*.json`, several to a file or one each.
+//! A directory of manifests: Revision, PodAutoscaler, EndpointSlice and Pod in the form of Kubernetes, in files
+//! `*.yaml`, `*.yml` or `*.json` with one or several objects each.
 //!
-//! A file is changed by writing another and renaming it into place, so that no file is read half written. The directory
-//! is looked through ten times a second; what cannot be read leaves the view as it was.
+//! Change a file by writing another and renaming it into place, so that no file is read half written. The directory is
+//! scanned ten times a second; while a file is invalid the last view stays in use.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,59 +16,59 @@ use super::SourceFailures;
 use super::object::{self, Object, ObjectError};
 use crate::view::View;
 
-/// The directory is looked through this often.
+/// Period at which the directory is scanned.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Files of the directory that are read, at most.
+/// Largest number of files in the directory.
 const FILES_MAX: usize = 10_000;
-/// Bytes of a file, at most.
+/// Largest file in bytes.
 const BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// What is wrong with a manifest.
+/// The reason why a manifest cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ManifestError {
-    /// It cannot be read.
+    /// A file or the directory cannot be read.
     #[error("{path}: {error}")]
     Read {
         /// The file or the directory.
         path: PathBuf,
-        /// What the kernel says.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// It is larger than is read.
+    /// A file is larger than [`BYTES_MAX`].
     #[error("{path}: larger than {BYTES_MAX} bytes")]
     Size {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// There are more than are read.
+    /// The directory has more than [`FILES_MAX`] manifests.
     #[error("{path}: more than {FILES_MAX} manifests")]
     Count {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
     },
-    /// It is no manifest.
+    /// A file cannot be parsed.
     #[error("{path}: line {line}: {text:?}: {why}")]
     Content {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Number of the line, from 1.
         line: u64,
-        /// What stands there.
+        /// Text of the line, cut to 80 characters.
         text: String,
-        /// What is wrong with it.
+        /// The error of the parser.
         why: String,
     },
-    /// An object lacks something, or has what is not allowed.
+    /// An object lacks a field, or has an invalid value.
     #[error("{path}: {error}")]
     Object {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Which object, and what is wrong with it.
+        /// The object, and its error.
         error: ObjectError,
     },
 }
 
-/// A file as it was when it was read.
+/// The metadata by which a changed file is detected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stamp {
     modified: SystemTime,
@@ -76,7 +76,7 @@ struct Stamp {
     inode: u64,
 }
 
-/// See the [module](self).
+/// The manifests of a directory.
 #[derive(Debug)]
 pub(crate) struct Manifests {
     directory: PathBuf,
@@ -84,7 +84,7 @@ pub(crate) struct Manifests {
 }
 
 impl Manifests {
-    /// Manifests of this directory, none of which is read yet.
+    /// Returns the manifests of this directory, none of which is read yet.
     #[must_use]
     pub(crate) const fn new(directory: PathBuf) -> Self {
         Self {
@@ -93,14 +93,15 @@ impl Manifests {
         }
     }
 
-    /// Reads what has changed; `None`: nothing has.
+    /// Reads changed files. Returns the new view, or `None` if no file has changed.
     ///
     /// # Errors
-    /// The first file that cannot be used. The view that was given before holds.
+    ///
+    /// Fails with the error of the first invalid file. The view returned before stays valid.
     pub(crate) fn read(&mut self) -> Result<Option<View>, ManifestError> {
         let mut stamps = BTreeMap::new();
         for entry in self.entries()? {
-            // A file that is gone by now is none.
+            // A file that was deleted meanwhile is skipped.
             if let Ok(data) = fs::metadata(&entry) {
                 stamps.insert(entry, Stamp::of(&data));
             }
@@ -153,7 +154,7 @@ impl Manifests {
         Ok(entries)
     }
 
-    /// Reads what has changed, for ever, and hands each view to `changed`. Blocks a thread of its own.
+    /// Reads changed files periodically, and calls `changed` with each view until it returns false. Blocks its thread.
     pub(crate) fn watch(mut self, failed: &SourceFailures, mut changed: impl FnMut(View) -> bool) {
         let mut problem = String::new();
         loop {
@@ -174,10 +175,7 @@ impl Manifests {
                     let error = error.to_string();
                     if error != problem {
                         counter.fetch_add(1, Ordering::Relaxed);
-                        tracing::error!(
-                            error,
-                            "a manifest cannot be used; the view before it holds"
-                        );
+                        tracing::error!(error, "invalid manifest; the last view stays in use");
                         problem = error;
                     }
                 }
@@ -302,7 +300,7 @@ endpoints:
     }
 
     #[test]
-    fn what_cannot_be_used_is_named_with_file_line_and_text_and_the_view_stays() {
+    fn invalid_manifests_are_named_with_file_line_and_text_and_the_view_stays() {
         let directory = tempfile::tempdir().unwrap();
         let mut manifests = Manifests::new(directory.path().to_owned());
         write(directory.path(), "f.yaml", REVISION);

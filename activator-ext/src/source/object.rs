@@ -1,4 +1,4 @@
-//! Kubernetes' objects as far as they are looked at, and the view they make.
+//! The relevant parts of Kubernetes objects, and the view which they make.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,34 +11,34 @@ use serde::{Deserialize, Deserializer};
 
 use crate::view::{Pod, Revision, RevisionName, View};
 
-/// The kinds that are looked at.
+/// The kinds of objects that are read.
 pub(super) const REVISION: &str = "Revision";
 pub(super) const SLICE: &str = "EndpointSlice";
-/// The label by which a slice names its Service.
+/// The label of a slice with its Service's name.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// Knative's labels of a revision.
 const SERVICE: &str = "serving.knative.dev/service";
 const CONFIGURATION: &str = "serving.knative.dev/configuration";
-/// The Service of a revision's pods has the revision's name and this.
+/// Suffix of the private Service's name, after the revision's name.
 const PRIVATE: &str = "-private";
 const REVISION_LABEL: &str = "serving.knative.dev/revision";
-/// Says whether a Service is the public or the private one of a revision.
+/// The label that distinguishes the public and private Services of a revision.
 pub(super) const SERVICE_TYPE: &str = "networking.internal.knative.dev/serviceType";
 pub(super) const PRIVATE_TYPE: &str = "Private";
-/// Knative's request timeout where a revision names none.
+/// Knative's request timeout of a revision without one, in seconds.
 const TIMEOUT_DEFAULT_SECS: u64 = 300;
-/// No timeout is longer than ten years: more cannot be added to a clock.
+/// Longest timeout in seconds, ten years: a clock cannot add more.
 const TIMEOUT_MAX_SECS: u64 = 10 * 365 * 86_400;
-/// The names of a private Service's port for requests.
+/// Names of a private Service's port for requests.
 const PORTS: [&str; 2] = ["http", "http2"];
 
-/// An object lacks something, or has what is not allowed.
+/// An object lacks a field, or has an invalid value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{object}: {why}")]
 pub(crate) struct ObjectError {
-    /// Which: kind, namespace and name.
+    /// Kind, namespace and name of the object.
     object: String,
-    /// What is wrong with it.
+    /// The invalid field, and the reason.
     why: String,
 }
 
@@ -68,7 +68,7 @@ struct Metadata {
     annotations: BTreeMap<String, String>,
 }
 
-/// What is looked at of a Revision's.
+/// The relevant fields of a Revision's spec.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Spec {
@@ -93,7 +93,7 @@ struct Probe {
     exec: Option<Exec>,
 }
 
-/// What it runs is not looked at.
+/// The contents of the probe are not read.
 #[derive(Debug, Clone, Default, Deserialize)]
 struct Exec {}
 
@@ -120,7 +120,7 @@ struct Conditions {
     terminating: Option<bool>,
 }
 
-/// Returns the default for null: the API writes what is empty that way, too.
+/// Returns the default for null, by which the API represents empty values in some fields.
 fn null_is_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -129,10 +129,11 @@ where
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// Returns what these objects, each with its place, say together. Kinds that are not known are not looked at.
+/// Returns the view made of these objects, each with its origin. Objects of other kinds are ignored.
 ///
 /// # Errors
-/// The first object that lacks something, or has what is not allowed.
+///
+/// Fails with the first object that lacks a field or has an invalid value.
 pub(super) fn view<'a, P>(
     objects: impl Iterator<Item = (P, &'a Object)>,
 ) -> Result<View, (P, ObjectError)> {
@@ -168,10 +169,11 @@ pub(super) fn view<'a, P>(
 }
 
 impl Object {
-    /// Makes sure that the object can be used.
+    /// Checks whether the object can be used.
     ///
     /// # Errors
-    /// It lacks something, or has what is not allowed.
+    ///
+    /// Fails if it lacks a field or has an invalid value.
     #[cfg(feature = "kubernetes")]
     pub(super) fn check(&self) -> Result<(), ObjectError> {
         match self.kind.as_str() {
@@ -191,10 +193,11 @@ impl Object {
         }
     }
 
-    /// Returns the revision that this is, without pods.
+    /// Returns the revision described by this object, without pods.
     ///
     /// # Errors
-    /// It lacks something, or has what is not allowed.
+    ///
+    /// Fails if the object lacks a field or has an invalid value.
     pub(super) fn revision(&self) -> Result<Revision, ObjectError> {
         let Metadata {
             namespace,
@@ -240,14 +243,15 @@ impl Object {
         })
     }
 
-    /// The revision of whose pods it is; `None`: it is none of a private Service.
+    /// Returns the revision whose pods a slice lists; `None` if the slice is not that of a private Service.
     fn slice_of(&self) -> Option<RevisionName> {
         let labels = &self.metadata.labels;
         let service = labels.get(SERVICE_NAME)?;
         let is_private = labels
             .get(SERVICE_TYPE)
             .is_some_and(|own| own == PRIVATE_TYPE);
-        // A long name is shortened in the Service's: Knative's label has it whole. By hand there may be none.
+        // The Service's name may be shortened: Knative's label has the revision's full name. Slices written by hand may
+        // have no label.
         let name = match labels.get(REVISION_LABEL).filter(|_| is_private) {
             Some(name) => name,
             None => service.strip_suffix(PRIVATE)?,
@@ -276,7 +280,7 @@ impl Object {
                     let why = format!("ports: there are endpoints and no port named {names}");
                     return Err(self.wrong(why));
                 };
-                // Kubernetes: unknown is to be taken for ready.
+                // Kubernetes: an unknown condition counts as ready.
                 let is_ready = endpoint.conditions.ready.unwrap_or(true);
                 pods.push((SocketAddr::new(ip, port), Pod { is_ready }));
             }

@@ -1,4 +1,4 @@
-// See check. Prints what was looked at, and a line for each thing found.
+// Run by the script check. Prints a line for each finding, and a summary.
 import { spawn } from "node:child_process";
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -10,7 +10,7 @@ const { WebSocket } = require("ws");
 const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 const WIDTHS = [375, 768, 1440, 2560];
 const SCHEMES = ["light", "dark"];
-// Everything takes no longer.
+// Longest time for all checks.
 const PATIENCE_MS = 60_000;
 
 const found = [];
@@ -25,7 +25,7 @@ const browser = spawn("chromium", [
   "--disable-default-apps", "--disable-sync", "--remote-debugging-port=0", `--user-data-dir=${path.join(work, "profile")}`, "about:blank",
 ], { stdio: ["ignore", "ignore", "pipe"] });
 
-// Chromium says where DevTools listens.
+// Chromium prints the address of DevTools.
 const address = await new Promise((resolve, reject) => {
   let text = "";
   browser.stderr.on("data", (bytes) => {
@@ -88,7 +88,7 @@ async function look(width, scheme) {
     return result.value;
   };
   await send("Page.navigate", { url });
-  // It is live when a state has been shown.
+  // The page is live once a state is shown.
   await evaluate(`new Promise((resolve) => {
     const look = () => document.querySelector("#clock")?.textContent ? resolve() : setTimeout(look, 50);
     look();

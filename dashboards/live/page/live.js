@@ -1,4 +1,4 @@
-// Everything that comes from the server is shown as text: nothing of it is ever read as markup.
+// Everything received from the server is shown as text, never parsed as markup.
 "use strict";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -11,7 +11,7 @@ const CELLS = 60;
 const byId = (id) => document.getElementById(id);
 const time = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 
-// The state that came last, and the one that is shown: while the page is paused they differ.
+// The last received state, and the shown one, which differs while the page is paused.
 let latest = null;
 let shown = null;
 let paused = false;
@@ -19,7 +19,7 @@ let lost = false;
 let source = null;
 let silence = 0;
 let lastEvents = "";
-// A state comes each second.
+// States normally arrive every second.
 const SILENCE_MS = 6000;
 const RETRY_MS = 3000;
 const TIME_MAX = 8.64e15;
@@ -37,7 +37,7 @@ function shape(name, attributes) {
   return made;
 }
 
-// A row keeps its cells, so that a reader's place and focus stay where they are.
+// Rows keep their cells, so that the scroll position and the focus do not change.
 function rows(body, items, keyOf, columns, fill) {
   const known = new Map([...body.children].map((row) => [row.dataset.key, row]));
   const kept = new Set();
@@ -65,7 +65,7 @@ function rows(body, items, keyOf, columns, fill) {
   for (const row of [...body.children]) if (!kept.has(row)) row.remove();
 }
 
-function say(cell, text, classes) {
+function setText(cell, text, classes) {
   if (cell.textContent !== text) cell.textContent = text;
   cell.classList.remove("bad", "warn", "good");
   if (classes) cell.classList.add(classes);
@@ -78,7 +78,7 @@ function duration(ms) {
 function inTime(own) {
   if (own.judged === 0) return ["no requests", ""];
   const ratio = own.in_time / own.judged;
-  // Only where all were in time it is 100 %.
+  // 100 % is shown only if all requests were in time.
   const percent = own.in_time === own.judged ? "100" : (Math.floor(ratio * 1000) / 10).toFixed(1);
   const target = own.percentile === null ? 0 : own.percentile / 100;
   return [`${percent} % of ${own.judged}`, ratio < target ? "bad" : "good"];
@@ -109,17 +109,17 @@ function functions(state) {
   const shown = state.functions.filter((own) => name(own).toLowerCase().includes(wanted));
   const columns = [["Function"], ["State"], ["In time, 5 min"], ["Objective"], ["Waiting, by slack", "wide"], ["Running"], ["Instances"]];
   rows(byId("functions-body"), shown, name, columns, (cells, own) => {
-    say(cells[0], name(own));
-    say(cells[1], ...(STATES[own.state] ?? [own.state, ""]));
-    say(cells[2], ...inTime(own));
+    setText(cells[0], name(own));
+    setText(cells[1], ...(STATES[own.state] ?? [own.state, ""]));
+    setText(cells[2], ...inTime(own));
     const percentile = own.percentile === null ? "" : `${own.percentile} % within `;
-    say(cells[3], own.objective_ms === null ? "none" : percentile + duration(own.objective_ms));
+    setText(cells[3], own.objective_ms === null ? "none" : percentile + duration(own.objective_ms));
     slack(cells[4], own);
-    say(cells[5], String(own.running));
-    say(cells[6], own.ejected > 0 ? `${own.ready} ready, ${own.ejected} ejected` : `${own.ready} ready`, own.ejected > 0 ? "warn" : "");
+    setText(cells[5], String(own.running));
+    setText(cells[6], own.ejected > 0 ? `${own.ready} ready, ${own.ejected} ejected` : `${own.ready} ready`, own.ejected > 0 ? "warn" : "");
   });
   const more = state.left_out.functions > 0 ? `, and ${state.left_out.functions} more without a need for attention` : "";
-  say(byId("functions-count"), `${shown.length} of ${state.functions.length} shown${more}.`);
+  setText(byId("functions-count"), `${shown.length} of ${state.functions.length} shown${more}.`);
 }
 
 function map(cell, own) {
@@ -146,12 +146,12 @@ function slots(state) {
     map(cells[1], own);
     const known = own.busy.filter((percent) => percent !== null);
     const last = own.busy[own.busy.length - 1];
-    say(cells[2], own.lost !== null ? `lost: ${own.lost}` : last === undefined || last === null ? "not known yet" : `${last} % busy`, own.lost !== null ? "bad" : "");
-    say(cells[3], known.length === 0 ? "not known yet" : `${Math.round(known.reduce((a, b) => a + b) / known.length)} %`);
-    say(cells[4], `${own.holders} hold, ${own.waiters} wait`);
+    setText(cells[2], own.lost !== null ? `lost: ${own.lost}` : last === undefined || last === null ? "not known yet" : `${last} % busy`, own.lost !== null ? "bad" : "");
+    setText(cells[3], known.length === 0 ? "not known yet" : `${Math.round(known.reduce((a, b) => a + b) / known.length)} %`);
+    setText(cells[4], `${own.holders} hold, ${own.waiters} wait`);
   });
   const more = state.left_out.slots > 0 ? `${state.left_out.slots} more are not shown.` : "";
-  say(byId("slots-count"), state.slots.length === 0 ? "There are none." : more);
+  setText(byId("slots-count"), state.slots.length === 0 ? "There are none." : more);
 }
 
 function events(state) {
@@ -186,7 +186,7 @@ function connection() {
   const own = byId("connection");
   own.classList.toggle("lost", lost);
   let text = "Connecting";
-  if (lost) text = "The connection is lost, trying again. What is shown is of";
+  if (lost) text = "Connection lost, retrying. Last state of";
   else if (paused) text = "Paused at";
   else if (shown !== null) text = "Live, state of";
   if (own.textContent !== text) own.textContent = text;
@@ -209,7 +209,7 @@ function connect() {
     latest = JSON.parse(message.data);
     advance();
   };
-  // After a refusal a browser does not try again by itself.
+  // After a refusal the browser does not retry by itself.
   source.onerror = () => {
     if (source.readyState !== EventSource.CLOSED) return;
     lost = true;
@@ -219,7 +219,7 @@ function connect() {
   watch();
 }
 
-// A connection may die without a word.
+// A connection may fail silently.
 function watch() {
   again(SILENCE_MS, () => {
     lost = true;

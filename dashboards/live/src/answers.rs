@@ -1,135 +1,137 @@
-//! What Weir's programs answer when they are asked how they stand. Keys that are not named here are ignored; those that an earlier
-//! release does not have are defaults.
+//! Answers of Weir's programs to queries about their state. Unknown keys are ignored; keys missing in an earlier
+//! release get their defaults.
 
 use serde::Deserialize;
 
-/// Role `data` on `/v1/functions`.
+/// The answer of role `data` to `/v1/functions`.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct DataAnswer {
     /// All functions that have opted in.
     pub functions: Vec<DataFunction>,
 }
 
-/// A function as a pod of role `data` knows it.
+/// The state of a function in a pod of role `data`.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct DataFunction {
-    /// Its namespace.
+    /// Namespace of the function.
     pub namespace: String,
-    /// Its name.
+    /// Name of the function, the label of its metrics.
     #[serde(default)]
     pub function: String,
-    /// Requests that wait.
+    /// Number of waiting requests.
     #[serde(default)]
     pub waiting: u64,
-    /// The same by the time to their latest start times: late, below 0.1 s, 1 s, 10 s, others.
+    /// Number of waiting requests by the time to their latest start: late, below 0.1 s, 1 s, 10 s, others.
     #[serde(default)]
     pub waiting_by_slack: Vec<u64>,
-    /// Its revisions.
+    /// Revisions of the function.
     pub variants: Vec<DataVariant>,
-    /// Its pods.
+    /// Pods of the function.
     pub instances: Vec<DataInstance>,
 }
 
-/// A revision of a function.
+/// The state of a revision.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct DataVariant {
-    /// Its name.
+    /// Name of the revision.
     pub revision: String,
-    /// Its objective, in ms.
+    /// Latency objective in ms; `None`: no objective.
     #[serde(default)]
     pub objective_ms: Option<u64>,
-    /// The part of requests that is to be within it, in percent.
+    /// Percentage of requests that have to meet the objective.
     #[serde(default)]
     pub percentile: Option<f64>,
-    /// Requests judged since the pod began.
+    /// Number of requests judged since the pod started.
     pub judged: u64,
-    /// Those of them that were in time.
+    /// Number of judged requests that were in time.
     pub in_time: u64,
 }
 
-/// An instance of a function.
+/// The state of an instance of a function.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct DataInstance {
-    /// Its address and port.
+    /// IP address and port of the instance.
     pub address: String,
-    /// The revision that it is of.
+    /// Name of the instance's revision.
     pub revision: String,
-    /// Requests at it.
+    /// Number of requests at the instance.
     #[serde(default)]
     pub requests: u64,
-    /// It gets no requests for a while.
+    /// Whether the instance is ejected: it temporarily gets no requests.
     #[serde(default)]
     pub ejected: bool,
 }
 
-/// An agent on `/v1/slots`.
+/// The answer of an agent to `/v1/slots`.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct SlotsAnswer {
-    /// Its node's slots.
+    /// Slots of the agent's node.
     pub slots: Vec<AgentSlot>,
 }
 
-/// A slot as its agent knows it.
+/// The state of a slot in its agent.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct AgentSlot {
-    /// Its name on the node.
+    /// Name of the slot on its node.
     pub slot: String,
-    /// The GPU's product name.
+    /// Product name of the GPU.
     #[serde(default)]
     pub product: String,
-    /// `mps`, `mig` or another kind.
+    /// Kind of the slot: `mps`, `mig` or another.
     #[serde(default)]
     pub kind: String,
-    /// Why it is not there.
+    /// Reason why the slot is lost; `None` if it is not.
     #[serde(default)]
     pub lost: Option<String>,
-    /// Its tokens; `None`: it was not there yet.
+    /// Numbers of pods of the slot with and without a token; `None` if the slot has never been present.
     #[serde(default)]
     pub tokens: Option<AgentTokens>,
-    /// The last five minutes.
+    /// Use of the slot in the last five minutes.
     #[serde(default)]
     pub recent: AgentRecent,
 }
 
-/// Tokens of a slot.
+/// Numbers of pods with and without tokens of a slot.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub struct AgentTokens {
-    /// Pods that hold one.
+    /// Number of pods that hold a token.
     pub holders: u64,
-    /// Pods that wait for one.
+    /// Number of pods that wait for a token.
     pub waiters: u64,
 }
 
-/// How busy a slot was.
+/// The recent use of a slot.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct AgentRecent {
-    /// For each cell of five seconds, the oldest first, the time in which a kernel ran, in percent; `None`: the slot was not there.
+    /// Percentage of time in which a kernel ran, for each cell of five seconds, the oldest first; `None`: the slot was
+    /// not present.
     pub busy_percent: Vec<Option<u8>>,
 }
 
-/// A line of an agent's `/v1/events?after=N`.
+/// A line of an agent's answer to `/v1/events?after=N`.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct AgentEvent {
-    /// Counted up with each.
+    /// Number of the event, which increases by one with each event.
     pub sequence: u64,
-    /// Milliseconds since 1970, UTC.
+    /// Time of the event in milliseconds since 1970, UTC.
     pub unix_ms: u64,
-    /// What kind of thing happened.
+    /// Kind of the event, for example `pod-added`.
     pub kind: String,
-    /// The slot that it is about.
+    /// Slot concerned by the event, if any.
     #[serde(default)]
     pub slot: Option<String>,
-    /// The pod that it is about.
+    /// Pod concerned by the event, if any.
     #[serde(default)]
     pub pod: Option<String>,
-    /// For people.
+    /// Description for an operator.
     pub text: String,
 }
 
-/// Reads JSON lines.
+/// Parses JSON lines of events.
 ///
 /// # Errors
-/// A line that is no event.
+///
+/// Fails at a line that is no event.
 pub fn agent_events(lines: &[u8]) -> Result<Vec<AgentEvent>, serde_json::Error> {
     serde_json::Deserializer::from_slice(lines)
         .into_iter()

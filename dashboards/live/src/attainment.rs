@@ -1,4 +1,4 @@
-//! How many requests of each function were in time of late, from what pods of role `data` have counted since they began.
+//! The recent share of each function's requests in time, computed from counts of pods of role `data` since their start.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -7,32 +7,33 @@ use policy::{Span, Time};
 
 use crate::answers::DataAnswer;
 
-/// Over this time requests in time are counted.
+/// Period over which requests in time are counted.
 const SPAN: Span = Span::from_secs(300);
-/// What a pod has counted that has not been there for so long is forgotten.
+/// Time after which the counts of an absent pod are dropped.
 const POD_KEPT: Span = Span::from_secs(3_600);
 
-/// A function's, or a revision's, namespace and name.
+/// Namespace and name of a function or of a revision.
 pub(crate) type Name = (String, String);
 
-/// The last minutes of all functions.
+/// The recent counts of all functions.
 #[derive(Debug, Default)]
 pub(crate) struct Attainment {
     windows: BTreeMap<Name, Window>,
-    first: Option<First>,
-    /// When each pod was last there.
+    first: Option<Baseline>,
+    /// Time of each pod's last presence.
     pods: BTreeMap<String, Time>,
 }
 
-/// What was there at the first answer. What such a pod has counted of such a revision may be of any time; all others began to count later.
+/// The pods and revisions present at the first answer. Counts of such a pod for such a revision may date from any time;
+/// all others started later.
 #[derive(Debug)]
-struct First {
+struct Baseline {
     pods: BTreeSet<String>,
     revisions: BTreeSet<Name>,
 }
 
 impl Attainment {
-    /// Takes what pods have counted until `now`. Pods that are there and have not answered have `None`.
+    /// Records the counts of pods until `now`. Pods that are present and have not answered have `None`.
     pub(crate) fn observe(&mut self, now: Time, answers: &[(String, Option<DataAnswer>)]) {
         for (pod, _) in answers {
             self.pods.insert(pod.clone(), now);
@@ -50,7 +51,7 @@ impl Attainment {
             return;
         }
         let revision = |namespace: &str, name: &str| (namespace.to_owned(), name.to_owned());
-        let first = self.first.get_or_insert_with(|| First {
+        let first = self.first.get_or_insert_with(|| Baseline {
             pods: self.pods.keys().cloned().collect(),
             revisions: counted()
                 .map(|(_, own, it)| revision(&own.namespace, &it.revision))
@@ -76,7 +77,7 @@ impl Attainment {
         }
     }
 
-    /// Forgets functions and revisions that are not among these, and pods that have been gone for long.
+    /// Drops functions and revisions that are not among these, and pods that have been absent for [`POD_KEPT`].
     fn forget(&mut self, now: Time, revisions: &BTreeSet<((&str, &str), &str)>) {
         self.pods.retain(|_, at| now.since(*at) < POD_KEPT);
         let mut kept: BTreeMap<(&str, &str), HashSet<u64>> = BTreeMap::new();
@@ -93,14 +94,14 @@ impl Attainment {
         });
     }
 
-    /// Returns how many requests of a function were judged in the last five minutes, and how many of them were in time.
+    /// Returns the numbers of a function's requests that were judged and that were in time in the last five minutes.
     pub(crate) fn counts(&self, now: Time, name: &Name) -> Counts {
         let window = self.windows.get(name);
         window.map_or_else(Counts::default, |window| window.counts(now, SPAN))
     }
 }
 
-/// The number by which a window knows what a pod counts of a revision: FNV-1a.
+/// Returns the key in a window for the counts of a revision by a pod: FNV-1a.
 fn source(pod: &str, revision: &str) -> u64 {
     let bytes = pod.bytes().chain([b'/']).chain(revision.bytes());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -146,9 +147,9 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_counted_before_it_was_first_asked_does_not_count_whenever_it_answers() {
+    fn counts_from_before_the_first_query_are_ignored_whenever_the_pod_answers() {
         let mut own = Attainment::default();
-        // Without an answer nothing is known of what there is.
+        // Without an answer the present revisions are unknown.
         own.observe(at(0), &pods(&[("a", None), ("b", None)]));
         own.observe(
             at(1),
@@ -169,17 +170,17 @@ mod tests {
         assert_eq!(judged(&own, 3), 5);
         own.observe(at(4), &both(905, 7_003));
         assert_eq!(judged(&own, 4), 8);
-        // None is there for a while: nothing is forgotten.
+        // All pods are absent for a while: their counts are kept.
         own.observe(at(5), &[]);
         own.observe(at(6), &both(906, 7_003));
         assert_eq!(judged(&own, 6), 9);
     }
 
     #[test]
-    fn what_comes_later_counts_from_its_begin() {
+    fn later_pods_and_revisions_count_from_their_start() {
         let mut own = Attainment::default();
         own.observe(at(1), &pods(&[("a", Some(answer(&[("1", 900)])))]));
-        // A revision, and a pod.
+        // A later revision, and a later pod.
         own.observe(
             at(2),
             &pods(&[("a", Some(answer(&[("1", 900), ("2", 4)])))]),
@@ -193,14 +194,14 @@ mod tests {
         };
         own.observe(at(3), &two(3));
         assert_eq!(judged(&own, 3), 7);
-        // A program that begins anew under the same name counts from 0.
+        // A program restarted under the same name counts from 0.
         own.observe(at(4), &two(1));
         assert_eq!(judged(&own, 4), 8);
         assert_eq!(judged(&own, 400), 0);
     }
 
     #[test]
-    fn functions_that_are_gone_are_forgotten_once_all_have_said_so() {
+    fn deleted_functions_are_dropped_once_all_pods_have_answered() {
         let mut own = Attainment::default();
         own.observe(at(1), &pods(&[("a", Some(answer(&[("1", 0)])))]));
         own.observe(at(2), &pods(&[("a", Some(answer(&[("1", 6)])))]));

@@ -1,4 +1,4 @@
-//! Answers of programs, put together: no I/O, and no clock.
+//! The combination of programs' answers into a state, without I/O and without a clock.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,60 +8,60 @@ use policy::window::Counts;
 
 use crate::answers::{AgentEvent, AgentSlot, DataAnswer, SlotsAnswer};
 use crate::attainment::{Attainment, Name};
-use crate::state::{EventState, FunctionState, LeftOut, SlotState, Standing, State};
+use crate::state::{EventState, FunctionState, FunctionStatus, LeftOut, SlotState, State};
 
-/// Functions of a state, at most.
+/// Largest number of functions in a state.
 pub const FUNCTIONS_MAX: usize = 500;
-/// Slots of a state, at most.
+/// Largest number of slots in a state.
 pub const SLOTS_MAX: usize = 256;
-/// Events of a state, at most.
+/// Largest number of events in a state.
 pub const EVENTS_MAX: usize = 200;
-/// Slots of a node, at most.
+/// Largest number of slots per node.
 const NODE_SLOTS_MAX: usize = 1_024;
-/// Notices of a state, at most.
+/// Largest number of notices in a state.
 const NOTICES_MAX: usize = 20;
-/// Bytes of a text, at most.
+/// Largest text in bytes; longer ones are cut.
 const TEXT_BYTES_MAX: usize = 400;
-/// Bytes of a name, at most: Kubernetes' own bound for most of them.
+/// Largest name in bytes, Kubernetes' own bound of most names.
 const NAME_BYTES_MAX: usize = 253;
-/// Cells of a slot's last five minutes.
+/// Number of cells in a slot's last five minutes.
 const CELLS_MAX: usize = 60;
 
-/// What is remembered of earlier answers.
+/// The data kept from one state to the next.
 #[derive(Debug, Default)]
 pub struct Board {
     attainment: Attainment,
-    /// The number of the last event, by node.
+    /// Number of the last event, by node.
     sequences: BTreeMap<String, u64>,
-    /// The latest first.
+    /// Recent events, the latest first.
     events: Vec<EventState>,
 }
 
-/// What an agent has answered: its slots, and events since it was last asked.
+/// An agent's slots, and its events since the last query.
 pub type AgentAnswer = (SlotsAnswer, Vec<AgentEvent>);
 
-/// All answers of a moment. Programs that have not answered have `None`.
+/// All answers at one time; `None` for programs that have not answered.
 #[derive(Debug, Default)]
 pub struct Answers {
-    /// By the pod's name.
+    /// Answers of role `data` by the pod's name.
     pub data: Vec<(String, Option<DataAnswer>)>,
-    /// By the node's name.
+    /// Answers of agents by the node's name.
     pub agents: Vec<(String, Option<AgentAnswer>)>,
-    /// What happened where the page is served.
+    /// Events of the process that serves the page.
     pub events: Vec<EventState>,
-    /// What else is not known.
+    /// Further notices about missing information.
     pub notices: Vec<String>,
 }
 
 impl Board {
-    /// Returns the number of the last event of a node's agent, after which it is to be asked.
+    /// Returns the number of the last event of a node's agent: query the events after it.
     #[must_use]
     pub fn sequence(&self, node: &str) -> u64 {
         self.sequences.get(node).copied().unwrap_or(0)
     }
 
-    /// Takes the answers of `now`, which does not go back and is `unix_ms` by the wall clock. `is_attached` says of a revision whether its
-    /// requests come to role `data`, where that is known.
+    /// Returns the state by the answers at `now`, which must not decrease and is `unix_ms` by the wall clock.
+    /// `is_attached` returns whether a revision's requests come to role `data`, if that is known.
     pub fn observe(
         &mut self,
         (now, unix_ms): (Time, u64),
@@ -72,7 +72,7 @@ impl Board {
         for (pod, answer) in &answers.data {
             if answer.is_none() {
                 notices.push(format!(
-                    "{pod} does not answer: functions that it owns are missing or stand still"
+                    "{pod} does not answer: functions that it owns are missing or outdated"
                 ));
             }
         }
@@ -99,7 +99,7 @@ impl Board {
         slots.sort_by(|a, b| (&a.node, &a.slot).cmp(&(&b.node, &b.slot)));
         slots.dedup_by(|a, b| (&a.node, &a.slot) == (&b.node, &b.slot));
         self.events.extend(answers.events);
-        // The latest by their own time, not by that of the answers.
+        // Sorted by their own times, not by those of the answers.
         self.events.sort_by_key(|event| Reverse(event.unix_ms));
         self.events.truncate(EVENTS_MAX);
         notices.truncate(NOTICES_MAX);
@@ -110,7 +110,7 @@ impl Board {
         slots.truncate(SLOTS_MAX);
         let mut functions = functions;
         functions.truncate(FUNCTIONS_MAX);
-        // How a function stands changes every second; where it is found does not.
+        // A function's attainment changes every second; its position in the list should not.
         let attained =
             |own: &FunctionState| (attainment(own), own.namespace.clone(), own.name.clone());
         functions.sort_by_cached_key(attained);
@@ -131,7 +131,7 @@ impl Board {
         is_attached: impl Fn(&str, &str) -> Option<bool>,
     ) -> Vec<FunctionState> {
         let mut all: BTreeMap<Name, FunctionState> = BTreeMap::new();
-        // By address: a pod that another one has ejected gets requests from some only.
+        // Instances by address: one pod may have ejected an instance to which others send requests.
         let mut instances: BTreeMap<Name, BTreeMap<&str, bool>> = BTreeMap::new();
         let mut detached: BTreeSet<Name> = BTreeSet::new();
         for (_, answer) in answers {
@@ -170,11 +170,11 @@ impl Board {
                 function.ready += u64::from(*is_ready);
                 function.ejected += u64::from(!*is_ready);
             }
-            function.state = standing(function, detached.contains(name));
+            function.state = status_of(function, detached.contains(name));
         }
         functions.sort_by_cached_key(|(name, function)| {
             // The first three need attention, whatever their attainment.
-            let rank = function.state.min(Standing::Detached);
+            let rank = function.state.min(FunctionStatus::Detached);
             (rank, attainment(function), name.clone())
         });
         functions
@@ -185,7 +185,7 @@ impl Board {
 
     fn take_events(&mut self, node: &str, now_ms: u64, events: Vec<AgentEvent>) {
         for event in events {
-            // An agent that begins anew goes on with higher numbers, unless its clock was set back.
+            // A restarted agent continues with higher numbers, unless its clock was set back.
             self.sequences.insert(node.to_owned(), event.sequence);
             let about = match (event.slot, event.pod) {
                 (_, Some(pod)) => pod,
@@ -193,7 +193,7 @@ impl Board {
                 (None, None) => node.to_owned(),
             };
             self.events.push(EventState {
-                // A node whose clock is ahead does not stay on top.
+                // Events of a node whose clock is ahead do not stay on top.
                 unix_ms: event.unix_ms.min(now_ms),
                 kind: short(event.kind, NAME_BYTES_MAX),
                 about: short(about, 2 * NAME_BYTES_MAX),
@@ -203,7 +203,7 @@ impl Board {
     }
 }
 
-/// Returns a text without what is behind so many bytes.
+/// Returns a text cut to at most `most` bytes, at the boundary of a character.
 fn short(mut text: String, most: usize) -> String {
     text.truncate(text.floor_char_boundary(most));
     text
@@ -224,23 +224,23 @@ fn slot_state(node: &str, own: AgentSlot) -> SlotState {
     }
 }
 
-fn standing(function: &FunctionState, is_detached: bool) -> Standing {
+fn status_of(function: &FunctionState, is_detached: bool) -> FunctionStatus {
     if function.by_slack[0] > 0 {
-        Standing::Late
+        FunctionStatus::Late
     } else if function.waiting > 0 && function.ready == 0 {
-        Standing::ColdStart
+        FunctionStatus::ColdStart
     } else if function.ejected > 0 {
-        Standing::Ejected
+        FunctionStatus::Ejected
     } else if is_detached {
-        Standing::Detached
+        FunctionStatus::Detached
     } else if function.ready > 0 {
-        Standing::Serving
+        FunctionStatus::Serving
     } else {
-        Standing::Idle
+        FunctionStatus::Idle
     }
 }
 
-/// The part in time in ten-thousandths; where nothing was judged, as if all were.
+/// Returns the share in time in ten-thousandths; 10,000 if nothing was judged.
 fn attainment(function: &FunctionState) -> u32 {
     let counts = Counts {
         judged: function.judged,
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_worst_attainment_comes_first_and_each_function_says_how_it_stands() {
+    fn the_worst_attainment_comes_first_and_each_function_has_its_state() {
         let mut board = Board::default();
         let none = [0; 5];
         let all = |judged: u64| {
@@ -309,7 +309,7 @@ mod tests {
                 function("half", judged, judged, none, &[false, true]),
             ])
         };
-        // What was counted before it was first seen is of any time.
+        // Counts at the first answer may date from any time.
         let first = board.observe(at(1), all(1_000), |_, _| Some(true));
         assert!(first.functions.iter().all(|own| own.judged == 0));
         let state = board.observe(at(2), all(1_100), |_, _| Some(true));
@@ -321,12 +321,12 @@ mod tests {
         assert_eq!(
             names,
             [
-                ("bad", Standing::Serving),
-                ("cold", Standing::ColdStart),
-                ("good", Standing::Serving),
-                ("half", Standing::Ejected),
-                ("idle", Standing::Idle),
-                ("late", Standing::Late),
+                ("bad", FunctionStatus::Serving),
+                ("cold", FunctionStatus::ColdStart),
+                ("good", FunctionStatus::Serving),
+                ("half", FunctionStatus::Ejected),
+                ("idle", FunctionStatus::Idle),
+                ("late", FunctionStatus::Late),
             ]
         );
         let bad = &state.functions[0];
@@ -336,18 +336,18 @@ mod tests {
         );
         assert_eq!(state.functions[1].by_slack, [0, 0, 3, 0, 0]);
         let state = board.observe(at(3), all(1_100), |_, name| Some(name != "good-00001"));
-        assert_eq!(state.functions[2].state, Standing::Detached);
-        // Five minutes later nothing is left of it.
+        assert_eq!(state.functions[2].state, FunctionStatus::Detached);
+        // Five minutes later the window is empty.
         let state = board.observe(at(400), all(1_100), |_, _| None);
         assert!(state.functions.iter().all(|own| own.judged == 0));
     }
 
     #[test]
-    fn what_does_not_answer_is_said_and_what_there_is_no_room_for_is_counted() {
+    fn silent_programs_are_reported_and_omitted_entries_counted() {
         let mut board = Board::default();
         let functions =
             (0..FUNCTIONS_MAX + 3).map(|n| function(&format!("f{n}"), 0, 0, [0; 5], &[]));
-        // One that needs attention is not left out.
+        // A function that needs attention is not omitted.
         let late = function("z", 0, 0, [1, 0, 0, 0, 0], &[]);
         let mut answers = answered(functions.chain([late]).collect());
         answers.data.push(("data-1".to_owned(), None));
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_asked_for_once_and_the_latest_are_kept_whoever_answers_last() {
+    fn events_are_queried_once_and_the_latest_are_kept_in_any_order_of_answers() {
         let mut board = Board::default();
         let fresh = of_node("node-0", Vec::new(), vec![event(9, 5_000)]);
         board.observe(at(10), fresh, |_, _| None);
@@ -410,14 +410,14 @@ mod tests {
         let old = of_node("node-1", Vec::new(), old.collect());
         let state = board.observe(at(10), old, |_, _| None);
         assert_eq!(board.sequence("node-1"), EVENTS_MAX as u64 + 5);
-        // It is gone.
+        // The node is absent now.
         assert_eq!(board.sequence("node-0"), 0);
         assert_eq!(state.events.len(), EVENTS_MAX);
         let first = &state.events[0];
         assert_eq!((first.unix_ms, &*first.about), (5_000, "node-0"));
         assert_eq!(first.text.len(), TEXT_BYTES_MAX);
         assert_eq!(state.events[1].unix_ms, EVENTS_MAX as u64 + 5);
-        // A clock that is ahead, and an agent that has begun anew with a clock that was set back.
+        // A node with a clock ahead, and an agent restarted with a clock set back.
         let ahead = of_node("node-1", Vec::new(), vec![event(3, u64::MAX)]);
         let state = board.observe(at(11), ahead, |_, _| None);
         assert_eq!(
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_agent_says_is_bounded_and_a_slot_is_there_once() {
+    fn an_agents_answer_is_bounded_and_a_slot_appears_once() {
         let mut board = Board::default();
         let long = "x".repeat(100_000);
         let slot = AgentSlot {

@@ -1,6 +1,7 @@
 //! Requests of browsers, below `/live/`.
 //!
-//! A state is gathered once a second while the page is read, and else every 15 s, so that the last five minutes are known.
+//! A state is gathered once a second while the page is open, and otherwise every 15 s, so that the last five minutes
+//! are known.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -21,19 +22,19 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::state::State;
 
-/// Streams at a time.
+/// Largest number of streams at a time.
 pub const READERS_MAX: usize = 16;
-/// From one state to the next while there are readers.
+/// Period of states while there are readers.
 const PERIOD: Duration = Duration::from_secs(1);
-/// The same without readers.
+/// Period of states without readers.
 const IDLE_PERIOD: Duration = Duration::from_secs(15);
-/// A client of `/live/state` counts as a reader for so long.
+/// Time for which a client of `/live/state` counts as a reader.
 const INTEREST: Duration = Duration::from_secs(5);
-/// A state is gathered within this time, or what there is is shown.
+/// Longest wait for a new state; after it the last one is returned.
 const FRESH_MAX: Duration = Duration::from_secs(5);
-/// A reader takes an event within this time, or is let go.
+/// Longest time for a reader to accept an event before its stream is closed.
 pub const EVENT_MAX: Duration = Duration::from_secs(10);
-/// Own files only, and no others; nothing is framed, and forms go nowhere.
+/// Content-Security-Policy: own files only, no framing, and no form targets.
 const POLICY: HeaderValue = HeaderValue::from_static(
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 );
@@ -53,34 +54,34 @@ pub const FILES: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// See the [module](self).
+/// The live page: its latest state and its readers.
 #[derive(Debug)]
 pub struct Page {
-    /// Hosts for clients that have shown a token or a certificate, besides `localhost` and addresses.
+    /// Host names for authenticated clients, besides `localhost` and addresses.
     names: Vec<String>,
     latest: watch::Sender<Option<Snapshot>>,
     readers: Arc<Semaphore>,
-    /// When a state was last asked for.
+    /// Time of the last query of a state.
     asked: watch::Sender<Option<Instant>>,
     wanted: Notify,
 }
 
-/// Where states come from.
+/// A source of states.
 pub trait Source: Send {
-    /// Returns how everything stands now.
+    /// Returns the current state.
     fn gather(&mut self) -> impl Future<Output = State> + Send;
 }
 
-/// A state as it is sent.
+/// A state in its serialized forms.
 #[derive(Debug, Clone)]
 struct Snapshot {
     json: Bytes,
     event: Bytes,
-    /// When it began to be gathered.
+    /// Time at which the gathering of this state started.
     begun: Instant,
 }
 
-/// A body: bytes, or events until the reader is gone.
+/// A body: bytes, or events until the reader disconnects.
 #[derive(Debug)]
 pub struct PageBody(Inner);
 
@@ -91,8 +92,9 @@ enum Inner {
 }
 
 impl Page {
-    /// A page with nothing to show yet. `names` are its hosts besides `localhost` and addresses, for clients that have shown a token or a certificate: a
-    /// name may be made to lead to the loopback, where none is asked for.
+    /// Returns a page without a state yet. `names` are its host names, besides `localhost` and addresses, for clients
+    /// that have authenticated by token or certificate: another site's DNS name may resolve to loopback, where clients
+    /// need not authenticate.
     #[must_use]
     pub fn new(names: Vec<String>) -> Arc<Self> {
         Arc::new(Self {
@@ -104,12 +106,12 @@ impl Page {
         })
     }
 
-    /// Gathers states for ever, as often as they are wanted.
+    /// Gathers states as often as needed; never returns.
     pub async fn run(&self, mut source: impl Source) {
         loop {
             let begun = Instant::now();
             let state = source.gather().await;
-            // A state is numbers and texts.
+            // Serialization cannot fail: a state consists of numbers and texts.
             let json = Bytes::from(serde_json::to_vec(&state).unwrap_or_default());
             let event = [&b"data: "[..], &json, b"\n\n"].concat().into();
             self.latest
@@ -118,7 +120,7 @@ impl Page {
                 tokio::time::sleep_until(begun + PERIOD).await;
                 continue;
             }
-            // Woken by the next reader.
+            // The next reader wakes this up.
             let _wanted = timeout_at(begun + IDLE_PERIOD, self.wanted.notified()).await;
         }
     }
@@ -131,8 +133,8 @@ impl Page {
         is_asked || self.readers.available_permits() < READERS_MAX
     }
 
-    /// Answers a request. GET of own paths only, from pages of the same origin. `is_known`: the client has shown a token or a
-    /// certificate.
+    /// Returns the answer to a request. Only GET of the page's own paths from pages of the same origin is allowed.
+    /// `is_known`: the client has authenticated by token or certificate.
     pub async fn respond<B>(&self, request: &Request<B>, is_known: bool) -> Response<PageBody> {
         let names: &[String] = if is_known { &self.names } else { &[] };
         if let Err(refusal) = check(request, names) {
@@ -154,13 +156,13 @@ impl Page {
                 Some(json) => answer(StatusCode::OK, "application/json", Inner::Full(Some(json))),
                 None => refuse(
                     StatusCode::SERVICE_UNAVAILABLE,
-                    "nothing is known yet; ask again",
+                    "no state is available yet; try again",
                 ),
             },
             "/live/stream" => match Arc::clone(&self.readers).try_acquire_owned() {
                 Ok(place) => self.stream(place),
                 Err(_) => {
-                    let text = format!("{READERS_MAX} readers are there, and no more are taken");
+                    let text = format!("the limit of {READERS_MAX} readers is reached");
                     let mut full = refuse(StatusCode::SERVICE_UNAVAILABLE, &text);
                     full.headers_mut()
                         .insert(RETRY_AFTER, HeaderValue::from_static("5"));
@@ -169,12 +171,13 @@ impl Page {
             },
             _ => refuse(
                 StatusCode::NOT_FOUND,
-                "there are /live/, /live/state and /live/stream",
+                "not found; available: /live/, /live/state and /live/stream",
             ),
         }
     }
 
-    /// Returns a state that is about as old as a period at most; an older one if none comes in time.
+    /// Returns a state that is at most about one period old, or the last state if no new one is ready within
+    /// [`FRESH_MAX`].
     async fn fresh(&self) -> Option<Bytes> {
         let now = Instant::now();
         self.asked.send_replace(Some(now));
@@ -195,12 +198,14 @@ impl Page {
     }
 }
 
-/// Returns why a request is refused, if it is. `names` are hosts besides `localhost` and addresses.
+/// Checks whether a request is allowed. `names` are host names of the page besides `localhost` and addresses.
 ///
 /// # Errors
-/// The answer to one that is: another method than GET, a host that the page is not at (another site's name may lead here), a page of
-/// another origin. Another site may link to the page, but neither read nor start anything.
-#[expect(clippy::result_large_err, reason = "an answer is what it is")]
+///
+/// Fails with the answer to a refused request: another method than GET, a host name that is not the page's (another
+/// site's name may resolve to it), or a page of another origin. Another site may link to the page, but neither read it
+/// nor trigger an action.
+#[expect(clippy::result_large_err, reason = "the error is the answer itself")]
 pub fn check<B>(request: &Request<B>, names: &[String]) -> Result<(), Response<PageBody>> {
     if request.method() != Method::GET {
         let mut answer = refuse(StatusCode::METHOD_NOT_ALLOWED, "allowed: GET");
@@ -213,7 +218,7 @@ pub fn check<B>(request: &Request<B>, names: &[String]) -> Result<(), Response<P
     let host = text(HOST).unwrap_or_default();
     let authority = request.uri().host();
     if !is_own(host, names) || authority.is_some_and(|authority| !is_own(authority, names)) {
-        let why = format!("this page is not at the host {host:?}");
+        let why = format!("this page is not served at the host {host:?}");
         return Err(refuse(StatusCode::MISDIRECTED_REQUEST, &why));
     }
     let is_same = |origin: &str| {
@@ -227,7 +232,7 @@ pub fn check<B>(request: &Request<B>, names: &[String]) -> Result<(), Response<P
         && fetch("sec-fetch-mode") == Some("navigate")
         && matches!(fetch("sec-fetch-dest"), None | Some("document"));
     if is_foreign || is_elsewhere && !is_link {
-        let why = "requests of other pages are refused";
+        let why = "requests from other origins are refused";
         return Err(refuse(StatusCode::FORBIDDEN, why));
     }
     Ok(())
@@ -235,20 +240,21 @@ pub fn check<B>(request: &Request<B>, names: &[String]) -> Result<(), Response<P
 
 fn is_own(authority: &str, names: &[String]) -> bool {
     let host = host_of(authority);
-    // An address cannot be another site's name.
+    // A literal address cannot be another site's name.
     let is_address = host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
     let is_named = |name: &String| name.eq_ignore_ascii_case(host);
     is_address || host.eq_ignore_ascii_case("localhost") || names.iter().any(is_named)
 }
 
-/// Sends the latest state whenever there is one, until the reader is gone or takes nothing. One that is slow misses those in between.
+/// Sends each new state until the reader disconnects or does not accept it within [`EVENT_MAX`]. A slow reader misses
+/// intermediate states.
 async fn follow(
     mut latest: watch::Receiver<Option<Snapshot>>,
     sender: mpsc::Sender<Bytes>,
     _place: OwnedSemaphorePermit,
 ) {
     latest.mark_changed();
-    // Browsers come again after so many ms.
+    // Time in ms after which browsers reconnect.
     let mut event = Bytes::from_static(b"retry: 2000\n\n");
     loop {
         if sender.send_timeout(event, EVENT_MAX).await.is_err() {
@@ -298,7 +304,7 @@ fn answer(status: StatusCode, kind: &'static str, body: Inner) -> Response<PageB
     answer
 }
 
-/// Returns an answer with a line of text.
+/// Returns an answer with one line of text.
 #[must_use]
 pub fn refuse(status: StatusCode, text: &str) -> Response<PageBody> {
     let text = Bytes::from(format!("{text}\n"));

@@ -1,5 +1,5 @@
-//! A small HTTP/1.1 server for loopback. Bounds: 256 connections, of more the next waits; heads of 16 KiB within 2 s, for which idle connections are kept as well; a client that
-//! takes no byte for 10 s is let go.
+//! A small HTTP/1.1 server for loopback. Bounds: 256 connections, beyond which the next waits; heads of 16 KiB within 2
+//! s, which is also the limit of idle connections; a connection whose client accepts no byte for 10 s is closed.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -20,18 +20,18 @@ use tokio::sync::Semaphore;
 
 use crate::page::EVENT_MAX;
 
-/// Connections at a time.
+/// Largest number of connections at a time.
 const CONNECTIONS_MAX: usize = 256;
-/// A head has come within this time.
+/// Longest time until a request's head is complete.
 const HEAD_TIME: Duration = Duration::from_secs(2);
-/// Bytes of a head, at most.
+/// Largest request head in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// A peer that is silent is looked for this often.
+/// Interval of keep-alive probes to a silent peer.
 const LOOK_PERIOD: Duration = Duration::from_secs(5);
-/// After a failure to take a connection.
+/// Pause after a failure to accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// An address that is not this machine's own.
+/// An address that is not one of the loopback.
 #[derive(Debug)]
 pub struct NotLoopback(SocketAddr);
 
@@ -40,17 +40,18 @@ impl fmt::Display for NotLoopback {
         let address = self.0;
         write!(
             formatter,
-            "{address}: no token is asked for, so the page is served on loopback only: 127.0.0.0/8 or [::1]"
+            "{address}: the page has no authentication here, so it is served on loopback only: 127.0.0.0/8 or [::1]"
         )
     }
 }
 
 impl std::error::Error for NotLoopback {}
 
-/// Listens on a port of this machine's loopback.
+/// Listens on a port of the loopback.
 ///
 /// # Errors
-/// Another address, or a port that cannot be had.
+///
+/// Fails for another address, or if the port cannot be bound.
 pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     if !IpAddr::is_loopback(&address.ip()) {
         return Err(io::Error::other(NotLoopback(address)));
@@ -58,20 +59,20 @@ pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::bind(address).await
 }
 
-/// Lets the kernel end a connection whose peer takes nothing for [`EVENT_MAX`], or is no longer there.
+/// Makes the kernel close a connection whose peer accepts nothing for [`EVENT_MAX`], or has disappeared.
 pub fn bound_silence(stream: &TcpStream) {
     let socket = SockRef::from(stream);
-    // Without them only the place of a reader is freed.
+    // Without these options a closed stream still frees the reader's permit.
     let _longer = socket.set_tcp_user_timeout(Some(EVENT_MAX));
     let looks = TcpKeepalive::new()
         .with_time(EVENT_MAX)
         .with_interval(LOOK_PERIOD);
     let _longer = socket.set_tcp_keepalive(&looks);
-    // It only makes answers later.
+    // Without this option answers are only later.
     let _slower = stream.set_nodelay(true);
 }
 
-/// Serves for ever.
+/// Serves connections; never returns.
 pub async fn serve<B, F>(
     listener: TcpListener,
     respond: impl Fn(Request<Incoming>) -> F + Clone + Send + 'static,
@@ -102,7 +103,7 @@ pub async fn serve<B, F>(
             .serve_connection(TokioIo::new(stream), service);
         tokio::spawn(async move {
             let _place = place;
-            // What a client does wrong ends its connection.
+            // A client's error ends only its own connection.
             let _ended = connection.await;
         });
     }

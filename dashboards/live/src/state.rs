@@ -1,111 +1,112 @@
-//! What the page shows. Names and texts are of users: a page shows them as text, never as markup.
+//! The state shown by the page. Names and texts come from users: show them as text, never as markup.
 
 use serde::{Deserialize, Serialize};
 
-/// Everything at a time.
+/// The state of a cluster at one time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct State {
-    /// When it was gathered, in milliseconds since 1970, UTC.
+    /// Time of gathering in milliseconds since 1970, UTC.
     pub unix_ms: u64,
-    /// The worst attainment first, by name where that is the same.
+    /// Functions, the worst attainment first, then by name.
     pub functions: Vec<FunctionState>,
-    /// By node and name.
+    /// Slots by node and name.
     pub slots: Vec<SlotState>,
-    /// The latest first.
+    /// Events, the latest first.
     pub events: Vec<EventState>,
-    /// What is not known, and why, for people.
+    /// Notices about missing information, for operators.
     pub notices: Vec<String>,
-    /// How many of each there is no room for.
+    /// Numbers of omitted functions and slots.
     pub left_out: LeftOut,
 }
 
-/// A function.
+/// The state of a function.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct FunctionState {
-    /// Its namespace.
+    /// Namespace of the function.
     pub namespace: String,
-    /// Its name.
+    /// Name of the function.
     pub name: String,
-    /// How it stands.
-    pub state: Standing,
-    /// Its objective, in ms; of several revisions the shortest.
+    /// Status of the function.
+    pub state: FunctionStatus,
+    /// Shortest latency objective of the function's revisions, in ms; `None`: no objective.
     pub objective_ms: Option<u64>,
-    /// The part of requests that is to be within it, in percent.
+    /// Percentage of requests that have to meet the objective.
     pub percentile: Option<f64>,
-    /// Requests judged in the last five minutes.
+    /// Number of requests judged in the last five minutes.
     pub judged: u64,
-    /// Those of them that were in time.
+    /// Number of judged requests that were in time.
     pub in_time: u64,
-    /// Requests that wait.
+    /// Number of waiting requests.
     pub waiting: u64,
-    /// The same by the time to their latest start times: late, below 0.1 s, 1 s, 10 s, others.
+    /// Number of waiting requests by the time to their latest start: late, below 0.1 s, 1 s, 10 s, others.
     pub by_slack: [u64; 5],
-    /// Requests at instances.
+    /// Number of requests at instances.
     pub running: u64,
-    /// Instances that get requests.
+    /// Number of instances that get requests.
     pub ready: u64,
-    /// Instances that get none for a while.
+    /// Number of ejected instances, which temporarily get no requests.
     pub ejected: u64,
 }
 
-/// How a function stands: the first that holds.
+/// The status of a function: the first in this order that applies.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Standing {
-    /// Requests wait which cannot meet their objective any more.
+pub enum FunctionStatus {
+    /// Waiting requests cannot meet their objective any more.
     Late,
     /// Requests wait and there is no instance.
     ColdStart,
-    /// Instances are ejected.
+    /// Some instances of the function are ejected.
     Ejected,
-    /// Requests go Knative's way.
+    /// Requests of the function bypass role `data`.
     Detached,
-    /// It serves.
+    /// The function has instances that get requests.
     Serving,
     /// There is no instance, and no request.
     #[default]
     Idle,
 }
 
-/// A slot.
+/// The state of a slot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlotState {
-    /// Its node.
+    /// Name of the slot's node.
     pub node: String,
-    /// Its name on the node.
+    /// Name of the slot on its node.
     pub slot: String,
-    /// The GPU's product name.
+    /// Product name of the GPU.
     pub product: String,
-    /// `mps`, `mig` or another kind.
+    /// Kind of the slot: `mps`, `mig` or another.
     pub kind: String,
-    /// Why it is not there.
+    /// Reason why the slot is lost; `None` if it is not.
     pub lost: Option<String>,
-    /// Pods that hold a token.
+    /// Number of pods that hold a token.
     pub holders: u64,
-    /// Pods that wait for one.
+    /// Number of pods that wait for a token.
     pub waiters: u64,
-    /// The last five minutes in cells of five seconds, the oldest first: the time in which a kernel ran, in percent.
+    /// Percentage of time in which a kernel ran, for each cell of five seconds of the last five minutes, the oldest
+    /// first; `None`: the slot was not present.
     pub busy: Vec<Option<u8>>,
 }
 
-/// Something that happened.
+/// An event of an agent or of role `control`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventState {
-    /// Milliseconds since 1970, UTC.
+    /// Time of the event in milliseconds since 1970, UTC.
     pub unix_ms: u64,
-    /// What kind of thing.
+    /// Kind of the event, for example `pod-added`.
     pub kind: String,
-    /// What it is about: a node and slot, a pod, a revision.
+    /// Object concerned: a node and slot, a pod, or a revision.
     pub about: String,
-    /// For people.
+    /// Description for an operator.
     pub text: String,
 }
 
-/// How many there is no room for.
+/// Numbers of entries omitted from a state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// Functions that need no attention.
+    /// Number of omitted functions, which need no attention.
     pub functions: usize,
-    /// Slots.
+    /// Number of omitted slots.
     pub slots: usize,
 }

@@ -1,4 +1,4 @@
-//! The page as a browser meets it.
+//! The page's answers to requests of browsers.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 
 const OWN: &str = "control.weir.dev";
 
-/// States that are numbered.
+/// A source of numbered states.
 struct Numbers(Arc<AtomicU64>);
 
 impl Source for Numbers {
@@ -50,7 +50,7 @@ async fn get(page: &Page, path: &str) -> Response<PageBody> {
     ask(page, Method::GET, path, &[("host", "127.0.0.1:9475")]).await
 }
 
-/// The next event's state, if the stream goes on.
+/// Returns the next event's state; `None` if the stream has ended.
 async fn event(stream: &mut Response<PageBody>) -> Option<State> {
     loop {
         let frame = stream.body_mut().frame().await?;
@@ -113,7 +113,7 @@ async fn only_get_of_own_paths_from_own_pages_is_answered() {
         (&[("host", "[::1]:8080")], 200),
         (&[("host", "10.1.2.3:9475")], 200),
         (&[("host", "Control.weir.dev")], 200),
-        // A name of another site that leads here.
+        // A name of another site that resolves to this server.
         (&[("host", "rebound.example:8080")], 421),
         (&[("host", "localhost.example")], 421),
         (&[("host", "127.0.0.1.example")], 421),
@@ -138,7 +138,7 @@ async fn only_get_of_own_paths_from_own_pages_is_answered() {
             assert_eq!(answer.status().as_u16(), status, "{path} {headers:?}");
         }
     }
-    // A link to the page, by which another one reads and starts nothing.
+    // A link to the page, by which another site neither reads nor triggers anything.
     let link = |dest| {
         [
             own,
@@ -156,7 +156,7 @@ async fn only_get_of_own_paths_from_own_pages_is_answered() {
         let answer = ask(&page, Method::GET, path, &link(dest)).await;
         assert_eq!(answer.status().as_u16(), status, "{path} {dest}");
     }
-    // Names are for clients with a token or a certificate.
+    // Names are for authenticated clients.
     let request = Request::get("/live/state").header("host", OWN);
     let answer = page.respond(&request.body(()).unwrap(), false).await;
     assert_eq!(answer.status(), StatusCode::MISDIRECTED_REQUEST);
@@ -179,14 +179,14 @@ async fn only_get_of_own_paths_from_own_pages_is_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_gets_a_state_a_second_and_without_readers_few_are_gathered() {
+async fn a_reader_gets_a_state_every_second_and_fewer_are_gathered_without_readers() {
     let (page, gathered) = page();
     tokio::time::sleep(Duration::from_secs(150)).await;
     let idle = gathered.load(Ordering::Relaxed);
     assert!((10..=11).contains(&idle), "{idle}");
     let mut stream = get(&page, "/live/stream").await;
     assert_eq!(stream.headers()["content-type"], "text/event-stream");
-    // What is known, and at once what is new.
+    // The last state, and at once a new one.
     event(&mut stream).await.unwrap();
     let begin = Instant::now();
     let mut last = 0;
@@ -202,7 +202,7 @@ async fn a_reader_gets_a_state_a_second_and_without_readers_few_are_gathered() {
     drop(stream);
     tokio::time::sleep(Duration::from_secs(150)).await;
     assert!(gathered.load(Ordering::Relaxed) <= last + 13);
-    // A single question gets a new state as well.
+    // A single query gets a new state as well.
     let before = gathered.load(Ordering::Relaxed);
     let answer = get(&page, "/live/state").await;
     let state = answer.into_body().collect().await.unwrap().to_bytes();
@@ -211,7 +211,7 @@ async fn a_reader_gets_a_state_a_second_and_without_readers_few_are_gathered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn sixteen_read_at_a_time_and_one_that_takes_nothing_makes_room() {
+async fn sixteen_readers_are_served_and_a_stalled_one_is_replaced() {
     let (page, _) = page();
     let mut streams = Vec::new();
     for _ in 0..READERS_MAX {
@@ -223,12 +223,12 @@ async fn sixteen_read_at_a_time_and_one_that_takes_nothing_makes_room() {
     let refused = get(&page, "/live/stream").await;
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert!(refused.headers().contains_key("retry-after"));
-    // One leaves: another may come.
+    // One reader leaves: another is accepted.
     streams.pop();
     tokio::time::sleep(Duration::from_millis(100)).await;
     let mut last = get(&page, "/live/stream").await;
     assert_eq!(last.status(), StatusCode::OK);
-    // All others take nothing, and are let go; the one that reads stays.
+    // The other readers accept nothing and are closed; the active one stays.
     let end = Instant::now() + EVENT_MAX + Duration::from_secs(3);
     while Instant::now() < end {
         event(&mut last).await.unwrap();

@@ -6,7 +6,7 @@ use crate::grafana::{Board, Drawing, Panel, Row, Unit, Variable};
 const OWN: &str = "gpu=~\"$gpu\"";
 const LEGEND: &str = "{{namespace}}/{{function}}";
 
-/// `weir-cost`.
+/// Returns the dashboard `weir-cost`.
 pub(super) fn board() -> Board {
     let busy = || {
         format!(
@@ -16,7 +16,7 @@ pub(super) fn board() -> Board {
     };
     let on = "* on (slot, gpu) group_left ()";
     let max = |metric: &str| format!("max by (slot, gpu) ({})", own(metric, OWN));
-    // An instance has its slot, or its part of a shared one's plan, whether it computes or not.
+    // An instance is allocated its slot, or its part of a shared one's plan, whether it computes or not.
     let allocated = format!(
         "clamp_max(sum by (namespace, function, slot, gpu) ({}), 1)",
         own("weir_gpu_quota_limit_ratio", OWN),

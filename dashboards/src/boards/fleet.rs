@@ -1,4 +1,4 @@
-//! All functions: which keep the objective, which do not, and why.
+//! All functions: which of them keep their objectives, and why others do not.
 
 use super::own;
 use crate::grafana::{Board, Drawing, Panel, Row, Unit, Variable};
@@ -9,7 +9,7 @@ const MISSED: &str =
     "namespace_function:weir_requests_missed:increase1h{namespace=~\"$namespace\"}";
 const BUDGET: &str = "namespace_function:weir_slo_budget:ratio{namespace=~\"$namespace\"}";
 
-/// `weir-fleet`.
+/// Returns the dashboard `weir-fleet`.
 pub(super) fn board() -> Board {
     // A percentile of fewer requests than this is the slowest one.
     let enough = format!("({JUDGED} >= on (namespace, function) 1 / {BUDGET})");

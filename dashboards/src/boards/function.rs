@@ -6,7 +6,7 @@ use crate::rules::chosen;
 
 const OWN: &str = "namespace=\"$namespace\",function=\"$function\"";
 
-/// `weir-function`.
+/// Returns the dashboard `weir-function`.
 pub(super) fn board() -> Board {
     let recorded = |name: &str| format!("{name}{{{OWN}}}");
     let judged = recorded("namespace_function:weir_requests_judged:increase5m");
@@ -32,7 +32,7 @@ pub(super) fn board() -> Board {
                 title: "Does it keep its objective, and if not, why?",
                 panels: vec![
                     Panel::new(Drawing::Table, "Why missed", Unit::Short,
-                        "Requests of the shown time that missed the objective, by why, the most frequent reason first; estimated from scrapes, so not whole numbers. cold-start: no instance served; keep one (autoscaling.knative.dev/min-scale). queue: they waited for their turn, in activator-ext or at the pod; more instances, or a larger share of the GPU if it is used up. execution: the application was the largest part, or alone longer than the objective; see the time in parts. refused: the queue was full. shed: late, and weir.dev/late is shed. timeout: a timeout ended them, or their client left. failed: a server error or a broken connection, however fast; read the application's log. load: they waited for the model. lease: for the slot. gate: for tokens.")
+                        "Requests of the shown time that missed the objective, by reason, the most frequent reason first; estimated from scrapes, so not whole numbers. cold-start: no instance served; keep one (autoscaling.knative.dev/min-scale). queue: they waited for their turn, in activator-ext or at the pod; more instances, or a larger share of the GPU if it is used up. execution: the application was the largest part, or alone longer than the objective; see the time in parts. refused: the queue was full, or the revision went away. shed: late, and weir.dev/late is shed. timeout: a timeout ended them, or their client left. failed: a server error or a broken connection, however fast; read the application's log. load: they waited for the model. lease: for the slot. gate: for tokens.")
                         .query(format!("sort_desc({why} > 0.5)"), "{{reason}}").size(12, 8).link("weir-fleet"),
                     Panel::new(Drawing::Stat, "In time, last five minutes", Unit::Ratio,
                         "Judged requests that were answered within the objective and without a server error. Below the percentile beside it the objective is missed; of fewer than 1/(1 - percentile) requests look at each miss.")
@@ -119,11 +119,11 @@ pub(super) fn board() -> Board {
                         .query(format!("sum({})", own("weir_requests_running", OWN)), "running")
                         .query(format!("sum({})", own("weir_requests_waiting", OWN)), "waiting at pods")
                         .query(format!("sum({})", own("weir_function_waiting", OWN)), "waiting in activator-ext").link("weir-routing"),
-                    Panel::new(Drawing::Stack, "Dispatched, by why it was their turn", Unit::RequestsPerSecond,
-                        "At the pod. free: a place was free on arrival, also of a request that could not make it any more or that activator-ext had held. turn: the most urgent that waited. late: none that waited could still make it. ageing: a late one that had waited for very long. Many late ones: more instances, or weir.dev/late: shed.")
+                    Panel::new(Drawing::Stack, "Dispatched, by reason", Unit::RequestsPerSecond,
+                        "At the pod. free: a place was free on arrival, also for a late request or one that activator-ext had held. turn: the most urgent waiting request. late: no waiting request could still be in time. ageing: a late request that had waited very long. Many late ones: more instances, or weir.dev/late: shed.")
                         .query(rate_by("reason", "weir_dispatches_total", OWN), "{{reason}}").link("weir-routing"),
                     Panel::new(Drawing::Stack, "Requests at pods, by outcome", Unit::RequestsPerSecond,
-                        "answered: by the application, whatever it said; its server errors miss the objective as well. failed: it could not be reached, or broke off. refused: the queue was full. shed: late. cancelled: the client left.")
+                        "answered: by the application, with any status; its server errors miss the objective as well. failed: it could not be reached, or broke off. refused: the queue was full, or the revision went away. shed: late. cancelled: the client left.")
                         .query(rate_by("outcome", "weir_requests_total", OWN), "{{outcome}}").link("weir-health"),
                     Panel::new(Drawing::Stack, "Requests by revision and variant", Unit::RequestsPerSecond,
                         "Where requests went. A new revision with other times explains a step in the panels above.")
@@ -140,7 +140,7 @@ pub(super) fn board() -> Board {
                         .query(format!("sum({})", own("weir_gpu_quota_request_ratio", OWN)), "request")
                         .query(format!("sum({})", own("weir_gpu_quota_limit_ratio", OWN)), "limit").link("weir-sharing"),
                     Panel::new(Drawing::Lines, "Wait for a token", Unit::Seconds,
-                        "Time from asking for a token to having it, each token for itself; a part of execution. Long waits with used near the limit: its own limit. Long waits far below the limit: other pods of the slot; see weir-sharing.")
+                        "Time from the request for a token to its grant, one value per token; a part of execution. Long waits with used near the limit: its own limit. Long waits far below the limit: other pods of the slot; see weir-sharing.")
                         .query(quantile_by(0.5, "", "weir_gpu_token_wait_seconds", OWN), "p50")
                         .query(quantile_by(0.98, "", "weir_gpu_token_wait_seconds", OWN), "p98").link("weir-sharing"),
                 ],

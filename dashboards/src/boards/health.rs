@@ -3,7 +3,7 @@
 use super::{own, quantile_by, rate_by};
 use crate::grafana::{Board, Drawing, Panel, Row, Unit};
 
-/// `weir-health`.
+/// Returns the dashboard `weir-health`.
 pub(super) fn board() -> Board {
     Board {
         uid: "weir-health",
@@ -60,7 +60,7 @@ pub(super) fn board() -> Board {
                         "Standard output did not take them in time: the collector of logs is slow.")
                         .query(rate_by("job", "weir_log_lines_dropped_total", ""), "{{job}}").link("weir-routing"),
                     Panel::new(Drawing::Lines, "View of the cluster", Unit::PerSecond,
-                        "Failures to read the Kubernetes API, and objects that cannot be used. Meanwhile the last view holds.")
+                        "Failures to read the Kubernetes API, and objects that cannot be used. Meanwhile the last view stays in use.")
                         .query(rate_by("reason", "weir_view_failures_total", ""), "data: {{reason}}")
                         .query(format!("sum({})", "rate(weir_control_watch_failures_total{job=~\"$job\",instance=~\"$instance\"}[$__rate_interval])"), "control: watch").link("weir-routing"),
                     Panel::new(Drawing::Lines, "Answers of the webhooks, p99", Unit::Seconds,

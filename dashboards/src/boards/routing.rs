@@ -1,4 +1,4 @@
-//! Routing: what activator-ext decides, and which revisions it serves.
+//! Routing: the decisions of activator-ext, and the revisions that it serves.
 
 use super::{own, quantile_by, rate_by};
 use crate::grafana::{Board, Drawing, Panel, Row, Unit, Variable};
@@ -6,7 +6,7 @@ use crate::grafana::{Board, Drawing, Panel, Row, Unit, Variable};
 const OWN: &str = "namespace=~\"$namespace\"";
 const LEGEND: &str = "{{namespace}}/{{function}}";
 
-/// `weir-routing`.
+/// Returns the dashboard `weir-routing`.
 pub(super) fn board() -> Board {
     Board {
         uid: "weir-routing",
@@ -17,7 +17,7 @@ pub(super) fn board() -> Board {
             Row {
                 title: "Choices",
                 panels: vec![
-                    Panel::new(Drawing::Stack, "Requests that got an instance, by why", Unit::RequestsPerSecond,
+                    Panel::new(Drawing::Stack, "Requests bound to an instance, by reason", Unit::RequestsPerSecond,
                         "What routing decided by. Many late ones: capacity is short. See the descriptions in docs/activator-ext.md.")
                         .query(rate_by("reason", "weir_route_decisions_total", OWN), "{{reason}}").link("weir-function"),
                     Panel::new(Drawing::Lines, "Hold, p98", Unit::Seconds,
@@ -30,7 +30,7 @@ pub(super) fn board() -> Board {
                         "ejected: an instance that did not answer gets no requests for a while. probing: it has yet to answer.")
                         .query(format!("sum by (state) (max by (namespace, function, state) ({}))", own("weir_instances", OWN)), "{{state}}").link("weir-function"),
                     Panel::new(Drawing::Lines, "Ejections", Unit::PerSecond,
-                        "Instances that were left out, by why. Steady ejections of one function: its application fails or is too slow to connect.")
+                        "Ejected instances, by reason. Steady ejections of one function: its application fails or is too slow to connect.")
                         .query(rate_by("namespace, function, reason", "weir_ejections_total", OWN), "{{namespace}}/{{function}} {{reason}}").link("weir-function"),
                     Panel::new(Drawing::Lines, "Cold starts, p98", Unit::Seconds,
                         "Hold of requests that came while no instance served. Longer than the objective: keep one instance (autoscaling.knative.dev/min-scale).")
@@ -43,7 +43,7 @@ pub(super) fn board() -> Board {
                     Panel::new(Drawing::States, "Revisions attached", Unit::Short,
                         "attached: requests come to activator-ext. away: they go Knative's way; the GpuFunction's condition Attached says why.")
                         .query(format!("max by (namespace, function, revision) ({})", own("weir_attached", OWN)), "{{namespace}}/{{revision}}").state("0", "away", "orange").state("1", "attached", "green").link("weir-health"),
-                    Panel::new(Drawing::Stack, "Requests passed through, by why", Unit::RequestsPerSecond,
+                    Panel::new(Drawing::Stack, "Requests passed through, by reason", Unit::RequestsPerSecond,
                         "Requests that went to Knative's own activator unchanged: not counted for any objective.")
                         .query(rate_by("reason", "weir_passed_through_total", ""), "{{reason}}").link("weir-health"),
                     Panel::new(Drawing::Stack, "Reports to the autoscaler", Unit::PerSecond,

@@ -1,4 +1,4 @@
-//! Sharing: what pods of a slot may have, want and get.
+//! Sharing: the limits, the demand and the use of the pods of a slot.
 
 use super::{own, quantile_by, rate_by};
 use crate::grafana::{Board, Drawing, Panel, Row, Unit, Variable};
@@ -7,7 +7,7 @@ const OWN: &str = "gpu=~\"$gpu\",slot=~\"$slot\",namespace=~\"$namespace\"";
 const BY: &str = "namespace, function, slot, gpu";
 const LEGEND: &str = "{{namespace}}/{{function}} on {{slot}}";
 
-/// `weir-sharing`.
+/// Returns the dashboard `weir-sharing`.
 pub(super) fn board() -> Board {
     let sum = |metric: &str| format!("sum by ({BY}) ({})", own(metric, OWN));
     let rate = |metric: &str| rate_by(BY, metric, OWN);
@@ -33,7 +33,7 @@ pub(super) fn board() -> Board {
                     Panel::new(Drawing::Lines, "Used of the limit", Unit::Ratio,
                         "At 1 a function gets all that it may have. Above 1.1 the limit does not hold: see ungated time.")
                         .query(format!("{} / {}", rate("weir_gpu_used_seconds_total"), sum("weir_gpu_quota_limit_ratio")), LEGEND).threshold(1.1, "red").link("weir-function"),
-                    Panel::new(Drawing::Lines, "Used of what it asked", Unit::Ratio,
+                    Panel::new(Drawing::Lines, "Used share of the request", Unit::Ratio,
                         "At 1 a function gets all that it wants. Low: others of the slot have it; raise its request or place it elsewhere.")
                         .query(format!("{} / ({} > 0)", rate("weir_gpu_used_seconds_total"), sum("weir_gpu_asked_ratio")), LEGEND).link("weir-function"),
                     Panel::new(Drawing::Table, "Quotas", Unit::Ratio,
@@ -49,7 +49,7 @@ pub(super) fn board() -> Board {
                 title: "Tokens",
                 panels: vec![
                     Panel::new(Drawing::Lines, "Wait for a token, p98", Unit::Seconds,
-                        "Time from asking for a token to having it. It bounds how soon a request's first kernel starts.")
+                        "Time from the request for a token to its grant. It bounds how soon a request's first kernel starts.")
                         .query(quantile_by(0.98, BY, "weir_gpu_token_wait_seconds", OWN), LEGEND).link("weir-slots"),
                     Panel::new(Drawing::Lines, "Given", Unit::Ratio,
                         "Share of wall time with a token. Much above used: programs hold tokens without work.")
@@ -94,10 +94,10 @@ pub(super) fn board() -> Board {
                         "Allocations beyond weir.dev/gpu-memory. The program got CUDA's out-of-memory error.")
                         .query(rate("weir_gpu_refused_allocations_total"), LEGEND).link("weir-function"),
                     Panel::new(Drawing::Stack, "Tokens taken back", Unit::PerSecond,
-                        "idle: nothing was in flight while others waited. unresponsive: the process gave no sign of life.")
+                        "idle: nothing was in flight while others waited. unresponsive: the process did not answer.")
                         .query(rate_by("reason", "weir_gpu_tokens_revoked_total", OWN), "{{reason}}").link("weir-slots"),
                     Panel::new(Drawing::Stack, "Refused connections", Unit::PerSecond,
-                        "Processes that the agent did not serve, by why. no-mps: the slot's MPS daemon does not run. wrong-device: the program does not use the pod's GPU.")
+                        "Processes that the agent did not serve, by reason. no-mps: the slot's MPS daemon does not run. wrong-device: the program does not use the pod's GPU.")
                         .query(rate_by("reason", "weir_gpu_refused_connections_total", OWN), "{{reason}}").link("weir-health"),
                     Panel::new(Drawing::Table, "Driver functions that the library does not know", Unit::Short,
                         "Looked up by programs and passed through unwrapped. Report them; if one launches kernels, its time is not gated.")

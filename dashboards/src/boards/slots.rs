@@ -1,4 +1,4 @@
-//! Slots: what GPUs and slices do, and whether they are well.
+//! Slots: the use of GPUs and slices, and their health.
 
 use super::{own, rate_by};
 use crate::grafana::{Board, Drawing, Panel, Row, Unit, Variable};
@@ -6,7 +6,7 @@ use crate::grafana::{Board, Drawing, Panel, Row, Unit, Variable};
 const OWN: &str = "gpu=~\"$gpu\",slot=~\"$slot\"";
 const LEGEND: &str = "{{slot}} {{gpu}}";
 
-/// `weir-slots`.
+/// Returns the dashboard `weir-slots`.
 pub(super) fn board() -> Board {
     let max = |metric: &str| format!("max by (slot, gpu) ({})", own(metric, OWN));
     Board {

@@ -1,12 +1,13 @@
-//! Recording rules: which of the two accounts of a function's requests counts, over each window of the alerts.
+//! Recording rules: which of the two counts of a function's requests is used, for each window of the alerts.
 
 use super::{Record, RecordGroup};
 
-/// Windows of the alerts that page, and of the dashboards.
+/// Windows of the paging alerts and of the dashboards.
 const SHORT: [&str; 4] = ["5m", "30m", "1h", "6h"];
-/// Windows of the alerts that do not; they are long, and so are evaluated seldom.
+/// Windows of the other alerts, which are long and so are evaluated less often.
 const LONG: [&str; 3] = ["2h", "1d", "3d"];
-/// Factors of the error budget, as names write them.
+/// Burn rates of the alerts, as multiples of the rate that uses up the error budget exactly: as a number, and as a part of
+/// a metric's name.
 pub(super) const BURNS: [(&str, &str); 4] = [
     ("14.4", "burn14d4"),
     ("6", "burn6"),
@@ -14,16 +15,19 @@ pub(super) const BURNS: [(&str, &str); 4] = [
     ("1", "burn1"),
 ];
 
-/// Activator-ext's account counts from this part of the pods' on: it may have been in the path for a part of the window alone.
+/// Ratio of activator-ext's count to that of the pods from which activator-ext's is used; below it, it was in the path
+/// for a part of the window only.
 const IN_PATH: &str = "0.9";
 
-/// Returns activator-ext's count of judged requests, where that is the account that counts: it has seen as many as the pods, or nearly.
+/// Returns activator-ext's count of judged requests where it is used: where it includes as many requests as the pods',
+/// or nearly.
 fn in_path(of_function: &str, of_pods: &str) -> String {
     format!("({of_function} > 0 unless {IN_PATH} * {of_pods} > {of_function})")
 }
 
-/// Returns requests that missed, or that were in time (`what`: `missed`, `in_time`), over `window`, summed by `labels` besides namespace
-/// and function: what activator-ext has counted, where it is in the path, else what the function's pods have. The two are never added.
+/// Returns a query of the requests that missed or were in time (`what`: `missed`, `in_time`) over `window`, summed by
+/// `labels` in addition to namespace and function. It uses the counts of activator-ext where that is in the path, and
+/// otherwise those of the function's pods. The two are never added.
 #[must_use]
 pub fn chosen(labels: &str, what: &str, window: &str, matchers: &str) -> String {
     let comma = if labels.is_empty() { "" } else { ", " };
@@ -52,7 +56,7 @@ fn record(name: impl Into<String>, expr: impl Into<String>) -> Record {
     }
 }
 
-/// Counts of requests over a window.
+/// Returns the rules that count requests over a window.
 fn counts(window: &str) -> Vec<Record> {
     let own = "namespace_function";
     let of = |metric: &str| format!("sum by (namespace, function) (increase({metric}[{window}]))");
@@ -91,7 +95,7 @@ fn counts(window: &str) -> Vec<Record> {
             format!("{own}_reason:weir_requests_missed:increase{window}"),
             missed("namespace, function, reason"),
         ));
-        // Of functions without an objective nothing is judged.
+        // Requests of functions without an objective are not judged.
         let ended_by_function =
             |metric: &str| format!("sum by (namespace, function) (increase({metric}[{window}]))");
         let in_path = self::in_path(
@@ -113,7 +117,7 @@ fn counts(window: &str) -> Vec<Record> {
     rules
 }
 
-/// All groups.
+/// Returns all groups of recording rules.
 pub(super) fn groups() -> Vec<RecordGroup> {
     let budget = "namespace_function:weir_slo_budget:ratio";
     let mut short = vec![record(
@@ -121,7 +125,7 @@ pub(super) fn groups() -> Vec<RecordGroup> {
         "1 - max by (namespace, function) (weir_slo_objective_ratio)",
     )];
     for (factor, name) in BURNS {
-        // Halfway between the budget and 1 at most: 14.4 times a budget above 7 % is out of reach.
+        // At most halfway between the budget and 1, since 14.4 times a budget above 7 % cannot be reached.
         short.push(record(
             format!("namespace_function:weir_slo_threshold:{name}"),
             format!("({factor} * {budget} < (1 + {budget}) / 2) or (1 + {budget}) / 2"),
@@ -136,7 +140,7 @@ pub(super) fn groups() -> Vec<RecordGroup> {
         },
         RecordGroup {
             name: "weir-requests-long",
-            // A series is seen for five minutes after a sample.
+            // Prometheus uses a sample for five minutes.
             interval: "2m",
             rules: LONG.iter().flat_map(|window| counts(window)).collect(),
         },

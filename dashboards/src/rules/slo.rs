@@ -1,11 +1,11 @@
-//! Alerts of objectives: multi-window, multi-burn-rate (Google's SRE workbook, chapter 5), per function, with objective and percentile
-//! read from the series.
+//! Alerts of objectives: multi-window, multi-burn-rate (Google's SRE workbook, chapter 5), per function, with objective
+//! and percentile read from the series.
 
 use super::{Alert, Case, Severity};
 
-/// Judged requests in the long window, at least: below, one miss is too large a share.
+/// Smallest number of judged requests in the long window; of fewer, one miss is too large a share.
 const JUDGED_MIN: u32 = 100;
-/// Judged requests in six hours of a function that is called seldom, at least.
+/// Smallest number of judged requests in six hours of a function that is called seldom.
 const SELDOM_MIN: u32 = 5;
 
 const MISSED: &str = "namespace_function:weir_requests_missed:increase";
@@ -25,7 +25,7 @@ fn burn(long: &str, short: &str, threshold: &str) -> String {
     )
 }
 
-/// Objective, and requests in time and missed a step of the test, for `steps` steps.
+/// Returns series of the objective, and of requests in time and missed per step of the test, for `steps` steps.
 fn at(percentile: &str, in_time: u32, missed: u32, steps: u32) -> Vec<(String, String)> {
     let labels = "namespace=\"default\",function=\"f\",revision=\"f-1\"";
     vec![
@@ -63,7 +63,7 @@ fn valued(mut series: Vec<(String, String)>, index: usize, values: &str) -> Vec<
     series
 }
 
-/// A pair for each percentile: what fires, and what is silent just below.
+/// Returns two cases for each percentile: one that fires, and one that is silent just below.
 fn pairs(
     when: &'static str,
     steps: u32,
@@ -87,13 +87,13 @@ fn pairs(
     all
 }
 
-/// What else is tried of the alert with the shortest windows, which stands for all.
+/// Returns further cases of the alert with the shortest windows, which represents the others.
 fn fast_cases(text: &str) -> Vec<Case> {
     let fires = |name: &str, series: Vec<(String, String)>, ratio: &str| {
         case(name, "70m", series).fires(&FUNCTION, text.replace("RATIO", ratio))
     };
     let half = at("0.98", 5, 5, 70);
-    // Pod b comes when a goes.
+    // Pod b starts when pod a ends.
     let mut relay = valued(valued(half.clone(), 1, "0+5x35 stale"), 2, "0+5x35 stale");
     let later = named(half.clone(), "pod=\"a\"", "pod=\"b\"");
     relay.extend(valued(valued(later, 1, "_x35 0+5x35"), 2, "_x35 0+5x35"));
@@ -108,7 +108,7 @@ fn fast_cases(text: &str) -> Vec<Case> {
     clients_see_none.extend(attached(10, 0));
     let mut clients_see_half = at("0.98", 10, 0, 70);
     clients_see_half.extend(attached(5, 5));
-    // Until a quarter of an hour ago it was in the path, and all was well.
+    // Until a quarter of an hour ago activator-ext was in the path, and no request missed.
     let mut detached = valued(
         valued(half.clone(), 1, "0+10x55 550+0x20"),
         2,
@@ -159,7 +159,7 @@ fn fast_cases(text: &str) -> Vec<Case> {
     ]
 }
 
-/// The alerts.
+/// Returns the alerts of objectives.
 pub(super) fn alerts() -> Vec<Alert> {
     let alert = |name, expr, hold, severity, summary: &'static str, cases| Alert {
         name,

@@ -1,8 +1,8 @@
-//! Alerts of symptoms: a part of Weir that does not do its work.
+//! Alerts of symptoms: a part of Weir that does not work.
 
 use super::{Alert, Case, Severity};
 
-/// What an alert is, without its cases.
+/// The parts of an alert, without its cases.
 type Head = (&'static str, String, &'static str, Severity, &'static str);
 
 fn alert((name, expr, hold, severity, summary): Head, cases: Vec<Case>) -> Alert {
@@ -29,7 +29,7 @@ const ON_SHARE: &str = "namespace=\"default\",function=\"f\",slot=\"0\",gpu=\"GP
 const FUNCTION: [(&str, &str); 2] = [("namespace", "default"), ("function", "f")];
 const ON_FUNCTION: &str = "namespace=\"default\",function=\"f\"";
 
-/// All of them.
+/// Returns all alerts of symptoms.
 pub(super) fn alerts() -> Vec<Alert> {
     let mut all = programs();
     all.extend(slots());
@@ -213,7 +213,7 @@ fn slots() -> Vec<Alert> {
                 "Slot {{ $labels.slot }} ({{ $labels.gpu }}) idles {{ $value | humanizePercentage }} of the time while pods that could compute wait.",
             ),
             vec![
-                // 3.6 of 60 seconds.
+                // Idle for 3.6 of 60 seconds.
                 Case::new("fires", "20m", &[(&idle, "0+3.6x25")])
                     .fires(&SLOT, "Slot 0 (GPU-1) idles 6% of the time while pods that could compute wait."),
                 Case::new("is silent just below", "20m", &[(&idle, "0+2.4x25")]),

@@ -1,5 +1,5 @@
 -- The health of a GpuFunction, for resource.customizations.health.weir.dev_GpuFunction of ConfigMap argocd-cm.
-local health = { status = "Progressing", message = "weir-control has not said yet how it stands" }
+local health = { status = "Progressing", message = "weir-control has not written a status yet" }
 if obj.status == nil or obj.status.conditions == nil then
   return health
 end
@@ -12,7 +12,7 @@ for _, condition in ipairs(obj.status.conditions) do
       or condition.reason == "Waiting" or condition.reason == "Deploying" then
       health.status = "Progressing"
     elseif condition.reason == "DetachedByHand" or condition.reason == "Leaving" then
-      -- Somebody wants it so: its requests go Knative's way.
+      -- Detached on purpose: its requests take Knative's own path.
       health.status = "Suspended"
     else
       health.status = "Degraded"

@@ -1,5 +1,5 @@
-//! What it costs to pass a token on, as a multiple of a bare message there and back over a Unix socket in the same run, and what
-//! the service needs with 200 pods whose tokens are renewed a thousand times a second.
+//! Latency of handing over a token, as a multiple of a bare round trip over a Unix socket in the same run, and CPU time of the
+//! service with 200 pods and a thousand token renewals per second.
 //!
 //! `cargo bench -p gpu-sidecar`
 
@@ -28,7 +28,7 @@ use rustix::net::{
 };
 use rustix::thread::futex;
 
-type Anything<T> = Result<T, Box<dyn std::error::Error>>;
+type BenchResult<T> = Result<T, Box<dyn std::error::Error>>;
 
 const ROUNDS: usize = 5_000;
 const PODS: u32 = 200;
@@ -39,13 +39,13 @@ fn seqpacket() -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// A service with one slot and pods on it.
+/// Starts a service with one slot and `pods` pods on it.
 fn node(
     folder: &Path,
     settings: TokenSettings,
     pods: u32,
     sm_hundredths: u32,
-) -> Anything<ServiceHandle> {
+) -> BenchResult<ServiceHandle> {
     let handle = service::start(ServiceSettings {
         tokens: settings,
         host_memory: None,
@@ -94,7 +94,7 @@ fn node(
                 isolation: Isolation::Shared,
                 sm_hundredths,
                 quota_request_ppm: 1_000_000 / pods,
-                // With a limit of one nothing would ever have to be renewed.
+                // With a limit of 100 % no token would ever be renewed.
                 quota_limit_ppm: 900_000,
                 gpu_memory: None,
                 evict: Evict::Host,
@@ -119,15 +119,15 @@ struct Client {
 }
 
 impl Client {
-    fn new(folder: &Path, pod: u32) -> Anything<Self> {
+    fn new(folder: &Path, pod: u32) -> BenchResult<Self> {
         let connection = seqpacket()?;
         connect(
             &connection,
             &SocketAddrUnix::new(folder.join(pod.to_string()).join("gpu.sock"))?,
         )?;
-        let say =
+        let send_message =
             |message: &FromProcess| send(&connection, message.write().finish(), SendFlags::empty());
-        let _bytes = say(&FromProcess::Hello {
+        let _bytes = send_message(&FromProcess::Hello {
             pid: 1,
             again: false,
             open: false,
@@ -138,7 +138,7 @@ impl Client {
         })?;
         let mut bytes = [0; MESSAGE_MAX];
         let _welcome = recv(&connection, &mut bytes, RecvFlags::empty())?;
-        let _bytes = say(&FromProcess::Attach {
+        let _bytes = send_message(&FromProcess::Attach {
             uuid: [0; 16],
             multiprocessors: 1,
             mps: true,
@@ -170,7 +170,7 @@ impl Client {
         })
     }
 
-    fn say(&self, message: &FromProcess) -> Anything<()> {
+    fn send(&self, message: &FromProcess) -> BenchResult<()> {
         let _bytes = send(
             &self.connection,
             message.write().finish(),
@@ -179,17 +179,17 @@ impl Client {
         Ok(())
     }
 
-    fn ask(&self) -> Anything<()> {
+    fn request_token(&self) -> BenchResult<()> {
         let epoch = self.orders.gate.epoch();
-        self.say(&FromProcess::Ask { epoch })
+        self.send(&FromProcess::Ask { epoch })
     }
 
-    fn wait(&self) {
+    fn wait_open(&self) {
         while !self.orders.gate.is_open() {
             let word = self.orders.gate.word();
-            let seen = word.load(Ordering::Acquire);
-            if seen & 1 == 1 {
-                let _woken = futex::wait(word, futex::Flags::empty(), seen, None);
+            let epoch = word.load(Ordering::Acquire);
+            if epoch & 1 == 1 {
+                let _woken = futex::wait(word, futex::Flags::empty(), epoch, None);
             }
         }
     }
@@ -206,7 +206,7 @@ fn percentiles(mut spans: Vec<Duration>) -> (Duration, Duration) {
     (at(50), at(99))
 }
 
-fn ping_pong() -> Anything<(Duration, Duration)> {
+fn ping_pong() -> BenchResult<(Duration, Duration)> {
     let (near, far) = socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
@@ -234,39 +234,42 @@ fn ping_pong() -> Anything<(Duration, Duration)> {
     Ok(percentiles(spans))
 }
 
-/// From giving back in one process until the next sees its gate open: a message, a decision, a futex.
-fn hand_over(folder: &Path) -> Anything<(Duration, Duration)> {
+/// Measures the time from the return of a token by one process until another process observes its open gate: a message, a
+/// decision and a futex. Returns p50 and p99.
+fn hand_over(folder: &Path) -> BenchResult<(Duration, Duration)> {
     let handle = node(folder, TokenSettings::default(), 2, 10_000)?;
     let clients = [Client::new(folder, 0)?, Client::new(folder, 1)?];
     let clients = Arc::new(clients);
-    clients[0].ask()?;
-    clients[0].wait();
+    clients[0].request_token()?;
+    clients[0].wait_open();
     let mut spans = Vec::with_capacity(ROUNDS);
     for round in 0..ROUNDS {
         let (holder, next) = (round % 2, (round + 1) % 2);
-        clients[next].ask()?;
+        clients[next].request_token()?;
         let both = Arc::clone(&clients);
-        let waits = std::thread::spawn(move || {
-            both[next].wait();
+        let waiter = std::thread::spawn(move || {
+            both[next].wait_open();
             Instant::now()
         });
-        // It waits in the kernel by then.
+        // By then the thread waiter in the kernel.
         let until = Instant::now() + Duration::from_micros(300);
         while Instant::now() < until {
             std::thread::yield_now();
         }
         let epoch = clients[holder].orders.gate.epoch();
         let begin = Instant::now();
-        clients[holder].say(&FromProcess::Closed { epoch: epoch & !1 })?;
-        let opened = waits.join().map_err(|_| "the waiting thread")?;
+        clients[holder].send(&FromProcess::Closed { epoch: epoch & !1 })?;
+        let opened = waiter
+            .join()
+            .map_err(|_| "the waiting thread has panicked")?;
         spans.push(opened.saturating_duration_since(begin));
     }
     handle.send(Command::Stop)?;
     Ok(percentiles(spans))
 }
 
-/// Part of a core, and renewals a second.
-fn many(folder: &Path) -> Anything<(f64, f64)> {
+/// Returns the used fraction of a core, and renewals per second.
+fn many(folder: &Path) -> BenchResult<(f64, f64)> {
     let settings = TokenSettings {
         slice_max: Duration::from_millis(200),
         ..TokenSettings::default()
@@ -274,10 +277,10 @@ fn many(folder: &Path) -> Anything<(f64, f64)> {
     let handle = node(folder, settings, PODS, 10_000 / PODS)?;
     let clients: Vec<_> = (0..PODS)
         .map(|pod| Client::new(folder, pod))
-        .collect::<Anything<_>>()?;
+        .collect::<BenchResult<_>>()?;
     for client in &clients {
-        client.ask()?;
-        client.wait();
+        client.request_token()?;
+        client.wait_open();
     }
     let done = AtomicBool::new(false);
     let (mut cpu, mut renewals) = (0.0, 0_u64);
@@ -315,29 +318,25 @@ fn many(folder: &Path) -> Anything<(f64, f64)> {
     Ok((cpu, rate))
 }
 
-fn main() -> Anything<()> {
+fn main() -> BenchResult<()> {
     let folder = tempfile::tempdir()?;
     let bare = ping_pong()?;
-    let passed = hand_over(&folder.path().join("two"))?;
+    let handed_over = hand_over(&folder.path().join("two"))?;
     let (cpu, rate) = many(&folder.path().join("many"))?;
     let times = |own: Duration, bare: Duration| own.as_secs_f64() / bare.as_secs_f64();
     let mut out = std::io::stdout();
+    writeln!(out, "bare round trip:  p50 {:?}, p99 {:?}", bare.0, bare.1)?;
     writeln!(
         out,
-        "bare message there and back: p50 {:?}, p99 {:?}",
-        bare.0, bare.1
+        "token hand-over:  p50 {:?} ({:.2} x), p99 {:?} ({:.2} x)",
+        handed_over.0,
+        times(handed_over.0, bare.0),
+        handed_over.1,
+        times(handed_over.1, bare.1)
     )?;
     writeln!(
         out,
-        "token passed on:             p50 {:?} ({:.2} x), p99 {:?} ({:.2} x)",
-        passed.0,
-        times(passed.0, bare.0),
-        passed.1,
-        times(passed.1, bare.1)
-    )?;
-    writeln!(
-        out,
-        "{PODS} pods, {rate:.0} renewals a second: {:.2} % of a core",
+        "{PODS} pods, {rate:.0} renewals per second: {:.2} % of a core",
         cpu * 100.0
     )?;
     Ok(())

@@ -1,4 +1,4 @@
-//! softgpu's programs under one executable, told apart by the name it is called by: what the tests install.
+//! softgpu's programs in one multi-call executable, selected by the name of the call; installed by the tests.
 
 use std::process::ExitCode;
 

@@ -13,64 +13,65 @@ use crate::config::{Config, ConfigError, PATH_DEFAULT};
 use crate::csi::helper;
 use crate::node::NodeState;
 use crate::nvml::real::Library;
-use crate::nvml::watch::look;
+use crate::nvml::watch::survey_once;
 use crate::run::{RunError, RunOptions, run};
 use crate::{log, mps};
 
-/// As `true`: `run --external-mps`.
+/// Environment variable which, as `true`, has the effect of `run --external-mps`.
 const EXTERNAL_MPS: &str = "WEIR_EXTERNAL_MPS";
-/// The exit code for a command line or a configuration that cannot be used.
+/// Exit code for an invalid command line or configuration.
 const USAGE: u8 = 2;
 
-/// The agent of a node: shares its GPUs among pods.
+/// The node agent: shares the node's GPUs among pods.
 #[derive(Debug, Parser)]
 #[command(name = "gpu-sidecar", version)]
 struct Arguments {
     #[command(subcommand)]
-    command: Do,
+    command: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum Do {
-    /// Runs the agent until it gets SIGTERM or SIGINT.
+enum Action {
+    /// Runs the agent until it receives SIGTERM or SIGINT
     Run {
-        /// The configuration; without it /etc/weir/agent.toml, or all defaults where that does not exist.
+        /// Configuration file [default: /etc/weir/agent.toml; built-in defaults where that does not exist]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// Ends the MPS daemons with the agent, and so the GPU contexts of all pods.
+        /// Stops the MPS daemons with the agent, which destroys the GPU contexts of all pods
         #[arg(long)]
         stop_mps: bool,
-        /// Leaves MPS daemons to `gpu-sidecar mps`: they are watched, and neither started nor ended. WEIR_EXTERNAL_MPS=true says
-        /// the same.
+        /// Leaves the MPS daemons to `gpu-sidecar mps`: they are watched, but neither started nor stopped.
+        /// WEIR_EXTERNAL_MPS=true has the same effect
         #[arg(long, conflicts_with = "stop_mps")]
         external_mps: bool,
     },
-    /// Keeps the MPS daemons of this node's slots running, apart from the agent, until it gets SIGTERM or SIGINT. They end with
-    /// it, and so do the GPU contexts of all pods on those slots.
+    /// Keeps the MPS daemons of this node's slots running, apart from the agent, until it receives SIGTERM or SIGINT. The
+    /// daemons stop with it, which destroys the GPU contexts of all pods on those slots
     Mps {
-        /// The agent's configuration; without it /etc/weir/agent.toml, or all defaults where that does not exist.
+        /// The agent's configuration file [default: /etc/weir/agent.toml; built-in defaults where that does not exist]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
-    /// Mounts for the agent, which starts it.
+    /// Mounts volumes on behalf of the agent, which starts it
     #[command(hide = true)]
     Mounts {
-        /// In the mount namespace of this process.
+        /// Process with the mount namespace to enter
         #[arg(long, value_name = "PID")]
         process: Option<u32>,
     },
-    /// Checks a configuration: prints what holds and what is found on this node, or each problem with its line.
+    /// Checks a configuration file: prints the effective configuration and the slots of this node, or each problem with its
+    /// line
     Check {
-        /// The configuration.
+        /// Configuration file to check
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Prints JSON.
+        /// Prints the result as JSON
         #[arg(long)]
         json: bool,
     },
 }
 
-/// Does what the command line says. The first argument is the program's name.
+/// Runs the command line and returns the exit code. The first argument is the program's name.
 pub(crate) fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
@@ -80,29 +81,30 @@ pub(crate) fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     match arguments.command {
-        Do::Run {
+        Action::Run {
             config,
             stop_mps,
             external_mps,
         } => start(config.as_deref(), |config| {
             let options = RunOptions {
                 stop_mps,
-                external_mps: external_mps || says_external_mps(),
+                external_mps: external_mps || is_external_mps_set(),
             };
             run(config, options)
         }),
-        Do::Mps { config } => start(config.as_deref(), mps::program::run),
-        Do::Mounts { process } => helper::run(process),
-        Do::Check { file, json } => check(&file, json),
+        Action::Mps { config } => start(config.as_deref(), mps::program::run),
+        Action::Mounts { process } => helper::run(process),
+        Action::Check { file, json } => check(&file, json),
     }
 }
 
-/// Whether the environment leaves MPS daemons to another program: manifests say so by a variable, since an agent that does not
-/// know it yet takes no notice, and would refuse an argument.
-fn says_external_mps() -> bool {
+/// Returns whether the environment leaves the MPS daemons to another program. Manifests use a variable, since older agents
+/// ignore it, and would reject an argument.
+fn is_external_mps_set() -> bool {
     std::env::var(EXTERNAL_MPS).is_ok_and(|value| value == "true")
 }
 
+/// Reads the configuration, installs the log and runs `program`; returns [`USAGE`] when the configuration is invalid.
 fn start(path: Option<&Path>, program: impl FnOnce(Config) -> Result<(), RunError>) -> ExitCode {
     let config = match path {
         Some(path) => Config::read(path),
@@ -112,7 +114,7 @@ fn start(path: Option<&Path>, program: impl FnOnce(Config) -> Result<(), RunErro
     let config = match config {
         Ok(config) => config,
         Err(error) => {
-            say_error(&error.to_string());
+            print_error(&error.to_string());
             return ExitCode::from(USAGE);
         }
     };
@@ -126,21 +128,22 @@ fn start(path: Option<&Path>, program: impl FnOnce(Config) -> Result<(), RunErro
     }
 }
 
+/// Prints the result of `gpu-sidecar check`. Returns [`USAGE`] when the configuration is invalid.
 fn check(path: &Path, is_json: bool) -> ExitCode {
     let config = match Config::read(path) {
         Ok(config) => config,
         Err(error) => {
             if is_json {
-                say(&format!("{}\n", problems(path, &error)));
+                print(&format!("{}\n", problems(path, &error)));
             } else {
-                say_error(&error.to_string());
+                print_error(&error.to_string());
             }
             return ExitCode::from(USAGE);
         }
     };
-    // What is not there now may be there when the agent runs: it makes no configuration wrong.
+    // A missing library may appear before the agent runs: it does not make the configuration invalid.
     let found =
-        Library::open(&config.node.nvml_library).and_then(|library| look(&config, &library));
+        Library::open(&config.node.nvml_library).and_then(|library| survey_once(&config, &library));
     let mps_control = mps::find_program(&config.node.mps_control);
     let text = if is_json {
         let slots = found
@@ -161,18 +164,19 @@ fn check(path: &Path, is_json: bool) -> ExitCode {
         });
         format!("{body}\n")
     } else {
-        match holds(&config, &found, &mps_control) {
+        match effective(&config, &found, &mps_control) {
             Ok(text) => text,
             Err(error) => {
-                say_error(&error.to_string());
+                print_error(&error.to_string());
                 return ExitCode::FAILURE;
             }
         }
     };
-    say(&text);
+    print(&text);
     ExitCode::SUCCESS
 }
 
+/// Returns the problems of a configuration file in the form of `check --json`.
 fn problems(path: &Path, error: &ConfigError) -> serde_json::Value {
     let file = path.display().to_string();
     let problems = match error {
@@ -187,8 +191,8 @@ fn problems(path: &Path, error: &ConfigError) -> serde_json::Value {
     json!({"valid": false, "problems": problems})
 }
 
-/// What holds, as a configuration file would say it, with what is found as comments.
-fn holds(
+/// Returns the effective configuration in the form of a configuration file, with the state of the node as comments.
+fn effective(
     config: &Config,
     found: &Result<NodeState, String>,
     mps_control: &Result<PathBuf, String>,
@@ -216,9 +220,10 @@ fn holds(
             );
             for own in &node.slots {
                 let slot = &own.slot;
-                let sms = slot
-                    .sms
-                    .map_or_else(|| "SMs not known".to_owned(), |sms| format!("{sms} SMs"));
+                let sms = slot.sms.map_or_else(
+                    || "unknown number of SMs".to_owned(),
+                    |sms| format!("{sms} SMs"),
+                );
                 let _infallible = writeln!(
                     text,
                     "# {}: {} ({}), {}, {sms}, {} MiB, {} seats",
@@ -242,11 +247,11 @@ fn holds(
     Ok(text)
 }
 
-fn say(text: &str) {
-    // Who does not read it has not asked for it.
+fn print(text: &str) {
+    // A closed standard output is no error.
     let _unread = std::io::stdout().write_all(text.as_bytes());
 }
 
-fn say_error(text: &str) {
+fn print_error(text: &str) {
     let _unread = writeln!(std::io::stderr(), "{text}");
 }

@@ -1,19 +1,19 @@
-//! The control API: what is there, how it stands, and what happens, in JSON.
+//! The control API: slots, pods and events, in JSON.
 //!
-//! | request | answer |
+//! | request | response |
 //! |---|---|
-//! | `GET /v1/slots` | slots, and how NVML and MPS stand |
-//! | `GET /v1/instances` | pods with processes, quotas, shares of the last ten seconds, waits, memory; those that are refused |
+//! | `GET /v1/slots` | slots, and the state of NVML and MPS |
+//! | `GET /v1/instances` | pods with processes, quotas, shares of the last ten seconds, waits, memory; refused pods |
 //! | `GET /v1/instances/{id}` | one pod; its id is its name |
-//! | `POST /v1/instances/{id}:evict`, `:restore` | 202, or 409 with the reason why not |
-//! | `GET /v1/events` | one line for each event, past ones first, until the client leaves |
-//! | `GET /v1/events?after=N` | the last [`PAST_MAX`] of the past ones behind the event of this sequence number, and an end |
+//! | `POST /v1/instances/{id}:evict`, `:restore` | 202, or 409 with the reason |
+//! | `GET /v1/events` | one line for each event, past ones first, until the client disconnects |
+//! | `GET /v1/events?after=N` | the last [`PAST_MAX`] of the past events after the one with this sequence number, then the end |
 //! | `GET /healthz` | `ok` while the token service runs |
 //!
-//! A request that is wrong is answered with `{"error": …, "allowed": […]}`. Bounds: 64 connections, heads of 16 KiB, 16
-//! requests of an HTTP/2 connection at a time, [`EVENT_STREAMS_MAX`] streams of events; a reader of events that is more than
-//! a ring of 1,024 events behind, or takes nothing for 10 s, is let go with a last line that says so.
-//! The API is for the node alone: it listens on loopback, and does not answer browsers (whoever sends `Origin`).
+//! An invalid request receives `{"error": …, "allowed": […]}`. Bounds: 64 connections, heads of 16 KiB, 16 concurrent requests
+//! per HTTP/2 connection, [`EVENT_STREAMS_MAX`] event streams; a reader of events that is more than a ring of 1,024 events
+//! behind, or reads nothing for 10 s, is disconnected with a last line that states the reason. The API is for the node alone:
+//! it listens on loopback, and refuses browsers (requests with `Origin`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,9 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::events::{EVENTS_MAX, Event, Events};
-use crate::http::{AnswerBody, Handler, Stream, StreamSender, answer, json as json_answer, wrong};
+use crate::http::{
+    AnswerBody, Handler, Stream, StreamSender, answer, error_response, json as json_answer,
+};
 use crate::metrics::Metrics;
 use crate::mps::{MpsEnvironment, has_room};
 use crate::node::{MpsState, NodeState, SlotState};
@@ -39,17 +41,17 @@ use crate::state::{
     Command, Declined, Figures, PodFigures, PodKey, SlotKey, SlotKind, WAIT_BOUNDS_NS,
 };
 
-/// Streams of events at a time.
+/// Maximum number of concurrent event streams.
 pub(crate) const EVENT_STREAMS_MAX: usize = 16;
-/// Past events in an answer that ends.
+/// Maximum number of past events in a response to `?after=N`.
 pub(crate) const PAST_MAX: usize = 100;
-/// Lines between the ring and a reader.
+/// Capacity of the channel between the ring and a reader, in lines.
 const LINES_AHEAD: usize = 16;
-/// A reader takes a line within this time.
+/// Time within which a reader has to receive a line.
 const LINE_SPAN: Duration = Duration::from_secs(10);
-/// The service answers within this time.
+/// Timeout for the service's reply to an order.
 const ANSWER_SPAN: Duration = Duration::from_secs(5);
-/// What can be asked for.
+/// Resources of the API, listed in error responses.
 const RESOURCES: [&str; 8] = [
     "GET /v1/slots",
     "GET /v1/instances",
@@ -61,25 +63,27 @@ const RESOURCES: [&str; 8] = [
     "GET /healthz",
 ];
 
-/// The API.
+/// Handler of the control API.
 #[derive(Debug)]
 pub(crate) struct Control {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) events: Arc<Events>,
-    /// The node's budget for models in host memory, in bytes, where there is one.
+    /// Node's budget for models in host memory, in bytes, where there is one.
     pub(crate) host_memory: Option<u64>,
+    /// Permits for event streams.
     pub(crate) streams: Arc<Semaphore>,
+    /// Ends the event streams at shutdown.
     pub(crate) cancel: CancellationToken,
 }
 
-/// `/metrics`.
+/// Handler of `/metrics`.
 #[derive(Debug)]
 pub(crate) struct Scrape(pub(crate) Arc<Metrics>);
 
 impl Handler for Scrape {
     async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Response<AnswerBody> {
         if request.uri().path() != "/metrics" {
-            return wrong(StatusCode::NOT_FOUND, "no such resource", &["GET /metrics"]);
+            return error_response(StatusCode::NOT_FOUND, "no such resource", &["GET /metrics"]);
         }
         if request.method() != Method::GET && request.method() != Method::HEAD {
             return not_allowed("GET, HEAD", &["GET", "HEAD"]);
@@ -91,21 +95,23 @@ impl Handler for Scrape {
                 "text/plain; version=0.0.4; charset=utf-8",
                 text,
             ),
-            Ok(Err(why)) => wrong(StatusCode::INTERNAL_SERVER_ERROR, &why, &[]),
-            Err(error) => wrong(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string(), &[]),
+            Ok(Err(why)) => error_response(StatusCode::INTERNAL_SERVER_ERROR, &why, &[]),
+            Err(error) => {
+                error_response(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string(), &[])
+            }
         }
     }
 }
 
 fn not_allowed(header: &'static str, allowed: &[&str]) -> Response<AnswerBody> {
     let status = StatusCode::METHOD_NOT_ALLOWED;
-    let mut response = wrong(status, "the method is not allowed here", allowed);
+    let mut response = error_response(status, "method not allowed", allowed);
     let header = HeaderValue::from_static(header);
     response.headers_mut().insert(ALLOW, header);
     response
 }
 
-/// What an operator wants of a pod's model.
+/// An operator's order about a pod's model.
 #[derive(Debug, Clone, Copy)]
 enum Order {
     Evict,
@@ -115,8 +121,8 @@ enum Order {
 impl Handler for Control {
     async fn handle(self: Arc<Self>, request: Request<Incoming>) -> Response<AnswerBody> {
         if request.headers().contains_key(ORIGIN) {
-            let why = "requests of browsers (with Origin) are not answered";
-            return wrong(StatusCode::FORBIDDEN, why, &[]);
+            let why = "requests from browsers (with Origin) are refused";
+            return error_response(StatusCode::FORBIDDEN, why, &[]);
         }
         let path = request.uri().path().to_owned();
         let is_read = request.method() == Method::GET || request.method() == Method::HEAD;
@@ -141,7 +147,7 @@ impl Handler for Control {
             .strip_prefix("/v1/instances/")
             .is_some_and(|id| !id.is_empty() && !id.contains(['/', ':']));
         if !is_known {
-            return wrong(StatusCode::NOT_FOUND, "no such resource", &RESOURCES);
+            return error_response(StatusCode::NOT_FOUND, "no such resource", &RESOURCES);
         }
         if !is_read {
             return not_allowed("GET, HEAD", &["GET", "HEAD"]);
@@ -149,7 +155,7 @@ impl Handler for Control {
         match path.as_str() {
             "/healthz" if self.metrics.service.is_ended() => {
                 let why = "the token service has ended";
-                wrong(StatusCode::SERVICE_UNAVAILABLE, why, &[])
+                error_response(StatusCode::SERVICE_UNAVAILABLE, why, &[])
             }
             "/healthz" => answer(StatusCode::OK, "text/plain; charset=utf-8", "ok\n"),
             "/v1/events" => match request.uri().query().map(after) {
@@ -157,15 +163,15 @@ impl Handler for Control {
                 Some(Some(sequence)) => self.past(sequence),
                 Some(None) => {
                     let allowed = ["after={sequence}, a whole number"];
-                    wrong(StatusCode::BAD_REQUEST, "no such query", &allowed)
+                    error_response(StatusCode::BAD_REQUEST, "no such query", &allowed)
                 }
             },
             path => {
                 let (own, path) = (Arc::clone(&self), path.to_owned());
-                // Figures are waited for, for up to 50 ms.
-                let told = tokio::task::spawn_blocking(move || own.tell(&path)).await;
-                told.unwrap_or_else(|error| {
-                    wrong(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string(), &[])
+                // Waiting for figures blocks for up to 50 ms.
+                let response = tokio::task::spawn_blocking(move || own.query(&path)).await;
+                response.unwrap_or_else(|error| {
+                    error_response(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string(), &[])
                 })
             }
         }
@@ -173,12 +179,13 @@ impl Handler for Control {
 }
 
 impl Control {
-    fn tell(&self, path: &str) -> Response<AnswerBody> {
+    /// Answers a query for slots or instances. Waits for figures: not for async code.
+    fn query(&self, path: &str) -> Response<AnswerBody> {
         let figures = self.metrics.service.refresh();
         let node = self.metrics.node.snapshot();
         match path.strip_prefix("/v1/instances") {
             None => {
-                let busy = |slot| self.metrics.recent.busy(slot);
+                let busy = |slot| self.metrics.usage.busy(slot);
                 let body = slots(&node, &figures, self.host_memory, busy);
                 json_answer(StatusCode::OK, &body)
             }
@@ -186,7 +193,7 @@ impl Control {
                 let mut pods = self.metrics.pods.lock();
                 let served = pods.served.clone();
                 let volumes = pods.refused_volumes().clone();
-                // A refused volume says more than its folder, which is about to go.
+                // A refused volume has more details than its folder, which is about to be removed.
                 let folders = pods
                     .refused
                     .iter()
@@ -220,7 +227,8 @@ impl Control {
         }
     }
 
-    #[expect(clippy::result_large_err, reason = "an answer is what it is")]
+    /// Returns the pod with this id, or the error response.
+    #[expect(clippy::result_large_err, reason = "the error is a whole response")]
     fn find(&self, id: &str) -> Result<Arc<crate::state::Pod>, Response<AnswerBody>> {
         let pods = self.metrics.pods.lock();
         if let Some(pod) = pods.served.iter().find(|pod| pod.name == id) {
@@ -232,14 +240,18 @@ impl Control {
             });
             return Err(json_answer(StatusCode::NOT_FOUND, &body));
         }
-        // So many are named that an answer stays readable.
+        // Bounded, so that the response stays readable.
         let allowed: Vec<_> = pods
             .served
             .iter()
             .take(64)
             .map(|pod| pod.name.as_str())
             .collect();
-        Err(wrong(StatusCode::NOT_FOUND, "no such instance", &allowed))
+        Err(error_response(
+            StatusCode::NOT_FOUND,
+            "no such instance",
+            &allowed,
+        ))
     }
 
     fn instance(
@@ -272,7 +284,7 @@ impl Control {
             "sm_percent": f64::from(settings.sm_hundredths) / 100.0,
             "quota_request": f64::from(settings.quota_request_ppm) / 1e6,
             "quota_limit": f64::from(settings.quota_limit_ppm) / 1e6,
-            "shares": self.metrics.recent.shares(pod.serial),
+            "shares": self.metrics.usage.shares(pod.serial),
             "mps": slot.map(|own| &own.mps),
             "environment": variables,
         });
@@ -325,6 +337,7 @@ impl Control {
         body
     }
 
+    /// Sends an operator's order to the service and waits for its reply.
     async fn order(&self, id: &str, order: Order) -> Response<AnswerBody> {
         let key: PodKey = match self.find(id) {
             Ok(pod) => pod.key,
@@ -342,7 +355,7 @@ impl Control {
             },
         };
         if let Err(error) = self.metrics.service.try_send(command) {
-            return wrong(StatusCode::SERVICE_UNAVAILABLE, &error.to_string(), &[]);
+            return error_response(StatusCode::SERVICE_UNAVAILABLE, &error.to_string(), &[]);
         }
         match tokio::time::timeout(ANSWER_SPAN, answered).await {
             Ok(Ok(Ok(()))) => json_answer(StatusCode::ACCEPTED, &json!({})),
@@ -350,30 +363,30 @@ impl Control {
                 json_answer(StatusCode::CONFLICT, &json!({"reason": reason}))
             }
             Ok(Err(_)) | Err(_) => {
-                let why = "the token service does not answer";
-                wrong(StatusCode::SERVICE_UNAVAILABLE, why, &[])
+                let why = "the token service does not respond";
+                error_response(StatusCode::SERVICE_UNAVAILABLE, why, &[])
             }
         }
     }
 
-    /// The events that are kept of those behind this one.
+    /// Returns the last [`PAST_MAX`] events in the ring after this sequence number.
     fn past(&self, sequence: u64) -> Response<AnswerBody> {
         let later = self.events.later(sequence, PAST_MAX);
         let lines: Vec<u8> = later.iter().flat_map(|event| line(&**event)).collect();
         answer(StatusCode::OK, "application/x-ndjson", lines)
     }
 
+    /// Returns a stream of the past events and all later ones, or an error when too many streams are open.
     fn stream(&self) -> Response<AnswerBody> {
-        let Ok(place) = Arc::clone(&self.streams).try_acquire_owned() else {
-            let why =
-                format!("{EVENT_STREAMS_MAX} streams of events are open, and no more are allowed");
-            return wrong(StatusCode::SERVICE_UNAVAILABLE, &why, &[]);
+        let Ok(permit) = Arc::clone(&self.streams).try_acquire_owned() else {
+            let why = format!("too many event streams: at most {EVENT_STREAMS_MAX} are allowed");
+            return error_response(StatusCode::SERVICE_UNAVAILABLE, &why, &[]);
         };
         let (past, receiver) = self.events.subscribe();
         let (sender, stream) = Stream::new(LINES_AHEAD);
         let cancel = self.cancel.clone();
         tokio::spawn(async move {
-            let _place = place;
+            let _permit = permit;
             tokio::select! {
                 () = pump(past, receiver, sender) => {}
                 () = cancel.cancelled() => {}
@@ -386,7 +399,7 @@ impl Control {
     }
 }
 
-/// Returns the number in `after=N`.
+/// Parses the sequence number in `after=N`.
 fn after(query: &str) -> Option<u64> {
     query.strip_prefix("after=")?.parse().ok()
 }
@@ -397,33 +410,33 @@ fn line(event: &impl Serialize) -> Bytes {
     text.into()
 }
 
-/// Hands events on until the reader is gone, or too slow.
+/// Forwards events until the reader disconnects or is too slow.
 async fn pump(
     past: Vec<Arc<Event>>,
     mut receiver: tokio::sync::broadcast::Receiver<Arc<Event>>,
     sender: StreamSender,
 ) {
     let StreamSender { parts, last } = sender;
-    let is_taken = async |event: &Arc<Event>| {
-        let sent = parts.send_timeout(line(&**event), LINE_SPAN).await;
-        sent.map_err(|error| {
+    let send = async |event: &Arc<Event>| {
+        let outcome = parts.send_timeout(line(&**event), LINE_SPAN).await;
+        outcome.map_err(|error| {
             matches!(
                 error,
                 tokio::sync::mpsc::error::SendTimeoutError::Timeout(_)
             )
         })
     };
-    let let_go = |why: String| {
+    let disconnect = |why: String| {
         let _gone = last.send(line(&json!({"error": why, "allowed": []})));
     };
     let slow = || {
         let seconds = LINE_SPAN.as_secs();
-        format!("the reader took nothing for {seconds} s and is let go; ask again")
+        format!("the reader received nothing for {seconds} s and is disconnected; reconnect")
     };
     for event in &past {
-        match is_taken(event).await {
+        match send(event).await {
             Ok(()) => {}
-            Err(true) => return let_go(slow()),
+            Err(true) => return disconnect(slow()),
             Err(false) => return,
         }
     }
@@ -433,14 +446,14 @@ async fn pump(
             () = parts.closed() => return,
         };
         match received {
-            Ok(event) => match is_taken(&event).await {
+            Ok(event) => match send(&event).await {
                 Ok(()) => {}
-                Err(true) => return let_go(slow()),
+                Err(true) => return disconnect(slow()),
                 Err(false) => return,
             },
             Err(RecvError::Lagged(_)) => {
-                return let_go(format!(
-                    "the reader is more than {EVENTS_MAX} events behind and is let go; ask again"
+                return disconnect(format!(
+                    "the reader is more than {EVENTS_MAX} events behind and is disconnected; reconnect"
                 ));
             }
             Err(RecvError::Closed) => return,
@@ -486,7 +499,7 @@ fn slots(
             "memory_bytes": own.slot.memory_bytes,
             "memory_used_bytes": own.memory_used,
             "seats": own.slot.seats,
-            // What requests of pods that share it may come to: SMs × guaranteed time.
+            // Limit of the sum of the requests of its pods: SMs × guaranteed time.
             "plan_permille": (own.slot.kind == SlotKind::Mps).then_some(node.plan.0 * 10),
             "context_residue_bytes": own.slot.context_residue,
             "compute_capability": own.slot.compute_capability.map(|(major, minor)| format!("{major}.{minor}")),
@@ -505,7 +518,7 @@ fn slots(
     json!({
         "driver": node.driver,
         "nvml_problem": node.nvml_problem,
-        // The budget, where there is one.
+        // `null` without a budget.
         "host_memory_bytes": host_memory,
         "slots": node.slots.iter().map(slot).collect::<Vec<_>>(),
     })
@@ -526,15 +539,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_is_too_slow_is_let_go_with_a_last_line() {
+    async fn a_slow_reader_is_disconnected_with_a_last_line() {
         let events = Events::default();
-        events.tell(EventKind::AgentStarted, "", "", "past");
+        events.record(EventKind::AgentStarted, "", "", "past");
         let (past, receiver) = events.subscribe();
         let (sender, stream) = Stream::new(LINES_AHEAD);
         let pumping = tokio::spawn(pump(past, receiver, sender));
-        // On one thread the pump does not get to run meanwhile.
+        // On one thread the pump cannot run meanwhile.
         for number in 0..EVENTS_MAX + 2 * LINES_AHEAD {
-            events.tell(EventKind::PodAdded, "", "", number.to_string());
+            events.record(EventKind::PodAdded, "", "", number.to_string());
         }
         let lines = lines(stream).await;
         pumping.await.unwrap();
@@ -542,15 +555,15 @@ mod tests {
         let last = lines.last().unwrap();
         assert_eq!(
             last["error"],
-            "the reader is more than 1024 events behind and is let go; ask again"
+            "the reader is more than 1024 events behind and is disconnected; reconnect"
         );
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_takes_nothing_is_let_go_with_a_last_line() {
+    async fn a_stalled_reader_is_disconnected_with_a_last_line() {
         let events = Events::default();
         for number in 0..LINES_AHEAD + 1 {
-            events.tell(EventKind::PodAdded, "", "", number.to_string());
+            events.record(EventKind::PodAdded, "", "", number.to_string());
         }
         let (past, receiver) = events.subscribe();
         let (sender, stream) = Stream::new(LINES_AHEAD);
@@ -560,7 +573,7 @@ mod tests {
         let last = lines.last().unwrap();
         assert_eq!(
             last["error"],
-            "the reader took nothing for 10 s and is let go; ask again"
+            "the reader received nothing for 10 s and is disconnected; reconnect"
         );
     }
 }

@@ -1,6 +1,6 @@
-//! What happened on the node, for operators: a ring of the last [`EVENTS_MAX`] events, and streams of those to come.
+//! Event log of the node, for operators: a ring buffer of the last [`EVENTS_MAX`] events, and streams of later ones.
 //!
-//! Nobody who reads slowly is waited for: a reader that is more than a ring behind has lost events and is told so.
+//! Writers never wait for slow readers: a reader that is more than one ring behind loses events and receives an error.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,15 +8,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use tokio::sync::broadcast;
 
-/// Past events that are kept, and events that a stream may be behind.
+/// Capacity of the ring of past events, and the number of events that a stream may be behind.
 pub const EVENTS_MAX: usize = 1_024;
-/// Bytes of an event's text, at most.
+/// Maximum length of an event's text, in bytes; a longer text is truncated at a character boundary.
 const TEXT_MAX: usize = 1_024;
 
-/// What kind of thing happened.
+/// Kind of an event; its kebab-case name is in the JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-#[expect(missing_docs, reason = "their names say it")]
+#[expect(missing_docs, reason = "the names are self-explanatory")]
 pub enum EventKind {
     AgentStarted,
     AgentStopping,
@@ -41,26 +41,27 @@ pub enum EventKind {
     MemoryDisagrees,
 }
 
-/// Something that happened.
+/// An entry of the event log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Event {
-    /// Counted up with each. An agent begins with the microseconds since 1970, so that numbers rise over its restarts.
+    /// Sequence number, one higher than that of the previous event. An agent starts at the microseconds since 1970, so that
+    /// numbers also increase across restarts.
     pub sequence: u64,
-    /// Milliseconds since 1970, UTC.
+    /// Time of the event, in milliseconds since 1970 (UTC).
     pub unix_ms: u64,
-    /// What.
+    /// Kind of the event.
     pub kind: EventKind,
-    /// The slot's name, if it is about one.
+    /// Name of the slot concerned, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slot: Option<String>,
-    /// `namespace/name` of the pod, if it is about one.
+    /// `namespace/name` of the pod concerned, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// For people.
+    /// Human-readable description, at most 1,024 bytes.
     pub text: String,
 }
 
-/// All events.
+/// The ring of past events and the stream of new ones.
 #[derive(Debug)]
 pub struct Events {
     ring: Mutex<Ring>,
@@ -83,12 +84,12 @@ impl Default for Events {
 }
 
 impl Events {
-    /// No events; those to come have higher numbers than those of the agents before this one.
+    /// Creates an empty log with higher sequence numbers than those of all earlier agents on the node.
     pub(crate) fn of_a_new_agent() -> Self {
         Self::after(u64::try_from(since_1970().as_micros()).unwrap_or(0))
     }
 
-    /// No events, the next of which has the sequence number behind this one.
+    /// Creates an empty log with `sequence + 1` as the number of its first event.
     fn after(sequence: u64) -> Self {
         let ring = Ring {
             sequence,
@@ -100,8 +101,8 @@ impl Events {
         }
     }
 
-    /// Returns the last `most` of the events behind the one of this sequence number; of all, if there is none of so high a number yet:
-    /// it is of an agent before this one, whose clock was ahead.
+    /// Returns the last `most` events after the one with this sequence number. Where that number is still unused, it comes from
+    /// an earlier agent with a clock that was ahead, and the last `most` of all events are returned.
     pub(crate) fn later(&self, sequence: u64, most: usize) -> Vec<Arc<Event>> {
         let mut later = self.past();
         let is_known = later.last().is_some_and(|event| event.sequence >= sequence);
@@ -109,8 +110,9 @@ impl Events {
         later.split_off(later.len().saturating_sub(most))
     }
 
-    /// Tells one, also in the log. `slot` is a slot's name, `pod` a pod's `namespace/name`; both may be empty.
-    pub fn tell(&self, kind: EventKind, slot: &str, pod: &str, text: impl Into<String>) {
+    /// Appends an event, sends it to all streams and logs it. `slot` is a slot's name, `pod` a pod's `namespace/name`; both may
+    /// be empty.
+    pub fn record(&self, kind: EventKind, slot: &str, pod: &str, text: impl Into<String>) {
         let mut text: String = text.into();
         if text.len() > TEXT_MAX {
             let end = (0..=TEXT_MAX).rev().find(|at| text.is_char_boundary(*at));
@@ -133,27 +135,30 @@ impl Events {
             ring.events.pop_front();
         }
         ring.events.push_back(Arc::clone(&event));
-        // Under the lock, so that a new reader gets each event once. Nobody may listen.
+        // Under the lock, so that a new reader gets each event exactly once. Sending fails when there are no readers.
         let _none = self.stream.send(event);
     }
 
-    /// Past events, and those to come.
+    /// Returns the past events and a receiver of all later ones, without a gap or a duplicate.
     pub(crate) fn subscribe(&self) -> (Vec<Arc<Event>>, broadcast::Receiver<Arc<Event>>) {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let past = ring.events.iter().cloned().collect();
         (past, self.stream.subscribe())
     }
 
-    /// Past events.
+    /// Returns the events in the ring, the oldest first.
     #[must_use]
     pub fn past(&self) -> Vec<Arc<Event>> {
         self.subscribe().0
     }
 }
 
-/// By the wall clock.
+/// Returns the time of the wall clock since 1970.
 fn since_1970() -> Duration {
-    #[expect(clippy::disallowed_methods, reason = "when it was, for people")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "events show the time of day to operators"
+    )]
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
@@ -164,10 +169,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_events_are_kept() {
+    fn the_ring_keeps_the_latest_events() {
         let events = Events::default();
         for number in 0..EVENTS_MAX + 10 {
-            events.tell(EventKind::PodAdded, "0", "", number.to_string());
+            events.record(EventKind::PodAdded, "0", "", number.to_string());
         }
         let past = events.past();
         assert_eq!(past.len(), EVENTS_MAX);
@@ -176,10 +181,10 @@ mod tests {
     }
 
     #[test]
-    fn later_events_are_the_last_ones_behind_a_number() {
+    fn later_returns_the_last_events_after_a_number() {
         let events = Events::after(1_000);
         for number in 0..10 {
-            events.tell(EventKind::PodAdded, "", "", number.to_string());
+            events.record(EventKind::PodAdded, "", "", number.to_string());
         }
         let numbers = |after, most| {
             let later = events.later(after, most);
@@ -192,9 +197,9 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_is_cut_at_a_character() {
+    fn a_long_text_is_truncated_at_a_character() {
         let events = Events::default();
-        events.tell(EventKind::PodRefused, "", "", "ü".repeat(TEXT_MAX));
+        events.record(EventKind::PodRefused, "", "", "ü".repeat(TEXT_MAX));
         assert_eq!(events.past()[0].text.len(), TEXT_MAX);
     }
 }

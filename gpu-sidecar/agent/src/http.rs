@@ -1,4 +1,4 @@
-//! A small HTTP server: bounded in connections, heads and streams.
+//! A small HTTP server with bounded connections, heads and streams.
 
 use std::convert::Infallible;
 use std::future::{Future, pending};
@@ -25,29 +25,29 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Connections of one listener at a time; who comes later waits.
+/// Maximum number of connections of one listener; later ones wait.
 pub(crate) const CONNECTIONS_MAX: usize = 64;
-/// Connections of others than the loopback whose clients have not shown a certificate yet; of more the oldest gives way.
+/// Maximum number of connections in the TLS handshake, those on the loopback excluded; beyond it the oldest is dropped.
 const HANDSHAKES_MAX: usize = 256;
-/// Bytes of a request's head, at most.
+/// Maximum size of an HTTP/1 request head, in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// The same for HTTP/2.
+/// Maximum size of an HTTP/2 header list, in bytes.
 const HEAD_LIST_BYTES_MAX: u32 = 16 * 1024;
-/// Lines of it.
+/// Maximum number of header lines.
 const HEAD_LINES_MAX: usize = 64;
-/// It has come within this time, and an idle connection is kept for as long.
+/// Timeout for a request head, and for an idle connection.
 const HEAD_SPAN: Duration = Duration::from_secs(10);
-/// Requests of one HTTP/2 connection at a time.
+/// Maximum number of concurrent requests of one HTTP/2 connection.
 const STREAMS_MAX: u32 = 16;
-/// What is under way at the end has this long.
+/// Time for requests in flight to finish at shutdown.
 const DRAIN_SPAN: Duration = Duration::from_secs(1);
-/// After a failure to take a connection.
+/// Pause after a failure to accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The body of an answer.
+/// Body of a response.
 pub(crate) type AnswerBody = UnsyncBoxBody<Bytes, Infallible>;
 
-/// Answers requests. Their bodies are not read.
+/// Handler of requests. Request bodies are not read.
 pub(crate) trait Handler: Send + Sync + 'static {
     fn handle(
         self: Arc<Self>,
@@ -55,16 +55,16 @@ pub(crate) trait Handler: Send + Sync + 'static {
     ) -> impl Future<Output = Response<AnswerBody>> + Send;
 }
 
-/// How long connections live, and who may make them.
+/// Lifetime and authentication of the connections of a listener.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Terms {
-    /// Connections end after it, where there is one.
+    /// Longest lifetime of a connection; `None`: unlimited.
     pub(crate) lifetime: Option<Duration>,
-    /// With it, connections that do not come in by the loopback are of activator-ext's role `control`, by mutual TLS.
+    /// Where set, connections from outside the loopback need mutual TLS as activator-ext's role `control`.
     pub(crate) identity: Option<Arc<Identity>>,
 }
 
-/// Serves until it is cancelled.
+/// Accepts and serves connections until `cancel` is cancelled, then drains them for [`DRAIN_SPAN`].
 pub(crate) async fn serve<H: Handler>(
     listener: TcpListener,
     handler: Arc<H>,
@@ -76,7 +76,7 @@ pub(crate) async fn serve<H: Handler>(
     let tasks = TaskTracker::new();
     loop {
         let accepted = async {
-            // Clients with certificates get a place after the handshake.
+            // Clients with certificates get a permit after the handshake.
             let place = match terms.identity {
                 None => Arc::clone(&places).acquire_owned().await.ok(),
                 Some(_) => None,
@@ -90,7 +90,7 @@ pub(crate) async fn serve<H: Handler>(
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "a connection cannot be taken");
+                tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -113,20 +113,20 @@ pub(crate) async fn serve<H: Handler>(
                 connection(TokioIo::new(stream), handler, lifetime, cancel).await;
                 return;
             };
-            let shaken = tokio::select! {
-                shaken = identity.accept(stream) => shaken,
+            let accepted = tokio::select! {
+                accepted = identity.accept(stream) => accepted,
                 _late = displaced => return,
                 () = cancel.cancelled() => return,
             };
-            match shaken {
+            match accepted {
                 Ok(stream) if !is_program(&stream, &name_of("control")) => {
-                    tracing::warn!("a program of Weir that is not role `control` asks for the control API; it is not taken");
+                    tracing::warn!("refused a connection to the control API: the certificate is not that of role `control`");
                 }
                 Ok(stream) => {
                     let _place = places.acquire_owned().await;
                     connection(TokioIo::new(stream), handler, lifetime, cancel).await;
                 }
-                Err(error) => tracing::debug!(%error, "a client of the control API is not taken"),
+                Err(error) => tracing::debug!(%error, "TLS handshake of a control API client failed"),
             }
         });
     }
@@ -150,7 +150,7 @@ async fn connection<H: Handler>(
             async move { Ok::<_, Infallible>(handler.handle(request).await) }
         }
     });
-    // What tells HTTP/1 from HTTP/2 waits for the first bytes without a bound of its own.
+    // The detection of the HTTP version waits for the first bytes without a timeout of its own.
     let is_silent = async {
         if tokio::time::timeout(HEAD_SPAN, begun.notified())
             .await
@@ -183,7 +183,7 @@ async fn connection<H: Handler>(
         }
     };
     tokio::select! {
-        // Whatever a client does wrong ends its connection.
+        // A protocol error ends the connection.
         _ended = connection.as_mut() => return,
         () = is_silent => return,
         () = end => connection.as_mut().graceful_shutdown(),
@@ -191,7 +191,7 @@ async fn connection<H: Handler>(
     let _late = tokio::time::timeout(DRAIN_SPAN, connection).await;
 }
 
-/// An answer with a text.
+/// Returns a response with this status, content type and body.
 pub(crate) fn answer(
     status: StatusCode,
     kind: &'static str,
@@ -204,7 +204,7 @@ pub(crate) fn answer(
     response
 }
 
-/// An answer in JSON.
+/// Returns a response with `body` as JSON and a final newline.
 pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response<AnswerBody> {
     match serde_json::to_vec(body) {
         Ok(mut text) => {
@@ -219,38 +219,42 @@ pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response<Answer
     }
 }
 
-/// What is wrong, and what is allowed.
+/// Body of an error response: the error and the allowed values.
 #[derive(Debug, Serialize)]
-struct Wrong<'a> {
+struct ErrorBody<'a> {
     error: &'a str,
     allowed: &'a [&'a str],
 }
 
-/// An answer to a request that is wrong.
-pub(crate) fn wrong(status: StatusCode, error: &str, allowed: &[&str]) -> Response<AnswerBody> {
-    json(status, &Wrong { error, allowed })
+/// Returns an error response with the allowed values.
+pub(crate) fn error_response(
+    status: StatusCode,
+    error: &str,
+    allowed: &[&str],
+) -> Response<AnswerBody> {
+    json(status, &ErrorBody { error, allowed })
 }
 
-/// A body whose parts come as they happen.
+/// A streamed response body with parts that are produced over time.
 #[derive(Debug)]
 pub(crate) struct Stream {
     parts: mpsc::Receiver<Bytes>,
-    /// Taken when there are no more parts.
+    /// Final part, read after the channel of the parts is closed.
     last: tokio::sync::oneshot::Receiver<Bytes>,
     is_over: bool,
 }
 
-/// Where the parts come from.
+/// Sending side of a [`Stream`].
 #[derive(Debug)]
 pub(crate) struct StreamSender {
-    /// Ends when the client is gone.
+    /// Channel of the parts; closed when the client disconnects.
     pub(crate) parts: mpsc::Sender<Bytes>,
-    /// The last part, whether there is room or not.
+    /// Sends the final part, regardless of the room in `parts`.
     pub(crate) last: tokio::sync::oneshot::Sender<Bytes>,
 }
 
 impl Stream {
-    /// A body that is at most `parts` behind.
+    /// Creates a body and its sender, with room for `parts` unread parts.
     pub(crate) fn new(parts: usize) -> (StreamSender, Self) {
         let (sender, receiver) = mpsc::channel(parts);
         let (last_sender, last) = tokio::sync::oneshot::channel();
@@ -282,7 +286,7 @@ impl Body for Stream {
             Poll::Ready(Some(part)) => Poll::Ready(Some(Ok(Frame::data(part)))),
             Poll::Ready(None) => {
                 self.is_over = true;
-                // Its sender is dropped, or has sent, before that of the parts is dropped.
+                // The sender of the final part is used or dropped before that of the parts.
                 match self.last.try_recv() {
                     Ok(last) => Poll::Ready(Some(Ok(Frame::data(last)))),
                     Err(_) => Poll::Ready(None),

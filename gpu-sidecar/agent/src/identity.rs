@@ -1,24 +1,25 @@
-//! Which pod a process belongs to: from its cgroup, which a process in a container cannot choose.
+//! The pod of a process, derived from its cgroup, which a process in a container cannot choose.
 //!
 //! | driver | path |
 //! |---|---|
 //! | systemd | `/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid with _>.slice/cri-containerd-….scope` |
 //! | cgroupfs | `/kubepods/burstable/pod<uid>/…` |
 //!
-//! Version 1 has a line for each hierarchy, version 2 one line (`0::…`). Inside a node that is a container itself (kind) the
-//! path begins with that container's; where several parts of a path name a pod, the last counts, since it is the innermost.
+//! Version 1 has a line for each hierarchy, version 2 one line (`0::…`). On a node that is a container itself (kind) the path
+//! begins with that container's path; where several components of a path name a pod, the last one counts, since it is the
+//! innermost.
 
 use std::path::Path;
 
-/// Bytes of a cgroup file, at most.
+/// Maximum number of bytes read from a cgroup file.
 const FILE_MAX: u64 = 64 * 1024;
 
-/// The UID of the pod that a cgroup file names; `None`: it names none, or lines name different ones.
+/// Returns the UID of the pod named by a cgroup file; `None` when no line names a pod, or lines name different pods.
 #[must_use]
 pub fn pod_uid(cgroup: &str) -> Option<String> {
     let mut found: Option<String> = None;
     for line in cgroup.lines() {
-        // `hierarchy:controllers:path`; a path may have colons.
+        // `hierarchy:controllers:path`; the path may contain colons.
         let path = line.splitn(3, ':').nth(2)?;
         let Some(uid) = path.rsplit('/').find_map(uid_of_part) else {
             continue;
@@ -31,14 +32,14 @@ pub fn pod_uid(cgroup: &str) -> Option<String> {
     found
 }
 
-/// The UID in a part of a path, as `kubepods-besteffort-pod<uid with _>.slice`, `kubepods-pod….slice` or `pod<uid>`.
+/// Returns the UID in a path component: `kubepods-besteffort-pod<uid with _>.slice`, `kubepods-pod….slice` or `pod<uid>`.
 fn uid_of_part(part: &str) -> Option<String> {
-    // containerd with systemd's version 1 puts container and runtime behind a colon.
+    // containerd with systemd and cgroup version 1 appends container and runtime after a colon.
     let part = part.split(':').next()?;
     let uid = match part.strip_suffix(".slice") {
         Some(slice) => {
             let slice = slice.strip_prefix("kubepods-").or_else(|| {
-                // A node's cgroup root goes before it, as `kubelet-kubepods-…`.
+                // A node's cgroup root may precede it, as in `kubelet-kubepods-…`.
                 slice.split_once("-kubepods-").map(|(_, rest)| rest)
             })?;
             let slice = ["burstable-", "besteffort-"]
@@ -52,17 +53,17 @@ fn uid_of_part(part: &str) -> Option<String> {
     is_uid(&uid).then_some(uid)
 }
 
-/// A UUID, or the 32 hexadecimal digits that a static pod has.
+/// Returns whether the text is a pod UID: a UUID, or the 32 hexadecimal digits of a static pod.
 pub(crate) fn is_uid(text: &str) -> bool {
     let hexadecimal = |part: &str| part.bytes().all(|byte| byte.is_ascii_hexdigit());
     let lengths: Vec<_> = text.split('-').map(str::len).collect();
     (lengths == [8, 4, 4, 4, 12] || lengths == [32]) && text.split('-').all(hexadecimal)
 }
 
-/// The UID of the pod to which a process belongs; `Ok(None)`: to none.
+/// Returns the UID of the pod of a process; `Ok(None)` when the process belongs to no pod.
 ///
 /// # Errors
-/// The process is gone, or its cgroup cannot be read.
+/// Returns an error when the process has ended or its cgroup cannot be read.
 pub fn pod_uid_of(pid: u32) -> std::io::Result<Option<String>> {
     pod_uid_in(Path::new("/proc"), pid)
 }
@@ -83,7 +84,7 @@ mod tests {
     const UID_SYSTEMD: &str = "1f8c2ab0_7d3e_4c51_9d0a_5b1f0c6e7a22";
 
     #[test]
-    fn every_drivers_path_names_the_pod() {
+    fn paths_of_every_cgroup_driver_name_the_pod() {
         let scope = "cri-containerd-3b1f.scope";
         for path in [
             format!(
@@ -107,7 +108,7 @@ mod tests {
                 "12:memory:/kubepods/burstable/pod{UID}/3b1f\n11:cpu,cpuacct:/kubepods/burstable/pod{UID}/3b1f\n\
                  1:name=systemd:/kubepods/burstable/pod{UID}/3b1f\n0::/system.slice/containerd.service\n"
             ),
-            // A path with a colon (containerd with systemd in version 1).
+            // A path with a colon (containerd with systemd, version 1).
             format!(
                 "1:name=systemd:/system.slice/containerd.service/kubepods-pod{UID_SYSTEMD}.slice:cri-containerd:3b1f\n\
                      2:cpu:/kubepods/pod{UID}/x"
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn other_paths_name_none() {
+    fn other_paths_name_no_pod() {
         let other = "2f8c2ab0-7d3e-4c51-9d0a-5b1f0c6e7a22";
         for path in [
             String::new(),
@@ -133,7 +134,7 @@ mod tests {
             "0::/kubepods/pod../x".to_owned(),
             format!("0::/kubepods/burstable/pod{UID}x/3b1f"),
             format!("pod{UID}"),
-            // Who is in cgroups of two pods is of none.
+            // Cgroups of two different pods name none.
             format!("2:cpu:/kubepods/pod{UID}/x\n3:memory:/kubepods/pod{other}/x"),
         ] {
             assert_eq!(pod_uid(&path), None, "{path}");
@@ -141,14 +142,14 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_pod_counts() {
+    fn the_innermost_pod_of_a_path_counts() {
         let outer = "2f8c2ab0-7d3e-4c51-9d0a-5b1f0c6e7a22";
         let path = format!("0::/kubepods/pod{outer}/x/kubepods/pod{UID}/y");
         assert_eq!(pod_uid(&path).as_deref(), Some(UID));
     }
 
     #[test]
-    fn it_is_read_from_proc() {
+    fn the_uid_is_read_from_proc() {
         let proc = tempfile::tempdir().unwrap();
         std::fs::create_dir(proc.path().join("17")).unwrap();
         let text = format!("0::/kubepods/pod{UID}/x\n");

@@ -1,24 +1,24 @@
-//! The agent of a node: one process that shares the node's GPUs among pods.
+//! The node agent: one process which shares the GPUs of a node among pods.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`config`] | the configuration file |
-//! | [`nvml`] | which slots there are, whether they are well |
-//! | [`mps`] | an MPS daemon for each slot that is shared |
-//! | `pods` | who is on the node, and on which slot |
-//! | [`identity`] | which pod a process belongs to |
-//! | [`state`] | what all know, and the way to the service |
-//! | [`service`] | the token service: who computes when |
+//! | [`nvml`] | discovery and health of slots |
+//! | [`mps`] | an MPS daemon for each shared slot |
+//! | `pods` | the node's pods and their placement |
+//! | [`identity`] | the pod of a process |
+//! | [`state`] | shared types, and the channel to the token service |
+//! | [`service`] | the token service, which schedules the pods |
 //! | `csi` | pods' folders, published as volumes for the kubelet |
-//! | `metrics`, `control` | Prometheus on 9471, the API on 9470 |
-//! | [`events`] | what happened |
+//! | `metrics`, `control` | Prometheus on 9471, the control API on 9470 |
+//! | [`events`] | the event log |
 //!
-//! The agent may end at any time, also by `kill -9`: MPS daemons, pods and their slots are found again by the next one, and
-//! programs go on as their gates' own rule for a lost agent says. One that ends in a container takes the MPS daemons that
-//! it has started with it: there `gpu-sidecar mps` keeps them in a pod of their own (`run --external-mps`).
+//! The agent may end at any time, also by `kill -9`: the next agent finds MPS daemons, pods and their slots again, and programs
+//! continue under their gates' own rule for a lost agent. The end of an agent in a container also ends the MPS daemons that it
+//! has started: there, `gpu-sidecar mps` keeps them in a pod of their own (`run --external-mps`).
 //!
-//! Sandboxed runtimes (Kata, gVisor) have another kernel: neither shared pages nor sockets nor MPS reach into them. Their
-//! pods are not served.
+//! Sandboxed runtimes (Kata, gVisor) have another kernel, which neither shared pages nor sockets nor MPS reach. Their pods are
+//! not served.
 #![forbid(unsafe_code)]
 
 mod cli;
@@ -35,7 +35,6 @@ pub mod mps;
 mod node;
 pub mod nvml;
 mod pods;
-mod recent;
 mod run;
 pub mod service;
 mod slot_history;
@@ -43,25 +42,27 @@ pub mod state;
 mod stop;
 #[cfg(test)]
 mod testing;
+mod usage_history;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 pub use run::{RunError, RunOptions, STATE_FILE, run};
 
-/// The build, as metrics name it: the commit where an image was built from one, else the version.
+/// Build identifier exported by the metrics: the commit where an image was built from one, else the version.
 const COMMIT: &str = match option_env!("WEIR_COMMIT") {
     Some(commit) => commit,
     None => env!("CARGO_PKG_VERSION"),
 };
 
-/// The program, with the arguments of this process.
+/// Runs the program with the arguments of this process and returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     main_with(std::env::args_os())
 }
 
-/// The program, with other arguments: for a program that is several. The first is its name.
+/// Runs the program with the given arguments, for multi-call binaries, and returns its exit code. The first argument is the
+/// program's name.
 #[must_use]
 pub fn main_with(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     cli::main(arguments)

@@ -1,4 +1,4 @@
-//! One program of a kind in a run directory: a lock of the kernel's, which ends with the process.
+//! Exclusive use of a run directory by one program of each kind: a kernel lock (`flock`), which ends with the process.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -9,14 +9,15 @@ use tokio::sync::oneshot;
 
 use crate::run::RunError;
 
-/// A program of the same kind ends within this time, or it runs there. One that was killed while it started a program leaves
-/// the lock to that until it has begun.
+/// Time within which a predecessor has to release the lock; after it, that program counts as running. A child process which was
+/// just being spawned when the predecessor was killed keeps the lock until it has executed its program.
 pub(crate) const LOCK_SPAN: Duration = Duration::from_secs(1);
 
-/// Locks a file of the run directory until the descriptor is closed.
+/// Locks the file `name` of the run directory; the lock lasts until the returned descriptor is closed.
 ///
 /// # Errors
-/// Another program has it for longer than `span`, or the file cannot be made.
+/// Returns [`RunError::Running`] when another program holds the lock for longer than `span`, and [`RunError::File`] when the
+/// file cannot be created or locked.
 pub(crate) async fn lock(
     directory: &Path,
     name: &str,
@@ -36,15 +37,15 @@ pub(crate) async fn lock(
         Err(rustix::io::Errno::WOULDBLOCK) => {}
         Err(errno) => return Err(wrong(errno)),
     }
-    // The kernel waits for a lock without end: a thread does, and one that has it too late gives it back.
-    let (tell, told) = oneshot::channel();
+    // A blocking `flock` has no timeout, so a thread calls it; a lock acquired after the timeout is released again.
+    let (sender, receiver) = oneshot::channel();
     std::thread::Builder::new()
         .name("lock".to_owned())
         .spawn(move || {
             let locked = rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive));
-            let _too_late = tell.send(locked.map(|()| file));
+            let _too_late = sender.send(locked.map(|()| file));
         })?;
-    match tokio::time::timeout(span, told).await {
+    match tokio::time::timeout(span, receiver).await {
         Ok(Ok(locked)) => locked.map_err(wrong),
         Ok(Err(_)) | Err(_) => Err(RunError::Running {
             program,
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_at_a_time_has_the_directory() {
+    async fn a_directory_is_locked_by_one_program_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
         let lock = |span| lock(directory.path(), "agent.lock", "agent", span);
         let one = lock(Duration::ZERO).await.unwrap();

@@ -6,7 +6,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::config::LogLevel;
 
-/// Begins the log of this process. A log that was begun already goes on as it is.
+/// Installs the log of this process at this level. Does nothing where one is installed already.
 pub(crate) fn begin(level: LogLevel) {
     let filter = match level {
         LogLevel::Error => LevelFilter::ERROR,

@@ -1,16 +1,16 @@
-//! Metrics for Prometheus, made from the service's figures when they are asked for.
+//! Prometheus metrics, generated from the service's figures on each scrape.
 //!
-//! Everything about pods carries the same labels, `namespace function revision variant slot gpu`, so that figures divide by
-//! each other without more ado; `slot` is a slot's name, `gpu` the UUID of its GPU. Counters and gauges of pods that share
-//! their labels are added up, quotas too, unless `metrics.pods` gives some of them the label `pod`. Enforced against achieved:
+//! All pod metrics have the same labels, `namespace function revision variant slot gpu`, so that they can be divided by each
+//! other directly; `slot` is a slot's name, `gpu` the UUID of its GPU. Counters and gauges of pods with equal labels are added
+//! up, quotas included, unless `metrics.pods` gives some of them the label `pod`. Achieved share against quota and demand:
 //!
 //! ```promql
-//! rate(weir_gpu_used_seconds_total[1m]) / weir_gpu_quota_limit_ratio        # 1: all that it may have
-//! rate(weir_gpu_used_seconds_total[1m]) / weir_gpu_asked_ratio              # 1: all that it wanted, up to its limit
+//! rate(weir_gpu_used_seconds_total[1m]) / weir_gpu_quota_limit_ratio # 1: the whole limit
+//! rate(weir_gpu_used_seconds_total[1m]) / weir_gpu_asked_ratio # 1: the whole demand, up to the limit
 //! sum by (slot, gpu) (rate(weir_gpu_used_sm_seconds_total[1m])) / weir_gpu_slot_sms
 //! ```
 //!
-//! A range has to hold two scrapes, so with a scrape each 5 s or less it can be the ten seconds of the guarantee.
+//! A range must contain two scrapes, so with a scrape interval of at most 5 s it can be the ten seconds of the guarantee.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,24 +23,24 @@ use protocol::message::REFUSALS;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::node::{MpsState, Node};
-use crate::pods::{Pods, RefusedWhy};
-use crate::recent::{Labels, Recent, add};
+use crate::pods::{Pods, RefusalReason};
 use crate::state::{
     Figures, PodCounters, SLICES_OF_GPU, ServiceHandle, SlotKind, WAIT_BOUNDS_NS, protocol_refusal,
 };
+use crate::usage_history::{Labels, UsageHistory, add};
 
-/// What can be scraped.
+/// Sources of the metrics.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     pub(crate) node: Arc<Node>,
     pub(crate) pods: Arc<Pods>,
-    pub(crate) recent: Arc<Recent>,
+    pub(crate) usage: Arc<UsageHistory>,
     pub(crate) service: ServiceHandle,
-    /// Price of a whole GPU for an hour, in millionths of its unit.
+    /// Price of a whole GPU for an hour, in millionths of the currency's unit.
     pub(crate) gpu_hour: Option<u64>,
 }
 
-/// A value with its labels.
+/// A sample: its labels and its value.
 type Sample<T> = (Vec<(&'static str, String)>, T);
 
 fn pairs(labels: Vec<(&'static str, String)>) -> Vec<LabelPair> {
@@ -64,7 +64,7 @@ fn family(name: &str, help: &str, kind: MetricType, metrics: Vec<Metric>) -> Met
     family
 }
 
-/// The families of a page. One without a sample is left out.
+/// Metric families of a page; those without a sample are omitted.
 #[derive(Debug, Default)]
 struct Page(Vec<MetricFamily>);
 
@@ -127,10 +127,7 @@ impl Page {
     }
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "Prometheus has no other numbers"
-)]
+#[expect(clippy::cast_precision_loss, reason = "Prometheus values are f64")]
 const fn number(value: u64) -> f64 {
     value as f64
 }
@@ -143,7 +140,7 @@ fn count(value: usize) -> f64 {
     number(u64::try_from(value).unwrap_or(u64::MAX))
 }
 
-/// Gauges of the pods that share their labels, added up.
+/// Sums of the gauges of pods with equal labels.
 #[derive(Debug, Default, Clone, Copy)]
 struct Gauges {
     pods: u64,
@@ -173,7 +170,7 @@ impl Gauges {
     }
 }
 
-/// Families that have the label `pod` where `metrics.pods` is on (ecosystem: GPU use attributed to each pod).
+/// Families with the label `pod` when `metrics.pods` is on.
 const BY_POD: [&str; 8] = [
     "weir_gpu_used_seconds_total",
     "weir_gpu_used_sm_seconds_total",
@@ -185,7 +182,7 @@ const BY_POD: [&str; 8] = [
     "weir_gpu_memory_limit_bytes",
 ];
 
-/// Returns the sums over pods that share all labels but `pod`.
+/// Returns the sums over pods with equal labels apart from `pod`.
 fn merged<T: Clone + Default>(
     by_pod: &BTreeMap<Labels, T>,
     add: impl Fn(&mut T, &T),
@@ -212,10 +209,13 @@ fn label_pairs(labels: &Labels) -> Vec<(&'static str, String)> {
 }
 
 impl Metrics {
-    /// The page. Asks the service for figures: not for async code.
+    /// Returns the text of the page. Waits for new figures: not for async code.
+    ///
+    /// # Errors
+    /// Returns the encoder's error.
     pub(crate) fn text(&self) -> Result<Vec<u8>, String> {
         let figures = self.service.refresh();
-        self.recent.take(&self.node, &figures, false);
+        self.usage.take(&self.node, &figures, false);
         let mut page = Page::default();
         self.pod_counters(&mut page);
         self.pod_gauges(&mut page, &figures);
@@ -227,10 +227,10 @@ impl Metrics {
     }
 
     fn pod_counters(&self, page: &mut Page) {
-        let mut by_pod = self.recent.sums();
+        let mut by_pod = self.usage.sums();
         let sums = merged(&by_pod, |sum: &mut PodCounters, own| add(sum, own));
-        if self.recent.is_by_pod() {
-            // A pod's series ends with it. What it counted, put into a series that goes on, would be counted again as a step.
+        if self.usage.is_by_pod() {
+            // A pod's series ends with the pod. Its counts, moved to a series that continues, would appear there as a step.
             by_pod.retain(|labels, _| labels.pod.is_some());
         }
         type Get = fn(&PodCounters) -> f64;
@@ -242,7 +242,7 @@ impl Metrics {
             ),
             (
                 "weir_gpu_used_sm_seconds_total",
-                "SMs times time that kernels of pods held.",
+                "SMs occupied by kernels of pods, times time.",
                 |own| seconds(own.used_sm_ns),
             ),
             (
@@ -255,12 +255,12 @@ impl Metrics {
                 "Wall time in which pods wanted to compute.",
                 |own| seconds(own.asked_ns),
             ),
-            ("weir_gpu_token_grants_total", "Tokens given.", |own| {
+            ("weir_gpu_token_grants_total", "Tokens granted.", |own| {
                 number(own.grants)
             }),
             (
                 "weir_gpu_token_overruns_total",
-                "Tokens after whose end work was still in flight.",
+                "Tokens that ended with work still in flight.",
                 |own| number(own.overruns),
             ),
             (
@@ -275,7 +275,7 @@ impl Metrics {
             ),
             (
                 "weir_gpu_launches_total",
-                "Kernels, graphs and cooperative launches.",
+                "Launches of kernels, graphs and cooperative kernels.",
                 |own| number(own.launches),
             ),
             (
@@ -285,7 +285,7 @@ impl Metrics {
             ),
             (
                 "weir_gpu_ungated_seconds_total",
-                "Time for which gates stood open without an agent.",
+                "Time for which gates were open without an agent.",
                 |own| seconds(own.ungated_ns),
             ),
             (
@@ -295,17 +295,17 @@ impl Metrics {
             ),
             (
                 "weir_gpu_inflight_bound_exceeded_total",
-                "Times at which the bound of work in flight could not be kept.",
+                "Number of times that work in flight exceeded its bound.",
                 |own| number(own.bound_exceeded),
             ),
         ];
         for (name, help, get) in counters {
-            let of = if BY_POD.contains(&name) {
+            let source = if BY_POD.contains(&name) {
                 &by_pod
             } else {
                 &sums
             };
-            let samples = of
+            let samples = source
                 .iter()
                 .map(|(labels, own)| (label_pairs(labels), get(own)));
             page.counter(name, help, samples);
@@ -315,7 +315,7 @@ impl Metrics {
             .map(|(labels, own)| (label_pairs(labels), own.waits));
         page.histogram(
             "weir_gpu_token_wait_seconds",
-            "Time from asking for a token to having it.",
+            "Time from the request of a token to its grant.",
             waits,
         );
         let revoked = sums.iter().flat_map(|(labels, own)| {
@@ -331,7 +331,7 @@ impl Metrics {
         });
         page.counter(
             "weir_gpu_tokens_revoked_total",
-            "Tokens taken back while others waited: nothing was in flight, or the process gave no sign of life.",
+            "Tokens revoked while others waited, because nothing was in flight or the process did not respond.",
             revoked,
         );
         let refused = sums.iter().flat_map(|(labels, own)| {
@@ -344,7 +344,7 @@ impl Metrics {
         });
         page.counter(
             "weir_gpu_refused_connections_total",
-            "Connections of processes that were refused.",
+            "Refused connections of processes.",
             refused,
         );
     }
@@ -352,7 +352,7 @@ impl Metrics {
     fn pod_gauges(&self, page: &mut Page, figures: &Figures) {
         let mut sums: BTreeMap<Labels, Gauges> = BTreeMap::new();
         for own in &figures.pods {
-            let Some(labels) = self.recent.labels(own.pod.serial) else {
+            let Some(labels) = self.usage.labels(own.pod.serial) else {
                 continue;
             };
             let settings = &own.pod.settings;
@@ -361,7 +361,7 @@ impl Metrics {
             sum.request += f64::from(settings.quota_request_ppm) / 1e6;
             sum.limit += f64::from(settings.quota_limit_ppm) / 1e6;
             sum.sms += f64::from(settings.sm_hundredths) / 1e4;
-            sum.asked += self.recent.shares(own.pod.serial).asked;
+            sum.asked += self.usage.shares(own.pod.serial).asked;
             sum.debt_ns += own.debt_ns;
             sum.memory_used += own.memory_used;
             sum.memory_limit += own.memory_limit.unwrap_or(0);
@@ -376,7 +376,7 @@ impl Metrics {
         let sums = merged(&by_pod, Gauges::add);
         type Get = fn(&Gauges) -> f64;
         let gauges: [(&str, &str, Get); 9] = [
-            ("weir_gpu_pods", "Pods that are served.", |own| {
+            ("weir_gpu_pods", "Pods that the agent serves.", |own| {
                 number(own.pods)
             }),
             (
@@ -386,7 +386,7 @@ impl Metrics {
             ),
             (
                 "weir_gpu_quota_limit_ratio",
-                "Share of wall time that pods may have at most.",
+                "Largest share of wall time that pods may use.",
                 |own| own.limit,
             ),
             (
@@ -411,7 +411,7 @@ impl Metrics {
             ),
             (
                 "weir_gpu_processes",
-                "Processes that are connected.",
+                "Processes connected to the agent.",
                 |own| number(own.processes),
             ),
             (
@@ -421,12 +421,12 @@ impl Metrics {
             ),
         ];
         for (name, help, get) in gauges {
-            let of = if BY_POD.contains(&name) {
+            let source = if BY_POD.contains(&name) {
                 &by_pod
             } else {
                 &sums
             };
-            let samples = of
+            let samples = source
                 .iter()
                 .map(|(labels, own)| (label_pairs(labels), get(own)));
             page.gauge(name, help, samples);
@@ -441,13 +441,13 @@ impl Metrics {
 
     fn slots(&self, page: &mut Page, figures: &Figures) {
         let node = self.node.snapshot();
-        // Of two slots with one name, as a MIG instance that was made anew, the later.
+        // Of two slots with the same name, such as a recreated MIG instance, the later one.
         let mut by_name: BTreeMap<_, _> = BTreeMap::new();
         for own in &node.slots {
             let name = (own.slot.name.clone(), own.slot.gpu_uuid().to_owned());
-            let place = by_name.entry(name).or_insert(own);
-            if place.lost.is_some() || own.lost.is_none() {
-                *place = own;
+            let entry = by_name.entry(name).or_insert(own);
+            if entry.lost.is_some() || own.lost.is_none() {
+                *entry = own;
             }
         }
         let pairs = |own: &crate::node::SlotState| {
@@ -491,7 +491,7 @@ impl Metrics {
         }
         page.gauge(
             "weir_gpu_slot_seats",
-            "Pods that the slot has place for.",
+            "Seats of the slot: the largest number of pods on it.",
             all().map(|own| (pairs(own), f64::from(own.slot.seats))),
         );
         page.gauge(
@@ -531,39 +531,40 @@ impl Metrics {
         );
         page.counter(
             "weir_gpu_slot_mps_restarts_total",
-            "Times that the slot's MPS daemon was started again.",
+            "Restarts of the slot's MPS daemon.",
             shared().map(|own| (pairs(own), number(own.mps_restarts))),
         );
-        let told = || all().filter_map(|own| Some((pairs(own), figures.slot(own.slot.key)?)));
+        let with_figures =
+            || all().filter_map(|own| Some((pairs(own), figures.slot(own.slot.key)?)));
         page.gauge(
             "weir_gpu_slot_held_ratio",
             "Share of the slot's SMs under tokens or with unfinished work.",
-            told().map(|(pairs, own)| (pairs, f64::from(own.held_hundredths) / 1e4)),
+            with_figures().map(|(pairs, own)| (pairs, f64::from(own.held_hundredths) / 1e4)),
         );
         page.gauge(
             "weir_gpu_slot_holding_pods",
             "Pods on the slot that have a token.",
-            told().map(|(pairs, own)| (pairs, f64::from(own.holders))),
+            with_figures().map(|(pairs, own)| (pairs, f64::from(own.holders))),
         );
         page.gauge(
             "weir_gpu_slot_waiting_pods",
             "Pods on the slot that wait for a token.",
-            told().map(|(pairs, own)| (pairs, f64::from(own.waiters))),
+            with_figures().map(|(pairs, own)| (pairs, f64::from(own.waiters))),
         );
         page.counter(
             "weir_gpu_slot_token_grants_total",
-            "Tokens given on the slot.",
-            told().map(|(pairs, own)| (pairs, number(own.grants))),
+            "Tokens granted on the slot.",
+            with_figures().map(|(pairs, own)| (pairs, number(own.grants))),
         );
         page.counter(
             "weir_gpu_slot_busy_seconds_total",
             "Wall time in which at least one kernel of any pod ran on the slot.",
-            told().map(|(pairs, own)| (pairs, seconds(own.busy_ns))),
+            with_figures().map(|(pairs, own)| (pairs, seconds(own.busy_ns))),
         );
         page.counter(
             "weir_gpu_slot_idle_while_waiting_seconds_total",
             "Time in which a pod that could have computed waited although SMs were free.",
-            told().map(|(pairs, own)| (pairs, seconds(own.idle_while_waiting_ns))),
+            with_figures().map(|(pairs, own)| (pairs, seconds(own.idle_while_waiting_ns))),
         );
     }
 
@@ -576,7 +577,7 @@ impl Metrics {
         };
         page.gauge(
             "weir_build_info",
-            "1; the label says which build this is.",
+            "Always 1; the label is the version of the build.",
             [(vec![("version", crate::COMMIT.to_owned())], 1.0)],
         );
         page.gauge(
@@ -586,7 +587,7 @@ impl Metrics {
         );
         page.counter(
             "weir_gpu_agent_token_grants_total",
-            "Tokens given on the node.",
+            "Tokens granted on the node.",
             one(number(agent.grants)),
         );
         let time = clock_gettime(ClockId::ProcessCPUTime);
@@ -604,16 +605,16 @@ impl Metrics {
         );
         page.counter(
             "weir_gpu_agent_service_wakeups_total",
-            "Times that the token service was woken.",
+            "Wake-ups of the token service.",
             one(number(agent.wakeups)),
         );
         page.counter(
             "weir_gpu_agent_malformed_messages_total",
-            "Messages of processes that could not be read.",
+            "Malformed messages of processes.",
             one(number(agent.malformed_messages)),
         );
         let refusals = self.pods.lock().refusals;
-        let refused = RefusedWhy::ALL.iter().zip(refusals);
+        let refused = RefusalReason::ALL.iter().zip(refusals);
         page.counter(
             "weir_gpu_pods_refused_total",
             "Pods, and changes of pods, that were refused.",
@@ -627,22 +628,22 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::state::{SlotFigures, SlotKey, seam};
+    use crate::state::{SlotFigures, SlotKey, service_channel};
     use crate::testing::{figures_of, pod, slot};
 
     fn page(figures: Figures) -> String {
-        page_of(figures, Recent::default())
+        page_of(figures, UsageHistory::default())
     }
 
-    fn page_of(figures: Figures, recent: Recent) -> String {
-        let (service, inbox) = seam().unwrap();
+    fn page_of(figures: Figures, usage: UsageHistory) -> String {
+        let (service, inbox) = service_channel().unwrap();
         let node = Arc::new(Node::default());
         let added = node.lock().add(0, |key| slot(key.0));
         assert!(added.is_some());
         let metrics = Metrics {
             node,
             pods: Arc::default(),
-            recent: Arc::new(recent),
+            usage: Arc::new(usage),
             service,
             gpu_hour: Some(3_600_000_000),
         };
@@ -677,7 +678,7 @@ mod tests {
                           namespace=\"default\",revision=\"resnet\",slot=\"0\",variant=\"monolith\"}";
 
     #[test]
-    fn pods_of_a_revision_are_added_up() {
+    fn samples_of_pods_with_equal_labels_are_added_up() {
         let page = page(two_of_a_revision());
         for (name, value) in [
             ("weir_gpu_used_seconds_total", "3"),
@@ -710,7 +711,7 @@ mod tests {
     }
 
     #[test]
-    fn what_divides_by_each_other_has_the_same_labels() {
+    fn metrics_used_in_ratios_have_the_same_labels() {
         let page = page(two_of_a_revision());
         for name in [
             "weir_gpu_used_seconds_total",
@@ -731,7 +732,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_labels_are_those_of_the_contract() {
+    fn names_and_labels_follow_the_conventions() {
         let allowed: BTreeSet<_> = [
             "namespace",
             "function",
@@ -771,8 +772,8 @@ mod tests {
     }
 
     #[test]
-    fn by_pod_what_is_attributed_has_one_series_a_pod_and_the_rest_one_in_all() {
-        let page = page_of(two_of_a_revision(), Recent::new(true));
+    fn with_pods_attributed_metrics_have_one_series_per_pod_and_others_one() {
+        let page = page_of(two_of_a_revision(), UsageHistory::new(true));
         let lines = |name: &str| {
             let series = format!("{name}{{");
             page.lines()
@@ -793,7 +794,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_costs_its_compute_slices_part_of_the_gpus_price() {
+    fn the_price_of_a_slot_is_proportional_to_its_compute_slices() {
         let page = page(two_of_a_revision());
         let slot = "{gpu=\"GPU-00000000-0000-0000-0000-000000000000\",slot=\"0\"}";
         for line in [
@@ -805,7 +806,7 @@ mod tests {
     }
 
     #[test]
-    fn without_pods_there_is_a_page() {
+    fn a_node_without_pods_has_a_page() {
         let page = page(Figures::none());
         assert!(page.contains("weir_gpu_agent_nvml_up 0"), "{page}");
         assert!(!page.contains("weir_gpu_pods{"), "{page}");

@@ -1,4 +1,4 @@
-//! What is known of the node's slots, for everybody who asks: placement, control API, metrics.
+//! State of the node's slots, shared by placement, control API and metrics.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -9,40 +9,40 @@ use crate::config::PLAN_PERCENT;
 use crate::nvml::Driver;
 use crate::state::{Slot, SlotKey, SlotKind};
 
-/// Slots that are remembered, those that are lost included. A MIG instance that is made anew is another slot.
+/// Maximum number of remembered slots, lost ones included. A recreated MIG instance is another slot.
 pub(crate) const SLOTS_MAX: usize = 1_024;
 
-/// How MPS stands on a slot.
+/// State of MPS on a slot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "state")]
 pub(crate) enum MpsState {
-    /// It is not wanted there.
+    /// Not used on this slot.
     None,
-    /// The daemon does not answer yet.
+    /// The daemon is starting and does not answer yet.
     Starting,
-    /// It answers.
+    /// The daemon answers its health checks.
     Up {
-        /// The daemon, where it is known.
+        /// Process ID of the daemon, where it is known.
         pid: Option<u32>,
-        /// Who is connected.
+        /// Process IDs of the connected clients.
         clients: Vec<u32>,
-        /// It was started by a former agent.
+        /// Whether another process than this agent started the daemon.
         adopted: bool,
     },
-    /// It does not answer; it is tried again.
+    /// The daemon does not answer; it is restarted.
     Down {
-        /// Why.
+        /// Cause of the state, shown to operators.
         reason: String,
     },
-    /// It cannot run there.
+    /// MPS cannot run on this slot.
     Unable {
-        /// Why.
+        /// Cause of the state, shown to operators.
         reason: String,
     },
 }
 
 impl MpsState {
-    /// As metrics name it.
+    /// Returns the value of the metric label `state`.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::None => "none",
@@ -54,39 +54,39 @@ impl MpsState {
     }
 }
 
-/// A slot, and how it stands.
+/// A slot and its current state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SlotState {
     pub(crate) slot: Arc<Slot>,
-    /// The GPU's number at the last survey.
+    /// NVML index of the GPU at the last survey.
     pub(crate) gpu: u32,
-    /// Why it is lost, if it is.
+    /// Reason why the slot is lost; `None` while it is usable.
     pub(crate) lost: Option<String>,
-    /// Times it was.
+    /// Number of times that the slot was lost.
     pub(crate) losses: u64,
     pub(crate) mps: MpsState,
-    /// Times its daemon was started after the first time.
+    /// Number of starts of the slot's MPS daemon after the first.
     pub(crate) mps_restarts: u64,
-    /// Memory that NVML names, over all processes.
+    /// Device memory used by all processes, in bytes, as reported by NVML.
     pub(crate) memory_used: u64,
 }
 
-/// Everything that is known of the node.
+/// Snapshot of the node: driver, slots and plan.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NodeState {
-    /// `None`: NVML has not answered.
+    /// `None` until NVML has answered once.
     pub(crate) driver: Option<Driver>,
-    /// Why NVML does not answer.
+    /// Reason why NVML does not answer; `None` while it does.
     pub(crate) nvml_problem: Option<String>,
-    /// NVML was asked at least once.
+    /// Whether NVML was queried at least once, successfully or not.
     is_surveyed: bool,
-    /// In the order of their keys, which are their places.
+    /// Slots ordered by key; a slot's key is its index.
     pub(crate) slots: Vec<SlotState>,
-    /// What part of an mps slot may be asked for.
+    /// Largest part of an mps slot that requests may take together.
     pub(crate) plan: Plan,
 }
 
-/// A part of a slot's SMs and time, in per cent, that requests may take together.
+/// Part of a slot's SMs × time, in per cent, that requests may take together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan(pub(crate) u32);
 
@@ -105,7 +105,7 @@ impl NodeState {
         self.slots.get_mut(usize::try_from(key.0).ok()?)
     }
 
-    /// Adds a slot that is not known; `None`: so many are that no more are remembered.
+    /// Adds a slot with the next free key and returns it; `None` when [`SLOTS_MAX`] slots are remembered already.
     pub(crate) fn add(
         &mut self,
         gpu: u32,
@@ -132,7 +132,7 @@ impl NodeState {
     }
 }
 
-/// The same, shared.
+/// [`NodeState`] behind a lock, with a signal for the first survey.
 #[derive(Debug, Default)]
 pub(crate) struct Node {
     state: Mutex<NodeState>,
@@ -144,18 +144,18 @@ impl Node {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A copy, for who takes its time.
+    /// Returns a copy, for long-running readers.
     pub(crate) fn snapshot(&self) -> NodeState {
         self.lock().clone()
     }
 
-    /// NVML was asked, whatever it said.
+    /// Records that NVML was queried, successfully or not, and wakes the threads in [`Node::wait_surveyed`].
     pub(crate) fn set_surveyed(&self) {
         self.lock().is_surveyed = true;
         self.changed.notify_all();
     }
 
-    /// Waits until it was, for up to so long.
+    /// Blocks until NVML was queried once, at most for `span`.
     pub(crate) fn wait_surveyed(&self, span: Duration) {
         let until = Instant::now() + span;
         let mut state = self.lock();
@@ -169,14 +169,14 @@ impl Node {
         }
     }
 
-    /// Notes how MPS stands on a slot; whether that is news.
+    /// Sets the state of MPS on a slot and returns whether it has changed.
     pub(crate) fn set_mps(&self, key: SlotKey, mps: MpsState) -> bool {
         let mut state = self.lock();
         let Some(own) = state.slot_mut(key) else {
             return false;
         };
-        let is_news = own.mps != mps;
+        let has_changed = own.mps != mps;
         own.mps = mps;
-        is_news
+        has_changed
     }
 }

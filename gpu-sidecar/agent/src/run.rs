@@ -1,4 +1,4 @@
-//! The agent as a process: its parts, started in order, and ended in the other.
+//! The agent's process: starts its parts in order, and stops them in reverse order.
 
 use std::fs::DirBuilder;
 use std::io::Write as _;
@@ -27,76 +27,77 @@ use crate::node::{Node, Plan};
 use crate::nvml::Nvml;
 use crate::nvml::real::Library;
 use crate::nvml::watch::{Change, Listener, Watcher};
-use crate::pods::{Keeper, Pods, preload_folder};
-use crate::recent::Recent;
+use crate::pods::{PodWatcher, Pods, preload_folder};
 use crate::state::{Command, DeviceMemory, ServiceHandle, ServiceSettings};
 use crate::stop::Stop;
+use crate::usage_history::UsageHistory;
 use crate::{http, mps, service};
 
-/// Names where the agent listens, as long as it runs; in the run directory.
+/// File in the run directory with the agent's process ID and addresses, present while the agent runs.
 pub const STATE_FILE: &str = "agent.json";
-/// Locked by the agent that runs; in the run directory.
+/// File in the run directory which the running agent locks.
 const LOCK_FILE: &str = "agent.lock";
-/// A connection to the metrics ends after this time: no scraper keeps one from the others.
+/// Longest lifetime of a connection to the metrics, so that no scraper occupies one for good.
 const SCRAPE_LIFETIME: Duration = Duration::from_secs(300);
-/// The service's thread has this long to end.
+/// Time for the service's thread to end at shutdown.
 const SERVICE_SPAN: Duration = Duration::from_secs(2);
-/// How often it is looked whether it has ended too early.
+/// Interval of the checks whether a thread has ended prematurely.
 pub(crate) const ALIVE_SPAN: Duration = Duration::from_millis(500);
 
-/// What is not in the configuration file.
+/// Options from the command line that are not in the configuration file.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RunOptions {
-    /// At the end, MPS daemons end too, and with them the contexts of all programs. Else they go on for the next agent.
+    /// Whether MPS daemons stop with the agent, and with them the contexts of all programs. Otherwise they keep running for the
+    /// next agent.
     pub stop_mps: bool,
-    /// MPS daemons are those of `gpu-sidecar mps`: the agent watches them, and starts and ends none.
+    /// Whether `gpu-sidecar mps` runs the MPS daemons: the agent watches them, but neither starts nor stops any.
     pub external_mps: bool,
 }
 
-/// The agent cannot run.
+/// Error that prevents the agent from running, or ends it.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Another runs with this run directory.
-    #[error("{}: another {program} runs there", directory.display())]
+    /// Another program of the same kind uses this run directory.
+    #[error("{}: another {program} is running", directory.display())]
     Running {
-        /// What it is.
+        /// Kind of program, as shown to the operator.
         program: &'static str,
-        /// The run directory.
+        /// Run directory in use.
         directory: PathBuf,
     },
-    /// A file or folder cannot be made.
+    /// A file or directory cannot be created.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Why.
+        /// Error of the system call.
         error: std::io::Error,
     },
-    /// An address cannot be listened on.
+    /// The agent cannot listen on an address.
     #[error("cannot listen on {address} ({key}): {error}")]
     Listen {
-        /// Which.
+        /// Address of the listener.
         address: SocketAddr,
-        /// As the configuration names it.
+        /// Configuration key of the address.
         key: &'static str,
-        /// Why.
+        /// Error of the system call.
         error: std::io::Error,
     },
-    /// The kernel has no threads or descriptors left.
+    /// Threads or file descriptors are exhausted.
     #[error("cannot start: {0}")]
     Start(#[from] std::io::Error),
-    /// No volumes can be published for the kubelet.
+    /// The volumes for the kubelet cannot be served.
     #[error("[csi]: {0}")]
     Volumes(std::io::Error),
-    /// The token service has ended on its own; gates follow their own rule for a lost agent.
-    #[error("the token service has ended")]
+    /// The token service has ended unexpectedly; gates follow their own rule for a lost agent.
+    #[error("the token service has ended unexpectedly")]
     ServiceEnded,
-    /// A thread that looks after GPUs or MPS daemons has ended on its own.
-    #[error("a thread that keeps MPS daemons has ended")]
+    /// A thread that watches GPUs or MPS daemons has ended unexpectedly.
+    #[error("a thread that watches GPUs or MPS daemons has ended unexpectedly")]
     MpsEnded,
 }
 
-/// What [`STATE_FILE`] says.
+/// Contents of [`STATE_FILE`]: process ID and addresses of the running agent.
 #[derive(Debug, Serialize)]
 struct Listening {
     pid: u32,
@@ -104,10 +105,10 @@ struct Listening {
     metrics: SocketAddr,
 }
 
-/// Makes the folder in which programs of a node find each other.
+/// Creates the directory in which the programs of a node find each other.
 ///
 /// # Errors
-/// It cannot be made.
+/// Returns [`RunError::File`] when it cannot be created.
 pub(crate) fn make_run_directory(directory: &Path) -> Result<(), RunError> {
     let mut builder = DirBuilder::new();
     let made = builder.recursive(true).mode(0o755).create(directory);
@@ -117,16 +118,16 @@ pub(crate) fn make_run_directory(directory: &Path) -> Result<(), RunError> {
     })
 }
 
-/// Runs the agent until the process is told to end by SIGTERM or SIGINT.
+/// Runs the agent until the process receives SIGTERM or SIGINT.
 ///
 /// # Errors
-/// It cannot run, or its token service has ended.
+/// Returns an error when the agent cannot start, or its token service or its volumes fail.
 pub fn run(config: Config, options: RunOptions) -> Result<(), RunError> {
     let directory = config.node.run_directory.clone();
     make_run_directory(&directory)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // Scrapes and questions wait for figures there.
+        // Scrapes and API queries wait for figures on these threads.
         .max_blocking_threads(16)
         .build()?;
     let lock = runtime.block_on(lock(&directory, LOCK_FILE, "agent", LOCK_SPAN))?;
@@ -147,7 +148,7 @@ async fn listen(address: SocketAddr, key: &'static str) -> Result<TcpListener, R
         })
 }
 
-fn say_where(directory: &Path, listening: &Listening) -> std::io::Result<()> {
+fn write_state_file(directory: &Path, listening: &Listening) -> std::io::Result<()> {
     let mut file = tempfile_in(directory)?;
     let text = serde_json::to_vec(listening)?;
     file.1.write_all(&text)?;
@@ -155,19 +156,19 @@ fn say_where(directory: &Path, listening: &Listening) -> std::io::Result<()> {
 }
 
 fn tempfile_in(directory: &Path) -> std::io::Result<(PathBuf, std::fs::File)> {
-    // The lock is held: nobody else writes it.
+    // The lock is held: no other process writes the file.
     let path = directory.join(format!(".{STATE_FILE}.new"));
     let file = std::fs::File::create(&path)?;
     Ok((path, file))
 }
 
-/// Blocks until volumes can be published no more; without end where none are.
+/// Waits until the volume server fails, and returns the error; waits forever where there is none.
 async fn unpublished(
     serving: Option<&mut tokio::task::JoinHandle<std::io::Result<()>>>,
 ) -> std::io::Error {
     match serving {
         Some(serving) => match serving.await {
-            Ok(Ok(())) => std::io::Error::other("it has ended before its time"),
+            Ok(Ok(())) => std::io::Error::other("the volume server has ended unexpectedly"),
             Ok(Err(error)) => error,
             Err(panicked) => panicked.into(),
         },
@@ -175,7 +176,7 @@ async fn unpublished(
     }
 }
 
-/// Returns the node's name, as the manifests give it, or as the host has it.
+/// Returns the node's name: `NODE_NAME` as set by the manifests, else the host name.
 fn node_name() -> String {
     let named = std::env::var("NODE_NAME")
         .ok()
@@ -188,7 +189,7 @@ fn node_name() -> String {
     })
 }
 
-/// The parts that have threads of their own.
+/// Parts of the agent with threads of their own.
 struct Parts {
     stop: Arc<Stop>,
     daemons: Arc<Daemons>,
@@ -197,7 +198,7 @@ struct Parts {
 }
 
 async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
-    // Before anything is there that would have to be taken back.
+    // Before anything is created that would have to be undone.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let control = listen(config.node.control_address, "node.control-address").await?;
@@ -208,14 +209,14 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
     let node = Arc::new(Node::default());
     node.lock().plan = Plan(config.slots.plan);
     let pods = Arc::new(Pods::default());
-    let recent = Arc::new(Recent::new(config.metrics.pods));
+    let usage = Arc::new(UsageHistory::new(config.metrics.pods));
     let directory = config.node.run_directory.clone();
     let supervisor = if options.external_mps {
         Supervisor::Other
     } else {
         Supervisor::Own
     };
-    let parts = Parts::start(&config, supervisor, &events, &node, &pods, &recent)?;
+    let parts = Parts::start(&config, supervisor, &events, &node, &pods, &usage)?;
     let volumes = config.csi.clone().zip(kubelet).map(|(csi, kubelet)| {
         let (node, pods) = (Arc::clone(&node), Arc::clone(&pods));
         let directory = config.pods.directory.clone();
@@ -226,7 +227,7 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
     let metrics = Arc::new(Metrics {
         node,
         pods,
-        recent,
+        usage,
         service: parts.service.clone(),
         gpu_hour: config.price.gpu_hour,
     });
@@ -272,15 +273,15 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
             cancel.clone(),
         )),
     ];
-    let said = say_where(&directory, &listening);
-    if let Err(error) = said {
+    let written = write_state_file(&directory, &listening);
+    if let Err(error) = written {
         tracing::warn!(%error, "{STATE_FILE} cannot be written");
     }
     let text = format!(
         "control API on {}, metrics on {}",
         listening.control, listening.metrics
     );
-    events.tell(EventKind::AgentStarted, "", "", text);
+    events.record(EventKind::AgentStarted, "", "", text);
     let outcome = tokio::select! {
         _signal = terminate.recv() => Ok(()),
         _signal = interrupt.recv() => Ok(()),
@@ -289,15 +290,15 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
     };
     let text = match (&outcome, options.stop_mps) {
         (Err(error), _) => error.to_string(),
-        (Ok(()), true) => "MPS daemons are ended too".to_owned(),
-        (Ok(()), false) => "MPS daemons go on".to_owned(),
+        (Ok(()), true) => "MPS daemons stop too".to_owned(),
+        (Ok(()), false) => "MPS daemons keep running".to_owned(),
     };
-    events.tell(EventKind::AgentStopping, "", "", text);
+    events.record(EventKind::AgentStopping, "", "", text);
     cancel.cancel();
     for task in serving {
         let _panicked = task.await;
     }
-    // Its sockets are to go before the process does.
+    // Its sockets must be removed before the process ends.
     if let Some(task) = published.filter(|task| !task.is_finished()) {
         let _panicked = task.await;
     }
@@ -306,7 +307,7 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
     outcome
 }
 
-/// Ends when the service has.
+/// Waits until the service has ended.
 async fn ended(service: &ServiceHandle) {
     while !service.is_ended() {
         tokio::time::sleep(ALIVE_SPAN).await;
@@ -320,7 +321,7 @@ impl Parts {
         events: &Arc<Events>,
         node: &Arc<Node>,
         pods: &Arc<Pods>,
-        recent: &Arc<Recent>,
+        usage: &Arc<UsageHistory>,
     ) -> std::io::Result<Self> {
         let stop = Arc::new(Stop::default());
         let device_memory = Arc::new(DeviceMemory::default());
@@ -356,7 +357,7 @@ impl Parts {
                 Ok(Box::new(library) as Box<dyn Nvml>)
             });
         })?;
-        let keeper = Keeper::new(
+        let pod_watcher = PodWatcher::new(
             config.pods.directory.clone(),
             preload_folder(config.node.preload.as_deref()),
             Arc::clone(node),
@@ -364,24 +365,25 @@ impl Parts {
             Arc::clone(events),
             parts.service.clone(),
         );
-        parts.spawn("pods", move |stop| keeper.run(stop))?;
-        let (recent, service, node) = (Arc::clone(recent), parts.service.clone(), Arc::clone(node));
-        parts.spawn("figures", move |stop| recent.run(stop, &service, &node))?;
+        parts.spawn("pods", move |stop| pod_watcher.run(stop))?;
+        let (usage, service, node) = (Arc::clone(usage), parts.service.clone(), Arc::clone(node));
+        parts.spawn("figures", move |stop| usage.run(stop, &service, &node))?;
         Ok(parts)
     }
 
     fn spawn(
         &mut self,
         name: &str,
-        does: impl FnOnce(&Stop) + Send + 'static,
+        body: impl FnOnce(&Stop) + Send + 'static,
     ) -> std::io::Result<()> {
         let stop = Arc::clone(&self.stop);
         let builder = std::thread::Builder::new().name(name.to_owned());
-        self.threads.push(builder.spawn(move || does(&stop))?);
+        self.threads.push(builder.spawn(move || body(&stop))?);
         Ok(())
     }
 
-    /// Who is told what NVML finds: the service first, which has to know a slot before its daemon says anything.
+    /// Returns the listener of slot changes: it notifies the service first, which has to know a slot before its daemon reports
+    /// a state.
     fn listener(&self) -> Listener {
         let service = self.service.clone();
         let mut to_daemons = mps::program::listener(Arc::clone(&self.daemons));

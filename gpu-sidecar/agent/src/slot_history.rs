@@ -1,34 +1,35 @@
-//! How busy each slot was in the last five minutes, in cells of five seconds.
+//! History of each slot's load over the last five minutes, in cells of five seconds.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::state::{Figures, SlotKey};
 
-/// The time of a cell, in seconds.
+/// Length of a cell, in seconds.
 pub(crate) const CELL_SECONDS: u64 = 5;
-/// Cells that are kept of a slot: those of five minutes.
+/// Number of cells kept per slot: those of five minutes.
 pub(crate) const CELLS: usize = 60;
 
 const CELL_NS: u64 = CELL_SECONDS * 1_000_000_000;
 
-/// The part of a cell's time in which a kernel ran, in percent; `None`: the slot was not there.
+/// Part of a cell's time in which a kernel ran, in per cent; `None`: the slot was absent.
 pub(crate) type Busy = Option<u8>;
 
+/// Finished cells of a slot and the start of the current one.
 #[derive(Debug, Default)]
 struct Slot {
     cells: VecDeque<Busy>,
-    /// Where the cell that is not over began: the time, and the slot's busy time until then; `None`: the slot was not there.
+    /// Start of the current cell in nanoseconds, and the slot's busy time at that moment; `None`: the slot was absent.
     begun: (u64, Option<u64>),
 }
 
-/// All slots' cells.
+/// Load history of all slots.
 #[derive(Debug, Default)]
 pub(crate) struct SlotHistory {
     slots: BTreeMap<SlotKey, Slot>,
 }
 
 impl SlotHistory {
-    /// Takes the figures of a moment. Cells end at the first one that comes after their time; of a longer pause each has the mean.
+    /// Adds figures. A cell ends with the first figures after its time; after a longer pause, each missed cell gets the mean.
     pub(crate) fn take(&mut self, figures: &Figures) {
         for own in figures.slots.iter().filter(|own| !own.is_lost) {
             self.slots.entry(own.slot).or_insert_with(|| Slot {
@@ -44,7 +45,7 @@ impl SlotHistory {
         });
     }
 
-    /// Returns a slot's cells, the oldest first; at most [`CELLS`].
+    /// Returns the finished cells of a slot, the oldest first; at most [`CELLS`].
     pub(crate) fn cells(&self, key: SlotKey) -> Vec<Busy> {
         let slot = self.slots.get(&key);
         slot.map(|slot| slot.cells.iter().copied().collect())
@@ -61,7 +62,7 @@ impl Slot {
         }
         let percent = busy_ns.zip(busy_then).map(|(now, then)| {
             let busy = now.saturating_sub(then).min(span);
-            // At most 100.
+            // At most 100, since `busy` is at most `span`.
             u8::try_from(u128::from(busy) * 100 / u128::from(span)).unwrap_or(100)
         });
         let cells = usize::try_from(span / CELL_NS).unwrap_or(CELLS).min(CELLS);
@@ -99,10 +100,10 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_has_the_part_of_its_time_in_which_kernels_ran_and_old_ones_go() {
+    fn a_cell_has_its_busy_share_and_old_cells_are_dropped() {
         let mut history = SlotHistory::default();
         for second in 0..=400_u64 {
-            // A quarter of the time until second 200, and then all of it.
+            // A quarter of the time until second 200, then all of it.
             let busy_ms = second.min(200) * 250 + second.saturating_sub(200) * 1_000;
             history.take(&figures(second, &[busy_ms, 0]));
         }
@@ -117,25 +118,25 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_lost_has_empty_cells_until_it_is_forgotten() {
+    fn a_lost_slot_has_empty_cells_until_it_is_dropped() {
         let mut history = SlotHistory::default();
         for second in 0..=10 {
             history.take(&figures(second, &[0]));
         }
-        // The service goes on to have figures of it.
+        // The service still publishes figures of it.
         for second in 11..=20 {
             let mut lost = figures(second, &[0]);
             lost.slots[0].is_lost = true;
             history.take(&lost);
         }
         assert_eq!(history.cells(SlotKey(0)), [Some(0), Some(0), None, None]);
-        // A pause is as many cells.
+        // A pause fills as many cells as it lasts.
         history.take(&figures(400, &[]));
         assert!(history.cells(SlotKey(0)).is_empty());
     }
 
     #[test]
-    fn a_counter_that_begins_anew_is_no_more_than_idle() {
+    fn a_counter_that_restarts_counts_as_idle() {
         let mut history = SlotHistory::default();
         history.take(&figures(0, &[9_000]));
         history.take(&figures(5, &[100]));

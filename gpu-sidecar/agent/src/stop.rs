@@ -1,9 +1,9 @@
-//! The end of the agent, for its threads: a wait that ends early when it comes.
+//! Shutdown signal for the agent's threads, with a wait that it interrupts.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Set once.
+/// Shutdown flag: once set, it stays set.
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
     is_set: Mutex<bool>,
@@ -11,18 +11,18 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// The agent ends.
+    /// Sets the flag and wakes all waiting threads.
     pub(crate) fn set(&self) {
         *self.is_set.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.changed.notify_all();
     }
 
-    /// Whether it does.
+    /// Returns whether the flag is set.
     pub(crate) fn is_set(&self) -> bool {
         *self.is_set.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for so long, or until it is set; whether it is.
+    /// Blocks until the flag is set, at most for `span`, and returns whether it is set.
     pub(crate) fn wait(&self, span: Duration) -> bool {
         let until = Instant::now() + span;
         let mut is_set = self.is_set.lock().unwrap_or_else(PoisonError::into_inner);

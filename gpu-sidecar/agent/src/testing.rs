@@ -1,17 +1,17 @@
-//! What unit tests of several modules need.
+//! Fixtures for the unit tests of several modules.
 
 pub(crate) mod script;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use annotations::{ALL_PPM, Evict, Isolation};
+use annotations::{Evict, Isolation, SHARE_WHOLE};
 
 use crate::state::{
     Figures, Pod, PodCounters, PodFigures, PodKey, PodSettings, Slot, SlotKey, SlotKind,
 };
 
-/// An H100 that is shared by MPS.
+/// Returns an H100 slot shared by MPS.
 pub(crate) fn slot(key: u32) -> Slot {
     Slot {
         key: SlotKey(key),
@@ -30,13 +30,13 @@ pub(crate) fn slot(key: u32) -> Slot {
     }
 }
 
-/// A quarter of the SMs, 30 to 80 % of the time.
+/// Returns the settings of a shared pod: a quarter of the SMs, request 30 % and limit 80 % of the time, 8 GiB of memory.
 pub(crate) fn settings() -> PodSettings {
     PodSettings {
         isolation: Isolation::Shared,
         sm_hundredths: 2_500,
-        quota_request_ppm: ALL_PPM * 3 / 10,
-        quota_limit_ppm: ALL_PPM * 8 / 10,
+        quota_request_ppm: SHARE_WHOLE * 3 / 10,
+        quota_limit_ppm: SHARE_WHOLE * 8 / 10,
         gpu_memory: Some(8 << 30),
         evict: Evict::Host,
         slo: None,
@@ -44,7 +44,7 @@ pub(crate) fn settings() -> PodSettings {
     }
 }
 
-/// One pod.
+/// Returns a pod of this revision on slot 0.
 pub(crate) fn pod(key: u32, revision: &str) -> Arc<Pod> {
     Arc::new(Pod {
         key: PodKey(key),
@@ -63,7 +63,7 @@ pub(crate) fn pod(key: u32, revision: &str) -> Arc<Pod> {
     })
 }
 
-/// Figures with nothing counted yet.
+/// Returns figures of these pods with all counters zero.
 pub(crate) fn figures_of(at_ns: u64, pods: &[&Arc<Pod>]) -> Figures {
     let pods = pods.iter().map(|pod| PodFigures {
         pod: Arc::clone(pod),

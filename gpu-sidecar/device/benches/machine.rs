@@ -1,10 +1,10 @@
-//! What a command costs. Target: a software GPU has 1 µs for each, a back-to-back kernel takes at most half of it here.
+//! Cost of a command. Target: a software GPU has 1 µs per command, of which a back-to-back kernel takes at most half here.
 
 use device::compute::Kernel;
 use device::law::Law;
-use device::machine::{Done, Machine, MpsServer, ProcessSettings, StreamId};
+use device::machine::{Completion, Machine, MpsServer, ProcessSettings, StreamId};
 use device::node::{Gpu, Node};
-use device::op::{Op, Way};
+use device::op::{CopyKind, Op};
 use device::part::Part;
 use device::{Span, Time};
 use divan::counter::ItemsCount;
@@ -18,14 +18,14 @@ const COMMANDS: u64 = 1_000;
 
 fn machine() -> Machine {
     let gpu = Gpu {
-        part: Part::named("H200").expect("it comes with the crate"),
+        part: Part::named("H200").expect("a built-in part"),
         slices: Vec::new(),
     };
     let node = Node {
         gpus: vec![gpu],
         ..Node::default()
     };
-    Machine::new(&node).expect("a whole GPU can always be made")
+    Machine::new(&node).expect("a valid node")
 }
 
 fn kernel(micros: u64, sms: u32) -> Op {
@@ -44,14 +44,13 @@ fn stream(machine: &mut Machine, mps: Option<MpsServer>) -> StreamId {
         memory_limit: None,
         without_context: false,
     };
-    let process = machine.admit(0, &settings).expect("room for all");
+    let process = machine.admit(0, &settings).expect("room for the context");
     machine.stream(process)
 }
 
-/// Lets streams run commands one after the other, a thousand at a time, as a server does: each is handed over when its
-/// time has come.
+/// Runs commands on the streams in turn, a thousand per iteration. Like a server, it submits each one when its time has come.
 fn run(bencher: Bencher<'_, '_>, mut machine: Machine, streams: &[StreamId], op: &Op) {
-    let mut done: Vec<Done> = Vec::new();
+    let mut done: Vec<Completion> = Vec::new();
     bencher
         .counter(ItemsCount::new(COMMANDS))
         .bench_local(move || {
@@ -60,13 +59,13 @@ fn run(bencher: Bencher<'_, '_>, mut machine: Machine, streams: &[StreamId], op:
                 let to = machine.now().after(Span(1_000));
                 machine
                     .submit(stream, machine.now(), black_box(op.clone()))
-                    .expect("the stream is there");
+                    .expect("the stream exists");
                 machine.advance(to, &mut done);
             }
             machine.advance(machine.now().after(Span::from_secs(1)), &mut done);
-            let told = (done.len(), machine.take_ledger(false).len());
+            let counts = (done.len(), machine.take_ledger(false).len());
             done.clear();
-            told
+            counts
         });
 }
 
@@ -78,22 +77,22 @@ fn one_stream_back_to_back(bencher: Bencher<'_, '_>) {
 }
 
 #[divan::bench]
-fn one_stream_handed_over_at_once(bencher: Bencher<'_, '_>) {
+fn one_stream_submitted_at_once(bencher: Bencher<'_, '_>) {
     let mut machine = machine();
     let stream = stream(&mut machine, None);
-    let mut done: Vec<Done> = Vec::new();
+    let mut done: Vec<Completion> = Vec::new();
     bencher
         .counter(ItemsCount::new(COMMANDS))
         .bench_local(move || {
             for _ in 0..COMMANDS {
                 machine
                     .submit(stream, machine.now(), black_box(kernel(1, 132)))
-                    .expect("the stream is there");
+                    .expect("the stream exists");
             }
             machine.advance(machine.now().after(Span::from_secs(1)), &mut done);
-            let told = (done.len(), machine.take_ledger(false).len());
+            let counts = (done.len(), machine.take_ledger(false).len());
             done.clear();
-            told
+            counts
         });
 }
 
@@ -102,13 +101,13 @@ fn one_stream_of_copies(bencher: Bencher<'_, '_>) {
     let mut machine = machine();
     let streams = [stream(&mut machine, None)];
     let copy = Op::Copy {
-        way: Way::HostToDevice,
+        kind: CopyKind::HostToDevice,
         bytes: 4_096,
     };
     run(bencher, machine, &streams, &copy);
 }
 
-/// `share`: percent of the SMs that all together ask for.
+/// `share` is the percentage of the SMs that all kernels request together.
 #[divan::bench(args = [100, 200])]
 fn eight_streams_side_by_side(bencher: Bencher<'_, '_>, share: u32) {
     let mut machine = machine();
@@ -125,13 +124,13 @@ fn eight_streams_in_turns(bencher: Bencher<'_, '_>) {
     run(bencher, machine, &streams, &kernel(1, 132));
 }
 
-/// A thousand idle streams, and as many events, beside one that is busy.
+/// One busy stream beside a thousand idle streams and as many events.
 #[divan::bench]
 fn one_busy_beside_256_idle_processes(bencher: Bencher<'_, '_>) {
     let mut machine = machine();
     for _ in 0..256 {
         let settings = ProcessSettings::default();
-        let process = machine.admit(0, &settings).expect("room for all");
+        let process = machine.admit(0, &settings).expect("room for the context");
         for _ in 0..4 {
             machine.stream(process);
             machine.event();
@@ -148,7 +147,7 @@ fn earliest_end(bencher: Bencher<'_, '_>) {
     for _ in 0..COMMANDS {
         machine
             .submit(stream, Time(0), kernel(1_000, 132))
-            .expect("the stream is there");
+            .expect("the stream exists");
     }
     machine.advance(Time(500_000), &mut Vec::new());
     bencher.bench_local(|| machine.earliest_end(black_box(stream)));

@@ -1,31 +1,32 @@
-//! When each of a fixed number of things has its next event, and which of them is first.
+//! The next event time of each of a fixed number of sources, and the earliest of them.
 
 use crate::Time;
 
-/// A tree whose every node holds the least of the two below it: the first is at its root, a change climbs one path.
+/// Binary tree in which every node holds the smaller of its two children: the earliest time is at the root, and an update climbs
+/// one path.
 #[derive(Clone, Debug)]
 pub(crate) struct Agenda {
-    /// The root at 1, the two below `n` at `2n` and `2n + 1`, the things themselves in the second half.
+    /// Root at index 1, children of `n` at `2n` and `2n + 1`, one leaf per source in the second half.
     times: Vec<Time>,
     leaves: usize,
 }
 
 impl Agenda {
-    /// So many things, none of which has an event to come.
-    pub(crate) fn new(things: usize) -> Self {
-        let leaves = things.next_power_of_two();
+    /// Creates an agenda for `count` sources without events.
+    pub(crate) fn new(count: usize) -> Self {
+        let leaves = count.next_power_of_two();
         Self {
             times: vec![Time::NEVER; 2 * leaves],
             leaves,
         }
     }
 
-    /// The time of the first event; [`Time::NEVER`] if there is none.
+    /// Returns the earliest event time; [`Time::NEVER`] if there is no event.
     pub(crate) fn first(&self) -> Time {
         self.times[1]
     }
 
-    /// Whose event is the first; of several at one time, that of the lowest number.
+    /// Returns the source of the earliest event; the lowest index among equal times.
     pub(crate) fn first_of(&self) -> usize {
         let mut at = 1;
         while at < self.leaves {
@@ -37,9 +38,9 @@ impl Agenda {
         at - self.leaves
     }
 
-    /// The next event of a thing.
-    pub(crate) fn set(&mut self, thing: usize, time: Time) {
-        let mut at = self.leaves + thing;
+    /// Sets the next event time of a source.
+    pub(crate) fn set(&mut self, source: usize, time: Time) {
+        let mut at = self.leaves + source;
         self.times[at] = time;
         while at > 1 {
             at /= 2;
@@ -57,16 +58,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_is_the_first() {
-        for things in 1..9 {
-            let mut agenda = Agenda::new(things);
-            let mut times = vec![Time::NEVER; things];
+    fn the_earliest_event_is_first() {
+        for count in 1..9 {
+            let mut agenda = Agenda::new(count);
+            let mut times = vec![Time::NEVER; count];
             for n in 0..200_u64 {
-                let thing = usize::try_from(n * 7 + n / 5).unwrap() % things;
+                let source = usize::try_from(n * 7 + n / 5).unwrap() % count;
                 let time = Time(n * 37 % 23);
-                agenda.set(thing, time);
-                times[thing] = time;
-                let first = (0..things).min_by_key(|&thing| times[thing]).unwrap();
+                agenda.set(source, time);
+                times[source] = time;
+                let first = (0..count).min_by_key(|&source| times[source]).unwrap();
                 assert_eq!(agenda.first_of(), first);
                 assert_eq!(agenda.first(), times[first]);
             }

@@ -1,103 +1,103 @@
-//! The SMs of one GPU or slice: whose kernels run, on how many, how fast.
+//! Sharing of the SMs of one GPU or slice: which kernels run, on how many SMs, and how fast.
 //!
-//! The clients of an MPS server run side by side, each within its active-thread percentage. They are together one
-//! participant in time slicing, and so is every process that is under no MPS server: one participant runs at a time, in
-//! turns. With one that has work there are no turns. Kernels that together ask for more SMs than there are run slower in
-//! proportion (workloads §8).
+//! The clients of an MPS server run concurrently, each within its active-thread percentage. Together they are one participant in
+//! time slicing, and so is every process without an MPS server: participants run one at a time, in turns. A single participant
+//! with work runs without turns. Kernels that together need more SMs than there are run slower in proportion (workloads §8).
 //!
-//! A kernel's work is its duration in fixed point, its rate a whole number of the same units per nanosecond: what
-//! was done is subtracted exactly, however often the rate changes.
+//! A kernel's work is its duration in fixed point, and its rate is a whole number of the same units per nanosecond: completed
+//! work is subtracted exactly, however often the rate changes.
 
 use std::collections::BTreeMap;
 
 use crate::ids::{IdMap, Slab};
 use crate::law::{FULL_SPEED, Law};
-use crate::ledger::{Entry, Held, Job, Ledger, ProcessId};
+use crate::ledger::{Entry, Job, Ledger, ProcessId, Resource};
 use crate::{Span, Time};
 
-/// An MPS server (control daemon), whose clients run side by side.
+/// Id of an MPS server (control daemon), whose clients run concurrently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MpsServer(pub u32);
 
-/// How participants take turns.
+/// Lengths of time slicing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turns {
-    /// How long one runs while others wait.
+    /// Length of a turn while others wait.
     pub slice: Span,
-    /// What the change costs.
+    /// Cost of switching to another participant.
     pub switch: Span,
 }
 
-/// A kernel as the model knows it.
+/// Properties of a kernel in this model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Kernel {
-    /// How long it takes alone, on as many SMs as it asks for.
+    /// Duration alone, on as many SMs as it requests.
     pub duration: Span,
-    /// SMs it can use, of a whole GPU.
+    /// Number of SMs that the kernel can use, on a whole GPU.
     pub sms: u32,
-    /// How its speed follows from fewer.
+    /// Scaling law for fewer SMs.
     pub law: Law,
-    /// By how much each other process that runs beside it slows it down, in millionths (κ of workloads §8).
+    /// Slowdown by each other process that runs concurrently, in millionths (κ of workloads §8).
     pub interference_millionths: u32,
 }
 
-/// Who takes part in time slicing.
+/// Participant in time slicing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Participant {
     Process(ProcessId),
     Server(MpsServer),
 }
 
-/// A process that may run kernels.
+/// Process that may run kernels.
 #[derive(Clone, Debug)]
 struct Client {
-    /// SMs at most.
+    /// Largest number of SMs at once.
     limit: u32,
     group: u32,
-    /// What its kernels ask for together.
-    asked: u64,
+    /// Sum of the SMs requested by its kernels.
+    requested: u64,
     kernels: u32,
-    /// What the law of its last kernel said.
+    /// Requested SMs, law and speed of its last kernel.
     memo: Option<(u32, Law, u64)>,
 }
 
 impl Client {
-    /// What its kernels ask for, within its limit.
+    /// Returns the number of SMs that the client's kernels request, within its limit.
     fn wanted(&self) -> u64 {
-        self.asked.min(self.limit.into())
+        self.requested.min(self.limit.into())
     }
 }
 
-/// What belongs to one [`Participant`].
+/// Clients and kernels of one [`Participant`].
 #[derive(Clone, Debug)]
 struct Group {
     participant: Participant,
     clients: u32,
-    /// Clients that have kernels here.
+    /// Number of clients with kernels.
     active: u32,
-    /// What those want within their limits.
+    /// Sum of the SMs that these clients request within their limits.
     wanted: u64,
-    /// In the order in which they came.
+    /// Slots of the group's kernels, in order of arrival.
     kernels: Vec<u32>,
 }
 
+/// Kernel that was started and has not ended.
 #[derive(Clone, Debug)]
 struct Running {
     job: Job,
     client: u32,
-    /// SMs it uses within its process's limit.
+    /// Number of SMs that the kernel uses within its process's limit.
     sms: u32,
-    /// Its speed on those, as a part of that on as many as it asks for: [`FULL_SPEED`] is 1.
+    /// Speed on these SMs relative to the requested ones; [`FULL_SPEED`] is 1.
     speed: u64,
     interference_millionths: u64,
-    /// Nanoseconds at full speed, in fixed point, that were left at `updated`.
+    /// Remaining work at `updated`: nanoseconds at full speed, in fixed point.
     remaining: u128,
     updated: Time,
     rate: u64,
-    /// When it ends at this rate.
+    /// End at this rate.
     ends: Time,
     millisms: u64,
-    /// Since when its SMs are as many as they are.
+    /// Time since which the kernel holds this number of SMs.
     since: Time,
 }
 
@@ -108,33 +108,33 @@ impl Running {
     }
 }
 
-/// See the [module](self).
+/// SMs of one GPU or slice, and the kernels that share them; see the [module](self).
 #[derive(Clone, Debug)]
 pub struct Compute {
     unit: u32,
     sms: u32,
-    /// SMs of the whole GPU, of which a slice is a part: kernels' laws and demands are relative to them.
+    /// SMs of the whole GPU of which a slice is a part; laws and requests of kernels are relative to them.
     sms_whole: u32,
     turns: Turns,
     clients: Slab<Client>,
     by_process: IdMap<ProcessId, u32>,
     groups: Slab<Group>,
     by_participant: BTreeMap<Participant, u32>,
-    /// Those with kernels, in order.
+    /// Participants with kernels, sorted.
     busy: Vec<(Participant, u32)>,
     kernels: Slab<Running>,
     running: usize,
-    /// Whose turn it is, and since when.
+    /// Participant whose turn it is, and the start of the turn.
     turn: Option<(Participant, Time)>,
-    /// Whose kernels have SMs.
+    /// Slot of the group whose kernels have SMs.
     on: Option<u32>,
     now: Time,
-    /// When something changes by itself; never, until it is shared out anew.
+    /// Time of the next change; [`Time::NEVER`] until the SMs are shared out again.
     next: Time,
 }
 
-/// `a / b`, rounded up; a machine's own division where it suffices.
-fn divided(a: u128, b: u64) -> Option<Span> {
+/// Returns `a / b` rounded up; `None` on overflow. Uses 64-bit division where that suffices.
+fn div_ceil(a: u128, b: u64) -> Option<Span> {
     match u64::try_from(a) {
         Ok(a) => Some(Span(a.div_ceil(b))),
         Err(_) => u64::try_from(a.div_ceil(b.into())).ok().map(Span),
@@ -142,7 +142,7 @@ fn divided(a: u128, b: u64) -> Option<Span> {
 }
 
 impl Compute {
-    /// `sms` SMs that nobody uses yet, of a GPU with `sms_whole`; `unit` is their number in the ledger.
+    /// Creates `sms` idle SMs of a GPU with `sms_whole`; `unit` is their number in the ledger.
     #[must_use]
     pub fn new(unit: u32, sms: u32, sms_whole: u32, turns: Turns) -> Self {
         Self {
@@ -150,7 +150,7 @@ impl Compute {
             sms: sms.max(1),
             sms_whole: sms_whole.max(sms).max(1),
             turns: Turns {
-                // One of no length would pass for ever at one instant.
+                // Turns of length zero would alternate for ever within one instant.
                 slice: turns.slice.max(Span(1)),
                 ..turns
             },
@@ -168,8 +168,8 @@ impl Compute {
         }
     }
 
-    /// A process may run kernels from now on, on at most so many SMs at once: beside the other clients of its MPS server,
-    /// or in turns of its own. One that is there already stays as it is.
+    /// Admits a process, which may use at most `sms_max` SMs at once: concurrently with the other clients of its MPS server, or
+    /// in turns of its own. Does nothing if the process was already admitted.
     pub fn admit(&mut self, process: ProcessId, sms_max: u32, mps: Option<MpsServer>) {
         if self.by_process.contains_key(&process) {
             return;
@@ -191,21 +191,22 @@ impl Compute {
         let client = self.clients.insert(Client {
             limit: sms_max.clamp(1, self.sms),
             group,
-            asked: 0,
+            requested: 0,
             kernels: 0,
             memo: None,
         });
         self.by_process.insert(process, client);
     }
 
-    /// SMs that a process may use at once.
+    /// Returns the number of SMs that a process may use at once; `None` if it was not admitted.
     #[must_use]
     pub fn limit(&self, process: ProcessId) -> Option<u32> {
         let client = self.clients.get(*self.by_process.get(&process)?)?;
         Some(client.limit)
     }
 
-    /// A process's kernels are dropped. Call [`Compute::advance`] to that time before and [`Compute::share`] after.
+    /// Drops the kernels of a process. [`Compute::advance`] must be called for the current time before, and [`Compute::share`]
+    /// after.
     pub fn stop(&mut self, process: ProcessId, ledger: &mut Ledger) {
         let Some(&at) = self.by_process.get(&process) else {
             return;
@@ -216,8 +217,8 @@ impl Compute {
         self.remove_where(group, ledger, |kernel| kernel.client == at, |_| {});
     }
 
-    /// A process is gone, and its kernels with it. Call [`Compute::advance`] to that time before and
-    /// [`Compute::share`] after.
+    /// Removes a process and its kernels. [`Compute::advance`] must be called for the current time before, and [`Compute::share`]
+    /// after.
     pub fn dismiss(&mut self, process: ProcessId, ledger: &mut Ledger) {
         self.stop(process, ledger);
         let Some(client) = self
@@ -238,18 +239,18 @@ impl Compute {
         }
     }
 
-    /// A kernel is there. Call [`Compute::advance`] to that time before and [`Compute::share`] after. Returns its place, for
-    /// [`Compute::least_end`]; `None`, and nothing has changed, if the process was not admitted.
+    /// Starts a kernel. [`Compute::advance`] must be called for the current time before, and [`Compute::share`] after. Returns
+    /// its slot, for [`Compute::earliest_end`]; returns `None`, without effect, if the process was not admitted.
     pub fn start(&mut self, job: Job, kernel: &Kernel) -> Option<u32> {
         let at = *self.by_process.get(&job.process)?;
         let (sms, speed) = self.speed(at, kernel)?;
         let client = self.clients.get_mut(at)?;
         let wanted = client.wanted();
-        client.asked += u64::from(sms);
+        client.requested += u64::from(sms);
         client.kernels += 1;
         let (more, is_first) = (client.wanted() - wanted, client.kernels == 1);
         let group_at = client.group;
-        let place = self.kernels.insert(Running {
+        let slot = self.kernels.insert(Running {
             job,
             client: at,
             sms,
@@ -265,18 +266,18 @@ impl Compute {
         let group = self.groups.get_mut(group_at)?;
         group.wanted += more;
         group.active += u32::from(is_first);
-        group.kernels.push(place);
+        group.kernels.push(slot);
         self.running += 1;
         if group.kernels.len() == 1 {
             let entry = (group.participant, group_at);
-            if let Err(place) = self.busy.binary_search(&entry) {
-                self.busy.insert(place, entry);
+            if let Err(position) = self.busy.binary_search(&entry) {
+                self.busy.insert(position, entry);
             }
         }
-        Some(place)
+        Some(slot)
     }
 
-    /// How long a kernel of a process takes if nothing else runs; no time if the process was not admitted.
+    /// Returns the duration of a kernel of a process if nothing else runs; zero if the process was not admitted.
     #[must_use]
     pub fn span_alone(&mut self, process: ProcessId, kernel: &Kernel) -> Span {
         let client = self.by_process.get(&process).copied();
@@ -285,58 +286,58 @@ impl Compute {
             Some((_, FULL_SPEED)) => kernel.duration,
             Some((_, speed)) => {
                 let work = u128::from(kernel.duration.0) * u128::from(FULL_SPEED);
-                divided(work, speed).unwrap_or(Span(u64::MAX))
+                div_ceil(work, speed).unwrap_or(Span(u64::MAX))
             }
         }
     }
 
-    /// The earliest time at which the kernel at this place, as [`Compute::start`] told it, can have ended, seen from `now`:
-    /// when it ends if nothing else runs from now on.
+    /// Returns the earliest possible end of the kernel in this slot, from [`Compute::start`], as seen from `now`: its end if
+    /// nothing else runs from now on.
     #[must_use]
-    pub fn least_end(&self, place: u32, now: Time) -> Time {
-        let Some(kernel) = self.kernels.get(place) else {
+    pub fn earliest_end(&self, slot: u32, now: Time) -> Time {
+        let Some(kernel) = self.kernels.get(slot) else {
             return now;
         };
         if kernel.rate == kernel.speed {
             return kernel.ends;
         }
-        let left = divided(kernel.left(now), kernel.speed);
+        let left = div_ceil(kernel.left(now), kernel.speed);
         now.after(left.unwrap_or(Span(u64::MAX)))
     }
 
-    /// SMs that a kernel uses, and its speed on them as a part of that on as many as it asks for.
+    /// Returns the number of SMs that a kernel uses, and its speed on them relative to the requested ones.
     fn speed(&mut self, client: u32, kernel: &Kernel) -> Option<(u32, u64)> {
         let client = self.clients.get_mut(client)?;
-        let asked = kernel.sms.clamp(1, self.sms_whole);
-        let sms = asked.min(client.limit);
-        if sms == asked {
+        let requested = kernel.sms.clamp(1, self.sms_whole);
+        let sms = requested.min(client.limit);
+        if sms == requested {
             return Some((sms, FULL_SPEED));
         }
         if let Some((of, law, speed)) = client.memo
-            && of == asked
+            && of == requested
             && law == kernel.law
         {
             return Some((sms, speed));
         }
         let fraction = u128::from(kernel.law.speed(sms, self.sms_whole)) * u128::from(FULL_SPEED)
-            / u128::from(kernel.law.speed(asked, self.sms_whole).max(1));
+            / u128::from(kernel.law.speed(requested, self.sms_whole).max(1));
         let speed = u64::try_from(fraction)
             .unwrap_or(FULL_SPEED)
             .clamp(1, FULL_SPEED);
-        client.memo = Some((asked, kernel.law, speed));
+        client.memo = Some((requested, kernel.law, speed));
         Some((sms, speed))
     }
 
-    /// When something changes by itself: a kernel ends, or a turn.
+    /// Returns the time of the next change without further calls, the end of a kernel or of a turn; `None` if there is none.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
-        // What would end at the end of time does not end.
+        // Kernels that would end at the end of time never end.
         (self.next < Time::NEVER).then_some(self.next)
     }
 
-    /// Goes on to `to`, at most to [`Compute::next`]; kernels that have ended by then are added to `ended`. Who starts
-    /// others at that time does so before [`Compute::share`]: between two kernels of a stream no turn passes. Returns whether
-    /// that is to be called: a kernel has ended, or a turn.
+    /// Advances the time to `to`, at most to [`Compute::next`]. Kernels that end by then are appended to `ended`. Returns whether
+    /// [`Compute::share`] has to be called, because a kernel or a turn has ended. Kernels that follow at the same time are to be
+    /// started before that call, so that no turn passes between two kernels of a stream.
     pub fn advance(&mut self, to: Time, ended: &mut Vec<Job>, ledger: &mut Ledger) -> bool {
         self.now = self.now.max(to);
         if self.next > self.now || self.next == Time::NEVER {
@@ -355,58 +356,58 @@ impl Compute {
         true
     }
 
-    /// Takes kernels of a group out, and tells of each.
+    /// Removes the kernels of a group that match, and reports each.
     fn remove_where(
         &mut self,
         at: u32,
         ledger: &mut Ledger,
-        goes: impl Fn(&Running) -> bool,
-        mut tell: impl FnMut(Job),
+        matches: impl Fn(&Running) -> bool,
+        mut report: impl FnMut(Job),
     ) {
         let Some(group) = self.groups.get_mut(at) else {
             return;
         };
         let before = group.kernels.len();
-        group.kernels.retain(|&place| {
-            let Some(kernel) = self.kernels.get(place).filter(|kernel| goes(kernel)) else {
+        group.kernels.retain(|&slot| {
+            let Some(kernel) = self.kernels.get(slot).filter(|kernel| matches(kernel)) else {
                 return true;
             };
             write(self.unit, self.now, kernel, ledger);
-            tell(kernel.job);
+            report(kernel.job);
             if let Some(client) = self.clients.get_mut(kernel.client) {
                 let wanted = client.wanted();
-                client.asked -= u64::from(kernel.sms);
+                client.requested -= u64::from(kernel.sms);
                 client.kernels -= 1;
                 group.wanted -= wanted - client.wanted();
                 group.active -= u32::from(client.kernels == 0);
             }
-            self.kernels.remove(place);
+            self.kernels.remove(slot);
             false
         });
         self.running -= before - group.kernels.len();
         if group.kernels.is_empty() {
             let entry = (group.participant, at);
-            if let Ok(place) = self.busy.binary_search(&entry) {
-                self.busy.remove(place);
+            if let Ok(position) = self.busy.binary_search(&entry) {
+                self.busy.remove(position);
             }
         }
     }
 
-    /// How many kernels have been started and have not ended.
+    /// Returns the number of kernels that were started and have not ended.
     #[must_use]
     pub const fn running(&self) -> usize {
         self.running
     }
 
-    /// The group of a participant that has work.
+    /// Returns the group of a participant with kernels.
     fn busy_group(&self, participant: Participant) -> Option<u32> {
         let by_participant = |entry: &(Participant, u32)| entry.0.cmp(&participant);
-        let place = self.busy.binary_search_by(by_participant).ok()?;
-        Some(self.busy[place].1)
+        let position = self.busy.binary_search_by(by_participant).ok()?;
+        Some(self.busy[position].1)
     }
 
-    /// When the turn passes on or, just after a change, begins; never, if neither is to come.
-    fn turn_ends(&self) -> Time {
+    /// Returns the time at which the turn passes or, just after a switch, begins; [`Time::NEVER`] if neither is due.
+    fn turn_end(&self) -> Time {
         let Some((participant, since)) = self.turn else {
             return Time::NEVER;
         };
@@ -419,7 +420,7 @@ impl Compute {
         since.after(self.turns.slice).max(self.now)
     }
 
-    /// The next participant with work behind the one whose turn it was, in their order.
+    /// Returns the participant with work which follows the given one, cyclically.
     fn next_turn(&self, after: Option<Participant>) -> Option<Participant> {
         let behind = after.map_or(0, |after| {
             self.busy.partition_point(|(other, _)| *other <= after)
@@ -428,7 +429,7 @@ impl Compute {
         next.map(|(participant, _)| *participant)
     }
 
-    /// Lets the turn pass on where it is time.
+    /// Passes the turn if it is over.
     fn pass_turn(&mut self) {
         let Some((participant, since)) = self.turn else {
             self.turn = self
@@ -450,7 +451,7 @@ impl Compute {
         }
     }
 
-    /// Gives every kernel its SMs and its rate, from now on. To be called once whenever something has changed.
+    /// Assigns every kernel its SMs and its rate from now on. To be called once after any change.
     pub fn share(&mut self, ledger: &mut Ledger) {
         self.pass_turn();
         let on = self
@@ -459,42 +460,43 @@ impl Compute {
             .and_then(|(participant, _)| self.busy_group(participant));
         if self.on != on {
             if let Some(group) = self.on.and_then(|before| self.groups.get(before)) {
-                for &place in &group.kernels {
-                    if let Some(kernel) = self.kernels.get_mut(place) {
-                        give(self.unit, self.now, kernel, (0, 0), ledger);
+                for &slot in &group.kernels {
+                    if let Some(kernel) = self.kernels.get_mut(slot) {
+                        set_share(self.unit, self.now, kernel, (0, 0), ledger);
                     }
                 }
             }
             self.on = on;
         }
         let first = self.share_group(ledger);
-        self.next = first.min(self.turn_ends());
+        self.next = first.min(self.turn_end());
     }
 
-    /// Shares the SMs out among the kernels of the group whose turn it is; when the first of them ends.
+    /// Shares the SMs out among the kernels of the current group. Returns the earliest of their ends.
     fn share_group(&mut self, ledger: &mut Ledger) -> Time {
         let Some(group) = self.on.and_then(|on| self.groups.get(on)) else {
             return Time::NEVER;
         };
-        let there = u64::from(self.sms).min(group.wanted);
+        let available = u64::from(self.sms).min(group.wanted);
         let others = u64::from(group.active.saturating_sub(1));
         let mut first = Time::NEVER;
-        for &place in &group.kernels {
-            let Some(kernel) = self.kernels.get_mut(place) else {
+        for &slot in &group.kernels {
+            let Some(kernel) = self.kernels.get_mut(slot) else {
                 continue;
             };
             let Some(client) = self.clients.get(kernel.client) else {
                 continue;
             };
             let slowed = 1_000_000 + u128::from(kernel.interference_millionths * others);
-            let is_full =
-                client.asked == client.wanted() && there == group.wanted && slowed == 1_000_000;
+            let is_full = client.requested == client.wanted()
+                && available == group.wanted
+                && slowed == 1_000_000;
             let share = if is_full {
                 (kernel.speed, u64::from(kernel.sms) * 1_000)
             } else {
                 // SMs within the process's limit, then within the device.
-                let part = u128::from(client.wanted()) * u128::from(there);
-                let whole = u128::from(client.asked) * u128::from(group.wanted);
+                let part = u128::from(client.wanted()) * u128::from(available);
+                let whole = u128::from(client.requested) * u128::from(group.wanted);
                 let rate = u128::from(kernel.speed) * part * 1_000_000 / (whole * slowed);
                 let millisms = u128::from(kernel.sms) * 1_000 * part / whole;
                 (
@@ -502,19 +504,19 @@ impl Compute {
                     u64::try_from(millisms).unwrap_or(u64::MAX),
                 )
             };
-            give(self.unit, self.now, kernel, share, ledger);
+            set_share(self.unit, self.now, kernel, share, ledger);
             first = first.min(kernel.ends);
         }
         first
     }
 
-    /// Writes down what is held at this moment, up to it. Call [`Compute::advance`] to that time before.
+    /// Adds ledger entries for all SMs held now, ending now. [`Compute::advance`] must be called for the current time before.
     pub fn write_all(&mut self, ledger: &mut Ledger) {
         let Some(group) = self.on.and_then(|on| self.groups.get(on)) else {
             return;
         };
-        for &place in &group.kernels {
-            if let Some(kernel) = self.kernels.get_mut(place) {
+        for &slot in &group.kernels {
+            if let Some(kernel) = self.kernels.get_mut(slot) {
                 write(self.unit, self.now, kernel, ledger);
                 kernel.since = self.now;
             }
@@ -522,15 +524,15 @@ impl Compute {
     }
 }
 
-/// Gives a kernel its rate and its SMs from now on.
-fn give(unit: u32, now: Time, kernel: &mut Running, share: (u64, u64), ledger: &mut Ledger) {
+/// Sets a kernel's rate and SMs from now on.
+fn set_share(unit: u32, now: Time, kernel: &mut Running, share: (u64, u64), ledger: &mut Ledger) {
     let (rate, millisms) = share;
     if kernel.rate != rate {
         kernel.remaining = kernel.left(now);
         (kernel.updated, kernel.rate) = (now, rate);
         kernel.ends = match rate {
             0 => Time::NEVER,
-            _ => divided(kernel.remaining, rate).map_or(Time::NEVER, |left| now.after(left)),
+            _ => div_ceil(kernel.remaining, rate).map_or(Time::NEVER, |left| now.after(left)),
         };
     }
     if kernel.millisms != millisms {
@@ -539,10 +541,10 @@ fn give(unit: u32, now: Time, kernel: &mut Running, share: (u64, u64), ledger: &
     }
 }
 
-/// Writes down what a kernel has held until now.
+/// Adds a ledger entry for the SMs that a kernel has held until now.
 fn write(unit: u32, now: Time, kernel: &Running, ledger: &mut Ledger) {
     ledger.add(Entry {
-        held: Held::Sms { unit },
+        resource: Resource::Sms { unit },
         process: kernel.job.process,
         work: Some(kernel.job.work),
         amount: kernel.millisms,

@@ -1,13 +1,12 @@
-//! Where things with numbers are kept: found in a few nanoseconds, and without regard to how many there are.
+//! Collections indexed by ids, with access times of a few nanoseconds that do not depend on their size.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A map by ids that this crate gives out itself, so nobody can choose them to collide. Nothing may depend on the order
-/// in which it is gone through.
+/// Map by ids which this crate assigns itself, so that no caller can choose colliding ids. The order of iteration is unspecified.
 pub(crate) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<Spread>>;
 
-/// Spreads dense ids over all bits: a multiplication by 2⁶⁴ divided by the golden ratio.
+/// Hasher which spreads dense ids over all bits: a multiplication by 2⁶⁴ divided by the golden ratio.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Spread(u64);
 
@@ -31,7 +30,7 @@ impl Hasher for Spread {
     }
 }
 
-/// Things in places that are used again: a thing stays in its place until it is taken out.
+/// Items in reusable slots. An item keeps its slot until it is removed.
 #[derive(Clone, Debug)]
 pub(crate) struct Slab<T> {
     items: Vec<Option<T>>,
@@ -48,27 +47,27 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Puts a thing in the place that was left last, or in a new one.
+    /// Inserts an item into the slot that was freed last, or into a new one, and returns the slot.
     pub(crate) fn insert(&mut self, item: T) -> u32 {
-        if let Some(place) = self.free.pop() {
-            self.items[place as usize] = Some(item);
-            return place;
+        if let Some(slot) = self.free.pop() {
+            self.items[slot as usize] = Some(item);
+            return slot;
         }
         self.items.push(Some(item));
         u32::try_from(self.items.len() - 1).unwrap_or(u32::MAX)
     }
 
-    pub(crate) fn get(&self, place: u32) -> Option<&T> {
-        self.items.get(place as usize).and_then(Option::as_ref)
+    pub(crate) fn get(&self, slot: u32) -> Option<&T> {
+        self.items.get(slot as usize).and_then(Option::as_ref)
     }
 
-    pub(crate) fn get_mut(&mut self, place: u32) -> Option<&mut T> {
-        self.items.get_mut(place as usize).and_then(Option::as_mut)
+    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
+        self.items.get_mut(slot as usize).and_then(Option::as_mut)
     }
 
-    pub(crate) fn remove(&mut self, place: u32) -> Option<T> {
-        let item = self.items.get_mut(place as usize).and_then(Option::take)?;
-        self.free.push(place);
+    pub(crate) fn remove(&mut self, slot: u32) -> Option<T> {
+        let item = self.items.get_mut(slot as usize).and_then(Option::take)?;
+        self.free.push(slot);
         Some(item)
     }
 }
@@ -78,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_used_again() {
+    fn freed_slots_are_reused() {
         let mut slab = Slab::default();
         let (one, two) = (slab.insert('a'), slab.insert('b'));
         assert_eq!((slab.remove(one), slab.remove(one)), (Some('a'), None));

@@ -1,48 +1,48 @@
-//! How a kernel's speed follows from its share of a GPU's SMs (workloads §6 and §8).
+//! Scaling laws: a kernel's speed as a function of its share of a GPU's SMs (workloads §6 and §8).
 
 use libm::{exp, log, pow};
 use serde::Deserialize;
 
-/// The speed 1 in fixed point.
+/// Speed 1 in fixed point.
 pub const FULL_SPEED: u64 = 1 << 32;
 
-/// A share below this counts as this: less is less than a thousandth of an SM.
-const LEAST: f64 = 1e-6;
+/// Smallest share that a law is evaluated at, less than a thousandth of an SM.
+const SHARE_MIN: f64 = 1e-6;
 
-/// A law by which speed follows from the share of SMs; every law has speed 1 with all of them. One that is read from
-/// data has its parameters in range; one that is made by hand can be looked at with [`Law::check`].
+/// Scaling law: speed as a function of the share S of SMs, with speed 1 at all SMs. Laws read from data have their parameters in
+/// range; others can be validated with [`Law::check`].
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Default)]
-#[serde(try_from = "Unchecked")]
+#[serde(try_from = "UncheckedLaw")]
 pub enum Law {
-    /// Twice the SMs, twice the speed.
+    /// Speed proportional to the share.
     #[default]
     Linear,
-    /// f(S) = (1 − e^(−S/S₀)) / (1 − e^(−1/S₀)) with f = 0.98 at this share: FaST-GShare's models.
+    /// Saturating speed f(S) = (1 − e^(−S/S₀)) / (1 − e^(−1/S₀)), where f is 0.98 at the given share: the models of FaST-GShare.
     Saturating {
-        /// The share at which 0.98 is reached, above 0, at most 1.
+        /// Share at which the speed is 0.98, above 0, at most 1.
         at: f64,
     },
-    /// min(1, S / knee).
+    /// Speed proportional to the share up to a knee: f(S) = min(1, S / knee).
     Knee {
-        /// The share from which on more SMs bring nothing, above 0, at most 1.
+        /// Share above which further SMs have no effect, above 0, at most 1.
         at: f64,
     },
-    /// A part of the work takes as long however many SMs there are.
+    /// Amdahl's law: a part of the work takes the same time with any number of SMs.
     Amdahl {
-        /// That part with all SMs, from 0 to 1.
+        /// Serial part of the time with all SMs, from 0 to 1.
         serial: f64,
     },
-    /// S^β.
+    /// Speed as a power of the share: f(S) = S^β.
     Power {
-        /// β, from 0 to 1.
+        /// Exponent β, from 0 to 1.
         exponent: f64,
     },
 }
 
-/// A law as data say it.
+/// Law as read from data, before validation.
 #[derive(Deserialize)]
 #[serde(rename = "Law", rename_all = "kebab-case", deny_unknown_fields)]
-enum Unchecked {
+enum UncheckedLaw {
     Linear,
     Saturating { at: f64 },
     Knee { at: f64 },
@@ -50,22 +50,22 @@ enum Unchecked {
     Power { exponent: f64 },
 }
 
-impl TryFrom<Unchecked> for Law {
+impl TryFrom<UncheckedLaw> for Law {
     type Error = LawError;
 
-    fn try_from(law: Unchecked) -> Result<Self, LawError> {
+    fn try_from(law: UncheckedLaw) -> Result<Self, LawError> {
         let law = match law {
-            Unchecked::Linear => Self::Linear,
-            Unchecked::Saturating { at } => Self::Saturating { at },
-            Unchecked::Knee { at } => Self::Knee { at },
-            Unchecked::Amdahl { serial } => Self::Amdahl { serial },
-            Unchecked::Power { exponent } => Self::Power { exponent },
+            UncheckedLaw::Linear => Self::Linear,
+            UncheckedLaw::Saturating { at } => Self::Saturating { at },
+            UncheckedLaw::Knee { at } => Self::Knee { at },
+            UncheckedLaw::Amdahl { serial } => Self::Amdahl { serial },
+            UncheckedLaw::Power { exponent } => Self::Power { exponent },
         };
         law.check()
     }
 }
 
-/// A law's parameter is out of its range.
+/// A parameter of a law is out of range.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{law}: {name} = {value}: allowed: {allowed}")]
 pub struct LawError {
@@ -76,10 +76,11 @@ pub struct LawError {
 }
 
 impl Law {
-    /// Looks whether the parameters are in range.
+    /// Returns the law if its parameters are in range.
     ///
     /// # Errors
-    /// The one that is not.
+    ///
+    /// Returns the first parameter that is out of range.
     pub fn check(self) -> Result<Self, LawError> {
         let (law, name, value, allowed, is_good) = match self {
             Self::Linear => return Ok(self),
@@ -124,7 +125,7 @@ impl Law {
         }
     }
 
-    /// The speed with `sms` of `of` SMs, in fixed point: [`FULL_SPEED`] is 1. Zero without any.
+    /// Returns the speed with `sms` of `of` SMs in fixed point, where [`FULL_SPEED`] is 1. Returns 0 without SMs.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -143,14 +144,14 @@ impl Law {
         let speed = match self {
             Self::Linear => share,
             Self::Saturating { at } => {
-                let scale = -log(50.0) / at.max(LEAST);
+                let scale = -log(50.0) / at.max(SHARE_MIN);
                 (1.0 - exp(share * scale)) / (1.0 - exp(scale))
             }
-            Self::Knee { at } => share / at.max(LEAST),
+            Self::Knee { at } => share / at.max(SHARE_MIN),
             Self::Amdahl { serial } => 1.0 / (serial + (1.0 - serial) / share),
             Self::Power { exponent } => pow(share, exponent),
         };
-        // A parameter that is out of range (`check`), a NaN among them, makes no speed out of range.
+        // Parameters out of range, which `check` reports, may give NaN or infinity; the speed stays in range.
         let speed = if speed.is_finite() { speed } else { 1.0 };
         ((speed.clamp(0.0, 1.0) * FULL_SPEED as f64) as u64).max(1)
     }
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_printed_values_of_workloads_section_8_come_out() {
+    fn speeds_match_the_printed_values_of_workloads_section_8() {
         let resnet = Law::Saturating { at: 0.24 };
         let gnmt = Law::Saturating { at: 0.80 };
         let bert = Law::Knee { at: 0.33 };
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slowdowns_of_workloads_section_6_come_out() {
+    fn slowdowns_match_those_of_workloads_section_6() {
         let slowdown = |law: Law, gpcs| {
             4_294_967_296.0 / {
                 #[expect(clippy::cast_precision_loss, reason = "at most 2^32")]
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_out_of_range_is_named() {
+    fn a_parameter_out_of_range_is_reported_by_name() {
         let error = Law::Knee { at: 1.5 }.check().unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_law_from_data_is_in_range() {
+    fn a_law_from_data_is_validated() {
         #[derive(Debug, Deserialize)]
         struct Data {
             law: Law,

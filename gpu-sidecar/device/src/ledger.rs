@@ -1,77 +1,77 @@
-//! Who held what from when to when.
+//! The ledger: resources held by processes, with start and end.
 
 use crate::{Span, Time};
 
-/// A process on a GPU or slice: a context of its own.
+/// Id of a process on a GPU or slice, which has a context of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u32);
 
-/// A kernel, copy, memset, delay or host function that has been started.
+/// Id of a kernel, copy, memset, delay or host function that has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkId {
-    /// The command it belongs to.
+    /// Number of the command to which it belongs.
     pub command: u64,
-    /// Its place in that command's graph; 0 without one.
+    /// Index of the node of the command's graph; 0 without a graph.
     pub node: u32,
 }
 
-/// A piece of work, and whose it is.
+/// Piece of work and its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Job {
-    /// Which piece of work.
+    /// Id of the piece of work.
     pub work: WorkId,
-    /// The process it is done for.
+    /// Process for which the work runs.
     pub process: ProcessId,
-    /// A number of the caller's, which comes back when it has ended.
+    /// Number chosen by the caller, returned when the work ends.
     pub tag: u32,
 }
 
-/// What can be held.
+/// Resource that a process can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Held {
-    /// Thousandths of SMs of a GPU or slice.
+pub enum Resource {
+    /// SMs of a GPU or slice, in thousandths.
     Sms {
-        /// Which, by its number in the node.
+        /// Number of the GPU or slice in the node.
         unit: u32,
     },
-    /// Bytes per second of a link.
+    /// Bandwidth of a link, in bytes per second.
     Link {
-        /// Which, by its number in the node.
+        /// Number of the link in the node.
         link: u32,
     },
-    /// Bytes of device memory of a GPU or slice.
+    /// Device memory of a GPU or slice, in bytes.
     Memory {
-        /// Which, by its number in the node.
+        /// Number of the GPU or slice in the node.
         unit: u32,
     },
 }
 
-/// One line of the ledger.
+/// Entry of the ledger: one constant amount over one period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What was held.
-    pub held: Held,
-    /// Who held it.
+    /// Resource that was held.
+    pub resource: Resource,
+    /// Process that held it.
     pub process: ProcessId,
-    /// For which piece of work; `None` for memory.
+    /// Piece of work that used it; `None` for memory.
     pub work: Option<WorkId>,
-    /// How much, in the unit of [`Held`].
+    /// Amount, in the unit of [`Resource`].
     pub amount: u64,
-    /// Since when.
+    /// Start of the period.
     pub from: Time,
-    /// Until when.
+    /// End of the period.
     pub to: Time,
 }
 
 impl Entry {
-    /// How long it was held.
+    /// Returns the length of the period.
     #[must_use]
     pub const fn span(&self) -> Span {
         self.to.since(self.from)
     }
 
-    /// This line and a later one as one line, if they say the same and the later one begins where this one ends: what
-    /// was cut by a flush, or by a change that left the amount as it was, is whole again.
+    /// Returns this entry and a later one as a single entry, if they agree and the later one begins where this one ends; else
+    /// `None`. Such entries result from a flush, or from a change that left the amount as it was.
     #[must_use]
     pub fn joined(&self, later: &Self) -> Option<Self> {
         let whole = Self {
@@ -86,7 +86,7 @@ impl Entry {
     }
 }
 
-/// Entries in the order in which they ended. It grows until it is taken.
+/// Entries in the order of their end. They accumulate until they are taken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     entries: Vec<Entry>,
@@ -94,19 +94,19 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Whether lines are kept from now on, as they are unless this says otherwise.
+    /// Enables or disables recording; it is enabled initially.
     pub const fn keep(&mut self, keep: bool) {
         self.is_off = !keep;
     }
 
-    /// Writes a line; one without amount or length is left out.
+    /// Adds an entry, unless its amount or length is 0.
     pub(crate) fn add(&mut self, entry: Entry) {
         if entry.amount > 0 && entry.to > entry.from && !self.is_off {
             self.entries.push(entry);
         }
     }
 
-    /// What has been written since the last time.
+    /// Removes and returns the entries recorded since the last call.
     #[must_use]
     pub fn take(&mut self) -> Vec<Entry> {
         std::mem::take(&mut self.entries)
@@ -118,9 +118,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_that_continue_each_other_are_joined() {
+    fn adjacent_entries_of_equal_amount_are_joined() {
         let line = |amount, from, to| Entry {
-            held: Held::Memory { unit: 0 },
+            resource: Resource::Memory { unit: 0 },
             process: ProcessId(1),
             work: None,
             amount,

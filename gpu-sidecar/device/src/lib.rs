@@ -1,22 +1,22 @@
-//! What GPUs do with their time and their memory, computed and not slept: the device under softgpu and under
-//! the simulator.
+//! A model of GPUs in virtual time: how kernels, copies and memory use them. It is the device under softgpu and under the
+//! simulator.
 //!
-//! No clock, no input or output, no randomness: commands come in with a time, completions go out with one, and the
-//! same commands give the same completions and the same ledger on every machine. Time is whole nanoseconds, work is
-//! counted in integers, so nothing is lost or made up by rounding.
+//! The model has no clock, no I/O and no randomness. Commands carry the time of their submission, completions carry the time at
+//! which they end, and the same commands give the same completions and the same ledger on every machine. Time is in whole
+//! nanoseconds and work is counted in integers, so rounding neither loses nor adds any.
 //!
 //! | module | models | source |
 //! |---|---|---|
-//! | [`part`] | a GPU's figures, from data files | the vendor's, as each file says |
-//! | [`mig`] | slices, where they may lie, all layouts | M1.6 |
-//! | [`law`] | how a kernel's speed follows from its share of SMs | workloads §6, §8 |
-//! | [`compute`] | who runs on the SMs of a GPU or slice: time slices, MPS | M4.5, M4.6 |
+//! | [`part`] | the properties of a GPU model, from data files | the vendor's, as stated in each file |
+//! | [`mig`] | slices, their placements, all layouts | M1.6 |
+//! | [`law`] | a kernel's speed as a function of its share of SMs | workloads §6, §8 |
+//! | [`compute`] | sharing of the SMs of a GPU or slice: time slices, MPS | M4.5, M4.6 |
 //! | [`network`] | links that share their bandwidth | Torpor §5.3 |
-//! | [`memory`] | who holds how much device memory | M4.9 |
+//! | [`memory`] | device memory held by each process | M4.9 |
 //! | [`node`] | GPUs, PCIe switches, NVLinks | Torpor §5.3 |
-//! | [`op`] | what a stream can be told to do | – |
+//! | [`op`] | commands of a stream | – |
 //! | [`machine`] | streams, events, graphs on the GPUs of a node | – |
-//! | [`ledger`] | who held what from when to when | – |
+//! | [`ledger`] | resources held by processes, with start and end | – |
 #![forbid(unsafe_code)]
 
 mod agenda;
@@ -33,4 +33,4 @@ pub mod op;
 pub mod part;
 mod unit;
 
-pub use policy::{Span, Time};
+pub use units::{Span, Time};

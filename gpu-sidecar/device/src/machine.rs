@@ -1,11 +1,11 @@
-//! The GPUs or slices of a node at work, and the streams that feed them.
+//! The GPUs or slices of a node in operation, and the streams of commands that feed them.
 //!
-//! Commands of a stream run one after the other, those of different streams side by side as far as SMs, copy engines
-//! and links allow. Commands are handed over with the time from which they may run, and in the order of those times:
-//! [`Machine::submit`] takes one for later, too. [`Machine::advance`] goes on in time and tells what has ended. What is ready
-//! at one instant starts in the order of its submission.
+//! Commands of one stream run in order; commands of different streams run concurrently as far as SMs, copy engines and links
+//! allow. Each command is submitted with the earliest time at which it may run, in the order of these times; [`Machine::submit`]
+//! also accepts times in the future. [`Machine::advance`] advances the time and returns what has ended. Commands that become
+//! ready at the same instant start in the order of their submission.
 //!
-//! A step costs what it touches: streams, processes, events, GPUs and links at rest cost nothing.
+//! The cost of a step depends only on what it touches: idle streams, processes, events, GPUs and links cost nothing.
 
 mod error;
 mod process;
@@ -31,52 +31,52 @@ use crate::unit::Unit;
 pub use crate::unit::{SliceInfo, UnitInfo};
 use crate::{Span, Time, unit};
 
-/// A process wants a context.
+/// Settings of a process that creates a context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessSettings {
-    /// The MPS server whose client it is; `None`: it takes its turn by itself.
+    /// MPS server of which the process is a client; `None` for time slices of its own.
     pub mps: Option<MpsServer>,
-    /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` in hundredths; without MPS, and where it is absent, all SMs.
+    /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` in hundredths; all SMs if `None` or without MPS.
     pub active_thread_percentage_hundredths: Option<u32>,
-    /// Device memory at most, its context's residue included.
+    /// Limit of the process's device memory in bytes, its context's residue included; `None` for no limit.
     pub memory_limit: Option<u64>,
-    /// It has no context: it holds memory and nothing else, and so no residue.
+    /// Whether the process has no context: it then holds memory only, and no residue.
     pub without_context: bool,
 }
 
-/// A stream of a process.
+/// Id of a stream of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
-/// An event, which streams record and wait for.
+/// Id of an event, which streams record and wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventId(pub u64);
 
-/// A command has ended.
+/// End of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Done {
-    /// Which.
+pub struct Completion {
+    /// Number of the command.
     pub command: u64,
-    /// In which stream.
+    /// Stream of the command.
     pub stream: StreamId,
-    /// When its turn in the stream came.
+    /// Time at which the command became the first command of its stream and started.
     pub started: Time,
-    /// When it ended.
+    /// Time at which the command ended.
     pub ended: Time,
 }
 
-/// A function of the host has its turn; it has ended when [`Machine::release`] says so.
+/// A host function has started. It ends with [`Machine::release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostTurn {
-    /// Which: the command and, in a graph, the node.
+    /// Id of the host function: its command and, in a graph, its node.
     pub work: WorkId,
-    /// In which stream.
+    /// Stream of the host function.
     pub stream: StreamId,
-    /// Since when.
+    /// Time at which the host function started.
     pub at: Time,
 }
 
-/// See the [module](self).
+/// GPUs and slices of a node in operation, with their processes and streams; see the [module](self).
 #[derive(Debug)]
 pub struct Machine {
     now: Time,
@@ -84,28 +84,28 @@ pub struct Machine {
     units: Vec<Unit>,
     fabric: Fabric,
     network: Network,
-    /// The next events of all units, and of the network behind them.
+    /// Next events of all units, followed by that of the network.
     agenda: Agenda,
     processes: IdMap<ProcessId, Process>,
     streams: Slab<Stream>,
-    stream_places: IdMap<StreamId, u32>,
+    stream_slots: IdMap<StreamId, u32>,
     events: Events,
     heads: Heads,
-    /// Delays that have begun, and functions of the host that have been released, by their end.
+    /// Delays in progress and released host functions, by their end.
     delays: BinaryHeap<Reverse<(Time, Job)>>,
-    /// Functions of the host that have not been released.
+    /// Host functions that have started and are not released.
     hosts: IdMap<WorkId, Job>,
     host_turns: Vec<HostTurn>,
     ledger: Ledger,
-    /// Units whose SMs have to be shared out anew.
+    /// Units whose SMs have to be shared out again.
     changed_units: Vec<u32>,
-    /// Links have to be shared out anew.
+    /// Whether the links have to be shared out again.
     has_network_changed: bool,
-    /// What has ended at this instant; empty in between, and kept for its room, as the others here.
+    /// Work that ended at the current instant. Empty between steps and kept for its capacity, like the lists below.
     ended: Vec<Job>,
-    /// When each piece of work of a graph can begin.
+    /// Earliest start of each node of a graph, in nanoseconds.
     begins: Vec<u64>,
-    /// How many pieces of work others in a graph wait for.
+    /// Lists of the open predecessors of graph nodes.
     spare_counts: Vec<Vec<u32>>,
     next_command: u64,
     next_process: u32,
@@ -114,12 +114,13 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A node at rest, at time zero. Its GPUs and slices have numbers in the order of [`Node::gpus`], the slices of one
-    /// GPU in the order in which they lie. Links have numbers in this order: of each GPU to the device and from it, of each
-    /// switch the same, of each NVLink there and back, and of each GPU or slice its own memory.
+    /// Creates an idle node at time zero. GPUs and slices are numbered in the order of [`Node::gpus`], the slices of one GPU in
+    /// the order of their placement. Links are numbered in this order: for each GPU to the device and from it, for each switch
+    /// the same, for each NVLink both directions, and for each GPU or slice its own memory.
     ///
     /// # Errors
-    /// It cannot be made so.
+    ///
+    /// Returns an error if a GPU, its slices or the topology are invalid.
     pub fn new(node: &Node) -> Result<Self, MachineError> {
         let mut infos = Vec::new();
         for (at, gpu) in node.gpus.iter().enumerate() {
@@ -141,7 +142,7 @@ impl Machine {
             network,
             processes: IdMap::default(),
             streams: Slab::default(),
-            stream_places: IdMap::default(),
+            stream_slots: IdMap::default(),
             events: Events::default(),
             heads: Heads::default(),
             delays: BinaryHeap::new(),
@@ -160,46 +161,46 @@ impl Machine {
         })
     }
 
-    /// How many GPUs and slices there are.
+    /// Returns the number of GPUs and slices.
     #[must_use]
     pub const fn units(&self) -> usize {
         self.units.len()
     }
 
-    /// What a GPU or slice is.
+    /// Returns the properties of a GPU or slice; `None` if it does not exist.
     #[must_use]
     pub fn unit_info(&self, unit: u32) -> Option<UnitInfo> {
         self.units.get(unit as usize).map(|unit| unit.info.clone())
     }
 
-    /// The memory of a GPU or slice.
+    /// Returns the memory of a GPU or slice; `None` if it does not exist.
     #[must_use]
     pub fn memory(&self, unit: u32) -> Option<&Memory> {
         self.units.get(unit as usize).map(|unit| &unit.memory)
     }
 
-    /// How many bytes per second each link lets through, by its number in the ledger; see [`Machine::new`].
+    /// Returns the bandwidth of each link in bytes per second, by its number in the ledger; see [`Machine::new`].
     pub fn links(&self) -> impl Iterator<Item = u64> {
         self.network.capacities()
     }
 
-    /// How far the machine has come.
+    /// Returns the current virtual time.
     #[must_use]
     pub const fn now(&self) -> Time {
         self.now
     }
 
-    /// Whether the ledger is kept from now on, as it is unless this says otherwise.
+    /// Enables or disables the ledger; it is enabled initially.
     pub const fn keep_ledger(&mut self, keep: bool) {
         self.ledger.keep(keep);
     }
 
-    /// Who held what, as far as it was not told before. With `flush` up to now: what is still held has a line that ends
-    /// now, and will have another ([`Entry::joined`]). Without it, what is still held has no line yet.
+    /// Returns the ledger entries since the last call. With `flush`, resources that are still held have an entry which ends now,
+    /// and a further one later ([`Entry::joined`]). Without it, they have no entry yet.
     #[must_use]
     pub fn take_ledger(&mut self, flush: bool) -> Vec<Entry> {
         if flush {
-            // Nothing ends here: all that ends by now has ended.
+            // No work ends here: whatever ends by now has already ended.
             for unit in &mut self.units {
                 unit.compute
                     .advance(self.now, &mut self.ended, &mut self.ledger);
@@ -213,31 +214,32 @@ impl Machine {
         self.ledger.take()
     }
 
-    /// A new stream of a process; one of a process that is gone takes no commands.
+    /// Creates a stream of a process. The stream of an unknown process accepts no commands.
     pub fn stream(&mut self, process: ProcessId) -> StreamId {
         let id = StreamId(self.next_stream);
         self.next_stream += 1;
         if let Some(of) = self.processes.get_mut(&process) {
             let stream = Stream::new(id, process, of.unit, of.is_suspended);
-            let place = self.streams.insert(stream);
-            of.streams.push(place);
-            self.stream_places.insert(id, place);
+            let slot = self.streams.insert(stream);
+            of.streams.push(slot);
+            self.stream_slots.insert(id, slot);
         }
         id
     }
 
-    /// A stream takes no more commands; what it has still runs. One that there is not is left out.
+    /// Destroys a stream: it accepts no further commands, and those submitted still run. Does nothing if the stream does not
+    /// exist.
     pub fn destroy_stream(&mut self, stream: StreamId) {
-        let Some(place) = self.stream_places.remove(&stream) else {
+        let Some(slot) = self.stream_slots.remove(&stream) else {
             return;
         };
-        if let Some(stream) = self.streams.get_mut(place) {
+        if let Some(stream) = self.streams.get_mut(slot) {
             stream.is_destroyed = true;
         }
-        self.remove_if_over(place);
+        self.remove_if_finished(slot);
     }
 
-    /// A new event, in which nothing is recorded. It belongs to no process, and is there until it is destroyed.
+    /// Creates an event without a record. It belongs to no process and exists until it is destroyed.
     pub fn event(&mut self) -> EventId {
         let id = EventId(self.next_event);
         self.next_event += 1;
@@ -245,27 +247,28 @@ impl Machine {
         id
     }
 
-    /// An event can be recorded and waited for no more; what was submitted before goes on as if it still were there. One
-    /// that there is not is left out.
+    /// Destroys an event: it can no longer be recorded or waited for. Commands submitted before are unaffected. Does nothing if
+    /// the event does not exist.
     pub fn destroy_event(&mut self, event: EventId) {
         self.events.destroy(event);
     }
 
-    /// Puts a command at the end of a stream, to run from `not_before` on. Returns its number. It starts with the next
+    /// Appends a command to a stream, to run from `not_before` on, and returns its number. It starts with the next
     /// [`Machine::advance`].
     ///
     /// # Errors
-    /// It names a stream, an event or a GPU or slice that there is not, or copies to its own as to another: nothing has
-    /// changed.
+    ///
+    /// Returns an error, without effect, if the stream, an event or a destination does not exist, or a copy to a peer names the
+    /// process's own GPU or slice.
     pub fn submit(
         &mut self,
         stream: StreamId,
         not_before: Time,
         op: Op,
     ) -> Result<u64, SubmitError> {
-        let known = self.stream_places.get(&stream);
-        let &place = known.ok_or(SubmitError::NoStream(stream))?;
-        let least = self.least_span(place, &op)?;
+        let known = self.stream_slots.get(&stream);
+        let &slot = known.ok_or(SubmitError::NoStream(stream))?;
+        let min_span = self.min_span(slot, &op)?;
         let id = self.next_command;
         let record = match &op {
             Op::Record(event) => {
@@ -276,31 +279,30 @@ impl Machine {
             _ => None,
         };
         self.next_command += 1;
-        let Some(stream) = self.streams.get_mut(place) else {
+        let Some(stream) = self.streams.get_mut(slot) else {
             return Err(SubmitError::NoStream(stream));
         };
-        let from = stream.least_end.max(not_before).max(self.now);
-        stream.least_end = from.after(least);
-        stream.least_waiting = Span(stream.least_waiting.0.saturating_add(least.0));
+        let from = stream.earliest_end.max(not_before).max(self.now);
+        stream.earliest_end = from.after(min_span);
+        stream.min_waiting = Span(stream.min_waiting.0.saturating_add(min_span.0));
         stream.waiting.push_back(Command {
             id,
             not_before,
             op,
             record,
-            least,
+            min_span,
         });
-        self.queue_head(place);
+        self.queue_head(slot);
         Ok(id)
     }
 
-    /// Functions of the host whose turn has come since this was asked last.
+    /// Returns the host functions that have started since the last call.
     #[must_use]
     pub fn take_host_turns(&mut self) -> Vec<HostTurn> {
         std::mem::take(&mut self.host_turns)
     }
 
-    /// A function of the host ends at `at`, or now if that is past. Returns whether there is one that had its turn and
-    /// was not released before.
+    /// Ends a host function at `at`, or now if that is past. Returns `false` if it has not started or was already released.
     pub fn release(&mut self, work: WorkId, at: Time) -> bool {
         let Some(job) = self.hosts.remove(&work) else {
             return false;
@@ -313,30 +315,29 @@ impl Machine {
         true
     }
 
-    /// When all that has been submitted to a stream can have ended at the earliest, and not before now: exactly then, if
-    /// nothing competes with it from now on, it waits for no event or host, and no graph of it is under way that was held
-    /// up. Waiting for an event, and a function of the host before it is released, count as no time. `None`: there is no
-    /// such stream.
+    /// Returns the earliest possible end of all commands submitted to a stream, not before now. It is exact if nothing competes
+    /// with the stream from now on, it waits for no event or host function, and no graph in progress was delayed. Waiting for an
+    /// event counts as no time, and so does a host function before its release. Returns `None` if the stream does not exist.
     #[must_use]
     pub fn earliest_end(&self, stream: StreamId) -> Option<Time> {
-        let place = *self.stream_places.get(&stream)?;
-        let stream = self.streams.get(place)?;
-        let current = self.least_end_of_current(stream).max(self.now);
-        Some(current.after(stream.least_waiting).max(stream.least_end))
+        let slot = *self.stream_slots.get(&stream)?;
+        let stream = self.streams.get(slot)?;
+        let current = self.earliest_end_of_current(stream).max(self.now);
+        Some(current.after(stream.min_waiting).max(stream.earliest_end))
     }
 
-    /// How many commands of a stream have not ended; `None`: there is no such stream.
+    /// Returns the number of commands of a stream that have not ended; `None` if the stream does not exist.
     #[must_use]
     pub fn queued(&self, stream: StreamId) -> Option<u64> {
-        let place = *self.stream_places.get(&stream)?;
-        let stream = self.streams.get(place)?;
+        let slot = *self.stream_slots.get(&stream)?;
+        let stream = self.streams.get(slot)?;
         Some(stream.waiting.len() as u64 + u64::from(stream.current.is_some()))
     }
 
-    /// When something happens next, if nothing more is submitted or released; `None`: never.
+    /// Returns the time of the next event if nothing more is submitted or released; `None` if there is none.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
-        if self.heads.is_one_ready() {
+        if self.heads.has_ready() {
             return Some(self.now);
         }
         let delay = self.delays.peek().map(|Reverse((at, _))| *at);
@@ -345,12 +346,12 @@ impl Machine {
             .first()
             .min(self.heads.next_later())
             .min(delay.unwrap_or(Time::NEVER));
-        // What would happen at the end of time does not happen.
+        // Events at the end of time never occur.
         (next < Time::NEVER).then(|| next.max(self.now))
     }
 
-    /// Goes on to `to`; what has ended by then is added to `done`, in the order of its time.
-    pub fn advance(&mut self, to: Time, done: &mut Vec<Done>) {
+    /// Advances the time to `to`. The commands that end by then are appended to `done` in the order of their end.
+    pub fn advance(&mut self, to: Time, done: &mut Vec<Completion>) {
         self.start_heads(done);
         while let Some(next) = self.next().filter(|next| *next <= to) {
             self.settle(next, done);
@@ -359,7 +360,7 @@ impl Machine {
         self.now = self.now.max(to);
     }
 
-    /// Shares SMs and links out anew, once all that starts at this moment has started.
+    /// Shares SMs and links out again, once everything that starts at this instant has started.
     fn share(&mut self) {
         while let Some(number) = self.changed_units.pop() {
             let unit = &mut self.units[number as usize];
@@ -383,20 +384,20 @@ impl Machine {
         }
     }
 
-    /// Lets end what ends at `at`, at most at [`Machine::next`].
-    fn settle(&mut self, at: Time, done: &mut Vec<Done>) {
+    /// Completes the work that ends at `at`, which must not be after [`Machine::next`].
+    fn settle(&mut self, at: Time, done: &mut Vec<Completion>) {
         self.now = self.now.max(at);
         let mut ended = std::mem::take(&mut self.ended);
         while self.agenda.first() <= self.now && self.agenda.first() < Time::NEVER {
-            let thing = self.agenda.first_of();
-            if let Some(unit) = self.units.get_mut(thing) {
+            let source = self.agenda.first_of();
+            if let Some(unit) = self.units.get_mut(source) {
                 unit.compute.advance(self.now, &mut ended, &mut self.ledger);
-                self.unit_changes(u32::try_from(thing).unwrap_or(u32::MAX));
+                self.unit_changes(u32::try_from(source).unwrap_or(u32::MAX));
             } else {
                 self.network.advance(self.now, &mut ended, &mut self.ledger);
                 self.has_network_changed = true;
             }
-            self.agenda.set(thing, Time::NEVER);
+            self.agenda.set(source, Time::NEVER);
         }
         while let Some(&Reverse((end, job))) = self.delays.peek() {
             if end > self.now {
@@ -412,11 +413,11 @@ impl Machine {
         self.ended = ended;
     }
 
-    /// Starts whatever may start now, until nothing more does: what takes no time may let others start.
-    fn start_heads(&mut self, done: &mut Vec<Done>) {
-        self.heads.go_to(self.now);
-        while let Some(place) = self.heads.pop_ready() {
-            self.start_head(place, done);
+    /// Starts all commands that may start now. Commands that take no time may enable others.
+    fn start_heads(&mut self, done: &mut Vec<Completion>) {
+        self.heads.advance_to(self.now);
+        while let Some(slot) = self.heads.pop_ready() {
+            self.start_head(slot, done);
         }
         self.share();
     }
@@ -426,11 +427,11 @@ impl Machine {
 mod tests {
     use super::*;
     use crate::node::Gpu;
-    use crate::op::Way;
+    use crate::op::CopyKind;
     use crate::part::Part;
 
     #[test]
-    fn nothing_is_left_of_what_is_gone() {
+    fn removed_processes_and_streams_leave_no_state_behind() {
         let gpu = Gpu {
             part: Part::named("V100").unwrap(),
             slices: Vec::new(),
@@ -447,13 +448,13 @@ mod tests {
             let streams = [stays, process, process].map(|of| machine.stream(of));
             let event = machine.event();
             let at = machine.now();
-            let way = Way::HostToDevice;
+            let kind = CopyKind::HostToDevice;
             for (stream, op) in [
                 (0, Op::Delay(Span(500 * (round % 3)))),
                 (0, Op::Record(event)),
                 (1, Op::Host),
                 (1, Op::Record(event)),
-                (2, Op::Copy { way, bytes: 1_000 }),
+                (2, Op::Copy { kind, bytes: 1_000 }),
                 (0, Op::Wait(event)),
                 (2, Op::Wait(event)),
                 (2, Op::Delay(Span(1_000_000))),
@@ -478,8 +479,8 @@ mod tests {
             machine.advance(machine.now().after(Span(2_000)), &mut done);
             assert_eq!(machine.next(), None);
             assert_eq!(machine.events.count(), (0, 0));
-            assert!(machine.stream_places.is_empty());
-            assert!((0..9).all(|place| machine.streams.get(place).is_none()));
+            assert!(machine.stream_slots.is_empty());
+            assert!((0..9).all(|slot| machine.streams.get(slot).is_none()));
             assert_eq!(machine.processes.len(), 1);
             assert!(machine.hosts.is_empty() && machine.host_turns.is_empty());
             assert!(machine.delays.is_empty());

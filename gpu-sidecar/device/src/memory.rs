@@ -1,50 +1,52 @@
-//! The memory of one GPU or slice, by who holds it. Bytes alone: where they lie is the business of whoever maps them.
+//! Device memory of one GPU or slice, by the processes that hold it. Only amounts are modelled; addresses are assigned by the
+//! user of this crate.
 
 use std::collections::BTreeMap;
 
 use crate::Time;
-use crate::ledger::{Entry, Held, Ledger, ProcessId};
+use crate::ledger::{Entry, Ledger, ProcessId, Resource};
 
-/// Memory cannot be given.
+/// Reason for which memory cannot be allocated, freed or moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// There is not as much left.
-    #[error("{asked} bytes asked for, {free} of {capacity} free")]
+    /// The device has not enough free memory.
+    #[error("{requested} bytes requested, {free} of {capacity} free")]
     Full {
-        /// What was asked for.
-        asked: u64,
-        /// What is left.
+        /// Number of bytes requested.
+        requested: u64,
+        /// Number of free bytes.
         free: u64,
-        /// What there is in all.
+        /// Size of the memory in bytes.
         capacity: u64,
     },
-    /// The process's own limit is in the way.
-    #[error("{asked} bytes asked for, {held} held, {limit} allowed")]
+    /// The process would exceed its own limit.
+    #[error("{requested} bytes requested, {held} held, {limit} allowed")]
     Limit {
-        /// What was asked for.
-        asked: u64,
-        /// What the process holds, its context's residue included.
+        /// Number of bytes requested.
+        requested: u64,
+        /// Bytes that the process holds, its context's residue included.
         held: u64,
-        /// What it may hold.
+        /// Limit of the process in bytes.
         limit: u64,
     },
-    /// The process has no context here, or gives back more than it holds.
-    #[error("the process holds {held} bytes")]
+    /// The process has no context here, or frees more than it holds.
+    #[error("the process holds only {held} bytes")]
     NotHeld {
-        /// What it holds without its context's residue.
+        /// Bytes that the process holds, without its context's residue.
         held: u64,
     },
-    /// The process is suspended: what it holds is not on the device.
+    /// The process is suspended, so its memory is not on the device.
     #[error("the process is suspended, and its {held} bytes are not on the device")]
     Suspended {
-        /// What it holds without its context's residue.
+        /// Bytes that the process holds, without its context's residue.
         held: u64,
     },
 }
 
+/// Memory of one process.
 #[derive(Clone, Copy, Debug)]
 struct Holder {
-    /// Kept by the context itself, until the process is gone.
+    /// Bytes that the context occupies by itself until the process ends.
     residue: u64,
     allocated: u64,
     limit: u64,
@@ -53,7 +55,7 @@ struct Holder {
 }
 
 impl Holder {
-    /// On the device.
+    /// Returns the bytes held on the device.
     const fn held(&self) -> u64 {
         if self.is_suspended {
             return 0;
@@ -62,7 +64,7 @@ impl Holder {
     }
 }
 
-/// See the [module](self).
+/// Device memory of one GPU or slice, by process; see the [module](self).
 #[derive(Clone, Debug)]
 pub struct Memory {
     unit: u32,
@@ -72,7 +74,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Empty memory; `unit` is its number in the ledger.
+    /// Creates empty memory with a capacity in bytes; `unit` is its number in the ledger.
     #[must_use]
     pub const fn new(unit: u32, capacity: u64) -> Self {
         Self {
@@ -83,25 +85,25 @@ impl Memory {
         }
     }
 
-    /// Bytes there are.
+    /// Returns the size of the memory in bytes.
     #[must_use]
     pub const fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    /// Bytes that nobody holds.
+    /// Returns the number of free bytes.
     #[must_use]
     pub const fn free(&self) -> u64 {
         self.free
     }
 
-    /// Bytes that a process holds, its context's residue included.
+    /// Returns the bytes that a process holds on the device, its context's residue included.
     #[must_use]
     pub fn held(&self, process: ProcessId) -> u64 {
         self.holders.get(&process).map_or(0, Holder::held)
     }
 
-    /// Bytes that a process has allocated, whether they are on the device or, while it is suspended, are not.
+    /// Returns the bytes that a process has allocated, on the device or, while it is suspended, elsewhere.
     #[must_use]
     pub fn allocated(&self, process: ProcessId) -> u64 {
         self.holders
@@ -109,10 +111,11 @@ impl Memory {
             .map_or(0, |holder| holder.allocated)
     }
 
-    /// A context is made, which keeps `residue` bytes; all it holds may come to `limit`.
+    /// Creates a context which occupies `residue` bytes. All memory of the process is bounded by `limit`.
     ///
     /// # Errors
-    /// There is no room for it: nothing has changed.
+    ///
+    /// Returns an error, without effect, if there is no room.
     pub fn admit(
         &mut self,
         now: Time,
@@ -134,10 +137,11 @@ impl Memory {
         Ok(())
     }
 
-    /// A process takes memory.
+    /// Allocates memory for a process.
     ///
     /// # Errors
-    /// There is none for it: nothing has changed.
+    ///
+    /// Returns an error, without effect, if there is no room or the process is suspended or unknown.
     pub fn allocate(
         &mut self,
         now: Time,
@@ -152,10 +156,11 @@ impl Memory {
         Ok(())
     }
 
-    /// A process gives memory back.
+    /// Frees memory of a process.
     ///
     /// # Errors
-    /// It does not hold as much: nothing has changed.
+    ///
+    /// Returns an error, without effect, if the process holds less, is suspended or unknown.
     pub fn release(
         &mut self,
         now: Time,
@@ -171,10 +176,11 @@ impl Memory {
         Ok(())
     }
 
-    /// All that a process holds, its context's residue included, leaves the device. Returns the bytes it has allocated.
+    /// Moves all memory of a process off the device, its context's residue included. Returns the bytes that it has allocated.
     ///
     /// # Errors
-    /// It has left already, or there is no such process.
+    ///
+    /// Returns an error if the process is already suspended or unknown.
     pub fn suspend(
         &mut self,
         now: Time,
@@ -186,10 +192,11 @@ impl Memory {
         Ok(allocated)
     }
 
-    /// All that a suspended process holds comes back; one that is not suspended stays as it is.
+    /// Moves all memory of a suspended process back to the device. Does nothing if the process is not suspended.
     ///
     /// # Errors
-    /// There is no room for it, or no such process: nothing has changed.
+    ///
+    /// Returns an error, without effect, if there is no room or the process is unknown.
     pub fn resume(
         &mut self,
         now: Time,
@@ -206,7 +213,7 @@ impl Memory {
         Ok(())
     }
 
-    /// A process is gone, and all it held is free.
+    /// Removes a process and frees all its memory.
     pub fn dismiss(&mut self, now: Time, process: ProcessId, ledger: &mut Ledger) {
         self.write(now, process, ledger);
         if let Some(holder) = self.holders.remove(&process) {
@@ -224,7 +231,7 @@ impl Memory {
         }
     }
 
-    /// Writes down what is held at this moment, up to it.
+    /// Adds ledger entries for all memory held now, ending now.
     pub fn write_all(&mut self, now: Time, ledger: &mut Ledger) {
         for (&process, holder) in &mut self.holders {
             write(self.unit, now, process, holder, ledger);
@@ -232,15 +239,19 @@ impl Memory {
         }
     }
 
-    fn check(&self, held: u64, asked: u64, limit: u64) -> Result<(), MemoryError> {
-        if held.saturating_add(asked) > limit {
-            return Err(MemoryError::Limit { asked, held, limit });
+    fn check(&self, held: u64, requested: u64, limit: u64) -> Result<(), MemoryError> {
+        if held.saturating_add(requested) > limit {
+            return Err(MemoryError::Limit {
+                requested,
+                held,
+                limit,
+            });
         }
         let free = self.free;
-        if asked > free {
+        if requested > free {
             let capacity = self.capacity;
             return Err(MemoryError::Full {
-                asked,
+                requested,
                 free,
                 capacity,
             });
@@ -253,12 +264,12 @@ impl Memory {
         now: Time,
         process: ProcessId,
         ledger: &mut Ledger,
-        how: impl FnOnce(&mut Holder),
+        f: impl FnOnce(&mut Holder),
     ) {
         self.write(now, process, ledger);
         if let Some(holder) = self.holders.get_mut(&process) {
             self.free += holder.held();
-            how(holder);
+            f(holder);
             self.free -= holder.held();
             holder.since = now;
         }
@@ -271,10 +282,10 @@ impl Memory {
     }
 }
 
-/// Writes down what a process has held until now.
+/// Adds a ledger entry for the memory that a process has held until now.
 fn write(unit: u32, now: Time, process: ProcessId, holder: &Holder, ledger: &mut Ledger) {
     ledger.add(Entry {
-        held: Held::Memory { unit },
+        resource: Resource::Memory { unit },
         process,
         work: None,
         amount: holder.held(),
@@ -288,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_given_within_the_limit_and_comes_back() {
+    fn memory_is_allocated_within_the_limit_and_freed() {
         let mut ledger = Ledger::default();
         let mut memory = Memory::new(0, 1_000);
         let (one, two) = (ProcessId(1), ProcessId(2));
@@ -298,7 +309,7 @@ mod tests {
         assert_eq!(
             memory.allocate(Time(5), one, 1, &mut ledger),
             Err(MemoryError::Limit {
-                asked: 1,
+                requested: 1,
                 held: 500,
                 limit: 500
             })
@@ -306,7 +317,7 @@ mod tests {
         assert_eq!(
             memory.allocate(Time(5), two, 401, &mut ledger),
             Err(MemoryError::Full {
-                asked: 401,
+                requested: 401,
                 free: 400,
                 capacity: 1_000
             })
@@ -323,7 +334,7 @@ mod tests {
                 .admit(Time(9), ProcessId(3), 901, None)
                 .unwrap_err()
                 .to_string(),
-            "901 bytes asked for, 900 of 1000 free"
+            "901 bytes requested, 900 of 1000 free"
         );
         let amounts: Vec<_> = ledger
             .take()
@@ -334,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_suspended_leaves_room_and_comes_back_if_there_is_any() {
+    fn a_suspended_process_frees_its_room_and_resumes_if_there_is_room() {
         let mut ledger = Ledger::default();
         let mut memory = Memory::new(0, 1_000);
         let (one, two) = (ProcessId(1), ProcessId(2));
@@ -347,7 +358,7 @@ mod tests {
         assert_eq!(memory.release(Time(3), one, 1, &mut ledger), away);
         memory.admit(Time(3), two, 401, None).unwrap();
         let full = MemoryError::Full {
-            asked: 600,
+            requested: 600,
             free: 599,
             capacity: 1_000,
         };

@@ -1,70 +1,70 @@
-//! MIG: slices with compute and memory of their own, where they may lie, and every layout there can be (M1.6).
+//! MIG: slices with compute and memory of their own, their placements, and all possible layouts (M1.6).
 
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
-/// How a part can be sliced.
+/// MIG properties of a GPU model.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Mig {
-    /// Compute slices of the whole GPU.
+    /// Number of compute slices of the whole GPU.
     pub compute_slices: u32,
-    /// Memory slices of the whole GPU.
+    /// Number of memory slices of the whole GPU.
     pub memory_slices: u32,
-    /// The kinds of slice.
+    /// Profiles of slices which the GPU model allows.
     #[serde(rename = "profile")]
     pub profiles: Vec<Profile>,
 }
 
-/// One kind of slice.
+/// Profile of a slice.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Profile {
-    /// Its name, as `3g.40gb`.
+    /// Name of the profile, such as `3g.40gb`.
     pub name: String,
-    /// The vendor's number of it.
+    /// The vendor's id of the profile.
     pub id: u32,
-    /// Compute slices it has.
+    /// Number of compute slices of a slice of this profile.
     pub compute_slices: u32,
-    /// Memory slices it lies on.
+    /// Number of memory slices that a slice of this profile occupies.
     pub memory_slices: u32,
-    /// SMs it has.
+    /// Number of SMs of the slice.
     pub sms: u32,
-    /// Memory it has, in MiB; unless stated, its slices' part of the whole.
+    /// Size of the slice's memory in MiB; if `None`, a share in proportion to `memory_slices`.
     pub memory_mib: Option<u64>,
-    /// The memory slices at which it may begin.
+    /// Memory slices at which a slice of this profile may begin.
     pub starts: Vec<u32>,
 }
 
-/// A slice in its place.
+/// Slice at a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Placement {
-    /// The memory slice at which it begins.
+    /// First memory slice that the placed slice occupies.
     pub start: u32,
-    /// Which of [`Mig::profiles`] it is.
+    /// Index of the slice's profile in [`Mig::profiles`].
     pub profile: usize,
 }
 
-/// Slices that lie side by side, by where they begin.
+/// Slices without overlap, sorted by their start.
 pub type Layout = Vec<Placement>;
 
-/// Why slices cannot be made.
+/// Reason for which slices cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// No profile of this name.
+    /// No profile has this name.
     #[error("{name}: no such profile; known: {known}")]
     Unknown {
-        /// The name asked for.
+        /// Name that was looked up.
         name: String,
-        /// Those there are.
+        /// Names of the profiles, separated by commas.
         known: String,
     },
-    /// They do not fit side by side.
-    #[error("{asked}: these slices do not fit on one GPU, wherever they lie")]
+    /// The slices do not fit on one GPU.
+    #[error("{requested}: these slices do not fit on one GPU in any placement")]
     DoesNotFit {
-        /// The slices.
-        asked: String,
+        /// Names of the requested profiles, separated by commas.
+        requested: String,
     },
 }
 
@@ -86,11 +86,11 @@ impl Mig {
                     .checked_add(profile.memory_slices)
                     .is_some_and(|end| end <= self.memory_slices)
             };
-            for (name, is_good, why) in [
+            for (name, is_good, reason) in [
                 (
                     "name",
                     !self.profiles[..at].iter().any(has_name),
-                    "allowed: one that no other profile has".to_owned(),
+                    "allowed: a name that no other profile has".to_owned(),
                 ),
                 (
                     "sms",
@@ -125,22 +125,23 @@ impl Mig {
                     !profile.starts.is_empty()
                         && profile.starts.iter().all(ends_within)
                         && profile.starts.iter().all(is_new),
-                    "allowed: at least one, each once and with the whole slice on the GPU"
+                    "allowed: one or more distinct starts, with the whole slice on the GPU"
                         .to_owned(),
                 ),
             ] {
                 if !is_good {
-                    return Err((key(name), why));
+                    return Err((key(name), reason));
                 }
             }
         }
         Ok(())
     }
 
-    /// The profile of this name.
+    /// Returns the index of the profile with this name.
     ///
     /// # Errors
-    /// There is none; the error names those there are.
+    ///
+    /// Returns [`LayoutError::Unknown`] with the names of all profiles if there is none.
     pub fn profile(&self, name: &str) -> Result<usize, LayoutError> {
         let found = self
             .profiles
@@ -152,8 +153,8 @@ impl Mig {
         })
     }
 
-    /// Every layout of these profiles to which no further slice of them can be added, in order. Two that differ
-    /// only in where their slices lie are two.
+    /// Returns every layout of these profiles to which no further slice of them can be added, sorted. Layouts that differ only in
+    /// the positions of their slices are distinct.
     #[must_use]
     pub fn layouts(&self, profiles: &[usize]) -> Vec<Layout> {
         let mut found = BTreeSet::new();
@@ -161,7 +162,7 @@ impl Mig {
         found.into_iter().collect()
     }
 
-    /// Adds slices behind `from`, in every way there is.
+    /// Adds slices at or after `from`, in every possible way.
     fn extend(
         &self,
         profiles: &[usize],
@@ -189,10 +190,11 @@ impl Mig {
         }
     }
 
-    /// A place for each of these slices, side by side; the first that there is when the largest are placed first.
+    /// Returns a placement of each of these slices without overlap: the first one found when the largest slices are placed first.
     ///
     /// # Errors
-    /// They do not fit.
+    ///
+    /// Returns [`LayoutError::DoesNotFit`] if there is none.
     pub fn place(&self, profiles: &[usize]) -> Result<Layout, LayoutError> {
         let mut order = profiles.to_vec();
         order.sort_by_key(|&profile| {
@@ -204,12 +206,12 @@ impl Mig {
             Ok(layout)
         } else {
             Err(LayoutError::DoesNotFit {
-                asked: self.names(profiles.iter().copied()),
+                requested: self.names(profiles.iter().copied()),
             })
         }
     }
 
-    /// There is as much of everything as these slices need, wherever they lie.
+    /// Returns whether the GPU has as many compute and memory slices as these profiles need together, wherever they are placed.
     fn may_fit(&self, profiles: &[usize]) -> bool {
         let sum = |of: fn(&Profile) -> u32| -> u64 {
             let each = profiles.iter().map(|&at| u64::from(of(&self.profiles[at])));
@@ -219,8 +221,8 @@ impl Mig {
             && sum(|profile| profile.memory_slices) <= u64::from(self.memory_slices)
     }
 
-    /// Places what is left of `order`, in which slices of one kind follow one another. Those are alike, so each lies behind
-    /// the one before it: at `from` or a later one of its kind's places.
+    /// Places the rest of `order`, in which slices of one profile are adjacent. Since these are interchangeable, each is placed
+    /// after the previous one, at index `from` or a later one of the profile's starts.
     fn place_rest(&self, order: &[usize], from: usize, layout: &mut Layout) -> bool {
         let Some((&profile, rest)) = order.split_first() else {
             return true;
@@ -228,7 +230,7 @@ impl Mig {
         let mut of_kinds = order.chunk_by(|one, other| one == other);
         let alike = of_kinds.next().map_or(0, <[usize]>::len);
         let places: Vec<_> = self.places(profile, from, layout).collect();
-        // Each kind by itself has places enough, or nothing has to be tried.
+        // Search only if each profile by itself has enough starts.
         let has_places = |kind: &[usize]| self.places(kind[0], 0, layout).count() >= kind.len();
         if places.len() < alike || !of_kinds.all(has_places) {
             return false;
@@ -244,7 +246,7 @@ impl Mig {
         false
     }
 
-    /// The places of a kind, from the `from`-th on, at which one may be added.
+    /// Returns the free placements of a profile, from its start with index `from` on.
     fn places(
         &self,
         profile: usize,
@@ -264,7 +266,7 @@ impl Mig {
         })
     }
 
-    /// A slice may be added: it overlaps no other, and there is compute left for it.
+    /// Returns whether a slice may be added: it overlaps no other, and enough compute slices are left.
     #[must_use]
     pub fn fits(&self, layout: &[Placement], next: Placement) -> bool {
         let end = |placement: &Placement| {
@@ -290,7 +292,7 @@ mod tests {
     use super::*;
     use crate::part::Part;
 
-    /// Those of FluidFaaS Table 2.
+    /// Profiles of FluidFaaS Table 2.
     const TABLE_2: [&str; 5] = ["1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"];
 
     fn a100() -> Mig {
@@ -347,9 +349,9 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_placed_is_known_at_once() {
+    fn impossible_layouts_are_refused_without_exhaustive_search() {
         let mut mig = a100();
-        // Two slices that shut each other out, behind many that are alike and fit in very many ways.
+        // Two slices that exclude each other, after many interchangeable ones with very many placements.
         mig.memory_slices = 32;
         mig.compute_slices = 32;
         let slice = |name: &str, memory_slices, starts: Vec<u32>| Profile {
@@ -365,15 +367,15 @@ mod tests {
             slice("small", 1, (0..32).collect()),
             slice("large", 2, vec![0, 1]),
         ];
-        let mut asked = vec![0; 24];
-        asked.extend([1, 1]);
-        assert!(mig.place(&asked).is_err());
-        asked.pop();
-        assert_eq!(mig.place(&asked).unwrap().len(), 25);
-        // As many as there is room for, but not as many places.
+        let mut requested = vec![0; 24];
+        requested.extend([1, 1]);
+        assert!(mig.place(&requested).is_err());
+        requested.pop();
+        assert_eq!(mig.place(&requested).unwrap().len(), 25);
+        // Enough slices in number, but too few starts.
         mig.profiles[0].starts = (1..20).collect();
         assert!(mig.place(&[0; 20]).is_err());
-        // Two kinds want the same place, whatever the others of some thousand ways do.
+        // Two profiles need the same start, whatever thousands of placements of the others are tried.
         mig.profiles = vec![
             slice("one", 1, vec![31]),
             slice("other", 1, vec![31]),
@@ -407,7 +409,7 @@ mod tests {
             .unwrap_err();
         assert_eq!(
             error.to_string(),
-            "4g.40gb, 4g.40gb: these slices do not fit on one GPU, wherever they lie"
+            "4g.40gb, 4g.40gb: these slices do not fit on one GPU in any placement"
         );
         assert!(
             mig.profile("5g.50gb")

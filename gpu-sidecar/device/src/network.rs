@@ -1,24 +1,24 @@
-//! Links that share their bandwidth: the lanes of GPUs, the uplinks of PCIe switches, NVLinks, a GPU's own memory.
+//! Links with shared bandwidth: host links of GPUs, uplinks of PCIe switches, NVLinks, and a GPU's own memory.
 //!
-//! A transfer crosses one or several links. All get as much as the fullest link on their way lets each have, and what
-//! one cannot use goes to the others (max-min fairness). Two GPUs behind a PCIe switch that each get B/(1 + s)
-//! while both transfer (Torpor, fitted in workloads §9) are two lanes of B behind an uplink of 2B/(1 + s).
+//! A transfer crosses one or several links. Each transfer gets an equal share of the most contended link on its route, and
+//! bandwidth that one cannot use goes to the others (max-min fairness). Two GPUs behind a PCIe switch which each get B/(1 + s)
+//! while both transfer (Torpor, fitted in workloads §9) are modelled as two links of B behind an uplink of 2B/(1 + s).
 
 use crate::ids::Slab;
-use crate::ledger::{Entry, Held, Job, Ledger, ProcessId};
+use crate::ledger::{Entry, Job, Ledger, ProcessId, Resource};
 use crate::{Span, Time};
 
 /// Bytes are counted in billionths, so that bytes per second times nanoseconds are whole.
 const SCALE: u128 = 1_000_000_000;
 
-/// Links on one way at most: two GPUs behind a switch each.
+/// Largest number of links on a route: between two GPUs, each behind a switch.
 const LINKS_MAX: usize = 4;
 
-/// A link, by the order in which it was added.
+/// Index of a link, in the order of addition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u32);
 
-/// The links that a transfer crosses, each once.
+/// Links that a transfer crosses, each once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     links: [LinkId; LINKS_MAX],
@@ -26,7 +26,7 @@ pub struct Route {
 }
 
 impl Route {
-    /// Across these links, four at most.
+    /// Creates a route across these links, four at most.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "four at most")]
     pub fn new<const N: usize>(links: [LinkId; N]) -> Self {
@@ -39,40 +39,43 @@ impl Route {
         }
     }
 
-    /// Its links.
+    /// Returns the links of the route.
     #[must_use]
     pub fn links(&self) -> &[LinkId] {
         &self.links[..usize::from(self.count)]
     }
 }
 
+/// Link and the transfers that share it.
 #[derive(Clone, Debug)]
 struct Link {
-    /// Bytes per second.
+    /// Bandwidth in bytes per second.
     capacity: u64,
-    /// The transfers that cross it, in the order in which they came.
+    /// Slots of the transfers that cross it, in order of arrival.
     transfers: Vec<u32>,
-    /// While rates are worked out: it has been looked at, what nobody has been given yet, and how many want of it.
-    is_seen: bool,
+    /// State while rates are computed: whether the link was visited, its unassigned bytes per second, and the number of transfers
+    /// without a rate.
+    is_visited: bool,
     free: u64,
     users: u64,
 }
 
+/// Transfer in progress.
 #[derive(Clone, Debug)]
 struct Transfer {
     job: Job,
     route: Route,
-    /// Billionths of bytes that were left at `updated`.
+    /// Remaining billionths of bytes at `updated`.
     remaining: u128,
     updated: Time,
-    /// Bytes per second.
+    /// Assigned bytes per second.
     rate: u64,
-    /// When it ends at this rate.
+    /// End at this rate.
     ends: Time,
     since: Time,
-    /// While rates are worked out: it has been looked at, and what it gets, once that is known.
-    is_seen: bool,
-    gets: Option<u64>,
+    /// State while rates are computed: whether the transfer was visited, and its new rate once it is known.
+    is_visited: bool,
+    assigned: Option<u64>,
 }
 
 impl Transfer {
@@ -81,7 +84,7 @@ impl Transfer {
         self.remaining.saturating_sub(done)
     }
 
-    /// Its end, at this rate from now on.
+    /// Returns the time at which the transfer ends if its rate stays the same from `now` on.
     fn end(&self, now: Time) -> Time {
         if self.remaining == 0 {
             return now;
@@ -93,7 +96,7 @@ impl Transfer {
     }
 }
 
-/// How long so many billionths of bytes take.
+/// Returns the time that this many billionths of bytes take, rounded up.
 fn span(billionths: u128, rate: u64) -> Span {
     let span = match u64::try_from(billionths) {
         Ok(billionths) => billionths.div_ceil(rate),
@@ -102,19 +105,19 @@ fn span(billionths: u128, rate: u64) -> Span {
     Span(span)
 }
 
-/// See the [module](self).
+/// Links of a node, and the transfers that share their bandwidth; see the [module](self).
 #[derive(Clone, Debug)]
 pub struct Network {
     links: Vec<Link>,
     transfers: Slab<Transfer>,
-    /// In the order in which they came.
+    /// Slots of all transfers, in order of arrival.
     active: Vec<u32>,
-    /// Links on which a transfer has begun or ended since rates were worked out.
+    /// Links on which a transfer has begun or ended since rates were computed.
     changed: Vec<u32>,
-    /// Transfers whose rates are to be worked out; empty in between.
+    /// Transfers without a new rate while rates are computed; otherwise empty.
     open: Vec<u32>,
     now: Time,
-    /// When the next transfer ends; never, until rates are worked out anew.
+    /// Time of the next end of a transfer; [`Time::NEVER`] until rates are computed again.
     next: Time,
 }
 
@@ -133,29 +136,29 @@ impl Default for Network {
 }
 
 impl Network {
-    /// A further link. A capacity of zero counts as one byte per second.
+    /// Adds a link. A bandwidth of zero counts as one byte per second.
     pub fn add(&mut self, bytes_per_second: u64) -> LinkId {
         self.links.push(Link {
             capacity: bytes_per_second.max(1),
             transfers: Vec::new(),
-            is_seen: false,
+            is_visited: false,
             free: 0,
             users: 0,
         });
         LinkId(u32::try_from(self.links.len() - 1).unwrap_or(u32::MAX))
     }
 
-    /// How many bytes per second each link lets through, by its number.
+    /// Returns the bandwidth of each link in bytes per second, by its index.
     pub fn capacities(&self) -> impl Iterator<Item = u64> {
         self.links.iter().map(|link| link.capacity)
     }
 
-    /// A transfer is there. Call [`Network::advance`] to that time before and [`Network::share`] after. Links that there
-    /// are not are left out of its way; without any it ends at once. Returns its place, for [`Network::least_end`].
+    /// Starts a transfer. [`Network::advance`] must be called for the current time before, and [`Network::share`] after. Links
+    /// that do not exist are ignored; a transfer without links ends at once. Returns its slot, for [`Network::earliest_end`].
     pub fn start(&mut self, job: Job, bytes: u128, route: Route) -> u32 {
-        let is_there = |link: &&LinkId| (link.0 as usize) < self.links.len();
-        let is_crossed = route.links().iter().any(|link| is_there(&link));
-        let place = self.transfers.insert(Transfer {
+        let exists = |link: &&LinkId| (link.0 as usize) < self.links.len();
+        let is_crossed = route.links().iter().any(|link| exists(&link));
+        let slot = self.transfers.insert(Transfer {
             job,
             route,
             remaining: if is_crossed { bytes * SCALE } else { 0 },
@@ -163,31 +166,31 @@ impl Network {
             rate: 0,
             ends: Time::NEVER,
             since: self.now,
-            is_seen: false,
-            gets: None,
+            is_visited: false,
+            assigned: None,
         });
-        self.active.push(place);
+        self.active.push(slot);
         for link in route.links() {
-            if let Some(there) = self.links.get_mut(link.0 as usize) {
-                there.transfers.push(place);
+            if let Some(crossed) = self.links.get_mut(link.0 as usize) {
+                crossed.transfers.push(slot);
                 self.changed.push(link.0);
             }
         }
-        place
+        slot
     }
 
-    /// How long bytes take on this way if nothing else is transferred.
+    /// Returns the time that `bytes` take on this route without other transfers.
     #[must_use]
     pub fn span_alone(&self, bytes: u128, route: Route) -> Span {
         self.rate_alone(route)
             .map_or(Span::ZERO, |rate| span(bytes * SCALE, rate))
     }
 
-    /// The earliest time at which the transfer at this place, as [`Network::start`] told it, can have ended, seen from
-    /// `now`: when it ends if there is no other from now on.
+    /// Returns the earliest possible end of the transfer in this slot, from [`Network::start`], as seen from `now`: its end
+    /// without other transfers from now on.
     #[must_use]
-    pub fn least_end(&self, place: u32, now: Time) -> Time {
-        let Some(transfer) = self.transfers.get(place) else {
+    pub fn earliest_end(&self, slot: u32, now: Time) -> Time {
+        let Some(transfer) = self.transfers.get(slot) else {
             return now;
         };
         match self.rate_alone(transfer.route) {
@@ -199,26 +202,26 @@ impl Network {
 
     fn rate_alone(&self, route: Route) -> Option<u64> {
         let links = route.links().iter();
-        let there = links.filter_map(|link| self.links.get(link.0 as usize));
-        there.map(|link| link.capacity).min()
+        let crossed = links.filter_map(|link| self.links.get(link.0 as usize));
+        crossed.map(|link| link.capacity).min()
     }
 
-    /// A process's transfers are dropped, and told. Call [`Network::advance`] to that time before and
-    /// [`Network::share`] after.
+    /// Drops the transfers of a process and appends them to `dropped`. [`Network::advance`] must be called for the current time
+    /// before, and [`Network::share`] after.
     pub fn stop(&mut self, process: ProcessId, dropped: &mut Vec<Job>, ledger: &mut Ledger) {
         let is_its = |transfer: &Transfer| transfer.job.process == process;
         self.remove_where(is_its, dropped, ledger);
     }
 
-    /// When the next transfer ends.
+    /// Returns the time at which the next transfer ends; `None` if there is none.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
-        // What would end at the end of time does not end.
+        // Transfers that would end at the end of time never end.
         (self.next < Time::NEVER).then_some(self.next)
     }
 
-    /// Goes on to `to`, at most to [`Network::next`]; transfers that have ended by then are added to `ended`. Returns
-    /// whether there are any: then [`Network::share`] is to be called.
+    /// Advances the time to `to`, at most to [`Network::next`]. Transfers that end by then are appended to `ended`. Returns
+    /// whether there are any, in which case [`Network::share`] has to be called.
     pub fn advance(&mut self, to: Time, ended: &mut Vec<Job>, ledger: &mut Ledger) -> bool {
         self.now = self.now.max(to);
         if self.next > self.now || self.next == Time::NEVER {
@@ -230,46 +233,51 @@ impl Network {
         true
     }
 
-    /// Takes transfers out, and tells of each.
+    /// Removes the transfers for which `matches` returns true: writes them to the ledger, appends their jobs to `gone`, and marks
+    /// their links as changed.
     fn remove_where(
         &mut self,
-        goes: impl Fn(&Transfer) -> bool,
+        matches: impl Fn(&Transfer) -> bool,
         gone: &mut Vec<Job>,
         ledger: &mut Ledger,
     ) {
-        self.active.retain(|&place| {
-            let Some(transfer) = self.transfers.get(place).filter(|transfer| goes(transfer)) else {
+        self.active.retain(|&slot| {
+            let Some(transfer) = self
+                .transfers
+                .get(slot)
+                .filter(|transfer| matches(transfer))
+            else {
                 return true;
             };
             write(self.now, transfer, ledger);
             gone.push(transfer.job);
             for link in transfer.route.links() {
-                if let Some(there) = self.links.get_mut(link.0 as usize) {
-                    there.transfers.retain(|&other| other != place);
+                if let Some(crossed) = self.links.get_mut(link.0 as usize) {
+                    crossed.transfers.retain(|&other| other != slot);
                     self.changed.push(link.0);
                 }
             }
-            self.transfers.remove(place);
+            self.transfers.remove(slot);
             false
         });
     }
 
-    /// Gives every transfer its rate, from now on: the link that has least for each of those on it is filled first. To be
-    /// called once whenever something has changed.
+    /// Assigns every transfer its rate from now on, filling the link with the smallest share per transfer first. To be called
+    /// once after any change.
     pub fn share(&mut self, ledger: &mut Ledger) {
         self.find_changed();
         self.fill();
         for link in self.changed.drain(..) {
-            self.links[link as usize].is_seen = false;
+            self.links[link as usize].is_visited = false;
         }
         self.next = Time::NEVER;
-        for &place in &self.active {
-            let Some(transfer) = self.transfers.get_mut(place) else {
+        for &slot in &self.active {
+            let Some(transfer) = self.transfers.get_mut(slot) else {
                 continue;
             };
-            if transfer.is_seen {
-                transfer.is_seen = false;
-                let rate = transfer.gets.take().unwrap_or(0);
+            if transfer.is_visited {
+                transfer.is_visited = false;
+                let rate = transfer.assigned.take().unwrap_or(0);
                 if transfer.rate != rate {
                     write(self.now, transfer, ledger);
                     transfer.since = self.now;
@@ -285,43 +293,43 @@ impl Network {
         }
     }
 
-    /// Puts into `open` all transfers whose rates may change, and into `changed` all links they cross: those of the
-    /// links that have changed, those of the other links of these, and so on.
+    /// Collects in `open` all transfers whose rates may change, and in `changed` all links they cross: those of the changed
+    /// links, those of the further links which these cross, and so on.
     fn find_changed(&mut self) {
-        let mut looked_at = 0;
+        let mut visited = 0;
         self.changed.retain(|&link| {
             let link = &mut self.links[link as usize];
-            !std::mem::replace(&mut link.is_seen, true)
+            !std::mem::replace(&mut link.is_visited, true)
         });
-        while let Some(&link) = self.changed.get(looked_at) {
-            looked_at += 1;
+        while let Some(&link) = self.changed.get(visited) {
+            visited += 1;
             let link = &mut self.links[link as usize];
             (link.free, link.users) = (link.capacity, link.transfers.len() as u64);
             for at in 0..link.transfers.len() {
-                let link = &self.links[self.changed[looked_at - 1] as usize];
-                let place = link.transfers[at];
-                let Some(transfer) = self.transfers.get_mut(place) else {
+                let link = &self.links[self.changed[visited - 1] as usize];
+                let slot = link.transfers[at];
+                let Some(transfer) = self.transfers.get_mut(slot) else {
                     continue;
                 };
-                if std::mem::replace(&mut transfer.is_seen, true) {
+                if std::mem::replace(&mut transfer.is_visited, true) {
                     continue;
                 }
-                self.open.push(place);
+                self.open.push(slot);
                 for link in transfer.route.links() {
-                    if let Some(there) = self.links.get_mut(link.0 as usize)
-                        && !std::mem::replace(&mut there.is_seen, true)
+                    if let Some(crossed) = self.links.get_mut(link.0 as usize)
+                        && !std::mem::replace(&mut crossed.is_visited, true)
                     {
                         self.changed.push(link.0);
                     }
                 }
             }
         }
-        // In the order of their submission, which places do not tell.
-        let work = |place: u32| self.transfers.get(place).map(|transfer| transfer.job.work);
-        self.open.sort_unstable_by_key(|&place| work(place));
+        // In the order of submission, which slots do not preserve.
+        let work = |slot: u32| self.transfers.get(slot).map(|transfer| transfer.job.work);
+        self.open.sort_unstable_by_key(|&slot| work(slot));
     }
 
-    /// Works out what each of the `open` transfers gets.
+    /// Computes the rates of the `open` transfers.
     fn fill(&mut self) {
         while !self.open.is_empty() {
             let each = self
@@ -335,8 +343,8 @@ impl Network {
                 self.open.clear();
                 return;
             };
-            self.open.retain(|&place| {
-                let Some(transfer) = self.transfers.get_mut(place) else {
+            self.open.retain(|&slot| {
+                let Some(transfer) = self.transfers.get_mut(slot) else {
                     return false;
                 };
                 let links = transfer.route.links();
@@ -344,25 +352,26 @@ impl Network {
                     return true;
                 }
                 let free = |link: &LinkId| self.links.get(link.0 as usize).map(|link| link.free);
-                // More transfers than bytes per second: those that came first go first.
+                // With more transfers than bytes per second, the earliest ones get a rate.
                 let left = links.iter().filter_map(free).min().unwrap_or(0);
-                let gets = rate.max(1).min(left);
+                let assigned = rate.max(1).min(left);
                 for link in links {
-                    if let Some(there) = self.links.get_mut(link.0 as usize) {
-                        there.free -= gets;
-                        there.users -= 1;
+                    if let Some(crossed) = self.links.get_mut(link.0 as usize) {
+                        crossed.free -= assigned;
+                        crossed.users -= 1;
                     }
                 }
-                transfer.gets = Some(gets);
+                transfer.assigned = Some(assigned);
                 false
             });
         }
     }
 
-    /// Writes down what is held at this moment, up to it. Call [`Network::advance`] to that time before.
+    /// Adds ledger entries for all bandwidth held now, ending now. [`Network::advance`] must be called for the current time
+    /// before.
     pub fn write_all(&mut self, ledger: &mut Ledger) {
-        for &place in &self.active {
-            if let Some(transfer) = self.transfers.get_mut(place) {
+        for &slot in &self.active {
+            if let Some(transfer) = self.transfers.get_mut(slot) {
                 write(self.now, transfer, ledger);
                 transfer.since = self.now;
             }
@@ -370,11 +379,11 @@ impl Network {
     }
 }
 
-/// Writes down what a transfer has held until now.
+/// Adds ledger entries for the bandwidth that a transfer has held until now.
 fn write(now: Time, transfer: &Transfer, ledger: &mut Ledger) {
     for link in transfer.route.links() {
         ledger.add(Entry {
-            held: Held::Link { link: link.0 },
+            resource: Resource::Link { link: link.0 },
             process: transfer.job.process,
             work: Some(transfer.job.work),
             amount: transfer.rate,

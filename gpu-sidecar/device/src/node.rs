@@ -1,4 +1,4 @@
-//! What a node is made of: GPUs, switches, links; and the way of a copy through it.
+//! Topology of a node: GPUs, switches and links, and the routes of copies.
 
 use std::collections::BTreeMap;
 
@@ -6,26 +6,26 @@ use crate::Span;
 use crate::network::{LinkId, Network, Route};
 use crate::part::Part;
 
-/// What a node is made of.
+/// Components of a node.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
-    /// Its GPUs.
+    /// GPUs of the node.
     pub gpus: Vec<Gpu>,
-    /// Its PCIe switches.
+    /// PCIe switches of the node.
     pub switches: Vec<Switch>,
-    /// Links between two GPUs besides.
+    /// Additional links between two GPUs.
     pub nvlinks: Vec<NvLink>,
-    /// How much slower and smaller than life it is.
+    /// Reduction in speed and size.
     pub scale: Scale,
 }
 
-/// How much slower and smaller than life a node is, for runs beside programs that keep the real clock on machines with
-/// little memory. A transfer's bytes are given as they are on the node, made smaller already.
+/// Reduction of a node's speed and size, for runs beside programs that use the real clock, on machines with little memory.
+/// Transfer sizes have to be reduced by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
-    /// By how much kernels, delays, time slices, their switches and copies take longer: 1 to 8.
+    /// Factor by which kernels, delays, time slices, switches and copies take longer: 1 to 8.
     pub time: u32,
-    /// By how much memories, contexts' residues and all bytes per second are smaller: 1 to 512.
+    /// Divisor of memory sizes, contexts' residues and all bandwidths: 1 to 512.
     pub bytes: u32,
 }
 
@@ -51,103 +51,103 @@ impl Scale {
         Ok(())
     }
 
-    /// A span on this node.
+    /// Returns a span multiplied by the scale's factor of time.
     pub(crate) fn span(self, span: Span) -> Span {
         Span(span.0.saturating_mul(self.time.into()))
     }
 
-    /// A size on this node.
+    /// Returns a size in bytes divided by the scale's divisor of sizes.
     pub(crate) fn size(self, bytes: u64) -> u64 {
         bytes / u64::from(self.bytes)
     }
 
-    /// A link's bytes per second on this node.
+    /// Returns a link's bandwidth on this node, in bytes per second.
     pub(crate) fn rate(self, bytes_per_second: u64) -> u64 {
         (bytes_per_second / (u64::from(self.time) * u64::from(self.bytes))).max(1)
     }
 }
 
-/// A GPU of a node.
+/// GPU of a node.
 #[derive(Clone, Debug)]
 pub struct Gpu {
-    /// What kind it is.
+    /// Model of the GPU.
     pub part: Part,
-    /// Its slices, by the names of their profiles; empty: it is whole.
+    /// Profile names of the GPU's slices; empty for a whole GPU.
     pub slices: Vec<String>,
 }
 
-/// GPUs that share a way to the host.
+/// PCIe switch: GPUs with a shared uplink to the host.
 #[derive(Clone, Debug)]
 pub struct Switch {
-    /// Which, by their places in [`Node::gpus`]; each GPU is behind one switch at most.
+    /// Indices of the switch's GPUs in [`Node::gpus`]; each GPU is behind at most one switch.
     pub gpus: Vec<usize>,
-    /// Bytes per second to the host, each direction by itself.
+    /// Bandwidth of the uplink, in bytes per second for each direction.
     pub uplink_bytes_per_second: u64,
 }
 
-/// A link between two GPUs.
+/// NVLink between two GPUs.
 #[derive(Clone, Copy, Debug)]
 pub struct NvLink {
-    /// Which two; two GPUs have one link at most.
+    /// Indices of the two GPUs; a pair has at most one link.
     pub gpus: [usize; 2],
-    /// Bytes per second, each direction by itself.
+    /// Bandwidth in bytes per second for each direction.
     pub bytes_per_second: u64,
 }
 
-/// A node cannot be as it is said to be.
+/// Reason for which a topology is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NodeError {
-    /// A switch or link names a GPU that the node has not.
-    #[error("{link}: there is no GPU {gpu}: the node has {gpus}, counted from 0")]
+    /// A switch or link refers to a GPU that does not exist.
+    #[error("{link}: no GPU {gpu}: the node has {gpus}, counted from 0")]
     NoGpu {
-        /// What names it.
+        /// Kind of the component, `switch` or `nvlink`.
         link: &'static str,
-        /// The GPU it names.
+        /// Index of the GPU.
         gpu: usize,
-        /// How many there are.
+        /// Number of GPUs of the node.
         gpus: usize,
     },
-    /// A GPU is behind two switches, or twice behind one.
-    #[error("switch: GPU {gpu} is behind one already")]
+    /// A GPU is behind two switches, or is listed twice for one.
+    #[error("switch: GPU {gpu} is already behind a switch")]
     SecondSwitch {
-        /// Which GPU.
+        /// Index of the GPU.
         gpu: usize,
     },
-    /// Two GPUs have two links, whichever is named first.
-    #[error("nvlink: GPUs {one} and {other} have one already; state the bandwidth of all together")]
+    /// A pair of GPUs has two links, in either order.
+    #[error("nvlink: GPUs {one} and {other} are already linked; specify their total bandwidth")]
     SecondLink {
-        /// The one named first.
+        /// Index of the first GPU of the second link.
         one: usize,
-        /// The one named second.
+        /// Index of the second GPU of the second link.
         other: usize,
     },
-    /// A link leads from a GPU to itself.
-    #[error("nvlink: from GPU {gpu} to itself")]
+    /// A link connects a GPU with itself.
+    #[error("nvlink: GPU {gpu} is linked to itself")]
     LinkToItself {
-        /// Which GPU.
+        /// Index of the GPU.
         gpu: usize,
     },
-    /// A switch or link has no bandwidth, or more than there is.
+    /// The bandwidth of a switch or link is out of range.
     #[error("{link}: {bytes_per_second} bytes per second: allowed: 1 to {RATE_MAX}")]
     Rate {
-        /// What has it.
+        /// Kind of the component, `switch` or `nvlink`.
         link: &'static str,
-        /// What it has.
+        /// Bandwidth of the component, in bytes per second.
         bytes_per_second: u64,
     },
-    /// The scale is out of range.
+    /// A factor of the scale is out of range.
     #[error("scale: {name} = {value}: allowed: 1 to {max}")]
     Scale {
-        /// Which of the two.
+        /// Name of the factor, `time` or `bytes`.
         name: &'static str,
-        /// What it is.
+        /// Value of the factor.
         value: u32,
-        /// What it may be.
+        /// Largest allowed value of the factor.
         max: u32,
     },
 }
 
-/// Bytes per second of a link at most.
+/// Largest bandwidth of a link, in bytes per second.
 const RATE_MAX: u64 = 1 << 50;
 
 fn checked(link: &'static str, bytes_per_second: u64) -> Result<u64, NodeError> {
@@ -166,7 +166,7 @@ pub(crate) enum Direction {
     FromDevice = 1,
 }
 
-/// The links of a GPU, by [`Direction`]: its own, and those of the switch it is behind.
+/// Links of a GPU, indexed by [`Direction`]: its own, and those of its switch with the switch's index.
 #[derive(Clone, Copy, Debug)]
 struct Lanes {
     own: [LinkId; 2],
@@ -174,7 +174,7 @@ struct Lanes {
 }
 
 impl Lanes {
-    /// All that lie between the device and the host.
+    /// Returns the route between the device and the host.
     fn to_host(self, direction: Direction) -> Route {
         let at = direction as usize;
         match self.switch {
@@ -184,20 +184,21 @@ impl Lanes {
     }
 }
 
-/// The links of a node, and which a copy crosses.
+/// Links of a node, and the routes of copies across them.
 #[derive(Clone, Debug)]
 pub(crate) struct Fabric {
     lanes: Vec<Lanes>,
-    /// From one GPU to another.
+    /// Link from one GPU to another, by their indices.
     nvlinks: BTreeMap<(usize, usize), LinkId>,
 }
 
 impl Fabric {
-    /// Adds a node's links to a network: of each GPU to the device and from it, of each switch the same, of each NVLink
-    /// there and back, in this order.
+    /// Adds a node's links to a network: for each GPU to the device and from it, for each switch the same, for each NVLink both
+    /// directions, in this order.
     ///
     /// # Errors
-    /// The node cannot be so.
+    ///
+    /// Returns an error if the topology is invalid.
     pub(crate) fn new(node: &Node, network: &mut Network) -> Result<Self, NodeError> {
         let (gpus, scale) = (node.gpus.len(), node.scale);
         scale.check()?;
@@ -245,12 +246,12 @@ impl Fabric {
         Ok(Self { lanes, nvlinks })
     }
 
-    /// The links that a copy from a GPU to the host, or from the host to it, crosses.
+    /// Returns the route of a copy between a GPU and the host.
     pub(crate) fn to_host(&self, gpu: usize, direction: Direction) -> Route {
         self.lanes[gpu].to_host(direction)
     }
 
-    /// The links that a copy from one GPU to another crosses, or between two slices of one.
+    /// Returns the route of a copy from one GPU to another, or between two slices of one GPU.
     pub(crate) fn to_peer(&self, gpu: usize, to: usize) -> Route {
         if let Some(link) = self.nvlinks.get(&(gpu, to)) {
             return Route::new([*link]);
@@ -259,7 +260,7 @@ impl Fabric {
         let out = lanes.own[Direction::FromDevice as usize];
         let into = others.own[Direction::ToDevice as usize];
         match (lanes.switch, others.switch) {
-            // Within the switch, past its way to the host.
+            // Within the switch, bypassing its uplink.
             (Some((one, _)), Some((other, _))) if one == other => Route::new([out, into]),
             (Some((_, up)), Some((_, down))) => Route::new([
                 out,
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_named() {
+    fn invalid_topologies_are_refused_with_their_reason() {
         let switch = |gpus: &[usize]| Switch {
             gpus: gpus.to_vec(),
             uplink_bytes_per_second: 1,
@@ -309,19 +310,19 @@ mod tests {
         };
         assert_eq!(
             error(|node| node.switches = vec![switch(&[0]), switch(&[1, 0])]),
-            "switch: GPU 0 is behind one already"
+            "switch: GPU 0 is already behind a switch"
         );
         assert_eq!(
             error(|node| node.switches = vec![switch(&[0, 2])]),
-            "switch: there is no GPU 2: the node has 2, counted from 0"
+            "switch: no GPU 2: the node has 2, counted from 0"
         );
         assert_eq!(
             error(|node| node.nvlinks = vec![nvlink([0, 1]), nvlink([1, 0])]),
-            "nvlink: GPUs 1 and 0 have one already; state the bandwidth of all together"
+            "nvlink: GPUs 1 and 0 are already linked; specify their total bandwidth"
         );
         assert_eq!(
             error(|node| node.nvlinks = vec![nvlink([1, 1])]),
-            "nvlink: from GPU 1 to itself"
+            "nvlink: GPU 1 is linked to itself"
         );
         let none = NvLink {
             gpus: [0, 1],

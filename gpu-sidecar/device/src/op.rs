@@ -1,4 +1,4 @@
-//! What a stream can be told to do.
+//! Commands of a stream, and graphs of them.
 
 use std::sync::Arc;
 
@@ -7,68 +7,68 @@ use crate::compute::Kernel;
 use crate::machine::EventId;
 use crate::node::Direction;
 
-/// Where a copy goes.
+/// Source and destination of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// From the host.
+pub enum CopyKind {
+    /// From host memory to the device.
     HostToDevice,
-    /// To the host.
+    /// From the device to host memory.
     DeviceToHost,
-    /// To another GPU or slice of the node, by its number.
+    /// To another GPU or slice of the node, given by its number.
     Peer(u32),
-    /// Within the memory of the GPU or slice: every byte is read and written there.
+    /// Within the memory of the GPU or slice, where every byte is both read and written.
     Within,
 }
 
-/// What a stream can be told to do.
+/// Command of a stream.
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// Run a kernel.
+    /// Runs a kernel on the SMs of the GPU or slice.
     Kernel(Kernel),
-    /// Copy bytes.
+    /// Copies bytes between memories.
     Copy {
-        /// Where to.
-        way: Way,
-        /// How many.
+        /// Source and destination of the copy.
+        kind: CopyKind,
+        /// Number of bytes to copy.
         bytes: u64,
     },
-    /// Write bytes of the GPU's or slice's own memory, as memset does.
+    /// Writes to the GPU's or slice's own memory, as memset does.
     Set {
-        /// How many.
+        /// Number of bytes to write.
         bytes: u64,
     },
-    /// Let time pass without holding anything.
+    /// Lets time pass without holding a resource.
     Delay(Span),
-    /// Run a function of the host: it has its turn, and ends when the host says so.
+    /// Runs a host function, which ends when the host reports it.
     Host,
-    /// Run all of a graph.
+    /// Runs all nodes of a graph.
     Graph(Arc<Graph>),
-    /// Record an event: it happens when all before it has ended.
+    /// Records an event, which completes when all earlier work of the stream has ended.
     Record(EventId),
-    /// Go on only when what was last recorded in the event, before this command, has happened.
+    /// Waits until the record that was last submitted for the event before this command is complete.
     Wait(EventId),
 }
 
-/// Work with an order of its own.
+/// Pieces of work with dependencies between them.
 #[derive(Clone, Debug, Default)]
 pub struct Graph {
     pub(crate) nodes: Vec<Node>,
-    /// Those that wait for no other.
+    /// Indices of the nodes without predecessors, which start first.
     pub(crate) roots: Vec<u32>,
 }
 
-/// A piece of work of a graph.
+/// Piece of work of a graph.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) op: Op,
-    /// For how many others it waits.
+    /// Number of predecessors.
     pub(crate) before: u32,
-    /// Those that wait for it.
+    /// Indices of the successors.
     pub(crate) next: Vec<u32>,
 }
 
-impl Way {
-    /// Which copy engine carries it: that of the source, from one device to another; none, within a device.
+impl CopyKind {
+    /// Returns the copy engine that carries the copy: between devices that of the source, within a device none.
     pub(crate) const fn direction(self) -> Option<Direction> {
         match self {
             Self::HostToDevice => Some(Direction::ToDevice),
@@ -79,18 +79,19 @@ impl Way {
 }
 
 impl Op {
-    /// The copy engine that it needs.
+    /// Returns the copy engine that the command needs.
     pub(crate) const fn engine(&self) -> Option<Direction> {
         match self {
-            Self::Copy { way, .. } => way.direction(),
+            Self::Copy { kind, .. } => kind.direction(),
             _ => None,
         }
     }
 }
 
 impl Graph {
-    /// Adds a kernel, copy, memset, delay or host function that runs when those in `after`, which must be in the graph
-    /// already, have ended. Others, graphs and events among them, are not taken. Returns its place.
+    /// Adds a kernel, copy, memset, delay or host function which runs when its predecessors in `after` have ended, and returns
+    /// its index. Returns `None` for other commands, graphs and events among them, and for predecessors that are not in the
+    /// graph.
     pub fn add(&mut self, op: Op, after: &[usize]) -> Option<usize> {
         let place = self.nodes.len();
         let is_work = !matches!(op, Op::Graph(_) | Op::Record(_) | Op::Wait(_));
@@ -101,7 +102,7 @@ impl Graph {
         let mut before = 0;
         for &other in after {
             let next = &mut self.nodes[other].next;
-            // Named twice, it is waited for once.
+            // A predecessor that is listed twice counts once.
             if next.last() != Some(&number) {
                 next.push(number);
                 before += 1;
@@ -118,13 +119,13 @@ impl Graph {
         Some(place)
     }
 
-    /// How many pieces of work it has.
+    /// Returns the number of nodes.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether it has none.
+    /// Returns whether the graph has no nodes.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.nodes.is_empty()
@@ -136,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_graph_takes_work_behind_work_and_nothing_else() {
+    fn a_graph_accepts_only_work_after_existing_nodes() {
         let mut graph = Graph::default();
         let first = graph.add(Op::Delay(Span(1)), &[]);
         assert_eq!(first, Some(0));

@@ -1,4 +1,4 @@
-//! A GPU's figures, as data: four parts come with the crate, others from files of the same form.
+//! GPU models as data: four are built in, others are read from files of the same form.
 
 use serde::Deserialize;
 
@@ -7,7 +7,7 @@ use crate::mig::Mig;
 
 const MIB: u64 = 1024 * 1024;
 
-/// The parts that come with the crate: V100, A100-80GB, H100, H200.
+/// Built-in models: V100, A100-80GB, H100, H200.
 const BUILT_IN: [&str; 4] = [
     include_str!("../parts/v100.toml"),
     include_str!("../parts/a100-80gb.toml"),
@@ -15,81 +15,82 @@ const BUILT_IN: [&str; 4] = [
     include_str!("../parts/h200.toml"),
 ];
 
-/// A part's data cannot be used.
+/// Error in the data of a GPU model.
 #[derive(Debug, thiserror::Error)]
 pub enum PartError {
-    /// The text is not of the form, or a key is unknown or missing; the message says line and key.
+    /// The text has another form, or a key is unknown or missing; the message has the line and key.
     #[error("{0}")]
     Form(#[from] toml::de::Error),
-    /// A figure is out of range.
-    #[error("{part}: {key}: {why}")]
+    /// A property is out of range.
+    #[error("{part}: {key}: {reason}")]
     Figure {
-        /// The part.
+        /// Name of the model.
         part: String,
-        /// The key.
+        /// Key of the property.
         key: String,
-        /// What is allowed.
-        why: String,
+        /// Value of the property and the allowed range, as a text.
+        reason: String,
     },
-    /// No part of this name comes with the crate.
+    /// No built-in model has this name.
     #[error("{name}: no such part; known: {known}")]
     Unknown {
-        /// The name asked for.
+        /// Name that was looked up.
         name: String,
-        /// Those there are.
+        /// Names of the built-in models, separated by commas.
         known: String,
     },
 }
 
-/// One kind of GPU. What is read with [`Part::parse`] or [`Part::named`] has its figures in range, and a machine looks at them
-/// again.
+/// A GPU model. Models from [`Part::parse`] and [`Part::named`] have their properties in range; a machine checks them again.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Part {
-    /// Its name, as `A100-80GB`.
+    /// Name of the model, such as `A100-80GB`.
     pub name: String,
-    /// Major and minor.
+    /// CUDA compute capability, major and minor.
     pub compute_capability: [u32; 2],
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub sms: u32,
-    /// Device memory, in MiB.
+    /// Size of the device memory, in MiB.
     pub memory_mib: u64,
-    /// What its own memory reads or writes. A slice has its memory slices' part of it.
+    /// Bandwidth of the device memory, in bytes per second. A slice has a share in proportion to its memory slices.
     pub memory_bytes_per_second: u64,
-    /// SMs that are given out together: active-thread percentages are rounded up to a multiple.
+    /// SMs that are assigned together: active-thread percentages are rounded up to a multiple.
     pub sm_unit: u32,
-    /// To and from the host, each direction by itself.
+    /// Bandwidth to and from the host, in bytes per second for each direction.
     pub host_link_bytes_per_second: u64,
-    /// Copies that run at once in one direction.
+    /// Number of concurrent copies in one direction.
     pub copy_engines_each_way: u32,
-    /// Clients that MPS takes at once. A slice takes its compute slices' part of them, as modelled: the vendor says only
-    /// that it shrinks.
+    /// Largest number of concurrent MPS clients. A slice has a share in proportion to its compute slices, which is an assumption:
+    /// the vendor documents only that it shrinks.
     pub mps_clients: u32,
-    /// What a context keeps on the device without any allocation, in MiB.
+    /// Device memory of a context without allocations, in MiB.
     pub residue_mib: u64,
-    /// How long a process runs before another has its turn, without MPS, in µs.
+    /// Time slice of a process without MPS while others wait, in µs.
     pub time_slice_us: u64,
-    /// What that change costs, in µs.
+    /// Cost of switching between time slices, in µs.
     pub switch_us: u64,
-    /// How it can be sliced; `None`: not at all.
+    /// MIG properties; `None` without MIG support.
     pub mig: Option<Mig>,
 }
 
 impl Part {
-    /// Reads a part from its TOML form.
+    /// Parses a model from TOML.
     ///
     /// # Errors
-    /// What is wrong, with its place.
+    ///
+    /// Returns the line and key of an error, or the property that is out of range.
     pub fn parse(text: &str) -> Result<Self, PartError> {
         let part: Self = toml::from_str(text)?;
         part.check()?;
         Ok(part)
     }
 
-    /// The part of this name among those that come with the crate, in any case; `A100` stands for `A100-80GB`.
+    /// Returns the built-in model of this name, ignoring case; `A100` is short for `A100-80GB`.
     ///
     /// # Errors
-    /// There is none; the error names those there are.
+    ///
+    /// Returns [`PartError::Unknown`] with the names of the built-in models if there is none.
     pub fn named(name: &str) -> Result<Self, PartError> {
         let mut known = Vec::new();
         for text in BUILT_IN {
@@ -109,15 +110,16 @@ impl Part {
         })
     }
 
-    /// Looks whether all figures are in range.
+    /// Checks that all properties are in range.
     ///
     /// # Errors
-    /// The first that is not.
+    ///
+    /// Returns the first property that is out of range.
     pub fn check(&self) -> Result<(), PartError> {
-        let wrong = |key: &str, why: String| PartError::Figure {
+        let wrong = |key: &str, reason: String| PartError::Figure {
             part: self.name.clone(),
             key: key.to_owned(),
-            why,
+            reason,
         };
         for (key, value, max) in [
             ("sms", u64::from(self.sms), 10_000),
@@ -153,55 +155,56 @@ impl Part {
         if self.residue_mib >= self.memory_mib {
             return Err(wrong(
                 "residue-mib",
-                format!("{}: allowed: less than the memory", self.residue_mib),
+                format!("{}: allowed: less than memory-mib", self.residue_mib),
             ));
         }
         match &self.mig {
             Some(mig) => mig
                 .check(self.sms, self.memory_mib)
-                .map_err(|(key, why)| wrong(&key, why)),
+                .map_err(|(key, reason)| wrong(&key, reason)),
             None => Ok(()),
         }
     }
 
-    /// Device memory in bytes.
+    /// Returns the size of the device memory in bytes.
     #[must_use]
     pub const fn memory_bytes(&self) -> u64 {
         self.memory_mib * MIB
     }
 
-    /// What a context keeps, in bytes.
+    /// Returns the device memory of a context without allocations, in bytes.
     #[must_use]
     pub const fn residue_bytes(&self) -> u64 {
         self.residue_mib * MIB
     }
 
-    /// How long a process runs before another has its turn, without MPS.
+    /// Returns the time slice of a process without MPS.
     #[must_use]
     pub const fn time_slice(&self) -> Span {
         Span(self.time_slice_us * 1_000)
     }
 
-    /// What that change costs.
+    /// Returns the cost of switching between time slices.
     #[must_use]
     pub const fn switch(&self) -> Span {
         Span(self.switch_us * 1_000)
     }
 
-    /// The SMs of a process with this active-thread percentage, as the driver rounds them: up to whole units, and
-    /// at least one. `percent` in hundredths: 2,500 is a quarter.
+    /// Returns the number of SMs of a process with this active-thread percentage, rounded as by the driver: up to whole units,
+    /// and at least one unit. The percentage is in hundredths: 2,500 is a quarter.
     #[must_use]
     pub fn sms_of_percentage(&self, percent_hundredths: u32) -> u32 {
         sms_of_percentage(self.sms, self.sm_unit, percent_hundredths)
     }
 }
 
-/// See [`Part::sms_of_percentage`], for any number of SMs.
+/// Returns the number of SMs of a process with this active-thread percentage, in hundredths, on a GPU or slice with `sms` SMs,
+/// which are assigned in units of `unit`; see [`Part::sms_of_percentage`].
 #[must_use]
 pub fn sms_of_percentage(sms: u32, unit: u32, percent_hundredths: u32) -> u32 {
-    let asked = u64::from(sms) * u64::from(percent_hundredths.min(10_000));
+    let requested = u64::from(sms) * u64::from(percent_hundredths.min(10_000));
     let unit = unit.max(1);
-    let units = asked.div_ceil(u64::from(unit) * 10_000).max(1);
+    let units = requested.div_ceil(u64::from(unit) * 10_000).max(1);
     u32::try_from(units)
         .unwrap_or(u32::MAX)
         .saturating_mul(unit)
@@ -213,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_parts_can_be_had_by_name() {
+    fn built_in_parts_are_found_by_name() {
         for (name, sms) in [
             ("V100", 80),
             ("a100", 108),
@@ -247,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named_with_its_place() {
+    fn errors_name_the_property_or_the_line() {
         let good = BUILT_IN[0];
         let error = Part::parse(&good.replace("sms = 80", "sms = 0")).unwrap_err();
         assert_eq!(error.to_string(), "V100: sms: 0: allowed: 1 to 10000");

@@ -1,4 +1,4 @@
-//! A GPU, or a slice of one, as a machine sees it.
+//! A GPU, or a slice of one, as part of a machine.
 
 use std::collections::VecDeque;
 
@@ -11,38 +11,39 @@ use crate::network::{Network, Route};
 use crate::node::{Direction, Gpu, Scale};
 use crate::part::Part;
 
-/// What a GPU or slice is.
+/// Properties of a GPU or slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitInfo {
-    /// The GPU that it is or lies on, by its place in [`Node::gpus`](crate::node::Node::gpus).
+    /// Index in [`Node::gpus`](crate::node::Node::gpus) of the GPU that it is or belongs to.
     pub gpu: usize,
-    /// SMs it has.
+    /// Number of SMs of the unit.
     pub sms: u32,
-    /// Bytes of device memory it has.
+    /// Size of the unit's device memory, in bytes.
     pub memory: u64,
-    /// What slice it is; `None`: a whole GPU.
+    /// Properties of the slice; `None` for a whole GPU.
     pub slice: Option<SliceInfo>,
-    /// MPS clients it takes at once.
+    /// Largest number of concurrent MPS clients.
     pub mps_clients_max: u32,
 }
 
-/// What a slice is.
+/// Properties of a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceInfo {
-    /// Its profile's name, as `3g.40gb`.
+    /// Name of the slice's profile, such as `3g.40gb`.
     pub profile: String,
-    /// The vendor's number of that profile.
+    /// The vendor's id of the profile.
     pub profile_id: u32,
-    /// The memory slice at which it begins.
+    /// First memory slice that the slice occupies.
     pub start: u32,
-    /// Memory slices it lies on.
+    /// Number of memory slices that the slice occupies.
     pub size: u32,
-    /// Compute slices it has.
+    /// Number of compute slices of the slice.
     pub compute_slices: u32,
-    /// Memory slices it has, as many as it lies on.
+    /// Number of memory slices of the slice, equal to `size`.
     pub memory_slices: u32,
 }
 
+/// State of a GPU or slice.
 #[derive(Debug)]
 pub(crate) struct Unit {
     pub(crate) info: UnitInfo,
@@ -51,15 +52,15 @@ pub(crate) struct Unit {
     pub(crate) sm_unit: u32,
     pub(crate) mps_clients: u32,
     pub(crate) residue: u64,
-    /// Its own memory.
+    /// Route of transfers within its own memory.
     pub(crate) within: Route,
-    /// By [`Direction`].
+    /// Copy engines, indexed by [`Direction`].
     engines: [Engine; 2],
-    /// Its SMs have to be shared out anew.
+    /// Whether the SMs of the unit have to be shared out again.
     pub(crate) is_changed: bool,
 }
 
-/// Copies in one direction: so many at once, the others as they came.
+/// Copy engines of one direction: the number of free ones, and the waiting copies in order of arrival.
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) free: u32,
@@ -71,15 +72,15 @@ impl Unit {
         &mut self.engines[direction as usize]
     }
 
-    /// Drops the copies of a process that wait.
-    pub(crate) fn drop_waiting(&mut self, goes: impl Fn(&Job) -> bool) {
+    /// Drops the waiting copies that match.
+    pub(crate) fn drop_waiting(&mut self, matches: impl Fn(&Job) -> bool) {
         for engine in &mut self.engines {
-            engine.waiting.retain(|(job, ..)| !goes(job));
+            engine.waiting.retain(|(job, ..)| !matches(job));
         }
     }
 }
 
-/// What a GPU of a node, the `at`-th, consists of: itself, or its slices in the order in which they lie.
+/// Returns the units of the GPU with index `at`: the GPU itself, or its slices in the order of their placement.
 pub(crate) fn infos(at: usize, gpu: &Gpu, scale: Scale) -> Result<Vec<UnitInfo>, MachineError> {
     let part = &gpu.part;
     part.check()
@@ -130,7 +131,7 @@ pub(crate) fn infos(at: usize, gpu: &Gpu, scale: Scale) -> Result<Vec<UnitInfo>,
     Ok(layout.into_iter().map(info).collect())
 }
 
-/// A GPU or slice at rest; adds the link of its own memory to the network.
+/// Creates an idle GPU or slice, and adds the link of its own memory to the network.
 pub(crate) fn unit(
     number: u32,
     info: UnitInfo,

@@ -1,17 +1,17 @@
-//! A command allocates nothing once all lists have grown to what is in use.
+//! A command allocates nothing once all lists have reached the capacity in use.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 
 use device::compute::Kernel;
 use device::law::Law;
-use device::machine::{Done, EventId, Machine, MpsServer, ProcessSettings, StreamId};
+use device::machine::{Completion, EventId, Machine, MpsServer, ProcessSettings, StreamId};
 use device::node::{Gpu, Node};
-use device::op::{Graph, Op, Way};
+use device::op::{CopyKind, Graph, Op};
 use device::part::Part;
 use device::{Span, Time};
 
-/// Kernels that want more than there is, copies both ways and within, waits, a graph: on every stream.
+/// Submits to every stream kernels that exceed the SMs, copies in both directions and within the device, waits and a graph.
 fn round(machine: &mut Machine, streams: &[StreamId], event: EventId, graph: &Arc<Graph>) {
     let at = machine.now();
     for (n, &stream) in (0..).zip(streams) {
@@ -26,17 +26,17 @@ fn round(machine: &mut Machine, streams: &[StreamId], event: EventId, graph: &Ar
             Op::Kernel(kernel),
             Op::Record(event),
             Op::Copy {
-                way: Way::HostToDevice,
+                kind: CopyKind::HostToDevice,
                 bytes,
             },
             Op::Wait(event),
             Op::Copy {
-                way: Way::Within,
+                kind: CopyKind::Within,
                 bytes,
             },
             Op::Graph(Arc::clone(graph)),
             Op::Copy {
-                way: Way::DeviceToHost,
+                kind: CopyKind::DeviceToHost,
                 bytes,
             },
             Op::Delay(Span(500)),
@@ -47,7 +47,7 @@ fn round(machine: &mut Machine, streams: &[StreamId], event: EventId, graph: &Ar
 }
 
 #[test]
-fn a_command_allocates_nothing_once_warm() {
+fn commands_allocate_nothing_in_the_steady_state() {
     let gpu = Gpu {
         part: Part::named("H100").unwrap(),
         slices: Vec::new(),
@@ -77,8 +77,8 @@ fn a_command_allocates_nothing_once_warm() {
     let second = graph.add(Op::Delay(Span(100)), &[first]).unwrap();
     graph.add(Op::Delay(Span(200)), &[first, second]).unwrap();
     let graph = Arc::new(graph);
-    let mut done: Vec<Done> = Vec::new();
-    let rounds = |machine: &mut Machine, done: &mut Vec<Done>| {
+    let mut done: Vec<Completion> = Vec::new();
+    let rounds = |machine: &mut Machine, done: &mut Vec<Completion>| {
         for _ in 0..20 {
             round(machine, &streams, event, &graph);
             while machine.next().is_some() {

@@ -1,8 +1,8 @@
-//! Who runs on the SMs, worked out by hand.
+//! Sharing of the SMs, against results worked out by hand.
 
 use device::compute::{Compute, Kernel, MpsServer, Turns};
 use device::law::Law;
-use device::ledger::{Entry, Held, Job, Ledger, ProcessId, WorkId};
+use device::ledger::{Entry, Job, Ledger, ProcessId, Resource, WorkId};
 use device::{Span, Time};
 
 const ONE: ProcessId = ProcessId(1);
@@ -35,7 +35,7 @@ fn kernel(duration: Span, sms: u32, law: Law) -> Kernel {
     }
 }
 
-/// Lets all kernels end; when each did, by its number.
+/// Runs until all kernels have ended, and returns their ends, sorted by number.
 fn run(compute: &mut Compute, ledger: &mut Ledger) -> Vec<(WorkId, Time)> {
     let mut ends = Vec::new();
     compute.share(ledger);
@@ -57,12 +57,12 @@ fn time_slices() -> Compute {
 }
 
 #[test]
-fn two_processes_take_turns_and_pay_for_each_change() {
+fn two_processes_take_turns_and_pay_for_each_switch() {
     let (mut compute, mut ledger) = (time_slices(), Ledger::default());
     let five = kernel(Span::from_millis(5), 80, Law::Linear);
     compute.start(job(1, ONE), &five);
     compute.start(job(2, TWO), &five);
-    // One: 0 – 2, 4.4 – 6.4, 8.8 – 9.8. Two: 2.2 – 4.2, 6.6 – 8.6, 10 – 11 ms.
+    // First process: 0 – 2, 4.4 – 6.4, 8.8 – 9.8 ms. Second: 2.2 – 4.2, 6.6 – 8.6, 10 – 11 ms.
     let ends = run(&mut compute, &mut ledger);
     assert_eq!(
         ends,
@@ -93,12 +93,12 @@ fn two_processes_take_turns_and_pay_for_each_change() {
 }
 
 #[test]
-fn who_is_alone_has_no_turns() {
+fn a_lone_process_runs_without_turns() {
     let (mut compute, mut ledger) = (time_slices(), Ledger::default());
     let five = kernel(Span::from_millis(5), 80, Law::Linear);
     compute.start(job(1, ONE), &five);
     assert_eq!(run(&mut compute, &mut ledger), [(work(1), Time(5_000_000))]);
-    // Nor does it pay when it comes back.
+    // Resuming after idle time costs no switch either.
     compute.start(job(2, ONE), &five);
     assert_eq!(
         run(&mut compute, &mut ledger),
@@ -108,7 +108,7 @@ fn who_is_alone_has_no_turns() {
 }
 
 #[test]
-fn who_comes_late_waits_for_what_is_left_of_the_turn() {
+fn a_late_process_waits_for_the_rest_of_the_turn() {
     let (mut compute, mut ledger) = (time_slices(), Ledger::default());
     let five = kernel(Span::from_millis(5), 80, Law::Linear);
     let short = kernel(Span::from_millis(1), 80, Law::Linear);
@@ -124,14 +124,14 @@ fn who_comes_late_waits_for_what_is_left_of_the_turn() {
 }
 
 #[test]
-fn side_by_side_shares_that_exceed_the_device_slow_all_down_in_proportion() {
+fn oversubscribed_shares_slow_all_kernels_in_proportion() {
     let (mut compute, mut ledger) = (Compute::new(0, 80, 80, TURNS), Ledger::default());
     compute.admit(ONE, 48, SERVER);
     compute.admit(TWO, 48, SERVER);
     let ten = kernel(Span::from_millis(10), 80, Law::Linear);
     compute.start(job(1, ONE), &ten);
     compute.start(job(2, TWO), &ten);
-    // Each has 60 % and, 120 % being asked for, gets half: 10 ms / 0.5.
+    // Each requests 60 %, 120 % in total, and gets half: 10 ms / 0.5.
     let ends = run(&mut compute, &mut ledger);
     for (_, end) in ends {
         assert!(end.0.abs_diff(20_000_000) <= 1, "{end:?}");
@@ -144,7 +144,7 @@ fn side_by_side_shares_that_exceed_the_device_slow_all_down_in_proportion() {
 }
 
 #[test]
-fn a_limit_holds_for_all_streams_of_a_process_together() {
+fn a_limit_applies_to_all_streams_of_a_process_together() {
     let (mut compute, mut ledger) = (Compute::new(0, 80, 80, TURNS), Ledger::default());
     compute.admit(ONE, 20, SERVER);
     let kernel = kernel(Span::from_millis(3), 20, Law::Linear);
@@ -157,7 +157,7 @@ fn a_limit_holds_for_all_streams_of_a_process_together() {
 }
 
 #[test]
-fn who_is_gone_leaves_its_sms_to_the_others() {
+fn sms_of_a_dismissed_process_go_to_the_others() {
     let (mut compute, mut ledger) = (Compute::new(0, 80, 80, TURNS), Ledger::default());
     compute.admit(ONE, 80, SERVER);
     compute.admit(TWO, 80, SERVER);
@@ -171,13 +171,13 @@ fn who_is_gone_leaves_its_sms_to_the_others() {
     let ends = run(&mut compute, &mut ledger);
     assert_eq!(ends, [(work(1), Time(12_000_000))]);
     let first = ledger.take()[1];
-    let held = Held::Sms { unit: 0 };
+    let resource = Resource::Sms { unit: 0 };
     let (from, to) = (Time(0), Time(4_000_000));
     let work = Some(work(1));
     assert_eq!(
         first,
         Entry {
-            held,
+            resource,
             process: ONE,
             work,
             amount: 40_000,
@@ -187,8 +187,8 @@ fn who_is_gone_leaves_its_sms_to_the_others() {
     );
 }
 
-/// FaST-GShare's saturated pods (workloads §8): model, T₁ in requests/s, its law, κ in millionths, pods of 12 %, and what
-/// the paper prints.
+/// FaST-GShare's saturated pods (workloads §8): model, T₁ in requests/s, scaling law, κ in millionths, number of pods of 12 %,
+/// and printed throughput in requests/s.
 const PODS: [(&str, f64, Law, u32, u32, f64); 3] = [
     (
         "ResNet",

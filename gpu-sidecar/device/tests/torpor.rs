@@ -1,24 +1,24 @@
-//! Torpor's Tables 3 and 4 as fitted in workloads §9: what the closed forms say comes out of the machine to 1 ns.
+//! Torpor's Tables 3 and 4 as fitted in workloads §9: the machine reproduces the closed forms to 1 ns.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use device::compute::Kernel;
 use device::law::Law;
-use device::machine::{Done, Machine, ProcessSettings, StreamId};
+use device::machine::{Completion, Machine, ProcessSettings, StreamId};
 use device::node::{Gpu, Node, NvLink, Switch};
-use device::op::{Op, Way};
+use device::op::{CopyKind, Op};
 use device::part::Part;
 use device::{Span, Time};
 
-/// B and B of a fast NVLink, bytes per second.
+/// Bandwidth B of PCIe and of a fast NVLink, in bytes per second.
 const PCIE: u64 = 9_460_000_000;
 const NVLINK: u64 = 44_000_000_000;
-/// a: what a swapped request costs besides.
+/// Constant a: the additional cost of a swapped request.
 const A: Span = Span(1_920_000);
-/// 1 + s, in hundredths: by how much two transfers behind one switch slow each other down.
+/// 1 + s in hundredths: slowdown of two transfers behind one switch.
 const CONTENTION_HUNDREDTHS: u64 = 160;
 
-/// Torpor's eight models: name, C in ms (the remoting column of Table 4), parameters in thousands, and its latencies over
-/// PCIe and NVLink, in ms.
+/// Torpor's eight models: name, C in ms (the remoting column of Table 4), parameters in thousands, and latencies over PCIe and
+/// NVLink in ms.
 const MODELS: [(&str, u64, u64, u64, u64); 8] = [
     ("DenseNet-169", 25, 14_149, 27, 26),
     ("DenseNet-201", 28, 20_014, 30, 30),
@@ -30,12 +30,12 @@ const MODELS: [(&str, u64, u64, u64, u64); 8] = [
     ("Bert-qa", 43, 335_000, 144, 45),
 ];
 
-/// Weights in fp32.
+/// Returns the size of the weights in fp32, in bytes.
 const fn bytes(params_thousands: u64) -> u64 {
     params_thousands * 1_000 * 4
 }
 
-/// Four V100 behind two switches; the first and the third have a fast NVLink besides.
+/// Returns a node with four V100 behind two switches; the first and the third also have a fast NVLink.
 fn node() -> Node {
     let v100 = Part::named("V100").unwrap();
     let gpu = || Gpu {
@@ -59,8 +59,8 @@ fn node() -> Node {
     }
 }
 
-/// A request whose model is swapped in while it computes: transfer and kernels side by side, then what it costs besides.
-/// Returns the stream in which the last of it runs.
+/// Submits a request with its model swapped in while it computes: transfer and kernels concurrently, then the additional cost.
+/// Returns the stream in which it ends.
 fn request(
     machine: &mut Machine,
     unit: u32,
@@ -81,15 +81,15 @@ fn request(
             sends,
             now,
             Op::Copy {
-                way: Way::Peer(unit),
+                kind: CopyKind::Peer(unit),
                 bytes,
             },
         );
         submit(machine, sends, now, Op::Record(sent));
         submit(machine, copies, now, Op::Wait(sent));
     } else {
-        let way = Way::HostToDevice;
-        submit(machine, copies, now, Op::Copy { way, bytes });
+        let kind = CopyKind::HostToDevice;
+        submit(machine, copies, now, Op::Copy { kind, bytes });
     }
     let copied = machine.event();
     submit(machine, copies, now, Op::Record(copied));
@@ -109,18 +109,18 @@ fn submit(machine: &mut Machine, stream: StreamId, not_before: Time, op: Op) {
     machine.submit(stream, not_before, op).unwrap();
 }
 
-fn run(machine: &mut Machine) -> Vec<Done> {
+fn run(machine: &mut Machine) -> Vec<Completion> {
     let mut done = Vec::new();
     machine.advance(Time(3_600_000_000_000), &mut done);
     done
 }
 
-fn ended(done: &[Done], stream: StreamId) -> u64 {
+fn ended(done: &[Completion], stream: StreamId) -> u64 {
     let last = done.iter().rfind(|done| done.stream == stream);
     last.unwrap().ended.0
 }
 
-/// W / B in whole nanoseconds, the one begun counted.
+/// Returns W / B in nanoseconds, rounded up.
 fn transfer(bytes: u64, bytes_per_second: u64) -> u64 {
     u64::try_from((u128::from(bytes) * 1_000_000_000).div_ceil(u128::from(bytes_per_second)))
         .unwrap()
@@ -136,7 +136,7 @@ fn table_4_alone() {
             let latency = ended(&run(&mut machine), stream);
             let closed = compute.0.max(transfer(bytes, rate)) + A.0;
             assert!(latency.abs_diff(closed) <= 1, "{name}: {latency} {closed}");
-            // The fit itself: within 9.5 % of what the paper prints.
+            // The fit itself is within 9.5 % of the printed value.
             let printed = printed_ms * 1_000_000;
             assert!(
                 latency.abs_diff(printed) * 1_000 <= printed * 95,
@@ -148,7 +148,7 @@ fn table_4_alone() {
 
 #[test]
 fn table_3_with_a_neighbour_on_the_same_switch() {
-    // L = max(C, W/B · (1 + s·d)) + a, where d is the part of the bytes that are sent while the neighbour sends, too.
+    // L = max(C, W/B · (1 + s·d)) + a, where d is the fraction of the bytes sent while the neighbour also sends.
     for (name, compute_ms, params, ..) in MODELS {
         for (other, _, other_params, ..) in MODELS {
             let (mine, others) = (bytes(params), bytes(other_params));
@@ -162,7 +162,7 @@ fn table_3_with_a_neighbour_on_the_same_switch() {
                 + u128::from(together) * u128::from(CONTENTION_HUNDREDTHS - 100);
             let sent = (weighed * 10_000_000).div_ceil(u128::from(PCIE));
             let closed = compute.0.max(u64::try_from(sent).unwrap()) + A.0;
-            // Each of two ends is rounded up by itself.
+            // Two ends are rounded up independently.
             assert!(
                 latency.abs_diff(closed) <= 1,
                 "{name} beside {other}: {latency} {closed}"
@@ -171,9 +171,8 @@ fn table_3_with_a_neighbour_on_the_same_switch() {
     }
 }
 
-/// Requests of a model, by its name, one after the other, each of which swaps it in anew, and what each costs besides.
-/// Returns the last command of the last.
-fn swaps(machine: &mut Machine, unit: u32, name: &str, besides: Span, requests: u32) -> u64 {
+/// Submits consecutive requests of a model, each of which swaps it in again, with an additional cost. Returns the last command.
+fn swaps(machine: &mut Machine, unit: u32, name: &str, extra: Span, requests: u32) -> u64 {
     let model = MODELS.iter().find(|model| model.0 == name).unwrap();
     let (compute, bytes) = (Span::from_millis(model.1), bytes(model.2));
     let process = machine.admit(unit, &ProcessSettings::default()).unwrap();
@@ -185,23 +184,23 @@ fn swaps(machine: &mut Machine, unit: u32, name: &str, besides: Span, requests: 
         law: Law::Linear,
         interference_millionths: 0,
     };
-    let way = Way::HostToDevice;
+    let kind = CopyKind::HostToDevice;
     let mut last = 0;
     for _ in 0..requests {
         let mut submit = |stream, op| machine.submit(stream, Time(0), op).unwrap();
         submit(copies, Op::Wait(over));
-        submit(copies, Op::Copy { way, bytes });
+        submit(copies, Op::Copy { kind, bytes });
         submit(copies, Op::Record(copied));
         submit(computes, Op::Kernel(kernel));
         submit(computes, Op::Wait(copied));
-        submit(computes, Op::Delay(besides));
+        submit(computes, Op::Delay(extra));
         last = submit(computes, Op::Record(over));
     }
     last
 }
 
-/// Latencies of Torpor Table 3 in ms: the model that is measured, its neighbour on the switch, and what is printed. A model
-/// beside itself is the model alone.
+/// Latencies of Torpor Table 3 in ms: measured model, neighbour on the same switch, printed value. A model beside itself is the
+/// model alone.
 const TABLE_3: [(&str, &str, u64); 9] = [
     ("DenseNet-169", "DenseNet-169", 27),
     ("DenseNet-169", "ResNet-152", 27),
@@ -215,14 +214,14 @@ const TABLE_3: [(&str, &str, u64); 9] = [
 ];
 
 #[test]
-fn table_3_with_a_neighbour_that_swaps_continuously() {
+fn table_3_with_a_continuously_swapping_neighbour() {
     const REQUESTS: u32 = 200;
     for (name, other, printed_ms) in TABLE_3 {
         let mut machine = Machine::new(&node()).unwrap();
         let last = swaps(&mut machine, 0, name, A, REQUESTS);
         if name != other {
-            // It swaps anew as soon as its kernels and its transfer are over, and lasts longer than the others. (If
-            // it paused for a as well, Bert-qa beside ResNet-152 would come out 7.3 % below what is printed.)
+            // The neighbour swaps again as soon as its kernels and its transfer are complete, and runs longer than the others.
+            // (If it paused for a as well, Bert-qa beside ResNet-152 would be 7.3 % below the printed value.)
             swaps(&mut machine, 1, other, Span::ZERO, 20 * REQUESTS);
         }
         let done = run(&mut machine);
@@ -237,7 +236,7 @@ fn table_3_with_a_neighbour_that_swaps_continuously() {
 }
 
 #[test]
-fn a_neighbour_behind_another_switch_or_in_the_other_direction_is_not_felt() {
+fn a_neighbour_on_another_switch_or_in_the_other_direction_has_no_effect() {
     let bytes = bytes(335_000);
     let mut machine = Machine::new(&node()).unwrap();
     let stream = request(&mut machine, 0, None, Span(1), bytes);
@@ -249,7 +248,7 @@ fn a_neighbour_behind_another_switch_or_in_the_other_direction_is_not_felt() {
         back,
         Time(0),
         Op::Copy {
-            way: Way::DeviceToHost,
+            kind: CopyKind::DeviceToHost,
             bytes,
         },
     );

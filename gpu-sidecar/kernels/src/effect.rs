@@ -1,10 +1,11 @@
-//! What each kernel does to memory, as a function over slices.
+//! The effect of each kernel on memory, as a function over slices.
 //!
-//! The results are a GPU's to the last bit, with one difference: where a result is not a number, a GPU's is always the
-//! same one, and here it may be another. A launch may be cut into pieces: [`hash`] takes the number of its first word.
-//! Slices of one call do not overlap; where a launch's stretches do (`c = a + c`), the caller copies what is read.
+//! The results equal those of a GPU bit for bit, with one exception: a GPU always produces the same NaN, and these
+//! functions may produce another one. A launch may be split into pieces, for which [`hash`] takes the index of its first
+//! word. The slices of one call do not overlap; if the memory ranges of a launch do (`c = a + c`), the caller copies the
+//! inputs.
 
-/// What a word adds to [`hash`] at this place.
+/// Returns the contribution of a word at this index to [`hash`].
 #[must_use]
 pub const fn mix(index: u64, word: u32) -> u64 {
     let spread = (word as u64).wrapping_mul(0xd134_2543_de82_ef95);
@@ -12,7 +13,7 @@ pub const fn mix(index: u64, word: u32) -> u64 {
     finalise(place ^ spread)
 }
 
-/// SplitMix64's finaliser: every bit of the result hangs on every bit of `z`, and no two `z` have the same result.
+/// Applies SplitMix64's finaliser: a bijection in which every bit of the result depends on every bit of `z`.
 #[must_use]
 pub const fn finalise(z: u64) -> u64 {
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -20,12 +21,12 @@ pub const fn finalise(z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// `weir_fill`: `out[i] = value`.
+/// Applies `weir_fill`: `out[i] = value`.
 pub fn fill(out: &mut [u32], value: u32) {
     out.fill(value);
 }
 
-/// `weir_sum`: what it adds to `*out`.
+/// Returns the value that `weir_sum` adds to `*out`, modulo 2⁶⁴.
 #[must_use]
 pub fn sum(words: &[u32]) -> u64 {
     words
@@ -33,7 +34,7 @@ pub fn sum(words: &[u32]) -> u64 {
         .fold(0, |sum: u64, &word| sum.wrapping_add(u64::from(word)))
 }
 
-/// `weir_hash`: what the words from number `first` on add to `*out`.
+/// Returns the value that `weir_hash` adds to `*out` for words with indices from `first` on, modulo 2⁶⁴.
 #[must_use]
 pub fn hash(first: u64, words: &[u32]) -> u64 {
     let mut index = first;
@@ -45,29 +46,29 @@ pub fn hash(first: u64, words: &[u32]) -> u64 {
     sum
 }
 
-/// `weir_add`: `c[i] = a[i] + b[i]`, as far as all three reach.
+/// Applies `weir_add`: `c[i] = a[i] + b[i]`, up to the length of the shortest slice.
 pub fn add(c: &mut [f32], a: &[f32], b: &[f32]) {
     for ((c, a), b) in c.iter_mut().zip(a).zip(b) {
         *c = a + b;
     }
 }
 
-/// `weir_saxpy`: `y[i] = fma(a, x[i], y[i])`, as far as both reach.
+/// Applies `weir_saxpy`: `y[i] = fma(a, x[i], y[i])`, up to the length of the shorter slice.
 pub fn saxpy(y: &mut [f32], x: &[f32], a: f32) {
     for (y, &x) in y.iter_mut().zip(x) {
         *y = a.mul_add(x, *y);
     }
 }
 
-/// `weir_matmul`: `c = a · b`, all `n` × `n` and row-major; every element is summed with fma from 0, in the order of k.
-/// Elements of `c` whose row of `a` or column of `b` is not all there stay as they are.
+/// Applies `weir_matmul`: `c = a · b`, all `n` × `n` and row-major; every element is summed with fma from 0, in the order
+/// of k. Elements of `c` for which the row of `a` or the column of `b` is incomplete stay unchanged.
 pub fn matmul(c: &mut [f32], a: &[f32], b: &[f32], n: usize) {
     if n == 0 || b.len() < n.saturating_mul(n) {
         return;
     }
     for (row, left) in c.chunks_exact_mut(n).zip(a.chunks_exact(n)) {
         row.fill(0.0);
-        // Row of b by row of b, so that memory is read in order; the sums are the same.
+        // Iterating over rows of b reads memory sequentially and yields the same sums.
         for (&left, right) in left.iter().zip(b.chunks_exact(n)) {
             for (element, &right) in row.iter_mut().zip(right) {
                 *element = left.mul_add(right, *element);
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_hash_as_the_whole_does() {
+    fn hashes_of_pieces_add_up_to_the_whole() {
         let words: Vec<u32> = (0..1_000)
             .map(|n: u32| n.wrapping_mul(2_654_435_761))
             .collect();
@@ -95,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_or_moved_word_shows() {
+    fn a_changed_or_moved_word_changes_the_hash() {
         let mut words: Vec<u32> = (0..256).collect();
         let whole = hash(0, &words);
         for at in 0..words.len() {
@@ -112,15 +113,15 @@ mod tests {
                 words.swap(a, b);
             }
         }
-        // All of it moved by one word.
+        // Rotation of all words by one.
         words.rotate_left(1);
         assert_ne!(hash(0, &words), whole);
         assert_ne!(hash(0, &[0; 8]), hash(0, &[0; 9]), "zeros count");
     }
 
     #[test]
-    fn places_up_to_2_to_the_40_stay_mixed() {
-        // Flipping any one bit of place or word flips about half of the result's.
+    fn indices_up_to_2_to_the_40_are_well_mixed() {
+        // Flipping any single bit of index or word flips about half of the bits of the result.
         for base in [0, 1 << 20, (1 << 32) - 1, 1 << 32, (1 << 40) - 1] {
             for word in [0, 1, u32::MAX] {
                 let result = mix(base, word);
@@ -135,7 +136,7 @@ mod tests {
                 assert!(flipped.iter().all(|&bits| bits >= 12), "{flipped:?}");
             }
         }
-        // And no bit of the result follows the place alone.
+        // No bit of the result depends on the index alone.
         let all = (0..4_096_u64).map(|n| mix(n << 28, 0));
         let ones: Vec<u32> = (0..64)
             .map(|bit| all.clone().map(|z| u32::from(z >> bit & 1 == 1)).sum())
@@ -144,8 +145,8 @@ mod tests {
     }
 
     #[test]
-    fn a_known_value_stays() {
-        // As the text computes it; a stored checksum hangs on it.
+    fn mix_has_a_fixed_value() {
+        // The PTX text computes the same value, and stored checksums depend on it.
         assert_eq!(mix(0, 0), 0xe220_a839_7b1d_cdaf);
     }
 
@@ -173,7 +174,7 @@ mod tests {
 
     #[test]
     fn saxpy_rounds_once() {
-        // In two steps the product's last bits would be lost.
+        // Rounding the product separately would lose its last bits.
         let x = 1.0 + f32::EPSILON;
         let mut y = [-(x * x)];
         saxpy(&mut y, &[x], x);

@@ -1,48 +1,48 @@
-//! A launch taken apart: a kernel and its parameters from the buffer that the driver is given.
+//! Decoding of launches: a kernel and its parameters from the buffer that is passed to the driver.
 
 use std::fmt;
 
 use crate::Kernel;
 
-/// How a kernel's speed follows from its share of a GPU's SMs; it has speed 1 with all of them. The parameter is in
-/// millionths.
+/// Scaling law: the speed of a kernel as a function of its share of the GPU's SMs, with speed 1 for all SMs. The
+/// parameter is in millionths.
 ///
 /// | number | law | parameter |
 /// |---|---|---|
-/// | 0 | linear | not looked at |
-/// | 1 | saturating | the share at which 0.98 of the speed is reached |
-/// | 2 | knee | the share from which on more SMs bring nothing |
-/// | 3 | Amdahl's | the part that takes as long however many SMs there are |
+/// | 0 | linear | ignored |
+/// | 1 | saturating | the share at which 0.98 of the full speed is reached |
+/// | 2 | knee | the share above which more SMs do not increase the speed |
+/// | 3 | Amdahl's | the serial part, with a duration independent of the number of SMs |
 /// | 4 | power | the exponent |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Law {
-    /// Twice the SMs, twice the speed.
+    /// Speed proportional to the share.
     #[default]
     Linear,
-    /// 0.98 of the speed is reached at this share, exponentially.
+    /// Speed that approaches its maximum exponentially.
     Saturating {
-        /// That share, above 0, at most 1,000,000.
+        /// Share at which 0.98 of the full speed is reached, 1 to 1,000,000 millionths.
         at_millionths: u32,
     },
-    /// Proportional up to this share, then constant.
+    /// Speed proportional to the share up to the knee, and constant above it.
     Knee {
-        /// That share, above 0, at most 1,000,000.
+        /// Share at the knee, 1 to 1,000,000 millionths.
         at_millionths: u32,
     },
-    /// A part of the work takes as long however many SMs there are.
+    /// Amdahl's law: a part of the work does not speed up with more SMs.
     Amdahl {
-        /// That part with all SMs, at most 1,000,000.
+        /// Serial part of the duration with all SMs, at most 1,000,000 millionths.
         serial_millionths: u32,
     },
-    /// The share to a power.
+    /// Speed equal to a power of the share.
     Power {
-        /// The exponent, at most 1,000,000.
+        /// Exponent, at most 1,000,000 millionths.
         exponent_millionths: u32,
     },
 }
 
 impl Law {
-    /// As a launch says it: number and parameter.
+    /// Returns the number and the parameter of the law, as passed to a launch.
     #[must_use]
     pub const fn encode(self) -> (u32, u32) {
         match self {
@@ -56,10 +56,10 @@ impl Law {
         }
     }
 
-    /// From its number and parameter.
+    /// Returns the law with this number and parameter.
     ///
     /// # Errors
-    /// There is no law of this number, or the parameter is not one of its.
+    /// Returns an error if no law has this number or if the parameter is out of its range.
     pub const fn decode(number: u32, parameter: u32) -> Result<Self, DecodeError> {
         let law = match number {
             0 => return Ok(Self::Linear),
@@ -92,28 +92,28 @@ impl Law {
     }
 }
 
-/// A parameter buffer cannot be one of the kernel's.
+/// The reason why a parameter buffer cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// It is too short.
+    /// The buffer is shorter than the kernel's parameters.
     Short {
-        /// The kernel.
+        /// Kernel of the launch.
         kernel: Kernel,
-        /// Bytes there are.
+        /// Size of the buffer, in bytes.
         bytes: usize,
     },
-    /// There is no such law.
+    /// No scaling law has this number.
     Law {
-        /// Its number.
+        /// Number of the unknown law.
         number: u32,
     },
-    /// A law's parameter is out of range.
+    /// The parameter of a scaling law is out of range.
     Parameter {
-        /// The law's number.
+        /// Number of the law.
         number: u32,
-        /// The parameter.
+        /// Rejected value, in millionths.
         parameter: u32,
-        /// The least that is allowed.
+        /// Smallest allowed value, in millionths.
         least: u32,
     },
 }
@@ -123,7 +123,7 @@ impl fmt::Display for DecodeError {
         match *self {
             Self::Short { kernel, bytes } => write!(
                 f,
-                "{}: {bytes} bytes of parameters; needed: {}",
+                "{}: {bytes} bytes of parameters; required: {}",
                 kernel.name(),
                 kernel.parameter_bytes()
             ),
@@ -142,57 +142,57 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-/// A stretch of memory that a launch reads or writes.
+/// A memory range that a launch reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Where it begins.
+    /// First address of the range.
     pub address: u64,
-    /// How long it is; more than there are addresses counts as [`u64::MAX`].
+    /// Length of the range in bytes, saturated at [`u64::MAX`].
     pub bytes: u64,
-    /// Whether it is written.
+    /// Whether the range is written; otherwise it is only read.
     pub writes: bool,
 }
 
 /// A kernel with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Launch {
-    /// Keeps its SMs busy.
+    /// Keeps its SMs busy for a given time.
     Spin {
-        /// For how long alone and with as many SMs as its grid can use, in ns.
+        /// Duration in nanoseconds, alone on the GPU and with as many SMs as the grid can use.
         ns: u64,
-        /// How its speed follows from fewer.
+        /// Scaling law for fewer SMs.
         law: Law,
-        /// By how much each other process that runs beside it slows it down, in millionths.
+        /// Slowdown by each other process that runs at the same time, in millionths.
         interference_millionths: u32,
     },
-    /// See [`fill`](crate::effect::fill).
+    /// Sets words to a value; see [`fill`](crate::effect::fill).
     Fill {
         /// Address of the words.
         out: u64,
-        /// How many.
+        /// Number of words to set.
         words: u64,
-        /// What each becomes.
+        /// Value to which each word is set.
         value: u32,
     },
-    /// See [`sum`](crate::effect::sum).
+    /// Sums words; see [`sum`](crate::effect::sum).
     Sum {
-        /// Address of the `u64` that it is added to.
+        /// Address of the `u64` to which the sum is added.
         out: u64,
         /// Address of the words.
         input: u64,
-        /// How many.
+        /// Number of words to read.
         words: u64,
     },
-    /// See [`hash`](crate::effect::hash).
+    /// Hashes words; see [`hash`](crate::effect::hash).
     Hash {
-        /// Address of the `u64` that it is added to.
+        /// Address of the `u64` to which the hash is added.
         out: u64,
         /// Address of the words.
         input: u64,
-        /// How many.
+        /// Number of words to read.
         words: u64,
     },
-    /// See [`add`](crate::effect::add).
+    /// Adds two vectors; see [`add`](crate::effect::add).
     Add {
         /// Address of the sums.
         c: u64,
@@ -200,34 +200,34 @@ pub enum Launch {
         a: u64,
         /// Address of the second terms.
         b: u64,
-        /// How many elements.
+        /// Number of elements in each vector.
         n: u64,
     },
-    /// See [`saxpy`](crate::effect::saxpy).
+    /// Adds a scaled vector to another one; see [`saxpy`](crate::effect::saxpy).
     Saxpy {
-        /// Address of what is added to.
+        /// Address of the vector that is updated.
         y: u64,
-        /// Address of what is added.
+        /// Address of the vector that is scaled.
         x: u64,
-        /// How many elements.
+        /// Number of elements in each vector.
         n: u64,
-        /// By what `x` is multiplied.
+        /// Factor for the elements of `x`.
         a: f32,
     },
-    /// See [`matmul`](crate::effect::matmul).
+    /// Multiplies two square matrices; see [`matmul`](crate::effect::matmul).
     Matmul {
         /// Address of the product.
         c: u64,
         /// Address of the left matrix.
         a: u64,
-        /// Address of the right one.
+        /// Address of the right matrix.
         b: u64,
-        /// Rows and columns.
+        /// Number of rows and columns of each matrix.
         n: u32,
     },
 }
 
-/// A parameter buffer of at least the kernel's length.
+/// A parameter buffer with the kernel whose layout it has.
 struct Buffer<'a> {
     kernel: Kernel,
     bytes: &'a [u8],
@@ -257,10 +257,10 @@ impl Buffer<'_> {
 }
 
 impl Launch {
-    /// Takes a parameter buffer apart. Bytes behind the last parameter are not looked at.
+    /// Decodes a parameter buffer. Bytes after the last parameter are ignored.
     ///
     /// # Errors
-    /// The buffer is too short, or a law is not known.
+    /// Returns an error if the buffer is too short or if its scaling law is invalid.
     pub fn decode(kernel: Kernel, parameters: &[u8]) -> Result<Self, DecodeError> {
         let buffer = Buffer {
             kernel,
@@ -308,7 +308,7 @@ impl Launch {
         })
     }
 
-    /// The kernel.
+    /// Returns the kernel that is launched.
     #[must_use]
     pub const fn kernel(&self) -> Kernel {
         match self {
@@ -322,7 +322,7 @@ impl Launch {
         }
     }
 
-    /// The parameter buffer, [`Kernel::parameter_bytes`] long.
+    /// Encodes the parameter buffer, which is [`Kernel::parameter_bytes`] long.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let kernel = self.kernel();
@@ -378,7 +378,7 @@ impl Launch {
         buffer
     }
 
-    /// The memory that it reads and writes, up to three stretches. Where nothing is read or written there is none.
+    /// Returns the memory ranges that the launch reads and writes, at most three. Empty ranges are omitted.
     pub fn accesses(&self) -> impl Iterator<Item = Access> {
         let read = |address, bytes| {
             Some(Access {
@@ -476,18 +476,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn encoded_launches_decode_to_themselves() {
         for launch in launches() {
             let mut buffer = launch.encode();
             assert_eq!(Launch::decode(launch.kernel(), &buffer), Ok(launch));
-            // The driver may be given more.
+            // The buffer that the driver gets may be longer.
             buffer.push(7);
             assert_eq!(Launch::decode(launch.kernel(), &buffer), Ok(launch));
         }
     }
 
     #[test]
-    fn every_shorter_buffer_is_an_error_that_says_what_is_needed() {
+    fn refuses_every_shorter_buffer_with_the_required_size() {
         for launch in launches() {
             let (kernel, buffer) = (launch.kernel(), launch.encode());
             for bytes in 0..buffer.len() {
@@ -498,12 +498,12 @@ mod tests {
         let error = Launch::decode(Kernel::Fill, &[0; 19]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "weir_fill: 19 bytes of parameters; needed: 20"
+            "weir_fill: 19 bytes of parameters; required: 20"
         );
     }
 
     #[test]
-    fn laws_that_are_none_are_named() {
+    fn refuses_unknown_laws_and_parameters_out_of_range() {
         for (number, parameter, why) in [
             (5, 0, "weir_spin: law = 5: allowed: 0 to 4"),
             (
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn accesses_are_all_that_is_touched() {
+    fn accesses_cover_all_memory_that_is_touched() {
         let of = |launch: Launch| {
             launch
                 .accesses()
@@ -540,7 +540,7 @@ mod tests {
         assert_eq!(of(empty), []);
         assert_eq!(of(add), [(1, 16, true), (2, 16, false), (3, 16, false)]);
         assert_eq!(of(saxpy), [(1, 12, true), (2, 12, false)]);
-        // Almost 2^66 bytes: more than there are addresses.
+        // Almost 2^66 bytes exceed the address space.
         assert!(of(matmul).iter().all(|&(_, bytes, _)| bytes == u64::MAX));
     }
 }

@@ -1,4 +1,4 @@
-//! The kernels that Weir's own GPU programs launch, and what each of them does, for a machine without a GPU.
+//! The kernels that Weir's own GPU programs launch: their PTX, and their effects as functions for a machine without a GPU.
 //!
 //! | kernel | parameters, in order | effect |
 //! |---|---|---|
@@ -12,9 +12,9 @@
 //!
 //! `out`, `in`, `a`, `b`, `c`, `x`, `y` are addresses; words are `u32`, elements `f32`, sums `u64`, all modulo 2⁶⁴.
 //!
-//! A program loads [`PTX`] as it is; a real driver compiles it. A software GPU knows it by [`is_ours`], takes a
-//! [`Kernel`] by its name, the launch apart with [`Launch::decode`], and runs the function of the same name in
-//! [`effect`]. A launch's shape changes nothing but the time it takes: every kernel is grid-stride.
+//! A program loads [`PTX`] as it is; a real driver compiles it. A software GPU recognises it with [`is_ours`], looks up a
+//! [`Kernel`] by its name, decodes the launch with [`Launch::decode`], and runs the function of the same name in
+//! [`effect`]. Every kernel is grid-stride, so that the shape of a launch affects only its duration.
 #![forbid(unsafe_code)]
 
 pub mod effect;
@@ -22,13 +22,12 @@ mod launch;
 
 pub use launch::{Access, DecodeError, Launch, Law};
 
-/// The kernels' text, as a program loads it: `cuModuleLoadData` wants a NUL behind it.
+/// PTX text of all kernels. It has no NUL at its end, which `cuModuleLoadData` requires.
 pub const PTX: &str = include_str!("../weir.ptx");
 
-/// [`hash`] of [`PTX`].
 const PTX_HASH: u64 = hash(PTX.as_bytes());
 
-/// FNV-1a, 64 bits, of a module's text without the NULs at its end.
+/// Returns the 64-bit FNV-1a hash of a module's text without trailing NULs.
 #[must_use]
 pub const fn hash(text: &[u8]) -> u64 {
     let mut end = text.len();
@@ -44,37 +43,37 @@ pub const fn hash(text: &[u8]) -> u64 {
     hash
 }
 
-/// Whether a module's text is [`PTX`], with or without NULs at its end.
+/// Returns whether a module's text is [`PTX`], with or without trailing NULs. The texts are compared by hash.
 #[must_use]
 pub const fn is_ours(text: &[u8]) -> bool {
     hash(text) == PTX_HASH
 }
 
-/// One kernel.
+/// One of the kernels in [`PTX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
-    /// `weir_spin`
+    /// `weir_spin`, which keeps its SMs busy for a given time.
     Spin,
-    /// `weir_fill`
+    /// `weir_fill`, which sets words to a value.
     Fill,
-    /// `weir_sum`
+    /// `weir_sum`, which sums words.
     Sum,
-    /// `weir_hash`
+    /// `weir_hash`, which sums a hash of words and their indices.
     Hash,
-    /// `weir_add`
+    /// `weir_add`, which adds two vectors.
     Add,
-    /// `weir_saxpy`
+    /// `weir_saxpy`, which adds a scaled vector to another one.
     Saxpy,
-    /// `weir_matmul`
+    /// `weir_matmul`, which multiplies two square matrices.
     Matmul,
 }
 
-/// Where a parameter lies in a launch's parameter buffer, as `cuFuncGetParamInfo` tells it.
+/// Position of a parameter in a launch's parameter buffer, as reported by `cuFuncGetParamInfo`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// Bytes from the buffer's begin.
+    /// Offset from the start of the buffer, in bytes.
     pub offset: usize,
-    /// Its bytes.
+    /// Size of the parameter, in bytes.
     pub size: usize,
 }
 
@@ -83,7 +82,7 @@ const fn parameter(offset: usize, size: usize) -> Parameter {
 }
 
 impl Kernel {
-    /// All of them.
+    /// All kernels, in the order of the variants.
     pub const ALL: [Self; 7] = [
         Self::Spin,
         Self::Fill,
@@ -94,13 +93,13 @@ impl Kernel {
         Self::Matmul,
     ];
 
-    /// The kernel of this name; `None` if there is none.
+    /// Returns the kernel with this name, or `None` if there is none.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kernel| kernel.name() == name)
     }
 
-    /// Its name in [`PTX`].
+    /// Returns the name of the kernel in [`PTX`].
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -114,7 +113,7 @@ impl Kernel {
         }
     }
 
-    /// Its parameters in order.
+    /// Returns the parameters in the order of the kernel's declaration.
     #[must_use]
     pub const fn parameters(self) -> &'static [Parameter] {
         const SPIN: [Parameter; 4] = [
@@ -146,7 +145,7 @@ impl Kernel {
         }
     }
 
-    /// How long its parameter buffer is, in bytes, without padding behind the last one.
+    /// Returns the size of the parameter buffer in bytes, without padding after the last parameter.
     #[must_use]
     pub const fn parameter_bytes(self) -> usize {
         match self.parameters() {
@@ -161,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_is_known_with_and_without_nuls_and_nothing_else_is() {
+    fn only_the_ptx_text_is_recognised_with_and_without_nuls() {
         let mut text = PTX.as_bytes().to_vec();
         assert!(is_ours(&text));
         text.extend([0, 0, 0]);
@@ -180,14 +179,14 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_back_to_their_kernels() {
+    fn kernels_are_found_by_their_names() {
         for kernel in Kernel::ALL {
             assert_eq!(Kernel::by_name(kernel.name()), Some(kernel));
         }
         assert_eq!(Kernel::by_name("weir"), None);
     }
 
-    /// What the text says of a kernel's parameters: their types.
+    /// Returns the types of a kernel's parameters as declared in the text.
     fn declared(kernel: Kernel) -> Vec<String> {
         let head = format!(".visible .entry {}(", kernel.name());
         let (_, rest) = PTX.split_once(&head).unwrap();
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn layouts_are_the_texts() {
+    fn parameter_layouts_match_the_text() {
         for kernel in Kernel::ALL {
             let mut end = 0_usize;
             let mut layout = Vec::new();

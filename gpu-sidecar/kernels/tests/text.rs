@@ -1,15 +1,15 @@
-//! The text against the functions: a small interpreter runs the kernels' PTX, thread by thread, over many launch shapes,
-//! and what lies in memory afterwards must be what `effect` says.
+//! Checks the PTX text against the functions: a small interpreter runs the kernels' PTX, thread by thread, over many
+//! launch shapes, and compares the resulting memory with that of `effect`.
 //!
-//! It knows the instructions that occur and no others. No thread of these kernels waits for another, so each runs to
-//! its end before the next one begins.
+//! It supports only the instructions that occur. No thread of these kernels waits for another, so each runs to its end
+//! before the next one begins.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
 
 use kernels::{Kernel, Launch, Law, PTX, effect};
 
-/// Where memory begins.
+/// First address of the simulated memory.
 const BASE: u64 = 0x7f12_0000_1000;
 
 type Shape = [u64; 3];
@@ -20,7 +20,7 @@ struct Function {
     labels: HashMap<String, usize>,
 }
 
-/// The function of this name: its instructions, without declarations and braces.
+/// Returns the instructions of a function, without declarations and braces.
 fn function(name: &str) -> Function {
     let text: String = PTX
         .lines()
@@ -40,10 +40,10 @@ fn function(name: &str) -> Function {
     Function { lines, labels }
 }
 
-/// One launch.
+/// State of one launch.
 struct Machine<'a> {
     memory: &'a mut [u8],
-    /// By name.
+    /// Values of the kernel's parameters by name.
     parameters: HashMap<String, u64>,
     functions: HashMap<&'static str, Function>,
     grid: Shape,
@@ -51,7 +51,7 @@ struct Machine<'a> {
     clock: u64,
 }
 
-/// Numbers of a thread and its block.
+/// Indices of a thread (`lane`) and of its block.
 #[derive(Clone, Copy)]
 struct Thread {
     block: Shape,
@@ -97,7 +97,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Runs a function to its `ret` and gives what it stored as its result.
+    /// Runs a function up to its `ret` and returns the result that it stored, or 0 without one.
     fn call(&mut self, name: &'static str, thread: Thread) -> u64 {
         let mut registers: HashMap<String, u64> = HashMap::new();
         let (mut result, mut called) = (0, 0);
@@ -140,7 +140,7 @@ impl Machine<'_> {
                     let name = match operands[1] {
                         "weir_thread" => "weir_thread",
                         "weir_threads" => "weir_threads",
-                        other => panic!("{other}"),
+                        other => panic!("{other}: unknown function"),
                     };
                     called = self.call(name, thread);
                     continue;
@@ -194,7 +194,7 @@ impl Machine<'_> {
                     let (a, b) = (float(value(operands[1])), float(value(operands[2])));
                     bits(a.mul_add(b, float(value(operands[3]))))
                 }
-                other => panic!("{other}: not known"),
+                other => panic!("{other}: unknown instruction"),
             };
             registers.insert(operands[0].to_owned(), set);
         }
@@ -205,7 +205,7 @@ fn threads(of: Shape) -> impl Iterator<Item = Shape> {
     (0..of[2]).flat_map(move |z| (0..of[1]).flat_map(move |y| (0..of[0]).map(move |x| [x, y, z])))
 }
 
-/// Runs a launch by its text; gives what the GPU's clock says at the end.
+/// Runs a launch by interpreting its text; returns the value of the GPU's clock at the end.
 fn run(launch: &Launch, memory: &mut [u8], grid: Shape, block: Shape) -> u64 {
     let kernel = launch.kernel();
     let (_, head) = PTX
@@ -243,7 +243,7 @@ fn run(launch: &Launch, memory: &mut [u8], grid: Shape, block: Shape) -> u64 {
     machine.clock
 }
 
-/// From one thread to more threads than there is work, in all dimensions.
+/// Launch shapes, from one thread to more threads than elements, in all dimensions.
 const SHAPES: [(Shape, Shape); 5] = [
     ([1, 1, 1], [1, 1, 1]),
     ([3, 1, 1], [5, 1, 1]),
@@ -253,7 +253,7 @@ const SHAPES: [(Shape, Shape); 5] = [
 ];
 const SIZES: [usize; 5] = [0, 1, 7, 64, 101];
 
-/// Bytes that differ, and are no NaN as floats.
+/// Returns memory in which the words differ and no word is a NaN as a float.
 fn filled(length: usize) -> Vec<u8> {
     let words = (0..length.div_ceil(4)).map(|n| {
         let word = effect::mix(0, u32::try_from(n).unwrap());
@@ -280,7 +280,7 @@ fn put(memory: &mut [u8], at: usize, values: impl IntoIterator<Item = u32>) {
     }
 }
 
-/// What the launch's effect makes of this memory.
+/// Returns the memory after the launch, as computed by `effect`.
 fn expected(launch: &Launch, memory: &[u8]) -> Vec<u8> {
     let mut after = memory.to_vec();
     let place = |address: u64| usize::try_from(address - BASE).unwrap();
@@ -361,7 +361,7 @@ fn check(launch: impl Fn(u64) -> Launch) {
 }
 
 #[test]
-fn fill_does_what_is_said() {
+fn the_text_of_fill_matches_its_effect() {
     check(|words| Launch::Fill {
         out: BASE + 16,
         words,
@@ -370,7 +370,7 @@ fn fill_does_what_is_said() {
 }
 
 #[test]
-fn sum_does_what_is_said() {
+fn the_text_of_sum_matches_its_effect() {
     check(|words| Launch::Sum {
         out: BASE + 8,
         input: BASE + 1_004,
@@ -379,7 +379,7 @@ fn sum_does_what_is_said() {
 }
 
 #[test]
-fn hash_does_what_is_said() {
+fn the_text_of_hash_matches_its_effect() {
     check(|words| Launch::Hash {
         out: BASE + 24,
         input: BASE + 516,
@@ -388,7 +388,7 @@ fn hash_does_what_is_said() {
 }
 
 #[test]
-fn add_does_what_is_said() {
+fn the_text_of_add_matches_its_effect() {
     check(|n| Launch::Add {
         c: BASE + 4,
         a: BASE + 512,
@@ -398,7 +398,7 @@ fn add_does_what_is_said() {
 }
 
 #[test]
-fn saxpy_does_what_is_said() {
+fn the_text_of_saxpy_matches_its_effect() {
     check(|n| Launch::Saxpy {
         y: BASE + 4,
         x: BASE + 512,
@@ -408,7 +408,7 @@ fn saxpy_does_what_is_said() {
 }
 
 #[test]
-fn matmul_does_what_is_said() {
+fn the_text_of_matmul_matches_its_effect() {
     check(|n| Launch::Matmul {
         c: BASE,
         a: BASE + 600,
@@ -418,7 +418,7 @@ fn matmul_does_what_is_said() {
 }
 
 #[test]
-fn spin_takes_its_time_in_every_thread() {
+fn every_thread_of_spin_runs_for_the_given_time() {
     let launch = Launch::Spin {
         ns: 1_000,
         law: Law::Linear,
@@ -426,7 +426,7 @@ fn spin_takes_its_time_in_every_thread() {
     };
     let mut memory = filled(16);
     let end = run(&launch, &mut memory, [2, 1, 1], [3, 1, 1]);
-    // Six threads, each of which looks at the clock once more than it has to wait; a look takes 100 ns.
+    // Six threads, each of which reads the clock once more than its 1,000 ns require; a read takes 100 ns.
     assert_eq!(end - (1 << 60), 6 * 1_100);
     assert_eq!(memory, filled(16));
     assert_eq!(Kernel::by_name("weir_spin"), Some(launch.kernel()));

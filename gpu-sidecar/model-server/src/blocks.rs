@@ -1,31 +1,31 @@
-//! How a framework's allocator lays weights out in device memory.
+//! Layout of weights in device memory, as by a framework's allocator.
 //!
-//! PyTorch's caching allocator takes device memory in blocks: of 2 MiB for tensors up to 1 MiB, of 20 MiB for larger
-//! ones. An eighth of a model's bytes is taken to be in small tensors (assumption: from a few hundredths in
-//! transformers to a quarter in convolutional networks). Tensors are not looked at one by one: every block is full
-//! but the last of its kind. Both kinds lie in the order in which a model would touch them: spread evenly.
+//! PyTorch's caching allocator allocates device memory in blocks: of 2 MiB for tensors up to 1 MiB, of 20 MiB for larger ones.
+//! An eighth of a model's bytes is assumed to be in small tensors (assumption: from a few hundredths in transformers to a
+//! quarter in convolutional networks). Single tensors are not modelled: every block is full except the last of its kind. Blocks
+//! of both kinds are spread evenly, in the order in which a model would access them.
 
 const MIB: u64 = 1 << 20;
-/// A block for small tensors.
+/// Size of a block for small tensors, in bytes.
 const SMALL_BYTES: u64 = 2 * MIB;
-/// A block for large ones.
+/// Size of a block for large tensors, in bytes.
 const LARGE_BYTES: u64 = 20 * MIB;
-/// Of how many bytes one is in a small tensor.
+/// One in this many bytes is in a small tensor.
 const SMALL_IN: u64 = 8;
 
-/// One block of device memory.
+/// A block of device memory with its part of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Its size.
+    /// Size of the block, in bytes.
     pub bytes: u64,
-    /// How much of it, from its begin, are weights: a multiple of 4.
+    /// Bytes of weights at the beginning of the block: a multiple of 4.
     pub used: u64,
-    /// The number of its first word among all weights.
+    /// Index of the block's first word among all weights.
     pub first_word: u64,
 }
 
-/// The blocks of a model with this many bytes of weights, in the order in which they are loaded. Sizes of weights and
-/// blocks are divided by `scale`.
+/// Returns the blocks of a model with this many bytes of weights, in loading order. Sizes of weights and blocks are divided by
+/// `scale`.
 #[must_use]
 pub fn layout(weights_bytes: u64, scale: u64) -> Vec<Block> {
     let scale = scale.max(1);
@@ -88,7 +88,7 @@ mod tests {
         let blocks = layout(102_228_000, 1);
         let sizes = |bytes| blocks.iter().filter(|block| block.bytes == bytes).count();
         assert_eq!((sizes(SMALL_BYTES), sizes(LARGE_BYTES)), (7, 5));
-        // Spread evenly: never two large ones without a small one between.
+        // Spread evenly: never two large blocks without a small one in between.
         assert_eq!(blocks[0].bytes, SMALL_BYTES);
         let larges = blocks
             .windows(2)
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scale_divides_blocks_too() {
+    fn a_scale_divides_the_blocks_as_well() {
         let (whole, part) = (layout(1 << 30, 1), layout(1 << 30, 64));
         assert_eq!(whole.len(), part.len());
         assert!(

@@ -1,12 +1,11 @@
-//! Weights and inputs that a client can make too, and what an answer's checksum must be.
+//! Weights and inputs that a client can reproduce, and the expected checksum of an answer.
 //!
-//! Word number `i` of a stream with seed `s` is the upper half of `finalise(s + (i + 1) · γ)`: SplitMix64, which can be
-//! entered anywhere. A model's weights are the stream whose seed is FNV-1a of its name; a request's input is the stream
-//! of the request's seed.
+//! Word number `i` of a stream with seed `s` is the upper half of `finalise(s + (i + 1) · γ)`: SplitMix64, with random access.
+//! A model's weights are the stream with FNV-1a of its name as the seed; a request's input is the stream of the request's seed.
 //!
-//! Device and reference each compute `weir_hash` of the input and of the blocks that the request checks. A checksum
-//! folds them: `h = finalise(h ^ (block + 1) · γ ^ hash)` for every block in order, from 0, then the input with block
-//! number 2⁶⁴ − 1. So wrong bytes, blocks in each other's place and a wrong input all show.
+//! Device and reference each compute `weir_hash` of the input and of the blocks that the request checks. A checksum folds them:
+//! `h = finalise(h ^ (block + 1) · γ ^ hash)` for every block in order, from 0, then the input with block number 2⁶⁴ − 1. So it
+//! detects wrong bytes, swapped blocks and a wrong input.
 
 use std::sync::OnceLock;
 
@@ -17,24 +16,24 @@ use crate::models::Model;
 
 const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The blocks of weights that a request checks: `count` from `first` on, behind the last one comes the first.
+/// Blocks of weights that a request checks: `count` blocks from `first` on, with the first block following the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Checked {
-    /// The number of the first one.
+pub struct CheckedBlocks {
+    /// Number of the first block.
     pub first: usize,
-    /// How many.
+    /// Number of checked blocks.
     pub count: usize,
 }
 
-impl Checked {
-    /// Their numbers, if there are `blocks` in all.
+impl CheckedBlocks {
+    /// Returns the numbers of the checked blocks of a model with `blocks` blocks.
     pub fn numbers(self, blocks: usize) -> impl Iterator<Item = usize> {
         let count = if blocks == 0 { 0 } else { self.count };
         (0..count).map(move |n| (self.first % blocks + n % blocks) % blocks)
     }
 }
 
-/// Word number `index` of the stream with this seed.
+/// Returns word number `index` of the stream with this seed.
 #[must_use]
 pub fn word(seed: u64, index: u64) -> u32 {
     let place = index.wrapping_add(1).wrapping_mul(GAMMA);
@@ -42,7 +41,7 @@ pub fn word(seed: u64, index: u64) -> u32 {
     u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]])
 }
 
-/// Folds what was computed into an answer's checksum.
+/// Folds the hashes of blocks, each with its number, and of the input into a checksum.
 #[must_use]
 pub fn fold(blocks: impl IntoIterator<Item = (usize, u64)>, input: u64) -> u64 {
     let step = |sum: u64, number: u64, hash: u64| finalise(sum ^ number.wrapping_mul(GAMMA) ^ hash);
@@ -56,7 +55,7 @@ pub fn fold(blocks: impl IntoIterator<Item = (usize, u64)>, input: u64) -> u64 {
     step(weights, 0, input)
 }
 
-/// What a model's answers must be. A block's hash is computed once, when it is first asked for.
+/// Reference for a model's answers. A block's hash is computed once, on first use.
 #[derive(Debug)]
 pub struct Reference {
     seed: u64,
@@ -66,7 +65,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Of a model whose sizes are divided by `scale`.
+    /// Creates the reference of a model with its sizes divided by `scale`.
     #[must_use]
     pub fn new(model: &Model, scale: u64) -> Self {
         let blocks = layout(model.weights_bytes, scale);
@@ -78,13 +77,13 @@ impl Reference {
         }
     }
 
-    /// The blocks.
+    /// Returns the blocks of the weights.
     #[must_use]
     pub fn blocks(&self) -> &[Block] {
         &self.blocks
     }
 
-    /// `weir_hash` of a block; 0 if there is none of this number.
+    /// Returns `weir_hash` of a block; 0 if there is no block of this number.
     #[must_use]
     pub fn block(&self, number: usize) -> u64 {
         let (Some(block), Some(hash)) = (self.blocks.get(number), self.hashes.get(number)) else {
@@ -93,15 +92,15 @@ impl Reference {
         *hash.get_or_init(|| stream_hash(self.seed, block.first_word, block.used / 4))
     }
 
-    /// `weir_hash` of the input with this seed.
+    /// Returns `weir_hash` of the input with this seed.
     #[must_use]
     pub fn input(&self, seed: u64) -> u64 {
         stream_hash(seed, 0, self.input_words)
     }
 
-    /// The checksum of an answer that checked these blocks, to a request whose input has this seed.
+    /// Returns the expected checksum of an answer that checked these blocks, for a request with this seed.
     #[must_use]
-    pub fn checksum(&self, checked: Checked, seed: u64) -> u64 {
+    pub fn checksum(&self, checked: CheckedBlocks, seed: u64) -> u64 {
         let numbers = checked.numbers(self.blocks.len());
         fold(
             numbers.map(|number| (number, self.block(number))),
@@ -110,14 +109,14 @@ impl Reference {
     }
 }
 
-/// The checksum of an answer of this model, its sizes divided by `scale`, that checked these blocks, to a request whose
-/// input has this seed. Computes every block's hash anew; for many answers there is [`Reference`].
+/// Returns the expected checksum of an answer of this model, with sizes divided by `scale`, that checked these blocks, for a
+/// request with this seed. Computes the hashes of the blocks on every call; use [`Reference`] for many answers.
 #[must_use]
-pub fn expected_checksum(model: &Model, scale: u64, checked: Checked, seed: u64) -> u64 {
+pub fn expected_checksum(model: &Model, scale: u64, checked: CheckedBlocks, seed: u64) -> u64 {
     Reference::new(model, scale).checksum(checked, seed)
 }
 
-/// `weir_hash` of `words` words of a stream from number `first` on; the hash counts from 0.
+/// Returns `weir_hash` of `words` words of a stream, starting at word `first`; the hash counts positions from 0.
 fn stream_hash(seed: u64, first: u64, words: u64) -> u64 {
     (0..words).fold(0, |sum: u64, index| {
         sum.wrapping_add(mix(index, word(seed, first.wrapping_add(index))))
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_the_same_from_wherever_it_is_entered() {
+    fn words_of_a_stream_do_not_depend_on_the_starting_point() {
         let reference = Reference::new(&small(), 64);
         let mut from_the_begin: Vec<u32> = (0..1_000)
             .map(|index| word(reference.seed, index))
@@ -152,13 +151,13 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_wrong_shows_in_the_checksum() {
+    fn any_corruption_changes_the_checksum() {
         let model = Model {
             weights_bytes: 64 << 20,
             ..Model::generic()
         };
         let reference = Reference::new(&model, 1_024);
-        let all = Checked {
+        let all = CheckedBlocks {
             first: 0,
             count: reference.blocks().len(),
         };
@@ -178,14 +177,17 @@ mod tests {
                 assert_ne!(of(&wrong), right, "blocks {a} and {b}");
             }
         }
-        let part = Checked { first: 1, count: 1 };
+        let part = CheckedBlocks { first: 1, count: 1 };
         assert_ne!(reference.checksum(part, 5), right);
     }
 
     #[test]
-    fn the_part_that_is_checked_goes_round() {
-        let numbers =
-            |first, count, blocks| Checked { first, count }.numbers(blocks).collect::<Vec<_>>();
+    fn checked_blocks_wrap_around() {
+        let numbers = |first, count, blocks| {
+            CheckedBlocks { first, count }
+                .numbers(blocks)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(numbers(3, 3, 5), [3, 4, 0]);
         assert_eq!(numbers(8, 2, 5), [3, 4]);
         assert_eq!(numbers(0, 4, 0), [0; 0]);
@@ -193,12 +195,12 @@ mod tests {
     }
 
     #[test]
-    fn a_model_without_weights_has_a_checksum_of_its_input() {
+    fn without_weights_the_checksum_covers_the_input() {
         let model = Model {
             weights_bytes: 0,
             ..Model::generic()
         };
-        let none = Checked { first: 0, count: 1 };
+        let none = CheckedBlocks { first: 0, count: 1 };
         let reference = Reference::new(&model, 1);
         assert!(reference.blocks().is_empty());
         assert_ne!(reference.checksum(none, 1), reference.checksum(none, 2));

@@ -1,34 +1,34 @@
-//! What a request costs where no model's kernels are given.
+//! Cost of a request as a linear function of its input and output.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// No request takes longer than this, whatever it asks for.
+/// Longest service time of a request.
 pub(crate) const SERVICE_MAX: Duration = Duration::from_secs(600);
 
-/// What a request costs.
+/// Cost of a request: a fixed part, and parts per unit of input and output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cost {
-    /// Nanoseconds per request.
+    /// Fixed cost per request, in nanoseconds.
     pub fixed_ns: u64,
-    /// Nanoseconds per unit of input.
+    /// Cost per unit of input, in nanoseconds.
     pub per_input_ns: u64,
-    /// Nanoseconds per unit of output.
+    /// Cost per unit of output, in nanoseconds.
     pub per_output_ns: u64,
 }
 
-/// What a request asks for: the body of `/infer`.
+/// Amount of work of a request: the body of `/infer`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
-    /// Units of input, as tokens of a prompt.
+    /// Units of input, such as tokens of a prompt.
     pub input: u64,
-    /// Units of output, as tokens to generate.
+    /// Units of output, such as tokens to generate.
     pub output: u64,
 }
 
 impl Cost {
-    /// How long a request takes; at most ten minutes.
+    /// Returns the service time of a request; at most ten minutes.
     #[must_use]
     pub fn service_time(&self, work: Work) -> Duration {
         let nanos = self
@@ -37,18 +37,18 @@ impl Cost {
         Duration::from_nanos(nanos).min(SERVICE_MAX)
     }
 
-    /// The part before the first unit of output begins.
+    /// Returns the time before the first unit of output, in nanoseconds.
     pub(crate) fn before_output_ns(&self, work: Work) -> u64 {
         let input = self.per_input_ns.saturating_mul(work.input);
         self.fixed_ns.saturating_add(input)
     }
 
-    /// The part of all units of output.
+    /// Returns the time of all units of output, in nanoseconds.
     pub(crate) fn output_ns(&self, work: Work) -> u64 {
         self.per_output_ns.saturating_mul(work.output)
     }
 
-    /// The variables that tell a model-server this cost.
+    /// Returns the environment variables which configure a model-server with this cost.
     #[must_use]
     pub fn environment(&self) -> [(&'static str, String); 3] {
         [

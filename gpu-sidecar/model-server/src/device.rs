@@ -1,10 +1,10 @@
-//! Where a batch is computed: on the GPU, or nowhere, its time being waited.
+//! Devices that compute batches: the GPU, or the CPU, which waits for their time.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::blocks::layout;
-use crate::checksum::{Checked, word};
+use crate::checksum::{CheckedBlocks, word};
 use crate::failure::Failure;
 use crate::gpu;
 use crate::models::Model;
@@ -17,30 +17,30 @@ use crate::settings::{Device, Settings};
 pub(crate) struct Batch<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) members: &'a [Request],
-    pub(crate) checked: Checked,
-    /// Whether anybody wants to know of each step.
+    pub(crate) checked: CheckedBlocks,
+    /// Whether progress is reported after each step.
     pub(crate) is_streamed: bool,
 }
 
-/// What came out of it.
+/// Result of a batch.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// `weir_hash` of each member's input.
     pub(crate) inputs: Vec<u64>,
-    /// Number and `weir_hash` of each block that was checked.
+    /// Number and `weir_hash` of each checked block.
     pub(crate) blocks: Vec<(usize, u64)>,
-    /// From the first kernel's begin to the last one's end.
+    /// Time from the start of the first kernel to the end of the last one.
     pub(crate) took: Duration,
 }
 
 /// A device with the model's weights.
 #[derive(Debug)]
-pub(crate) enum Loaded {
+pub(crate) enum LoadedModel {
     Cpu(Arc<Vec<Vec<u32>>>),
     Gpu(Arc<gpu::Gpu>),
 }
 
-/// One of the places where a batch is computed; each has a thread of its own.
+/// A lane, which computes one batch at a time on its own thread.
 #[derive(Debug)]
 pub(crate) enum Lane {
     Cpu {
@@ -50,8 +50,8 @@ pub(crate) enum Lane {
     Gpu(Box<gpu::Lane>),
 }
 
-impl Loaded {
-    /// Opens the device and loads the weights.
+impl LoadedModel {
+    /// Opens the device and loads the model's weights.
     pub(crate) fn load(settings: &Settings) -> Result<Self, Failure> {
         let (model, scale) = (&settings.planner.model, settings.bytes_scale);
         match settings.device {
@@ -63,7 +63,7 @@ impl Loaded {
         }
     }
 
-    /// A further place.
+    /// Creates a further lane.
     pub(crate) fn lane(&self, settings: &Settings) -> Result<Lane, Failure> {
         let (model, scale) = (&settings.planner.model, settings.bytes_scale);
         match self {
@@ -84,7 +84,7 @@ impl Loaded {
         }
     }
 
-    /// The device's name.
+    /// Returns the device's name, or `cpu`.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Cpu(_) => "cpu",
@@ -94,7 +94,7 @@ impl Loaded {
 }
 
 impl Lane {
-    /// Computes a batch. `progress` is told after each step how many there have been, if the batch is streamed.
+    /// Computes a batch. If it is streamed, `progress` is called after each step with the number of completed steps.
     pub(crate) fn run(
         &mut self,
         batch: &Batch<'_>,
@@ -128,7 +128,7 @@ fn host_weights(model: &Model, scale: u64) -> Vec<Vec<u32>> {
         .collect()
 }
 
-/// The CPU's way: hashes what there is, and waits until the kernels would have ended.
+/// Computes a batch on the CPU: hashes inputs and weights, and waits until the kernels would have ended.
 fn wait(
     weights: &[Vec<u32>],
     input_words: u64,
@@ -150,7 +150,7 @@ fn wait(
         due += Duration::from_nanos(kernels.iter().sum());
         #[expect(
             clippy::disallowed_methods,
-            reason = "a worker's own thread, which has nothing else to do"
+            reason = "a worker's own thread, without other work"
         )]
         std::thread::sleep(due.saturating_sub(begin.elapsed()));
         if batch.is_streamed {

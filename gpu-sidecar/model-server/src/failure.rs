@@ -1,42 +1,42 @@
-//! What can go wrong with a device.
+//! Failures of a device.
 
-/// A request, a check or the load did not end well.
+/// Failure of a request, a check or the load.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failure {
-    /// A call of the driver.
+    /// A driver call failed.
     #[error("{call}: {name}")]
     Cuda {
-        /// The function.
+        /// Name of the driver function.
         call: &'static str,
-        /// The error's name, as `CUDA_ERROR_OUT_OF_MEMORY`.
+        /// Name of the error, such as `CUDA_ERROR_OUT_OF_MEMORY`.
         name: String,
-        /// Whether every call after it fails as well: only a new process helps.
+        /// Whether all later calls fail as well, until the process is restarted.
         is_sticky: bool,
     },
-    /// The driver's library is not there or not whole.
+    /// The driver's library is missing or incomplete.
     #[error("{0}")]
     Library(String),
-    /// An answer came back other than it was written.
+    /// An answer read back differs from the written one.
     #[error(
-        "the answer of request {member} of the batch came back wrong: word {word} is {found:#x}, not {written:#x}"
+        "corrupt answer of request {member} of the batch: word {word} is {found:#x}, expected {written:#x}"
     )]
     Answer {
-        /// Which one of its batch.
+        /// Index of the request in its batch.
         member: usize,
-        /// Which word.
+        /// Index of the word in the answer.
         word: usize,
-        /// What came back.
+        /// Word that was read back.
         found: u32,
-        /// What was written.
+        /// Word that was written.
         written: u32,
     },
-    /// The thread that computes is gone.
+    /// A worker thread has ended.
     #[error("the worker has ended")]
     Worker,
 }
 
 impl Failure {
-    /// Whether the server cannot go on.
+    /// Returns whether the server cannot continue after this failure.
     pub(crate) const fn is_final(&self) -> bool {
         match self {
             Self::Cuda { is_sticky, .. } => *is_sticky,

@@ -1,4 +1,4 @@
-//! The paths, and answers that come line by line.
+//! Routes of the server, and streamed responses.
 
 use std::convert::Infallible;
 use std::io;
@@ -13,32 +13,32 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::checksum::Checked;
+use crate::checksum::CheckedBlocks;
 use crate::failure::Failure;
 use crate::queue::Job;
 use crate::request::{Answer, Request as Inference, monotonic_ns};
 use crate::server::{Condition, Server};
 
-/// A request's body may be this long.
+/// Maximum size of a request body, in bytes.
 const BODY_BYTES_MAX: usize = 64 * 1024;
-/// Lines that are sent together at most.
+/// Maximum number of lines per chunk.
 const LINES_MAX: u64 = 256;
-/// So many of those may be under way to a slow client.
+/// Maximum number of chunks queued for a slow client.
 const CHUNKS_MAX: usize = 4;
 
-const KNOWN: &str = "known: POST /infer, GET /ready, GET /health, GET /health?gpu=1, GET /served, GET /stats, \
+const ROUTES: &str = "known: POST /infer, GET /ready, GET /health, GET /health?gpu=1, GET /served, GET /stats, \
                      GET /checksum?first=N&count=N&seed=N";
 
-/// An answer's body.
+/// Body of a response.
 #[derive(Debug)]
-pub(crate) enum Answering {
-    /// All of it.
+pub(crate) enum ResponseBody {
+    /// The whole body; `None` after it was sent.
     Whole(Option<Bytes>),
-    /// As it comes; an error breaks the connection off.
+    /// Chunks of lines as they are computed; an error closes the connection.
     Lines(mpsc::Receiver<io::Result<Bytes>>),
 }
 
-impl Body for Answering {
+impl Body for ResponseBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -65,8 +65,8 @@ impl Body for Answering {
     }
 }
 
-fn respond(status: StatusCode, kind: &'static str, body: String) -> Response<Answering> {
-    let mut response = Response::new(Answering::Whole(Some(Bytes::from(body))));
+fn respond(status: StatusCode, kind: &'static str, body: String) -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::Whole(Some(Bytes::from(body))));
     *response.status_mut() = status;
     let kind = http::HeaderValue::from_static(kind);
     response
@@ -75,23 +75,23 @@ fn respond(status: StatusCode, kind: &'static str, body: String) -> Response<Ans
     response
 }
 
-fn text(status: StatusCode, body: impl Into<String>) -> Response<Answering> {
+fn text(status: StatusCode, body: impl Into<String>) -> Response<ResponseBody> {
     respond(status, "text/plain", body.into())
 }
 
-fn json(body: String) -> Response<Answering> {
+fn json(body: String) -> Response<ResponseBody> {
     respond(StatusCode::OK, "application/json", body)
 }
 
-fn failed(failure: &Failure) -> Response<Answering> {
+fn failed(failure: &Failure) -> Response<ResponseBody> {
     text(StatusCode::INTERNAL_SERVER_ERROR, failure.to_string())
 }
 
-/// Answers one request.
+/// Routes a request and returns its response.
 pub(crate) async fn answer(
     server: Arc<Server>,
     request: Request<Incoming>,
-) -> Result<Response<Answering>, Infallible> {
+) -> Result<Response<ResponseBody>, Infallible> {
     let query = request.uri().query().unwrap_or_default().to_owned();
     Ok(match (request.method(), request.uri().path()) {
         (&Method::POST, "/infer") => infer(&server, request).await,
@@ -104,14 +104,14 @@ pub(crate) async fn answer(
         },
         (_, "/health") => health(&server, &query).await,
         (_, "/served") => text(StatusCode::OK, server.served().to_string()),
-        // Numbers and names; there is nothing that could fail.
+        // Serialisation of numbers and strings cannot fail.
         (_, "/stats") => json(serde_json::to_string(&server.stats()).unwrap_or_default()),
         (_, "/checksum") => checksum(server, &query).await,
-        _ => text(StatusCode::NOT_FOUND, KNOWN),
+        _ => text(StatusCode::NOT_FOUND, ROUTES),
     })
 }
 
-async fn health(server: &Server, query: &str) -> Response<Answering> {
+async fn health(server: &Server, query: &str) -> Response<ResponseBody> {
     if let Condition::Failed(failure) = server.condition() {
         return failed(&failure);
     }
@@ -122,7 +122,7 @@ async fn health(server: &Server, query: &str) -> Response<Answering> {
     if server.condition() == Condition::Loading || !server.queue.probe(reply) {
         return text(
             StatusCode::SERVICE_UNAVAILABLE,
-            "no worker could look at the GPU",
+            "no worker is available to check the GPU",
         );
     }
     match checked.await.unwrap_or(Err(Failure::Worker)) {
@@ -131,8 +131,8 @@ async fn health(server: &Server, query: &str) -> Response<Answering> {
     }
 }
 
-/// What the checksum would have to be.
-async fn checksum(server: Arc<Server>, query: &str) -> Response<Answering> {
+/// Returns the expected checksum for the query's blocks and seed.
+async fn checksum(server: Arc<Server>, query: &str) -> Response<ResponseBody> {
     let number = |name: &str| {
         let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         let mut value = pairs
@@ -146,20 +146,22 @@ async fn checksum(server: Arc<Server>, query: &str) -> Response<Answering> {
     else {
         return text(
             StatusCode::BAD_REQUEST,
-            "first, count and seed are whole numbers",
+            "first, count and seed: allowed: whole numbers",
         );
     };
     let blocks = server.reference.blocks().len();
     let (Ok(first), Ok(count)) = (usize::try_from(first), usize::try_from(count)) else {
-        return text(StatusCode::BAD_REQUEST, "there are not so many blocks");
+        return text(StatusCode::BAD_REQUEST, "first and count: out of range");
     };
     if count > blocks {
-        let why = format!("count = {count}: there are {blocks} blocks");
+        let why = format!("count = {count}: allowed: at most {blocks} blocks");
         return text(StatusCode::BAD_REQUEST, why);
     }
-    // It takes as long as making the weights did.
+    // Takes as long as generating the weights.
     let right = tokio::task::spawn_blocking(move || {
-        server.reference.checksum(Checked { first, count }, seed)
+        server
+            .reference
+            .checksum(CheckedBlocks { first, count }, seed)
     });
     match right.await {
         Ok(right) => text(StatusCode::OK, format!("{right:016x}")),
@@ -167,14 +169,14 @@ async fn checksum(server: Arc<Server>, query: &str) -> Response<Answering> {
     }
 }
 
-async fn infer(server: &Server, request: Request<Incoming>) -> Response<Answering> {
+async fn infer(server: &Server, request: Request<Incoming>) -> Response<ResponseBody> {
     let body = Limited::new(request.into_body(), BODY_BYTES_MAX)
         .collect()
         .await;
     let body = match body {
         Ok(body) => body.to_bytes(),
         Err(error) => {
-            let why = format!("the body cannot be read: {error}");
+            let why = format!("cannot read the body: {error}");
             return text(StatusCode::BAD_REQUEST, why);
         }
     };
@@ -199,7 +201,7 @@ async fn infer(server: &Server, request: Request<Incoming>) -> Response<Answerin
     if !is_waiting {
         return text(
             StatusCode::SERVICE_UNAVAILABLE,
-            "too many requests wait, or the server ends",
+            "too many waiting requests, or the server is stopping",
         );
     }
     if inference.stream {
@@ -211,15 +213,15 @@ async fn infer(server: &Server, request: Request<Incoming>) -> Response<Answerin
     }
 }
 
-type Waiting = oneshot::Receiver<Result<Answer, Failure>>;
+type AnswerReceiver = oneshot::Receiver<Result<Answer, Failure>>;
 
-/// A line per unit as it comes, and the answer as the last line.
+/// Returns a response with a line per unit as it is computed, and the answer as the last line.
 async fn stream(
     output: u64,
     mut units: watch::Receiver<u64>,
-    mut answer: Waiting,
-) -> Response<Answering> {
-    // The head waits for the first unit, so that what fails before has a status that says so.
+    mut answer: AnswerReceiver,
+) -> Response<ResponseBody> {
+    // The head waits for the first unit, so that earlier failures set the status.
     let first = tokio::select! {
         biased;
         answer = &mut answer => Some(answer.unwrap_or(Err(Failure::Worker))),
@@ -232,10 +234,10 @@ async fn stream(
     tokio::spawn(async move {
         let mut sent = 0;
         let mut ended = first;
-        // A client that has gone ends this, and is then passed over by the worker.
+        // A disconnected client ends this task, and the worker then skips the request.
         while ended.is_none() {
-            let there = *units.borrow_and_update();
-            if send(&lines, &mut sent, there).await.is_err() {
+            let computed = *units.borrow_and_update();
+            if send(&lines, &mut sent, computed).await.is_err() {
                 return;
             }
             tokio::select! {
@@ -256,10 +258,10 @@ async fn stream(
             Some(Err(failure)) => Err(io::Error::other(failure.to_string())),
             None => return,
         };
-        // Nobody to tell if the client has gone.
+        // Fails when the client has disconnected.
         drop(lines.send(last).await);
     });
-    let mut response = Response::new(Answering::Lines(body));
+    let mut response = Response::new(ResponseBody::Lines(body));
     let kind = http::HeaderValue::from_static("application/x-ndjson");
     response
         .headers_mut()
@@ -267,14 +269,14 @@ async fn stream(
     response
 }
 
-/// Sends the lines of the units behind `sent` up to `there`.
+/// Sends the lines of the units after `sent` up to `computed`.
 async fn send(
     lines: &mpsc::Sender<io::Result<Bytes>>,
     sent: &mut u64,
-    there: u64,
+    computed: u64,
 ) -> Result<(), mpsc::error::SendError<io::Result<Bytes>>> {
-    while *sent < there {
-        let until = there.min(sent.saturating_add(LINES_MAX));
+    while *sent < computed {
+        let until = computed.min(sent.saturating_add(LINES_MAX));
         let chunk: String = (*sent + 1..=until)
             .map(|unit| format!("{{\"unit\":{unit}}}\n"))
             .collect();

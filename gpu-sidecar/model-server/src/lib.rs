@@ -1,33 +1,31 @@
-//! A small HTTP server in the shape of an inference container: it loads a model's weights into a GPU's memory, and for
-//! each request copies an input, launches the model's kernels in order through the CUDA driver, and copies the answer
-//! back. The same program runs on a real GPU, on a software GPU behind the same library, and without any, where the
-//! service time is waited.
+//! A small HTTP inference server: it loads a model's weights into GPU memory, and for each request copies an input, launches
+//! the model's kernels in order through the CUDA driver, and copies the output back. The same program runs on a real GPU, on a
+//! software GPU behind the same library, and without any GPU, where it waits for the service time.
 //!
-//! | path | answer |
+//! | path | response |
 //! |---|---|
-//! | `POST /infer` | 200 when it is computed; body in: `{"input": n, "output": n}`, whole numbers, with `"seed": n` and `"stream": true` if wanted; out: the model's name, a checksum of input and weights, which blocks of the weights were looked at, how many requests were computed together, the GPU's ms, the server's `pid`, and `read_ns` and `answered_ns`, when the request was read and its answer made by `CLOCK_MONOTONIC` |
-//! | | 400 for another body, 500 with the error's name when the driver fails, 503 while the weights are loaded, and when too many wait |
-//! | `GET /ready` | 200 when the weights are there, 503 before and after the device has failed |
-//! | `GET /health` | 200; 500 after a failure that only a new process ends. Does not touch the GPU |
-//! | `GET /health?gpu=1` | the same after a tiny kernel and a copy, which have their turn before all requests that wait |
-//! | `GET /served` | the number of requests served to the end |
-//! | `GET /stats` | JSON: requests, batches, errors, bytes of weights, seconds of the load, device, the GPU's ms |
-//! | `GET /checksum?first=N&count=N&seed=N` | what the checksum of an answer must be that looked at these blocks, to a request with this seed |
+//! | `POST /infer` | 200 after the computation. Request body: `{"input": n, "output": n}`, whole numbers, optionally with `"seed": n` and `"stream": true`. Response body: the model's name, a checksum of input and weights, the checked blocks of the weights, the batch size, the GPU time in ms, the server's `pid`, and `read_ns` and `answered_ns`, the times on `CLOCK_MONOTONIC` at which the request was read and its answer made |
+//! | | 400 for an invalid body, 500 with the error's name when the driver fails, 503 while the weights are loaded or when too many requests wait |
+//! | `GET /ready` | 200 once the weights are loaded, 503 before and after the device has failed |
+//! | `GET /health` | 200; 500 after a failure that only a restart of the process resolves. Does not use the GPU |
+//! | `GET /health?gpu=1` | the same after a tiny kernel and a copy, which run before all waiting requests |
+//! | `GET /served` | number of requests served completely |
+//! | `GET /stats` | JSON: requests, batches, errors, bytes of weights, seconds of the load, device, GPU time in ms |
+//! | `GET /checksum?first=N&count=N&seed=N` | the expected checksum of an answer that checked these blocks, for a request with this seed |
 //!
-//! A streamed answer is a line of JSON per unit of output as it is computed, then the answer above. A failure between
-//! breaks the connection off.
+//! A streamed answer is one line of JSON per unit of output as it is computed, followed by the answer above. A failure in
+//! between closes the connection.
 //!
-//! Settings are options or variables of the environment, all in the module `settings`; [`main`] takes the variables
-//! alone. The models are in [`models`], the blocks of weights in [`blocks`], the checksum in [`checksum`].
+//! Settings are options or environment variables, all in the module `settings`; [`main`] reads only the variables. The models
+//! are in [`models`], the blocks of weights in [`blocks`], the checksum in [`checksum`].
 //!
-//! What has begun runs to its end, even if the client has gone: a GPU cannot be interrupted. Who has gone while it
-//! waited is passed over. SIGTERM and SIGINT end the server: no new connections; what waits and runs is finished, for
-//! as long as `--drain` says.
+//! A started computation runs to its end, even if the client has disconnected: a GPU cannot be interrupted. Waiting requests of
+//! disconnected clients are skipped. SIGTERM and SIGINT stop the server: it accepts no more connections and finishes waiting
+//! and running requests, for at most the time of `--drain`.
 //!
-//! `model-server load …` is no server: it keeps the GPU busy as told, see [`load`].
+//! `model-server load …` is not a server: it keeps the GPU busy as configured, see [`load`].
 //!
-//! Exit codes: 0 after a signal; 1 for a port in use, a library that is not there, a load that fails; 2 for an option
-//! or a variable that cannot be used.
+//! Exit codes: 0 after a signal; 1 for a port in use, a missing library or a failed load; 2 for an invalid option or variable.
 #![deny(unsafe_code)]
 
 pub mod blocks;
@@ -38,7 +36,7 @@ pub mod models;
 mod cost;
 mod device;
 mod failure;
-#[expect(unsafe_code, reason = "the driver's library is C")]
+#[expect(unsafe_code, reason = "calls the driver's C library")]
 mod gpu;
 mod http;
 mod plan;

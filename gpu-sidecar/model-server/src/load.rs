@@ -1,27 +1,26 @@
-//! A program that keeps the GPU busy and stamps what it has waited for: what shares of time are measured with.
+//! A load generator that keeps the GPU busy and records its waiting times, for measurements of time shares.
 //!
-//! It launches a batch of kernels after the other in one stream, or the same as a graph, through the driver as the server
-//! does. A caller without pauses has two batches in flight, so that the device need not wait for it. Every kernel asks for
-//! all SMs.
+//! It launches batches of kernels in one stream, one after the other, or as graphs, through the driver as the server does.
+//! Without pauses, two batches are in flight, so that the device never waits for the program. Every kernel occupies all SMs.
 //!
-//! Standard input is told, line by line:
+//! Standard input controls it, line by line:
 //!
-//! | line | what |
+//! | line | meaning |
 //! |---|---|
-//! | `begin NS` | the measured span begins: `--once`, `--idle-from` count from here |
-//! | `stop` | it prints its stamps and ends, whatever it waits for; so it does at the end of the input |
+//! | `begin NS` | start of the measured span, from which `--once` and `--idle-from` count |
+//! | `stop` | prints the time stamps and ends, whatever it waits for; so does the end of the input |
 //!
-//! Standard output tells, all stamps in ns of CLOCK_MONOTONIC:
+//! Standard output reports, with all time stamps in ns of CLOCK_MONOTONIC:
 //!
-//! | line | what |
+//! | line | meaning |
 //! |---|---|
 //! | `asking` | it has a context, and launches for the first time |
 //! | `computing NS` | the first batch is done |
-//! | `batch FROM TO` | from its first launch until its end is seen: without pauses, once the next is launched |
-//! | `asked FROM TO` | launches took so long, [`BLOCKED`] at least each: it was kept waiting |
+//! | `batch FROM TO` | from a batch's first launch until its end is observed: without pauses, after the launch of the next batch |
+//! | `asked FROM TO` | launches took this long, at least [`BLOCKED`] each: the program was kept waiting |
 //! | `end LAUNCHES` | nothing follows |
 //!
-//! Exit codes as the server's.
+//! Exit codes as for the server.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufWriter, Write as _};
@@ -40,45 +39,45 @@ use crate::gpu::{Gpu, Player};
 use crate::models::Model;
 use crate::units;
 
-/// A launch that takes less was not kept waiting: the driver's own time.
+/// Shortest launch that counts as kept waiting; a shorter one is the driver's own time.
 pub const BLOCKED: Duration = Duration::from_micros(20);
-/// Two waits with less between them are one.
+/// Largest gap between two waits that count as one.
 const TOGETHER: Duration = Duration::from_micros(5);
-/// Stamps of a kind, at most; what comes later is not stamped.
+/// Maximum number of recorded time stamps of each kind; later ones are dropped.
 const STAMPS_MAX: usize = 1 << 20;
-/// How often one that is idle looks whether it still is.
+/// Interval of the checks for the end of an idle phase.
 const IDLE_STEP: Duration = Duration::from_millis(1);
-/// Kernels of a batch, at most.
+/// Maximum number of kernels per batch.
 const BATCH_MAX: u64 = 100_000;
-/// The longest time that can be set.
+/// Longest time in an option.
 const TIME_MAX: Duration = Duration::from_secs(600);
 
-/// Keep a GPU busy, and stamp what was waited for.
+/// Keep a GPU busy and record waiting times
 #[derive(Debug, Parser)]
 #[command(name = "load")]
 struct Arguments {
-    /// How long a kernel takes alone on the whole GPU.
+    /// Time of a kernel running alone on the whole GPU
     #[arg(long, value_name = "TIME", default_value = "100us", value_parser = time)]
     kernel: Duration,
-    /// Kernels of a batch.
+    /// Number of kernels per batch
     #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u64).range(1..=BATCH_MAX))]
     batch: u64,
-    /// A batch is one graph of its kernels in a row.
+    /// Launch each batch as one graph of its kernels in sequence
     #[arg(long)]
     graph: bool,
-    /// A batch is what a request to this model launches, with its law and interference.
+    /// Launch the kernels of a request to this model as a batch, with its law and interference
     #[arg(long, value_name = "NAME", value_parser = model)]
     model: Option<Model>,
-    /// Waits for each batch, and then for this long.
+    /// Wait for each batch, and then for this long
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
     pause: Duration,
-    /// Launches one kernel of this length as soon as the measured span has begun.
+    /// Launch one kernel of this length at the start of the measured span
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
     once: Duration,
-    /// Launches nothing from so long after the begin of the measured span …
+    /// Start of the idle phase, counted from the start of the measured span
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
     idle_from: Duration,
-    /// … for so long.
+    /// Length of the idle phase
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
     idle_for: Duration,
 }
@@ -86,35 +85,35 @@ struct Arguments {
 fn time(text: &str) -> Result<Duration, String> {
     let time = units::nanoseconds(text).map(Duration::from_nanos);
     time.filter(|time| *time <= TIME_MAX)
-        .ok_or_else(|| format!("a time as 250us or 1.5s, up to {TIME_MAX:?}, is needed"))
+        .ok_or_else(|| format!("allowed: a time such as 250us or 1.5s, up to {TIME_MAX:?}"))
 }
 
 fn model(text: &str) -> Result<Model, String> {
     let names = || Model::names().collect::<Vec<_>>().join(", ");
-    Model::named(text).ok_or_else(|| format!("one of {} is needed", names()))
+    Model::named(text).ok_or_else(|| format!("allowed: one of {}", names()))
 }
 
-/// Runs until it is told to stop. The first argument is the program's name.
+/// Runs the load until `stop` or the end of the input, and returns the exit code. The first argument is the program's name.
 #[must_use]
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Nobody to tell if this fails.
+            // A closed standard error is ignored.
             let _printed = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
     let shared = Arc::new(Shared::default());
-    let (sender, told) = sync_channel(4);
+    let (sender, stop_reasons) = sync_channel(4);
     let worker = {
         let (shared, sender) = (Arc::clone(&shared), sender.clone());
         std::thread::Builder::new()
             .name("device".to_owned())
             .spawn(move || {
                 let Err(failure) = Worker::new(arguments, &shared).and_then(|mut own| own.run());
-                // It is received unless the program ends.
-                let _ended = sender.send(Told::Failed(failure));
+                // Received unless the program ends first.
+                let _ended = sender.send(StopReason::Failed(failure));
             })
     };
     let reader = {
@@ -126,21 +125,21 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     if worker.is_err() || reader.is_err() {
         return fail("cannot start a thread");
     }
-    end(&shared, &told)
+    end(&shared, &stop_reasons)
 }
 
 fn fail(why: &str) -> ExitCode {
-    // Nobody to tell if this fails.
+    // A closed standard error is ignored.
     let _written = writeln!(std::io::stderr(), "load: {why}");
     ExitCode::FAILURE
 }
 
-enum Told {
+enum StopReason {
     Stop,
     Failed(Failure),
 }
 
-fn listen(shared: &Shared, sender: &SyncSender<Told>) {
+fn listen(shared: &Shared, sender: &SyncSender<StopReason>) {
     for line in std::io::stdin().lock().lines() {
         let Ok(line) = line else {
             break;
@@ -153,18 +152,18 @@ fn listen(shared: &Shared, sender: &SyncSender<Told>) {
             break;
         }
     }
-    // The program ends otherwise.
-    let _ended = sender.send(Told::Stop);
+    // Fails when the program ends otherwise.
+    let _ended = sender.send(StopReason::Stop);
 }
 
-/// Waits for the end; the worker may hang in the driver, and is left behind there.
-fn end(shared: &Shared, told: &Receiver<Told>) -> ExitCode {
-    match told.recv() {
-        Ok(Told::Stop) => match shared.print() {
+/// Waits for the end and prints the time stamps; abandons a worker that hangs in the driver.
+fn end(shared: &Shared, stop_reasons: &Receiver<StopReason>) -> ExitCode {
+    match stop_reasons.recv() {
+        Ok(StopReason::Stop) => match shared.print() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&error.to_string()),
         },
-        Ok(Told::Failed(failure)) => fail(&failure.to_string()),
+        Ok(StopReason::Failed(failure)) => fail(&failure.to_string()),
         Err(_) => fail(&Failure::Worker.to_string()),
     }
 }
@@ -179,26 +178,28 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What the worker has stamped.
+/// Time stamps recorded by the worker: start and end, in ns.
 #[derive(Debug, Default)]
 struct Stamps {
+    /// Start and observed end of each batch.
     batches: Vec<(u64, u64)>,
+    /// Start and end of each wait in a launch.
     asked: Vec<(u64, u64)>,
 }
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// When the measured span begins; 0: not yet.
+    /// Start of the measured span, in ns; 0: not started.
     begin: AtomicU64,
-    /// Since when the worker is in a launch; 0: in none.
+    /// Start of the current launch, in ns; 0: none.
     launching: AtomicU64,
     launches: AtomicU64,
     stamps: Mutex<Stamps>,
 }
 
 impl Shared {
-    fn stamp(&self, does: impl FnOnce(&mut Stamps)) {
-        does(&mut self.stamps.lock().unwrap_or_else(PoisonError::into_inner));
+    fn stamp(&self, record: impl FnOnce(&mut Stamps)) {
+        record(&mut self.stamps.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     fn asked(&self, from: u64, to: u64) {
@@ -234,7 +235,7 @@ impl Shared {
     }
 }
 
-/// What says that a loop does not end by itself.
+/// Uninhabited result of a loop that ends only with an error.
 enum Never {}
 
 struct Worker<'a> {
@@ -296,8 +297,8 @@ impl<'a> Worker<'a> {
     }
 
     fn run(&mut self) -> Result<Never, Failure> {
-        say("asking");
-        // The batch that is in flight: its mark, and since when.
+        print_line("asking");
+        // The batch in flight: its mark and its start.
         let mut pending: Option<(usize, u64)> = None;
         for number in 0.. {
             let begun = self.shared.begin.load(Ordering::Acquire);
@@ -341,17 +342,17 @@ impl<'a> Worker<'a> {
         Err(Failure::Worker)
     }
 
-    fn launch(&self, does: impl FnOnce(&Player) -> Result<(), Failure>) -> Result<(), Failure> {
+    fn launch(&self, launch: impl FnOnce(&Player) -> Result<(), Failure>) -> Result<(), Failure> {
         let from = now();
         self.shared.launching.store(from, Ordering::Release);
-        let done = does(&self.player);
+        let done = launch(&self.player);
         self.shared.launching.store(0, Ordering::Release);
         self.shared.launches.fetch_add(1, Ordering::Relaxed);
         self.shared.asked(from, now());
         done
     }
 
-    /// Waits for a batch.
+    /// Waits for a batch and records its time stamps.
     fn finish(&self, (number, from): (usize, u64)) -> Result<(), Failure> {
         self.player.await_mark(number)?;
         let to = now();
@@ -363,21 +364,21 @@ impl<'a> Worker<'a> {
             }
         });
         if is_first {
-            say(&format!("computing {to}"));
+            print_line(&format!("computing {to}"));
         }
         Ok(())
     }
 }
 
-fn say(line: &str) {
+fn print_line(line: &str) {
     let mut output = std::io::stdout().lock();
-    // Whoever does not listen any more has ended it.
-    let _unheard = writeln!(output, "{line}").and_then(|()| output.flush());
+    // A closed standard output is ignored.
+    let _closed = writeln!(output, "{line}").and_then(|()| output.flush());
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a thread of its own, which has nothing else to do"
+    reason = "a separate thread, without other work"
 )]
 fn rest(time: Duration) {
     std::thread::sleep(time);

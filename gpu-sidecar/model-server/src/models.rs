@@ -1,4 +1,4 @@
-//! Models by name: how many bytes of weights, which kernels, how their speed follows from a share of SMs.
+//! Models by name: bytes of weights, kernels, and the law of their speed by share of SMs.
 //!
 //! | model | time of a request | weights | source |
 //! |---|---|---|---|
@@ -6,52 +6,52 @@
 //! | ResNet, RNNT, GNMT | 1 / throughput of one pod that has the GPU alone: 71.37, 12.51, 28.85 requests/s (§5.3) | see below | FaST-GShare, ICPP'23 |
 //! | BERT | 1 / 48 requests/s, read from the authors' repository, not printed | BERT-large | FaST-GShare, ICPP'23 |
 //!
-//! What nobody printed, and is assumed:
+//! Assumptions for unpublished values:
 //!
-//! - **How many kernels.** One per operator of the public architecture without fusion (convolution, normalisation,
-//!   activation, addition, concatenation, pooling, matrix product), all equally long. Recurrent models: one per step,
-//!   layer and direction of a typical input, where cuDNN runs a layer as one kernel: RNNT 240, GNMT 400.
-//! - **Demand for SMs.** Every kernel asks for all of the GPU's; what fewer cost is in the law alone.
-//! - **Law.** ResNet saturates at 24 % of the SMs (FaST-GShare §5.2); RNNT 24 %, GNMT 80 % and BERT's knee at 33 % are
-//!   assumed there. Torpor's models were never measured on fewer: the CNNs take ResNet's, Bert-qa BERT's.
-//! - **Interference** (by how much each process beside it slows a kernel down): fitted to what eight pods of 12 % reach
-//!   together, 0.093, 0.141 and 0.194; BERT 0.1; Torpor's models as their laws.
+//! - **Number of kernels.** One per operator of the public architecture without fusion (convolution, normalisation, activation,
+//!   addition, concatenation, pooling, matrix product), all equally long. Recurrent models: one per step, layer and direction
+//!   of a typical input, where cuDNN runs a layer as one kernel: RNNT 240, GNMT 400.
+//! - **Demand for SMs.** Every kernel occupies all SMs of the GPU; the law alone contains the cost of fewer SMs.
+//! - **Law.** ResNet saturates at 24 % of the SMs (FaST-GShare §5.2); RNNT 24 %, GNMT 80 % and BERT's knee at 33 % are assumed
+//!   there. Torpor's models were never measured with fewer SMs: the CNNs use ResNet's law, Bert-qa BERT's.
+//! - **Interference** (slowdown of a kernel by each concurrent process): fitted to the joint throughput of eight pods of 12 %,
+//!   0.093, 0.141 and 0.194; BERT 0.1; Torpor's models as their laws.
 //! - **Weights** of RNNT (45.3 M parameters) and GNMT (160 M): from the public architectures. EfficientNet is B0, by its
 //!   parameter count.
-//! - **Input and answer.** CNNs: one picture of 3 × 224 × 224 (Inception: 299 × 299) fp32 in, 1,000 scores out. Language:
-//!   384 tokens of three 8-byte ids in, two scores a token out. RNNT: 15 s of 80 features each 10 ms. GNMT: 128 ids.
+//! - **Input and output.** CNNs: one picture of 3 × 224 × 224 (Inception: 299 × 299) fp32 in, 1,000 scores out. Language: 384
+//!   tokens of three 8-byte ids in, two scores a token out. RNNT: 15 s of 80 features each 10 ms. GNMT: 128 ids.
 
 use kernels::Law;
 
-/// Equal kernels, one after the other.
+/// Consecutive kernels of equal length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// How many.
+    /// Number of kernels in the group.
     pub count: u32,
-    /// How long each takes alone, in ns.
+    /// Time of each kernel running alone, in ns.
     pub ns: u64,
 }
 
-/// A model.
+/// Sizes, kernels and performance of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
-    /// Its name, which also seeds its weights.
+    /// Name of the model, which also seeds its weights.
     pub name: String,
-    /// Bytes of weights.
+    /// Size of the weights, in bytes.
     pub weights_bytes: u64,
-    /// Bytes that a request copies to the device.
+    /// Size of a request's input copied to the device, in bytes.
     pub input_bytes: u64,
-    /// Bytes of an answer that are copied back.
+    /// Size of an answer copied back, in bytes.
     pub output_bytes: u64,
-    /// What a request launches, in order.
+    /// Kernels of a request, in order.
     pub kernels: Vec<Group>,
-    /// How its kernels' speed follows from a share of SMs.
+    /// Law of the model's kernels: their speed by share of SMs.
     pub law: Law,
-    /// By how much each process beside it slows its kernels down, in millionths.
+    /// Slowdown of the model's kernels by each concurrent process, in millionths.
     pub interference_millionths: u32,
 }
 
-/// A row of the table: name, thousands of parameters, kernels, µs a request, kind of input, law and interference.
+/// A row of the table: name, thousands of parameters, kernels, µs per request, kind of input, law and interference.
 type Row = (&'static str, u64, u32, u64, Io, Behaviour);
 
 #[derive(Clone, Copy)]
@@ -193,7 +193,7 @@ impl Behaviour {
 }
 
 impl Model {
-    /// The model of this name, in any case; `None` if there is none.
+    /// Returns the model of this name, ignoring case; `None` if there is none.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         let row = MODELS.iter().find(|row| row.0.eq_ignore_ascii_case(name))?;
@@ -211,7 +211,7 @@ impl Model {
         })
     }
 
-    /// No weights, no kernels: a request costs what the cost variables say.
+    /// Returns a model without weights and kernels: a request takes the time of the cost variables.
     #[must_use]
     pub fn generic() -> Self {
         Self {
@@ -225,18 +225,18 @@ impl Model {
         }
     }
 
-    /// The names there are.
+    /// Returns the names of all models.
     pub fn names() -> impl Iterator<Item = &'static str> {
         MODELS.iter().map(|row| row.0)
     }
 
-    /// What its weights are made from.
+    /// Returns the seed from which the model's weights are generated.
     #[must_use]
     pub const fn seed(&self) -> u64 {
         kernels::hash(self.name.as_bytes())
     }
 
-    /// How long a request's kernels take alone, one after the other, in ns.
+    /// Returns the total time of a request's kernels running alone, in ns.
     #[must_use]
     pub fn kernels_ns(&self) -> u64 {
         let each = self.kernels.iter();
@@ -244,7 +244,7 @@ impl Model {
             .fold(0, u64::saturating_add)
     }
 
-    /// How many kernels a request launches.
+    /// Returns the number of kernels of a request.
     #[must_use]
     pub fn kernel_count(&self) -> u64 {
         self.kernels
@@ -253,13 +253,13 @@ impl Model {
             .sum()
     }
 
-    /// Words of a request's input, its size divided by `scale`; at least one.
+    /// Returns the words of a request's input, with its size divided by `scale`; at least one.
     #[must_use]
     pub const fn input_words(&self, scale: u64) -> u64 {
         words(self.input_bytes, scale)
     }
 
-    /// Words of an answer, its size divided by `scale`; at least one.
+    /// Returns the words of an answer, with its size divided by `scale`; at least one.
     #[must_use]
     pub const fn output_words(&self, scale: u64) -> u64 {
         words(self.output_bytes, scale)
@@ -272,7 +272,7 @@ const fn words(bytes: u64, scale: u64) -> u64 {
     if words == 0 { 1 } else { words }
 }
 
-/// `count` kernels that take `total` together; the last one takes what does not divide.
+/// Returns `count` kernels of `total` ns together; the last one gets the remainder.
 fn evenly(total: u64, count: u32) -> Vec<Group> {
     let count = count.max(1);
     let ns = total / u64::from(count);
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_model_has_its_papers_time() {
+    fn every_model_has_the_published_time() {
         for (name, ms, weights) in [
             ("DenseNet-169", 25.0, 56_596_000),
             ("resnet-50", 9.0, 102_228_000),
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_are_as_many_and_as_long_as_said() {
+    fn kernels_have_plausible_number_and_length() {
         for name in Model::names() {
             let model = Model::named(name).unwrap();
             let micros = model.kernels_ns() / model.kernel_count() / 1_000;

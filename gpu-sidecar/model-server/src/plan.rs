@@ -1,45 +1,44 @@
-//! Which kernels a batch launches, and after which of them a unit of output is there.
+//! Kernels of a batch, and the units of output completed after each step.
 //!
-//! A request's kernels are its model's, then those that last as long as its cost says, cut into pieces. A batch is one
-//! piece of work for all its members, as in a server that batches statically: it takes as long as its longest member
-//! alone, and for each other member a part (`growth`) of that one's time more. All members end together.
+//! A request's kernels are its model's, followed by kernels for the time of its cost, cut into pieces. A batch is one piece of
+//! work for all its members, as in a server with static batching: it takes the time of its longest member alone, plus a part
+//! (`growth`) of the time of each other member. All members end together.
 //!
-//! Where a member's output is streamed, the batch has as many steps as the longest streamed output has units. The
-//! kernels of the output's cost are spread over the steps, each step with its own; a model without such a cost spreads
-//! all its kernels.
+//! When a member's output is streamed, the batch has as many steps as the longest streamed output has units. The kernels of the
+//! output's cost are spread over the steps, each step with its own; a model without such a cost spreads all its kernels.
 
 use crate::cost::{Cost, SERVICE_MAX};
 use crate::models::Model;
 use crate::request::Request;
 
-/// A streamed answer has at most this many units: each one is a line.
+/// Maximum number of units of a streamed answer: each one is a line.
 pub(crate) const STREAMED_MAX: u64 = 100_000;
-/// A cost is cut into at most this many pieces, however small they should be.
+/// Maximum number of pieces of a cost, regardless of their length.
 const PIECES_MAX: u64 = 100_000;
 const WHOLE: u128 = 1_000_000;
 
-/// How batches are made into kernels.
+/// Settings for planning batches.
 #[derive(Clone, Debug)]
 pub(crate) struct Planner {
     pub(crate) model: Model,
     pub(crate) cost: Cost,
-    /// A kernel of a cost lasts at most this long, in ns.
+    /// Longest kernel of a cost, in ns.
     pub(crate) piece_ns: u64,
-    /// What each further member adds, as a part of its own time.
+    /// Time added by each further member, in millionths of its own time.
     pub(crate) growth_millionths: u32,
 }
 
-/// A batch's kernels.
+/// Kernels and steps of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// How long each takes alone, in ns, in order.
+    /// Time of each kernel running alone, in ns, in order.
     kernels: Vec<u64>,
-    /// For each step: how many kernels have run when it is done.
+    /// Number of kernels completed after each step.
     marks: Vec<usize>,
 }
 
 impl Planner {
-    /// The plan for these members.
+    /// Returns the kernels and steps for a batch of these requests, its members.
     pub(crate) fn plan(&self, members: &[Request]) -> Plan {
         let count = u128::try_from(members.len().max(1)).unwrap_or(u128::MAX);
         let growth = u128::from(self.growth_millionths);
@@ -62,10 +61,10 @@ impl Planner {
             first_sum += a;
             output_sum += b;
         }
-        // The longest member's own, and a part of what all others have.
+        // The longest member's time, and a part of that of all others.
         let batch = |own: u128, sum: u128| (own * WHOLE + growth * (sum - own)) / WHOLE;
         let (first, output) = (batch(first, first_sum), batch(output, output_sum));
-        // However much is asked for.
+        // Bounded regardless of the requested amount.
         let max = SERVICE_MAX.as_nanos();
         let first = first.min(max);
         let output = output.min(max - first);
@@ -92,7 +91,7 @@ impl Planner {
         Plan { kernels, marks }
     }
 
-    /// Cuts a time into equal pieces, none longer than allowed.
+    /// Cuts a time into equal pieces, none longer than [`Planner::piece_ns`] unless there would be more than [`PIECES_MAX`].
     fn cut(&self, ns: u64, kernels: &mut Vec<u64>) {
         let pieces = ns.div_ceil(self.piece_ns.max(1)).min(PIECES_MAX);
         let until = |piece: u64| narrow(u128::from(ns) * u128::from(piece) / u128::from(pieces));
@@ -101,12 +100,12 @@ impl Planner {
 }
 
 impl Plan {
-    /// How many steps there are: at least one.
+    /// Returns the number of steps: at least one.
     pub(crate) fn steps(&self) -> usize {
         self.marks.len()
     }
 
-    /// The kernels of each step, in ns.
+    /// Returns the times of each step's kernels, in ns.
     pub(crate) fn kernels(&self) -> impl Iterator<Item = &[u64]> {
         let begins = std::iter::once(0).chain(self.marks.iter().copied());
         begins
@@ -115,7 +114,7 @@ impl Plan {
     }
 }
 
-/// How many of `output` units are there after this many of a batch's steps.
+/// Returns how many of `output` units are complete after `step` of a batch's `steps`.
 pub(crate) fn units_after(step: usize, steps: usize, output: u64) -> u64 {
     let wide = |n: usize| u128::try_from(n).unwrap_or(u128::MAX);
     narrow(u128::from(output) * wide(step) / wide(steps.max(1)))
@@ -127,7 +126,7 @@ fn part(all: usize, step: u64, steps: u64) -> usize {
     usize::try_from(part).unwrap_or(all)
 }
 
-/// What does not fit is the most there is.
+/// Converts a value, saturating at the maximum.
 fn narrow(value: u128) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }
@@ -165,7 +164,7 @@ mod tests {
     };
 
     #[test]
-    fn one_request_takes_its_service_time_in_pieces() {
+    fn a_request_takes_its_service_time_in_pieces() {
         let planner = planner(COST);
         for (input, output) in [(0, 0), (1, 1), (1_000, 7), (u64::MAX, 3)] {
             let request = request(input, output, false);
@@ -185,9 +184,9 @@ mod tests {
     fn a_streamed_request_has_a_step_for_each_unit() {
         let plan = planner(COST).plan(&[request(500, 4, true)]);
         let steps: Vec<u64> = plan.kernels().map(|step| step.iter().sum()).collect();
-        // Before the first unit comes the cost of what is before it.
+        // The first step includes the cost before the first unit.
         assert_eq!(steps, [6_000_000, 3_000_000, 3_000_000, 3_000_000]);
-        // Nothing to stream is one step.
+        // An empty stream has one step.
         assert_eq!(planner(COST).plan(&[request(500, 0, true)]).steps(), 1);
     }
 

@@ -1,4 +1,4 @@
-//! Requests that wait, and how they are taken together: in order of arrival, up to a batch's size.
+//! Queue of waiting requests, which are batched in order of arrival.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,36 +9,37 @@ use tokio::sync::{oneshot, watch};
 use crate::failure::Failure;
 use crate::request::{Answer, Request};
 
-/// So many requests wait at most; what comes then is refused.
+/// Maximum number of waiting requests; further ones are refused.
 const WAITING_MAX: usize = 10_000;
-/// So many checks of the GPU wait at most.
+/// Maximum number of waiting checks of the GPU.
 const PROBES_MAX: usize = 16;
 
-/// Whoever waits for an answer.
+/// Sender of the answer to a waiting client.
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, Failure>>;
 
-/// A request that waits.
+/// A waiting request with its client.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) request: Request,
     pub(crate) reply: Reply<Answer>,
-    /// Told how many units of output there are, if they are streamed.
+    /// Receives the number of computed units of output, if they are streamed.
     pub(crate) progress: Option<watch::Sender<u64>>,
+    /// Time of arrival, from which the wait for a batch counts.
     pub(crate) arrived: Instant,
-    /// The same by the machine's clock, for the answer.
+    /// Time of arrival on `CLOCK_MONOTONIC` in nanoseconds, for the answer.
     pub(crate) read_ns: u64,
 }
 
-/// What a worker does next.
+/// The next task of a worker.
 #[derive(Debug)]
-pub(crate) enum Next {
-    /// Compute these together: at least one.
+pub(crate) enum Task {
+    /// A batch of at least one request.
     Batch(Vec<Job>),
-    /// Look whether the GPU works.
+    /// A check of the GPU.
     Probe(Reply<()>),
 }
 
-/// See the [module](self).
+/// Queue of requests and checks, shared by the connections and the workers.
 #[derive(Debug)]
 pub(crate) struct Queue {
     batch: usize,
@@ -51,13 +52,14 @@ pub(crate) struct Queue {
 struct State {
     jobs: VecDeque<Job>,
     probes: VecDeque<Reply<()>>,
-    /// No batch is held back for others.
+    /// Whether batches start without waiting for further members.
     is_hurried: bool,
     is_closed: bool,
 }
 
 impl Queue {
-    /// Batches have at most `batch` members; the first one waits at most `wait` from its arrival for others.
+    /// Creates a queue for batches of at most `batch` members; the first member waits at most `wait` from its arrival for
+    /// others.
     pub(crate) fn new(batch: usize, wait: Duration) -> Self {
         Self {
             batch: batch.max(1),
@@ -68,11 +70,11 @@ impl Queue {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it holds the lock, and the queue would still be whole.
+        // No code panics while it holds the lock, and the queue would still be consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a request at the end. `false`: it is full or closed, and the request is dropped.
+    /// Appends a request. Returns `false` and drops it when the queue is full or closed.
     pub(crate) fn push(&self, job: Job) -> bool {
         let mut state = self.state();
         if state.is_closed || state.jobs.len() >= WAITING_MAX {
@@ -80,12 +82,12 @@ impl Queue {
         }
         state.jobs.push_back(job);
         drop(state);
-        // Not one: it might be a worker that waits for its batch to fill and has enough.
+        // All, since a single one might be a worker that waits for its batch to fill and has enough members.
         self.changed.notify_all();
         true
     }
 
-    /// Puts a check before all requests.
+    /// Enqueues a check before all requests. Returns `false` and drops it when too many wait or the queue is closed.
     pub(crate) fn probe(&self, reply: Reply<()>) -> bool {
         let mut state = self.state();
         if state.is_closed || state.probes.len() >= PROBES_MAX {
@@ -97,18 +99,18 @@ impl Queue {
         true
     }
 
-    /// How many requests wait.
+    /// Returns the number of waiting requests.
     pub(crate) fn waiting(&self) -> usize {
         self.state().jobs.len()
     }
 
-    /// Holds no batch back any more: nobody else is expected.
+    /// Stops holding back batches, since no further requests are expected.
     pub(crate) fn hurry(&self) {
         self.state().is_hurried = true;
         self.changed.notify_all();
     }
 
-    /// Lets no more in. Workers get what waits, then `None`.
+    /// Closes the queue for new entries. Workers receive the remaining ones, then `None`.
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.is_hurried = true;
@@ -117,14 +119,14 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// What is to be done next; waits for it. `None`: closed and empty.
-    pub(crate) fn next(&self) -> Option<Next> {
+    /// Blocks until a task is due and returns it; `None` once the queue is closed and empty.
+    pub(crate) fn next(&self) -> Option<Task> {
         let mut state = self.state();
         loop {
             if let Some(probe) = state.probes.pop_front() {
-                return Some(Next::Probe(probe));
+                return Some(Task::Probe(probe));
             }
-            // Whoever has gone is not computed for.
+            // Skip requests of disconnected clients.
             state.jobs.retain(|job| !job.reply.is_closed());
             let Some(first) = state.jobs.front() else {
                 if state.is_closed {
@@ -145,7 +147,7 @@ impl Queue {
                 continue;
             }
             let count = state.jobs.len().min(self.batch);
-            return Some(Next::Batch(state.jobs.drain(..count).collect()));
+            return Some(Task::Batch(state.jobs.drain(..count).collect()));
         }
     }
 }
@@ -173,15 +175,15 @@ mod tests {
         (job, answer)
     }
 
-    fn outputs(next: Option<Next>) -> Vec<u64> {
+    fn outputs(next: Option<Task>) -> Vec<u64> {
         match next {
-            Some(Next::Batch(jobs)) => jobs.iter().map(|job| job.request.work.output).collect(),
-            Some(Next::Probe(_)) | None => Vec::new(),
+            Some(Task::Batch(jobs)) => jobs.iter().map(|job| job.request.work.output).collect(),
+            Some(Task::Probe(_)) | None => Vec::new(),
         }
     }
 
     #[test]
-    fn what_waits_is_taken_together_in_order() {
+    fn waiting_requests_are_batched_in_order() {
         let queue = Queue::new(3, Duration::ZERO);
         let answers: Vec<_> = (0..5)
             .map(|n| {
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_gone_is_passed_over() {
+    fn disconnected_requests_are_skipped() {
         let queue = Queue::new(8, Duration::ZERO);
         let (gone, _) = job(1);
         let (here, _answer) = job(2);
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_one_waits_for_others_until_the_batch_is_full() {
+    fn the_first_request_waits_until_the_batch_is_full() {
         let queue = Arc::new(Queue::new(2, Duration::from_secs(600)));
         let worker = {
             let queue = Arc::clone(&queue);
@@ -223,12 +225,12 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_for_others_ends() {
+    fn the_wait_for_a_full_batch_is_bounded() {
         let queue = Queue::new(2, Duration::from_millis(1));
         let (only, _answer) = job(1);
         assert!(queue.push(only));
         assert_eq!(outputs(queue.next()), [1]);
-        // And at once when nobody else can come.
+        // At once when no further request is expected.
         let queue = Queue::new(2, Duration::from_secs(600));
         let (only, _answer) = job(1);
         assert!(queue.push(only));
@@ -239,20 +241,20 @@ mod tests {
     }
 
     #[test]
-    fn a_check_comes_before_all_requests() {
+    fn checks_run_before_all_requests() {
         let queue = Queue::new(1, Duration::ZERO);
         let (only, _answer) = job(1);
         assert!(queue.push(only));
         let (reply, _checked) = oneshot::channel();
         assert!(queue.probe(reply));
-        assert!(matches!(queue.next(), Some(Next::Probe(_))));
+        assert!(matches!(queue.next(), Some(Task::Probe(_))));
         assert_eq!(outputs(queue.next()), [1]);
         let full = (0..=PROBES_MAX).map(|_| queue.probe(oneshot::channel().0));
         assert_eq!(full.filter(|&taken| taken).count(), PROBES_MAX);
     }
 
     #[test]
-    fn a_full_queue_takes_no_more() {
+    fn a_full_queue_refuses_requests() {
         let queue = Queue::new(1, Duration::ZERO);
         let mut answers = Vec::new();
         for _ in 0..WAITING_MAX {

@@ -1,32 +1,32 @@
-//! What a client asks for, and what it gets.
+//! Requests and answers of `/infer`.
 
 use serde::{Deserialize, Serialize};
 
-use crate::checksum::Checked;
+use crate::checksum::CheckedBlocks;
 use crate::cost::Work;
 use crate::plan::STREAMED_MAX;
 
-/// The body of `/infer`.
+/// Request body of `/infer`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(crate) struct Request {
     #[serde(flatten)]
     pub(crate) work: Work,
-    /// What its input is made from.
+    /// Seed of the input.
     #[serde(default)]
     pub(crate) seed: u64,
-    /// A line per unit of output.
+    /// Whether the response has a line per unit of output.
     #[serde(default)]
     pub(crate) stream: bool,
 }
 
 impl Request {
-    /// From a body.
+    /// Parses and validates a request body.
     pub(crate) fn parse(body: &[u8]) -> Result<Self, String> {
         let request: Self = serde_json::from_slice(body)
-            .map_err(|error| format!("{{\"input\": n, \"output\": n}} is needed: {error}"))?;
+            .map_err(|error| format!("{{\"input\": n, \"output\": n}} is required: {error}"))?;
         if request.stream && request.work.output > STREAMED_MAX {
             return Err(format!(
-                "output = {}: at most {STREAMED_MAX} units can be streamed",
+                "output = {}: allowed: at most {STREAMED_MAX} units when streamed",
                 request.work.output
             ));
         }
@@ -34,30 +34,30 @@ impl Request {
     }
 }
 
-/// What `/infer` answers.
+/// Response body of `/infer`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Answer {
     pub(crate) model: String,
-    /// Of the input and the checked blocks, in hexadecimal; see the module `checksum`.
+    /// Checksum of the input and the checked blocks, in hexadecimal; see the module `checksum`.
     pub(crate) checksum: String,
     pub(crate) checked_first: usize,
     pub(crate) checked_count: usize,
-    /// Whether the checksum is the right one; only where the server verifies.
+    /// Whether the checksum is correct; present only if the server verifies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) right: Option<bool>,
-    /// How many requests were computed together.
+    /// Number of requests in the batch.
     pub(crate) batch: usize,
-    /// From the first kernel's begin to the last one's end.
+    /// Time from the start of the first kernel to the end of the last one.
     pub(crate) gpu_ms: f64,
-    /// The server's process.
+    /// Process ID of the server.
     pub(crate) pid: u32,
-    /// When the request was read whole, in ns of the machine's `CLOCK_MONOTONIC`.
+    /// Time at which the request was read completely, in ns of `CLOCK_MONOTONIC`.
     pub(crate) read_ns: u64,
-    /// When its answer was made, in ns of the same clock.
+    /// Time at which the answer was made, in ns of `CLOCK_MONOTONIC`.
     pub(crate) answered_ns: u64,
 }
 
-/// Returns the time of `CLOCK_MONOTONIC` in ns, which all processes of a machine have in common.
+/// Returns the time of `CLOCK_MONOTONIC` in ns, which is common to all processes of a machine.
 pub(crate) fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let part = |n: i64| u64::try_from(n).unwrap_or(0);
@@ -65,7 +65,7 @@ pub(crate) fn monotonic_ns() -> u64 {
 }
 
 impl Answer {
-    pub(crate) fn new(model: &str, checksum: u64, checked: Checked) -> Self {
+    pub(crate) fn new(model: &str, checksum: u64, checked: CheckedBlocks) -> Self {
         Self {
             model: model.to_owned(),
             checksum: format!("{checksum:016x}"),
@@ -81,7 +81,7 @@ impl Answer {
     }
 
     pub(crate) fn json(&self) -> String {
-        // A struct of names and numbers; there is nothing that could fail.
+        // Serialisation of numbers and strings cannot fail.
         serde_json::to_string(self).unwrap_or_default()
     }
 }
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bodies_need_input_and_output_and_nothing_else() {
+    fn bodies_require_only_input_and_output() {
         let request = Request::parse(br#"{"input": 3, "output": 4}"#).unwrap();
         assert_eq!((request.work.input, request.work.output), (3, 4));
         assert_eq!((request.seed, request.stream), (0, false));
@@ -105,7 +105,7 @@ mod tests {
         let error = Request::parse(br#"{"input":0,"output":100001,"stream":true}"#).unwrap_err();
         assert_eq!(
             error,
-            "output = 100001: at most 100000 units can be streamed"
+            "output = 100001: allowed: at most 100000 units when streamed"
         );
     }
 }

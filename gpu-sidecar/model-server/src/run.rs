@@ -1,4 +1,4 @@
-//! From start to end: settings, port, load, connections, drain.
+//! The server process: settings, port, load, connections and drain.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -23,23 +23,23 @@ use crate::models::Model;
 use crate::server::Server;
 use crate::settings::{Arguments, Settings, settings};
 
-/// After the connections: how long the workers have to give the device's memory back.
+/// Time for the workers to free device memory after the last connection has ended.
 const CLOSE_MAX: Duration = Duration::from_secs(2);
 
-/// Runs until SIGTERM or SIGINT, with settings from the environment alone.
+/// Runs the server until SIGTERM or SIGINT with settings from the environment alone, and returns the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     with(Arguments::default())
 }
 
-/// Runs until SIGTERM or SIGINT. The first argument is the program's name.
+/// Runs the server until SIGTERM or SIGINT and returns the exit code. The first argument is the program's name.
 #[must_use]
 pub fn main_with_arguments(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match Arguments::try_parse_from(arguments) {
         Ok(arguments) if arguments.list_models => list_models(),
         Ok(arguments) => with(arguments),
         Err(error) => {
-            // Nobody to tell if this fails.
+            // A closed standard error is ignored.
             let _printed = error.print();
             ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
         }
@@ -59,7 +59,7 @@ fn with(arguments: Arguments) -> ExitCode {
         Err(error) => return fail(&format!("cannot start the runtime: {error}"), 1),
     };
     let code = runtime.block_on(run(settings));
-    // A checksum that is still computed is not waited for.
+    // Does not wait for a checksum in progress.
     runtime.shutdown_background();
     code
 }
@@ -83,7 +83,7 @@ fn list_models() -> ExitCode {
         let ms = Duration::from_nanos(model.kernels_ns()).as_secs_f64() * 1e3;
         let law = format!("{law} {}", f64::from(parameter) / 1e6);
         let interference = f64::from(model.interference_millionths) / 1e6;
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _written = writeln!(
             table,
             "{:<14} {mebibytes:>11} {:>8} {ms:>8.3}  {law:<17} {interference}",
@@ -97,13 +97,13 @@ fn list_models() -> ExitCode {
     }
 }
 
-/// Either signal that ends the server.
-struct Ends {
+/// The signals that stop the server.
+struct ShutdownSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Ends {
+impl ShutdownSignals {
     async fn recv(&mut self) {
         tokio::select! {
             _signal = self.terminate.recv() => {}
@@ -121,7 +121,7 @@ async fn run(settings: Settings) -> ExitCode {
     if port == 0
         && let Ok(address) = listener.local_addr()
     {
-        // Who asked for any free port reads which one it is; a closed standard output is no reason not to serve.
+        // Reports the chosen port; a closed standard output does not prevent serving.
         let _written = writeln!(std::io::stdout(), "listening on {address}");
     }
     let (Ok(terminate), Ok(interrupt)) = (
@@ -130,7 +130,7 @@ async fn run(settings: Settings) -> ExitCode {
     ) else {
         return fail("cannot listen for signals", 1);
     };
-    let mut ends = Ends {
+    let mut signals = ShutdownSignals {
         terminate,
         interrupt,
     };
@@ -154,9 +154,9 @@ async fn run(settings: Settings) -> ExitCode {
                     Err(failure) => return fail(&format!("cannot load the model: {failure}"), 1),
                 }
             }
-            // Those that ended are forgotten.
+            // Forget connections that have ended.
             Some(_ended) = connections.join_next() => continue,
-            () = ends.recv() => break,
+            () = signals.recv() => break,
         };
         if let Ok((stream, _)) = accepted {
             connections.spawn(connection(stream, Arc::clone(&server), stopped.clone()));
@@ -170,11 +170,11 @@ async fn run(settings: Settings) -> ExitCode {
     server.queue.close();
     if !is_drained {
         return fail(
-            &format!("requests still run {drain:?} after the signal; they are broken off"),
+            &format!("requests still running {drain:?} after the signal are aborted"),
             0,
         );
     }
-    // What the last clients waited for is done; a worker that hangs in the driver is left behind.
+    // All clients are served; a worker that hangs in the driver is abandoned.
     let begin = Instant::now();
     while !worker.is_finished() && begin.elapsed() < CLOSE_MAX {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -190,21 +190,21 @@ fn start(
     std::thread::Builder::new()
         .name("device".to_owned())
         .spawn(move || {
-            // The receiver is gone only if the server has ended.
+            // The receiver is dropped only when the server has ended.
             server.work(|result| drop(loaded.send(result)))
         })
 }
 
 async fn connection(stream: TcpStream, server: Arc<Server>, mut stopped: watch::Receiver<()>) {
     let service = service_fn(move |request| http::answer(Arc::clone(&server), request));
-    // Lines of a streamed answer are small, and each is worth a packet.
+    // Streamed lines are small, and each has to be sent at once.
     let _set = stream.set_nodelay(true);
     let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
-    // A client that breaks off is its own affair.
+    // Connection errors affect only their client.
     tokio::select! {
         _ended = connection.as_mut() => {}
-        // The sender is dropped when the server ends.
+        // The sender is dropped when the server stops.
         _stopped = stopped.changed() => {
             connection.as_mut().graceful_shutdown();
             let _ended = connection.await;
@@ -213,7 +213,7 @@ async fn connection(stream: TcpStream, server: Arc<Server>, mut stopped: watch::
 }
 
 fn fail(why: &str, code: u8) -> ExitCode {
-    // Nobody to tell if this fails.
+    // A closed standard error is ignored.
     let _written = writeln!(std::io::stderr(), "model-server: {why}");
     ExitCode::from(code)
 }

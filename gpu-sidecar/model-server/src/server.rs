@@ -1,4 +1,4 @@
-//! What the sockets and the workers share, and what a worker does.
+//! State shared by the connections and the workers, and the work of a worker.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,26 +6,26 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::checksum::{Checked, Reference, fold};
-use crate::device::{Batch, Lane, Loaded};
+use crate::checksum::{CheckedBlocks, Reference, fold};
+use crate::device::{Batch, Lane, LoadedModel};
 use crate::failure::Failure;
 use crate::plan::units_after;
-use crate::queue::{Job, Next, Queue};
+use crate::queue::{Job, Queue, Task};
 use crate::request::{Answer, Request, monotonic_ns};
 use crate::settings::Settings;
 
-/// Whether requests are served.
+/// State of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Condition {
-    /// The weights are not there yet.
+    /// The weights are being loaded.
     Loading,
-    /// They are.
+    /// The weights are loaded.
     Ready,
-    /// The device failed for good.
+    /// The device has failed permanently.
     Failed(Failure),
 }
 
-/// See the [module](self).
+/// State of the server with its queue and counters.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) settings: Settings,
@@ -34,7 +34,7 @@ pub(crate) struct Server {
     condition: Mutex<Condition>,
     device: Mutex<String>,
     load: Mutex<Duration>,
-    /// The block that the next batch checks first.
+    /// First block that the next batch checks, modulo the number of blocks.
     turn: AtomicUsize,
     running: AtomicUsize,
     served: AtomicU64,
@@ -44,7 +44,7 @@ pub(crate) struct Server {
     gpu_ns: AtomicU64,
 }
 
-/// `GET /stats`.
+/// Body of `GET /stats`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Stats<'a> {
     model: &'a str,
@@ -52,27 +52,27 @@ pub(crate) struct Stats<'a> {
     condition: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<String>,
-    /// Served to the end.
+    /// Number of requests served completely.
     requests: u64,
     waiting: usize,
-    /// Batches that are computed now.
+    /// Number of batches being computed.
     running: usize,
     batches: u64,
     errors: u64,
-    /// Answers with a checksum that was not the right one; only where the server verifies.
+    /// Number of answers with a wrong checksum; counted only if the server verifies.
     wrong: u64,
     weights_bytes: u64,
     blocks: usize,
     blocks_bytes: u64,
     load_seconds: f64,
-    /// Sum over all batches, by the GPU's events.
+    /// Sum over all batches, measured by the GPU's events.
     gpu_ms: f64,
     bytes_scale: u64,
     time_scale: u32,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // Nothing panics while it holds one, and what it guards is a single value.
+    // No code panics while it holds a lock, and each lock guards a single value.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -95,15 +95,15 @@ impl Server {
         }
     }
 
-    /// Loads the weights and says so, then computes until the queue is closed and empty. Runs on a thread of its own,
-    /// and has one more for each lane.
+    /// Loads the weights and calls `loaded`, then computes until the queue is closed and empty. Blocks; uses one more thread
+    /// per lane.
     pub(crate) fn work(
         self: &Arc<Self>,
         loaded: impl FnOnce(Result<(), Failure>),
     ) -> Result<(), Failure> {
         let begin = Instant::now();
         let lanes = || -> Result<_, Failure> {
-            let device = Loaded::load(&self.settings)?;
+            let device = LoadedModel::load(&self.settings)?;
             let lanes: Vec<Lane> = (0..self.settings.concurrency)
                 .map(|_| device.lane(&self.settings))
                 .collect::<Result<_, _>>()?;
@@ -123,7 +123,7 @@ impl Server {
         std::thread::scope(|scope| {
             for mut lane in lanes {
                 scope.spawn(move || {
-                    let _watch = Watch(self);
+                    let _guard = PanicGuard(self);
                     while let Some(next) = self.queue.next() {
                         self.serve(&mut lane, next);
                     }
@@ -133,12 +133,12 @@ impl Server {
         Ok(())
     }
 
-    fn serve(&self, lane: &mut Lane, next: Next) {
+    fn serve(&self, lane: &mut Lane, next: Task) {
         if let Condition::Failed(failure) = self.condition() {
-            // Nothing more is asked of a device that has failed.
+            // A failed device gets no more work.
             match next {
-                Next::Probe(reply) => drop(reply.send(Err(failure))),
-                Next::Batch(jobs) => {
+                Task::Probe(reply) => drop(reply.send(Err(failure))),
+                Task::Batch(jobs) => {
                     for job in jobs {
                         self.errors.fetch_add(1, Ordering::Relaxed);
                         drop(job.reply.send(Err(failure.clone())));
@@ -148,13 +148,13 @@ impl Server {
             return;
         }
         match next {
-            Next::Probe(reply) => {
+            Task::Probe(reply) => {
                 let checked = lane.probe();
                 self.note(&checked);
-                // Whoever asked may have gone.
+                // The client may have disconnected.
                 drop(reply.send(checked));
             }
-            Next::Batch(jobs) => {
+            Task::Batch(jobs) => {
                 self.running.fetch_add(1, Ordering::Relaxed);
                 self.compute(lane, jobs);
                 self.running.fetch_sub(1, Ordering::Relaxed);
@@ -214,21 +214,21 @@ impl Server {
         }
     }
 
-    /// The blocks that the next batch checks.
-    fn next_checked(&self) -> Checked {
+    /// Returns the blocks that the next batch checks, and advances to the following ones.
+    fn next_checked(&self) -> CheckedBlocks {
         let blocks = self.reference.blocks().len();
         let count = self.settings.check.min(blocks);
         if count == 0 {
-            return Checked { first: 0, count: 0 };
+            return CheckedBlocks { first: 0, count: 0 };
         }
         let turn = self.turn.fetch_add(count, Ordering::Relaxed);
-        Checked {
+        CheckedBlocks {
             first: turn % blocks,
             count,
         }
     }
 
-    /// A failure that is final ends the service.
+    /// Marks the server as failed after a permanent failure.
     fn note<T>(&self, result: &Result<T, Failure>) {
         if let Err(failure) = result
             && failure.is_final()
@@ -239,7 +239,7 @@ impl Server {
 
     fn fail(&self, failure: Failure) {
         let mut condition = lock(&self.condition);
-        // The first one is the cause.
+        // The first failure is the cause.
         if !matches!(*condition, Condition::Failed(_)) {
             *condition = Condition::Failed(failure);
         }
@@ -253,7 +253,7 @@ impl Server {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// In whole ns, so that no digits come of the division.
+    /// Returns the unscaled time in ms, from whole ns, so that the division adds no digits.
     fn reported_ms(&self, time: Duration) -> f64 {
         let time = time / self.settings.time_scale.max(1);
         #[expect(clippy::cast_precision_loss, reason = "far below 2^53 ns")]
@@ -294,14 +294,14 @@ impl Server {
     }
 }
 
-/// Notices when a worker dies.
-struct Watch<'a>(&'a Server);
+/// Marks the server as failed when its worker panics.
+struct PanicGuard<'a>(&'a Server);
 
-impl Drop for Watch<'_> {
+impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.fail(Failure::Worker);
-            // Whoever waits for it hears so: the queue is emptied by nobody else if it was the last one.
+            // Waiting clients receive an error: after the last worker nothing else empties the queue.
             self.0.queue.close();
             while let Some(next) = self.0.queue.next() {
                 drop(next);

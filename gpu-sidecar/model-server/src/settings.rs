@@ -1,31 +1,31 @@
-//! Settings: an option of the command line, or else the variable of the environment that stands beside it.
+//! Settings: options of the command line, with the environment variable next to each as the fallback.
 //!
 //! | option | variable | meaning | default |
 //! |---|---|---|---|
-//! | `--port N` | `PORT` | where it listens; 0: on any free port, printed as `listening on 127.0.0.1:34567` | required |
-//! | `--bind IP` | `MODEL_BIND` | on which address | 127.0.0.1 |
-//! | `--device D` | `MODEL_DEVICE` | `gpu`: through the CUDA driver; `cpu`: service time is waited | `gpu` with a model, weights or kernels, else `cpu` |
-//! | `--gpu N` | `MODEL_GPU` | which of the visible GPUs | 0 |
+//! | `--port N` | `PORT` | port to listen on; 0: any free port, printed as `listening on 127.0.0.1:34567` | required |
+//! | `--bind IP` | `MODEL_BIND` | address to listen on | 127.0.0.1 |
+//! | `--device D` | `MODEL_DEVICE` | `gpu`: through the CUDA driver; `cpu`: waits for the service time | `gpu` with a model, weights or kernels, else `cpu` |
+//! | `--gpu N` | `MODEL_GPU` | index among the visible GPUs | 0 |
 //! | `--model NAME` | `MODEL_NAME` | a model of the table | none |
-//! | `--weights SIZE` | `MODEL_WEIGHTS` | bytes of weights, as `1GiB` | the model's, else 0 |
-//! | `--kernels LIST` | `MODEL_KERNELS` | what a request launches, as `40x250us,1x2ms` | the model's, else none |
-//! | `--law LAW` | `MODEL_LAW` | how speed follows from a share of SMs: `linear`, or `saturating:0.24`, `knee:…`, `amdahl:…`, `power:…` | the model's, else `linear` |
-//! | `--interference F` | `MODEL_INTERFERENCE` | by how much each process beside it slows it down | the model's, else 0 |
-//! | `--input-bytes SIZE` | `MODEL_INPUT_BYTES` | what a request copies to the device | the model's, else 4 KiB |
-//! | `--output-bytes SIZE` | `MODEL_OUTPUT_BYTES` | what it copies back | the model's, else 4 KiB |
-//! | | `MODEL_FIXED_US` | µs per request, beside the kernels above | 0 |
+//! | `--weights SIZE` | `MODEL_WEIGHTS` | bytes of weights, such as `1GiB` | the model's, else 0 |
+//! | `--kernels LIST` | `MODEL_KERNELS` | kernels of a request, such as `40x250us,1x2ms` | the model's, else none |
+//! | `--law LAW` | `MODEL_LAW` | law of the speed by share of SMs: `linear`, or `saturating:0.24`, `knee:…`, `amdahl:…`, `power:…` | the model's, else `linear` |
+//! | `--interference F` | `MODEL_INTERFERENCE` | slowdown by each concurrent process | the model's, else 0 |
+//! | `--input-bytes SIZE` | `MODEL_INPUT_BYTES` | bytes that a request copies to the device | the model's, else 4 KiB |
+//! | `--output-bytes SIZE` | `MODEL_OUTPUT_BYTES` | bytes that a request copies back | the model's, else 4 KiB |
+//! | | `MODEL_FIXED_US` | µs per request, in addition to the kernels above | 0 |
 //! | | `MODEL_INPUT_NS` | ns per unit of input, likewise | 0 |
 //! | | `MODEL_OUTPUT_NS` | ns per unit of output, likewise | 0 |
-//! | `--piece TIME` | `MODEL_PIECE` | how long a kernel of those three lasts at most | 1ms |
-//! | `--batch N` | `MODEL_BATCH` | how many waiting requests are computed together at most | 1 |
-//! | `--batch-wait TIME` | `MODEL_BATCH_WAIT` | how long the first of them waits for others | 0ms |
-//! | `--batch-growth F` | `MODEL_BATCH_GROWTH` | what each further one adds, of its own time | 0.25 |
-//! | `--concurrency N` | `MODEL_CONCURRENCY` | batches at once, each on a thread and a stream of its own | 1 |
-//! | `--check N` | `MODEL_CHECK` | blocks of weights that a batch checks, going round; or `all` | 1 |
-//! | `--verify` | `MODEL_VERIFY=true` | compare each checksum with the right one | no |
-//! | `--drain TIME` | `MODEL_DRAIN` | how long what runs may run on after SIGTERM | 10s |
-//! | `--bytes K` | `WEIR_BYTES_SCALE` | by what all sizes above are divided, as a software GPU's are | 1 |
-//! | `--time D` | `WEIR_TIME_SCALE` | by what reported times are divided, as a software GPU's are multiplied | 1 |
+//! | `--piece TIME` | `MODEL_PIECE` | longest kernel for the cost of these three variables | 1ms |
+//! | `--batch N` | `MODEL_BATCH` | maximum number of requests per batch | 1 |
+//! | `--batch-wait TIME` | `MODEL_BATCH_WAIT` | longest wait of the first request of a batch for others | 0ms |
+//! | `--batch-growth F` | `MODEL_BATCH_GROWTH` | time added by each further request, as a part of its own time | 0.25 |
+//! | `--concurrency N` | `MODEL_CONCURRENCY` | number of concurrent batches, each on its own thread and stream | 1 |
+//! | `--check N` | `MODEL_CHECK` | number of blocks of weights that a batch checks, in rotation; or `all` | 1 |
+//! | `--verify` | `MODEL_VERIFY=true` | compare each checksum with the expected one | no |
+//! | `--drain TIME` | `MODEL_DRAIN` | time for running requests to finish after SIGTERM | 10s |
+//! | `--bytes K` | `WEIR_BYTES_SCALE` | divisor of all sizes above, as of a software GPU's | 1 |
+//! | `--time D` | `WEIR_TIME_SCALE` | divisor of reported times, which a software GPU multiplies | 1 |
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -38,95 +38,96 @@ use crate::models::{Group, Model};
 use crate::plan::Planner;
 use crate::units;
 
-/// A model has at most this many kernels.
+/// Maximum number of kernels of a model.
 const KERNELS_MAX: u64 = 100_000;
-/// What a computer's whole memory could hold, and more.
+/// Largest size of weights, in bytes: more than the memory of any computer.
 const BYTES_MAX: u64 = 1 << 42;
-/// Inputs and answers are at most this long.
+/// Largest size of an input or answer, in bytes.
 const IO_BYTES_MAX: u64 = 1 << 28;
 
 /// A small inference server: loads a model's weights and launches its kernels through the CUDA driver.
 #[derive(Debug, Default, Parser)]
 #[command(name = "model-server", version, disable_help_subcommand = true)]
 pub(crate) struct Arguments {
-    /// Where it listens; 0 for any free port (PORT).
+    /// Port to listen on; 0 for any free port (PORT)
     #[arg(long, value_name = "N")]
     port: Option<String>,
-    /// On which address (MODEL_BIND; default 127.0.0.1).
+    /// Address to listen on (MODEL_BIND; default 127.0.0.1)
     #[arg(long, value_name = "IP")]
     bind: Option<String>,
-    /// `gpu` or `cpu` (MODEL_DEVICE; default gpu with a model, weights or kernels, else cpu).
+    /// `gpu` or `cpu` (MODEL_DEVICE; default gpu with a model, weights or kernels, else cpu)
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
-    /// Which of the visible GPUs (MODEL_GPU; default 0).
+    /// Index among the visible GPUs (MODEL_GPU; default 0)
     #[arg(long, value_name = "N")]
     gpu: Option<String>,
-    /// A model of --list-models (MODEL_NAME).
+    /// A model of --list-models (MODEL_NAME)
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// Print the models there are.
+    /// Print the table of models
     #[arg(long)]
     pub(crate) list_models: bool,
-    /// Bytes of weights, as 1GiB (MODEL_WEIGHTS).
+    /// Bytes of weights, such as 1GiB (MODEL_WEIGHTS)
     #[arg(long, value_name = "SIZE")]
     weights: Option<String>,
-    /// What a request launches, as 40x250us,1x2ms (MODEL_KERNELS).
+    /// Kernels of a request, such as 40x250us,1x2ms (MODEL_KERNELS)
     #[arg(long, value_name = "LIST")]
     kernels: Option<String>,
-    /// linear, or saturating, knee, amdahl or power with a parameter, as knee:0.33 (MODEL_LAW).
+    /// Law of the kernels' speed by share of SMs: linear, or saturating, knee, amdahl or power with a parameter such as knee:0.33
+    /// (MODEL_LAW)
     #[arg(long, value_name = "LAW")]
     law: Option<String>,
-    /// By how much each process beside it slows its kernels down, 0 to 1 (MODEL_INTERFERENCE).
+    /// Slowdown of the kernels by each concurrent process, 0 to 1 (MODEL_INTERFERENCE)
     #[arg(long, value_name = "F")]
     interference: Option<String>,
-    /// What a request copies to the device (MODEL_INPUT_BYTES).
+    /// Bytes that a request copies to the device (MODEL_INPUT_BYTES)
     #[arg(long, value_name = "SIZE")]
     input_bytes: Option<String>,
-    /// What a request copies back (MODEL_OUTPUT_BYTES).
+    /// Bytes that a request copies back (MODEL_OUTPUT_BYTES)
     #[arg(long, value_name = "SIZE")]
     output_bytes: Option<String>,
-    /// How long a kernel of MODEL_FIXED_US, _INPUT_NS and _OUTPUT_NS lasts at most (MODEL_PIECE; default 1ms).
+    /// Longest kernel for MODEL_FIXED_US, _INPUT_NS and _OUTPUT_NS (MODEL_PIECE; default 1ms)
     #[arg(long, value_name = "TIME")]
     piece: Option<String>,
-    /// How many waiting requests are computed together at most (MODEL_BATCH; default 1).
+    /// Maximum number of requests per batch (MODEL_BATCH; default 1)
     #[arg(long, value_name = "N")]
     batch: Option<String>,
-    /// How long the first of them waits for others (MODEL_BATCH_WAIT; default 0ms).
+    /// Longest wait of a batch's first request for others (MODEL_BATCH_WAIT; default 0ms)
     #[arg(long, value_name = "TIME")]
     batch_wait: Option<String>,
-    /// What each further one adds, as a part of its own time, 0 to 1 (MODEL_BATCH_GROWTH; default 0.25).
+    /// Time added by each further request of a batch, as a part of its own time, 0 to 1 (MODEL_BATCH_GROWTH; default 0.25)
     #[arg(long, value_name = "F")]
     batch_growth: Option<String>,
-    /// Batches at once (MODEL_CONCURRENCY; default 1).
+    /// Number of concurrent batches (MODEL_CONCURRENCY; default 1)
     #[arg(long, value_name = "N")]
     concurrency: Option<String>,
-    /// Blocks of weights that a batch checks, or all (MODEL_CHECK; default 1).
+    /// Number of blocks of weights that a batch checks, or all (MODEL_CHECK; default 1)
     #[arg(long, value_name = "N")]
     check: Option<String>,
-    /// Compare each checksum with the right one (MODEL_VERIFY=true).
+    /// Compare each checksum with the expected one (MODEL_VERIFY=true)
     #[arg(long)]
     verify: bool,
-    /// How long what runs may run on after SIGTERM (MODEL_DRAIN; default 10s).
+    /// Time for running requests to finish after SIGTERM (MODEL_DRAIN; default 10s)
     #[arg(long, value_name = "TIME")]
     drain: Option<String>,
-    /// By what all sizes are divided (WEIR_BYTES_SCALE; default 1).
+    /// Divisor of all sizes (WEIR_BYTES_SCALE; default 1)
     #[arg(long, value_name = "K")]
     bytes: Option<String>,
-    /// By what reported times are divided (WEIR_TIME_SCALE; default 1).
+    /// Divisor of reported times (WEIR_TIME_SCALE; default 1)
     #[arg(long, value_name = "D")]
     time: Option<String>,
 }
 
-/// Where kernels run.
+/// Device that runs the kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
-    /// Nowhere: their time is waited.
+    /// No device: the server waits for the time that the kernels would take.
     Cpu,
-    /// On the GPU of this number.
+    /// Index of the GPU that runs the kernels.
     Gpu(u32),
 }
 
-/// Everything that can be set.
+/// All settings of the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) port: u16,
@@ -136,7 +137,7 @@ pub(crate) struct Settings {
     pub(crate) batch: usize,
     pub(crate) batch_wait: Duration,
     pub(crate) concurrency: usize,
-    /// Blocks per batch; more than there are: all.
+    /// Number of blocks checked per batch, limited to those of the model.
     pub(crate) check: usize,
     pub(crate) verify: bool,
     pub(crate) drain: Duration,
@@ -144,18 +145,18 @@ pub(crate) struct Settings {
     pub(crate) time_scale: u32,
 }
 
-/// Looks a value up and says where it came from.
+/// Lookup of values in options and environment variables, with the source in error messages.
 struct Sources<V> {
     variable: V,
 }
 
 impl<V: Fn(&str) -> Option<String>> Sources<V> {
-    /// The option's value or the variable's, read by `read`; otherwise the error says `needed`.
+    /// Returns the value of the option, else of the variable, parsed by `read`; otherwise an error with the `allowed` values.
     fn get<T>(
         &self,
         option: (&str, Option<String>),
         variable: &str,
-        needed: &str,
+        allowed: &str,
         read: impl Fn(&str) -> Option<T>,
     ) -> Result<Option<T>, String> {
         let (name, value) = match (option, (self.variable)(variable)) {
@@ -165,7 +166,7 @@ impl<V: Fn(&str) -> Option<String>> Sources<V> {
         };
         match read(&value) {
             Some(read) => Ok(Some(read)),
-            None => Err(format!("{name}={value:?}: {needed} is needed")),
+            None => Err(format!("{name}={value:?}: allowed: {allowed}")),
         }
     }
 
@@ -175,8 +176,8 @@ impl<V: Fn(&str) -> Option<String>> Sources<V> {
         variable: &str,
         (min, max): (u64, u64),
     ) -> Result<Option<u64>, String> {
-        let needed = format!("a whole number from {min} to {max}");
-        self.get(option, variable, &needed, |text| {
+        let allowed = format!("a whole number from {min} to {max}");
+        self.get(option, variable, &allowed, |text| {
             text.parse().ok().filter(|n| (min..=max).contains(n))
         })
     }
@@ -187,8 +188,8 @@ impl<V: Fn(&str) -> Option<String>> Sources<V> {
         variable: &str,
         max: u64,
     ) -> Result<Option<u64>, String> {
-        let needed = format!("a size as 4KiB or 1.5GiB, at most {} MiB,", max >> 20);
-        self.get(option, variable, &needed, |text| {
+        let allowed = format!("a size such as 4KiB or 1.5GiB, at most {} MiB", max >> 20);
+        self.get(option, variable, &allowed, |text| {
             units::bytes(text).filter(|&bytes| bytes <= max)
         })
     }
@@ -199,8 +200,8 @@ impl<V: Fn(&str) -> Option<String>> Sources<V> {
         variable: &str,
         (min, max): (Duration, Duration),
     ) -> Result<Option<Duration>, String> {
-        let needed = format!("a time as 250us or 1.5s, from {min:?} to {max:?},");
-        self.get(option, variable, &needed, |text| {
+        let allowed = format!("a time such as 250us or 1.5s, from {min:?} to {max:?}");
+        self.get(option, variable, &allowed, |text| {
             let time = Duration::from_nanos(units::nanoseconds(text)?);
             (min..=max).contains(&time).then_some(time)
         })
@@ -211,7 +212,10 @@ impl<V: Fn(&str) -> Option<String>> Sources<V> {
     }
 }
 
-/// Reads arguments and environment.
+/// Reads and validates arguments and environment.
+///
+/// # Errors
+/// Returns a text with the name, the value and the allowed values of the first invalid setting.
 pub(crate) fn settings(
     arguments: Arguments,
     variable: impl Fn(&str) -> Option<String>,
@@ -256,12 +260,12 @@ pub(crate) fn settings(
     })?;
 
     let names: Vec<_> = Model::names().collect();
-    let needed = format!("one of {}", names.join(", "));
-    let named = sources.get(("--model", model), "MODEL_NAME", &needed, Model::named)?;
+    let allowed = format!("one of {}", names.join(", "));
+    let named = sources.get(("--model", model), "MODEL_NAME", &allowed, Model::named)?;
     let weights = sources.size(("--weights", weights), "MODEL_WEIGHTS", BYTES_MAX)?;
-    let needed =
-        format!("a list as 40x250us,1x2ms of at most {KERNELS_MAX} kernels and 10 minutes");
-    let groups = sources.get(("--kernels", kernels), "MODEL_KERNELS", &needed, groups)?;
+    let allowed =
+        format!("a list such as 40x250us,1x2ms of at most {KERNELS_MAX} kernels and 10 minutes");
+    let groups = sources.get(("--kernels", kernels), "MODEL_KERNELS", &allowed, groups)?;
     let is_given = named.is_some() || weights.is_some() || groups.is_some();
     let mut model = named.unwrap_or_else(Model::generic);
     if let Some(weights) = weights {
@@ -270,8 +274,8 @@ pub(crate) fn settings(
     if let Some(groups) = groups {
         model.kernels = groups;
     }
-    let needed = "linear, or saturating, knee, amdahl or power with a share as knee:0.33,";
-    if let Some(law) = sources.get(("--law", law), "MODEL_LAW", needed, self::law)? {
+    let allowed = "linear, or saturating, knee, amdahl or power with a share such as knee:0.33";
+    if let Some(law) = sources.get(("--law", law), "MODEL_LAW", allowed, self::law)? {
         model.law = law;
     }
     if let Some(share) = sources.share(("--interference", interference), "MODEL_INTERFERENCE")? {
@@ -365,7 +369,7 @@ fn small(value: Option<u64>, default: usize) -> usize {
         .unwrap_or(default)
 }
 
-/// `40x250us,1x2ms`
+/// Parses a list of kernels such as `40x250us,1x2ms`.
 fn groups(text: &str) -> Option<Vec<Group>> {
     let mut groups = Vec::new();
     let (mut count, mut nanos) = (0_u64, 0_u64);
@@ -385,7 +389,7 @@ fn groups(text: &str) -> Option<Vec<Group>> {
     (u128::from(nanos) <= SERVICE_MAX.as_nanos()).then_some(groups)
 }
 
-/// `knee:0.33`
+/// Parses a law such as `knee:0.33`.
 fn law(text: &str) -> Option<Law> {
     let (name, parameter) = text.split_once(':').unwrap_or((text, "0"));
     let number = match name {
@@ -424,60 +428,60 @@ mod tests {
     }
 
     #[test]
-    fn settings_name_what_is_wrong() {
+    fn errors_contain_the_setting_and_the_allowed_values() {
         let error = settings(Arguments::default(), |_| None).unwrap_err();
         assert_eq!(error, "PORT is not set");
         for (name, value, why) in [
-            ("PORT", "http", "PORT=\"http\": a port number is needed"),
+            ("PORT", "http", "PORT=\"http\": allowed: a port number"),
             (
                 "MODEL_INPUT_NS",
                 "-1",
-                "MODEL_INPUT_NS=\"-1\": a whole number is needed",
+                "MODEL_INPUT_NS=\"-1\": allowed: a whole number",
             ),
             (
                 "MODEL_BATCH",
                 "0",
-                "MODEL_BATCH=\"0\": a whole number from 1 to 1024 is needed",
+                "MODEL_BATCH=\"0\": allowed: a whole number from 1 to 1024",
             ),
             (
                 "MODEL_DEVICE",
                 "tpu",
-                "MODEL_DEVICE=\"tpu\": gpu or cpu is needed",
+                "MODEL_DEVICE=\"tpu\": allowed: gpu or cpu",
             ),
             (
                 "MODEL_BATCH_WAIT",
                 "5",
-                "MODEL_BATCH_WAIT=\"5\": a time as 250us or 1.5s, from 0ns to 60s, is needed",
+                "MODEL_BATCH_WAIT=\"5\": allowed: a time such as 250us or 1.5s, from 0ns to 60s",
             ),
             (
                 "MODEL_WEIGHTS",
                 "1GB!",
-                "MODEL_WEIGHTS=\"1GB!\": a size as 4KiB or 1.5GiB, at most 4194304 MiB, is needed",
+                "MODEL_WEIGHTS=\"1GB!\": allowed: a size such as 4KiB or 1.5GiB, at most 4194304 MiB",
             ),
             (
                 "MODEL_LAW",
                 "knee",
-                "MODEL_LAW=\"knee\": linear, or saturating, knee, amdahl or power with a share as knee:0.33, is needed",
+                "MODEL_LAW=\"knee\": allowed: linear, or saturating, knee, amdahl or power with a share such as knee:0.33",
             ),
             (
                 "WEIR_BYTES_SCALE",
                 "0",
-                "WEIR_BYTES_SCALE=\"0\": a whole number from 1 to 4096 is needed",
+                "WEIR_BYTES_SCALE=\"0\": allowed: a whole number from 1 to 4096",
             ),
         ] {
             assert_eq!(with(&[(name, value)]).unwrap_err(), why);
         }
         let error = with(&[("MODEL_NAME", "alexnet")]).unwrap_err();
-        assert!(error.contains("one of densenet-169, ") && error.ends_with("bert is needed"));
+        assert!(error.contains("one of densenet-169, ") && error.ends_with(", bert"));
         let error = read(&["--check", "some"], &[("MODEL_CHECK", "2")]).unwrap_err();
         assert_eq!(
             error,
-            "--check=\"some\": a number of blocks or all is needed"
+            "--check=\"some\": allowed: a number of blocks or all"
         );
     }
 
     #[test]
-    fn costs_alone_are_waited_on_the_cpu() {
+    fn costs_without_a_model_use_the_cpu() {
         let settings = with(&[("MODEL_FIXED_US", "2"), ("MODEL_OUTPUT_NS", "7")]).unwrap();
         assert_eq!(settings.device, Device::Cpu);
         assert_eq!(settings.planner.cost.fixed_ns, 2_000);
@@ -488,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_needs_a_gpu_brings_it() {
+    fn a_model_weights_or_kernels_select_the_gpu() {
         for pair in [
             ("MODEL_NAME", "resnet-50"),
             ("MODEL_WEIGHTS", "1GiB"),
@@ -502,7 +506,7 @@ mod tests {
             &[("MODEL_DEVICE", "gpu"), ("MODEL_NAME", "no such model")],
         );
         let settings = settings.unwrap();
-        // An option is before a variable, which then is not even looked at.
+        // An option overrides its variable, which is then not even read.
         assert_eq!(settings.device, Device::Cpu);
         assert_eq!(settings.planner.model.name, "gnmt");
         let settings = with(&[("MODEL_NAME", "gnmt"), ("MODEL_GPU", "3")]).unwrap();
@@ -510,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_model_can_be_set_by_themselves() {
+    fn properties_of_a_model_can_be_overridden() {
         let model = read(
             &["--weights", "1GiB", "--kernels", "40x250us,1x2ms"],
             &[

@@ -1,8 +1,10 @@
-//! Sizes, times and shares as they are written in options.
+//! Parsing of sizes, times and shares in options.
 
-/// `512`, `4KiB`, `1.5MiB`, `1GiB`, `102MB`: bytes.
+use annotations::values::with_unit;
+
+/// Parses a size such as `512`, `4KiB`, `1.5MiB`, `1GiB` or `102MB`; returns bytes.
 pub(crate) fn bytes(text: &str) -> Option<u64> {
-    scaled(
+    with_unit(
         text,
         &[
             ("KiB", 1 << 10),
@@ -18,9 +20,9 @@ pub(crate) fn bytes(text: &str) -> Option<u64> {
     )
 }
 
-/// `250us`, `1.5ms`, `2s`, `800ns`: nanoseconds.
+/// Parses a time such as `250us`, `1.5ms`, `2s` or `800ns`; returns nanoseconds.
 pub(crate) fn nanoseconds(text: &str) -> Option<u64> {
-    scaled(
+    with_unit(
         text,
         &[
             ("ns", 1),
@@ -32,31 +34,12 @@ pub(crate) fn nanoseconds(text: &str) -> Option<u64> {
     )
 }
 
-/// `0.25`: a share from 0 to 1, in millionths.
+/// Parses a share from 0 to 1 such as `0.25`; returns millionths.
 pub(crate) fn millionths(text: &str) -> Option<u32> {
-    let value = scaled(text, &[("", 1_000_000)])?;
+    let value = with_unit(text, &[("", 1_000_000)])?;
     u32::try_from(value)
         .ok()
         .filter(|&value| value <= 1_000_000)
-}
-
-/// A decimal number without sign and exponent, times its unit's factor, rounded down.
-fn scaled(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
-    let factor = units.iter().find(|(name, _)| *name == unit)?.1;
-    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
-    // Twelve digits behind the point are finer than any unit.
-    if part.is_empty() || part.len() > 12 {
-        return None;
-    }
-    let denominator = 10_u128.pow(u32::try_from(part.len()).ok()?);
-    let whole: u64 = whole.parse().ok()?;
-    let part: u128 = part.parse().ok()?;
-    let part = u64::try_from(part * u128::from(factor) / denominator).ok()?;
-    whole.checked_mul(factor)?.checked_add(part)
 }
 
 #[cfg(test)]
@@ -64,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_times_and_shares_are_read() {
+    fn sizes_times_and_shares_are_parsed() {
         for (text, value) in [
             ("0", Some(0)),
             ("512", Some(512)),

@@ -1,4 +1,4 @@
-//! The program over real sockets, without a GPU.
+//! The model-server over real sockets, without a GPU.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -7,12 +7,12 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use model_server::checksum::Checked;
+use model_server::checksum::CheckedBlocks;
 use model_server::{Model, expected_checksum};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Nothing here takes so long unless something is broken.
+/// Timeout of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Server {
@@ -22,7 +22,7 @@ struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -43,9 +43,9 @@ fn command(port: Option<u16>, arguments: &[&str], variables: &[(&str, &str)]) ->
     command
 }
 
-fn poll(what: &str, mut is_there: impl FnMut() -> bool) {
+fn poll(what: &str, mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
-    while !is_there() {
+    while !condition() {
         assert!(
             begin.elapsed() < PATIENCE,
             "not within {PATIENCE:?}: {what}"
@@ -57,11 +57,11 @@ fn poll(what: &str, mut is_there: impl FnMut() -> bool) {
 impl Server {
     fn start(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let server = Self::listening(arguments, variables);
-        poll("not ready", || server.get("/ready").0 == 200);
+        poll("the server is ready", || server.get("/ready").0 == 200);
         server
     }
 
-    /// A server on a port of its own choice, which nothing else can have taken in the meantime.
+    /// Starts a server on a free port chosen by itself, which no other program can have taken meanwhile.
     fn listening(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut child = command(Some(0), arguments, variables).spawn().unwrap();
         let mut line = String::new();
@@ -74,7 +74,7 @@ impl Server {
 
     /// Blocks until one request is computed and one more waits for it.
     fn wait_until_one_runs_and_one_waits(&self) {
-        poll("nobody waits behind another", || {
+        poll("one request runs and one waits", || {
             let stats = self.stats();
             stats["running"] == 1 && stats["waiting"] == 1
         });
@@ -104,8 +104,8 @@ impl Server {
         serde_json::from_str(&self.get("/stats").1).unwrap()
     }
 
-    /// A request on a thread of its own.
-    fn infer_beside(&self, body: &'static str) -> JoinHandle<(u16, String)> {
+    /// Sends a request from another thread.
+    fn infer_in_background(&self, body: &'static str) -> JoinHandle<(u16, String)> {
         let stream = self.connect();
         std::thread::spawn(move || exchange(stream, "POST /infer", body))
     }
@@ -117,14 +117,14 @@ impl Server {
 
     fn exit(&mut self) -> ExitStatus {
         let mut status = None;
-        poll("still there", || {
+        poll("the server has ended", || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
         status.unwrap()
     }
 
-    fn complaint(&mut self) -> String {
+    fn error_output(&mut self) -> String {
         let mut text = String::new();
         let stderr = self.child.stderr.as_mut().unwrap();
         stderr.read_to_string(&mut text).unwrap();
@@ -140,7 +140,7 @@ fn send(stream: &mut TcpStream, head: &str, body: &str) -> std::io::Result<()> {
     stream.write_all(request.as_bytes())
 }
 
-/// Status and body of an answer that says its length; 0 where the server broke off.
+/// Sends a request and returns status and body; status 0 when the server closed the connection.
 fn exchange(mut stream: TcpStream, head: &str, body: &str) -> (u16, String) {
     let mut answer = String::new();
     let exchanged = send(&mut stream, head, body).and_then(|()| stream.read_to_string(&mut answer));
@@ -155,7 +155,7 @@ fn exchange(mut stream: TcpStream, head: &str, body: &str) -> (u16, String) {
 const NOTHING: &str = r#"{"input": 0, "output": 0}"#;
 
 #[test]
-fn costs_alone_make_a_server_that_waits() {
+fn a_server_with_costs_alone_waits_for_the_service_time() {
     let server = Server::start(
         &[],
         &[("MODEL_FIXED_US", "1000"), ("MODEL_OUTPUT_NS", "1000000")],
@@ -182,12 +182,12 @@ fn costs_alone_make_a_server_that_waits() {
 }
 
 #[test]
-fn what_cannot_be_served_is_refused_with_a_reason() {
+fn invalid_requests_are_refused_with_a_reason() {
     let server = Server::start(&[], &[]);
     let (status, body) = server.infer("{}");
     assert_eq!(status, 400);
     assert!(
-        body.starts_with(r#"{"input": n, "output": n} is needed"#),
+        body.starts_with(r#"{"input": n, "output": n} is required"#),
         "{body}"
     );
     assert_eq!(server.infer(&"x".repeat(70_000)).0, 400);
@@ -208,9 +208,11 @@ fn what_cannot_be_served_is_refused_with_a_reason() {
 }
 
 #[test]
-fn requests_that_wait_together_are_computed_together() {
+fn waiting_requests_are_batched() {
     let server = Server::start(&["--batch", "4", "--batch-wait", "60s"], &[]);
-    let clients: Vec<_> = (0..4).map(|_| server.infer_beside(NOTHING)).collect();
+    let clients: Vec<_> = (0..4)
+        .map(|_| server.infer_in_background(NOTHING))
+        .collect();
     for client in clients {
         let (status, body) = client.join().unwrap();
         let answer: Value = serde_json::from_str(&body).unwrap();
@@ -224,24 +226,24 @@ fn requests_that_wait_together_are_computed_together() {
 }
 
 #[test]
-fn one_at_a_time_unless_told_otherwise() {
+fn batches_run_one_at_a_time_by_default() {
     const LONG: &str = r#"{"input": 0, "output": 600}"#;
     let variables = [("MODEL_OUTPUT_NS", "1000000000")];
     let two = Server::start(&["--concurrency", "2"], &variables);
-    let _long = two.infer_beside(LONG);
-    // The other place is free, however long the first one takes.
+    let _long = two.infer_in_background(LONG);
+    // The other lane is free, however long the first request takes.
     assert_eq!(two.infer(NOTHING).0, 200);
 
     let one = Server::start(&[], &variables);
-    // Either may come first.
-    let _one = one.infer_beside(LONG);
-    let _other = one.infer_beside(LONG);
+    // Either may arrive first.
+    let _one = one.infer_in_background(LONG);
+    let _other = one.infer_in_background(LONG);
     one.wait_until_one_runs_and_one_waits();
     assert_eq!(one.get("/served").1, "0");
 }
 
 #[test]
-fn streamed_output_comes_line_by_line() {
+fn streamed_output_has_a_line_per_unit() {
     let server = Server::start(&[], &[("MODEL_OUTPUT_NS", "1000000")]);
     let mut stream = server.connect();
     let body = r#"{"input": 0, "output": 3, "stream": true}"#;
@@ -259,7 +261,7 @@ fn streamed_output_comes_line_by_line() {
 }
 
 #[test]
-fn a_unit_does_not_wait_for_the_next_one() {
+fn a_unit_is_sent_before_the_next_is_computed() {
     let server = Server::start(&["--device", "cpu", "--kernels", "1x1us,1x500s"], &[]);
     let mut stream = server.connect();
     let body = r#"{"input": 0, "output": 2, "stream": true}"#;
@@ -289,7 +291,7 @@ fn every_batch_checks_the_next_blocks_of_the_weights() {
     assert_eq!(server.stats()["weights_bytes"], 640_000_000 / 512);
     for turn in 0..10 {
         let answer = server.answer(&format!(r#"{{"input":0,"output":0,"seed":{turn}}}"#));
-        let checked = Checked {
+        let checked = CheckedBlocks {
             first: turn * 7 % blocks,
             count: 7,
         };
@@ -308,9 +310,12 @@ fn every_batch_checks_the_next_blocks_of_the_weights() {
 }
 
 #[test]
-fn what_runs_and_waits_is_finished_after_sigterm() {
+fn running_and_waiting_requests_finish_after_sigterm() {
     let mut server = Server::start(&[], &[("MODEL_FIXED_US", "1000000")]);
-    let clients = [server.infer_beside(NOTHING), server.infer_beside(NOTHING)];
+    let clients = [
+        server.infer_in_background(NOTHING),
+        server.infer_in_background(NOTHING),
+    ];
     server.wait_until_one_runs_and_one_waits();
     let idle = server.connect();
     server.terminate();
@@ -323,31 +328,34 @@ fn what_runs_and_waits_is_finished_after_sigterm() {
 }
 
 #[test]
-fn what_runs_for_too_long_is_broken_off() {
+fn requests_beyond_the_drain_time_are_aborted() {
     let mut server = Server::start(&["--drain", "10ms"], &[("MODEL_FIXED_US", "600000000")]);
-    let clients = [server.infer_beside(NOTHING), server.infer_beside(NOTHING)];
+    let clients = [
+        server.infer_in_background(NOTHING),
+        server.infer_in_background(NOTHING),
+    ];
     server.wait_until_one_runs_and_one_waits();
     server.terminate();
     assert_eq!(server.exit().code(), Some(0));
-    assert!(server.complaint().contains("they are broken off"));
+    assert!(server.error_output().contains("are aborted"));
     for client in clients {
         assert_eq!(client.join().unwrap().0, 0);
     }
 }
 
 #[test]
-fn a_gpu_that_is_not_there_ends_the_server_with_a_reason() {
+fn a_missing_gpu_ends_the_server_with_a_reason() {
     let mut server = Server::listening(&["--model", "resnet-50", "--bytes", "4096"], &[]);
     let address = ("127.0.0.1", server.port);
-    poll("neither ended nor ready", || {
+    poll("the server has ended or is ready", || {
         server.child.try_wait().unwrap().is_some()
             || TcpStream::connect(address)
                 .is_ok_and(|stream| exchange(stream, "GET /ready", "").0 == 200)
     });
-    // A machine that has one serves.
+    // On a machine with a GPU the server runs.
     if let Some(status) = server.child.try_wait().unwrap() {
         assert_eq!(status.code(), Some(1));
-        let why = server.complaint();
+        let why = server.error_output();
         assert!(
             why.starts_with("model-server: cannot load the model: "),
             "{why}"
@@ -360,13 +368,13 @@ fn a_gpu_that_is_not_there_ends_the_server_with_a_reason() {
 }
 
 #[test]
-fn wrong_settings_end_with_2_and_their_name() {
+fn invalid_settings_exit_with_2_and_their_name() {
     for (arguments, variables, why) in [
         (&[][..], &[][..], "model-server: PORT is not set\n"),
         (
             &["--port", "1", "--model", "alexnet"],
             &[],
-            "model-server: --model=\"alexnet\": one of ",
+            "model-server: --model=\"alexnet\": allowed: one of ",
         ),
         (
             &["--colour"],
@@ -376,7 +384,7 @@ fn wrong_settings_end_with_2_and_their_name() {
         (
             &[],
             &[("PORT", "1"), ("MODEL_FIXED_US", "soon")],
-            "model-server: MODEL_FIXED_US=\"soon\": a whole number",
+            "model-server: MODEL_FIXED_US=\"soon\": allowed: a whole number",
         ),
     ] {
         let output = command(None, arguments, variables).output().unwrap();

@@ -1,4 +1,4 @@
-//! Links against the oldest C library that will do.
+//! Links against the oldest C library that the preload library supports.
 
 fn main() {
     preload_floor::link();

@@ -1,4 +1,4 @@
-//! Makes a function for every symbol that the library exports, and keeps what it needs of the system old.
+//! Generates an exported function for every intercepted symbol, and limits the glibc version that the library requires.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -10,12 +10,12 @@ fn main() {
     preload_floor::link();
     for argument in [
         "-soname,libweir_preload.so",
-        // Its functions are in the hands of programs and drivers for good.
+        // Programs and drivers keep pointers to its functions, so it must never be unloaded.
         "-z,nodelete",
-        // The addresses that it hands out are its own, whatever was loaded before it.
+        // The addresses it returns must be those of its own functions, whatever was loaded before it.
         "-Bsymbolic-functions",
-        // Nothing here unwinds. The linker keeps whatever the unwinder would need, and with it an allocator and libgcc_s, for
-        // the sake of this one symbol, and nothing of that once it is nowhere.
+        // Nothing here unwinds. Without this definition the linker keeps the unwinder's support code for the sake of this one
+        // symbol, and with it an allocator and libgcc_s.
         "--defsym=rust_eh_personality=0",
     ] {
         println!("cargo::rustc-cdylib-link-arg=-Wl,{argument}");
@@ -28,24 +28,26 @@ fn main() {
     let mut source = String::from("stubs! {\n");
     for (index, symbol) in symbols.iter().enumerate() {
         if let Some(symbol) = symbol {
-            writeln!(source, "    {symbol} {index};").expect("a string");
+            writeln!(source, "    {symbol} {index};").expect("writing to a String cannot fail");
         }
     }
-    source.push_str("}\n\n/// The exported function of each slot.\n");
+    source.push_str(
+        "}\n\n/// Exported function of each slot; `None` where the symbol is not intercepted.\n",
+    );
     let count = symbols.len();
     writeln!(
         source,
         "static EXPORTED: [Option<extern \"C\" fn()>; {count}] = ["
     )
-    .expect("a string");
+    .expect("writing to a String cannot fail");
     for symbol in &symbols {
         match symbol {
             Some(symbol) => writeln!(source, "    Some({symbol}),"),
             None => writeln!(source, "    None,"),
         }
-        .expect("a string");
+        .expect("writing to a String cannot fail");
     }
     source.push_str("];\n");
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    fs::write(out.join("stubs.rs"), source).expect("OUT_DIR is there to be written to");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("OUT_DIR must be set by cargo"));
+    fs::write(out.join("stubs.rs"), source).expect("OUT_DIR must be writable");
 }

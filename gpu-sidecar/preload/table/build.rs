@@ -1,7 +1,7 @@
-//! Turns `functions.txt` into one string and an array of places in it.
+//! Generates one string and an array of offsets into it from `functions.txt`.
 //!
-//! An array of strings would be one relocation for each of them, done at the start of every process that the library is
-//! loaded into, whether it uses CUDA or not.
+//! An array of strings would need one relocation per string at the start of every process that loads the library, whether it uses
+//! CUDA or not.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -18,21 +18,24 @@ fn main() {
         let [name, stream, version, symbol, class, signature, words @ ..] =
             &*line.split(' ').collect::<Vec<_>>()
         else {
-            panic!("functions.txt: {line}");
+            panic!("functions.txt: expected six fields and optional words: {line}");
         };
-        assert!(symbol.starts_with(name), "{line}");
+        assert!(
+            symbol.starts_with(name),
+            "functions.txt: the symbol must begin with the name: {line}"
+        );
         let per_thread = match *stream {
             "legacy" => false,
             "per-thread" => true,
-            _ => panic!("functions.txt: {line}"),
+            _ => panic!("functions.txt: expected `legacy` or `per-thread`: {line}"),
         };
         let (first, rest) = class.split_at(1);
         let class = first.to_uppercase() + rest;
         let signature = signature.trim_start_matches('-');
         let at = text.len();
-        // The symbol ends with a zero, so that it is a C string as it stands.
-        write!(text, "{symbol}\\0{signature}").expect("a string");
-        // The two characters of the escape are one in the string.
+        // The symbol is NUL-terminated, so that it is a C string in place.
+        write!(text, "{symbol}\\0{signature}").expect("writing to a String cannot fail");
+        // The escape is two characters here and one byte in the string.
         let at = at - count;
         count += 1;
         let hooked = class != "Other" || words.contains(&"hooked");
@@ -45,11 +48,11 @@ fn main() {
             name.len(),
             signature.len(),
         )
-        .expect("a string");
+        .expect("writing to a String cannot fail");
     }
     let source = format!(
-        "const TEXT: &str = \"{text}\";\n/// All functions, by their symbols.\npub static ENTRIES: [Entry; {count}] = [\n{entries}];\n"
+        "const TEXT: &str = \"{text}\";\n/// All functions of the driver API, sorted by symbol.\npub static ENTRIES: [Entry; {count}] = [\n{entries}];\n"
     );
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    fs::write(out.join("entries.rs"), source).expect("OUT_DIR is there to be written to");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("OUT_DIR must be set by cargo"));
+    fs::write(out.join("entries.rs"), source).expect("OUT_DIR must be writable");
 }

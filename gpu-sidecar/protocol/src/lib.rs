@@ -1,17 +1,17 @@
-//! What a node's agent and the programs in its pods say to each other.
+//! Protocol between a node's agent and the programs in its pods.
 //!
-//! A process that uses a GPU holds one `SOCK_SEQPACKET` connection to the socket of its pod (`gpu.sock`). Who it is follows
-//! from the socket and from the peer's credentials, never from a message. What is rare goes over the connection
-//! ([`message`]); what happens at every launch is two words in shared memory ([`page`]).
+//! A process that uses a GPU holds one `SOCK_SEQPACKET` connection to the socket of its pod (`gpu.sock`). The agent
+//! identifies the process by the socket and by the peer's credentials, never by a message. Rare events are messages on
+//! the connection ([`message`]); the fast path of a launch reads two words of shared memory ([`page`]).
 //!
-//! | from the process | answered by | |
+//! | from the process | answer | meaning |
 //! |---|---|---|
-//! | `Hello` | `Welcome` or `Refused` | before the driver is initialised: where it may compute, and within what |
-//! | `Attach` | `Pages` with two memory files, or `Refused` | the driver is there: pages for its device |
+//! | `Hello` | `Welcome` or `Refused` | before driver initialisation: requests the device and the limits of the process |
+//! | `Attach` | `Pages` with two memory files, or `Refused` | after driver initialisation: requests the pages of its device |
 //! | `Ask` | – | a thread is parked at the gate |
-//! | `Closed` | – | the gate of that epoch is shut and nothing is in flight |
-//! | `Claim` | in *orders* | it wants to hold more of the pod's memory, or less |
-//! | `Report` | – | something an operator wants to know |
+//! | `Closed` | – | the gate of that epoch is closed and nothing is in flight |
+//! | `Claim` | in *orders* | changes the amount of the pod's memory that the process holds |
+//! | `Report` | – | an event for the operator |
 //!
 //! All integers are little-endian. A message has at most 4 KiB ([`message::MESSAGE_MAX`]). The first byte of each is the
 //! version of this protocol: an agent understands [`VERSION`] and the one before it.
@@ -22,10 +22,10 @@ pub mod message;
 pub mod page;
 pub mod union;
 
-/// The version of messages and pages.
+/// Version of the messages and of the layout of the pages.
 pub const VERSION: u8 = 1;
 
-/// The socket of a pod, in the folder that is mounted into its user containers.
+/// File name of a pod's socket, in the directory that is mounted into its user containers.
 pub const GPU_SOCKET: &str = "gpu.sock";
-/// Names another socket than the one beside the preload library.
+/// Environment variable with the path of the socket, which overrides the one beside the preload library.
 pub const GPU_SOCKET_VARIABLE: &str = "WEIR_GPU_SOCKET";

@@ -1,28 +1,28 @@
 //! Messages: a head of four bytes (version, kind, length of the rest), then fixed fields in the order in which they are
-//! declared here. Text has its length in front and a bound.
+//! declared here. A text is prefixed with its length, which is bounded.
 
 use std::fmt;
 
 use crate::VERSION;
 
-/// No message is longer, head included.
+/// Largest size of a message including its head, in bytes.
 pub const MESSAGE_MAX: usize = 4096;
-/// A text in a message is at most this long, in bytes.
+/// Largest size of a text in a message, in bytes.
 pub const TEXT_MAX: usize = 512;
 const HEAD: usize = 4;
 
-/// Why bytes are no message.
+/// The reason why a message cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Malformed {
-    /// Of another version than this one and the one before.
+    /// Unsupported version of the protocol, as found in the head.
     Version(u8),
-    /// Of no kind that the receiver takes.
+    /// Message kind that the receiver does not accept.
     Kind(u8),
-    /// Cut off, or followed by something.
+    /// Truncated message, or one with trailing bytes.
     Length,
-    /// A text is too long or not UTF-8.
+    /// Text that is longer than [`TEXT_MAX`] or not UTF-8.
     Text,
-    /// A value that the field cannot have.
+    /// Field value out of its range.
     Value,
 }
 
@@ -31,161 +31,165 @@ impl fmt::Display for Malformed {
         match self {
             Self::Version(version) => write!(
                 formatter,
-                "protocol version {version} is not spoken here, {VERSION} is"
+                "unsupported protocol version {version}; supported: {VERSION}"
             ),
-            Self::Kind(kind) => write!(formatter, "no message has the kind {kind}"),
-            Self::Length => formatter.write_str("the message's length is not that of its fields"),
+            Self::Kind(kind) => write!(formatter, "unknown message kind {kind}"),
+            Self::Length => {
+                formatter.write_str("the message's length does not match that of its fields")
+            }
             Self::Text => write!(
                 formatter,
                 "a text is longer than {TEXT_MAX} bytes or not UTF-8"
             ),
-            Self::Value => formatter.write_str("a field has a value that it cannot have"),
+            Self::Value => formatter.write_str("a field has an invalid value"),
         }
     }
 }
 
 impl std::error::Error for Malformed {}
 
-/// What a process says.
+/// A message from a process to the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FromProcess {
-    /// First of all, and again after a connection was lost.
+    /// First message on a connection, also on one that replaces a lost one.
     Hello {
-        /// Its own number as it sees it itself, for logs.
+        /// Process number in the process's own PID namespace, for logs.
         pid: u32,
-        /// It has been connected before: what follows is how it stands.
+        /// Whether the process was connected before, so that the state in the following fields is to be resumed.
         again: bool,
-        /// Its gate stands open, or work of it is in flight.
+        /// Whether the gate of the process is open or it has work in flight.
         open: bool,
-        /// Kernel time until now, in nanoseconds.
+        /// Total kernel time so far, in nanoseconds.
         busy_ns: u64,
-        /// Nanoseconds for which its gate stood open without an agent.
+        /// Total time for which the gate of the process was open without an agent, in nanoseconds.
         ungated_ns: u64,
-        /// Bytes of the device that it holds.
+        /// Device memory that the process holds, in bytes.
         bytes_used: u64,
-        /// The program's name, for logs.
+        /// Name of the program, for logs.
         program: String,
     },
-    /// The driver is initialised.
+    /// Sent once the driver is initialised.
     Attach {
-        /// The device's UUID, as the driver tells it.
+        /// UUID of the device, as reported by the driver.
         uuid: [u8; 16],
-        /// SMs that the process may use, as the driver tells: under MPS after its rounding.
+        /// SMs that the process may use, as reported by the driver: under MPS after its rounding.
         multiprocessors: u32,
-        /// It is a client of an MPS server.
+        /// Whether the process is a client of an MPS server.
         mps: bool,
-        /// What the context itself keeps of the device's memory, in bytes, as measured; 0: not known.
+        /// Measured device memory of the context itself, in bytes; 0 if not known.
         context_bytes: u64,
-        /// Kernel time until now, in nanoseconds: a hello may have waited for long to be heard.
+        /// Total kernel time so far, in nanoseconds, which may have grown while the hello waited to be read.
         busy_ns: u64,
     },
-    /// A thread is parked at the gate.
+    /// Request to open the gate, at which a thread is parked.
     Ask {
-        /// The epoch that the thread found.
+        /// Epoch at which the thread was parked.
         epoch: u64,
     },
-    /// No launch is under way and nothing is in flight since the gate of that epoch was shut by the process itself or by
-    /// the agent.
+    /// Sent when no launch is under way and nothing is in flight since the gate of that epoch was closed by the process
+    /// itself or by the agent.
     Closed {
-        /// The even epoch that is given back.
+        /// Even epoch that is given back.
         epoch: u64,
     },
-    /// The process wants to hold that many bytes of the pod's memory in all, or no longer more than that. Answered in
-    /// *orders*: `memory_others` as they are now, `memory_claim`, then `claim_answered` = `seq`.
+    /// Request to hold `bytes` of the pod's memory, or notice that the process no longer holds more. Answered in
+    /// *orders*: the current `memory_others`, `memory_claim`, then `claim_answered` = `seq`.
     Claim {
-        /// Counted up by the process.
+        /// Sequence number, incremented by the process.
         seq: u32,
-        /// In all, not in addition.
+        /// Total amount in bytes, not an addition.
         bytes: u64,
     },
-    /// Answers [`FromAgent::Probe`].
+    /// Answer to [`FromAgent::Probe`].
     Present,
-    /// Something to be known.
+    /// An event for the operator.
     Report(Report),
 }
 
-/// Something an operator wants to know.
+/// An event in a process that is reported to the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// A function that the declaration table does not know was looked up.
+    /// A function that is missing from the declaration table was looked up; its name.
     UnknownSymbol(String),
-    /// A kernel of a collective among several ranks was to be launched on a slot that is shared in time; it was refused.
+    /// The launch of a kernel of a multi-rank collective was refused, since the slot is shared in time; its name.
     Collective(String),
-    /// The driver reported an error that stays.
+    /// The driver reported a sticky error; its code.
     Fatal(u32),
-    /// An allocation was refused because of the limit: how many bytes were asked.
+    /// An allocation was refused because of the limit; its size in bytes.
     OutOfMemory(u64),
 }
 
-/// What the agent says.
+/// A message from the agent to a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FromAgent {
-    /// Where the process may compute.
+    /// Answer to [`FromProcess::Hello`]: the device and the limits of the process.
     Welcome {
-        /// What its gate does when the agent is gone.
+        /// Behaviour of the gate when the agent is gone.
         on_loss: OnLoss,
-        /// `CUDA_VISIBLE_DEVICES`, or empty: leave it.
+        /// Value for `CUDA_VISIBLE_DEVICES`; empty if the variable is to stay unchanged.
         visible_devices: String,
-        /// `CUDA_MPS_PIPE_DIRECTORY`, or empty: without MPS.
+        /// Value for `CUDA_MPS_PIPE_DIRECTORY`; empty without MPS.
         mps_pipe_directory: String,
-        /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` in hundredths; 10,000: all.
+        /// Value for `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, in hundredths of a per cent; 10,000 for all SMs.
         active_thread_hundredths: u32,
-        /// `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` in bytes; 0: none. Wider than `memory_limit`, which is exact.
+        /// Value for `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`, in bytes; 0 for none. Larger than `memory_limit`, which is exact.
         mps_memory_limit: u64,
-        /// How many bytes of the device the pod may have; 0: no limit.
+        /// Device memory limit of the pod, in bytes; 0 without a limit.
         memory_limit: u64,
-        /// Memory that stays with a context, charged before the first allocation; 0: the process measures it.
+        /// Device memory of a context itself, in bytes, which is charged before the first allocation; 0 if the process
+        /// measures it.
         context_residue: u64,
-        /// The pod, as messages to people name it.
+        /// Name of the pod for messages.
         pod: String,
     },
-    /// The two pages of the device, *orders* and *facts*, come with this message.
+    /// Carries the two pages of the device, *orders* and *facts*, as file descriptors.
     Pages,
-    /// Another process of the pod needs memory: what this one has claimed and does not use is to be given back.
+    /// Request to give back claimed memory that is not in use, since another process of the pod needs it.
     Relinquish,
-    /// The process has a token that others wait for, and its work should have ended; or its turn has come, and it did not use a token
-    /// before: it answers with [`FromProcess::Present`], or counts as stopped.
+    /// Liveness check. It is sent when the process holds a token that other processes wait for and its work should have
+    /// ended, or when its turn has come and it did not use a token before. A process that does not answer with
+    /// [`FromProcess::Present`] counts as stopped.
     Probe,
-    /// Not served, and why.
+    /// Refusal to serve the process.
     Refused {
-        /// Why.
+        /// Machine-readable reason of the refusal.
         reason: Refusal,
-        /// The same for people.
+        /// Human-readable reason, for logs and users.
         text: String,
     },
 }
 
-/// What a gate does when no agent is there.
+/// Behaviour of a gate while there is no agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnLoss {
-    /// It opens after 100 ms, and the time is counted.
+    /// The gate opens after 100 ms, and the time is counted as ungated.
     Open = 0,
-    /// It stays as it is.
+    /// The gate keeps its state.
     Keep = 1,
 }
 
-/// Why a process is not served.
+/// The reason why a process is not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// Another version of the protocol.
+    /// Unsupported version of the protocol.
     Version = 0,
     /// The process belongs to another pod than the socket.
     NotOfThisPod = 1,
     /// The device is not that of the pod's slot.
     WrongDevice = 2,
-    /// The slot is lost.
+    /// The pod's slot is lost.
     SlotLost = 3,
-    /// Its SMs are more than there are.
+    /// The process requires more SMs than are available.
     TooManySms = 4,
-    /// So many processes are connected that no more are taken.
+    /// The limit on connected processes is reached.
     TooMany = 5,
-    /// MPS does not run there, and the slot is shared.
+    /// The slot is shared but MPS does not run on its device.
     NoMps = 6,
-    /// It said something out of turn or malformed.
+    /// The process sent a malformed or unexpected message.
     Protocol = 7,
 }
 
-/// All of them, each at the index of its number.
+/// All refusals, each at the index of its number.
 pub const REFUSALS: [Refusal; 8] = [
     Refusal::Version,
     Refusal::NotOfThisPod,
@@ -197,7 +201,7 @@ pub const REFUSALS: [Refusal; 8] = [
     Refusal::Protocol,
 ];
 
-/// Writes a message. Without allocation: it is also called where none is allowed.
+/// Encoder of one message. It does not allocate, since it is also used where allocation is not allowed.
 #[derive(Debug)]
 pub struct Writer {
     bytes: [u8; MESSAGE_MAX],
@@ -242,7 +246,7 @@ impl Writer {
         self.raw(text);
     }
 
-    /// The message.
+    /// Sets the length in the head and returns the encoded message.
     #[must_use]
     pub fn finish(&mut self) -> &[u8] {
         let length = u16::try_from(self.used - HEAD).unwrap_or(u16::MAX);
@@ -308,7 +312,7 @@ impl<'a> Reader<'a> {
 }
 
 impl FromProcess {
-    /// As bytes.
+    /// Encodes the message into a buffer of its own.
     #[must_use]
     pub fn write(&self) -> Writer {
         match self {
@@ -378,10 +382,10 @@ impl FromProcess {
         }
     }
 
-    /// From bytes.
+    /// Decodes one message.
     ///
     /// # Errors
-    /// They are no such message.
+    /// Returns an error if the bytes are not exactly one message from this side of the connection.
     pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
         let (kind, mut reader) = Reader::open(bytes)?;
         let message = match kind {
@@ -430,7 +434,7 @@ impl FromProcess {
 }
 
 impl FromAgent {
-    /// As bytes.
+    /// Encodes the message into a buffer of its own.
     #[must_use]
     pub fn write(&self) -> Writer {
         match self {
@@ -467,10 +471,10 @@ impl FromAgent {
         }
     }
 
-    /// From bytes.
+    /// Decodes one message.
     ///
     /// # Errors
-    /// They are no such message.
+    /// Returns an error if the bytes are not exactly one message from this side of the connection.
     pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
         let (kind, mut reader) = Reader::open(bytes)?;
         let message = match kind {
@@ -563,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoded_messages_decode_to_themselves() {
         for message in of_process() {
             assert_eq!(
                 FromProcess::read(message.write().finish()).as_ref(),
@@ -578,7 +582,7 @@ mod tests {
         }
     }
 
-    /// The bytes of version 1, written by hand: two ends that agree with each other alone would not show a change.
+    /// The expected bytes are written by hand: a round trip would not reveal a change of the format.
     #[test]
     fn the_bytes_are_those_of_version_1() {
         let ask = FromProcess::Ask { epoch: 0x0102 };
@@ -601,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn every_cut_and_every_addition_is_refused() {
+    fn refuses_every_truncation_and_every_trailing_byte() {
         for message in of_process() {
             let mut writer = message.write();
             let whole = writer.finish().to_vec();
@@ -611,7 +615,7 @@ mod tests {
             let mut more = whole.clone();
             more.push(0);
             assert_eq!(FromProcess::read(&more), Err(Malformed::Length));
-            // Also when the head agrees.
+            // Trailing bytes are refused even if the head counts them.
             let length = u16::try_from(more.len() - HEAD).expect("short");
             more[2..4].copy_from_slice(&length.to_le_bytes());
             assert_eq!(FromProcess::read(&more), Err(Malformed::Length));
@@ -619,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_make_it_panic() {
+    fn decoding_never_panics() {
         let mut seed = 1_u64;
         let mut bytes = [0_u8; 96];
         for _round in 0..200_000 {
@@ -636,20 +640,20 @@ mod tests {
                 bytes[2] = u8::try_from(length - HEAD).expect("short");
                 bytes[3] = 0;
             }
-            let _whatever = FromProcess::read(&bytes[..length]);
-            let _whatever = FromAgent::read(&bytes[..length]);
+            let _decoded = FromProcess::read(&bytes[..length]);
+            let _decoded = FromAgent::read(&bytes[..length]);
         }
     }
 
     #[test]
-    fn other_versions_and_kinds_are_named() {
+    fn errors_name_unknown_versions_and_kinds() {
         assert_eq!(FromProcess::read(&[2, 3, 0, 0]), Err(Malformed::Version(2)));
         assert_eq!(FromProcess::read(&[1, 99, 0, 0]), Err(Malformed::Kind(99)));
         assert_eq!(FromAgent::read(&[1, 1, 0, 0]), Err(Malformed::Kind(1)));
     }
 
     #[test]
-    fn a_long_text_is_cut_at_a_character() {
+    fn long_texts_are_truncated_at_a_character_boundary() {
         let long = "ü".repeat(TEXT_MAX);
         let message = FromProcess::Report(Report::UnknownSymbol(long));
         let Ok(FromProcess::Report(Report::UnknownSymbol(text))) =

@@ -1,21 +1,21 @@
 //! Two shared pages for each process: *orders*, which the agent writes and the process maps read-only, and *facts*, which
-//! the process writes and the agent believes only about that process.
+//! the process writes and which the agent trusts only with respect to that process.
 //!
-//! A field is aligned to 64 bytes where another reader or writer uses it at every launch. The first word is the version of
-//! the layout. Both sides have sealed the memory files against shrinking before they map them, so that no access can fail.
+//! A field that another reader or writer uses at every launch is aligned to 64 bytes. The first word is the version of
+//! the layout. The memory files are sealed against shrinking before either side maps them, so that no access can fail.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::VERSION;
 
-/// How large a page's memory file is.
+/// Size of a page's memory file, in bytes.
 pub const PAGE_BYTES: usize = 4096;
-/// How many stretches of busy time *facts* keeps.
+/// Capacity of the ring buffer of busy stretches in *facts*.
 pub const STRETCHES: usize = 192;
 
-/// A number of 64 bits that one side counts up and the other waits for by its low half.
+/// A 64-bit epoch, which one side increments and on the low half of which the other side waits.
 ///
-/// Even: open. Odd: closed. Only one side writes.
+/// The gate is open at even epochs and closed at odd ones. Only one side writes.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Gate {
@@ -24,7 +24,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Closed at the given epoch, which is made odd; open at an even one.
+    /// Creates a gate at the given epoch: open if it is even, closed if it is odd.
     #[must_use]
     pub const fn at(epoch: u64) -> Self {
         let (low, high) = halves(epoch);
@@ -34,20 +34,20 @@ impl Gate {
         }
     }
 
-    /// The word that waiters wait on, and the only one that a launch reads.
+    /// Returns the low half of the epoch: the futex word for waiters, and the only word that a launch reads.
     #[must_use]
     pub const fn word(&self) -> &AtomicU32 {
         &self.low
     }
 
-    /// A launch may go on as far as the gate is concerned.
+    /// Returns whether the gate is open, so that a launch need not wait for it.
     #[inline]
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.low.load(Ordering::Relaxed) & 1 == 0
     }
 
-    /// The whole number.
+    /// Returns the 64-bit epoch.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         loop {
@@ -59,11 +59,11 @@ impl Gate {
         }
     }
 
-    /// Goes to an epoch. For the writer alone.
+    /// Sets the epoch. Only the side that writes the gate may call it.
     pub fn set(&self, epoch: u64) {
         let (low, high) = halves(epoch);
-        // A reader between the two stores sees an epoch that never was, but the right parity as soon as the low half is
-        // there, and `epoch` reads again when the high half changes.
+        // A reader between the two stores sees an epoch that never existed, but the right parity as soon as the low half
+        // is stored, and `epoch` retries when the high half changes.
         self.high.store(high, Ordering::Release);
         self.low.store(low, Ordering::SeqCst);
     }
@@ -74,40 +74,41 @@ const fn halves(epoch: u64) -> (u32, u32) {
     (epoch as u32, (epoch >> 32) as u32)
 }
 
-/// What the agent orders.
+/// The page of orders from the agent to one process.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Orders {
     layout: AtomicU32,
-    /// The right to launch.
+    /// Gate of the process: open while it may launch.
     pub gate: Gate,
-    /// Until when an open gate is meant to stay open, in nanoseconds of `CLOCK_MONOTONIC`. A backstop: the agent closes by
-    /// the epoch.
+    /// Time until which an open gate is meant to stay open, in nanoseconds of `CLOCK_MONOTONIC`. It is only a backstop:
+    /// the agent closes the gate by its epoch.
     pub open_until: AtomicU64,
-    /// How many microseconds of work may be in flight before a launch waits.
+    /// Estimated work in flight, in microseconds, above which a launch waits.
     pub inflight_us_max: AtomicU32,
-    /// 1 while somebody who may compute waits for SMs that this process holds: it gives back what it does not use.
+    /// 1 while a process that may compute waits for SMs that this process holds: this one must give back those it does
+    /// not use.
     pub contended: AtomicU32,
-    /// Counted up, and its waiters woken, whenever the process's own thread must look at this page.
+    /// Futex word that is incremented, and its waiters woken, whenever the process's own thread must read this page.
     pub attention: AtomicU32,
-    /// Counted up every 50 ms while a thread of the process is parked: an agent that does not is hung.
+    /// Counter that the agent increments every 50 ms while a thread of the process is parked; it stops if the agent hangs.
     pub heartbeat: AtomicU32,
-    /// The residency that is wanted: a [`Residency`].
+    /// Desired residency of the model: a [`Residency`].
     pub residency_wanted: AtomicU32,
-    /// Counted up with every change of `residency_wanted`.
+    /// Sequence number, incremented with every change of `residency_wanted`.
     pub order_seq: AtomicU32,
-    /// How many bytes of the device the pod may have, in all its processes; 0: no limit.
+    /// Device memory limit of the pod over all its processes, in bytes; 0 without a limit.
     pub memory_limit: AtomicU64,
-    /// How many bytes this process may create; beyond them it asks with a `Claim`.
+    /// Device memory that this process may allocate, in bytes; it requests more with a `Claim`.
     pub memory_claim: AtomicU64,
-    /// What all other processes of the pod hold of its memory limit, in bytes.
+    /// Device memory held by all other processes of the pod, in bytes; it counts against the pod's limit.
     pub memory_others: AtomicU64,
-    /// The `seq` of the last `Claim` that was answered. A futex word.
+    /// `seq` of the last `Claim` that was answered. A futex word.
     pub claim_answered: AtomicU32,
 }
 
 impl Orders {
-    /// A closed gate, no limits.
+    /// Creates a page with a closed gate at epoch 1 and no limits.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -127,7 +128,7 @@ impl Orders {
         }
     }
 
-    /// The version that wrote it.
+    /// Returns the version of the layout that the page was written with.
     #[must_use]
     pub fn layout(&self) -> u32 {
         self.layout.load(Ordering::Relaxed)
@@ -140,17 +141,17 @@ impl Default for Orders {
     }
 }
 
-/// Where a process's model is.
+/// Location of a process's model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Residency {
-    /// Nothing was loaded yet.
+    /// No model has been loaded yet.
     None = 0,
-    /// On the device.
+    /// The model is on the device.
     Resident = 1,
 }
 
-/// Time in which at least one kernel of the process ran, in nanoseconds of `CLOCK_MONOTONIC`.
+/// A time interval in which at least one kernel of the process ran, in nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Stretch {
@@ -158,54 +159,54 @@ pub struct Stretch {
     end: AtomicU64,
 }
 
-/// What the process says about itself.
+/// The page of facts that one process reports about itself.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Facts {
     layout: AtomicU32,
-    /// Threads that are parked at the gate.
+    /// Number of threads parked at the gate.
     pub parked: AtomicU32,
-    /// Microseconds of work in flight, as estimated.
+    /// Estimated work in flight, in microseconds.
     pub inflight_us: AtomicU32,
-    /// Launches in flight of functions whose time is not known yet: `inflight_us` says nothing of them.
+    /// Launches in flight of functions without a measured execution time, which `inflight_us` does not include.
     pub unmeasured: AtomicU32,
     /// The device ordinal's attribute "MPS enabled": 0 no, 1 yes, 2 not known.
     pub mps: AtomicU32,
-    /// Kernels, graphs and cooperative launches, in all.
+    /// Total number of launches: kernels, graphs and cooperative launches.
     pub launches: Counter,
-    /// When the oldest work in flight began, in nanoseconds of `CLOCK_MONOTONIC`; 0: nothing is in flight.
+    /// Start of the oldest work in flight, in nanoseconds of `CLOCK_MONOTONIC`; 0 if nothing is in flight.
     pub busy_since: AtomicU64,
-    /// Nanoseconds in which at least one kernel of the process ran, as far as they are over.
+    /// Total length of the finished stretches in which at least one kernel of the process ran, in nanoseconds.
     pub busy_ns: AtomicU64,
-    /// Nanoseconds during which the gate stood open because no agent was there.
+    /// Total time for which the gate was open because there was no agent, in nanoseconds.
     pub ungated_ns: AtomicU64,
-    /// Launches that were let through although they were not waited for, since the bound in flight could not be kept.
+    /// Launches that passed without waiting although the bound on work in flight could not be kept.
     pub bound_exceeded: AtomicU64,
-    /// Bytes of the device that count against the limit.
+    /// Device memory that counts against the limit, in bytes.
     pub bytes_used: AtomicU64,
-    /// Those among them that could not be moved to the host: pools, arrays, managed memory.
+    /// Part of `bytes_used` that cannot be moved to the host: pools, arrays and managed memory.
     pub bytes_fixed: AtomicU64,
-    /// Allocations that were refused because of the limit.
+    /// Number of allocations refused because of the limit.
     pub refused_allocations: AtomicU64,
-    /// Functions that were looked up and that the declaration table does not know.
+    /// Number of functions that were looked up and are missing from the declaration table.
     pub unknown_symbols: AtomicU64,
-    /// The last error of the driver that will not go away; 0: none.
+    /// Code of the last sticky driver error; 0 without one.
     pub last_error: AtomicU32,
-    /// Where the model is: a [`Residency`].
+    /// Current location of the model: a [`Residency`].
     pub residency: AtomicU32,
-    /// The `order_seq` that was last carried out.
+    /// `order_seq` of the last order that was carried out.
     pub done_seq: AtomicU32,
     stretches_seen: AtomicU64,
     stretches: [Stretch; STRETCHES],
 }
 
-/// A counter in a line of its own.
+/// A counter in a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct Counter(pub AtomicU64);
 
 impl Facts {
-    /// Nothing happened yet.
+    /// Creates the page of a process that has done no work yet.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -236,13 +237,13 @@ impl Facts {
         }
     }
 
-    /// The version that wrote it.
+    /// Returns the version of the layout that the page was written with.
     #[must_use]
     pub fn layout(&self) -> u32 {
         self.layout.load(Ordering::Relaxed)
     }
 
-    /// Adds a stretch of busy time. For the process alone, one thread at a time.
+    /// Adds a busy stretch to the ring buffer. Only the process may call it, from one thread at a time.
     pub fn push(&self, begin: u64, end: u64) {
         let count = self.stretches_seen.load(Ordering::Relaxed);
         if let Some(slot) = self.stretches.get(place(count)) {
@@ -253,8 +254,9 @@ impl Facts {
             .store(count.wrapping_add(1), Ordering::Release);
     }
 
-    /// Reads the stretches after the first `seen` ones into `into`, at most [`STRETCHES`] of the newest, and says how many
-    /// there have been. What is written meanwhile, or makes no sense, is left out; it comes back through `busy_ns`.
+    /// Appends the stretches after the first `seen` ones to `into`, at most the newest [`STRETCHES`], and returns the
+    /// total number of stretches so far. Stretches that are overwritten meanwhile or are empty are omitted; `busy_ns`
+    /// still includes them.
     pub fn stretches(&self, seen: u64, into: &mut Vec<(u64, u64)>) -> u64 {
         let count = self.stretches_seen.load(Ordering::Acquire);
         let keep = STRETCHES as u64;
@@ -267,7 +269,7 @@ impl Facts {
                 into.push((begin, end));
             }
         }
-        // What was overwritten while it was read is not what it was.
+        // Stretches that were overwritten while they were read may be torn.
         let now = self.stretches_seen.load(Ordering::Acquire);
         let overwritten = now.saturating_sub(keep).saturating_sub(from);
         let overwritten = usize::try_from(overwritten).unwrap_or(usize::MAX);
@@ -302,7 +304,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_layout_is_what_version_1_has() {
+    fn the_layout_is_that_of_version_1() {
         assert_eq!(offset_of!(Orders, gate), 64);
         assert_eq!(offset_of!(Orders, open_until), 128);
         assert_eq!(offset_of!(Orders, inflight_us_max), 136);
@@ -316,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_goes_beyond_its_low_half() {
+    fn an_epoch_carries_into_its_high_half() {
         let gate = Gate::at(u64::from(u32::MAX));
         assert!(!gate.is_open());
         gate.set(1 << 32);
@@ -342,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_comes_late_gets_the_newest() {
+    fn a_late_reader_gets_the_newest_stretches() {
         let facts = Facts::new();
         let many = 3 * STRETCHES as u64;
         for number in 1..=many {
@@ -352,14 +354,14 @@ mod tests {
         assert_eq!(facts.stretches(0, &mut read), many);
         assert_eq!(read.len(), STRETCHES);
         assert_eq!(read.last(), Some(&(many, many + 1)));
-        // A count that goes backwards is a lie; nothing is read twice.
+        // A `seen` beyond the count cannot be true; nothing is read twice.
         read.clear();
         assert_eq!(facts.stretches(u64::MAX, &mut read), many);
         assert!(read.is_empty());
     }
 
     #[test]
-    fn stretches_that_make_no_sense_are_left_out() {
+    fn empty_and_inverted_stretches_are_omitted() {
         let facts = Facts::new();
         facts.push(10, 5);
         facts.push(10, 10);

@@ -1,21 +1,21 @@
-//! Time in which at least one of several things went on: stretches that may overlap and come in any order.
+//! Union of time intervals that may overlap and arrive in any order.
 
 use std::collections::VecDeque;
 
-/// So many stretches are remembered, to subtract what overlaps them. What is measured comes within milliseconds, so what is
-/// older than these overlaps nothing new.
+/// Largest number of recent intervals that are kept to subtract overlaps. Measurements arrive within milliseconds, so that
+/// an older interval does not overlap a new one.
 const REMEMBERED: usize = 256;
 
-/// The union of stretches of time, in nanoseconds.
+/// The union of time intervals, in nanoseconds.
 #[derive(Debug, Default)]
 pub struct Union {
-    /// Sorted, without overlaps.
+    /// Recent intervals, sorted and disjoint.
     recent: VecDeque<(u64, u64)>,
     total: u64,
 }
 
 impl Union {
-    /// Nothing yet.
+    /// Creates an empty union.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -24,19 +24,20 @@ impl Union {
         }
     }
 
-    /// Its length.
+    /// Returns the total length of the union, in nanoseconds.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.total
     }
 
-    /// Adds a stretch, and says how much of it is new.
+    /// Adds an interval, and returns the length of the part that was not covered before, in nanoseconds. An empty
+    /// interval is ignored.
     pub fn add(&mut self, begin: u64, end: u64) -> u64 {
         if begin >= end {
             return 0;
         }
         let mut fresh = end - begin;
-        // The stretches that it touches become one with it.
+        // Merge the interval with those that it touches.
         let first = self.recent.partition_point(|&(_, ended)| ended < begin);
         let mut joined = (begin, end);
         let mut last = first;
@@ -79,9 +80,9 @@ mod tests {
         assert_eq!(union.total(), 400);
     }
 
-    /// Against a bit for every nanosecond.
+    /// Compares the union with a bitmap that has a bit for every nanosecond.
     #[test]
-    fn any_order_gives_the_union() {
+    fn the_union_does_not_depend_on_the_order() {
         let mut seed = 7_u64;
         for _round in 0..2_000 {
             let mut union = Union::new();

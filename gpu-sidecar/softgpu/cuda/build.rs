@@ -1,7 +1,7 @@
-//! Gives the library the name by which programs ask for it.
+//! Sets the library's soname, by which programs load it.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
-    // As in the vendor's library, no other library comes between its own functions.
+    // As in the vendor's library, calls between the library's own functions cannot be interposed.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
 }

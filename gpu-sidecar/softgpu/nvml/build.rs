@@ -1,4 +1,4 @@
-//! Gives the library the name by which programs ask for it.
+//! Sets the library's soname, by which programs load it.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libnvidia-ml.so.1");

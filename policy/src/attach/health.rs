@@ -1,9 +1,9 @@
-//! Whether a pod that could own functions answers.
+//! Whether a pod that could own functions answers probes.
 
-/// A pod that has left so many probes in a row without an answer is given up.
+/// Number of probes missed in a row after which a pod is given up.
 pub const MISSES_MAX: u32 = 2;
 
-/// What probes have shown of a pod. One that was never probed is not known to answer.
+/// Results of the probes of a pod. A pod that was never probed counts as one that does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Health {
     has_answered: bool,
@@ -11,7 +11,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Takes the outcome of a probe.
+    /// Records the result of a probe.
     pub const fn probed(&mut self, is_answered: bool) {
         if is_answered {
             *self = Self {
@@ -24,7 +24,7 @@ impl Health {
         }
     }
 
-    /// Whether it is taken to answer.
+    /// Returns whether the pod is considered to answer.
     #[must_use]
     pub const fn is_good(self) -> bool {
         self.has_answered
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_missed_probe_is_forgiven_to_a_pod_that_has_answered() {
+    fn a_pod_that_has_answered_may_miss_one_probe() {
         let mut health = Health::default();
         let mut after = |is_answered| {
             health.probed(is_answered);

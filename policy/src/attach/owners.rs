@@ -1,11 +1,11 @@
-//! Which pods own a function: rendezvous hashing, so that a pod that comes or goes moves only functions of its own.
+//! Which pods own a function, by rendezvous hashing: a pod that comes or goes moves only functions of its own.
 
-/// A pod of role `data`, by a hash of its name, which no other pod has.
+/// A pod of role `data`, identified by a hash of its name that no other pod has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner(pub u64);
 
-/// Makes `chosen` the `count` pods, or all there are, that own the function whose name has this hash, in order of the pods'
-/// hashes. The same pods give the same owners in any order.
+/// Writes the owners of the function with this name hash into `chosen`: `count` pods, or all if there are fewer, in
+/// order of the pods' hashes. The order of `pods` does not matter.
 pub fn owners(function: u64, pods: &[Owner], count: usize, chosen: &mut Vec<Owner>) {
     chosen.clear();
     chosen.extend_from_slice(pods);
@@ -15,7 +15,8 @@ pub fn owners(function: u64, pods: &[Owner], count: usize, chosen: &mut Vec<Owne
     chosen.sort_unstable();
 }
 
-/// What a pod bids for a function: SplitMix64 over both, so that neighbours in one bid far apart in the other.
+/// Returns the rendezvous score of a pod for a function, by SplitMix64 over both, so that similar hashes get unrelated
+/// scores.
 const fn score(function: u64, pod: Owner) -> u64 {
     mixed(mixed(function).wrapping_add(pod.0))
 }
@@ -48,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_leaves_moves_its_own_functions_alone() {
+    fn a_pod_that_leaves_moves_only_its_own_functions() {
         let pods: Vec<_> = (0..5).map(Owner).collect();
         for function in 0..1_000 {
             let before = of(function, &pods, 1);

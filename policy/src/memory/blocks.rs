@@ -1,7 +1,7 @@
-//! Who has which blocks, and in which partitions.
+//! The blocks of each owner, and the partitions they are in.
 //!
-//! Records are in vectors with free lists, chained per owner, so that a block is found and freed in constant
-//! time and nothing is allocated once the vectors have grown.
+//! Records are kept in vectors with free lists and chained per owner, so a block is found and freed in constant time,
+//! and nothing is allocated once the vectors have grown.
 
 use super::map::Place;
 use super::{BlockId, OwnerId};
@@ -12,14 +12,14 @@ pub(super) const NONE: u32 = u32::MAX;
 pub(super) struct Block {
     pub(super) owner: u32,
     pub(super) place: Place,
-    /// Bytes asked for.
+    /// Requested size, in bytes.
     pub(super) asked: u64,
     tenancy: u32,
     previous: u32,
     next: u32,
 }
 
-/// That an owner has blocks in a partition. Runs have none: they have their partitions to themselves.
+/// Presence of an owner's blocks in a partition. Runs have no tenancy: they have their partitions to themselves.
 #[derive(Clone, Copy, Debug)]
 struct Tenancy {
     owner: u32,
@@ -38,7 +38,7 @@ struct Owner {
 }
 
 impl Owner {
-    const NOBODY: Self = Self {
+    const EMPTY: Self = Self {
         blocks: NONE,
         tenancies: NONE,
         units: 0,
@@ -53,9 +53,9 @@ pub(super) struct Blocks {
     tenancies: Vec<Tenancy>,
     free_tenancies: Vec<u32>,
     owners: Vec<Owner>,
-    /// Owners per partition.
+    /// Number of owners with blocks in each partition.
     tenants: Vec<u32>,
-    /// Bytes asked for by all.
+    /// Bytes requested by all owners together.
     asked: u64,
 }
 
@@ -72,7 +72,7 @@ impl Blocks {
     }
 
     fn owner(&self, owner: OwnerId) -> &Owner {
-        self.owners.get(owner.0 as usize).unwrap_or(&Owner::NOBODY)
+        self.owners.get(owner.0 as usize).unwrap_or(&Owner::EMPTY)
     }
 
     #[expect(
@@ -87,13 +87,13 @@ impl Blocks {
         self.asked
     }
 
-    /// Units and bytes asked for of one owner.
+    /// Returns the units taken by one owner, and the bytes that it requested.
     pub(super) fn of_owner(&self, owner: OwnerId) -> (u64, u64) {
         let owner = self.owner(owner);
         (owner.units, owner.asked)
     }
 
-    /// An owner's blocks, the latest first.
+    /// Iterates over an owner's blocks, the latest first.
     pub(super) fn owned(&self, owner: OwnerId) -> impl Iterator<Item = (BlockId, Block)> + Clone {
         let mut at = self.owner(owner).blocks;
         std::iter::from_fn(move || {
@@ -103,7 +103,7 @@ impl Blocks {
         })
     }
 
-    /// The partitions where an owner has blocks, but for runs.
+    /// Iterates over the partitions in which an owner has blocks, except for runs.
     pub(super) fn partitions(&self, owner: OwnerId) -> impl Iterator<Item = u32> + Clone {
         let mut at = self.owner(owner).tenancies;
         std::iter::from_fn(move || {
@@ -113,12 +113,13 @@ impl Blocks {
         })
     }
 
-    /// How many owners have blocks in a partition, but for runs.
+    /// Returns the number of owners with blocks in a partition, except for runs.
     pub(super) fn tenants(&self, partition: u32) -> u32 {
         self.tenants[partition as usize]
     }
 
-    /// `shared`: the block is in a partition that may have others, and not in a run.
+    /// Records a new block. `shared` means that the block is in a partition that may have other blocks, and not in a
+    /// run.
     pub(super) fn insert(
         &mut self,
         owner: OwnerId,
@@ -127,7 +128,7 @@ impl Blocks {
         shared: bool,
     ) -> BlockId {
         if self.owners.len() <= owner.0 as usize {
-            self.owners.resize(owner.0 as usize + 1, Owner::NOBODY);
+            self.owners.resize(owner.0 as usize + 1, Owner::EMPTY);
         }
         let tenancy = if shared {
             self.tenancy(owner.0, place.partition())
@@ -180,7 +181,7 @@ impl Blocks {
         self.blocks.get_mut(at as usize)?.as_mut()
     }
 
-    /// Counts a block of the owner in the partition. O(partitions of the owner).
+    /// Counts a block of the owner in the partition and returns the index of its tenancy. O(partitions of the owner).
     fn tenancy(&mut self, owner: u32, partition: u32) -> u32 {
         let first = self.owners[owner as usize].tenancies;
         let mut at = first;
@@ -232,19 +233,19 @@ impl Blocks {
         }
     }
 
-    /// Every block.
+    /// Iterates over all blocks.
     pub(super) fn iter(&self) -> impl Iterator<Item = (BlockId, Block)> {
         let blocks = (0..).map(BlockId).zip(&self.blocks);
         blocks.filter_map(|(id, block)| Some((id, (*block)?)))
     }
 
-    /// How many owners there may be: one more than the largest that ever had a block.
+    /// Returns the number of owner ids in use: one more than the largest id that ever had a block.
     pub(super) fn owners(&self) -> u32 {
         u32::try_from(self.owners.len()).unwrap_or(NONE)
     }
 }
 
-/// In a place that is free, or in a new one.
+/// Stores a record in a free entry, or in a new one, and returns its index.
 fn place_in<T>(records: &mut Vec<T>, free: &mut Vec<u32>, record: T) -> u32 {
     if let Some(at) = free.pop() {
         records[at as usize] = record;

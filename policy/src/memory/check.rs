@@ -1,16 +1,16 @@
-//! The books compared with the blocks, one by one.
+//! Comparison of the bookkeeping with the individual blocks.
 
 use super::map::Place;
 use super::partition::{self, State, UNITS};
 use super::{Fault, Layout, Memory, OwnerId};
 
 impl Memory {
-    /// Whether no blocks overlap, owned and free together are the arena, every partition is in exactly one state
-    /// that its blocks agree with, and all indices say the same. For tests and for a self-check at rest: it
-    /// allocates, and takes O(blocks + partitions²).
+    /// Checks that no blocks overlap, that owned and free units add up to the arena, that every partition is in exactly
+    /// one state with which its blocks agree, and that all indices are consistent. Meant for tests and for a self-check
+    /// at rest: it allocates, and takes O(blocks + partitions²).
     ///
     /// # Errors
-    /// The first [`Fault`] found.
+    /// Returns the first [`Fault`] found.
     pub fn check(&self) -> Result<(), Fault> {
         let mut units = 0;
         let mut asked = 0;
@@ -92,7 +92,7 @@ impl Memory {
     }
 }
 
-/// Whether a block may lie so in a partition of that state.
+/// Returns whether a partition of this state may contain the block at this place.
 fn agrees(state: State, place: Place) -> bool {
     let at = place.start % UNITS;
     match state {
@@ -110,7 +110,8 @@ mod tests {
     use super::super::{Rule, Settings, UNIT};
     use super::*;
 
-    /// Two owners' blocks of 2 MiB in one slab and a run; then something is made wrong.
+    /// Builds an arena with two owners' blocks of 2 MiB in one slab and a run, corrupts it, and returns the result of
+    /// the check.
     fn broken(breaking: impl FnOnce(&mut Memory)) -> Result<(), Fault> {
         let mut memory = Memory::new(Settings::new(8 * 64 * UNIT)).unwrap();
         for owner in [0, 0, 1] {
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_found() {
+    fn check_finds_corrupted_bookkeeping() {
         assert_eq!(broken(|_| ()), Ok(()));
         let lost = broken(|memory| mark(memory, 10, 1, State::Slab(1)));
         assert_eq!(lost, Err(Fault::Totals));
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_lost_a_block_is_found() {
+    fn check_finds_a_free_list_that_lost_a_block() {
         let mut memory = Memory::new(Settings {
             rule: Rule::FreeList,
             ..Settings::new(64 * UNIT)

@@ -1,21 +1,21 @@
-//! Which sizes are common enough for slabs of their own (papers 2.5).
+//! Which block sizes are common enough for slabs of their own (mechanisms §2.5).
 //!
-//! Blocks are counted by size. After every 256 the counts are looked at: the four sizes with the most are
-//! common if each has at least a sixteenth, and where fewer are, 2 and 20 MiB fill the places, since PyTorch's
-//! caching allocator asks for those. Then all counts are halved, so that models that went are forgotten.
+//! Blocks are counted by size. After every 256 blocks the counts are evaluated: the four most frequent sizes are common
+//! if each has at least a sixteenth of the blocks. If fewer sizes qualify, 2 and 20 MiB fill the places, since
+//! PyTorch's caching allocator requests those. Then all counts are halved, so that models that are gone are forgotten.
 
 use super::partition::HALF;
 
-/// How many sizes are common at once.
+/// Number of sizes that are common at once.
 const CLASSES: usize = 4;
-/// Common before anything is known, in units of 2 MiB.
+/// Sizes that are common before anything is known, in units of 2 MiB.
 const DEFAULTS: [u8; 2] = [1, 10];
-/// After how many blocks the counts are looked at.
+/// Number of blocks after which the counts are evaluated.
 const PERIOD: u32 = 256;
-/// One part in so many of all blocks makes a size common.
+/// Fraction of all blocks, as one part in this many, that makes a size common.
 const PART: u32 = 16;
 
-/// Counts per size, and the common sizes; 0 stands for an empty place.
+/// Block counts by size, and the common sizes; 0 marks an empty place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CommonSizes {
     counts: [u32; HALF as usize + 1],
@@ -36,13 +36,13 @@ impl CommonSizes {
         units != 0 && self.classes.iter().any(|&class| u32::from(class) == units)
     }
 
-    /// The common sizes in units.
+    /// Iterates over the common sizes, in units.
     pub(super) fn iter(&self) -> impl Iterator<Item = u32> {
         let classes = self.classes.into_iter().map(u32::from);
         classes.filter(|&class| class != 0)
     }
 
-    /// A block of that size was placed.
+    /// Counts a block that was placed, by its size.
     pub(super) fn count(&mut self, units: u32) {
         if let Some(count) = self.counts.get_mut(units as usize) {
             *count += 1;
@@ -60,7 +60,7 @@ impl CommonSizes {
         for at in 0..CLASSES {
             let rest = (1..).zip(&self.counts[1..]);
             let rest = rest.filter(|(units, _)| !classes.contains(units));
-            // Of equal counts one that is common already, then the smallest.
+            // Among equal counts, prefers a size that is already common, then the smallest.
             let best = rest.max_by_key(|&(units, &count)| {
                 (count, self.classes.contains(&units), u8::MAX - units)
             });
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_common_is_forgotten() {
+    fn a_size_that_is_no_longer_used_stops_being_common() {
         let mut sizes = CommonSizes::new();
         count(&mut sizes, &[(3, 256)]);
         assert!(sizes.contains(3));

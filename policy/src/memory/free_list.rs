@@ -1,32 +1,33 @@
-//! The baseline of one list (M2.21, `Block`): what was released stays allocated natively, and serves whoever
-//! asks for no more than it has.
+//! The baseline with one list (M2.21, `Block`): a released block stays allocated natively, and serves the next request
+//! that needs no more than its size.
 //!
-//! The paper does not say which of several blocks is taken, nor which are given back; here the smallest that is
-//! large enough, and the largest first, which is kind to it: least is wasted, and fewest native calls are made.
-//! The device itself is taken to map pages where it likes, so that it has room if bytes are left.
+//! The paper specifies neither which of several blocks is taken nor which are given back. This implementation takes the
+//! smallest that is large enough, and gives back the largest first. That favors the baseline: it wastes least and makes
+//! the fewest native calls. The device itself is assumed to map pages where it likes, so it has room whenever enough
+//! bytes are left.
 
-/// A released block that is still allocated.
+/// Released block that is still allocated natively.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cached {
     units: u32,
-    /// The order of release.
+    /// Sequence number of the release.
     order: u64,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct FreeList {
-    /// By size, then by release.
+    /// Cached blocks by size, then by release.
     cached: Vec<Cached>,
-    /// Units in `cached`.
+    /// Total of `cached`, in units.
     cached_units: u64,
-    /// Units that are not allocated.
+    /// Units that are not allocated natively.
     room: u64,
     released: u64,
     pub(super) device_allocations: u64,
     pub(super) device_frees: u64,
 }
 
-/// Where a block came from: its size in units, and native frees made for it; `None`: it was released before.
+/// Block taken from the list: its size in units, and the native frees made for it, or `None` if it was cached.
 pub(super) struct Taken {
     pub(super) units: u32,
     pub(super) frees: Option<u32>,
@@ -44,12 +45,13 @@ impl FreeList {
         }
     }
 
-    /// Units that belong to no block.
+    /// Returns the number of units that belong to no block.
     pub(super) const fn free(&self) -> u64 {
         self.room + self.cached_units
     }
 
-    /// O(released blocks): the list is one vector in order.
+    /// Takes a block of at least `units`, or returns `None` if there is no room. O(released blocks), since the list is
+    /// one ordered vector.
     pub(super) fn take(&mut self, units: u32) -> Option<Taken> {
         let at = self.cached.partition_point(|cached| cached.units < units);
         if at < self.cached.len() {
@@ -84,7 +86,7 @@ impl FreeList {
         self.cached_units += u64::from(units);
     }
 
-    /// As another list, without allocating once warm.
+    /// Copies another list, without allocating once warm.
     pub(super) fn copy_from(&mut self, other: &Self) {
         let cached = std::mem::take(&mut self.cached);
         *self = Self { cached, ..*other };
@@ -92,7 +94,7 @@ impl FreeList {
         self.cached.extend_from_slice(&other.cached);
     }
 
-    /// Whether the list is in order and its sum is right.
+    /// Returns whether the list is in order and its sum is correct.
     pub(super) fn is_consistent(&self) -> bool {
         let sum: u64 = self
             .cached

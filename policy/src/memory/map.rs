@@ -1,14 +1,14 @@
-//! Where blocks go: partitions, and the heaps in which the fullest with room is found.
+//! Placement of blocks: the partitions, and the heaps that find the fullest one with room.
 //!
-//! Nothing here knows of owners or blocks. A map is a function of what is marked as used, whatever came and went
-//! before, so taking a place and giving it back leaves no trace; trials rest on that.
+//! A map knows nothing of owners or blocks. It is a function of the units that are marked as used, independent of its
+//! history, so taking a place and giving it back leaves no trace. Trials rely on that.
 
-use super::Placed;
+use super::BlockPlacement;
 use super::partition::{self, HALF, ORDERS, Partition, State, UNITS};
 use super::vacancy::Vacancy;
 use crate::heap::IndexedHeap;
 
-/// Units of a block, from the start of the arena.
+/// Units of a block, counted from the start of the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) start: u32,
@@ -20,21 +20,21 @@ impl Place {
         self.start / UNITS
     }
 
-    /// The partitions that it lies in: one, or those of a run.
+    /// Returns the partitions that the place covers: one, or those of a run.
     pub(super) const fn partitions(self) -> std::ops::Range<u32> {
         let first = self.partition();
         first..first + self.units.div_ceil(UNITS)
     }
 }
 
-/// Fewest free units first, then the lowest partition.
+/// Order within a heap: fewest free units first, then the lowest partition.
 type Key = (u32, u32);
 
-/// In which heap a partition with room is found.
+/// Heap in which a partition with room is found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Shelf {
     Slab(u32),
-    /// By the order of the largest free buddy.
+    /// Partitions of buddies, by the order of their largest free buddy.
     Buddy(u32),
 }
 
@@ -42,12 +42,12 @@ pub(super) enum Shelf {
 pub(super) struct Map {
     partitions: Vec<Partition>,
     vacancy: Vacancy,
-    /// By size in units.
+    /// Heaps of slabs, by block size in units.
     slabs: Vec<IndexedHeap<Key>>,
     buddies: Vec<IndexedHeap<Key>>,
-    /// Which heaps have been grown to hold every partition: slabs by size, buddies from [`HALF`] + 1 on.
+    /// Bit set of the heaps that have grown to hold every partition: slabs by size, buddies from [`HALF`] + 1 on.
     grown: u64,
-    /// In units.
+    /// Smallest buddy block, in units.
     buddy_min: u32,
     used: u64,
 }
@@ -73,24 +73,24 @@ impl Map {
         &self.vacancy
     }
 
-    /// Units used.
+    /// Returns the number of used units.
     pub(super) const fn used(&self) -> u64 {
         self.used
     }
 
-    /// Units there are.
+    /// Returns the number of units of the whole map.
     pub(super) fn units(&self) -> u64 {
         self.partitions.len() as u64 * u64::from(UNITS)
     }
 
-    /// Takes a place for a block of `units`; `own`: the partitions where its owner has blocks, in any order, and
-    /// as often as it likes. `common`: whether the size is common.
+    /// Takes a place for a block of `units`, or returns `None` if there is none. `own` are the partitions in which the
+    /// owner has blocks, in any order, possibly repeated. `common` is whether the size is common.
     pub(super) fn take(
         &mut self,
         units: u32,
         common: bool,
         own: impl Iterator<Item = u32> + Clone,
-    ) -> Option<(Place, Placed)> {
+    ) -> Option<(Place, BlockPlacement)> {
         if units > UNITS {
             return self.take_run(units);
         }
@@ -112,15 +112,15 @@ impl Map {
         Some((place, placed))
     }
 
-    /// A partition for a block of at most a partition, and as what it goes there.
+    /// Chooses a partition for a block of at most a partition, and the kind of block that it becomes there.
     fn choose(
         &self,
         units: u32,
         common: bool,
         own: impl Iterator<Item = u32> + Clone,
-    ) -> Option<(u32, Shelf, Placed)> {
+    ) -> Option<(u32, Shelf, BlockPlacement)> {
         let slab = Shelf::Slab(units);
-        // What is left of a size that is common no longer still serves it.
+        // Slabs of a size that is no longer common still serve that size.
         if units <= HALF
             && let Some((at, placed)) = self.with_room(slab, own.clone())
         {
@@ -133,20 +133,24 @@ impl Map {
         }
         if let Some(at) = self.vacancy.best(1) {
             let shelf = if common { slab } else { buddy };
-            return Some((at, shelf, Placed::Opened));
+            return Some((at, shelf, BlockPlacement::Opened));
         }
-        // Nothing of its kind: rather lose up to half of a block than evict a model.
+        // No partition of its kind is left: losing up to half of a block is better than evicting a model.
         if common && let Some((at, _)) = self.with_room(buddy, own) {
-            return Some((at, buddy, Placed::Foreign));
+            return Some((at, buddy, BlockPlacement::Foreign));
         }
         (units + 1..(2 * units).min(HALF + 1)).find_map(|class| {
             let (_, at) = self.slabs[class as usize].peek()?;
-            Some((at, Shelf::Slab(class), Placed::Foreign))
+            Some((at, Shelf::Slab(class), BlockPlacement::Foreign))
         })
     }
 
-    /// The owner's fullest partition with room, else anybody's.
-    fn with_room(&self, shelf: Shelf, own: impl Iterator<Item = u32>) -> Option<(u32, Placed)> {
+    /// Returns the fullest partition with room among the owner's, or otherwise among all.
+    fn with_room(
+        &self,
+        shelf: Shelf,
+        own: impl Iterator<Item = u32>,
+    ) -> Option<(u32, BlockPlacement)> {
         let has_room = |at: &u32| match (shelf, self.shelf(*at)) {
             (Shelf::Slab(wanted), Some(Shelf::Slab(class))) => wanted == class,
             (Shelf::Buddy(wanted), Some(Shelf::Buddy(largest))) => wanted <= largest,
@@ -154,7 +158,7 @@ impl Map {
         };
         let key = |at: u32| (self.partitions[at as usize].free_units(), at);
         if let Some((_, at)) = own.filter(has_room).map(key).min() {
-            return Some((at, Placed::Beside));
+            return Some((at, BlockPlacement::Beside));
         }
         let (_, at) = match shelf {
             Shelf::Slab(class) => self.slabs[class as usize].peek()?,
@@ -163,25 +167,25 @@ impl Map {
                 larger.filter_map(IndexedHeap::peek).min()?
             }
         };
-        Some((at, Placed::Fullest))
+        Some((at, BlockPlacement::Fullest))
     }
 
-    fn take_run(&mut self, units: u32) -> Option<(Place, Placed)> {
+    fn take_run(&mut self, units: u32) -> Option<(Place, BlockPlacement)> {
         let length = units.div_ceil(UNITS);
         let place = Place {
             start: self.vacancy.best(length)? * UNITS,
             units: length * UNITS,
         };
         self.mark(place, State::Run);
-        Some((place, Placed::Run))
+        Some((place, BlockPlacement::Run))
     }
 
-    /// Marks a place that is free, in partitions that are free or in that state.
+    /// Marks a free place as used, in partitions that are free or already in that state.
     pub(super) fn mark(&mut self, place: Place, state: State) {
         let bits = partition::bits(place.start % UNITS, place.units);
         for at in place.partitions() {
             self.change(at, |partition| {
-                debug_assert!(partition.used & bits == 0, "the place is free");
+                debug_assert!(partition.used & bits == 0, "the place must be free");
                 partition.state = state;
                 partition.used |= bits;
             });
@@ -189,13 +193,13 @@ impl Map {
         self.used += u64::from(place.units);
     }
 
-    /// Gives a place back; tells how many partitions are free by that.
+    /// Gives a place back and returns how many partitions become free by that.
     pub(super) fn release(&mut self, place: Place) -> u32 {
         let bits = partition::bits(place.start % UNITS, place.units);
         let mut freed = 0;
         for at in place.partitions() {
             self.change(at, |partition| {
-                debug_assert!(partition.used & bits == bits, "the place was taken");
+                debug_assert!(partition.used & bits == bits, "the place must be in use");
                 partition.used &= !bits;
                 if partition.used == 0 {
                     partition.state = State::Free;
@@ -211,7 +215,7 @@ impl Map {
         self.partitions[place.partition() as usize].state
     }
 
-    /// Where a partition belongs while it has room; `None`: it is free, full or in a run.
+    /// Returns the heap to which a partition belongs while it has room, or `None` if it is free, full, or in a run.
     pub(super) fn shelf(&self, at: u32) -> Option<Shelf> {
         let partition = self.partitions[at as usize];
         match partition.state {
@@ -237,7 +241,7 @@ impl Map {
         }
     }
 
-    /// Makes room for every partition when a heap is first used, so that it never allocates again.
+    /// Grows a heap to the number of partitions when it is first used, so that it never allocates again.
     fn grow(&mut self, shelf: Shelf) {
         let bit = match shelf {
             Shelf::Slab(class) => 1 << class,
@@ -264,7 +268,7 @@ impl Map {
         }
     }
 
-    /// Whether a partition is where it belongs and nowhere else.
+    /// Returns whether a partition is in the heap to which it belongs and in no other.
     pub(super) fn is_indexed(&self, at: u32) -> bool {
         let shelf = self.shelf(at);
         let key = (self.partitions[at as usize].free_units(), at);

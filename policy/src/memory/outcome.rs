@@ -1,144 +1,144 @@
-//! What an arena answers, and why.
+//! Results of an arena's operations, with their reasons.
 
 use std::fmt;
 
 use super::BlockId;
 
-/// A block that was given.
+/// Block that was allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Its id until it is freed.
+    /// Id of the block until it is freed.
     pub block: BlockId,
-    /// Where in the arena it begins, in bytes; `None` under [`super::Rule::FreeList`], where the device chooses.
+    /// Offset in the arena, in bytes; `None` under [`super::Rule::FreeList`], where the device chooses the address.
     pub offset: Option<u64>,
-    /// Bytes taken for it, at least those asked for.
+    /// Size of the block in bytes, at least as large as requested.
     pub bytes: u64,
-    /// Why there.
-    pub placed: Placed,
+    /// Kind of place that was found for the block.
+    pub placed: BlockPlacement,
 }
 
-/// Where a block was placed, and so why.
+/// Kind of place in which a block was put, which is also the reason for the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placed {
-    /// Beside blocks of its owner.
+pub enum BlockPlacement {
+    /// Next to blocks of the same owner.
     Beside,
     /// In the fullest partition with room for it.
     Fullest,
     /// In a partition that was free.
     Opened,
-    /// Where a block of another kind would be, as nothing else had room.
+    /// In a place for blocks of another kind, as nothing else had room.
     Foreign,
     /// In a run of whole partitions.
     Run,
-    /// A released block, as large or larger. Free list only.
+    /// A cached block of the same size or larger; only under [`super::Rule::FreeList`].
     Reused,
-    /// A new block from the device. Free list only.
+    /// A new block from the device; only under [`super::Rule::FreeList`].
     Device {
-        /// Released blocks that were given back to the device first.
+        /// Number of cached blocks that were first given back to the device.
         frees: u32,
     },
 }
 
-/// There is no place for a block. Nothing has changed.
+/// Error of an allocation for which there is no place. The arena is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Short {
-    /// Bytes asked for.
+pub struct OutOfSpace {
+    /// Requested size, in bytes.
     pub asked: u64,
     /// Bytes that belong to no block.
     pub free: u64,
-    /// Bytes of the longest run of free partitions.
+    /// Length of the longest run of free partitions, in bytes.
     pub largest_free_run: u64,
-    /// Which is too little.
-    pub reason: ShortReason,
+    /// Resource that is insufficient.
+    pub reason: OutOfSpaceReason,
 }
 
-/// Why there is no place.
+/// Reason why a block has no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShortReason {
-    /// Larger than the arena: evictions do not help.
+pub enum OutOfSpaceReason {
+    /// The block is larger than the arena: evictions do not help.
     TooLarge,
-    /// Fewer bytes are free than it needs.
+    /// Fewer bytes are free than the block needs.
     Full,
-    /// Enough bytes are free, but not where they could be used together.
+    /// Enough bytes are free, but not where the block could use them together.
     Scattered,
 }
 
-/// What freeing brought.
+/// Memory that was freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Freed {
-    /// How many blocks.
+    /// Number of freed blocks.
     pub blocks: u32,
-    /// Their bytes, with what was lost by rounding.
+    /// Size of the freed blocks in bytes, including what was lost to rounding.
     pub bytes: u64,
-    /// How many partitions became free.
+    /// Number of partitions that became free.
     pub partitions: u32,
 }
 
-/// How an arena stands. Bytes.
+/// Usage of an arena; sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Gauges {
-    /// All of it: `owned + free`.
+    /// Size of the arena: `owned + free`.
     pub arena: u64,
-    /// Taken by blocks.
+    /// Bytes taken by blocks.
     pub owned: u64,
-    /// Asked for; the rest of `owned` is lost by rounding (internal waste).
+    /// Bytes requested for blocks; the rest of `owned` is lost to rounding (internal waste).
     pub asked: u64,
-    /// Not taken. Under [`super::Rule::FreeList`] with the released blocks.
+    /// Bytes not taken by blocks, including cached blocks under [`super::Rule::FreeList`].
     pub free: u64,
-    /// The longest run of free partitions: the largest block that is sure to fit. Under
-    /// [`super::Rule::FreeList`] all that is free, since the device maps pages where it likes.
+    /// Length of the longest run of free partitions, which is the largest block that is sure to fit. Under
+    /// [`super::Rule::FreeList`] it equals `free`, since the device maps pages where it likes.
     pub largest_free_run: u64,
-    /// Partitions in each state: free, slab, buddy, run.
+    /// Number of partitions in each state: free, slab, buddy, run.
     pub partitions: [u32; 4],
-    /// Blocks that exist.
+    /// Number of allocated blocks.
     pub blocks: u32,
-    /// Native allocations so far; none but under [`super::Rule::FreeList`].
+    /// Number of native allocations so far; zero except under [`super::Rule::FreeList`].
     pub device_allocations: u64,
-    /// Native frees so far.
+    /// Number of native frees so far; zero except under [`super::Rule::FreeList`].
     pub device_frees: u64,
 }
 
 impl Gauges {
-    /// Bytes lost inside blocks by rounding.
+    /// Returns the bytes lost to rounding inside blocks.
     #[must_use]
     pub const fn waste(&self) -> u64 {
         self.owned - self.asked
     }
 }
 
-/// A contradiction in an arena's books: a defect of this code.
+/// Inconsistency in an arena's bookkeeping, which is a defect of this code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// A unit belongs to two blocks.
     Overlap {
-        /// The second of them.
+        /// Second of the two blocks.
         block: BlockId,
     },
-    /// A block is not as the state of its partition says.
+    /// A block contradicts the state of its partition.
     State {
-        /// Which.
+        /// Index of the partition.
         partition: u32,
     },
     /// The units marked as used are not those of the blocks.
     Units {
-        /// Of which partition.
+        /// Index of the partition.
         partition: u32,
     },
-    /// A partition with room is not where one would look for it, or a full one is.
+    /// A partition with room is missing from its heap, or a full one is still in it.
     Index {
-        /// Which.
+        /// Index of the partition.
         partition: u32,
     },
-    /// The books say otherwise than the blocks who has something in a partition.
+    /// The recorded tenants of a partition are not the owners of its blocks.
     Tenants {
-        /// Of which partition.
+        /// Index of the partition.
         partition: u32,
     },
-    /// Owned and free together are not the arena, or the sums are not those of the blocks.
+    /// Owned and free units do not add up to the arena, or the sums are not those of the blocks.
     Totals,
 }
 
-impl fmt::Display for Short {
+impl fmt::Display for OutOfSpace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             asked,
@@ -147,9 +147,9 @@ impl fmt::Display for Short {
             reason,
         } = self;
         match reason {
-            ShortReason::TooLarge => write!(f, "{asked} bytes are more than the arena has"),
-            ShortReason::Full => write!(f, "{asked} bytes do not fit: {free} are free"),
-            ShortReason::Scattered => write!(
+            OutOfSpaceReason::TooLarge => write!(f, "{asked} bytes exceed the arena"),
+            OutOfSpaceReason::Full => write!(f, "{asked} bytes do not fit: {free} are free"),
+            OutOfSpaceReason::Scattered => write!(
                 f,
                 "{asked} bytes do not fit: {free} are free, {largest_free_run} in one piece"
             ),
@@ -157,4 +157,4 @@ impl fmt::Display for Short {
     }
 }
 
-impl std::error::Error for Short {}
+impl std::error::Error for OutOfSpace {}

@@ -1,32 +1,32 @@
-//! The arithmetic of one partition: 64 units, one bit each.
+//! Bit arithmetic of one partition: 64 units, one bit each.
 //!
-//! There are no lists of buddies to keep in step: a buddy block is free if its bits are, so buddies coalesce by
-//! being freed.
+//! No lists of buddies have to be maintained: a buddy block is free if its bits are, so buddies coalesce as soon as
+//! they are freed.
 
-/// Units in a partition.
+/// Number of units in a partition.
 pub(super) const UNITS: u32 = 64;
-/// The largest size that can be a common size: a slab of anything larger has one block, as a buddy has.
+/// Largest size that can be a common size, in units: a slab of anything larger holds one block, as a buddy does.
 pub(super) const HALF: u32 = UNITS / 2;
-/// Orders of buddies in a partition that is not empty: 1 to 32 units.
+/// Number of buddy orders in a partition that is not empty: 1 to 32 units.
 pub(super) const ORDERS: u32 = 6;
 
-/// The one state that a partition is in.
+/// State of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// No block is in it.
+    /// The partition contains no block.
     Free,
-    /// Blocks of one size, in units, side by side.
+    /// The partition contains blocks of this one size, in units, side by side.
     Slab(u32),
-    /// Blocks of powers of two units, each at a multiple of its size.
+    /// The partition contains blocks of powers of two units, each at a multiple of its size.
     Buddy,
-    /// Part of one block that is larger than a partition.
+    /// The partition is part of one block that is larger than a partition.
     Run,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Partition {
     pub(super) state: State,
-    /// Set where a unit belongs to a block.
+    /// Bit set of the units that belong to a block.
     pub(super) used: u64,
 }
 
@@ -41,7 +41,7 @@ impl Partition {
     }
 }
 
-/// `units` set bits from bit `at` on.
+/// Returns a word with `units` bits set, starting at bit `at`.
 pub(super) const fn bits(at: u32, units: u32) -> u64 {
     if units >= UNITS {
         u64::MAX
@@ -50,7 +50,7 @@ pub(super) const fn bits(at: u32, units: u32) -> u64 {
     }
 }
 
-/// The bits at multiples of `units` where a block of that size ends within the partition.
+/// Returns the bits at the multiples of `units` at which a block of that size ends within the partition.
 const fn multiples(units: u32) -> u64 {
     let mut all = 0;
     let mut at = 0;
@@ -71,7 +71,7 @@ const MULTIPLES: [u64; UNITS as usize + 1] = {
     table
 };
 
-/// Where a block of `units` (1 to 64) could begin: multiples of its size with that many free units.
+/// Returns the bits at which a block of `units` (1 to 64) could begin: multiples of its size with that many free units.
 pub(super) const fn openings(used: u64, units: u32) -> u64 {
     let mut free = !used;
     let mut have = 1;
@@ -81,14 +81,15 @@ pub(super) const fn openings(used: u64, units: u32) -> u64 {
         } else {
             units - have
         };
-        // Bits beyond the end come in as zeros: occupied.
+        // Bits beyond the end are shifted in as zeros, which mean occupied.
         free &= free >> step;
         have += step;
     }
     free & MULTIPLES[units as usize]
 }
 
-/// Where a buddy block of 2^`order` units goes: into the smallest free block that holds it, the lowest of those.
+/// Returns the place of a buddy block of 2^`order` units: in the smallest free block that holds it, the lowest of
+/// those.
 pub(super) fn buddy_opening(used: u64, order: u32) -> Option<u32> {
     (order..=ORDERS).find_map(|order| {
         let here = openings(used, 1 << order);
@@ -97,13 +98,13 @@ pub(super) fn buddy_opening(used: u64, order: u32) -> Option<u32> {
         } else {
             0
         };
-        // Those that are not half of a larger free block.
+        // Free blocks that are not half of a larger free block.
         let exact = here & !(whole | whole << (1 << order).min(HALF));
         (exact != 0).then(|| exact.trailing_zeros())
     })
 }
 
-/// The order of the largest free buddy block.
+/// Returns the order of the largest free buddy block, or `None` if the partition is full.
 pub(super) fn largest_order(used: u64) -> Option<u32> {
     (0..=ORDERS)
         .rev()
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn openings_are_those_found_bit_by_bit() {
+    fn openings_equal_those_found_bit_by_bit() {
         let mut used = 0x9E37_79B9_7F4A_7C15_u64;
         for _ in 0..200 {
             used = used.wrapping_mul(0xBF58_476D_1CE4_E5B9).rotate_left(17);
@@ -145,10 +146,10 @@ mod tests {
     }
 
     #[test]
-    fn a_buddy_goes_where_it_breaks_the_least() {
+    fn a_buddy_is_put_where_it_splits_the_least() {
         assert_eq!(buddy_opening(0, 3), Some(0));
         assert_eq!(buddy_opening(bits(0, 8), 3), Some(8));
-        // Units 40 to 47 are half of nothing; 0 to 31 are a block of 32.
+        // Units 40 to 47 are not half of a free block; 0 to 31 are a free block of 32.
         let used = bits(32, 8) | bits(48, 16);
         assert_eq!(buddy_opening(used, 3), Some(40));
         assert_eq!(buddy_opening(used, 4), Some(0));

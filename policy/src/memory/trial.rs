@@ -1,19 +1,19 @@
-//! What would be: whether blocks would fit if some owners were gone.
+//! Trials: whether blocks would fit if some owners were gone.
 
 use super::common::CommonSizes;
 use super::free_list::FreeList;
 use super::map::{Map, Place};
 use super::partition::State;
-use super::{Freed, Layout, Memory, OwnerId, Short};
+use super::{Freed, Layout, Memory, OutOfSpace, OwnerId};
 
-/// Room for trials, kept so that they allocate nothing.
+/// Buffers for trials, kept so that trials allocate nothing.
 #[derive(Clone, Debug)]
 pub(super) struct Scratch {
     evicted: Vec<OwnerId>,
-    /// Places that the trial gave back, and what their partitions were.
+    /// Places that the trial released, with the former states of their partitions.
     released: Vec<(Place, State)>,
     taken: Vec<Place>,
-    /// Partitions of `taken`, each once.
+    /// Partitions of `taken`, without repetition.
     beside: Vec<u32>,
     list: FreeList,
     attempt: FreeList,
@@ -32,7 +32,7 @@ impl Scratch {
     }
 }
 
-/// A supposition about an arena, taken back when it is dropped: see [`Memory::trial`].
+/// Supposed change of an arena, undone when dropped; see [`Memory::trial`].
 #[derive(Debug)]
 pub struct Trial<'a> {
     memory: &'a mut Memory,
@@ -46,8 +46,8 @@ impl<'a> Trial<'a> {
         Self { memory }
     }
 
-    /// Supposes that an owner's blocks are freed. Nothing for an owner that is supposed gone already.
-    /// O(its blocks × log partitions).
+    /// Supposes that an owner's blocks are freed, and returns their total. An owner that is already supposed gone
+    /// yields nothing. O(its blocks × log partitions).
     pub fn free_owner(&mut self, owner: OwnerId) -> Freed {
         let Memory {
             layout,
@@ -75,7 +75,7 @@ impl<'a> Trial<'a> {
         freed
     }
 
-    /// Bytes of the longest run of free partitions, as [`super::Gauges::largest_free_run`].
+    /// Returns the longest run of free partitions in bytes, as [`super::Gauges::largest_free_run`].
     #[must_use]
     pub fn largest_free_run(&self) -> u64 {
         match &self.memory.layout {
@@ -84,13 +84,13 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// Whether blocks of these sizes, in bytes, would then fit if an owner asked for them in that order. This is no
-    /// estimate: the same allocations succeed once those supposed gone are. Sizes before this call are not
-    /// remembered. O(sizes × (partitions of the owner + log partitions)).
+    /// Checks whether blocks of these sizes, in bytes, would fit if an owner requested them in that order. The result
+    /// is exact: the same allocations succeed once the blocks of the owners supposed gone have been freed. Sizes of
+    /// earlier calls are not remembered. O(sizes × (partitions of the owner + log partitions)).
     ///
     /// # Errors
-    /// [`Short`] of the first size that does not fit.
-    pub fn fits(&mut self, owner: OwnerId, sizes: &[u64]) -> Result<(), Short> {
+    /// Returns [`OutOfSpace`] for the first size that does not fit.
+    pub fn fits(&mut self, owner: OwnerId, sizes: &[u64]) -> Result<(), OutOfSpace> {
         let mut outcome = Ok(());
         let mut common = self.memory.common;
         if let Layout::FreeList(_) = self.memory.layout {
@@ -115,7 +115,12 @@ impl<'a> Trial<'a> {
         outcome
     }
 
-    fn place(&mut self, owner: OwnerId, bytes: u64, common: &mut CommonSizes) -> Result<(), Short> {
+    fn place(
+        &mut self,
+        owner: OwnerId,
+        bytes: u64,
+        common: &mut CommonSizes,
+    ) -> Result<(), OutOfSpace> {
         let Memory {
             layout,
             blocks,
@@ -147,7 +152,7 @@ impl<'a> Trial<'a> {
                 Layout::Partitions(map) => map.units() - map.used(),
                 Layout::FreeList(_) => self.memory.scratch.attempt.free(),
             };
-            self.memory.short(bytes, free)
+            self.memory.out_of_space(bytes, free)
         })
     }
 }

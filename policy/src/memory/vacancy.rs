@@ -1,6 +1,6 @@
-//! Which partitions are free, and in what runs.
+//! Free partitions and the runs that they form.
 
-/// A set of partitions, one bit each.
+/// Set of free partitions, one bit each.
 #[derive(Clone, Debug)]
 pub(super) struct Vacancy {
     words: Vec<u64>,
@@ -8,7 +8,7 @@ pub(super) struct Vacancy {
 }
 
 impl Vacancy {
-    /// All of them.
+    /// Creates a set in which all partitions are free.
     pub(super) fn all(partitions: u32) -> Self {
         let mut vacancy = Self {
             words: vec![0; partitions.div_ceil(64) as usize],
@@ -34,7 +34,8 @@ impl Vacancy {
         }
     }
 
-    /// The start of the shortest run of at least so many, and of those the first. O(partitions ÷ 64 + runs).
+    /// Returns the start of the shortest run of at least `length` partitions, the first of equal ones. O(partitions ÷
+    /// 64 + runs).
     pub(super) fn best(&self, length: u32) -> Option<u32> {
         let mut best: Option<(u32, u32)> = None;
         for (start, run) in self.runs() {
@@ -48,12 +49,12 @@ impl Vacancy {
         best.map(|(start, _)| start)
     }
 
-    /// The length of the longest run. O(partitions ÷ 64 + runs).
+    /// Returns the length of the longest run. O(partitions ÷ 64 + runs).
     pub(super) fn longest(&self) -> u32 {
         self.runs().map(|(_, run)| run).max().unwrap_or(0)
     }
 
-    /// Start and length of every run.
+    /// Iterates over the runs as pairs of start and length.
     fn runs(&self) -> impl Iterator<Item = (u32, u32)> {
         let mut from = 0;
         std::iter::from_fn(move || {
@@ -66,7 +67,8 @@ impl Vacancy {
         })
     }
 
-    /// The first partition from there on that is free, or that is not.
+    /// Returns the first partition at or after `from` that is free (or not free, as `free` says), or the number of
+    /// partitions.
     fn next(&self, from: u32, free: bool) -> u32 {
         let mut at = from;
         while at < self.partitions {

@@ -1,35 +1,50 @@
-//! What a function is charged (M2.18, Torpor §8).
+//! Charges for the use of a pool (M2.18, Torpor §8).
 //!
-//! Slot-busy time, swap-in included, in whole milliseconds of each request, rounded up; and while its model
-//! waits on the host with nothing running, a tenth of the price of that time.
+//! A function is charged for slot-busy time, swap-in included, in whole milliseconds per request, rounded up. While its
+//! model waits on the host with nothing running, it is charged a tenth of that price.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::pool::billing::Bill;
+//! use policy::{Span, Time};
+//!
+//! let mut bill = Bill::default();
+//! bill.resident(Time::ZERO);
+//! bill.used(Span::from_millis(20));
+//! let charge = bill.charge(Time::ZERO.after(Span::from_secs(1)));
+//! assert_eq!(charge.slot_busy_with_swap_in, Span::from_millis(20));
+//! assert_eq!(charge.host_idle, Span::from_millis(980));
+//! assert_eq!(charge.gpu_time(), Span::from_millis(20 + 98));
+//! ```
 
 use crate::{Span, Time};
 
-/// Idle time counts for a part of so many.
+/// Divisor by which idle time is discounted.
 const IDLE_PART: u64 = 10;
 
-/// What one function used.
+/// Resource usage of one function.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bill {
-    /// Whole milliseconds.
+    /// Slot-busy time in whole milliseconds, rounded up per request.
     busy: u64,
-    /// As it was, for what is not idle.
+    /// Slot-busy time without rounding, from which the idle time follows.
     busy_exact: Span,
     host: Span,
     host_since: Option<Time>,
 }
 
-/// What is charged.
+/// Amounts charged to a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
-    /// Time of a slot, from the decision to the end of the inference, each request rounded up to 1 ms.
+    /// Slot time from the decision to the end of the inference, with each request rounded up to 1 ms.
     pub slot_busy_with_swap_in: Span,
     /// Time on the host with nothing running, in whole milliseconds.
     pub host_idle: Span,
 }
 
 impl Charge {
-    /// All of it in time of a GPU: idle time at a tenth.
+    /// Returns the charge as GPU time, with idle time at a tenth.
     #[must_use]
     pub const fn gpu_time(self) -> Span {
         let idle = self.host_idle.0 / IDLE_PART;
@@ -38,26 +53,26 @@ impl Charge {
 }
 
 impl Bill {
-    /// The model is on the host from now on.
+    /// Records that the model is on the host from `now` on.
     pub fn resident(&mut self, now: Time) {
         self.host_since.get_or_insert(now);
     }
 
-    /// The model is not on the host any more.
+    /// Records that the model has left the host.
     pub fn gone(&mut self, now: Time) {
         if let Some(since) = self.host_since.take() {
             self.host.0 = self.host.0.saturating_add(now.since(since).0);
         }
     }
 
-    /// A request had a slot for so long, waiting for the model and computing.
+    /// Records that a request occupied a slot for `busy`, both waiting for the model and computing.
     pub const fn used(&mut self, busy: Span) {
         self.busy = self.busy.saturating_add(busy.0.div_ceil(1_000_000));
         self.busy_exact = Span(self.busy_exact.0.saturating_add(busy.0));
     }
 
-    /// What it comes to so far. Idle is the time on the host less that on slots: with requests on two slots at once,
-    /// too little rather than too much.
+    /// Returns the charge so far. Idle time is the time on the host minus the time on slots, so with requests on two
+    /// slots at once it is too small rather than too large.
     #[must_use]
     pub fn charge(&self, now: Time) -> Charge {
         let open = self.host_since.map_or(Span::ZERO, |since| now.since(since));
@@ -102,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_that_runs_all_the_time_on_two_slots_pays_for_both_and_nothing_else() {
+    fn a_function_always_running_on_two_slots_pays_for_both_and_nothing_else() {
         let mut bill = Bill::default();
         bill.resident(Time(0));
         bill.used(Span::from_secs(1));

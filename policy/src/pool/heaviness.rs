@@ -1,49 +1,70 @@
-//! Which models are slowed by a swap over the host path (M2.14, papers 2.4).
+//! Which models are slowed down by a swap over the host path (M2.14, mechanisms §2.4).
 //!
-//! Heavy: the first inference while the model swaps in, pipelined and alone on its path, takes at least 1.3 times one
-//! with the model resident. To leave a class the ratio must pass 1.25 or 1.35, and it is looked at again only when
-//! inference time or bytes have moved by a fifth, so that noise moves nobody. Unknown: heavy.
+//! A model is heavy if its first inference while it is swapped in, pipelined and alone on its path, takes at least 1.3
+//! times an inference with the model resident. To leave its class, the ratio must fall below 1.25 or reach 1.35, and it
+//! is evaluated again only after the inference time or the size has changed by a fifth, so noise causes no changes. A
+//! model of which nothing is known is heavy.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::Span;
+//! use policy::pool::heaviness::{Class, Heaviness, Measurements};
+//!
+//! let measurements = |swapped| Measurements {
+//!     resident: Span::from_millis(10),
+//!     swapped: Span::from_millis(swapped),
+//!     bytes: 1 << 30,
+//! };
+//! let mut model = Heaviness::unknown();
+//! assert_eq!(model.class(), Class::Heavy);
+//! assert_eq!(model.measured(measurements(11)), Some(Class::Light));
+//! // The resident time and the size have not changed, so the class stays.
+//! assert_eq!(model.measured(measurements(20)), None);
+//! ```
 
 use crate::Span;
 
-/// What a swap does to a model.
+/// Effect of a swap on a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Class {
-    /// Its inference hides the swap.
+    /// The inference hides the swap.
     Light,
-    /// A swap slows its inference.
+    /// A swap slows the inference down.
     #[default]
     Heavy,
 }
 
-/// What was measured of a model.
+/// Measurements of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Measured {
-    /// Inference with the model resident.
+pub struct Measurements {
+    /// Inference time with the model resident.
     pub resident: Span,
-    /// Inference with the model coming from the host, pipelined, alone on its path.
+    /// Inference time while the model is swapped in from the host, pipelined and alone on its path.
     pub swapped: Span,
-    /// Its size.
+    /// Size of the model, in bytes.
     pub bytes: u64,
 }
 
-/// Of first classification, in percent.
+/// Ratio of the inference time with a swap to that without, in percent, from which an unclassified model becomes heavy.
 const RATIO: u64 = 130;
+/// Ratio below which a heavy model becomes light, in percent.
 const LEAVES_HEAVY_BELOW: u64 = 125;
+/// Ratio from which a light model becomes heavy, in percent.
 const LEAVES_LIGHT_FROM: u64 = 135;
-/// Less of a move than a part of so many is noise.
+/// A resident inference time or size that has changed by less than one part in this many leaves the class as it is.
 const MOVED_PART: u64 = 5;
 
-/// The class of one model, kept up as measurements come.
+/// Class of one model, updated as measurements arrive.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Heaviness {
     class: Class,
-    /// What the class was last taken from.
-    classified: Option<Measured>,
+    /// Measurements on which the class is based.
+    classified: Option<Measurements>,
 }
 
 impl Heaviness {
-    /// A model of which nothing is known.
+    /// Creates the class of a model of which nothing is known.
     #[must_use]
     pub const fn unknown() -> Self {
         Self {
@@ -52,15 +73,15 @@ impl Heaviness {
         }
     }
 
-    /// Its class.
+    /// Returns the current class of the model.
     #[must_use]
     pub const fn class(&self) -> Class {
         self.class
     }
 
-    /// The present measurements, best estimates rather than single samples; says the new class if it changed. Ones
-    /// without an inference time say nothing.
-    pub fn measured(&mut self, measured: Measured) -> Option<Class> {
+    /// Updates the class by the current measurements, which are best estimates rather than single samples, and returns
+    /// the class if it changed. Measurements without a resident inference time are ignored.
+    pub fn measured(&mut self, measured: Measurements) -> Option<Class> {
         if measured.resident == Span::ZERO {
             return None;
         }
@@ -80,8 +101,8 @@ impl Heaviness {
     }
 }
 
-/// The class of a model that was never swapped: heavy if its bytes take longer to come than its inference takes.
-/// `bandwidth`: of the host path, in bytes per second. Zero: unknown.
+/// Returns the class of a model that was never swapped: heavy if transferring its bytes takes longer than its
+/// inference. `bandwidth` is that of the host path in bytes per second; zero means unknown, and heavy.
 #[must_use]
 pub fn by_transfer(resident: Span, bytes: u64, bandwidth: u64) -> Class {
     let transfer = u128::from(bytes) * 1_000_000_000;
@@ -92,7 +113,7 @@ pub fn by_transfer(resident: Span, bytes: u64, bandwidth: u64) -> Class {
     }
 }
 
-fn moved(before: Measured, now: Measured) -> bool {
+fn moved(before: Measurements, now: Measurements) -> bool {
     let by_a_part = |before: u64, now: u64| {
         let moved = u128::from(before.abs_diff(now)) * u128::from(MOVED_PART);
         moved >= u128::from(before.max(1))
@@ -104,15 +125,16 @@ fn moved(before: Measured, now: Measured) -> bool {
 mod tests {
     use super::*;
 
-    fn ms(resident: u64, swapped: u64, bytes: u64) -> Measured {
-        Measured {
+    fn ms(resident: u64, swapped: u64, bytes: u64) -> Measurements {
+        Measurements {
             resident: Span::from_millis(resident),
             swapped: Span::from_millis(swapped),
             bytes,
         }
     }
 
-    /// Torpor Table 4: resident and swapped in milliseconds, fp32 bytes from public parameter counts.
+    /// Torpor Table 4: resident and swapped inference times in milliseconds, fp32 bytes from public parameter counts,
+    /// class.
     const TABLE_4: [(u64, u64, u64, Class); 8] = [
         (25, 27, 56_596_000, Class::Light),
         (28, 30, 80_056_000, Class::Light),
@@ -125,7 +147,7 @@ mod tests {
     ];
 
     #[test]
-    fn both_rules_class_the_models_of_table_4_as_the_paper_does() {
+    fn both_rules_classify_the_models_of_table_4_as_the_paper_does() {
         for (resident, swapped, bytes, class) in TABLE_4 {
             let mut heaviness = Heaviness::unknown();
             heaviness.measured(ms(resident, swapped, bytes));
@@ -145,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_class_changes_only_past_the_far_edge() {
+    fn the_class_changes_only_past_the_far_threshold() {
         let mut model = Heaviness::unknown();
         assert_eq!(model.measured(ms(100, 129, 1_000)), Some(Class::Light));
         assert_eq!(model.measured(ms(200, 268, 1_000)), None);
@@ -155,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_by_less_than_a_fifth_is_not_looked_at() {
+    fn changes_by_less_than_a_fifth_are_ignored() {
         let mut model = Heaviness::unknown();
         assert_eq!(model.measured(ms(100, 110, 1_000)), Some(Class::Light));
         assert_eq!(model.measured(ms(119, 400, 1_199)), None);

@@ -1,9 +1,25 @@
-//! How long a model stays loaded where models are not swapped: from the history of its idle times (M2.21).
+//! How long a model stays loaded where models are not swapped, from the history of its idle times (M2.21).
 //!
-//! A histogram of the time between requests in buckets of a minute, up to four hours. After a request the model may
-//! be unloaded until shortly before the next is to be expected (the 5th percentile), and is then kept until hardly any
-//! is to be expected any more (the 99th). A function with too few idle times, or with most of them beyond the
-//! histogram, keeps its model for a fixed time.
+//! The history is a histogram of the times between requests, in buckets of one minute, up to four hours. After a
+//! request the model may be unloaded until shortly before the next request is expected (the 5th percentile), and is
+//! then kept until hardly any is expected any more (the 99th). A function with too few idle times, or with most of them
+//! beyond the histogram, keeps its model for a fixed time.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::Span;
+//! use policy::pool::keepalive::IdleHistogram;
+//!
+//! let mut history = IdleHistogram::default();
+//! assert_eq!(history.windows().unload_after, Span::from_secs(600));
+//! for _ in 0..10 {
+//!     history.record(Span::from_secs(1_800));
+//! }
+//! let windows = history.windows();
+//! assert!(!windows.loaded_at(Span::from_secs(60)));
+//! assert!(windows.loaded_at(Span::from_secs(1_800)));
+//! ```
 
 use crate::Span;
 
@@ -12,28 +28,29 @@ const BUCKETS: usize = 240;
 const HEAD_PERCENT: u64 = 5;
 const TAIL_PERCENT: u64 = 99;
 
-/// When a model is loaded after its function's last request.
+/// Period in which a model is loaded after its function's last request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Windows {
-    /// It is unloaded at once, and loaded again this long after the last request; zero: it stays.
+    /// Time after the last request at which the model, which is unloaded at once, is loaded again; zero if it stays
+    /// loaded.
     pub load_after: Span,
-    /// It is unloaded this long after the last request.
+    /// Time after the last request at which the model is unloaded.
     pub unload_after: Span,
 }
 
 impl Windows {
-    /// Whether the model is to be loaded so long after the last request.
+    /// Returns whether the model should be loaded at `idle` after the last request.
     #[must_use]
     pub fn loaded_at(self, idle: Span) -> bool {
         self.load_after <= idle && idle < self.unload_after
     }
 }
 
-/// The idle times of one function.
+/// Idle times of one function.
 #[derive(Clone, Debug)]
 pub struct IdleHistogram {
     buckets: [u32; BUCKETS],
-    /// Idle times within the histogram.
+    /// Number of idle times within the histogram.
     within: u64,
     beyond: u64,
     fixed: Span,
@@ -41,8 +58,8 @@ pub struct IdleHistogram {
 }
 
 impl IdleHistogram {
-    /// Without history. `fixed`: how long a model is kept whose history says nothing, which takes `idle_times_min`
-    /// idle times to say.
+    /// Creates an empty history. `fixed` is how long a model is kept while its history is inconclusive, which it is
+    /// until there are `idle_times_min` idle times.
     #[must_use]
     pub const fn new(fixed: Span, idle_times_min: u64) -> Self {
         Self {
@@ -54,7 +71,7 @@ impl IdleHistogram {
         }
     }
 
-    /// A request came so long after the last one before had ended. Zero if that still runs.
+    /// Records that a request arrived `idle` after the previous one had ended; zero if that one still runs.
     pub fn record(&mut self, idle: Span) {
         let bucket = usize::try_from(idle.0 / BUCKET.0).unwrap_or(BUCKETS);
         match self.buckets.get_mut(bucket) {
@@ -62,13 +79,13 @@ impl IdleHistogram {
                 *bucket += 1;
                 self.within += 1;
             }
-            // More of the same says nothing new.
+            // A saturated bucket cannot become more significant.
             Some(_) => {}
             None => self.beyond = self.beyond.saturating_add(1),
         }
     }
 
-    /// When the model is loaded from now on. O(buckets): 240.
+    /// Returns the period in which the model is loaded from now on. O(buckets), of which there are 240.
     #[must_use]
     pub fn windows(&self) -> Windows {
         let few = self.within.saturating_add(self.beyond) < self.idle_times_min.max(1);
@@ -78,7 +95,7 @@ impl IdleHistogram {
                 unload_after: self.fixed,
             };
         }
-        // From the lower edge of the one's bucket to the upper edge of the other's.
+        // From the lower edge of the head's bucket to the upper edge of the tail's.
         let head = self.bucket_at(HEAD_PERCENT);
         let tail = self.bucket_at(TAIL_PERCENT) + 1;
         Windows {
@@ -87,7 +104,7 @@ impl IdleHistogram {
         }
     }
 
-    /// The bucket of the nearest rank.
+    /// Returns the bucket of the nearest rank.
     fn bucket_at(&self, percent: u64) -> u64 {
         let rank = (self.within * percent).div_ceil(100).max(1);
         let mut seen = 0;
@@ -102,7 +119,7 @@ impl IdleHistogram {
 }
 
 impl Default for IdleHistogram {
-    /// Ten minutes (M1.9) until there are ten idle times.
+    /// Keeps models for ten minutes (M1.9) until there are ten idle times.
     fn default() -> Self {
         Self::new(Span::from_secs(600), 10)
     }
@@ -152,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_times_mostly_beyond_four_hours_say_nothing() {
+    fn idle_times_mostly_beyond_four_hours_are_inconclusive() {
         let mut history = IdleHistogram::default();
         for _ in 0..10 {
             history.record(minutes(5));

@@ -1,36 +1,52 @@
-//! Whether a function was compliant, and how even the load of the slots was (M2.19, M2.20).
+//! Metrics: whether a function was compliant, and how evenly the slots were loaded (M2.19, M2.20).
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::pool::Percentile;
+//! use policy::pool::metrics::Outcomes;
+//!
+//! let mut outcomes = Outcomes::default();
+//! for request in 0..100 {
+//!     outcomes.count(request >= 2);
+//! }
+//! // 98 of 100 requests were in time, as the default of 98 % requires.
+//! assert!(outcomes.compliance(Percentile::default()).unwrap().compliant);
+//! outcomes.count(false);
+//! assert!(!outcomes.compliance(Percentile::default()).unwrap().compliant);
+//! ```
 
 use super::Percentile;
 use super::percentile::WHOLE;
 use crate::Span;
 
-/// The requests of one function and how many were in time. One that was refused or lost was not.
+/// Outcomes of one function's requests. A request that was refused or lost was not in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcomes {
-    /// All.
+    /// Number of requests that were counted.
     pub requests: u64,
-    /// Those with an answer by their deadline.
+    /// Number of requests answered by their deadline.
     pub in_time: u64,
 }
 
-/// Whether a function was compliant.
+/// Compliance of a function with its objective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compliance {
-    /// Its latency at the percentile, by nearest rank, was within the deadline.
+    /// Whether the latency at the percentile, by nearest rank, was within the deadline.
     pub compliant: bool,
-    /// It had fewer than 1/(1 − p) requests, so its percentile is its maximum and one miss fails it; such functions
-    /// are reported separately.
+    /// Whether the function had fewer than 1/(1 − p) requests. Its percentile is then its maximum, so one miss fails
+    /// it, and it is reported separately.
     pub few: bool,
 }
 
 impl Outcomes {
-    /// Counts a request.
+    /// Counts one request, which was in time or not.
     pub const fn count(&mut self, in_time: bool) {
         self.requests += 1;
         self.in_time += in_time as u64;
     }
 
-    /// Whether as many were in time as the nearest rank asks: ⌈p·n⌉. `None` without a request.
+    /// Returns whether as many requests were in time as the nearest rank requires, ⌈p·n⌉, or `None` without a request.
     #[must_use]
     pub fn compliance(self, percentile: Percentile) -> Option<Compliance> {
         if self.requests == 0 {
@@ -44,7 +60,7 @@ impl Outcomes {
     }
 }
 
-/// The latency at a percentile by nearest rank: the ⌈p·n⌉-th of `ascending`. `None` of none.
+/// Returns the latency at a percentile by nearest rank, which is the ⌈p·n⌉-th of `ascending`, or `None` if it is empty.
 #[must_use]
 pub fn nearest_rank(ascending: &[Span], percentile: Percentile) -> Option<Span> {
     let rank = rank(ascending.len() as u64, percentile);
@@ -52,15 +68,15 @@ pub fn nearest_rank(ascending: &[Span], percentile: Percentile) -> Option<Span> 
     ascending.get(at).copied()
 }
 
-/// ⌈p·n⌉, and one at least.
+/// Returns ⌈p·n⌉, but at least one.
 fn rank(requests: u64, percentile: Percentile) -> u64 {
     let wanted = u128::from(requests) * u128::from(percentile.parts_per_million());
     let rank = wanted.div_ceil(u128::from(WHOLE));
     u64::try_from(rank).unwrap_or(u64::MAX).max(1)
 }
 
-/// How uneven slots were busy: the variance of their busy times, each as a share of the largest. 0: all alike; at
-/// most 1/4. `None` if none was busy.
+/// Returns how unevenly slots were busy: the variance of their busy times, each as a share of the largest. It is 0 if
+/// all are equal, and at most 1/4. Returns `None` if no slot was busy.
 #[must_use]
 pub fn imbalance(busy: &[Span]) -> Option<f64> {
     let largest = busy.iter().max().filter(|&&largest| largest > Span::ZERO)?;
@@ -83,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn counting_misses_says_what_the_nearest_rank_of_latencies_says() {
+    fn counting_misses_agrees_with_the_nearest_rank_of_latencies() {
         let deadline = Span::from_millis(80);
         for requests in 1..=200_u64 {
             for misses in 0..=requests.min(8) {
@@ -102,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn one_miss_fails_a_function_with_fewer_than_fifty_requests_and_it_is_told_apart() {
+    fn one_miss_fails_a_function_with_fewer_than_fifty_requests_which_is_marked() {
         assert_eq!(
             compliance(49, 48),
             Compliance {
@@ -129,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_count_what_was_in_time() {
+    fn outcomes_count_requests_and_those_in_time() {
         let mut outcomes = Outcomes::default();
         for in_time in [true, false, true] {
             outcomes.count(in_time);

@@ -1,51 +1,68 @@
 //! Which nodes hold a function, and which of them serves a request (M2.17).
 //!
-//! A function goes to the node with the least expected load of those whose host memory can take its model. Load is the
-//! sum over functions of rate × time on a slot, swap included, as a share of the node's slots. A function that would
-//! load a node by more than a tenth gets two nodes, and each bears half; one that falls below 8 % gives the second up
-//! again, so that a rate about the edge moves nothing to and fro. A request goes to the node of its function
-//! with the least work outstanding for each of its slots.
+//! A function is placed on the node with the least expected load among those with enough host memory for its model.
+//! Load is the sum over functions of rate × time on a slot, swap included, as a share of the node's slots. A function
+//! that would load a node by more than a tenth gets two nodes, each of which bears half; a function that falls below 8
+//! % gives the second node up again, so a rate near the threshold causes no oscillation. A request is routed to the
+//! function's node with the least outstanding work per slot.
 //!
 //! [`Nodes::place`] and [`Nodes::set_load`] are O(nodes), [`Nodes::route`] is O(1).
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::Span;
+//! use policy::pool::FunctionId;
+//! use policy::pool::nodes::{LoadPerSecond, Nodes};
+//!
+//! let mut nodes = Nodes::default();
+//! let (one, other) = (nodes.add_node(1, 16 << 30), nodes.add_node(4, 64 << 30));
+//! let load = LoadPerSecond(Span::from_millis(50));
+//! assert_eq!(nodes.place(FunctionId(0), 1 << 30, load), Ok((one, None)));
+//! // The first node is loaded by now.
+//! assert_eq!(nodes.place(FunctionId(1), 1 << 30, load), Ok((other, None)));
+//! assert_eq!(nodes.route(FunctionId(1), Span::from_millis(5)), Some(other));
+//! ```
 
 use std::fmt;
 
 use super::{FunctionId, IDS_MAX};
 use crate::Span;
 
-/// A node: a small integer. Dense, from zero.
+/// Id of a node: a small integer. Dense, from zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct NodeId(pub u32);
 
-/// How long one second of requests keeps one slot busy: rate × time with the swap. 1 s: one slot is full.
+/// Slot time that one second of requests occupies: rate × time including the swap. One second means that one slot is
+/// full.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct LoadPerSecond(pub Span);
 
-/// Two nodes for functions above this part of a node, in percent, until they are below the other.
+/// Part of a node, in percent, above which a function gets a second node; below [`SECOND_BELOW`] it loses it again.
 const SECOND_ABOVE: u128 = 10;
 const SECOND_BELOW: u128 = 8;
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    /// Nothing new is placed here.
+    /// No new function is placed on this node.
     closed: bool,
     slots: u32,
     memory_free: u64,
-    /// Wide, so that no sum of loads is too large for it.
+    /// Sum of the functions' loads, wide enough that it cannot overflow.
     load: u128,
     outstanding: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Placed {
+struct Assignment {
     bytes: u64,
     load: u64,
     first: u32,
     second: Option<u32>,
 }
 
-impl Placed {
-    /// What each of its nodes bears.
+impl Assignment {
+    /// Returns the load that each of its nodes bears.
     fn share(&self) -> u64 {
         self.load / if self.second.is_some() { 2 } else { 1 }
     }
@@ -55,13 +72,13 @@ impl Placed {
     }
 }
 
-/// Why a function has no node.
+/// Reason why a function gets no node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaceError {
     /// The id is not below [`IDS_MAX`].
     IdTooLarge,
-    /// It has one already.
-    Placed,
+    /// The function already has a node.
+    AlreadyPlaced,
     /// No open node has that much host memory left.
     NoHostMemory,
 }
@@ -69,34 +86,34 @@ pub enum PlaceError {
 impl fmt::Display for PlaceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::IdTooLarge => "the function's id is too large",
-            Self::Placed => "the function has a node already",
-            Self::NoHostMemory => "no node has the host memory",
+            Self::IdTooLarge => "function id is too large",
+            Self::AlreadyPlaced => "function already has a node",
+            Self::NoHostMemory => "no node has enough free host memory",
         })
     }
 }
 
 impl std::error::Error for PlaceError {}
 
-/// What becomes of a function whose load has changed.
+/// Change of a function's nodes after its load has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// This node holds it, too.
+    /// This node now holds the function, too.
     Added(NodeId),
-    /// This node does not hold it any more; what it still has to do it finishes.
+    /// This node no longer holds the function; it finishes the requests that it already has.
     Dropped(NodeId),
 }
 
-/// See the [module](self).
+/// Nodes of a cluster and their functions; see the [module](self).
 #[derive(Clone, Debug, Default)]
 pub struct Nodes {
     nodes: Vec<Node>,
-    functions: Vec<Option<Placed>>,
+    functions: Vec<Option<Assignment>>,
 }
 
 impl Nodes {
-    /// A node has come, with so many slots and so many bytes of host memory for models; one without slots counts as
-    /// having one.
+    /// Adds a node with `slots` slots and `host_memory` bytes of host memory for models, and returns its id. A node
+    /// without slots counts as having one.
     pub fn add_node(&mut self, slots: u32, host_memory: u64) -> NodeId {
         let id = u32::try_from(self.nodes.len()).expect("a cluster has fewer nodes than 2^32");
         self.nodes.push(Node {
@@ -109,17 +126,17 @@ impl Nodes {
         NodeId(id)
     }
 
-    /// Nothing new is placed on a node, as while it is drained, or things are again.
+    /// Closes a node to new functions, as while it is drained, or opens it again.
     pub fn set_closed(&mut self, node: NodeId, closed: bool) {
         if let Some(node) = self.nodes.get_mut(node.0 as usize) {
             node.closed = closed;
         }
     }
 
-    /// Finds a node for a function, or two.
+    /// Places a function on one node, or on two.
     ///
     /// # Errors
-    /// [`PlaceError`]. A second node that cannot be found is none.
+    /// Returns [`PlaceError`] if the first node cannot be found. A second node that cannot be found is omitted.
     pub fn place(
         &mut self,
         function: FunctionId,
@@ -130,12 +147,12 @@ impl Nodes {
             return Err(PlaceError::IdTooLarge);
         }
         if self.placed(function).is_some() {
-            return Err(PlaceError::Placed);
+            return Err(PlaceError::AlreadyPlaced);
         }
         let first = self
             .least_loaded(bytes, None)
             .ok_or(PlaceError::NoHostMemory)?;
-        let mut placed = Placed {
+        let mut placed = Assignment {
             bytes,
             load: load.0.0,
             first,
@@ -153,7 +170,7 @@ impl Nodes {
         Ok((NodeId(first), placed.second.map(NodeId)))
     }
 
-    /// A function goes.
+    /// Removes a function from its nodes.
     pub fn remove(&mut self, function: FunctionId) {
         if let Some(placed) = self.placed(function) {
             self.forget(&placed);
@@ -161,11 +178,11 @@ impl Nodes {
         }
     }
 
-    /// The expected load of a function has changed; says whether it is to have another node, or one fewer.
+    /// Updates the expected load of a function, and returns whether it gets another node or loses one.
     pub fn set_load(&mut self, function: FunctionId, load: LoadPerSecond) -> Option<Change> {
         let before = self.placed(function)?;
         self.forget(&before);
-        let mut placed = Placed {
+        let mut placed = Assignment {
             load: load.0.0,
             ..before
         };
@@ -185,7 +202,8 @@ impl Nodes {
         change
     }
 
-    /// The node that serves a request of this function, which takes so long on a slot. `None` if it has no node.
+    /// Routes a request that takes `work` on a slot to a node of its function, or returns `None` if the function has no
+    /// node.
     pub fn route(&mut self, function: FunctionId, work: Span) -> Option<NodeId> {
         let placed = self.placed(function)?;
         let node = match placed.second {
@@ -197,27 +215,27 @@ impl Nodes {
         Some(NodeId(node))
     }
 
-    /// A request that was routed to a node is done, with the work that [`Nodes::route`] was told.
+    /// Records that a request routed to a node is done. `work` must be the value passed to [`Nodes::route`].
     pub fn done(&mut self, node: NodeId, work: Span) {
         if let Some(node) = self.nodes.get_mut(node.0 as usize) {
             node.outstanding = node.outstanding.saturating_sub(work.0);
         }
     }
 
-    /// The expected load of a node, for all its slots.
+    /// Returns the expected load of a node, summed over all its slots.
     #[must_use]
     pub fn load(&self, node: NodeId) -> Option<LoadPerSecond> {
         let load = self.nodes.get(node.0 as usize)?.load;
         Some(LoadPerSecond(Span(u64::try_from(load).unwrap_or(u64::MAX))))
     }
 
-    /// What is left of a node's host memory, in bytes.
+    /// Returns the free host memory of a node, in bytes.
     #[must_use]
     pub fn memory_free(&self, node: NodeId) -> Option<u64> {
         Some(self.nodes.get(node.0 as usize)?.memory_free)
     }
 
-    fn placed(&self, function: FunctionId) -> Option<Placed> {
+    fn placed(&self, function: FunctionId) -> Option<Assignment> {
         *self.functions.get(function.0 as usize)?
     }
 
@@ -248,7 +266,7 @@ impl Nodes {
         per_slot(u128::from(one.outstanding), other) > per_slot(u128::from(other.outstanding), one)
     }
 
-    fn bear(&mut self, placed: &Placed) {
+    fn bear(&mut self, placed: &Assignment) {
         for node in placed.nodes() {
             let node = &mut self.nodes[node as usize];
             node.memory_free -= placed.bytes;
@@ -256,7 +274,7 @@ impl Nodes {
         }
     }
 
-    fn forget(&mut self, placed: &Placed) {
+    fn forget(&mut self, placed: &Assignment) {
         for node in placed.nodes() {
             let node = &mut self.nodes[node as usize];
             node.memory_free += placed.bytes;
@@ -265,7 +283,7 @@ impl Nodes {
     }
 }
 
-/// One side of a comparison of loads per slot: of one, times the slots of the other.
+/// Returns one side of a comparison of loads per slot: the load of one node times the slots of the other.
 fn per_slot(load: u128, other: &Node) -> u128 {
     load * u128::from(other.slots)
 }

@@ -1,25 +1,25 @@
-//! The share of requests that must be in time, and what a function is behind by.
+//! The share of requests that must be in time, and how far a function is behind it.
 
-/// One, in the unit of [`Percentile`]: parts per million.
+/// One whole in the unit of [`Percentile`], which is parts per million.
 pub const WHOLE: u32 = 1_000_000;
 
-/// The share of a function's requests that must be in time: p of M2.13, at most 0.999 (papers 2.2), since at
-/// one no function that ever missed could be compliant again.
+/// Share of a function's requests that must be in time: p of M2.13. It is at most 0.999 (mechanisms §2.2), since with one a
+/// function that ever missed could never be compliant again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Percentile(u32);
 
 impl Default for Percentile {
-    /// 98 % (M2.19).
+    /// Returns 98 % (M2.19).
     fn default() -> Self {
         Self(980_000)
     }
 }
 
 impl Percentile {
-    /// The largest.
+    /// Largest percentile: 999 in a thousand.
     pub const MAX: Self = Self(999_000);
 
-    /// `ppm` parts per million; [`Percentile::MAX`] if more.
+    /// Returns a percentile of `ppm` parts per million, or [`Percentile::MAX`] if that is less.
     #[must_use]
     pub const fn from_parts_per_million(ppm: u32) -> Self {
         if ppm > Self::MAX.0 {
@@ -29,32 +29,33 @@ impl Percentile {
         }
     }
 
-    /// In parts per million.
+    /// Returns the percentile in parts per million.
     #[must_use]
     pub const fn parts_per_million(self) -> u32 {
         self.0
     }
 
-    /// The share that may miss, 1 − p, in parts per million; never zero.
+    /// Returns the share of requests that may miss, 1 − p, in parts per million; never zero.
     #[must_use]
     pub const fn allowance(self) -> u32 {
         WHOLE - self.0
     }
 
-    /// p·n − m: by how many requests in time a function is short of its percentile, in millionths of a request.
-    /// Negative: it has some to spare.
+    /// Returns p·n − m: by how many requests in time a function falls short of its percentile, in millionths of a
+    /// request. A negative value means that it has some to spare.
     #[must_use]
     pub fn behind(self, requests: u64, in_time: u64) -> i64 {
         let wanted = i128::from(self.0) * i128::from(requests);
         narrow(wanted - i128::from(WHOLE) * i128::from(in_time))
     }
 
-    /// RRC, the required request count of M2.13, in millionths, rounded down: how many requests in time in a row
-    /// make a function compliant that is `behind` by so many millionths.
+    /// Returns RRC, the required request count of M2.13, in millionths, rounded down: the number of consecutive
+    /// requests in time that makes a function compliant that is `behind` by this many
+    /// millionths of a request.
     #[must_use]
     pub fn required(self, behind: i64) -> i64 {
         let allowance = self.allowance();
-        // Of fewer than nine million requests it fits, and costs a tenth.
+        // This does not overflow below nine million requests, and costs a tenth.
         match behind.checked_mul(i64::from(WHOLE)) {
             Some(exact) => exact.div_euclid(i64::from(allowance)),
             None => {
@@ -65,7 +66,7 @@ impl Percentile {
     }
 }
 
-/// The nearest `i64`.
+/// Converts to `i64`, saturating at its bounds.
 pub(super) fn narrow(wide: i128) -> i64 {
     let bounded = wide.clamp(i128::from(i64::MIN), i128::from(i64::MAX));
     i64::try_from(bounded).unwrap_or(i64::MAX)
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn large_numbers_are_counted_without_a_break() {
+    fn large_numbers_saturate_and_take_the_slow_path_without_a_jump() {
         let p = Percentile::default();
         let edge = i64::MAX / 1_000_000;
         assert_eq!(p.required(edge + 1) - p.required(edge), 50);
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_percentile_of_one_is_taken_as_999_in_a_thousand() {
+    fn a_percentile_of_one_counts_as_999_in_a_thousand() {
         assert_eq!(
             Percentile::from_parts_per_million(WHOLE),
             Percentile::from_parts_per_million(999_000)

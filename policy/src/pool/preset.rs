@@ -1,50 +1,61 @@
-//! Which settings stand for the system of papers 2 and for what it is compared with (M2.21).
+//! Presets: the settings of the system of mechanisms §2, and of those that it is compared with (M2.21).
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::pool::preset::{Preset, Stay};
+//! use policy::pool::slots::Swap;
+//!
+//! let rules = Preset::EarlyBindingKeepAlive.rules();
+//! assert_eq!(rules.slots.swap, Swap::Off);
+//! assert_eq!(rules.stay, Stay::History);
+//! ```
 
 use super::{queue, slots};
 
-/// A system under comparison, named for what it does.
+/// System under comparison, named for its behavior.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Preset {
-    /// RRC with an adaptive threshold, interference-aware placement, eviction by class.
+    /// RRC with an adaptive threshold, interference-aware placement, and eviction by class.
     Adaptive,
     /// Every function keeps a slot from its first request on.
     EarlyBinding,
-    /// As [`Preset::EarlyBinding`], but a model leaves at the end of its keep-alive.
+    /// Like [`Preset::EarlyBinding`], but a model is unloaded at the end of its keep-alive.
     EarlyBindingKeepAlive,
-    /// [`Preset::Adaptive`] with requests in order of arrival.
+    /// Like [`Preset::Adaptive`], with requests in order of arrival.
     ArrivalOrder,
-    /// [`Preset::Adaptive`] with slots chosen by chance.
+    /// Like [`Preset::Adaptive`], with randomly chosen slots.
     RandomPlacement,
-    /// [`Preset::Adaptive`] with eviction by least recent use alone.
+    /// Like [`Preset::Adaptive`], with eviction by least recent use alone.
     LeastRecentlyUsed,
-    /// A pool whose models stay where they were first put.
+    /// Models stay where they were first placed.
     NoSwap,
-    /// Order of arrival, slots by chance, eviction by least recent use.
+    /// Order of arrival, randomly chosen slots, and eviction by least recent use.
     SimpleSwap,
 }
 
-/// For how long a model stays on its slot when nobody needs the room.
+/// Time for which a model stays on its slot while its room is not needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stay {
-    /// For ever.
+    /// The model stays for ever.
     Always,
-    /// As [`super::keepalive::IdleHistogram`] says.
+    /// The model stays as long as [`super::keepalive::IdleHistogram`] determines.
     History,
 }
 
-/// What makes a preset.
+/// Settings that make up a preset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Of the queue. With [`slots::Swap::Off`] a function whose slot is taken is to be held.
+    /// Settings of the queue. With [`slots::Swap::Off`] the caller must hold a function while its slot is taken.
     pub queue: queue::Settings,
-    /// Of the slots.
+    /// Settings of the slots.
     pub slots: slots::Settings,
-    /// For how long a model stays.
+    /// Time for which a model stays loaded.
     pub stay: Stay,
 }
 
 impl Preset {
-    /// All of them.
+    /// All presets, in the order of their declaration.
     pub const ALL: [Self; 8] = [
         Self::Adaptive,
         Self::EarlyBinding,
@@ -56,9 +67,9 @@ impl Preset {
         Self::SimpleSwap,
     ];
 
-    /// The settings that it stands for.
+    /// Returns the settings of this preset.
     ///
-    /// [`Preset::EarlyBinding`] differs from [`Preset::NoSwap`] in what the caller says of memory, a whole
+    /// [`Preset::EarlyBinding`] differs from [`Preset::NoSwap`] in the memory that the caller states, which is a whole
     /// process for each function instead of a model, and in its queue: each function is served alone, so there is
     /// nothing to order but arrivals.
     #[must_use]

@@ -1,24 +1,44 @@
-//! The queue of a pool: which function's request runs next (M2.13, papers 2.2).
+//! The queue of a pool: which function's request runs next (M2.13, mechanisms §2.2).
 //!
-//! Each function has a line of its own. Its requests have one objective and one estimate, so the order in which
-//! they came is the order of their latest start times (LST = deadline − estimate); where deadlines differ, as
-//! after a budget was cut, the line is by deadline. Across functions the order is an [`Order`].
+//! Each function has a line of its own. Its requests have one objective and one estimate, so their order of arrival is
+//! that of their latest start times (LST = deadline − estimate). Where deadlines differ, as after a budget was cut, the
+//! line is ordered by deadline. [`Order`] determines the order across functions.
 //!
-//! A function is *judged*, that is its RRC and its group are taken from its outcomes, when a request of it comes
-//! or completes, and every 5 s together with all others, right after the threshold has moved. It enters the
-//! high group at RRC ≤ θ and leaves it at RRC > θ + 1.
+//! A function is *judged* when one of its requests arrives or completes, and every 5 s together with all others, right
+//! after the threshold has moved. Judging derives its RRC and its group from its outcomes. A function enters the high
+//! group at RRC ≤ θ and leaves it at RRC > θ + 1.
 //!
-//! A request is *late* when its LST is past. Late ones are a prefix of their line. An estimate that shrinks, as
-//! when the model has become resident, makes some on time again.
+//! A request is *late* when its LST is past. Late requests form a prefix of their line. When an estimate shrinks, as
+//! when the model has become resident, some of them become timely again.
 //!
-//! Costs: every call is O(log functions), and besides
-//! - [`Queue::arrive`] O(requests of the function with a later deadline), none with one objective;
-//! - the first call after each 5 s O(functions · log functions), under every [`Order::RequiredRequests`];
-//! - a request turns late once; [`Queue::set_estimate`] is O(requests that it turns).
+//! Costs: every call is O(log functions), and in addition
+//! - [`Queue::arrive`] is O(requests of the function with a later deadline), of which there are none with a single
+//!   objective;
+//! - the first call after each 5 s is O(functions · log functions), under every [`Order::RequiredRequests`];
+//! - a request turns late once; [`Queue::set_estimate`] is O(requests whose lateness changes).
 //!
-//! No wake-up is asked for: what time alone changes is made up for at the next call. A clock that steps back
-//! stands still. Nothing is allocated once as many requests, and of as many functions in each group, have waited
-//! before.
+//! The queue requests no wake-up: changes caused by time alone are made up for at the next call. A clock that is set
+//! back counts as one that stands still. Nothing is allocated once as many requests have waited before, and requests of
+//! as many functions in each group.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::pool::queue::{Queue, Settings, Turn};
+//! use policy::pool::{FunctionId, Percentile};
+//! use policy::{RequestId, Span, Time};
+//!
+//! let mut queue = Queue::new(Settings::default());
+//! for function in [FunctionId(0), FunctionId(1)] {
+//!     queue.add(Time(0), function, Percentile::default(), Span(1_000)).unwrap();
+//! }
+//! queue.arrive(Time(0), FunctionId(0), RequestId(1), Time(900)).unwrap();
+//! queue.arrive(Time(0), FunctionId(1), RequestId(2), Time(500)).unwrap();
+//! let (head, turn) = queue.next(Time(1)).unwrap();
+//! assert_eq!((head.request, turn), (RequestId(2), Turn::High));
+//! queue.take(Time(1), head.ticket);
+//! assert_eq!(queue.len(), 1);
+//! ```
 
 mod filing;
 mod line;
@@ -36,42 +56,42 @@ use self::window::Window;
 use super::{FunctionId, IDS_MAX, Percentile, Refusal};
 use crate::{RequestId, Span, Time};
 
-/// The right to leave the queue. Tickets of requests that have left are void.
+/// Handle by which a request leaves the queue. It becomes void once the request has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
     place: u32,
     generation: u32,
 }
 
-/// Why a request is next.
+/// Reason why a request is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Turn {
-    /// First of the high group, or of all where there is one group.
+    /// The request is the first of the high group, or of all requests if there is only one group.
     High,
-    /// First of the low group: nobody of the high group waits.
+    /// The request is the first of the low group, and no request of the high group waits.
     Low,
-    /// Late, and nobody waits who is not.
+    /// The request is late, and no timely request waits.
     Late,
-    /// It has waited ten times its objective, and it is the turn of those.
+    /// The request has waited ten times its objective, and this dispatch is reserved for such requests.
     Aged,
 }
 
-/// A waiting request.
+/// Waiting request, as returned by the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Whose it is.
+    /// Function of the request.
     pub function: FunctionId,
-    /// Which it is.
+    /// Id of the request.
     pub request: RequestId,
-    /// What [`Queue::take`] and [`Queue::cancel`] want.
+    /// Handle for [`Queue::take`] and [`Queue::cancel`].
     pub ticket: Ticket,
-    /// When it came.
+    /// Time at which the request arrived.
     pub arrival: Time,
-    /// When its answer is due.
+    /// Time by which the request must be answered.
     pub deadline: Time,
-    /// Deadline − estimate; [`Time::NEVER`] without a deadline.
+    /// Deadline − estimate, or [`Time::NEVER`] without a deadline.
     pub latest_start: Time,
-    /// Its latest start is past.
+    /// Whether the latest start is past.
     pub late: bool,
 }
 
@@ -79,34 +99,34 @@ pub struct Head {
 struct Function {
     percentile: Percentile,
     objective: Span,
-    /// Execution and load.
+    /// Estimated execution and load time of a request.
     estimate: Span,
     line: Line,
-    /// The first of the line that is not late.
+    /// First request of the line that is not late.
     on_time: u32,
     waiting: u32,
-    /// Nobody can serve it now.
+    /// Whether the function is held because no slot can serve it at present.
     held: bool,
     high: bool,
-    /// What the last step of [`Admission::LeastWork`] said.
+    /// Decision of the last step of [`Admission::LeastWork`].
     admitted: bool,
-    /// p·n − m, in millionths.
+    /// Shortfall p·n − m, in millionths of a request.
     behind: i64,
-    /// RRC, in millionths.
+    /// Required request count (RRC), in millionths.
     required: i64,
     window: Window,
-    /// In which files it stands.
+    /// Bit set of the files that contain the function.
     filed: u8,
-    /// Arrivals since the last step, and their mean per step in thousandths.
+    /// Number of arrivals since the last step, and their mean per step in thousandths.
     arrivals: u64,
     arrivals_mean: u64,
 }
 
-/// See the [module](self).
+/// Queue of a pool; see the [module](self).
 #[derive(Debug, Clone)]
 pub struct Queue {
     settings: Settings,
-    /// The latest `now` seen.
+    /// Latest `now` passed in.
     now: Time,
     functions: Vec<Option<Function>>,
     places: Places,
@@ -114,12 +134,12 @@ pub struct Queue {
     controller: Controller,
     next_step: Option<Time>,
     dispatched: u32,
-    /// Of [`Admission::LeastWork`]: needed work and function, kept for its memory.
+    /// Buffer of [`Admission::LeastWork`]: pairs of needed work and function.
     needed: Vec<(u128, u32)>,
 }
 
 impl Queue {
-    /// A queue without functions.
+    /// Creates a queue without functions.
     #[must_use]
     pub const fn new(settings: Settings) -> Self {
         Self {
@@ -135,17 +155,17 @@ impl Queue {
         }
     }
 
-    /// Its settings.
+    /// Returns the settings of this queue.
     #[must_use]
     pub const fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// A function has come. `objective`: the latency it was promised; ageing counts in multiples of it, and
-    /// with zero its requests are never aged. It begins in the high group, with an estimate of nothing.
+    /// Adds a function. `objective` is the promised latency; aging counts in multiples of it, and with zero the
+    /// function's requests never age. The function begins in the high group, with an estimate of zero.
     ///
     /// # Errors
-    /// [`Refusal::IdTooLarge`], [`Refusal::FunctionTaken`].
+    /// Returns [`Refusal::IdTooLarge`] or [`Refusal::FunctionTaken`].
     pub fn add(
         &mut self,
         now: Time,
@@ -184,7 +204,7 @@ impl Queue {
         Ok(())
     }
 
-    /// A function goes. Its waiting requests leave with it, in the order of their line, to `left`.
+    /// Removes a function. Its waiting requests are appended to `left` in the order of their line.
     pub fn remove(&mut self, now: Time, function: FunctionId, left: &mut Vec<Head>) {
         self.advance(now);
         while let Some(at) = self.function(function).map(|function| function.line.first) {
@@ -199,10 +219,10 @@ impl Queue {
         }
     }
 
-    /// A request has come, whose answer is due by `deadline`; [`Time::NEVER`]: it never turns late.
+    /// Adds a request that must be answered by `deadline`; with [`Time::NEVER`] it never turns late.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchFunction`].
+    /// Returns [`Refusal::NoSuchFunction`].
     pub fn arrive(
         &mut self,
         now: Time,
@@ -228,14 +248,14 @@ impl Queue {
         let changed = self.judge(function, false);
         self.settle(function);
         let entry = self.entry(function);
-        // Somebody behind the heads changes nothing for other functions.
+        // A request behind the heads changes nothing for other functions.
         if changed || first == at || entry.on_time != on_time {
             self.file(function);
         }
         Ok(self.places.ticket(at))
     }
 
-    /// The estimated execution and load of a request of this function, from now on.
+    /// Sets the estimated execution and load time of a function's requests.
     pub fn set_estimate(&mut self, now: Time, function: FunctionId, estimate: Span) {
         self.advance(now);
         let Some(entry) = get_mut(&mut self.functions, function) else {
@@ -249,7 +269,7 @@ impl Queue {
         }
     }
 
-    /// Whose turn it is, and why. It stays in the queue.
+    /// Returns the next request in order and the reason, without removing it.
     pub fn next(&mut self, now: Time) -> Option<(Head, Turn)> {
         self.advance(now);
         let (function, turn) = self.files.first(self.ages_now())?;
@@ -262,7 +282,7 @@ impl Queue {
         Some((self.head(at), turn))
     }
 
-    /// A request leaves to run: counts as a dispatch. `None` if it has left already.
+    /// Removes a request that is to run, and counts a dispatch. Returns `None` if the request has already left.
     pub fn take(&mut self, now: Time, ticket: Ticket) -> Option<Head> {
         let head = self.cancel(now, ticket)?;
         self.dispatched = self.dispatched.wrapping_add(1);
@@ -272,8 +292,9 @@ impl Queue {
         Some(head)
     }
 
-    /// A request leaves without running: the client is gone. It counts neither as in time nor as missed; the
-    /// caller says [`Queue::completed`] where it should. `None` if it has left already.
+    /// Removes a request that does not run because its client is gone. It counts neither as in time nor as missed;
+    /// where it should count, the caller reports it by [`Queue::completed`]. Returns `None` if the request has already
+    /// left.
     pub fn cancel(&mut self, now: Time, ticket: Ticket) -> Option<Head> {
         self.advance(now);
         let at = self.places.find(ticket)?;
@@ -282,8 +303,8 @@ impl Queue {
         Some(head)
     }
 
-    /// A request of this function was answered, from its arrival to its answer within the objective or not. Also
-    /// for one that was refused or lost: it missed.
+    /// Records an outcome: a request of the function was answered, within its objective or not from arrival to answer.
+    /// A request that was refused or lost is reported as a miss.
     pub fn completed(&mut self, now: Time, function: FunctionId, in_time: bool) {
         self.advance(now);
         let now = self.now;
@@ -299,12 +320,13 @@ impl Queue {
         }
     }
 
-    /// Nobody can serve this function now: its requests wait, and others are next, until [`Queue::release`].
+    /// Holds a function that no slot can serve at present: its requests wait, and others are next, until
+    /// [`Queue::release`].
     pub fn hold(&mut self, now: Time, function: FunctionId) {
         self.set_held(now, function, true);
     }
 
-    /// Somebody can serve this function again.
+    /// Releases a function that a slot can serve again.
     pub fn release(&mut self, now: Time, function: FunctionId) {
         self.set_held(now, function, false);
     }
@@ -319,44 +341,44 @@ impl Queue {
         }
     }
 
-    /// How many requests wait, those of held functions with them.
+    /// Returns the number of waiting requests, including those of held functions.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.places.used()
     }
 
-    /// Nobody waits.
+    /// Returns whether no request waits.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many requests of a function wait.
+    /// Returns the number of waiting requests of a function.
     #[must_use]
     pub fn waiting(&self, function: FunctionId) -> u32 {
         self.function(function).map_or(0, |entry| entry.waiting)
     }
 
-    /// RRC of a function when it was last judged, in millionths of a request.
+    /// Returns a function's RRC when it was last judged, in millionths of a request.
     #[must_use]
     pub fn required(&self, function: FunctionId) -> Option<i64> {
         self.function(function).map(|entry| entry.required)
     }
 
-    /// Whether a function is in the high group.
+    /// Returns whether a function is in the high group.
     #[must_use]
     pub fn is_high(&self, function: FunctionId) -> bool {
         self.function(function).is_some_and(|entry| entry.high)
     }
 
-    /// Requests and those in time of a function within its window.
+    /// Returns the number of a function's requests within its window, and the number of those that were in time.
     #[must_use]
     pub fn counts(&self, function: FunctionId) -> Option<(u64, u64)> {
         let window = &self.function(function)?.window;
         Some((window.requests(), window.in_time()))
     }
 
-    /// θ·(1 − p), the adaptive threshold, in millionths of a request: the same for all percentiles.
+    /// Returns θ·(1 − p), the adaptive threshold, in millionths of a request: the same for all percentiles.
     #[must_use]
     pub const fn threshold(&self) -> i64 {
         self.controller.theta()
@@ -367,8 +389,7 @@ impl Queue {
     }
 
     fn entry(&self, function: FunctionId) -> &Function {
-        self.function(function)
-            .expect("asked for of one that is there")
+        self.function(function).expect("the function must exist")
     }
 
     fn head(&self, at: u32) -> Head {
@@ -388,7 +409,8 @@ impl Queue {
     fn leave(&mut self, at: u32) {
         let place = *self.places.at(at);
         let function = place.function;
-        let entry = get_mut(&mut self.functions, function).expect("places go with their function");
+        let entry = get_mut(&mut self.functions, function)
+            .expect("a place belongs to an existing function");
         let headed = entry.line.first == at || entry.on_time == at;
         if entry.on_time == at {
             entry.on_time = place.behind;

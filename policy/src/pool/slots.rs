@@ -1,31 +1,53 @@
-//! The slots of a node: where a request runs, from where its model comes, who is evicted for it (M2.1, M2.15,
-//! M2.16; papers 2.3, 2.3b).
+//! The slots of a node: where a request runs, from where its model is loaded, and which models are evicted for it
+//! (M2.1, M2.15, M2.16; mechanisms §2.3, §2.3b).
 //!
-//! Every model has a copy on the host; copies on slots come and go. [`Pool::schedule`] is Algorithm 1 with its
-//! ties settled:
-//! 1. a free slot with the model: with the fewest light models, then where the model was used least recently, then
-//!    the first;
-//! 2. else a free slot that is linked to a copy: by speed, then a quiet path to the host, then free memory, then
-//!    the first. The copy is locked until the load ends;
-//! 3. else from the host: the slot whose neighbours load nothing from the host, else light models, else
-//!    heavy ones; then the fewest bytes to evict (what is missing, not what the victims hold), then the least
+//! Every model has a copy on the host; copies on slots are loaded and evicted. [`Pool::schedule`] is Algorithm 1 with
+//! its ties resolved:
+//! 1. a free slot with the model: the one with the fewest light models, then where the model was used least recently,
+//!    then the first;
+//! 2. otherwise a free slot that is linked to a copy: by link speed, then a quiet path to the host, then free memory,
+//!    then the first. The copy is locked until the load ends;
+//! 3. otherwise from the host: the slot with neighbours that load nothing from the host, or else only light models, or
+//!    else heavy ones; then the fewest bytes to evict (what is missing, not the size of the victims), then the least
 //!    recent load, then the first.
 //!
-//! A slot that cannot make room is passed over; if all are, the request waits. What runs, loads or is copied from
-//! never gives way (M2.16). Two copies of a model are both duplicates; when one goes, the other counts by its
-//! weight again. The order of use is the order of [`Pool::finished`].
+//! A slot that cannot make room is skipped; if all are, the request waits. A model that is running, loading, or being
+//! copied from is never evicted (M2.16). Two copies of a model are both duplicates; once one is evicted, the other is
+//! judged by its heaviness again. The order of use is the order of [`Pool::finished`].
 //!
-//! With bound processes ([`Binding::Process`]) a load that has to evict *moves* the function: its other copies go,
-//! the one that it is copied from when it has arrived.
+//! With bound processes ([`Binding::Process`]) a load that has to evict *moves* the function: its other copies are
+//! evicted, and the copy that it is loaded from once the load is done.
 //!
-//! A slot's memory is a count of bytes, or kept in blocks ([`Pool::with_blocks`], M2.10): then models give way until the
-//! new one's blocks fit.
+//! A slot's memory is a count of bytes, or it is kept in blocks ([`Pool::with_blocks`], M2.10): then models are evicted
+//! until the new model's blocks fit.
 //!
-//! [`Pool::schedule`] takes the slot and makes the room at once: the caller frees what is evicted, loads, and tells
-//! [`Pool::loaded`] and [`Pool::finished`], or [`Pool::abandon`] if it came to nothing. It costs O(slots · copies of
-//! the model) and O(log functions) for each victim; the others O(copies · log functions). A pool has at
-//! most [`SLOTS_MAX`] slots. Nothing is allocated once each slot has held as many models before. A clock that
-//! steps back stands still.
+//! [`Pool::schedule`] takes the slot and makes the room at once: the caller frees what is evicted, loads the model, and
+//! reports [`Pool::loaded`] and [`Pool::finished`], or [`Pool::abandon`] if the request failed. Scheduling costs
+//! O(slots · copies of the model) and O(log functions) for each victim; the other calls cost O(copies · log functions).
+//! A pool has at most [`SLOTS_MAX`] slots. Nothing is allocated once each slot has held as many models before. A clock
+//! that is set back counts as one that stands still.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::pool::slots::{Decision, Model, Pool, Settings, Source, Topology};
+//! use policy::pool::{FunctionId, SlotId};
+//! use policy::{Span, Time};
+//!
+//! let mut pool = Pool::new(Settings::default(), Topology::new(&[10]).unwrap());
+//! let (execution, swapped) = (Span(5), Span(9));
+//! for function in [FunctionId(0), FunctionId(1)] {
+//!     let model = Model { bytes: 8, heavy: false, writes: false, execution, swapped };
+//!     pool.add(function, model).unwrap();
+//! }
+//! let mut evicted = Vec::new();
+//! let decision = pool.schedule(Time(0), FunctionId(0), 0, &mut evicted);
+//! assert!(matches!(decision, Decision::Run(run) if run.source == Source::Host));
+//! pool.finished(Time(9), SlotId(0), &mut evicted);
+//! // The slot has no room for both models.
+//! pool.schedule(Time(10), FunctionId(1), 0, &mut evicted);
+//! assert_eq!(evicted[0].function, FunctionId(0));
+//! ```
 
 mod blocks;
 mod copies;
@@ -36,7 +58,7 @@ mod place;
 mod settings;
 mod settle;
 
-pub use blocks::{BlocksError, Taken};
+pub use blocks::{BlocksError, LoadBlocks};
 pub use decision::{Decision, EvictReason, Evicted, Model, Run, RunReason, Source, WaitReason};
 pub use settings::{
     Binding, Eviction, Patience, Placement, SLOTS_MAX, Settings, Swap, Topology, TopologyError,
@@ -50,48 +72,48 @@ use super::{FunctionId, SlotId};
 use crate::heap::IndexedHeap;
 use crate::{Span, Time};
 
-/// See the [module](self).
+/// Slots of a node with their models; see the [module](self).
 #[derive(Clone, Debug)]
 pub struct Pool {
     settings: Settings,
     topology: Topology,
-    /// The latest `now` seen.
+    /// Latest `now` passed in.
     now: Time,
     slots: Vec<Slot>,
-    /// Slots that are free.
+    /// Bit set of the free slots.
     idle: u64,
     functions: Vec<Option<Function>>,
-    /// Function by function, slot by slot.
+    /// Copies by function, then by slot.
     copies: Vec<Copy>,
-    /// How often a model was used: the clock of least recent use.
+    /// Number of uses of models so far: the clock of least recent use.
     uses: u64,
-    /// Where memory is kept in blocks.
+    /// Block allocators of the slots, where memory is kept in blocks.
     arenas: Option<Arenas>,
 }
 
-/// What is on a slot.
+/// State of one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotView {
-    /// Nothing runs, and it is not down.
+    /// Whether nothing runs and the slot is not down.
     pub free: bool,
-    /// Whose request runs.
+    /// Function with a request that runs on the slot.
     pub running: Option<FunctionId>,
-    /// From where its model comes, until it is there.
+    /// Source from which the running function's model is loaded, until it is there.
     pub loading: Option<Source>,
-    /// What models take, in bytes.
+    /// Memory taken by models, in bytes.
     pub used: u64,
-    /// What context residues take, in bytes.
+    /// Memory taken by context residues, in bytes.
     pub residue: u64,
-    /// What is free, in bytes.
+    /// Free memory, in bytes.
     pub unused: u64,
-    /// How long it was taken by requests that have ended: waiting for the model and computing (M2.20).
+    /// Total time for which ended requests occupied the slot, waiting for the model and computing (M2.20).
     pub busy: Span,
-    /// Of it, until the model was wholly there; inference may have begun before.
+    /// Part of `busy` before the model was entirely there; inference may have begun earlier.
     pub busy_loading: Span,
 }
 
 impl Pool {
-    /// A pool without functions, all of whose slots are free.
+    /// Creates a pool without functions, with all slots free.
     #[must_use]
     pub fn new(settings: Settings, topology: Topology) -> Self {
         let slot = |&capacity: &u64| Slot {
@@ -119,19 +141,19 @@ impl Pool {
         }
     }
 
-    /// Its settings.
+    /// Returns the settings of this pool.
     #[must_use]
     pub const fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// How many slots are free.
+    /// Returns the number of free slots.
     #[must_use]
     pub const fn free_slots(&self) -> u32 {
         self.idle.count_ones()
     }
 
-    /// What is on a slot.
+    /// Returns the state of a slot, or `None` if there is no such slot.
     #[must_use]
     pub fn slot(&self, slot: SlotId) -> Option<SlotView> {
         let at = self.slots.get(slot.0 as usize)?;
@@ -147,14 +169,14 @@ impl Pool {
         })
     }
 
-    /// Where a function's model is whole and may run, in ascending order.
+    /// Iterates in ascending order over the slots on which a function's model is complete and may run.
     pub fn hosts(&self, function: FunctionId) -> impl Iterator<Item = SlotId> {
         let hosts = self.function(function).map_or(0, |entry| entry.hosts);
         bits(hosts).map(SlotId)
     }
 
-    /// Whether a request of this function would find its model on a free slot, on a busy one, or on none: what the
-    /// estimate of its load depends on.
+    /// Returns whether a request of this function would find its model on a free slot, on a busy one, or on none, which
+    /// determines the estimate of its load time.
     #[must_use]
     pub fn residency(&self, function: FunctionId) -> Residency {
         match self.function(function).map_or(0, |entry| entry.hosts) {
@@ -164,8 +186,8 @@ impl Pool {
         }
     }
 
-    /// Decides on a request of this function, and takes the slot if it may run. Who has to give way is added to
-    /// `evicted`. `random` is asked for by [`Placement::Random`] and [`Placement::ResidentElseRandom`] alone.
+    /// Decides on a request of this function, and takes the slot if it may run. Evicted models are appended to
+    /// `evicted`. `random` is used by [`Placement::Random`] and [`Placement::ResidentElseRandom`] only.
     pub fn schedule(
         &mut self,
         now: Time,
@@ -205,12 +227,12 @@ impl Pool {
         });
         self.copy_mut(function, slot).running = true;
         if run.source == Source::Resident {
-            self.file(function, slot);
+            self.update_eviction_order(function, slot);
             return;
         }
         if let Source::Slot(source) = run.source {
             self.copy_mut(function, source.0).readers += 1;
-            self.file(function, source.0);
+            self.update_eviction_order(function, source.0);
         }
         let moves = self.slots[slot as usize].memory.need(model.bytes) > 0
             && self.settings.binding == Binding::Process;
@@ -221,7 +243,8 @@ impl Pool {
         }
     }
 
-    /// The function moves: copies that nobody reads go at once, the one that is read when the load is done.
+    /// Moves the function: copies that are not being read are evicted at once, and the one that is read once the load
+    /// is done.
     fn leave_all_but(&mut self, function: FunctionId, source: Source, evicted: &mut Vec<Evicted>) {
         for slot in bits(self.entry(function).hosts) {
             if source == Source::Slot(SlotId(slot)) {
@@ -234,7 +257,7 @@ impl Pool {
         }
     }
 
-    /// The model is wholly on the slot that the request was given.
+    /// Records that the model of the request on a slot is entirely loaded.
     pub fn loaded(&mut self, now: Time, slot: SlotId, evicted: &mut Vec<Evicted>) {
         self.now = self.now.max(now);
         let now = self.now;
@@ -253,18 +276,19 @@ impl Pool {
         self.unlock(function, source, evicted);
     }
 
-    /// The copy that was read may give way again; if its function has moved, it goes.
+    /// Unlocks the copy that was read. It may be evicted again; if its function has moved, it is evicted now.
     fn unlock(&mut self, function: FunctionId, source: Source, evicted: &mut Vec<Evicted>) {
         let Source::Slot(source) = source else { return };
         self.copy_mut(function, source.0).readers -= 1;
         if self.entry(function).leaving >> source.0 & 1 == 1 {
             self.leaves(function, source.0, EvictReason::Moved, evicted);
         } else {
-            self.file(function, source.0);
+            self.update_eviction_order(function, source.0);
         }
     }
 
-    /// The request is done, and its slot is free. Says [`Pool::loaded`] itself if nobody has.
+    /// Records that the request on a slot is done, and frees the slot. Implies [`Pool::loaded`] if that was not
+    /// reported.
     pub fn finished(&mut self, now: Time, slot: SlotId, evicted: &mut Vec<Evicted>) {
         self.loaded(now, slot, evicted);
         if let Some(running) = self.free(slot) {
@@ -272,17 +296,18 @@ impl Pool {
         }
     }
 
-    /// A model that is wholly there is not used any more.
+    /// Records the end of a use of a model that is entirely there.
     fn used(&mut self, function: FunctionId, slot: u32) {
         self.uses += 1;
         let uses = self.uses;
         let copy = self.copy_mut(function, slot);
         copy.running = false;
         copy.used = uses;
-        self.file(function, slot);
+        self.update_eviction_order(function, slot);
     }
 
-    /// The request came to nothing. If its model was not there yet, it is not there; else it counts as used.
+    /// Frees the slot of a request that failed. A model that was still loading is discarded; otherwise it counts as
+    /// used.
     pub fn abandon(&mut self, now: Time, slot: SlotId) {
         self.now = self.now.max(now);
         let Some(running) = self.free(slot) else {
@@ -298,15 +323,15 @@ impl Pool {
         self.vacate(function, slot.0);
         if let Source::Slot(source) = source {
             self.copy_mut(function, source.0).readers -= 1;
-            // It does not move after all.
+            // The function does not move after all.
             let entry = self.entry_mut(function);
             entry.hosts |= entry.leaving;
             entry.leaving = 0;
-            self.file_all(function);
+            self.update_eviction_orders(function);
         }
     }
 
-    /// Frees a slot and counts how long it was taken.
+    /// Frees a slot and adds to its busy time.
     fn free(&mut self, slot: SlotId) -> Option<Running> {
         let now = self.now;
         let period = self.period();
@@ -319,7 +344,7 @@ impl Pool {
         Some(running)
     }
 
-    /// In which half-life it is.
+    /// Returns the number of the current half-life.
     const fn period(&self) -> u64 {
         match self.settings.load_half_life.0 {
             0 => 0,
@@ -328,18 +353,18 @@ impl Pool {
     }
 }
 
-/// Where a model is, as far as the next request is concerned.
+/// Location of a model, as far as the next request is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Residency {
-    /// On a slot that is free.
+    /// The model is on a free slot.
     FreeSlot,
-    /// On a slot that is not free.
+    /// The model is on a slot that is not free.
     BusySlot,
-    /// In host memory alone.
+    /// The model is in host memory only.
     Host,
 }
 
-/// The slots of a set, in ascending order.
+/// Iterates over the slots of a bit set, in ascending order.
 fn bits(mut set: u64) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         let slot = set.trailing_zeros();

@@ -1,87 +1,88 @@
-//! What the packer decides, and why.
+//! Decisions of the packer, with their reasons.
 
 use std::fmt;
 
 use super::shape::{InstanceId, Rectangle, SlotId};
 
-/// Where a pod goes.
+/// Place of a pod.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Placement {
-    /// The slot.
+    /// Slot on which the pod is placed.
     pub slot: SlotId,
-    /// What it has of it.
+    /// Rectangle of the slot that the pod takes.
     pub rectangle: Rectangle,
-    /// Why there.
+    /// Reason for the choice of the place.
     pub reason: PlaceReason,
 }
 
-/// Why a pod goes where it goes.
+/// Reason why a pod is placed where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PlaceReason {
     /// A pod of the same function and shape left this rectangle.
     Reused,
-    /// Of the free rectangles that are large enough, on slots with memory, it leaves the least area.
+    /// Among the free rectangles that are large enough, on slots with the memory, this one leaves the least area.
     BestArea,
-    /// The caller said that the pod is on this slot.
-    Told,
+    /// The caller reported that the pod is on this slot.
+    Reported,
 }
 
-/// What became of a pod of a batch, or of a slot.
+/// Outcome for a pod of a batch, or of a slot that is removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// The pod has a place.
     Place {
-        /// Which.
+        /// Id of the pod.
         instance: InstanceId,
-        /// Where.
+        /// Place of the pod.
         placement: Placement,
     },
-    /// The pod has none.
+    /// The pod has no place.
     Refuse {
-        /// Which.
+        /// Id of the pod.
         instance: InstanceId,
-        /// Why not.
+        /// Reason why the pod has no place.
         reason: Refusal,
     },
-    /// The pod was on a slot that has gone.
+    /// The pod was on a slot that has been removed.
     Lost {
-        /// Which.
+        /// Id of the pod.
         instance: InstanceId,
     },
 }
 
-/// What came of a pod's going.
+/// Result of removing a pod.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Removed {
-    /// Where it was.
+pub struct Removal {
+    /// Slot on which the pod was.
     pub slot: SlotId,
-    /// Whether the pods that stay there have other rectangles now. Nothing moves: rectangles are bookkeeping.
+    /// Whether the remaining pods of the slot have other rectangles now. Nothing moves physically: rectangles are
+    /// bookkeeping.
     pub restructured: bool,
 }
 
-/// Why a pod or slot is not taken.
+/// Reason why a pod or slot is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// No slot has a free rectangle that is large enough: a new slot is required.
     NoArea,
     /// Slots have rectangles that are large enough, but none of these slots has the memory.
     NoMemory,
-    /// Ids are indices: they have to be below this.
+    /// The id is not below this bound; ids are indices into tables.
     IdTooLarge {
-        /// The bound.
+        /// Exclusive upper bound of the id.
         bound: u32,
     },
-    /// The pod is placed already.
+    /// The pod is already placed.
     InstanceTaken,
-    /// The slot is there already.
+    /// A slot of this id already exists.
     SlotTaken,
-    /// There is no such slot.
+    /// No slot of this id exists.
     NoSuchSlot,
-    /// A pod must have a part of the window.
+    /// The pod requests no part of the window.
     NoQuota,
-    /// A pod must have SMs, and must fit on an empty slot.
+    /// The pod requests no SMs, or more than an empty slot has.
     SmOutOfRange {
-        /// What there is, in hundredths of a percent.
+        /// Largest number of SMs, in hundredths of a percent.
         limit: u32,
     },
 }
@@ -90,15 +91,17 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoArea => f.write_str("no slot has a free rectangle that is large enough"),
-            Self::NoMemory => f.write_str("no slot with a free rectangle has the memory"),
+            Self::NoMemory => {
+                f.write_str("no slot with a large enough free rectangle has enough memory")
+            }
             Self::IdTooLarge { bound } => write!(f, "ids must be below {bound}"),
-            Self::InstanceTaken => f.write_str("the instance is placed already"),
-            Self::SlotTaken => f.write_str("the slot is there already"),
-            Self::NoSuchSlot => f.write_str("there is no such slot"),
-            Self::NoQuota => f.write_str("a pod must request a part of the window"),
+            Self::InstanceTaken => f.write_str("instance is already placed"),
+            Self::SlotTaken => f.write_str("slot already exists"),
+            Self::NoSuchSlot => f.write_str("slot does not exist"),
+            Self::NoQuota => f.write_str("quota must not be zero"),
             Self::SmOutOfRange { limit } => write!(
                 f,
-                "a pod has between 1 and {limit} hundredths of a percent of the SMs"
+                "sm must be between 1 and {limit} hundredths of a percent"
             ),
         }
     }

@@ -2,14 +2,15 @@
 
 use super::shape::Rectangle;
 
-/// What is free, as rectangles that overlap: none lies within another. As long as nothing but
-/// [`Free::take`] happened since [`Free::reset`] they are all the maximal ones.
+/// Free area, as rectangles that may overlap but do not contain each other. As long as only
+/// [`FreeRectangles::take`] has been called since [`FreeRectangles::reset`], they are exactly the maximal free
+/// rectangles.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Free {
+pub(super) struct FreeRectangles {
     rectangles: Vec<Rectangle>,
 }
 
-impl Free {
+impl FreeRectangles {
     pub(super) fn all(&self) -> &[Rectangle] {
         &self.rectangles
     }
@@ -22,20 +23,20 @@ impl Free {
             .unwrap_or(0)
     }
 
-    /// Everything is free.
+    /// Makes the area `whole` entirely free.
     pub(super) fn reset(&mut self, whole: Rectangle) {
         self.rectangles.clear();
         self.rectangles.push(whole);
     }
 
-    /// As `other`, in memory of its own: swapping would pass long vectors to where they are not needed.
+    /// Copies `other` into memory of its own. Swapping would move long vectors to places that do not need them.
     pub(super) fn copy_from(&mut self, other: &Self) {
         self.rectangles.clone_from(&other.rectangles);
     }
 
-    /// `used` is free no more: every rectangle that overlaps it is replaced by its maximal parts outside.
-    /// Any rectangle that is free afterwards was free before, so it lay in one of those that are cut, and
-    /// outside of `used` it lies in one of the parts: none is missed.
+    /// Takes `used`: every rectangle that overlaps it is replaced by its maximal parts outside. None is missed: a
+    /// rectangle that is free afterwards was free before, so it is contained in one of those that are cut, and, being
+    /// outside of `used`, in one of the parts.
     pub(super) fn take(&mut self, used: &Rectangle, parts: &mut Vec<Rectangle>) {
         parts.clear();
         self.rectangles.retain(|rectangle| {
@@ -46,7 +47,8 @@ impl Free {
             !cut
         });
         let uncut = self.rectangles.len();
-        // One that was not cut cannot lie within a part of another: it would have lain within that.
+        // A rectangle that was not cut cannot be contained in a part of another: it would have been contained in that
+        // one.
         for (at, part) in parts.iter().enumerate() {
             let within = |(other_at, other): (usize, &Rectangle)| {
                 other_at != at && other.contains(part) && (other != part || other_at < at)
@@ -61,13 +63,12 @@ impl Free {
         }
     }
 
-    /// `freed` is a rectangle of its own again, joined with no other.
+    /// Adds `freed` as a rectangle of its own, joined with no other.
     pub(super) fn give_back(&mut self, freed: Rectangle) {
         self.rectangles.push(freed);
     }
 
-    /// Of those that are large enough the one that leaves the least area, then the lowest, then the
-    /// leftmost.
+    /// Returns the smallest rectangle that is large enough, among equal ones the lowest, then the leftmost.
     pub(super) fn best(&self, width: u32, height: u32) -> Option<&Rectangle> {
         self.rectangles
             .iter()

@@ -1,13 +1,13 @@
-//! An ordered set that finds the first key with properties of its own in few steps: a balanced tree (AVL)
-//! in one array, in which every node knows the best of each property below it. The set of the standard
-//! library can keep neither those nor its nodes.
+//! An ordered set that finds the first key with given properties in few steps: a balanced tree (AVL) in one array, in
+//! which every node knows the best value of each property below it. The standard library's set can keep neither those
+//! values nor its nodes.
 
 use std::cmp::Ordering;
 
 const NONE: u32 = u32::MAX;
 
-/// What is known of a key besides its place, and of all keys of a part of the tree: for each property the
-/// best that any of them has.
+/// Properties of a key besides its position, or of all keys of a subtree: for each property the best value of any of
+/// them.
 pub(super) trait Summary: Copy {
     fn join(self, other: Self) -> Self;
 }
@@ -26,15 +26,15 @@ struct Node<K, S> {
     height: u32,
 }
 
-/// See the [module](self).
+/// Ordered set of keys with summaries; see the [module](self).
 #[derive(Clone, Debug)]
-pub(super) struct Ordered<K, S> {
+pub(super) struct OrderedSet<K, S> {
     nodes: Vec<Node<K, S>>,
     unused: Vec<u32>,
     root: u32,
 }
 
-impl<K, S> Default for Ordered<K, S> {
+impl<K, S> Default for OrderedSet<K, S> {
     fn default() -> Self {
         Self {
             nodes: Vec::new(),
@@ -44,8 +44,8 @@ impl<K, S> Default for Ordered<K, S> {
     }
 }
 
-impl<K: Ord + Copy, S: Summary> Ordered<K, S> {
-    /// Adds a key, which is not there yet. O(log n).
+impl<K: Ord + Copy, S: Summary> OrderedSet<K, S> {
+    /// Adds a key, which must not be in the set. O(log n).
     pub(super) fn insert(&mut self, key: K, own: S) {
         let node = Node {
             key,
@@ -65,7 +65,7 @@ impl<K: Ord + Copy, S: Summary> Ordered<K, S> {
         self.root = self.insert_below(self.root, at);
     }
 
-    /// Takes a key out; whether it was there. O(log n).
+    /// Removes a key and returns whether it was in the set. O(log n).
     pub(super) fn remove(&mut self, key: &K) -> bool {
         let mut removed = NONE;
         self.root = self.remove_below(self.root, key, &mut removed);
@@ -75,8 +75,8 @@ impl<K: Ord + Copy, S: Summary> Ordered<K, S> {
         removed != NONE
     }
 
-    /// The first key not before `from` whose own properties `admits` admits. It must not refuse the join of
-    /// what it admits. O(log n) if it never admits a join of what it refuses.
+    /// Returns the first key not before `from` with properties that `admits` accepts. `admits` must accept the join of
+    /// properties that it accepts. O(log n) if it never accepts a join of properties that it rejects.
     pub(super) fn first(&self, from: &K, admits: impl Fn(&S) -> bool) -> Option<&K> {
         let found = self.first_below(self.root, from, &admits);
         (found != NONE).then(|| &self.node(found).key)
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    fn check(tree: &Ordered<u64, Most>, at: u32) -> (u32, Option<Most>, usize) {
+    fn check(tree: &OrderedSet<u64, Most>, at: u32) -> (u32, Option<Most>, usize) {
         if at == NONE {
             return (0, None, 0);
         }
@@ -264,8 +264,8 @@ mod tests {
     }
 
     #[test]
-    fn it_agrees_with_a_map_and_stays_balanced() {
-        let mut tree = Ordered::default();
+    fn set_agrees_with_a_map_and_stays_balanced() {
+        let mut tree = OrderedSet::default();
         let mut model = BTreeMap::new();
         let mut state = 7_u64;
         let mut random = |bound| {

@@ -1,15 +1,15 @@
-//! Finds the best free rectangle of all slots without looking at all of them.
+//! Finds the best free rectangle of all slots without examining all of them.
 //!
-//! The free rectangles of all slots stand in one order: by area, then width, so that equal shapes stand
-//! together, then as ties are decided. The first one that is large enough and on a slot with memory is the
-//! best. Runs of shapes that are not are passed over in O(log n) each, mostly several at once.
+//! The free rectangles of all slots are in one order: by area, then by width, so that equal shapes are adjacent, and
+//! then by the tie-breaks. The first one that is large enough and on a slot with the memory is the best. Runs of shapes
+//! that are not are skipped in O(log n) each, mostly several at once.
 
-use super::ordered::{Ordered, Summary};
+use super::ordered::{OrderedSet, Summary};
 use super::settings::Settings;
 use super::shape::{FunctionId, Pod, Rectangle, SlotId};
 use super::slot::Slot;
 
-/// Left rectangles of a pod's function and shape that are tried before the others.
+/// Number of rectangles left by pods of the same function and shape that are tried before all others.
 const REUSE_TRIES: usize = 8;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -19,7 +19,7 @@ struct FreeKey {
     tie: Tie,
 }
 
-/// The fuller slot, the lowest, the leftmost, the first.
+/// Tie-breaks: the fuller slot, the lowest, the leftmost, the first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 struct Tie {
     free_area: u64,
@@ -45,7 +45,7 @@ impl Summary for Room {
     }
 }
 
-/// A slot that holds the weights of a function, by how much memory it has left.
+/// Slot that holds the weights of a function, ordered by its free memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct HolderKey {
     function: FunctionId,
@@ -53,9 +53,9 @@ struct HolderKey {
     slot: SlotId,
 }
 
-/// A rectangle that a pod left. The latest first: its slot most likely still has the weights.
+/// Rectangle that a pod left. The latest comes first, since its slot most likely still has the weights.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct LeftKey {
+struct FreedKey {
     function: FunctionId,
     width: u32,
     height: u32,
@@ -65,16 +65,16 @@ struct LeftKey {
     y: u32,
 }
 
-/// See the [module](self).
+/// Index over the slots; see the [module](self).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Index {
-    free: Ordered<FreeKey, Room>,
-    holders: Ordered<HolderKey, ()>,
-    left: Ordered<LeftKey, ()>,
+    free: OrderedSet<FreeKey, Room>,
+    holders: OrderedSet<HolderKey, ()>,
+    freed: OrderedSet<FreedKey, ()>,
 }
 
 impl Index {
-    /// The slot can be found. O(f log n) for its f free and remembered rectangles and functions.
+    /// Adds a slot to the index. O(f log n) for its f free and remembered rectangles and functions.
     pub(super) fn list(&mut self, id: SlotId, slot: &Slot, settings: &Settings) {
         let memory = slot.memory.free();
         if !slot.is_full(settings) {
@@ -100,11 +100,11 @@ impl Index {
             }
         }
         for left in &slot.remembered {
-            self.left.insert(left_key(id, left), ());
+            self.freed.insert(freed_key(id, left), ());
         }
     }
 
-    /// The opposite, before the slot changes.
+    /// Removes a slot from the index, before the slot changes.
     pub(super) fn unlist(&mut self, id: SlotId, slot: &Slot, settings: &Settings) {
         let memory = slot.memory.free();
         if !slot.is_full(settings) {
@@ -122,11 +122,11 @@ impl Index {
             }
         }
         for left in &slot.remembered {
-            self.left.remove(&left_key(id, left));
+            self.freed.remove(&freed_key(id, left));
         }
     }
 
-    /// The latest rectangle of just this shape that a pod of this function left, on a slot with memory.
+    /// Returns the latest rectangle of exactly this shape that a pod of this function left, on a slot with the memory.
     pub(super) fn reusable(
         &self,
         pod: &Pod,
@@ -134,7 +134,7 @@ impl Index {
         slots: &[Option<Slot>],
         settings: &Settings,
     ) -> Option<(SlotId, Rectangle)> {
-        let mut from = LeftKey {
+        let mut from = FreedKey {
             function: pod.function,
             width,
             height,
@@ -144,7 +144,7 @@ impl Index {
             y: 0,
         };
         for _ in 0..REUSE_TRIES {
-            let found = *self.left.first(&from, |()| true)?;
+            let found = *self.freed.first(&from, |()| true)?;
             if (found.function, found.width, found.height) != (pod.function, width, height) {
                 return None;
             }
@@ -158,13 +158,13 @@ impl Index {
                 };
                 return Some((found.slot, rectangle));
             }
-            // Numbers are told apart over all slots.
+            // Numbers are unique over all slots.
             from.number = std::cmp::Reverse(found.number.0.checked_sub(1)?);
         }
         None
     }
 
-    /// The free rectangle that leaves the least area, on a slot with memory, as its lower left part.
+    /// Returns the lower left part of the free rectangle that leaves the least area, on a slot with the memory.
     pub(super) fn best(
         &self,
         pod: &Pod,
@@ -175,7 +175,7 @@ impl Index {
         let footprint = &pod.footprint;
         let all = footprint.storage.saturating_add(footprint.pod);
         let mut best = self.best_with(width, height, all);
-        // Slots that have the weights need less memory. Those with enough for weights and pod were seen.
+        // Slots that have the weights need less memory. Those with enough for weights and pod were considered above.
         if footprint.storage > 0 {
             let mut from = HolderKey {
                 function: pod.function,
@@ -210,7 +210,7 @@ impl Index {
         })
     }
 
-    /// Whether any slot has a free rectangle that is large enough, whatever its memory.
+    /// Returns whether any slot has a free rectangle that is large enough, regardless of its memory.
     pub(super) fn has_area(&self, width: u32, height: u32) -> bool {
         self.best_with(width, height, 0).is_some()
     }
@@ -224,7 +224,7 @@ impl Index {
             tie: Tie::default(),
         };
         let mut best = *self.free.first(&from, admits)?;
-        // Other shapes of the same area come after it, and may be before it in the order of ties.
+        // Other shapes of the same area come later, but may win the tie-break.
         from = best;
         loop {
             from.width += 1;
@@ -255,14 +255,14 @@ fn key(id: SlotId, slot: &Slot, rectangle: &Rectangle) -> FreeKey {
     }
 }
 
-fn left_key(id: SlotId, left: &super::slot::Remembered) -> LeftKey {
+fn freed_key(id: SlotId, left: &super::slot::RememberedRectangle) -> FreedKey {
     let Rectangle {
         x,
         y,
         width,
         height,
     } = left.rectangle;
-    LeftKey {
+    FreedKey {
         function: left.function,
         width,
         height,

@@ -1,100 +1,101 @@
-//! How pods are packed, and why settings may be refused.
+//! Settings of the packer, and the reasons why they may be refused.
 
 use std::fmt;
 
 use crate::tokens::{SM_WHOLE, Share};
 
-/// What pods may share of a slot.
+/// Resources of a slot that pods may share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sharing {
-    /// SMs and time: a pod is a rectangle of quota × SMs (M4.12).
+    /// Pods share SMs and time: a pod is a rectangle of quota × SMs (M4.12).
     SpaceAndTime,
-    /// Time alone: every pod has all SMs while it runs (M4.17).
+    /// Pods share time alone: every pod has all SMs while it runs (M4.17).
     TimeOnly,
-    /// Nothing: one pod a slot (M4.17).
+    /// Pods share nothing: one pod per slot (M4.17).
     Exclusive,
 }
 
-/// In which order the pods of a batch are placed.
+/// Order in which the pods of a batch are placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// The largest area first, then by arrival.
+    /// Descending area, then arrival.
     AreaDescending,
-    /// As they come.
+    /// Order in which the batch lists them.
     Arrival,
 }
 
-/// What becomes of the rectangle of a pod that has gone (M4.13).
+/// What becomes of the rectangle of a removed pod (M4.13).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Freed {
-    /// It is joined with what is free around it, so that the free rectangles are always all the maximal
-    /// ones; and it is remembered, so that the next pod of its function and shape gets it again.
+pub enum FreedRule {
+    /// The rectangle is joined with the free area around it, so that the free rectangles are always exactly the maximal
+    /// ones. It is also remembered, so that the next pod of its function and shape gets it again.
     Joined,
-    /// It becomes a free rectangle of its own, which the next pod of its shape fits best, and is joined with
-    /// others only when the slot is restructured.
+    /// The rectangle becomes a free rectangle of its own, which is the best fit for the next pod of its shape. It is
+    /// joined with others only when the slot is restructured.
     Kept,
 }
 
-/// When the pods of a slot are placed anew.
+/// Conditions under which the pods of a slot are placed anew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Restructuring {
-    /// When more free rectangles than this are there after a pod has gone.
+    /// Number of free rectangles after a removal above which a slot is restructured.
     pub rectangles_above: usize,
-    /// When the largest free rectangle is less than this part of what is free.
+    /// Share of the free area below which the largest free rectangle causes a restructuring.
     pub largest_below: Share,
-    /// Whether the new layout is taken only if its largest free rectangle is larger, or as large and of
-    /// fewer rectangles. Otherwise whenever all pods fit.
+    /// Whether a new layout is adopted only if its largest free rectangle is larger, or equally large with fewer
+    /// rectangles. Otherwise it is adopted whenever all pods fit.
     pub only_if_better: bool,
 }
 
-/// See each field.
+/// Settings of a packer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// What pods may share.
+    /// Resources that pods may share.
     pub sharing: Sharing,
-    /// The part of the window that is given away. A pod that asks for more has all of this, so nobody
-    /// shares its SMs.
+    /// Part of the window that is given to pods. A pod that requests more gets all of it, so that no other pod shares
+    /// its SMs.
     pub width: Share,
-    /// The SMs that are given away, in hundredths of a percent (M4.9). More than
-    /// [`SM_WHOLE`] only for tests of oversubscription.
+    /// SMs that are given to pods, in hundredths of a percent (M4.9). More than [`SM_WHOLE`] only for tests of
+    /// oversubscription.
     pub sm_limit: u32,
-    /// The order within a batch.
+    /// Order in which the pods of a batch are placed.
     pub order: Order,
-    /// What becomes of freed rectangles.
-    pub freed: Freed,
-    /// When a slot is restructured.
+    /// What becomes of the rectangles of removed pods.
+    pub freed: FreedRule,
+    /// Conditions under which a slot is restructured.
     pub restructuring: Restructuring,
-    /// Pods a slot can have: clients of an MPS server. It bounds what a decision costs.
+    /// Largest number of pods of a slot, which is that of the clients of an MPS server. It bounds the cost of a
+    /// decision.
     pub pods_max: u32,
 }
 
-/// Why settings are refused.
+/// Reason why settings are refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SettingsError {
-    /// What must not be zero is.
+    /// A setting that must not be zero is zero.
     Zero {
-        /// The setting's name.
+        /// Name of the setting.
         setting: &'static str,
     },
-    /// More SMs than can be counted.
+    /// The SM limit is larger than can be counted.
     SmLimitTooLarge {
-        /// The most, in hundredths of a percent.
+        /// Largest limit, in hundredths of a percent.
         max: u32,
     },
 }
 
-/// The largest [`Settings::sm_limit`]: a hundred times a GPU.
+/// Largest value of [`Settings::sm_limit`]: a hundred GPUs.
 pub const SM_LIMIT_MAX: u32 = 100 * SM_WHOLE;
 
 impl Default for Settings {
-    /// A tenth of the window stays free and batches are sorted (papers 4.2, 4.4).
+    /// Returns settings that leave a tenth of the window free and sort batches (mechanisms §4.2, §4.4).
     fn default() -> Self {
         Self {
             sharing: Sharing::SpaceAndTime,
             width: Share::from_percent(90),
             sm_limit: SM_WHOLE,
             order: Order::AreaDescending,
-            freed: Freed::Joined,
+            freed: FreedRule::Joined,
             restructuring: Restructuring {
                 rectangles_above: 32,
                 largest_below: Share::from_percent(50),
@@ -106,8 +107,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Algorithm 2 and keep-restructure as printed: the whole window, arrival order, freed rectangles kept,
-    /// restructuring by count alone.
+    /// Returns the settings of Algorithm 2 and keep-restructure as printed: the whole window, arrival order, freed
+    /// rectangles kept, and restructuring by count alone.
     #[must_use]
     pub const fn paper() -> Self {
         Self {
@@ -115,7 +116,7 @@ impl Settings {
             width: Share::WHOLE,
             sm_limit: SM_WHOLE,
             order: Order::Arrival,
-            freed: Freed::Kept,
+            freed: FreedRule::Kept,
             restructuring: Restructuring {
                 rectangles_above: 32,
                 largest_below: Share::NONE,
@@ -125,10 +126,10 @@ impl Settings {
         }
     }
 
-    /// Whether they can be packed by.
+    /// Checks that a packer can work with these settings.
     ///
     /// # Errors
-    /// The first reason found why not.
+    /// Returns the first problem found.
     pub fn validate(&self) -> Result<(), SettingsError> {
         for (setting, zero) in [
             ("width", self.width.is_none()),
@@ -151,7 +152,7 @@ impl fmt::Display for SettingsError {
         match self {
             Self::Zero { setting } => write!(f, "{setting} must not be zero"),
             Self::SmLimitTooLarge { max } => {
-                write!(f, "sm_limit is at most {max} hundredths of a percent")
+                write!(f, "sm_limit must be at most {max} hundredths of a percent")
             }
         }
     }

@@ -1,54 +1,44 @@
-//! Ids, pods and the plane they are packed in.
+//! Ids, pods, and the plane in which they are packed.
 
 use crate::footprint::Footprint;
 use crate::tokens::Share;
+pub use units::{FunctionId, InstanceId, SlotId};
 
-/// A function: what shares weights, and what reuses the rectangles that its own pods left.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct FunctionId(pub u32);
-
-/// A pod, for its whole life. A small integer, free again when the pod is gone.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct InstanceId(pub u32);
-
-/// A GPU, or a slice of one, whose SMs are shared. A small integer.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct SlotId(pub u32);
-
-/// What a pod needs of a slot.
+/// Requirements of a pod.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pod {
-    /// Whose it is.
+    /// Function of the pod.
     pub function: FunctionId,
-    /// The part of wall time it is guaranteed (M4.8: quotas are packed by request, a limit only lends).
+    /// Guaranteed part of wall time (M4.8: quotas are packed by request, a limit only lends).
     pub quota: Share,
-    /// The SMs it may run on, in hundredths of a percent, after the driver's rounding.
+    /// SMs that the pod may run on, in hundredths of a percent, after the driver's rounding.
     pub sm: u32,
-    /// The device memory it needs.
+    /// Device memory that the pod needs.
     pub footprint: Footprint,
 }
 
-/// A part of one slot: of its window in parts per million, of its SMs in hundredths of a percent.
+/// Part of one slot: of its window in parts per million, and of its SMs in hundredths of a percent.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Rectangle {
-    /// Where in the window it begins. Bookkeeping only: nobody runs at a fixed time of the window.
+    /// Start of the rectangle in the window, in parts per million. Bookkeeping only: no pod runs at a fixed time of the
+    /// window.
     pub x: u32,
-    /// Where in the SMs it begins. Bookkeeping only, as well.
+    /// Start of the rectangle in the SMs, in hundredths of a percent. Bookkeeping only: no pod runs on fixed SMs.
     pub y: u32,
-    /// Its part of the window.
+    /// Width as a part of the window, in parts per million.
     pub width: u32,
-    /// Its part of the SMs.
+    /// Height as a part of the SMs, in hundredths of a percent.
     pub height: u32,
 }
 
 impl Rectangle {
-    /// Window × SMs, up to 10¹⁰ for a whole GPU.
+    /// Returns the area, window × SMs: up to 10¹⁰ for a whole GPU.
     #[must_use]
     pub fn area(&self) -> u64 {
         u64::from(self.width) * u64::from(self.height)
     }
 
-    /// Whether `other` lies within it.
+    /// Returns whether this rectangle contains `other`.
     #[must_use]
     pub const fn contains(&self, other: &Self) -> bool {
         self.x <= other.x
@@ -57,7 +47,7 @@ impl Rectangle {
             && self.top() >= other.top()
     }
 
-    /// Whether they have a part in common; an edge is none.
+    /// Returns whether the rectangles overlap; a common edge is no overlap.
     #[must_use]
     pub const fn overlaps(&self, other: &Self) -> bool {
         self.x < other.right()
@@ -66,19 +56,20 @@ impl Rectangle {
             && other.y < self.top()
     }
 
-    /// The end of its part of the window.
+    /// Returns the end of the rectangle's part of the window.
     #[must_use]
     pub const fn right(&self) -> u32 {
         self.x + self.width
     }
 
-    /// The end of its part of the SMs.
+    /// Returns the end of the rectangle's part of the SMs.
     #[must_use]
     pub const fn top(&self) -> u32 {
         self.y + self.height
     }
 
-    /// The largest rectangles of it that lie left of, right of, below and above `used`, which it overlaps.
+    /// Iterates over the largest parts of this rectangle to the left, to the right, below, and above `used`, which
+    /// overlaps it.
     pub(super) fn parts_outside(self, used: &Self) -> impl Iterator<Item = Self> {
         let left = Self {
             width: used.x.saturating_sub(self.x),
@@ -134,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_covers_it_leaves_nothing_and_edges_do_not_overlap() {
+    fn a_covering_rectangle_leaves_nothing_and_edges_do_not_overlap() {
         let inner = rectangle(2, 3, 4, 5);
         assert_eq!(inner.parts_outside(&rectangle(0, 0, 10, 10)).count(), 0);
         assert!(rectangle(0, 0, 10, 10).contains(&inner));

@@ -1,48 +1,48 @@
-//! One slot: its pods, what they leave free, and how they are placed anew (M4.13).
+//! One slot: its pods, the area that they leave free, and how they are placed anew (M4.13).
 
-use super::free::Free;
-use super::settings::{Freed, Restructuring, Settings};
+use super::free::FreeRectangles;
+use super::settings::{FreedRule, Restructuring, Settings};
 use super::shape::{FunctionId, InstanceId, Pod, Rectangle};
 use crate::footprint::{Footprint, Memory};
 use crate::tokens::SHARE_WHOLE;
 
-/// Freed rectangles that a slot remembers; the oldest is forgotten for one more.
+/// Number of freed rectangles that a slot remembers; the oldest is forgotten for another one.
 const REMEMBERED_MAX: usize = 16;
 
-/// A pod of the slot.
+/// Pod that is placed on the slot.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Placed {
+pub(super) struct PlacedPod {
     pub(super) instance: InstanceId,
     pub(super) function: FunctionId,
     pub(super) footprint: Footprint,
     pub(super) rectangle: Rectangle,
 }
 
-/// A rectangle that a pod left and nobody has had a part of since.
+/// Rectangle that a pod left and of which no other pod has taken a part since.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Remembered {
+pub(super) struct RememberedRectangle {
     pub(super) function: FunctionId,
     pub(super) rectangle: Rectangle,
-    /// Counts over all slots.
+    /// Sequence number of the removal over all slots.
     pub(super) number: u64,
 }
 
-/// Vectors that are kept between calls.
+/// Buffers that are kept between calls.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scratch {
     parts: Vec<Rectangle>,
     order: Vec<u32>,
     layout: Vec<Rectangle>,
-    free: Free,
+    free: FreeRectangles,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Slot {
     pub(super) memory: Memory,
-    pub(super) free: Free,
+    pub(super) free: FreeRectangles,
     pub(super) free_area: u64,
-    pub(super) pods: Vec<Placed>,
-    pub(super) remembered: Vec<Remembered>,
+    pub(super) pods: Vec<PlacedPod>,
+    pub(super) remembered: Vec<RememberedRectangle>,
     whole: Rectangle,
 }
 
@@ -54,7 +54,7 @@ impl Slot {
             width: settings.width.parts_per_million(),
             height: settings.sm_limit,
         };
-        let mut free = Free::default();
+        let mut free = FreeRectangles::default();
         free.reset(whole);
         Self {
             memory: Memory::new(memory),
@@ -66,7 +66,7 @@ impl Slot {
         }
     }
 
-    /// Whether a pod more can be here, as far as memory and clients go.
+    /// Returns whether another pod can be placed here, as far as memory and the number of clients are concerned.
     pub(super) fn takes(&self, pod: &Pod, settings: &Settings) -> bool {
         !self.is_full(settings)
             && self.memory.needs(pod.function, &pod.footprint) <= self.memory.free()
@@ -76,7 +76,7 @@ impl Slot {
         self.pods.len() >= settings.pods_max as usize
     }
 
-    /// A pod gets a rectangle that is free. Its memory has been checked.
+    /// Gives a free rectangle to a pod. The caller has checked the memory.
     pub(super) fn put(
         &mut self,
         instance: InstanceId,
@@ -85,12 +85,12 @@ impl Slot {
         scratch: &mut Scratch,
     ) {
         let admitted = self.memory.admit(pod.function, &pod.footprint);
-        debug_assert!(admitted, "memory is checked before a pod is put");
+        debug_assert!(admitted, "memory must be checked before a pod is placed");
         self.free.take(&rectangle, &mut scratch.parts);
         self.remembered
             .retain(|left| !left.rectangle.overlaps(&rectangle));
         self.free_area -= rectangle.area();
-        self.pods.push(Placed {
+        self.pods.push(PlacedPod {
             instance,
             function: pod.function,
             footprint: pod.footprint,
@@ -98,7 +98,7 @@ impl Slot {
         });
     }
 
-    /// A pod goes. Answers whether the others were placed anew.
+    /// Removes a pod and returns whether the others were placed anew.
     pub(super) fn take_out(
         &mut self,
         instance: InstanceId,
@@ -109,24 +109,24 @@ impl Slot {
         let Some(at) = (self.pods.iter()).position(|placed| placed.instance == instance) else {
             return false;
         };
-        // In the order they came, on which restructuring builds.
+        // Keeps the order of placement, on which restructuring relies.
         let gone = self.pods.remove(at);
         self.memory.release(gone.function, &gone.footprint);
         self.free_area += gone.rectangle.area();
         if self.pods.is_empty() {
-            // As a new one, which is no better for having been used: it is opened when no other has room.
+            // The slot equals a new one and is not preferred to it: it is opened only if no other slot has room.
             self.free.reset(self.whole);
             self.remembered.clear();
             return false;
         }
         match settings.freed {
-            Freed::Kept => self.free.give_back(gone.rectangle),
-            Freed::Joined => {
+            FreedRule::Kept => self.free.give_back(gone.rectangle),
+            FreedRule::Joined => {
                 self.measure_free(scratch);
                 if self.remembered.len() == REMEMBERED_MAX {
                     self.remembered.remove(0);
                 }
-                self.remembered.push(Remembered {
+                self.remembered.push(RememberedRectangle {
                     function: gone.function,
                     rectangle: gone.rectangle,
                     number,
@@ -137,7 +137,7 @@ impl Slot {
             && self.restructure(settings.restructuring.only_if_better, scratch)
     }
 
-    /// All maximal free rectangles of the layout as it is.
+    /// Recomputes all maximal free rectangles of the current layout.
     fn measure_free(&mut self, scratch: &mut Scratch) {
         self.free.reset(self.whole);
         for placed in &self.pods {
@@ -151,7 +151,7 @@ impl Slot {
         self.free.all().len() > when.rectangles_above || largest < least
     }
 
-    /// Places all pods again, the largest area first. Answers whether there is another layout now.
+    /// Places all pods again, the largest area first, and returns whether the layout has changed.
     fn restructure(&mut self, only_if_better: bool, scratch: &mut Scratch) -> bool {
         let found = self.lay_out(None, scratch).is_some();
         let (largest, count) = (self.free.largest(), self.free.all().len());
@@ -161,14 +161,14 @@ impl Slot {
         if adopt {
             self.adopt(scratch);
         } else if !only_if_better {
-            // Fragments that were kept would pile up without end.
+            // Fragments that are kept would accumulate without limit.
             self.measure_free(scratch);
         }
         adopt
     }
 
-    /// Makes room for a shape by placing all pods again together with it. Answers where it is to be put then,
-    /// which is not among what is free any more; without an answer nothing has changed.
+    /// Makes room for a shape by placing all pods again together with it. Returns the rectangle reserved for the shape,
+    /// which is no longer free, or `None` if nothing has changed.
     pub(super) fn make_room(
         &mut self,
         width: u32,
@@ -180,8 +180,8 @@ impl Slot {
         Some(room)
     }
 
-    /// Tries a layout of all pods, and of one shape more, by descending area into `scratch`. Answers where
-    /// the shape is, or the last pod.
+    /// Lays out all pods, and one more shape if given, by descending area into `scratch`. Returns the rectangle of that
+    /// shape, or of the last pod, or `None` if not all fit.
     fn lay_out(&self, more: Option<(u32, u32)>, scratch: &mut Scratch) -> Option<Rectangle> {
         let Scratch {
             parts,
@@ -228,7 +228,7 @@ impl Slot {
             placed.rectangle = *rectangle;
         }
         self.free.copy_from(&scratch.free);
-        // What lay elsewhere before lies nowhere now.
+        // Rectangles of the old layout have no meaning in the new one.
         self.remembered.clear();
     }
 }

@@ -1,4 +1,4 @@
-//! What a router answers.
+//! Decisions of a router, with their reasons.
 
 use super::bindings::BindingId;
 use super::instance::InstanceId;
@@ -6,28 +6,28 @@ pub use crate::gate::RefuseReason;
 use crate::queue::Ticket;
 use crate::{RequestId, Time};
 
-/// Why a request goes to an instance now.
+/// Reason why a request is bound to an instance now: the values of the label `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteReason {
-    /// A place was free when it came, or places are not limited.
+    /// A place was free on arrival, or places are not limited.
     Free,
-    /// Of those that wait and can make it, its latest start was first.
+    /// Among the waiting requests that can meet their deadline, this one had the earliest latest start.
     Turn,
-    /// None that waits can make it there, and it came first.
+    /// No waiting request can meet its deadline there, and this one arrived first.
     LateTurn,
-    /// It has waited many times its objective ([`AGEING_PERIOD`](crate::gate::AGEING_PERIOD)).
-    Ageing,
-    /// The rule binds at arrival.
+    /// The request has waited many times its objective ([`AGING_PERIOD`](crate::gate::AGING_PERIOD)).
+    Aging,
+    /// The rule binds requests on arrival.
     Arrival,
 }
 
 impl RouteReason {
-    /// All of them.
+    /// All reasons, each at the index of its discriminant.
     pub const ALL: [Self; 5] = [
         Self::Free,
         Self::Turn,
         Self::LateTurn,
-        Self::Ageing,
+        Self::Aging,
         Self::Arrival,
     ];
 
@@ -38,23 +38,23 @@ impl RouteReason {
             Self::Free => "free",
             Self::Turn => "turn",
             Self::LateTurn => "late-turn",
-            Self::Ageing => "ageing",
+            Self::Aging => "ageing",
             Self::Arrival => "arrival",
         }
     }
 }
 
-/// Why an instance gets no requests for a while.
+/// Reason why an instance gets no requests for a while: the values of the label `reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EjectReason {
-    /// It accepted no connection, several times in a row.
+    /// The instance accepted no connection, several times in a row.
     Connect,
-    /// It missed a probe.
+    /// The instance missed a probe.
     Probe,
 }
 
 impl EjectReason {
-    /// All of them.
+    /// All reasons, each at the index of its discriminant.
     pub const ALL: [Self; 2] = [Self::Connect, Self::Probe];
 
     /// Returns the value of the label `reason`.
@@ -67,61 +67,61 @@ impl EjectReason {
     }
 }
 
-/// What becomes of an arriving request at once.
+/// Immediate outcome for an arriving request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It goes to an instance now.
+    /// The request is bound to an instance now.
     Bound {
-        /// By which the router knows it there.
+        /// Handle of the request at the instance.
         binding: BindingId,
-        /// Where.
+        /// Instance to which the request is sent.
         instance: InstanceId,
-        /// Why.
+        /// Reason for binding it now.
         reason: RouteReason,
     },
-    /// It waits; an [`Action`] will name this ticket.
+    /// The request waits; a later [`Action`] names this ticket.
     Waits(Ticket),
-    /// It gets no place.
+    /// The request is refused.
     Refused(RefuseReason),
 }
 
-/// What becomes of others.
+/// Decision about other requests, or about an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A request that waited goes to an instance now.
+    /// A request that waited is bound to an instance now.
     Bind {
-        /// The ticket it waited with.
+        /// Ticket with which the request waited.
         ticket: Ticket,
-        /// The request.
+        /// Id of the request.
         id: RequestId,
-        /// By which the router knows it there.
+        /// Handle of the request at the instance.
         binding: BindingId,
-        /// Where.
+        /// Instance to which the request is sent.
         instance: InstanceId,
-        /// Why.
+        /// Reason for binding it now.
         reason: RouteReason,
     },
     /// A request that waited loses its place.
     Refuse {
-        /// The ticket it waited with.
+        /// Ticket with which the request waited.
         ticket: Ticket,
-        /// The request.
+        /// Id of the request.
         id: RequestId,
-        /// Why.
+        /// Reason why the request is refused.
         reason: RefuseReason,
     },
-    /// An instance gets no more requests.
+    /// An instance gets no more requests for a while.
     Eject {
-        /// Which.
+        /// Id of the instance.
         instance: InstanceId,
-        /// Why.
+        /// Reason for the ejection.
         reason: EjectReason,
-        /// Until then at least, unless it answers a probe.
+        /// Earliest end of the ejection, unless the instance answers a probe before.
         until: Time,
     },
     /// An instance gets requests again.
     Return {
-        /// Which.
+        /// Id of the instance.
         instance: InstanceId,
     },
 }

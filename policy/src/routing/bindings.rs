@@ -1,32 +1,32 @@
-//! Requests that are at instances.
+//! Requests that are bound to instances.
 
 use super::instance::InstanceId;
 use crate::profile::ClassId;
 use crate::{Span, Time};
 
-/// A request at an instance. One of a request that has left is void for ever.
+/// Handle of a request at an instance. It becomes void for ever once the request has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BindingId {
     slot: u32,
     generation: u32,
 }
 
-/// What is known of a request at an instance.
+/// State of a request at an instance.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Binding {
     pub(super) instance: InstanceId,
     pub(super) class: ClassId,
-    /// When it was bound.
+    /// Time at which the request was bound.
     pub(super) at: Time,
-    /// When it began to run, or will; `None`: it waits for another there.
+    /// Actual or expected start; `None` while the request waits for another one at the instance.
     pub(super) started: Option<Time>,
-    /// How long it runs there, by estimate.
+    /// Estimated execution time on this instance.
     pub(super) execution: Span,
-    /// When it is expected to be done.
+    /// Expected end of the request.
     pub(super) end: Time,
 }
 
-/// All of a function's.
+/// All bindings of a function.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bindings {
     slots: Vec<(u32, Option<Binding>)>,

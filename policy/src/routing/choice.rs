@@ -1,19 +1,19 @@
-//! The choice of an instance, rule by rule.
+//! The choice of an instance, for each rule.
 
 use super::instance::{Instance, InstanceId, Place, Waiter};
 use super::router::Router;
 use super::settings::{Places, Rule, serving_capacity};
 use crate::{Span, Time};
 
-/// An instance that a request may go to.
+/// Instance that a request may be bound to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice {
     pub(super) instance: InstanceId,
-    /// When the request is expected to start there.
+    /// Expected start of the request on the instance.
     pub(super) start: Time,
-    /// How long it runs there, by estimate.
+    /// Estimated execution time on the instance.
     pub(super) execution: Span,
-    /// It waits for another there.
+    /// Whether the request would wait there for another one to finish.
     pub(super) is_ahead: bool,
 }
 
@@ -24,7 +24,7 @@ impl Choice {
 }
 
 impl Router {
-    /// Instances that may get requests, in the order of their numbers.
+    /// Iterates over the instances that may get requests, in order of their ids.
     pub(super) fn usable(&self) -> impl Iterator<Item = (InstanceId, &Instance)> {
         let numbered = (0..).map(InstanceId).zip(&self.instances);
         numbered
@@ -32,7 +32,7 @@ impl Router {
             .filter(|(_, instance)| instance.is_usable())
     }
 
-    /// The place that this rule finds for a request, if there is one.
+    /// Returns the place that the rule finds for a request, if any.
     pub(super) fn choose(&mut self, now: Time, waiter: &Waiter, random: u64) -> Option<Choice> {
         match self.settings.rule {
             Rule::LateBinding => self.earliest_end(now, waiter),
@@ -60,8 +60,8 @@ impl Router {
         }
     }
 
-    /// Of the instances that have a place that on which the request is expected to end first; the least loaded where places
-    /// are not limited.
+    /// Returns the instance with a place on which the request is expected to end first, or the least loaded one where
+    /// places are not limited.
     pub(super) fn earliest_end(&self, now: Time, waiter: &Waiter) -> Option<Choice> {
         let hand_over = self.hand_over.get();
         let mut best: Option<(Choice, (Time, u32, u64))> = None;
@@ -73,7 +73,7 @@ impl Router {
                 continue;
             };
             let choice = self.choice(id, instance, place, waiter);
-            // Among equals the one that has been idle for longest, so that none is worn more than others.
+            // Among equals, the instance that has been idle for longest, so that the load is spread.
             let rank = (choice.end(), instance.shape.stages, instance.last_bound);
             if best.is_none_or(|(_, least)| rank < least) {
                 best = Some((choice, rank));
@@ -82,15 +82,15 @@ impl Router {
         best.map(|(choice, _)| choice)
     }
 
-    /// Whether a request makes it on an instance that has no place now.
-    pub(super) fn makes_it_elsewhere(&self, now: Time, waiter: &Waiter) -> bool {
+    /// Returns whether a request would meet its deadline on an instance that has no place now.
+    pub(super) fn meets_deadline_elsewhere(&self, now: Time, waiter: &Waiter) -> bool {
         let hand_over = self.hand_over.get();
         self.usable().any(|(_, instance)| {
             let Some(free) = instance.free_at else {
                 return false;
             };
             let start = free.max(now).after(hand_over);
-            // Cheapest first: most are busy for longer than that.
+            // Cheapest check first: most instances are busy for longer than that.
             start <= waiter.deadline
                 && instance.places.is_some_and(|places| places > 0)
                 && instance.place(now, hand_over).is_none()
@@ -102,7 +102,8 @@ impl Router {
         })
     }
 
-    /// Papers 1.7 as printed. `backlog` = requests there × what one holds the instance up.
+    /// Chooses by mechanisms §1.7 as printed. `backlog` is the number of requests there × the time for which one of them
+    /// occupies the instance.
     fn paper(&self, now: Time, waiter: &Waiter) -> Option<Choice> {
         let slo = self
             .settings
@@ -164,7 +165,7 @@ impl Router {
         Some(self.at(chosen, now, waiter))
     }
 
-    /// Whether this rule finds a place for a request, whichever it is.
+    /// Returns whether the rule finds a place for a request, whichever request it is.
     pub(super) fn has_any_place(&self, now: Time) -> bool {
         let hand_over = self.hand_over.get();
         let rule = self.settings.rule;
@@ -177,10 +178,10 @@ impl Router {
         })
     }
 
-    /// The one with the fewest requests; of several the one that has had none for longest.
+    /// Chooses the instance with the fewest requests, among equals the one that has been idle for longest.
     fn least(&self, now: Time, waiter: &Waiter) -> Option<Choice> {
         let load = |instance: &Instance| match instance.health.slow_places(now) {
-            // One that has yet to show that it serves gets half of what others get.
+            // An instance that has not proved yet that it serves gets half as many requests as others.
             Some(_) => instance.load().saturating_add(1).saturating_mul(2),
             None => instance.load().saturating_add(1),
         };
@@ -200,7 +201,7 @@ impl Router {
         Some(id)
     }
 
-    /// Two of them at random, which differ if there is more than one.
+    /// Returns two random usable instances, which differ if there is more than one.
     fn two_of(&self, random: u64) -> Option<(InstanceId, InstanceId)> {
         let count = self.usable().count() as u64;
         if count == 0 {
@@ -216,7 +217,7 @@ impl Router {
         Some((at(first)?, at(second)?))
     }
 
-    /// This instance, whether or not it has a place.
+    /// Returns this instance as the choice, whether or not it has a place.
     fn at(&self, id: InstanceId, now: Time, waiter: &Waiter) -> Choice {
         let instance = self.instance(id);
         let places = instance.places.unwrap_or(u32::MAX);
@@ -243,10 +244,11 @@ impl Router {
     }
 }
 
-/// Knative takes the first instance that has a place up to this number of places each, and goes round above.
+/// Largest number of places per instance with which Knative takes the first instance that has a place; above it goes
+/// round.
 const KNATIVE_FIRST_PLACES_MAX: u32 = 3;
 
-/// Knative reserves a place or does not.
+/// Returns whether an instance has a place by Knative's rule, which has no places ahead of time.
 fn has_place(instance: &Instance) -> bool {
     instance
         .places

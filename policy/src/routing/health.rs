@@ -1,44 +1,45 @@
-//! When an instance gets no requests, and when it gets few.
+//! When an instance gets no requests, and when it gets only a few.
 //!
-//! Three connection failures in a row, or one missed probe, eject an instance: for 1 s, twice as long each further time, 60 s at
-//! most. One that has missed a probe is back as soon as it answers one; one that accepted no connection when its time
-//! is over, and then one more failure ejects it again. The last one is kept until there is another. An answer makes all of it good. After it has become ready or come
-//! back, an instance starts slowly: for its first five requests, and 10 s at most, it may have one more request than it
+//! Three connection failures in a row, or one missed probe, eject an instance: for 1 s at first, twice as long each
+//! further time, and 60 s at most. An instance that missed a probe returns as soon as it answers one. An instance that
+//! accepted no connection returns when its time is over, and then a single failure ejects it again. The last usable
+//! instance is kept until there is another. An answer resets all of this. After it has become ready or has returned, an
+//! instance starts slowly: for its first five requests, and for 10 s at most, it may have only one request more than it
 //! has answered.
 
 use super::action::EjectReason;
 use crate::{Span, Time};
 
-/// Connection failures in a row that eject an instance.
+/// Number of consecutive connection failures that eject an instance.
 const FAILURES_MAX: u8 = 3;
-/// The first ejection lasts so long …
+/// Duration of the first ejection of an instance.
 const BACK_OFF_MIN: Span = Span::from_secs(1);
-/// … and none longer than this.
+/// Duration of the longest ejection of an instance.
 const BACK_OFF_MAX: Span = Span::from_secs(60);
-/// A slow start ends after so many answers …
+/// Number of answers after which the slow start of a returned instance ends.
 const SLOW_START_ANSWERS: u32 = 5;
-/// … or after this time.
+/// Time after which the slow start of a returned instance ends at the latest.
 const SLOW_START: Span = Span::from_secs(10);
 
-/// An instance with requests of which nothing was heard for so long is to be probed.
+/// Time without news from an instance with requests after which it is probed.
 const SILENCE: Span = Span::from_millis(400);
 
-/// Returns whether an instance with so many requests, of which something was last heard at `heard`, is to be probed although
-/// no exchange with it has failed: a process that is stopped keeps its connections open.
+/// Returns whether an instance with `requests` requests, last heard from at `heard`, should be probed although no
+/// exchange with it has failed: a stopped process keeps its connections open.
 #[must_use]
 pub fn is_silent(now: Time, requests: u32, heard: Time) -> bool {
     requests > 0 && now.since(heard) >= SILENCE
 }
 
-/// See the [module](self).
+/// Health of one instance; see the [module](self).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Health {
     failures: u8,
     back_off: Span,
     pub(super) ejected: Option<(EjectReason, Time)>,
-    /// A probe was missed, and none answered since.
+    /// Whether a probe was missed and none has been answered since.
     pub(super) has_missed: bool,
-    /// Until when it starts slowly, and its answers since.
+    /// End of the slow start, and the number of answers since its beginning.
     slow: Option<(Time, u32)>,
 }
 
@@ -53,7 +54,7 @@ impl Health {
         }
     }
 
-    /// An exchange has ended well.
+    /// Records an exchange that ended well.
     pub(super) const fn answered(&mut self) {
         self.failures = 0;
         self.back_off = BACK_OFF_MIN;
@@ -67,13 +68,13 @@ impl Health {
         }
     }
 
-    /// It accepted no connection. True if that was once too often.
+    /// Records that the instance accepted no connection, and returns whether it must be ejected for that.
     pub(super) const fn failed_to_connect(&mut self) -> bool {
         self.failures = self.failures.saturating_add(1);
         self.failures >= FAILURES_MAX
     }
 
-    /// Ejects it; returns until when.
+    /// Ejects the instance and returns the end of the ejection.
     pub(super) fn eject(&mut self, now: Time, reason: EjectReason) -> Time {
         let until = now.after(self.back_off);
         self.ejected = Some((reason, until));
@@ -81,20 +82,20 @@ impl Health {
         until
     }
 
-    /// It is back.
+    /// Ends the ejection and begins a slow start.
     pub(super) const fn come_back(&mut self, now: Time) {
         self.ejected = None;
         self.failures = FAILURES_MAX - 1;
         self.slow = Some((now.after(SLOW_START), 0));
     }
 
-    /// It answered a probe: it accepts connections.
+    /// Records an answered probe, which shows that the instance accepts connections.
     pub(super) const fn passed(&mut self) {
         self.failures = 0;
         self.has_missed = false;
     }
 
-    /// It missed a probe. If it is ejected, it is so until it answers one, whatever the reason was.
+    /// Records a missed probe. If the instance is ejected, for whatever reason, it stays so until it answers a probe.
     pub(super) const fn missed(&mut self) {
         self.has_missed = true;
         if let Some((reason, _)) = &mut self.ejected {
@@ -102,13 +103,13 @@ impl Health {
         }
     }
 
-    /// How many requests it may have, if it starts slowly.
+    /// Returns how many requests the instance may have during a slow start, or `None` if there is none.
     pub(super) fn slow_places(&self, now: Time) -> Option<u32> {
         let (until, answers) = self.slow?;
         (now < until).then_some(answers + 1)
     }
 
-    /// When a slow start ends by itself.
+    /// Returns when the slow start ends by itself.
     pub(super) fn slow_until(&self) -> Option<Time> {
         self.slow.map(|(until, _)| until)
     }
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_ejection_without_an_answer_between_is_twice_as_long() {
+    fn each_ejection_without_an_answer_in_between_is_twice_as_long() {
         let mut health = Health::new(Time::ZERO);
         let mut lengths = Vec::new();
         for _ in 0..8 {
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn three_failures_in_a_row_are_once_too_often_and_one_after_an_ejection() {
+    fn three_failures_in_a_row_eject_and_one_after_an_ejection() {
         let mut health = Health::new(Time::ZERO);
         assert!(!health.failed_to_connect());
         assert!(!health.failed_to_connect());
@@ -164,7 +165,7 @@ mod tests {
         assert!(is_silent(later, 1, heard));
         assert!(!is_silent(later, 0, heard));
         assert!(!is_silent(Time(later.0 - 1), 1, heard));
-        // A clock that is read on another core may be behind.
+        // A clock read on another core may be behind.
         assert!(!is_silent(Time(0), 1, heard));
     }
 }

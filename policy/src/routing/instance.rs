@@ -1,4 +1,4 @@
-//! An instance as its router knows it.
+//! An instance, as its router knows it.
 
 use super::bindings::{BindingId, Bindings};
 use super::health::Health;
@@ -6,38 +6,35 @@ use super::settings::{Places, Settings, Shape, Share, at_speed};
 use crate::Time;
 use crate::profile::{ClassId, Profile};
 use crate::{RequestId, Span};
+pub use units::InstanceId;
 
-/// An instance of a function. The number of one that has left, and at which no request is any more, is given anew.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct InstanceId(pub u32);
-
-/// See the [module](self).
+/// State of one instance; see the [module](self).
 #[derive(Clone, Debug)]
 pub(super) struct Instance {
     pub(super) shape: Shape,
     pub(super) health: Health,
-    /// It gets no more requests.
+    /// Whether the instance is leaving and gets no more requests.
     pub(super) leaves: bool,
-    /// How many requests it may have for this owner; `None`: any number. Kept by the router.
+    /// Number of requests that the instance may have for this owner; `None` means any number. Maintained by the router.
     pub(super) places: Option<u32>,
-    /// Requests there, in the order in which they were bound.
+    /// Requests at the instance, in the order in which they were bound.
     pub(super) bound: Vec<BindingId>,
-    /// When the first of them is expected to be done.
+    /// Expected end of the first request to finish.
     pub(super) free_at: Option<Time>,
-    /// Apart, so that a look at all instances reads little memory.
+    /// Boxed so that a scan over all instances reads little memory.
     pub(super) profile: Box<Profile>,
-    /// When it last got a request, by the router's count of them.
+    /// Value of the router's counter of bound requests when this instance last got one.
     pub(super) last_bound: u64,
-    /// Latency, a mean that follows peaks at once, and when it was last touched.
+    /// Mean latency, which follows peaks at once, and the time of its last update.
     pub(super) peak: (Span, Time),
 }
 
-/// A place for a request.
+/// Place for a request on an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// When the request is expected to start there.
+    /// Expected start of the request.
     pub(super) start: Time,
-    /// It is taken still.
+    /// Whether the place is still taken by another request.
     pub(super) is_ahead: bool,
 }
 
@@ -56,17 +53,18 @@ impl Instance {
         }
     }
 
-    /// It may get requests.
+    /// Returns whether the instance may get requests.
     pub(super) const fn is_usable(&self) -> bool {
         !self.leaves && self.health.ejected.is_none()
     }
 
-    /// Requests there.
+    /// Returns the number of requests at the instance.
     pub(super) fn load(&self) -> u32 {
         u32::try_from(self.bound.len()).unwrap_or(u32::MAX)
     }
 
-    /// How long a request runs here. `function`: what is known of all instances.
+    /// Returns the estimated execution time of a request on this instance. `function` is the profile over all
+    /// instances.
     pub(super) fn estimate(
         &self,
         class: ClassId,
@@ -81,7 +79,7 @@ impl Instance {
             .unwrap_or_else(|| function.estimate(class))
     }
 
-    /// How many of its places are this owner's; `None`: they are not limited.
+    /// Returns this owner's part of the instance's places, or `None` if they are not limited.
     pub(super) fn part(&self, share: Share) -> Option<u32> {
         match self.shape.places {
             Places::Unlimited => None,
@@ -89,7 +87,7 @@ impl Instance {
         }
     }
 
-    /// A place for one request more, if there is one: free now, or expected to be free within `hand_over`.
+    /// Returns a place for another request: one that is free now, or is expected to be free within `hand_over`.
     pub(super) fn place(&self, now: Time, hand_over: Span) -> Option<Place> {
         let places = self.places.unwrap_or(u32::MAX);
         let slow = self.health.slow_places(now);
@@ -101,12 +99,12 @@ impl Instance {
                 is_ahead: false,
             });
         }
-        // One ahead at most; and none while the instance has yet to show that it serves.
+        // At most one request is bound ahead, and none while the instance has not proved yet that it serves.
         if self.load() > allowed || slow.is_some() || places == 0 {
             return None;
         }
         let free = self.free_at?;
-        // Overdue by more than this the estimate is no guide: it may take as long again.
+        // If the running request is overdue by more than this, the estimate is no guide: it may take as long again.
         let is_soon = free <= now.after(hand_over) && now <= free.after(hand_over);
         is_soon.then(|| Place {
             start: free.max(now.after(hand_over)),
@@ -114,13 +112,13 @@ impl Instance {
         })
     }
 
-    /// A request comes that is expected to be done at `end`.
+    /// Adds a request that is expected to end at `end`.
     pub(super) fn bind(&mut self, id: BindingId, end: Time) {
         self.bound.push(id);
         self.free_at = Some(self.free_at.map_or(end, |free| free.min(end)));
     }
 
-    /// A request has left, and the first that waits there has its place.
+    /// Removes a request; the first request that waits on the instance gets its place.
     pub(super) fn unbind(&mut self, now: Time, id: BindingId, bindings: &mut Bindings) {
         if let Some(at) = self.bound.iter().position(|&other| other == id) {
             self.bound.remove(at);
@@ -140,7 +138,7 @@ impl Instance {
         }
     }
 
-    /// A request took so long, waiting included.
+    /// Records the latency of a request, waiting included.
     pub(super) fn note_latency(&mut self, now: Time, latency: Span) {
         let (mean, touched) = self.peak;
         let mean = if latency > mean {
@@ -159,10 +157,10 @@ impl Instance {
     }
 }
 
-/// A peak has decayed to 1/e after this time.
+/// Time in seconds after which a peak has decayed to 1/e.
 const PEAK_DECAY_SECS: f64 = 10.0;
 
-/// What is known of a request while it waits, by its ticket's slot.
+/// Properties of a waiting request, stored by its ticket's slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
     pub(super) id: RequestId,

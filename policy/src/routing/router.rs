@@ -8,36 +8,36 @@ use super::settings::{Request, Rule, Settings, Shape, Share, at_speed};
 use crate::gate::{Arrival, DispatchReason, Order};
 use crate::line::Line;
 use crate::profile::{ClassId, Profile};
-use crate::queue::{Left, SLACK_BOUNDS, Ticket};
+use crate::queue::{Departure, SLACK_BOUNDS, Ticket};
 use crate::{RequestId, Span, Time};
 
-/// So many of the most urgent requests are looked at for one that makes it on the instance that has a place.
+/// Number of the most urgent requests that are examined for one that meets its deadline on an instance with a place.
 const SCAN_MAX: usize = 8;
-/// What is known of the fastest instance for a class holds for so many requests: looking at all of them for each would be
-/// the better part of a decision.
+/// Number of requests for which the fastest execution time of a class is cached: examining all instances for each
+/// request would be the larger part of a decision.
 const FASTEST_KEPT: u8 = 63;
 /// Weight of a sample in the mean time of a hand-over: 1 / 2^SHIFT.
 const HAND_OVER_SHIFT: u32 = 3;
-/// A longer hand-over is an accident, and counts as this.
+/// Longest hand-over that counts; longer ones are accidents and count as this.
 const HAND_OVER_MAX: Span = Span::from_millis(100);
 
-/// How a request's stay at an instance ended.
+/// End of a request's stay at an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// It was answered.
+    /// The request was answered.
     Answered {
-        /// How long it took tells something of others.
+        /// Whether the request's execution time is representative of other requests.
         learn: bool,
     },
-    /// The connection broke, or the answer could not be read. Whether the instance lives a probe shows.
+    /// The connection broke, or the answer could not be read. A probe shows whether the instance is alive.
     Broken,
     /// The instance accepted no connection.
     NotConnected,
-    /// Its client left.
+    /// The client disconnected before the answer.
     Cancelled,
 }
 
-/// A mean of hand-over times.
+/// Mean of the measured hand-over times, if any, and the default.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HandOver(Option<Span>, Span);
 
@@ -56,12 +56,12 @@ impl HandOver {
     }
 }
 
-/// See the [module](super).
+/// Router of one function; see the [module](super).
 #[derive(Clone, Debug)]
 pub struct Router {
     pub(super) settings: Settings,
     line: Line,
-    /// What is known of those that wait, by their ticket's slot.
+    /// Properties of the waiting requests, by their ticket's slot.
     waiters: Vec<Waiter>,
     pub(super) instances: Vec<Option<Instance>>,
     free: Vec<u32>,
@@ -69,23 +69,23 @@ pub struct Router {
     pub(super) profile: Profile,
     pub(super) hand_over: HandOver,
     share: Share,
-    /// When the first instance is back that accepted no connection.
+    /// Earliest return of an instance that accepted no connection.
     next_return: Option<Time>,
-    /// How long a request runs on the instance that is fastest for it, by class, and for how many more that holds.
+    /// Cached execution time on the fastest instance by class, and the number of requests for which it is still valid.
     fastest: Vec<(Span, u8)>,
-    /// The highest stated speed, in millionths.
+    /// Highest stated speed of an instance, in millionths.
     speed_max_ppm: u32,
-    /// Instances that may get requests.
+    /// Number of instances that may get requests.
     ready: usize,
-    /// Requests that were bound.
+    /// Number of requests that have been bound.
     count: u64,
-    /// Whose turn is next, for rules that go round.
+    /// Id of the next instance in turn, for the rules that go round.
     pub(super) turn: u32,
     urgent: Vec<Ticket>,
 }
 
 impl Router {
-    /// A router without instances.
+    /// Creates a router without instances.
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         let order = match settings.rule {
@@ -112,21 +112,21 @@ impl Router {
         }
     }
 
-    /// Requests that wait.
+    /// Returns the number of waiting requests.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.line.len()
     }
 
-    /// Returns how many requests wait, by the time from `now` to their latest start times, as
-    /// [`DeadlineQueue::by_slack`](crate::queue::DeadlineQueue::by_slack) has it.
+    /// Returns the numbers of waiting requests by the time from `now` to their latest start times, in the buckets of
+    /// [`DeadlineQueue::by_slack`](crate::queue::DeadlineQueue::by_slack).
     #[must_use]
     pub fn waiting_by_slack(&self, now: Time) -> [usize; SLACK_BOUNDS.len() + 2] {
         self.line.by_slack(now)
     }
 
-    /// Requests that may wait. A burst that has to wait for the first instance is held as far as memory allows: nobody knows
-    /// yet how many instances it will get.
+    /// Returns the number of requests that may wait. A burst that waits for the first instance is held as far as memory
+    /// allows, because it is not known yet how many instances it will get.
     #[must_use]
     pub fn waiting_max(&self) -> usize {
         let instances = self.ready;
@@ -138,13 +138,13 @@ impl Router {
         depth.clamp(least, self.settings.waiting_max)
     }
 
-    /// Instances that may get requests.
+    /// Returns the number of instances that may get requests.
     #[must_use]
     pub const fn ready(&self) -> usize {
         self.ready
     }
 
-    /// Instances that are ejected.
+    /// Returns the number of ejected instances.
     #[must_use]
     pub fn ejected(&self) -> usize {
         (0..)
@@ -154,33 +154,36 @@ impl Router {
             .count()
     }
 
-    /// Whether an instance gets no requests for a while; `false` for one that is not known.
+    /// Returns whether an instance is ejected; `false` for an unknown one.
     #[must_use]
     pub fn is_ejected(&self, id: InstanceId) -> bool {
         let instance = self.instances.get(id.0 as usize).and_then(Option::as_ref);
         instance.is_some_and(|it| !it.leaves && it.health.ejected.is_some())
     }
 
-    /// Requests at an instance; 0 for one that is not known.
+    /// Returns the number of requests at an instance; 0 for an unknown one.
     #[must_use]
     pub fn load_of(&self, id: InstanceId) -> u32 {
         let instance = self.instances.get(id.0 as usize).and_then(Option::as_ref);
         instance.map_or(0, Instance::load)
     }
 
-    /// Where a request is.
+    /// Returns the instance at which a request is, or `None` if it has left.
     #[must_use]
     pub fn instance_of(&self, binding: BindingId) -> Option<InstanceId> {
         self.bindings.get(binding).map(|bound| bound.instance)
     }
 
-    /// How long a request of this class runs, by what was measured on all instances.
+    /// Returns the estimated execution time of a request of this class, from the measurements on all instances: the mean
+    /// of the class, or of all classes until it has [`TRUSTED_SAMPLES`](crate::profile::TRUSTED_SAMPLES), or
+    /// [`Settings::execution`] before the first measurement.
     #[must_use]
     pub fn estimate(&self, class: ClassId) -> Span {
         self.profile.estimate(class)
     }
 
-    /// When a request that is refused now may be worth another try: the time until those before it are done.
+    /// Returns the time after which a refused request is worth retrying: the time until the requests before it are
+    /// done.
     #[must_use]
     pub fn retry_after(&self, class: ClassId) -> Span {
         let running: u32 = self.usable().map(|(_, instance)| instance.load()).sum();
@@ -192,18 +195,18 @@ impl Router {
         Span(self.estimate(class).0.saturating_mul(ahead) / places.max(1))
     }
 
-    /// The time from the choice of an instance to the start of a request there, as it is measured.
+    /// Returns the mean measured time from the choice of an instance to the start of a request there.
     #[must_use]
     pub fn hand_over(&self) -> Span {
         self.hand_over.get()
     }
 
-    /// A hand-over took so long.
+    /// Records the duration of a hand-over.
     pub fn observe_hand_over(&mut self, took: Span) {
         self.hand_over.observe(took);
     }
 
-    /// An instance is ready.
+    /// Adds an instance that is ready, and returns its id.
     pub fn add(&mut self, now: Time, shape: Shape, actions: &mut Vec<Action>) -> InstanceId {
         let was_empty = self.ready() == 0;
         let instance = Instance::new(shape, &self.settings, now);
@@ -224,7 +227,7 @@ impl Router {
         InstanceId(id)
     }
 
-    /// An instance gets no more requests. Those that are there end there.
+    /// Removes an instance: it gets no more requests, and those that are there end there.
     pub fn remove(&mut self, now: Time, id: InstanceId, actions: &mut Vec<Action>) {
         if let Some(Some(instance)) = self.instances.get_mut(id.0 as usize) {
             instance.leaves = true;
@@ -237,14 +240,15 @@ impl Router {
         self.wake(now, actions);
     }
 
-    /// This owner's part of all places has changed.
+    /// Sets this owner's share of all places.
     pub fn set_share(&mut self, now: Time, share: Share, actions: &mut Vec<Action>) {
         self.share = share;
         self.instances_changed();
         self.wake(now, actions);
     }
 
-    /// A request arrives. `random`: any number, for rules that draw. Others may lose their place to it: read `actions`.
+    /// Handles the arrival of a request and returns its immediate outcome. `random` is any number, for rules that draw.
+    /// Other requests may lose their place to it; they are appended to `actions`.
     pub fn arrive(
         &mut self,
         now: Time,
@@ -254,7 +258,7 @@ impl Router {
     ) -> Decision {
         self.wake(now, actions);
         let waiter = Waiter::of(request);
-        // Those that wait now have no use for what is free, or there is none.
+        // The waiting requests have no use for a free place, or there is none.
         if !self.settings.rule.waits() || self.line.is_empty() {
             let reason = if self.settings.rule.waits() {
                 RouteReason::Free
@@ -275,7 +279,7 @@ impl Router {
             }
         }
         let mut arrival = self.arrival(request, &waiter);
-        // What is held for a cold start is not shed but for its deadline, and the first not at all.
+        // A request held for a cold start is shed only for its deadline, and the first one not at all.
         arrival.kept = self.ready() == 0 && self.line.is_empty();
         let joined = self.line.join(now, arrival, refuse(actions));
         match joined {
@@ -288,8 +292,8 @@ impl Router {
         }
     }
 
-    /// A request comes back that was bound and of which no byte was written: it keeps its order, whatever the bound on those
-    /// that wait.
+    /// Handles the return of a request that was bound and of which no byte was written. It keeps its order, regardless
+    /// of the bound on waiting requests.
     pub fn arrive_again(
         &mut self,
         now: Time,
@@ -316,12 +320,12 @@ impl Router {
         Decision::Waits(ticket)
     }
 
-    /// A waiting request gives its place back. False if it does not wait any more.
+    /// Removes a waiting request and returns whether it still waited.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
         self.line.cancel(ticket)
     }
 
-    /// A request's stay at an instance has ended. Its place goes to the next.
+    /// Records the end of a request's stay at an instance. Its place goes to the next request.
     pub fn complete(
         &mut self,
         now: Time,
@@ -337,7 +341,7 @@ impl Router {
             return;
         };
         instance.unbind(now, binding, &mut self.bindings);
-        let mut is_once_too_often = false;
+        let mut must_eject = false;
         match completion {
             Completion::Answered { learn } => {
                 instance.health.answered();
@@ -348,17 +352,17 @@ impl Router {
                     self.profile.observe(bound.class, execution);
                 }
             }
-            Completion::NotConnected => is_once_too_often = instance.health.failed_to_connect(),
+            Completion::NotConnected => must_eject = instance.health.failed_to_connect(),
             Completion::Broken | Completion::Cancelled => {}
         }
-        if is_once_too_often {
+        if must_eject {
             self.eject(now, id, EjectReason::Connect, actions);
         }
         self.forget_if_left(id);
         self.wake(now, actions);
     }
 
-    /// A probe was answered, or not in time. One that is answered ends an ejection for a probe.
+    /// Records whether a probe was answered in time. An answer ends an ejection for a missed probe.
     pub fn probed(
         &mut self,
         now: Time,
@@ -375,7 +379,7 @@ impl Router {
         if !is_answered {
             instance.health.missed();
             self.eject(now, id, EjectReason::Probe, actions);
-            // It may have been ejected before, for another reason.
+            // The instance may have been ejected before, for another reason.
             self.instances_changed();
         } else if matches!(instance.health.ejected, Some((EjectReason::Probe, _))) {
             instance.health.come_back(now);
@@ -389,7 +393,8 @@ impl Router {
         self.wake(now, actions);
     }
 
-    /// Lets time pass: sheds those that have become late, takes back instances whose time is over, fills places.
+    /// Advances the time: sheds requests that have become late, takes back instances with an ejection that is over, and
+    /// fills places.
     pub fn wake(&mut self, now: Time, actions: &mut Vec<Action>) {
         self.line.wake(now, refuse(actions));
         if self.next_return.is_some_and(|at| at <= now) {
@@ -398,7 +403,8 @@ impl Router {
         self.dispatch(now, actions);
     }
 
-    /// Takes back those whose time is over. One that misses probes is back when it answers one.
+    /// Takes back the instances with an ejection that is over. An instance that misses probes returns when it answers
+    /// one.
     fn take_back(&mut self, now: Time, actions: &mut Vec<Action>) {
         for (number, instance) in (0..).zip(&mut self.instances) {
             let Some(instance) = instance else { continue };
@@ -415,7 +421,7 @@ impl Router {
         self.eject_kept(now, actions);
     }
 
-    /// When [`Router::wake`] next has something to do, if nothing happens before `now`.
+    /// Returns when [`Router::wake`] next has something to do, unless an event comes before; never earlier than `now`.
     #[must_use]
     pub fn next_wake(&self, now: Time) -> Option<Time> {
         let is_waited_for = !self.line.is_empty() && self.settings.rule == Rule::LateBinding;
@@ -425,7 +431,7 @@ impl Router {
         next.map(|at| at.max(now))
     }
 
-    /// When an instance next has a place more, if nothing happens before.
+    /// Returns when an instance next has another place, unless an event comes before.
     fn next_place(&self, now: Time) -> Option<Time> {
         let hand_over = self.hand_over.get();
         let each = self.usable().flat_map(|(_, instance)| {
@@ -438,10 +444,10 @@ impl Router {
 
     pub(super) fn instance(&self, id: InstanceId) -> &Instance {
         let instance = self.instances.get(id.0 as usize).and_then(Option::as_ref);
-        instance.expect("a usable instance is there")
+        instance.expect("a usable instance exists")
     }
 
-    /// Fills places with those that wait.
+    /// Fills places with waiting requests.
     fn dispatch(&mut self, now: Time, actions: &mut Vec<Action>) {
         while !self.line.is_empty() {
             let Some((left, reason, choice)) = self.next(now) else {
@@ -457,15 +463,15 @@ impl Router {
                 reason: match reason {
                     DispatchReason::Free | DispatchReason::Turn => RouteReason::Turn,
                     DispatchReason::LateTurn => RouteReason::LateTurn,
-                    DispatchReason::Ageing => RouteReason::Ageing,
+                    DispatchReason::Aging => RouteReason::Aging,
                 },
             });
         }
     }
 
-    /// Takes the next request off the line for which there is a place.
-    fn next(&mut self, now: Time) -> Option<(Left, DispatchReason, Choice)> {
-        // A place for anybody: who it is for is seen next.
+    /// Takes the next request for which there is a place off the line.
+    fn next(&mut self, now: Time) -> Option<(Departure, DispatchReason, Choice)> {
+        // A place for any request; the loop below decides for which one.
         if !self.has_any_place(now) {
             return None;
         }
@@ -497,21 +503,22 @@ impl Router {
     fn placed(
         &mut self,
         now: Time,
-        left: Left,
+        left: Departure,
         reason: DispatchReason,
-    ) -> Option<(Left, DispatchReason, Choice)> {
+    ) -> Option<(Departure, DispatchReason, Choice)> {
         let waiter = self.waiters[left.ticket.slot()];
         let choice = self.choose(now, &waiter, 0);
-        let choice = choice.expect("a place was there, and places are the same for all");
+        let choice = choice.expect("a place exists, and places are the same for all requests");
         Some((left, reason, choice))
     }
 
-    /// A request that would be late where there is a place makes it on an instance that will soon have one.
+    /// Returns whether a request that would be late on this choice would be in time on an instance that will soon have
+    /// a place.
     fn is_better_elsewhere(&self, now: Time, waiter: &Waiter, choice: &Choice) -> bool {
         self.settings.rule == Rule::LateBinding
             && waiter.has_objective
             && choice.end() > waiter.deadline
-            && self.makes_it_elsewhere(now, waiter)
+            && self.meets_deadline_elsewhere(now, waiter)
     }
 
     fn bind(&mut self, now: Time, waiter: &Waiter, choice: &Choice) -> BindingId {
@@ -536,7 +543,7 @@ impl Router {
         let Some(Some(instance)) = self.instances.get_mut(id.0 as usize) else {
             return;
         };
-        // The last one is kept: a request fails there, and would wait in vain without it.
+        // The last instance is kept: a request fails there, but would wait in vain without it.
         if !others || !instance.is_usable() {
             return;
         }
@@ -549,7 +556,7 @@ impl Router {
         self.instances_changed();
     }
 
-    /// Ejects an instance that has missed a probe and was kept as the last one, now that there is another.
+    /// Ejects an instance that missed a probe and was kept as the last one, now that there is another.
     fn eject_kept(&mut self, now: Time, actions: &mut Vec<Action>) {
         let mut usable = self.usable();
         let kept = usable.find(|(_, instance)| instance.health.has_missed);
@@ -560,7 +567,7 @@ impl Router {
         }
     }
 
-    /// Instances have come, gone, or changed their minds.
+    /// Recomputes everything that depends on the instances, after one was added, removed, ejected, or returned.
     fn instances_changed(&mut self) {
         self.ready = self.usable().count();
         let depth = self.waiting_max();
@@ -618,8 +625,8 @@ impl Router {
         }
     }
 
-    /// Latest start on the instance that is fastest for it, with the margin. Without an instance the deadline itself: nobody knows when
-    /// one comes.
+    /// Returns the latest start on the instance that is fastest for the request, with the margin. Without an instance
+    /// it is the deadline itself, because it is not known when one will be ready.
     fn key_of(&mut self, waiter: &Waiter) -> Time {
         if !waiter.has_objective || self.ready() == 0 {
             return waiter.deadline;
@@ -636,7 +643,7 @@ impl Router {
         start.before(self.hand_over.get())
     }
 
-    /// How long a request of this class runs where it is fastest.
+    /// Returns the execution time of a request of this class on the instance where it is fastest.
     fn fastest(&mut self, class: ClassId) -> Span {
         let at = usize::from(class.0.min(self.settings.classes));
         if self.fastest.len() <= at {
@@ -677,7 +684,7 @@ impl Waiter {
     }
 }
 
-/// What becomes of those that lose their place in the line.
+/// Returns a callback that turns refusals of the line into actions.
 fn refuse(actions: &mut Vec<Action>) -> impl FnMut(Ticket, RequestId, RefuseReason) {
     |ticket, id, reason| actions.push(Action::Refuse { ticket, id, reason })
 }

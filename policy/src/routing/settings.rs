@@ -1,35 +1,35 @@
-//! What is fixed of a function, of an instance, and of a request.
+//! Settings of a function and of an instance, and the properties of a request.
 
 use crate::gate::{Late, Order};
 use crate::profile::ClassId;
 use crate::{RequestId, Span, Time};
 
-/// How an instance is chosen, and when.
+/// Rule by which an instance is chosen, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// See the [module](super).
+    /// Late binding, as described in the [module](super).
     LateBinding,
-    /// M1.13 as printed (papers 1.7): at arrival, the instance with the lowest latency on which it can make it and which
-    /// has fewer requests than its serving capacity; else the one that shares its slot; else the one that will be done
-    /// first.
+    /// M1.13 as printed (mechanisms §1.7): on arrival, the instance with the lowest latency on which the request meets its
+    /// deadline and which has fewer requests than its serving capacity; otherwise the one that shares its slot;
+    /// otherwise the one that will finish first.
     Paper,
-    /// Knative's activator, by places: without a limit the less loaded of two chosen at random; up to three the first
-    /// instance that has a place; above, in turn those that have one. Without a place a request waits in order of
-    /// arrival.
+    /// Knative's activator, by the number of places: without a limit, the less loaded of two random instances; with up
+    /// to three, the first instance that has a place; above, the instances with a place in turn. Without a free place a
+    /// request waits, in order of arrival.
     Knative,
-    /// At arrival, in turn.
+    /// On arrival, all instances in turn.
     RoundRobin,
-    /// At arrival, the one with the fewest requests.
+    /// On arrival, the instance with the fewest requests.
     LeastRequest,
-    /// At arrival, of two chosen at random the one whose latency, a mean that follows peaks at once, times its requests is
-    /// less.
+    /// On arrival, of two random instances the one with the smaller product of latency, as a mean that follows peaks at
+    /// once, and number of requests.
     PeakEwma,
-    /// At arrival, any.
+    /// On arrival, a random instance.
     Random,
 }
 
 impl Rule {
-    /// All of them.
+    /// All rules, each at the index of its discriminant.
     pub const ALL: [Self; 7] = [
         Self::LateBinding,
         Self::Paper,
@@ -40,7 +40,7 @@ impl Rule {
         Self::Random,
     ];
 
-    /// Returns its name on command lines and in reports.
+    /// Returns the rule's name on command lines and in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -54,72 +54,74 @@ impl Rule {
         }
     }
 
-    /// Requests wait for a place.
+    /// Returns whether requests wait for a place under this rule.
     pub(super) const fn waits(self) -> bool {
         matches!(self, Self::LateBinding | Self::Knative)
     }
 }
 
-/// What [`Settings::margin_percent`] is unless there is a reason for another.
+/// Default of [`Settings::margin_percent`].
 ///
-/// The most urgent request goes first, so near capacity each goes at the last moment at which it can make it by its
-/// estimate. Where that is too low it has taken the place of another for nothing. What it brings: docs/activator-ext.md.
+/// The most urgent request goes first, so near capacity each request starts at the last moment at which it can meet its
+/// deadline by its estimate. If that estimate is too low, it has taken the place of another request for nothing.
+/// docs/activator-ext.md has measurements.
 pub const MARGIN_PERCENT: u32 = 25;
 
-/// A function's settings.
+/// Settings of one function's router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How an instance is chosen.
+    /// Rule by which an instance is chosen.
     pub rule: Rule,
-    /// The order of waiting requests; [`Rule::Knative`] knows only that of arrival.
+    /// Order of waiting requests; [`Rule::Knative`] always uses that of arrival.
     pub order: Order,
-    /// What becomes of late ones.
+    /// Treatment of late requests.
     pub late: Late,
-    /// Requests that may wait for each instance …
+    /// Number of requests that may wait, for each ready instance; the total is at least `waiting_min` and at most
+    /// `waiting_max`.
     pub depth: usize,
-    /// … together at least so many …
+    /// Least number of requests that may wait in total, while an instance is ready.
     pub waiting_min: usize,
-    /// … and at most so many.
+    /// Largest number of requests that may wait in total, also while no instance is ready.
     pub waiting_max: usize,
-    /// What is added to a request's estimate before it is judged whether it can still make it, in per cent; see
+    /// Margin added to a request's estimate before judging whether it can still meet its deadline, in percent; see
     /// [`MARGIN_PERCENT`].
     pub margin_percent: u32,
-    /// From the choice of an instance to the start of the request there, until it is measured.
+    /// Time from the choice of an instance to the start of the request there, until it has been measured.
     pub hand_over: Span,
-    /// How long a request runs, until one was measured.
+    /// Execution time of a request, until one has been measured.
     pub execution: Span,
-    /// Classes of requests.
+    /// Number of request classes.
     pub classes: u16,
-    /// The objective, by which [`Rule::Paper`] counts how many requests an instance may have.
+    /// Objective by which [`Rule::Paper`] computes how many requests an instance may have.
     pub slo: Option<Span>,
 }
 
-/// How many requests may be at an instance at once.
+/// Number of requests that may be at an instance at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Places {
-    /// Any number.
+    /// Any number of requests.
     Unlimited,
-    /// So many, at least 1.
+    /// This number of requests; at least 1.
     Fixed(u32),
 }
 
-/// An instance's settings.
+/// Settings of one instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// How many requests may be there at once. A pipeline's are its [`serving_capacity`].
+    /// Number of requests that may be there at once. For a pipeline this is its [`serving_capacity`].
     pub places: Places,
-    /// Stages: 1 is a monolith.
+    /// Number of stages; 1 for a monolith.
     pub stages: u32,
-    /// It shares its slot: one request more is bound ahead of its lease.
+    /// Whether the instance shares its slot: one more request is then bound ahead of its lease.
     pub is_time_sharing: bool,
-    /// Its stated speed, in millionths: what a request's stated execution is divided by.
+    /// Stated speed in millionths, by which a request's stated execution time is divided.
     pub speed_ppm: u32,
-    /// Its number among the function's instances, equal for all owners of the function.
+    /// Number of the instance among those of the function, equal for all owners of the function.
     pub ordinal: u32,
 }
 
 impl Shape {
-    /// A monolith of speed 1.
+    /// Returns the settings of a monolith of speed 1.
     #[must_use]
     pub const fn monolith(places: Places, ordinal: u32) -> Self {
         Self {
@@ -132,27 +134,27 @@ impl Shape {
     }
 }
 
-/// How long what takes `execution` at speed 1 takes at this speed.
+/// Returns the time that `execution` at speed 1 takes at this speed.
 pub(super) fn at_speed(execution: Span, speed_ppm: u32) -> Span {
     let scaled = u128::from(execution.0) * 1_000_000 / u128::from(speed_ppm.max(1));
     Span(u64::try_from(scaled).unwrap_or(u64::MAX))
 }
 
-/// Which part of every instance's places is this owner's.
+/// Part of every instance's places that belongs to one owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// The owner's number, from 0.
+    /// Number of the owner, from 0.
     pub index: u32,
-    /// Owners, at least 1.
+    /// Number of owners; at least 1.
     pub of: u32,
 }
 
 impl Share {
-    /// The only owner.
+    /// Share of a sole owner.
     pub const WHOLE: Self = Self { index: 0, of: 1 };
 
-    /// This owner's part of `places` of the instance with this ordinal. The parts of all owners are `places` together, and
-    /// which owner gets the rest differs from instance to instance.
+    /// Returns this owner's part of `places` on the instance with this ordinal. The parts of all owners add up to
+    /// `places`, and the owner that gets the remainder differs from instance to instance.
     pub(super) const fn part(self, places: u32, ordinal: u32) -> u32 {
         let turn = (self.index + ordinal % self.of) % self.of;
         let rest = places % self.of;
@@ -160,25 +162,25 @@ impl Share {
     }
 }
 
-/// A request that is to be served.
+/// Request that is to be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Who it is.
+    /// Id of the request.
     pub id: RequestId,
-    /// When it came.
+    /// Time at which the request arrived.
     pub at: Time,
-    /// Until when it must be answered.
+    /// Time by which the request must be answered.
     pub deadline: Time,
-    /// The latency it was promised; `None`: somebody who waits without one, in order of deadline.
+    /// Promised latency; `None` for a request that waits without one, in order of deadline.
     pub objective: Option<Span>,
-    /// Its class.
+    /// Class of the request, by which its execution time is estimated.
     pub class: ClassId,
-    /// How long it runs on an instance of speed 1, where the caller knows better than the class does.
+    /// Execution time on an instance of speed 1, if the caller knows better than the class does.
     pub execution: Option<Span>,
 }
 
-/// Returns the number of requests at a pipeline with which one that has just arrived still makes it (papers 1.7):
-/// `max(stages, ⌊(slo − latency) ÷ bottleneck⌋ + stages)`.
+/// Returns the number of requests at a pipeline with which a request that has just arrived still meets its deadline
+/// (mechanisms §1.7): `max(stages, ⌊(slo − latency) ÷ bottleneck⌋ + stages)`.
 #[must_use]
 pub fn serving_capacity(stages: u32, slo: Span, latency: Span, bottleneck: Span) -> u32 {
     let spare = slo.less(latency).0.checked_div(bottleneck.0).unwrap_or(0);
@@ -202,14 +204,14 @@ mod tests {
     }
 
     #[test]
-    fn a_single_place_goes_to_another_owner_with_each_instance() {
+    fn a_single_place_belongs_to_another_owner_on_each_instance() {
         let owner = Share { index: 0, of: 2 };
         let parts: Vec<_> = (0..4).map(|ordinal| owner.part(1, ordinal)).collect();
         assert_eq!(parts, [1, 0, 1, 0]);
     }
 
     #[test]
-    fn a_pipeline_takes_what_still_makes_it() {
+    fn a_pipeline_takes_as_many_requests_as_can_be_in_time() {
         let ms = Span::from_millis;
         assert_eq!(serving_capacity(3, ms(100), ms(60), ms(20)), 5);
         assert_eq!(serving_capacity(3, ms(50), ms(60), ms(20)), 3);

@@ -1,47 +1,47 @@
-//! What the scaler orders, and why.
+//! Orders of the scaler, with their reasons.
 
 use super::Rate;
 use super::profile::Point;
 use crate::rectangles::InstanceId;
 
-/// An order to the caller.
+/// Order to the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// Pods of one shape are to be started.
+    /// Start pods of one shape.
     Add {
-        /// The shape.
+        /// Shape of the pods.
         point: Point,
-        /// How many, at least one.
+        /// Number of pods to start; at least one.
         count: u32,
-        /// Why this shape.
+        /// Reason for this shape.
         reason: AddReason,
     },
-    /// A pod is to be drained and removed. It does not count any more.
+    /// Drain and remove a pod. It no longer counts.
     Remove {
-        /// Which.
+        /// Id of the pod.
         instance: InstanceId,
-        /// Why it.
+        /// Reason for removing this pod.
         reason: RemoveReason,
     },
-    /// The load is more than the most pods that are allowed can serve.
-    Short {
-        /// By so much.
+    /// The load exceeds what the largest allowed number of pods can serve.
+    Shortfall {
+        /// Excess of the load.
         by: Rate,
     },
 }
 
-/// Why a shape is chosen.
+/// Reason why a shape is chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AddReason {
-    /// It serves most for what it takes of a GPU.
+    /// The shape serves the most for the part of a GPU that it takes.
     Efficient,
-    /// Of those that serve what is left it serves the least.
+    /// Among the shapes that serve the rest of the gap, this one serves the least.
     Rest,
 }
 
-/// Why a pod goes.
+/// Reason why a pod is removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RemoveReason {
-    /// The others can serve the load without it, and serve more for what they take of a GPU.
+    /// The other pods can serve the load without it, and serve more for the part of a GPU that they take.
     Surplus,
 }

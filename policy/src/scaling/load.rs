@@ -1,21 +1,21 @@
-//! What will come (M4.10).
+//! The expected load of a function (M4.10).
 
 use super::Rate;
 use crate::{Span, Time};
 
-/// A mean of less than this is not trusted: the first request of a function would be a rate without end.
+/// Minimum age of a mean: the first request of a function would otherwise be a rate without bound.
 const AGE_MIN: Span = Span::from_secs(1);
 
-/// What goes into a prediction.
+/// Settings of a prediction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LoadSettings {
-    /// The span of the mean that follows. Zero: what came since the last prediction.
+    /// Time constant of the mean that follows the load; zero means the arrivals since the last prediction alone.
     pub short: Span,
-    /// The span of the mean that remembers.
+    /// Time constant of the mean that remembers the load.
     pub long: Span,
-    /// By what the larger of them is multiplied, in percent.
+    /// Factor by which the larger of the two means is multiplied, in percent.
     pub margin_percent: u32,
-    /// In what time the backlog is to be served.
+    /// Time within which the backlog is to be served.
     pub backlog_over: Span,
 }
 
@@ -30,24 +30,25 @@ impl Default for LoadSettings {
     }
 }
 
-/// The load of one function that is to be expected (M4.10): the larger of two weighted means of what came, a margin, and the backlog.
+/// Expected load of one function (M4.10): the larger of two weighted means of the arrivals, with a margin, and the
+/// backlog.
 ///
-/// The mean over 10 s follows a step, the mean over 60 s remembers a burst; the larger of them is quick to rise
-/// and slow to fall. Until a mean is as old as its span it is the mean of what was seen, so that a function's
-/// first seconds do not count as an idle past.
+/// The mean over 10 s follows a step, and the mean over 60 s remembers a burst; the larger of them rises quickly and
+/// falls slowly. Until a mean is as old as its time constant it is the mean of what was observed, so that the first
+/// seconds of a function do not count as an idle past.
 #[derive(Clone, Debug)]
 pub struct Load {
     settings: LoadSettings,
     begin: Time,
-    /// Until when arrivals are in the means.
+    /// Time up to which arrivals are included in the means.
     counted_to: Time,
-    /// Since then.
+    /// Number of arrivals since `counted_to`.
     arrived: u64,
     short: Mean,
     long: Mean,
 }
 
-/// An exponentially weighted mean, in requests per second, that began at nothing.
+/// Exponentially weighted mean, in requests per second, that starts at zero.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mean {
     value: f64,
@@ -58,13 +59,13 @@ impl Mean {
         self.value = rate + (self.value - rate) * left(elapsed, over);
     }
 
-    /// What it would be, had it always been as it was since its beginning `age` ago.
+    /// Returns the mean that would result if the load had always been as it was since the beginning, `age` ago.
     fn rate(self, age: Span, over: Span) -> f64 {
         self.value / (1.0 - left(age.max(AGE_MIN), over))
     }
 }
 
-/// What part of a mean over `over` is left after `elapsed`.
+/// Returns the part of a mean with time constant `over` that is left after `elapsed`.
 fn left(elapsed: Span, over: Span) -> f64 {
     if over == Span::ZERO {
         return 0.0;
@@ -73,7 +74,7 @@ fn left(elapsed: Span, over: Span) -> f64 {
 }
 
 impl Load {
-    /// A function that is seen from `now` on.
+    /// Creates the load of a function that is observed from `now` on.
     #[must_use]
     pub const fn new(now: Time, settings: LoadSettings) -> Self {
         Self {
@@ -86,13 +87,14 @@ impl Load {
         }
     }
 
-    /// So many requests have come since the last call. They count as spread over the time between two
-    /// predictions.
+    /// Records the number of requests that have arrived since the last call. They count as spread over the time between
+    /// two predictions.
     pub const fn arrive(&mut self, requests: u64) {
         self.arrived = self.arrived.saturating_add(requests);
     }
 
-    /// What is to be served from now on, with `backlog` requests waiting. Called about once a second.
+    /// Returns the load to be served from now on, with `backlog` requests waiting. Meant to be called about once per
+    /// second.
     pub fn predict(&mut self, now: Time, backlog: u64) -> Rate {
         let LoadSettings {
             short,
@@ -132,7 +134,7 @@ mod tests {
         backlog_over: Span::from_secs(10),
     };
 
-    /// Feeds rates, one a second, from time 100 s on; answers the prediction after the last.
+    /// Feeds one rate per second from second `from` on, and returns the prediction after the last.
     fn after(load: &mut Load, from: u64, rates: impl IntoIterator<Item = u64>) -> f64 {
         let mut predicted = Rate::ZERO;
         for (second, rate) in (from + 1..).zip(rates) {
@@ -155,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_load_is_known_at_once_and_gets_its_margin() {
+    fn a_steady_load_is_predicted_at_once_with_its_margin() {
         for seconds in [1, 2, 7, 300] {
             let found = after(&mut load(PLAIN), 100, std::iter::repeat_n(50, seconds));
             assert_near(found, 50.0);
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn it_does_not_matter_how_often_it_is_asked() {
+    fn the_prediction_does_not_depend_on_how_often_it_is_made() {
         let mut often = load(PLAIN);
         let mut seldom = load(PLAIN);
         let mut now = Time(100 * 1_000_000_000);
@@ -199,16 +201,16 @@ mod tests {
     }
 
     #[test]
-    fn the_first_request_is_no_flood_and_an_early_clock_no_harm() {
+    fn the_first_request_is_no_flood_and_an_early_clock_does_no_harm() {
         let mut load = load(PLAIN);
         load.arrive(1);
         let predicted = load.predict(Time(100 * 1_000_000_000 + 1_000), 0);
         assert!(predicted <= Rate(1_060_000), "{predicted:?}");
         load.arrive(1);
-        // What cannot be spread over time yet counts later.
+        // Arrivals that cannot be spread over time yet count later.
         assert_eq!(load.predict(Time::ZERO, 0), predicted);
         let later = load.predict(Time(101 * 1_000_000_000), 0);
-        // The first has faded a little.
+        // The first request has decayed a little.
         assert!((1.98..2.0).contains(&later.as_f64()), "{later:?}");
     }
 }

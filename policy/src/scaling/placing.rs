@@ -1,16 +1,16 @@
-//! Another shape where the wanted one fits nowhere (papers 4.3): before a GPU is asked for, the shapes of the
-//! function are tried in the order of what they serve for what they take.
+//! Falls back to another shape where the wanted one has no place (mechanisms §4.3): before a GPU is requested, the shapes of
+//! the function are tried in order of efficiency.
 
 use super::profile::{Point, Points};
 use crate::rectangles::{FunctionId, InstanceId, Placement, Rectangles, Refusal};
 
-/// Places a pod of the wanted shape, else of the most efficient shape that fits. Answers the shape and the
-/// place. If it serves less than the wanted one, the gap that is left shows in the next decision of the
-/// [`super::Scaler`]. O(points) searches.
+/// Places a pod of the wanted shape, or otherwise of the most efficient shape that fits, and returns the shape and the
+/// place. If the shape serves less than the wanted one, the next decision of the [`super::Scaler`] covers the remaining
+/// gap. O(points) searches.
 ///
 /// # Errors
-/// Why the wanted shape has no place, if none has: a new GPU is required. Or why no shape can be placed:
-/// [`Refusal::InstanceTaken`], [`Refusal::IdTooLarge`].
+/// Returns why the wanted shape has no place if no shape has one: a new GPU is required. Returns
+/// [`Refusal::InstanceTaken`] or [`Refusal::IdTooLarge`] if no shape can be placed at all.
 pub fn place(
     packer: &mut Rectangles,
     instance: InstanceId,

@@ -1,5 +1,25 @@
-//! What a shape of pod serves: rows that a profiler measured (M4.2, M4.3, papers 4.5), and which shapes meet an
-//! objective.
+//! The throughput of each pod shape, from rows that a profiler measured (M4.2, M4.3, mechanisms §4.5), and the shapes that
+//! meet an objective.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::footprint::Footprint;
+//! use policy::rectangles::FunctionId;
+//! use policy::scaling::Rate;
+//! use policy::scaling::profile::{DriverId, GpuModelId, ImageId, Latency, Origin, Points, Row, Rows, Subject};
+//! use policy::tokens::Share;
+//!
+//! let (function, gpu, driver, image) = (FunctionId(0), GpuModelId(0), DriverId(0), ImageId(0));
+//! let subject = Subject { function, gpu, driver, batch: 1, image };
+//! let (quota, throughput, latency) = (Share::WHOLE, Rate::per_second(40), Latency::default());
+//! let (memory, origin) = (Footprint::unshared(1 << 30), Origin::Measured);
+//! let mut rows = Rows::new();
+//! rows.insert(Row { subject, sm: 5_000, quota, throughput, latency, memory, origin }).unwrap();
+//!
+//! let points = Points::select(rows.of(&subject), None, 16 << 30).unwrap();
+//! assert_eq!(points.efficient().throughput, throughput);
+//! ```
 
 mod points;
 mod reduce;
@@ -15,95 +35,95 @@ use crate::footprint::Footprint;
 use crate::rectangles::FunctionId;
 use crate::tokens::{SM_WHOLE, Share};
 
-/// A model of GPU.
+/// Id of a GPU model.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct GpuModelId(pub u32);
 
-/// A version of the driver.
+/// Id of a driver version.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct DriverId(pub u32);
 
-/// The digest of a container image, shortened by the caller.
+/// Digest of a container image, shortened by the caller.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ImageId(pub u64);
 
-/// What was profiled where: rows of one subject can be compared.
+/// Subject of a profile: rows of one subject are comparable.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Subject {
-    /// The function.
+    /// Function that was profiled.
     pub function: FunctionId,
-    /// On which GPUs.
+    /// GPU model on which the function was profiled.
     pub gpu: GpuModelId,
-    /// Under which driver.
+    /// Driver version under which the function was profiled.
     pub driver: DriverId,
-    /// Requests in one batch.
+    /// Number of requests in one batch.
     pub batch: u16,
-    /// Of which image.
+    /// Image that was profiled.
     pub image: ImageId,
 }
 
 /// Percentiles of the latency of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Latency {
-    /// The median.
+    /// Median of the latency.
     pub p50: Span,
-    /// The 95th percentile.
+    /// 95th percentile of the latency.
     pub p95: Span,
-    /// The 98th percentile.
+    /// 98th percentile of the latency.
     pub p98: Span,
-    /// The 99th percentile.
+    /// 99th percentile of the latency.
     pub p99: Span,
 }
 
-/// Where a row comes from.
+/// Origin of a row; a larger one takes precedence.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Origin {
-    /// From others, by the law that throughput is proportional to quota.
+    /// Derived from other rows, by the law that throughput is proportional to quota.
     Derived,
-    /// From a trial.
+    /// Measured in a trial.
     Measured,
 }
 
-/// What pods of one shape serve.
+/// Profile of pods of one shape.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// Of what.
+    /// Subject that was profiled.
     pub subject: Subject,
-    /// The SMs of a pod, in hundredths of a percent.
+    /// SMs of a pod, in hundredths of a percent.
     pub sm: u32,
-    /// Its part of the window, guaranteed and at most.
+    /// Part of the window, which is both the guarantee and the limit.
     pub quota: Share,
-    /// What it serves.
+    /// Throughput of one pod.
     pub throughput: Rate,
-    /// How fast.
+    /// Latency of a request at that throughput.
     pub latency: Latency,
-    /// The device memory it needs.
+    /// Device memory that the pod needs.
     pub memory: Footprint,
-    /// How that is known.
+    /// Origin of the row.
     pub origin: Origin,
 }
 
-/// Why a row is refused.
+/// Reason why a row is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RowError {
-    /// A pod has between 1 and [`SM_WHOLE`] hundredths of a percent of the SMs.
+    /// The SMs are not between 1 and [`SM_WHOLE`] hundredths of a percent.
     Sm,
-    /// A pod has a part of the window.
+    /// The quota is zero.
     Quota,
-    /// A pod that serves nothing cannot be reckoned with.
+    /// The throughput is zero, with which nothing can be computed.
     Throughput,
     /// A higher percentile is less than a lower one.
     Latency,
 }
 
-/// The rows of all functions, in order. O(log n) to find, O(n) to change.
+/// Rows of all functions, in order. Lookups are O(log n), changes O(n).
 #[derive(Clone, Debug, Default)]
 pub struct Rows {
     rows: Vec<Row>,
 }
 
 impl Latency {
-    /// The lowest percentile that is known and not below `per_mille`; above the 99th the 99th.
+    /// Returns the lowest known percentile that is not below `per_mille`, or the 99th above that.
     #[must_use]
     pub const fn at(&self, per_mille: u16) -> Span {
         match per_mille {
@@ -139,17 +159,16 @@ impl Row {
 }
 
 impl Rows {
-    /// No rows.
+    /// Creates an empty set of rows.
     #[must_use]
     pub const fn new() -> Self {
         Self { rows: Vec::new() }
     }
 
-    /// Adds a row in place of the one of the same subject and shape. A derived one does not take the place of a
-    /// measured one.
+    /// Adds a row, replacing the one of the same subject and shape. A derived row does not replace a measured one.
     ///
     /// # Errors
-    /// What is wrong with the row.
+    /// Returns the first problem of the row.
     pub fn insert(&mut self, row: Row) -> Result<(), RowError> {
         row.validate()?;
         match self.rows.binary_search_by_key(&row.key(), Row::key) {
@@ -160,13 +179,13 @@ impl Rows {
         Ok(())
     }
 
-    /// The function runs this image now: rows of others say nothing any more.
+    /// Drops the rows of other images, after the function has changed to this one.
     pub fn expire_other_images(&mut self, function: FunctionId, image: ImageId) {
         self.rows
             .retain(|row| row.subject.function != function || row.subject.image == image);
     }
 
-    /// The rows of a subject, by SMs, then quota.
+    /// Returns the rows of a subject, ordered by SMs, then by quota.
     #[must_use]
     pub fn of(&self, subject: &Subject) -> &[Row] {
         let from = self.rows.partition_point(|row| row.subject < *subject);
@@ -178,10 +197,13 @@ impl Rows {
 impl fmt::Display for RowError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Sm => write!(f, "sm must be between 1 and {SM_WHOLE}"),
+            Self::Sm => write!(
+                f,
+                "sm must be between 1 and {SM_WHOLE} hundredths of a percent"
+            ),
             Self::Quota => f.write_str("quota must not be zero"),
             Self::Throughput => f.write_str("throughput must not be zero"),
-            Self::Latency => f.write_str("percentiles must not fall"),
+            Self::Latency => f.write_str("latency percentiles must not decrease"),
         }
     }
 }

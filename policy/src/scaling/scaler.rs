@@ -1,4 +1,4 @@
-//! Which pods of a function to add and to remove (M4.10, M4.11, papers 4.3).
+//! Which pods of a function to add and to remove (M4.10, M4.11, mechanisms §4.3).
 
 use std::cmp::{Ordering, Reverse};
 use std::fmt;
@@ -15,56 +15,56 @@ enum Phase {
         ready_at: Time,
     },
     Ready,
-    /// Told to go.
+    /// The pod was ordered to leave.
     Leaving,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct TrackedPod {
     instance: InstanceId,
     point: Point,
-    /// Counts the pods of this function.
+    /// Sequence number among the function's pods.
     number: u64,
     phase: Phase,
 }
 
-/// For how long there have been too many pods, and the most that was to be served meanwhile.
+/// Start of a period with too many pods, and the largest load during it.
 #[derive(Clone, Copy, Debug)]
 struct Surplus {
     since: Time,
     peak: Rate,
 }
 
-/// Why a pod is not taken.
+/// Reason why a pod is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Refusal {
-    /// It is known already.
+    /// A pod of this id is already known.
     InstanceTaken,
 }
 
-/// Decides which pods of one function to add and to remove (M4.10, M4.11, papers 4.3).
+/// Decides which pods of one function to add and to remove (M4.10, M4.11, mechanisms §4.3).
 ///
-/// The gap is the load less what the pods serve. A gap is filled with pods of the most efficient shape, and its
-/// rest with the shape that just serves it. Pods that are starting count in full until they are overdue, so that
-/// nothing is added twice; but for none of them does another pod go, since they do not serve yet.
+/// The gap is the load minus the throughput of the pods. It is filled with pods of the most efficient shape, and its
+/// rest with the shape that serves just the rest. Starting pods count in full until they are overdue, so that nothing
+/// is added twice. But no pod is removed because of a starting one, since that one does not serve yet.
 ///
-/// Up at once, down late: a pod goes only when without it the load at every decision of
-/// [`Settings::down_after`] could have been served. The least efficient goes first, of those that are as
-/// efficient the latest to come; at the first that is still needed it ends.
+/// Scaling up is immediate, scaling down is delayed: a pod is removed only if the load at every decision within
+/// [`Settings::down_after`] could have been served without it. The least efficient pod goes first, among equally
+/// efficient ones the latest; removal stops at the first pod that is still needed.
 ///
-/// A decision is O(p + points) for p pods of the function; nothing is allocated once warm.
+/// A decision is O(p + points) for p pods of the function. Nothing is allocated once warm.
 #[derive(Clone, Debug)]
 pub struct Scaler {
     settings: Settings,
     points: Points,
-    /// Least efficient first, then the latest.
-    pods: Vec<Held>,
+    /// Pods in order of removal: least efficient first, then the latest.
+    pods: Vec<TrackedPod>,
     added: u64,
     surplus: Option<Surplus>,
 }
 
 impl Scaler {
-    /// A function without pods.
+    /// Creates the scaler of a function without pods.
     #[must_use]
     pub const fn new(settings: Settings, points: Points) -> Self {
         Self {
@@ -76,67 +76,67 @@ impl Scaler {
         }
     }
 
-    /// The shapes that pods may have.
+    /// Returns the shapes that pods may have.
     #[must_use]
     pub const fn points(&self) -> &Points {
         &self.points
     }
 
-    /// Other shapes from now on, as after another profile or objective. Pods that are there stay what they are.
+    /// Sets the shapes that pods may have, as after a new profile or objective. Existing pods keep their shapes.
     pub fn set_points(&mut self, points: Points) {
         self.points = points;
     }
 
-    /// A pod of this shape is being started, and will be ready by then.
+    /// Records that a pod of this shape is being started and will be ready at `ready_at`.
     ///
     /// # Errors
-    /// [`Refusal::InstanceTaken`].
+    /// Returns [`Refusal::InstanceTaken`].
     pub fn add(
         &mut self,
         instance: InstanceId,
         point: Point,
         ready_at: Time,
     ) -> Result<(), Refusal> {
-        if self.pods.iter().any(|held| held.instance == instance) {
+        if self.pods.iter().any(|pod| pod.instance == instance) {
             return Err(Refusal::InstanceTaken);
         }
-        let held = Held {
+        let pod = TrackedPod {
             instance,
             point,
             number: self.added,
             phase: Phase::Starting { ready_at },
         };
         self.added += 1;
-        let at = (self.pods).partition_point(|other| leaves_before(other, &held) == Ordering::Less);
-        self.pods.insert(at, held);
+        let at = (self.pods).partition_point(|other| leaves_before(other, &pod) == Ordering::Less);
+        self.pods.insert(at, pod);
         Ok(())
     }
 
-    /// A starting pod serves. One that is not known, or was told to go, is left alone.
+    /// Records that a starting pod serves. A pod that is unknown, or was ordered to leave, is ignored.
     pub fn ready(&mut self, instance: InstanceId) {
-        if let Some(held) = (self.pods.iter_mut()).find(|held| held.instance == instance)
-            && matches!(held.phase, Phase::Starting { .. })
+        if let Some(pod) = (self.pods.iter_mut()).find(|pod| pod.instance == instance)
+            && matches!(pod.phase, Phase::Starting { .. })
         {
-            held.phase = Phase::Ready;
+            pod.phase = Phase::Ready;
         }
     }
 
-    /// A pod has gone, told to or not.
+    /// Records that a pod is gone, whether or not it was ordered to leave.
     pub fn gone(&mut self, instance: InstanceId) {
-        self.pods.retain(|held| held.instance != instance);
+        self.pods.retain(|pod| pod.instance != instance);
     }
 
-    /// What pods serve that are ready, and what those will that are starting and not overdue.
+    /// Returns the throughput of the pods that are ready, and that of the pods that are starting and not overdue.
     #[must_use]
     pub fn capacity(&self, now: Time) -> (Rate, Rate) {
         let (mut ready, mut starting) = (Rate::ZERO, Rate::ZERO);
-        for held in &self.pods {
-            match held.phase {
-                Phase::Ready => ready = ready.plus(held.point.throughput),
+        for pod in &self.pods {
+            match pod.phase {
+                Phase::Ready => ready = ready.plus(pod.point.throughput),
                 Phase::Starting { ready_at }
                     if now.since(ready_at) <= self.settings.overdue_after =>
                 {
-                    starting = starting.plus(held.point.throughput);
+                    starting = starting.plus(pod.point.throughput);
                 }
                 Phase::Starting { .. } | Phase::Leaving => {}
             }
@@ -144,8 +144,8 @@ impl Scaler {
         (ready, starting)
     }
 
-    /// Decides what to do about a load. What is to be added is told by [`Scaler::add`] before the next decision.
-    /// Answers when it wants to be asked again even if nothing changes.
+    /// Decides what to do about a load, and returns the time at which the next decision is due even if nothing changes.
+    /// Pods to be added must be recorded by [`Scaler::add`] before the next decision.
     pub fn decide(&mut self, now: Time, load: Rate, actions: &mut Vec<Action>) -> Time {
         match self.settings.rule {
             Rule::Weir => self.decide_weir(now, load, actions),
@@ -176,7 +176,7 @@ impl Scaler {
         surplus.peak = surplus.peak.max(load);
         if now.since(surplus.since) >= self.settings.down_after {
             let peak = surplus.peak;
-            // What comes next is judged by what comes next.
+            // Later decisions are based on the load from now on.
             *surplus = Surplus {
                 since: now,
                 peak: load,
@@ -190,27 +190,27 @@ impl Scaler {
     }
 
     fn decide_paper(&mut self, _: Time, load: Rate, actions: &mut Vec<Action>) -> Time {
-        let there = (self.pods.iter()).filter(|held| held.phase != Phase::Leaving);
-        let capacity = there.fold(Rate::ZERO, |sum, held| sum.plus(held.point.throughput));
+        let there = (self.pods.iter()).filter(|pod| pod.phase != Phase::Leaving);
+        let capacity = there.fold(Rate::ZERO, |sum, pod| sum.plus(pod.point.throughput));
         if load >= capacity {
             self.grow(load.less(capacity), Rest::Always, actions);
             return Time::NEVER;
         }
         let mut left = capacity.less(load);
-        for held in &mut self.pods {
-            if held.phase == Phase::Leaving {
+        for pod in &mut self.pods {
+            if pod.phase == Phase::Leaving {
                 continue;
             }
-            if held.point.throughput > left {
+            if pod.point.throughput > left {
                 break;
             }
-            left = left.less(held.point.throughput);
-            leave(held, actions);
+            left = left.less(pod.point.throughput);
+            leave(pod, actions);
         }
         Time::NEVER
     }
 
-    /// Fills a gap.
+    /// Orders pods that fill a gap.
     fn grow(&self, gap: Rate, rest: Rest, actions: &mut Vec<Action>) {
         let efficient = *self.points.efficient();
         let serves = efficient.throughput.0.max(1);
@@ -234,7 +234,7 @@ impl Scaler {
         if !wants_one {
             return;
         }
-        // As printed it serves more than the rest; there is one, for the most efficient does.
+        // As printed, the last pod serves more than the rest. Such a shape exists, since the most efficient one does.
         let least = match rest {
             Rest::AbovePart(_) => left,
             Rest::Always => left.plus(Rate(1)),
@@ -245,34 +245,34 @@ impl Scaler {
                 count: 1,
                 reason: AddReason::Rest,
             }),
-            _ if left > Rate::ZERO => actions.push(Action::Short { by: left }),
+            _ if left > Rate::ZERO => actions.push(Action::Shortfall { by: left }),
             _ => {}
         }
     }
 
-    /// Removes what is too much of pods that are ready.
+    /// Removes surplus pods among those that are ready.
     fn shrink(&mut self, mut surplus: Rate, actions: &mut Vec<Action>) {
         let mut ready = (self.pods.iter())
-            .filter(|held| held.phase == Phase::Ready)
+            .filter(|pod| pod.phase == Phase::Ready)
             .count();
         let least = self.settings.pods_min.max(1) as usize;
-        for held in &mut self.pods {
-            if held.phase != Phase::Ready {
+        for pod in &mut self.pods {
+            if pod.phase != Phase::Ready {
                 continue;
             }
-            if held.point.throughput > surplus || ready <= least {
+            if pod.point.throughput > surplus || ready <= least {
                 break;
             }
-            surplus = surplus.less(held.point.throughput);
+            surplus = surplus.less(pod.point.throughput);
             ready -= 1;
-            leave(held, actions);
+            leave(pod, actions);
         }
     }
 
-    /// When the next starting pod will be overdue.
+    /// Returns when the next starting pod becomes overdue.
     fn next_overdue(&self, now: Time) -> Time {
         (self.pods.iter())
-            .filter_map(|held| match held.phase {
+            .filter_map(|pod| match pod.phase {
                 Phase::Starting { ready_at } => {
                     let late = ready_at.after(self.settings.overdue_after);
                     Some(late.after(crate::Span(1)))
@@ -285,22 +285,22 @@ impl Scaler {
     }
 }
 
-/// Which rests get a pod.
+/// Rests of a gap for which a pod is added.
 #[derive(Clone, Copy, Debug)]
 enum Rest {
     AbovePart(Rate),
     Always,
 }
 
-fn leave(held: &mut Held, actions: &mut Vec<Action>) {
-    held.phase = Phase::Leaving;
+fn leave(pod: &mut TrackedPod, actions: &mut Vec<Action>) {
+    pod.phase = Phase::Leaving;
     actions.push(Action::Remove {
-        instance: held.instance,
+        instance: pod.instance,
         reason: RemoveReason::Surplus,
     });
 }
 
-fn leaves_before(one: &Held, other: &Held) -> Ordering {
+fn leaves_before(one: &TrackedPod, other: &TrackedPod) -> Ordering {
     (one.point.compare_efficiency(&other.point))
         .then(Reverse(one.number).cmp(&Reverse(other.number)))
 }
@@ -308,7 +308,7 @@ fn leaves_before(one: &Held, other: &Held) -> Ordering {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::InstanceTaken => f.write_str("the instance is known already"),
+            Self::InstanceTaken => f.write_str("instance is already known"),
         }
     }
 }

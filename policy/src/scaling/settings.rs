@@ -3,31 +3,32 @@
 use crate::Span;
 use crate::tokens::Share;
 
-/// By what rule.
+/// Rule by which pods are added and removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// Papers 4.3: what is negligible is left alone, what has been too much for a while is removed, and only
-    /// pods that serve already stand in for those that go.
+    /// Mechanisms §4.3: negligible gaps are ignored, a surplus is removed after it has lasted for a while, and only pods
+    /// that already serve can replace those that are removed.
     Weir,
-    /// Algorithm 1 as printed: a gap of zero adds a pod, the rest gets a pod whatever it is, nothing waits,
-    /// and nothing is kept. Where the listing never ends, at a pod larger than what is too much, it stops.
+    /// Algorithm 1 as printed: a gap of zero adds a pod, every rest gets a pod, nothing is delayed, and no pod is kept.
+    /// Where the listing never ends, at a pod larger than the surplus, it stops.
     Paper,
 }
 
-/// See each field. Under [`Rule::Paper`] only [`Settings::pods_max`] counts.
+/// Settings of a scaler. Under [`Rule::Paper`] only [`Settings::pods_max`] is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settings {
-    /// By what rule.
+    /// Rule by which pods are added and removed.
     pub rule: Rule,
-    /// A gap or rest is left alone up to this part of what the most efficient pod serves.
+    /// Part of the most efficient pod's throughput up to which a gap or rest is ignored.
     pub negligible: Share,
-    /// How long there must have been too many pods, at every decision, before one goes.
+    /// Time for which there must have been a surplus at every decision before a pod is removed.
     pub down_after: Span,
-    /// Pods that stay whatever the load; none counts as one, for the last pod goes by keep-alive (M1.9).
+    /// Number of pods that stay whatever the load. Zero counts as one, since the last pod is removed by keep-alive
+    /// (M1.9).
     pub pods_min: u32,
-    /// Pods of the function at most.
+    /// Largest number of pods of the function.
     pub pods_max: u32,
-    /// A starting pod that is later than this does not count any more: another one is started for it.
+    /// Delay after which a starting pod no longer counts: another one is started instead.
     pub overdue_after: Span,
 }
 
@@ -45,7 +46,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// As printed.
+    /// Returns the settings of Algorithm 1 as printed.
     #[must_use]
     pub fn paper() -> Self {
         Self {

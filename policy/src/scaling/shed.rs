@@ -1,13 +1,13 @@
-//! What requests that were shed would have added to a mean (design 4.9).
+//! The concurrency that shed requests would have added to a mean (contracts §9).
 
 use crate::Span;
 
-/// Requests that were shed add at most this many times the concurrency to a mean (design 4.9).
+/// Largest contribution of shed requests to a mean, as a multiple of the concurrency (contracts §9).
 const SHED_PER_CONCURRENCY: f64 = 10.0;
 
-/// How many requests on average would have run besides, had those of a window not been shed: so shedding does not
-/// hide demand. `execution`: how long they would have run, all together. At most ten times the concurrency, so
-/// that a flood that can never be served makes no number without end.
+/// Returns how many more requests would have run on average if those of a window had not been shed, so that shedding
+/// does not hide demand. `execution` is the time for which they would have run in total. The result is at most ten
+/// times the concurrency, so that a flood that can never be served stays bounded.
 #[must_use]
 pub fn shed_concurrency(execution: Span, window: Span, concurrency: Option<u32>) -> f64 {
     if window == Span::ZERO {
@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shed_requests_count_for_as_long_as_they_would_have_run_up_to_a_bound() {
+    fn shed_requests_count_for_their_execution_time_up_to_a_bound() {
         let window = Span::from_secs(2);
         let of =
             |seconds, concurrency| shed_concurrency(Span::from_secs(seconds), window, concurrency);

@@ -1,36 +1,36 @@
-//! Whether a request met its objective, and if not, why (design 4.4; M1.18, M2.19).
+//! Whether a request met its objective, and the reason if it did not (contracts §4; M1.18, M2.19).
 //!
 //! Every judged request counts exactly once, as met or as missed for one [`MissReason`]: in time + Σ missed = judged.
 
 use crate::Span;
 
-/// Why a request missed its objective: the values of the label `reason`. Their order settles ties.
+/// Reason why a request missed its objective: the values of the label `reason`. Their order settles ties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MissReason {
-    /// It came while no instance served and waited for one.
+    /// The request arrived while no instance served, and waited for one.
     ColdStart,
-    /// It waited for its turn, at this hop or an earlier one.
+    /// The request waited for its turn, at this hop or an earlier one.
     Queue,
-    /// Its instance waited for the lease of its slot.
+    /// The instance waited for the lease of its slot.
     Lease,
-    /// Its model was loaded.
+    /// The model had to be loaded.
     Load,
-    /// Its kernels waited for tokens.
+    /// The request's kernels waited for tokens.
     Gate,
-    /// It computed for too long.
+    /// The execution took too long.
     Execution,
-    /// The queue was full.
+    /// The queue was full, or the revision went away.
     Refused,
-    /// It was late, and late requests are shed.
+    /// The request was late, and late requests are shed.
     Shed,
-    /// A timeout ended it, or its client left later than the objective.
+    /// A timeout ended the request, or its client disconnected after the objective.
     Timeout,
-    /// The application failed, broke off or answered with a server error.
+    /// The application failed, aborted the response, or answered with a server error.
     Failed,
 }
 
 impl MissReason {
-    /// All of them, each at the index of its number.
+    /// All reasons, each at the index of its discriminant.
     pub const ALL: [Self; 10] = [
         Self::ColdStart,
         Self::Queue,
@@ -62,42 +62,42 @@ impl MissReason {
     }
 }
 
-/// How a request ended, as far as its objective is concerned.
+/// End of a request, as far as its objective is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The application answered with this status.
     Answered {
-        /// The HTTP status.
+        /// Status code of the HTTP response.
         status: u16,
     },
-    /// The queue was full, or its revision went away.
+    /// The queue was full, or the revision went away.
     Refused,
-    /// It was late, and late requests are shed.
+    /// The request was late, and late requests are shed.
     Shed,
-    /// A timeout ended it.
+    /// A timeout ended the request.
     Timeout,
-    /// The application could not be reached, or broke off.
+    /// The application could not be reached, or aborted the response.
     Failed,
-    /// Its client left.
+    /// The client disconnected before the answer.
     Left,
-    /// It could not be read.
+    /// The request could not be parsed.
     Malformed,
 }
 
-/// The parts of a request's time that are known; a part that is not known is zero and never guessed.
+/// Known parts of a request's time. A part that is not known is zero; it is never estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Parts {
-    /// Time from arrival to dispatch of a request that came while no instance served.
+    /// Time from arrival to dispatch of a request that arrived while no instance served.
     pub cold_start: Span,
-    /// Time in queues, those of earlier hops included.
+    /// Time spent in queues, including those of earlier hops.
     pub queue: Span,
-    /// Time for which the instance waited for its slot's lease.
+    /// Time for which the instance waited for the lease of its slot.
     pub lease: Span,
-    /// Time for which the model was loaded.
+    /// Time for which the model was being loaded.
     pub load: Span,
     /// Time for which kernels waited for tokens.
     pub gate: Span,
-    /// Time at the application less the two parts before, as far as these are known.
+    /// Time at the application, minus the two parts before as far as they are known.
     pub execution: Span,
 }
 
@@ -115,8 +115,9 @@ impl Parts {
         ]
     }
 
-    /// Returns why a late answer with these parts is late: `execution` if that alone exceeds the objective, else the longest part,
-    /// of equal ones the first. Where no part is known it is `execution`: the application has answered, and nothing held the request.
+    /// Returns the reason why an answer with these parts is late: `Execution` if that part alone exceeds the objective,
+    /// and otherwise the longest part, the first of equal ones. If no part is known, the reason is `Execution`, since
+    /// the application has answered and nothing held the request.
     fn reason(&self, objective: Span) -> MissReason {
         let mut longest = (MissReason::Execution, Span::ZERO);
         if self.execution > objective {
@@ -131,18 +132,18 @@ impl Parts {
     }
 }
 
-/// What a request counts as.
+/// Classification of a request against its objective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It was answered within its objective and without a server error.
+    /// The request was answered within its objective and without a server error.
     InTime,
-    /// It was not.
+    /// The request missed its objective for this reason.
     Missed(MissReason),
-    /// It does not count: it was malformed, or its client left within the objective.
+    /// The request does not count: it was malformed, or its client disconnected within the objective.
     NotJudged,
 }
 
-/// Returns what a request counts as that took `took` from its first arrival in Weir to its end.
+/// Returns the verdict on a request that took `took` from its first arrival in Weir to its end.
 #[must_use]
 pub fn judge(objective: Span, took: Span, ending: Ending, parts: &Parts) -> Verdict {
     let reason = match ending {
@@ -171,14 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn reasons_stand_where_their_numbers_say() {
+    fn each_reason_is_at_the_index_of_its_discriminant() {
         for (index, reason) in MissReason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, index);
         }
     }
 
     #[test]
-    fn in_time_is_within_the_objective_and_without_a_server_error() {
+    fn a_request_is_in_time_within_the_objective_and_without_a_server_error() {
         let none = Parts::default();
         let failed = Verdict::Missed(MissReason::Failed);
         assert_eq!(answered(100, 200, &none), Verdict::InTime);
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_leaves_within_the_objective_counts_for_nothing_and_later_as_timeout() {
+    fn a_client_that_disconnects_within_the_objective_does_not_count_and_later_is_a_timeout() {
         let left = |ms| {
             judge(
                 OBJECTIVE,
@@ -242,16 +243,16 @@ mod tests {
                 _ => parts.execution = Span::ZERO,
             }
         }
-        // Nothing is known.
+        // No part is known.
         assert_eq!(
             answered(101, 200, &parts),
             Verdict::Missed(MissReason::Execution)
         );
     }
 
-    /// All requests that differ in what matters, against the rule as it is written down.
+    /// Checks all requests that differ in a relevant way against the rule as it is written down.
     #[test]
-    fn every_judged_request_is_met_or_missed_for_one_reason_and_no_other_is() {
+    fn every_judged_request_is_met_or_missed_for_exactly_one_reason() {
         let times = [0, 40, 99, 100, 101, 900];
         let mut endings = vec![
             Ending::Refused,

@@ -1,56 +1,56 @@
-//! How large a group is: where larger copies are hardly faster (M2.6, papers 2.6).
+//! The size of a group: the point at which larger copies are hardly faster (M2.6, mechanisms §2.6).
 
 use std::fmt;
 
 use crate::Span;
 
-/// The smallest group, in bytes.
+/// Size of the smallest group, in bytes.
 pub const GROUP_MIN: u64 = 256 << 10;
-/// The largest group, in bytes.
+/// Size of the largest group, in bytes.
 pub const GROUP_MAX: u64 = 32 << 20;
 
-/// How long copies of one size take.
+/// Measured time of copies of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sample {
-    /// Bytes of a copy.
+    /// Size of a copy, in bytes.
     pub bytes: u64,
-    /// The median time of one.
+    /// Median time of a copy.
     pub time: Span,
 }
 
-/// The size of a group on a link in one direction; to be measured again when driver or topology change.
+/// Group size for a link in one direction, to be measured again when the driver or the topology changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elbow {
-    /// Two more doublings bring less than 5 % each.
+    /// From this size on, two more doublings gain less than 5 % each.
     Found {
-        /// The size in bytes.
+        /// Size of a group, in bytes.
         bytes: u64,
     },
-    /// The elbow is outside of what groups may be: the nearest that is allowed.
+    /// The elbow is outside the allowed group sizes, so the nearest allowed size is used.
     Clamped {
-        /// The size in bytes.
+        /// Size of a group, in bytes.
         bytes: u64,
     },
-    /// Larger copies are faster up to the end of the sweep: the largest group.
+    /// Larger copies are faster up to the end of the sweep, so the largest group is used.
     NotReached,
 }
 
-/// Why a sweep tells nothing.
+/// Reason why a sweep has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SweepError {
-    /// Two doublings need three sizes.
+    /// The sweep has fewer than the three sizes that two doublings need.
     TooShort,
-    /// Every size has to be twice the one before.
+    /// A size is not twice the one before.
     NotDoubling {
-        /// The size that is not, in bytes.
+        /// Offending size, in bytes.
         bytes: u64,
     },
-    /// A copy of no bytes, or one that took no time.
-    Nothing,
+    /// A copy has no bytes, or took no time.
+    EmptyCopy,
 }
 
 impl Elbow {
-    /// The size in bytes.
+    /// Returns the group size in bytes.
     #[must_use]
     pub const fn bytes(self) -> u64 {
         match self {
@@ -60,18 +60,18 @@ impl Elbow {
     }
 }
 
-/// The elbow of a sweep: the smallest size from which two doublings in a row raise the throughput by less than 5 %
-/// each, at least [`GROUP_MIN`] and at most [`GROUP_MAX`]. Samples in rising order.
+/// Returns the elbow of a sweep: the smallest size from which two doublings in a row raise the throughput by less than
+/// 5 % each, at least [`GROUP_MIN`] and at most [`GROUP_MAX`]. Samples must be in ascending order of size.
 ///
 /// # Errors
-/// [`SweepError`] if the samples are not such a sweep.
+/// Returns [`SweepError`] if the samples are not such a sweep.
 pub fn elbow(samples: &[Sample]) -> Result<Elbow, SweepError> {
     if samples.len() < 3 {
         return Err(SweepError::TooShort);
     }
     for sample in samples {
         if sample.bytes == 0 || sample.time == Span::ZERO {
-            return Err(SweepError::Nothing);
+            return Err(SweepError::EmptyCopy);
         }
     }
     for pair in samples.windows(2) {
@@ -97,7 +97,8 @@ pub fn elbow(samples: &[Sample]) -> Result<Elbow, SweepError> {
     }))
 }
 
-/// The median of the times of copies of one size, the lower one of two; `None` of none. Changes their order.
+/// Returns the median of the times of copies of one size, the lower one of two, or `None` if there are none. Reorders
+/// the times.
 #[must_use]
 pub fn median(times: &mut [Span]) -> Option<Span> {
     let middle = times.len().checked_sub(1)? / 2;
@@ -107,14 +108,14 @@ pub fn median(times: &mut [Span]) -> Option<Span> {
 impl fmt::Display for SweepError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::TooShort => f.write_str("a sweep needs at least three sizes"),
+            Self::TooShort => f.write_str("a sweep must have at least three sizes"),
             Self::NotDoubling { bytes } => {
                 write!(
                     f,
-                    "every size of a sweep is twice the one before; {bytes} is not"
+                    "every size of a sweep must be twice the one before; {bytes} is not"
                 )
             }
-            Self::Nothing => f.write_str("a copy in a sweep has bytes and takes time"),
+            Self::EmptyCopy => f.write_str("a copy in a sweep must have bytes and take time"),
         }
     }
 }

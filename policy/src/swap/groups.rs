@@ -1,32 +1,32 @@
-//! The groups of a model: what is copied at once (M2.6).
+//! The groups of a model, which are copied as a whole (M2.6).
 
 use std::num::NonZeroU64;
 use std::ops::Range;
 
 use super::ModelBlock;
 
-/// Part of a block, copied at once.
+/// Part of a block that is copied as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Of which block.
+    /// Block that contains the group.
     pub block: ModelBlock,
-    /// Where it begins in the block, in bytes.
+    /// Offset of the group in its block, in bytes.
     pub offset: u64,
-    /// How long it is, in bytes.
+    /// Length of the group, in bytes.
     pub bytes: u64,
 }
 
-/// A model's groups in order of transfer. A group never crosses a block; the last one of a block may be shorter.
+/// Groups of a model in order of transfer. A group never spans blocks, so the last one of a block may be shorter.
 #[derive(Clone, Debug)]
 pub struct Groups {
     size: NonZeroU64,
     groups: Vec<Group>,
-    /// Of each block the place of its first group in `groups`, and their number.
+    /// For each block, the range of its groups in `groups`.
     of_block: Vec<Range<u32>>,
 }
 
 impl Groups {
-    /// Groups of at most so many bytes.
+    /// Creates an empty set of groups of at most `size` bytes.
     #[must_use]
     pub const fn new(size: NonZeroU64) -> Self {
         Self {
@@ -36,8 +36,9 @@ impl Groups {
         }
     }
 
-    /// Cuts a model's blocks, given in order of transfer with their bytes, in place of the model before. Of a
-    /// block that is given twice the first counts. Allocates nothing once it has had larger models.
+    /// Splits the blocks of a model into groups, replacing those of the previous model. The blocks are given in order
+    /// of transfer with their sizes in bytes. If a block is given twice, the first occurrence counts. Allocates nothing
+    /// once it has held a larger model.
     pub fn set(&mut self, blocks: impl IntoIterator<Item = (ModelBlock, u64)>) {
         self.groups.clear();
         self.of_block.clear();
@@ -64,27 +65,27 @@ impl Groups {
         }
     }
 
-    /// All groups, in order of transfer.
+    /// Returns all groups, in order of transfer.
     #[must_use]
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }
 
-    /// How many there are.
+    /// Returns the number of groups.
     #[must_use]
     pub fn count(&self) -> u32 {
         u32::try_from(self.groups.len()).unwrap_or(u32::MAX)
     }
 
-    /// Which groups are a block's; none if it has no bytes or is not of the model.
+    /// Returns the range of a block's groups, empty if the block has no bytes or is not part of the model.
     #[must_use]
     pub fn of_block(&self, block: ModelBlock) -> Range<u32> {
         let of_block = self.of_block.get(block.0 as usize);
         of_block.cloned().unwrap_or(0..0)
     }
 
-    /// How many groups, in order of transfer, are there when all of these blocks are: what a kernel waits for
-    /// that touches them ([`super::Step::needs`]).
+    /// Returns how many groups, in order of transfer, must be there before all of these blocks are, which is what a
+    /// kernel that touches them waits for ([`super::Step::needs`]).
     #[must_use]
     pub fn needed(&self, touches: impl IntoIterator<Item = ModelBlock>) -> u32 {
         let ends = touches.into_iter().map(|block| self.of_block(block).end);

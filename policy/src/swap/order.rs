@@ -1,12 +1,12 @@
-//! In what order a model's blocks are swapped in: as kernels first touch them, also in models that branch
-//! (papers 2.7).
+//! The order in which a model's blocks are swapped in: as kernels first touch them, also in models with branches
+//! (mechanisms §2.7).
 
 use super::ModelBlock;
 
-/// Paths that are told apart.
+/// Number of distinct paths that are kept.
 const PATHS: usize = 4;
 
-/// First touches of a run, in order, and how many recorded runs had exactly them.
+/// First touches of a run, in order, and the number of recorded runs with exactly these.
 #[derive(Clone, Debug, Default)]
 struct Path {
     touches: Vec<ModelBlock>,
@@ -17,8 +17,7 @@ struct Path {
 pub(super) struct Paths(Vec<Path>);
 
 impl Paths {
-    /// A run has been recorded. Beyond four paths the one with the fewest runs is forgotten, of equal ones the
-    /// oldest.
+    /// Adds a recorded run. Beyond four paths, the one with the fewest runs is forgotten, among equal ones the oldest.
     pub(super) fn add(&mut self, touches: &[ModelBlock]) {
         if let Some(path) = self.0.iter_mut().find(|path| path.touches == touches) {
             path.runs += 1;
@@ -36,15 +35,15 @@ impl Paths {
         });
     }
 
-    /// All touches, those of the most frequent path first, of equally frequent ones those of the oldest. Blocks
-    /// come as often as paths have them.
+    /// Iterates over all touches: those of the most frequent path first, among equally frequent paths those of the
+    /// oldest. A block is repeated for each path that contains it.
     pub(super) fn touches(&mut self) -> impl Iterator<Item = ModelBlock> {
-        // Stable: the oldest of equals stays first.
+        // The sort is stable: the oldest of equals stays first.
         self.0.sort_by_key(|path| std::cmp::Reverse(path.runs));
         self.0.iter().flat_map(|path| path.touches.iter().copied())
     }
 
-    /// A block is gone; its id may be given to another.
+    /// Forgets a freed block; its id may be reused for another.
     pub(super) fn forget(&mut self, block: ModelBlock) {
         for path in &mut self.0 {
             path.touches.retain(|&touched| touched != block);

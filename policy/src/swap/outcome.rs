@@ -1,52 +1,52 @@
-//! What tracking is told, and what it answers.
+//! Inputs and results of tracking.
 
 use std::fmt;
 
 use super::ModelBlock;
 
-/// A block among the arguments of a launch.
+/// Block among the arguments of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touch {
-    /// Which.
+    /// Id of the block.
     pub block: ModelBlock,
-    /// Whether the kernel may write to it. Copies and fills on the device are launches that do.
+    /// Whether the kernel may write to the block. Copies and fills on the device count as launches that write.
     pub writes: bool,
-    /// Whether it had to wait for a group of it that was not there.
+    /// Whether the launch had to wait for a group of the block that had not been transferred.
     pub waited: bool,
 }
 
-/// What a model's runs are watched for.
+/// Purpose for which a model's runs are observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// This run tells the order.
+    /// This run determines the order.
     Recording,
-    /// The order is known.
+    /// The order is known, and runs are compared with it.
     Tracked,
 }
 
-/// What a response brought.
+/// Result of a response for the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// A run was recorded: the order is new.
     Learned,
-    /// Blocks came, went or were written: the order was mended.
+    /// Blocks were added, freed, or written: the order was adjusted.
     Changed,
-    /// All as before.
+    /// The order is unchanged.
     Kept,
     /// Too much was mispredicted: the next run is recorded.
     RecordNext,
 }
 
-/// There is a block of that id.
+/// Error of an allocation with the id of an existing block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockTaken {
-    /// Which.
+    /// Id of the block.
     pub block: ModelBlock,
 }
 
 impl fmt::Display for BlockTaken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "block {} is there already", self.block.0)
+        write!(f, "block {} already exists", self.block.0)
     }
 }
 

@@ -1,18 +1,18 @@
-//! What is known of each block of a model.
+//! State of each block of a model.
 
 use super::ModelBlock;
 use super::write_back::WrittenBy;
 
-/// What a block is for.
+/// Purpose of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Not known before the response.
+    /// Unknown before the response.
     New,
     /// Copied from the host and only read since.
     Weight,
-    /// Written, and there after the response.
+    /// Written, and still there after the response.
     State,
-    /// Neither: its addresses belong to the model, its bytes mean nothing.
+    /// Neither: its addresses belong to the model, but its content has no meaning.
     Blank,
 }
 
@@ -20,20 +20,20 @@ pub(super) enum Role {
 pub(super) struct Record {
     pub(super) bytes: u64,
     pub(super) role: Role,
-    /// The host had its content before the first response.
+    /// Whether the host had its content before the first response.
     pub(super) copied_in: bool,
-    /// Written by something that the host's copy does not have.
+    /// Whether the memory was written by something that the host's copy does not contain.
     pub(super) written: bool,
     pub(super) dirty: Option<WrittenBy>,
-    /// By whom it was written, while it is being copied back.
+    /// Writer of the content that is currently being copied back.
     pub(super) copying: Option<WrittenBy>,
-    /// The last run that touched it.
+    /// Number of the last run that touched the block.
     pub(super) touched: u64,
-    /// In the order of swapping; valid for weights and state.
+    /// Position in the order of swapping; valid for weights and state.
     pub(super) position: u32,
-    /// The order of allocation.
+    /// Sequence number of the allocation.
     pub(super) allocated: u64,
-    /// Its place among the allocations of this run; `NONE`: it is older.
+    /// Index among the allocations of this run; `NONE` if the block is older.
     pub(super) in_run: u32,
 }
 
@@ -74,11 +74,11 @@ impl Records {
     }
 }
 
-/// Allocations and frees of one run, from which follows how much scratch was there at once.
+/// Allocations and frees of one run, from which the peak of scratch memory follows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunLog {
     lives: Vec<Life>,
-    /// Index into `lives`, and whether it began.
+    /// Events in order, as an index into `lives` and whether that life began.
     events: Vec<(u32, bool)>,
 }
 
@@ -108,7 +108,8 @@ impl RunLog {
         }
     }
 
-    /// The most bytes of scratch at once: of blocks that came and went in this run.
+    /// Returns the largest total of scratch at any time, in bytes, counting blocks that were allocated and freed in
+    /// this run.
     pub(super) fn scratch_peak(&self) -> u64 {
         let mut now = 0_u64;
         let mut peak = 0;
@@ -124,7 +125,7 @@ impl RunLog {
         peak
     }
 
-    /// The blocks of this run that are there still, in order of allocation.
+    /// Iterates over the blocks of this run that still exist, in order of allocation.
     pub(super) fn remaining(&self) -> impl Iterator<Item = ModelBlock> {
         let remaining = self.lives.iter().filter(|life| !life.ended);
         remaining.map(|life| life.block)

@@ -2,55 +2,55 @@
 
 use std::fmt;
 
-/// A model on a slot from which others may copy: a small integer given by the caller.
+/// Id of a model on a slot from which others may copy: a small integer given by the caller.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct SourceId(pub u32);
 
-/// A copy from slot to slot: a small integer given by the caller, free again when it has ended.
+/// Id of a copy from slot to slot: a small integer given by the caller, reused once the copy has ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct TransferId(pub u32);
 
-/// An order to the caller.
+/// Order to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferAction {
-    /// Copy, from the first group on.
+    /// Start copying from the first group on.
     Start {
-        /// Which.
+        /// Id of the copy.
         transfer: TransferId,
-        /// Why it may.
+        /// Reason why the copy may start.
         reason: StartReason,
     },
-    /// Do not copy any more. What was copied is void.
+    /// Stop copying. What was copied is invalid.
     Stop {
-        /// Which.
+        /// Id of the copy.
         transfer: TransferId,
-        /// Why.
+        /// Reason why the copy is stopped.
         reason: StopReason,
     },
 }
 
-/// Why a copy may start.
+/// Reason why a copy may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartReason {
-    /// Nothing on the source has been written.
+    /// No block of the source has been written.
     ReadOnly,
-    /// The source is dirty, and idle.
+    /// The source is dirty and idle.
     Idle,
 }
 
-/// Why a copy is stopped.
+/// Reason why a copy is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// The source has written meanwhile. It is copied anew when it is idle.
+    /// The source has written in the meantime. It is copied anew once it is idle.
     SourceWrote,
     /// The source is gone, and the copy with it: another source has to be found.
     SourceGone,
 }
 
-/// There is a copy of that id.
+/// Error of a request with the id of an existing copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TransferTaken {
-    /// Which.
+    /// Id of the copy.
     pub transfer: TransferId,
 }
 
@@ -93,14 +93,14 @@ impl Source {
     }
 }
 
-/// The models of a node that other slots copy from.
+/// Models of a node that other slots copy from.
 ///
 /// From the request to the end of the copy the source is locked: it must not be evicted. Weights are only read, so
-/// copying goes on while the source computes. A source with dirty blocks is copied only while it is idle, and does
-/// not run meanwhile ([`Sources::may_run`]); one that writes all the same, as nobody knew that it would, spoils
-/// the copies under way: they are stopped, and start again when it is idle.
+/// copying continues while the source computes. A source with dirty blocks is copied only while it is idle, and must
+/// not run in the meantime ([`Sources::may_run`]). If it writes nevertheless, because the write could not be foreseen,
+/// the copies under way are invalid: they are stopped, and start again once it is idle.
 ///
-/// All calls are O(copies of one source); a source that was never named is idle and clean.
+/// All calls are O(copies of one source). A source that was never mentioned is idle and clean.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     sources: Vec<Source>,
@@ -108,7 +108,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// No source and no copy.
+    /// Creates a set without sources and copies.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -117,11 +117,11 @@ impl Sources {
         }
     }
 
-    /// A slot wants to copy a model from there. The source is locked at once; [`TransferAction::Start`] comes now or
-    /// when the source is idle.
+    /// Requests a copy of a model from a source. The source is locked at once; [`TransferAction::Start`] is ordered
+    /// now, or when the source is idle.
     ///
     /// # Errors
-    /// [`TransferTaken`] if the copy is there already.
+    /// Returns [`TransferTaken`] if a copy of this id already exists.
     pub fn request(
         &mut self,
         transfer: TransferId,
@@ -153,7 +153,7 @@ impl Sources {
         Ok(())
     }
 
-    /// A copy is complete, or given up. Nothing for one that is not there.
+    /// Records that a copy is complete or was given up. Ignored for an unknown copy.
     pub fn ended(&mut self, transfer: TransferId) {
         let taken = self.transfers.get_mut(transfer.0 as usize);
         let Some(ended) = taken.and_then(Option::take) else {
@@ -176,8 +176,8 @@ impl Sources {
         }
     }
 
-    /// A source begins or ends to compute. Ask [`Sources::may_run`] before it begins: if a dirty one does all the
-    /// same, copies from it are stopped.
+    /// Records that a source begins or ends to compute. The caller checks [`Sources::may_run`] before it begins: if a
+    /// dirty source computes nevertheless, copies from it are stopped.
     pub fn running(&mut self, source: SourceId, running: bool, actions: &mut Vec<TransferAction>) {
         self.source_mut(source).running = running;
         if self.source_mut(source).may_be_copied().is_none() {
@@ -187,20 +187,20 @@ impl Sources {
         }
     }
 
-    /// A source has been written to: it is dirty from now on, and what was copied of it is void.
+    /// Records a write to a source: it is dirty from now on, and what was copied of it is invalid.
     pub fn wrote(&mut self, source: SourceId, actions: &mut Vec<TransferAction>) {
         self.source_mut(source).dirty = true;
         self.stop(source, actions);
         self.start(source, actions);
     }
 
-    /// A source has no dirty blocks any more: they were copied back.
+    /// Records that a source has no dirty blocks any more, because they were copied back.
     pub fn cleaned(&mut self, source: SourceId, actions: &mut Vec<TransferAction>) {
         self.source_mut(source).dirty = false;
         self.start(source, actions);
     }
 
-    /// A source is lost, as by a fault: its copies are stopped, and gone.
+    /// Removes a source that was lost, as by a fault: its copies are stopped and removed.
     pub fn remove(&mut self, source: SourceId, actions: &mut Vec<TransferAction>) {
         loop {
             let transfer = TransferId(self.source_mut(source).first);
@@ -216,14 +216,14 @@ impl Sources {
         *self.source_mut(source) = Source::IDLE;
     }
 
-    /// Whether a source may be evicted as far as copies are concerned: nobody copies from it or waits to.
+    /// Returns whether a source may be evicted as far as copies are concerned: no copy reads from it or waits for it.
     #[must_use]
     pub fn may_evict(&self, source: SourceId) -> bool {
         let source = self.sources.get(source.0 as usize);
         source.is_none_or(|source| source.locks == 0)
     }
 
-    /// Whether a source may compute: not while its dirty blocks are copied.
+    /// Returns whether a source may compute, which it may not while its dirty blocks are being copied.
     #[must_use]
     pub fn may_run(&self, source: SourceId) -> bool {
         let source = self.sources.get(source.0 as usize);
@@ -238,7 +238,7 @@ impl Sources {
         &mut self.sources[at]
     }
 
-    /// Starts what waits, in order of arrival.
+    /// Starts the waiting copies, in order of arrival.
     fn start(&mut self, source: SourceId, actions: &mut Vec<TransferAction>) {
         let entry = &mut self.sources[source.0 as usize];
         let Some(reason) = entry.may_be_copied() else {
@@ -263,13 +263,13 @@ impl Sources {
         });
     }
 
-    /// Makes all of a source's copies go on, or none, and tells which were otherwise.
-    fn turn(&mut self, source: SourceId, copying: bool, mut tell: impl FnMut(TransferId)) {
+    /// Sets all of a source's copies to copying, or to not copying, and calls `changed` for those that were otherwise.
+    fn turn(&mut self, source: SourceId, copying: bool, mut changed: impl FnMut(TransferId)) {
         let mut at = self.sources[source.0 as usize].first;
         while let Some(Some(transfer)) = self.transfers.get_mut(at as usize) {
             if transfer.copying != copying {
                 transfer.copying = copying;
-                tell(TransferId(at));
+                changed(TransferId(at));
             }
             at = transfer.next;
         }
@@ -278,7 +278,7 @@ impl Sources {
 
 impl fmt::Display for TransferTaken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "copy {} is under way already", self.transfer.0)
+        write!(f, "copy {} already exists", self.transfer.0)
     }
 }
 

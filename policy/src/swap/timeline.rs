@@ -1,45 +1,45 @@
-//! When a request finishes whose model is under way (M2.6).
+//! When a request finishes with a model that is being swapped in (M2.6).
 //!
-//! Groups arrive one after the other; compute goes on in order and waits only for the groups that it touches. For
-//! a model of n equal groups, x to copy and c to compute with each, the last result is there after
-//! x + (n − 1) · max(x, c) + c, which for small groups is max(C, W/B): with the fixed cost of a swap the fit
-//! L = max(C, W/B) + a of Torpor Table 4.
+//! Groups arrive one after the other. Compute proceeds in order and waits only for the groups that it touches. For a
+//! model of n equal groups, with x to copy and c to compute each, the last result is there after x + (n − 1) · max(x,
+//! c) + c. For small groups that is max(C, W/B), and with the fixed cost of a swap it is the fit L = max(C, W/B) + a of
+//! Torpor Table 4.
 
 use crate::Span;
 
-/// A link to a slot, as fitted.
+/// Link to a slot, as fitted to measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Throughput of copies of a group's size.
+    /// Throughput of copies of a group's size, in bytes per second.
     pub bytes_per_second: u64,
-    /// What a swap costs beside the copies (a).
+    /// Fixed cost of a swap in addition to the copies (a).
     pub overhead: Span,
 }
 
-/// A piece of compute.
+/// Step of the computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// How many groups, in order of transfer, have to be there ([`super::Groups::needed`]).
+    /// Number of groups, in order of transfer, that must be there ([`super::Groups::needed`]).
     pub needs: u32,
-    /// How long it computes.
+    /// Time for which the step computes.
     pub compute: Span,
 }
 
-/// How a pipelined swap goes, from its beginning.
+/// Course of a pipelined swap, as times since its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Timeline {
-    /// When compute first began; equal to `finished` if there is none.
+    /// Time at which compute first began; equal to `finished` if there is none.
     pub began: Span,
-    /// When the last group is there, also if nothing waits for it.
+    /// Time at which the last group is there, even if no step waits for it.
     pub transferred: Span,
-    /// When the last step ends.
+    /// Time at which the last step ends.
     pub finished: Span,
-    /// How long compute waited for groups, its first step included and the lead not.
+    /// Total time for which compute waited for groups, including before its first step and excluding the lead.
     pub waited: Span,
 }
 
 impl Link {
-    /// How long a copy of so many bytes takes, rounded up. A link without throughput never ends.
+    /// Returns the time that a copy of `bytes` takes, rounded up. Without throughput it never ends: `u64::MAX`.
     #[must_use]
     pub fn transfer(&self, bytes: u64) -> Span {
         if self.bytes_per_second == 0 {
@@ -53,15 +53,15 @@ impl Link {
         narrow(nanos.div_ceil(u128::from(self.bytes_per_second)))
     }
 
-    /// The latency of a request whose model is swapped in while it computes: L = max(C, W/B) + a.
+    /// Returns the latency of a request with a model that is swapped in while it computes: L = max(C, W/B) + a.
     #[must_use]
     pub fn latency(&self, compute: Span, bytes: u64) -> Span {
         add(compute.max(self.transfer(bytes)), self.overhead)
     }
 }
 
-/// How a swap goes whose groups take these times to copy, one after the other, and whose compute has these steps, in
-/// order. `lead`: the time before both. A step that needs more groups than there are waits for all.
+/// Returns the course of a swap with groups that take these times to copy, one after the other, and with these compute
+/// steps, in order. `lead` is the time before both. A step that needs more groups than there are waits for all.
 #[must_use]
 pub fn timeline(
     lead: Span,
@@ -81,7 +81,7 @@ pub fn timeline(
             arrived += 1;
             arrival = add(arrival, transfer);
         }
-        // What an earlier step needed has been waited for, so the latest arrival asked for is enough.
+        // Earlier needs have already been waited for, so the latest arrival is sufficient.
         waited = add(waited, arrival.less(now));
         now = now.max(arrival);
         began.get_or_insert(now);
@@ -95,7 +95,7 @@ pub fn timeline(
     }
 }
 
-/// [`timeline`] for groups that are all alike, each with a step of its own, in closed form.
+/// Returns [`timeline`] for equal groups with one step each, in closed form.
 #[must_use]
 pub fn equal_groups(lead: Span, groups: u32, transfer: Span, compute: Span) -> Timeline {
     let Some(more) = groups.checked_sub(1) else {

@@ -1,34 +1,36 @@
-//! What a model's first run tells of its blocks (M2.8, papers 2.7).
+//! What a model's first run reveals of its blocks (M2.8, mechanisms §2.7).
 
 use super::ModelBlock;
 use super::order::Paths;
 use super::outcome::{BlockTaken, Phase, Touch, Verdict};
 use super::records::{NONE, Record, Records, Role, RunLog};
-use super::write_back::{Leaving, SwapAction, WrittenBy};
+use super::write_back::{EvictionState, SwapAction, WrittenBy};
 
-/// Runs over which mispredictions are counted.
+/// Number of runs over which mispredictions are counted.
 const WINDOW: u32 = 20;
-/// One misprediction in so many first touches is too many.
+/// Number of first touches for which one misprediction is the limit.
 const TOUCHES_PER_MISMATCH: u64 = 20;
 
-/// What a model's runs tell of its blocks.
+/// Knowledge about a model's blocks, learned from its runs.
 ///
-/// A block that the host filled before the first response and that kernels only read is a *weight*; one that was
-/// written and is there after the response is *state*, part of the model; one that came and went within the run
-/// is *scratch* and never swapped. A weight that is written later, by a kernel or by the host, is state from then
-/// on. The host keeps what it copied in before the first response (M2.5), so only what was written since is dirty.
+/// A block that the host filled before the first response and that kernels only read is a *weight*. A block that was
+/// written and is there after the response is *state*, which is part of the model. A block that was allocated and freed
+/// within the run is *scratch*, which is never swapped. A weight that is written later, by a kernel or by the host, is
+/// state from then on. The host keeps what it copied in before the first response (M2.5), so only what was written
+/// since is dirty.
 ///
-/// Later runs are compared with the order of the first: a kernel that waits for a group while others before it in
-/// the order have not been touched has been mispredicted. Beyond 5 % of first touches over 20 runs the next run is
-/// recorded again, and what branches is united, the most frequent path first.
+/// Later runs are compared with the order of the first: a kernel that waits for a group while others before it in the
+/// order have not been touched has been mispredicted. Beyond 5 % of first touches over 20 runs, the next run is
+/// recorded again, and the orders of branches are united, with the most frequent path first.
 ///
-/// Requests of one model are taken to follow one another; if they overlap, a run lasts from response to response.
-/// A launch costs O(blocks it touches); a free O(1) for scratch, and O(blocks of the model) for others and while a
-/// run is recorded; a response O(blocks of the run), and O(blocks × log) where the order changes. Messages about blocks that are not there are ignored.
+/// Requests of one model are assumed to follow one another; if they overlap, a run lasts from response to response. A
+/// launch costs O(blocks it touches). A free costs O(1) for scratch, and O(blocks of the model) for other blocks and
+/// while a run is recorded. A response costs O(blocks of the run), and O(blocks × log) if the order changes. Messages
+/// about unknown blocks are ignored.
 #[derive(Clone, Debug)]
 pub struct Tracking {
     phase: Phase,
-    /// The first response has gone.
+    /// Whether the first response has been sent.
     answered: bool,
     pub(super) records: Records,
     log: RunLog,
@@ -41,15 +43,15 @@ pub struct Tracking {
     order: Vec<ModelBlock>,
     changed: bool,
     scratch_peak: u64,
-    /// The position after the last that this run has touched.
+    /// Position after the last one that this run has touched.
     expected: u32,
-    /// In this window: runs that touched anything, their first touches, and those mispredicted.
+    /// Counts of this window: runs that touched anything, their first touches, and the mispredicted ones.
     runs: u32,
     touches: u64,
     mismatches: u64,
     touches_before: u64,
-    pub(super) leaving: Leaving,
-    /// Blocks that are being copied back.
+    pub(super) leaving: EvictionState,
+    /// Number of blocks that are being copied back.
     pub(super) copying: u32,
 }
 
@@ -60,7 +62,7 @@ impl Default for Tracking {
 }
 
 impl Tracking {
-    /// A model that has not run.
+    /// Creates the tracking of a model that has not run.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -80,15 +82,15 @@ impl Tracking {
             touches: 0,
             mismatches: 0,
             touches_before: 0,
-            leaving: Leaving::No,
+            leaving: EvictionState::Resident,
             copying: 0,
         }
     }
 
-    /// A block of so many bytes was allocated.
+    /// Records the allocation of a block of `bytes` bytes.
     ///
     /// # Errors
-    /// [`BlockTaken`] if it is there already.
+    /// Returns [`BlockTaken`] if the block already exists.
     pub fn alloc(&mut self, block: ModelBlock, bytes: u64) -> Result<(), BlockTaken> {
         if self.records.get(block).is_some() {
             return Err(BlockTaken { block });
@@ -110,7 +112,7 @@ impl Tracking {
         Ok(())
     }
 
-    /// The host has copied something into a block.
+    /// Records that the host has copied something into a block.
     pub fn copied_in(&mut self, block: ModelBlock) {
         if self.answered {
             self.write(block, WrittenBy::Host);
@@ -119,7 +121,7 @@ impl Tracking {
         }
     }
 
-    /// A kernel was launched with these blocks among its arguments.
+    /// Records the launch of a kernel with these blocks among its arguments.
     pub fn launch(&mut self, touches: &[Touch]) {
         for touch in touches {
             let Some(record) = self.records.get_mut(touch.block) else {
@@ -141,20 +143,20 @@ impl Tracking {
         }
     }
 
-    /// Something was written that the host does not have.
+    /// Records a write that the host's copy does not contain.
     fn write(&mut self, block: ModelBlock, by: WrittenBy) {
         if let Some(record) = self.records.get_mut(block) {
             record.written = true;
             record.dirty.get_or_insert(by);
             if matches!(record.role, Role::Weight | Role::Blank) {
-                // Weights keep their place in the order; a blank gets one.
+                // Weights keep their place in the order; a blank block gets one.
                 self.changed |= record.role == Role::Blank;
                 record.role = Role::State;
             }
         }
     }
 
-    /// A block was freed. `actions`: an eviction may have waited for it alone.
+    /// Records that a block was freed. `actions` may receive the end of an eviction that waited only for this block.
     pub fn free(&mut self, block: ModelBlock, actions: &mut Vec<SwapAction>) {
         let Some(record) = self.records.remove(block) else {
             return;
@@ -172,7 +174,7 @@ impl Tracking {
         self.settle(actions);
     }
 
-    /// A response has gone: the run is over.
+    /// Records that a response was sent, which ends the run, and returns the result for the order.
     pub fn response(&mut self) -> Verdict {
         self.answered = true;
         self.scratch_peak = self.scratch_peak.max(self.log.scratch_peak());
@@ -206,7 +208,7 @@ impl Tracking {
         }
     }
 
-    /// Gives the blocks of this run that are there still their roles.
+    /// Assigns roles to the blocks of this run that still exist.
     fn classify(&mut self) {
         for block in self.log.remaining() {
             if let Some(record) = self.records.get_mut(block) {
@@ -224,7 +226,7 @@ impl Tracking {
         self.log.clear();
     }
 
-    /// Orders weights and state anew: by the paths, or as they were; untouched ones last, as allocated.
+    /// Orders weights and state anew: by the paths, or as before; untouched ones last, in order of allocation.
     fn reorder(&mut self, by_paths: bool) {
         for (_, record) in self.records.iter_mut() {
             record.position = NONE;
@@ -264,9 +266,9 @@ impl Tracking {
         self.changed = false;
     }
 
-    /// Whether a window ends with this run, and too much of it was mispredicted.
+    /// Returns whether a window ends with this run and too much of it was mispredicted.
     fn mispredicted(&mut self) -> bool {
-        // Runs that touched nothing tell nothing.
+        // Runs without any touch are not informative.
         self.runs += u32::from(self.touches > self.touches_before);
         self.touches_before = self.touches;
         if self.runs < WINDOW {
@@ -280,24 +282,24 @@ impl Tracking {
         mispredicted
     }
 
-    /// Whether this run is recorded.
+    /// Returns whether the current run is recorded, or the order is known.
     #[must_use]
     pub const fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// What has to be swapped in, weights and state with their bytes, in the order of swapping: as first touched,
-    /// untouched ones last. As of the last response; without blocks freed since.
+    /// Iterates over what has to be swapped in: weights and state with their bytes, in the order of swapping. That is
+    /// the order of first touches, with untouched blocks last. As of the last response, without blocks freed since.
     pub fn swap_order(&self) -> impl Iterator<Item = (ModelBlock, u64)> {
         self.of_role(|_| true)
     }
 
-    /// Of [`Tracking::swap_order`] the weights.
+    /// Iterates over the weights of [`Tracking::swap_order`].
     pub fn weights(&self) -> impl Iterator<Item = (ModelBlock, u64)> {
         self.of_role(|role| role == Role::Weight)
     }
 
-    /// Of [`Tracking::swap_order`] the state.
+    /// Iterates over the state of [`Tracking::swap_order`].
     pub fn state(&self) -> impl Iterator<Item = (ModelBlock, u64)> {
         self.of_role(|role| role == Role::State)
     }
@@ -309,13 +311,13 @@ impl Tracking {
         })
     }
 
-    /// The most bytes of scratch that a run had at once.
+    /// Returns the largest amount of scratch that a run had at any time, in bytes.
     #[must_use]
     pub const fn scratch_peak(&self) -> u64 {
         self.scratch_peak
     }
 
-    /// First touches mispredicted, and all first touches, in the runs of this window.
+    /// Returns the number of mispredicted first touches and of all first touches in the runs of this window.
     #[must_use]
     pub const fn mismatches(&self) -> (u64, u64) {
         (self.mismatches, self.touches)

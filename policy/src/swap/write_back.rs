@@ -1,24 +1,24 @@
-//! How a model leaves a slot: what the host does not have is copied back, then memory is taken (M2.5, C4).
+//! How a model leaves a slot: what the host does not have is copied back, then the memory is taken (M2.5, C4).
 
 use super::{ModelBlock, Tracking};
 
-/// An order to the caller.
+/// Order to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwapAction {
-    /// Copy a block to the host, and tell by [`Tracking::copied_back`].
+    /// Copy a block to the host, and report it by [`Tracking::copied_back`].
     CopyBack {
-        /// Which.
+        /// Id of the block.
         block: ModelBlock,
-        /// Its bytes.
+        /// Size of the block, in bytes.
         bytes: u64,
-        /// Why the host's copy is old.
+        /// Writer because of which the host's copy is outdated.
         written: WrittenBy,
     },
     /// The host has everything: the memory may be taken.
     Invalidate,
 }
 
-/// Who first wrote to a block since the host had its content.
+/// First writer to a block since the host had its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WrittenBy {
     /// A kernel, or a copy or fill on the device.
@@ -27,26 +27,26 @@ pub enum WrittenBy {
     Host,
 }
 
-/// How far an eviction is.
+/// Progress of an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Leaving {
-    No,
+pub(super) enum EvictionState {
+    Resident,
     CopyingBack,
     Gone,
 }
 
 impl Tracking {
-    /// The model is to leave its slot; its gate is closed. Dirty blocks are ordered copied back;
-    /// [`SwapAction::Invalidate`] comes when the host has them all, at once if there are none. Nothing if it is leaving
-    /// already. O(blocks of the model).
+    /// Starts the eviction of the model from its slot; its gate must be closed. Dirty blocks are ordered to be copied
+    /// back. [`SwapAction::Invalidate`] follows when the host has them all, which is at once if there are none. Does
+    /// nothing if the model is already leaving. O(blocks of the model).
     pub fn evict(&mut self, actions: &mut Vec<SwapAction>) {
-        if self.leaving == Leaving::No {
-            self.leaving = Leaving::CopyingBack;
+        if self.leaving == EvictionState::Resident {
+            self.leaving = EvictionState::CopyingBack;
             self.settle(actions);
         }
     }
 
-    /// A block is back on the host. If it was written meanwhile it is ordered once more.
+    /// Records that a block is back on the host. If it was written in the meantime, its copy is ordered again.
     pub fn copied_back(&mut self, block: ModelBlock, actions: &mut Vec<SwapAction>) {
         let record = self.records.get_mut(block);
         if record.and_then(|record| record.copying.take()).is_some() {
@@ -55,27 +55,27 @@ impl Tracking {
         }
     }
 
-    /// The eviction is called off. False: too late, the memory was given up. Blocks that are back on the host stay
-    /// clean, and those under way are dirty again.
+    /// Cancels the eviction, or returns false if it is too late because the memory was given up. Blocks that are back
+    /// on the host stay clean, and those being copied are dirty again.
     pub fn stay(&mut self) -> bool {
-        if self.leaving == Leaving::CopyingBack {
+        if self.leaving == EvictionState::CopyingBack {
             for (_, record) in self.records.iter_mut() {
                 record.dirty = record.copying.take().or(record.dirty);
             }
             self.copying = 0;
-            self.leaving = Leaving::No;
+            self.leaving = EvictionState::Resident;
         }
-        self.leaving == Leaving::No
+        self.leaving == EvictionState::Resident
     }
 
-    /// The model comes back to a slot. Nothing unless it was gone.
+    /// Records that the model returns to a slot. Does nothing unless it was gone.
     pub fn restoring(&mut self) {
-        if self.leaving == Leaving::Gone {
-            self.leaving = Leaving::No;
+        if self.leaving == EvictionState::Gone {
+            self.leaving = EvictionState::Resident;
         }
     }
 
-    /// What would have to be copied back if it left now, in bytes. O(blocks of the model).
+    /// Returns how much would have to be copied back if the model left now, in bytes. O(blocks of the model).
     #[must_use]
     pub fn dirty_bytes(&self) -> u64 {
         let records = self.records.iter().map(|(_, record)| record);
@@ -83,9 +83,9 @@ impl Tracking {
         dirty.map(|record| record.bytes).sum()
     }
 
-    /// When nothing is on its way back: orders what is dirty, or gives up the memory.
+    /// Once no copy is under way, orders the copies of dirty blocks, or gives up the memory.
     pub(super) fn settle(&mut self, actions: &mut Vec<SwapAction>) {
-        if self.leaving != Leaving::CopyingBack || self.copying > 0 {
+        if self.leaving != EvictionState::CopyingBack || self.copying > 0 {
             return;
         }
         for (block, record) in self.records.iter_mut() {
@@ -100,7 +100,7 @@ impl Tracking {
             }
         }
         if self.copying == 0 {
-            self.leaving = Leaving::Gone;
+            self.leaving = EvictionState::Gone;
             actions.push(SwapAction::Invalidate);
         }
     }

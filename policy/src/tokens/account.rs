@@ -1,29 +1,29 @@
-//! What a scheduler tells of itself, for metrics.
+//! The accounts of a scheduler, for metrics.
 
 use super::{PodId, ProcessId, Tokens, sum};
 use crate::Span;
 
-/// What a pod has had so far.
+/// Resources that a pod has had so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Account {
-    /// Wall time in which a kernel of it ran.
+    /// Wall time in which a kernel of the pod ran.
     pub used: Span,
-    /// That time × the SMs that its holders occupied when it was told, in time of the whole GPU. The
+    /// That time × the SMs that the pod's holders occupied when it was reported, in time of the whole GPU. The
     /// processes of a pod count as if they ran at the same time.
     pub sm_time: Span,
-    /// Time its processes waited for tokens, over all of them, without those that still wait.
+    /// Time for which the pod's processes waited for tokens, summed over all of them, without those that still wait.
     pub waited: Span,
-    /// Tokens given.
+    /// Number of tokens granted.
     pub grants: u64,
-    /// Tokens taken away; those that were given back do not count.
+    /// Number of tokens taken away; tokens that were given back do not count.
     pub closes: u64,
-    /// Tokens revoked because they were not used or their holder gave no sign of life.
+    /// Number of tokens revoked because they were not used or their holder did not respond.
     pub revoked: u64,
-    /// Time in which it held a token without anything in flight while others waited, as far as it was charged.
+    /// Time for which the pod held a token without anything in flight while others waited, as far as it was charged.
     pub held_idle: Span,
-    /// Of [`Account::used`]: what was set against its request. Rules without accounts leave it at zero.
+    /// Part of [`Account::used`] that was charged to the pod's request. Rules without accounts leave it at zero.
     pub guaranteed: Span,
-    /// Of [`Account::used`]: what came out of time that nobody was owed.
+    /// Part of [`Account::used`] that came out of time owed to no pod.
     pub surplus: Span,
 }
 
@@ -34,33 +34,33 @@ impl Account {
 }
 
 impl Tokens {
-    /// What a pod has had; `None` if there is no such pod.
+    /// Returns what a pod has had, or `None` if there is no such pod.
     #[must_use]
     pub fn account(&self, id: PodId) -> Option<&Account> {
         self.table.pod(id).map(|pod| &pod.account)
     }
 
-    /// Kernel time that a pod has had beyond its limit and has not yet paid back by waiting.
+    /// Returns the kernel time that a pod has had beyond its limit and has not yet paid back by waiting.
     #[must_use]
     pub fn debt(&self, id: PodId) -> Span {
         let pod = self.table.pod(id);
         pod.map_or(Span::ZERO, |pod| pod.limit.debt(self.now))
     }
 
-    /// SMs that are occupied, in hundredths of a percent; more than the limit only by rules that do not
-    /// count them, and by gates that were found open.
+    /// Returns the occupied SMs in hundredths of a percent. Exceeds the limit only under rules that do not count SMs,
+    /// and by gates that were found open.
     #[must_use]
     pub const fn occupied(&self) -> u64 {
         self.table.occupied
     }
 
-    /// Processes that wait.
+    /// Returns the number of waiting processes.
     #[must_use]
     pub const fn waiting(&self) -> usize {
         self.table.waiting.len()
     }
 
-    /// Whether a process has a token or has not finished closing.
+    /// Returns whether a process has a token or has not finished closing.
     #[must_use]
     pub fn occupies(&self, id: ProcessId) -> bool {
         self.table

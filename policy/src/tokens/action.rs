@@ -1,127 +1,127 @@
-//! What the token scheduler orders, and why.
+//! Orders of the token scheduler, with their reasons.
 
 use std::fmt;
 
 use super::{PodId, ProcessId};
 use crate::Time;
 
-/// An order to the caller.
+/// Order to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The process may launch until a [`Action::Close`] has been carried out.
+    /// Allow the process to launch until an [`Action::Close`] has been carried out.
     Grant {
-        /// Who.
+        /// Id of the process.
         process: ProcessId,
-        /// When the gate shuts by itself if nothing is heard any more. A backstop: a close comes as an
-        /// action, a renewal comes before this time.
+        /// Time at which the gate shuts by itself if no other order arrives. This is a backstop: a close comes as an
+        /// action, and a renewal comes before this time.
         until: Time,
-        /// Why it, why now.
+        /// Reason why this process gets a token now.
         reason: GrantReason,
     },
-    /// The token of a holder is renewed.
+    /// Renew the token of a holder.
     Extend {
-        /// Who.
+        /// Id of the process.
         process: ProcessId,
-        /// The new backstop, later than the one before.
+        /// New backstop, later than the one before.
         until: Time,
     },
-    /// The gate is to be shut; its SMs stay occupied until [`super::Tokens::closed`] or
+    /// Shut the gate. The process occupies its SMs until [`super::Tokens::closed`] or
     /// [`super::Tokens::remove_process`].
     Close {
-        /// Who.
+        /// Id of the process.
         process: ProcessId,
-        /// Why.
+        /// Reason for closing the process.
         reason: CloseReason,
     },
-    /// Whether somebody who could run waits for SMs that this holder has. It should then give its token
+    /// Notify a holder whether a process that could run waits for its SMs. A contended holder should give its token
     /// back as soon as it has been idle for about a hand-over. False at every grant.
     Contended {
-        /// Who.
+        /// Id of the process.
         process: ProcessId,
-        /// Whether it should.
+        /// Whether the SMs are contended.
         contended: bool,
     },
-    /// The process, which holds a token or waits for one, is to be asked for a sign of life, which is reported with
-    /// [`super::Tokens::responds`]; or it is found to be stopped ([`super::Tokens::stopped`]).
+    /// Probe the process, which holds a token or waits for one, for a sign of life. An answer is reported by
+    /// [`super::Tokens::responds`], and a process found to be stopped by [`super::Tokens::stopped`].
     Probe {
-        /// The process.
+        /// Id of the process.
         process: ProcessId,
     },
-    /// The gate is to be shut at once, and the token counts as given back: nothing of the process is in flight, as far as can be
-    /// known without it. A late word that its gate is shut is to be ignored.
+    /// Shut the gate at once. The token counts as given back: nothing of the process is in flight, as far as can be
+    /// known without it. A late report that its gate is shut must be ignored.
     Revoke {
-        /// The process.
+        /// Id of the process.
         process: ProcessId,
-        /// Why it loses its token.
+        /// Reason for revoking the token.
         reason: RevokeReason,
     },
 }
 
-/// Why a token is revoked.
+/// Reason why a token is revoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RevokeReason {
-    /// Others wait, and nothing of the process was in flight.
+    /// Other processes wait, and nothing of this one was in flight.
     Idle,
-    /// Others wait, its work should have ended, and it gives no sign of life.
+    /// Other processes wait, and this one does not respond although its work should have ended.
     Unresponsive,
 }
 
-/// Why a process gets a token.
+/// Reason why a process gets a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantReason {
-    /// Its pod has had less than its request.
+    /// The pod has had less than its request.
     Guarantee,
-    /// Its pod has had its request, and there is time left that nobody is owed.
+    /// The pod has had its request, and there is time left that is owed to no pod.
     Surplus,
-    /// One before it in the order does not fit, and may still be overtaken.
+    /// An earlier process in the order does not fit, and may still be overtaken.
     Backfill,
-    /// The rule holds nobody back at this point.
+    /// The rule holds no process back at this point.
     Unconditional,
 }
 
-/// Why a process loses its token.
+/// Reason why a process loses its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseReason {
-    /// It is another's turn.
+    /// The turn of the process is over, and another one waits.
     Turn,
-    /// Its pod has used what its limit allows.
+    /// The pod has used what its limit allows.
     Limit,
-    /// Its pod was stopped.
+    /// The pod was stopped.
     Stopped,
-    /// Its pod was removed.
+    /// The pod was removed.
     Removed,
-    /// It was found with an open gate, and others have the SMs.
+    /// The process was found with an open gate, and other processes have the SMs.
     Adopted,
 }
 
-/// Why a pod or process is not taken.
+/// Reason why a pod or process is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Ids are indices: they have to be below [`super::IDS_MAX`].
+    /// The id is not below [`super::IDS_MAX`]; ids are indices into tables.
     IdTooLarge {
-        /// The id.
+        /// Value of the id.
         id: u32,
     },
-    /// A pod of this id is there, or still has processes.
+    /// A pod of this id exists, or still has processes.
     PodTaken {
-        /// Which.
+        /// Id of the pod.
         pod: PodId,
     },
-    /// There is no such pod.
+    /// No pod of this id exists.
     NoSuchPod {
-        /// Which.
+        /// Id of the pod.
         pod: PodId,
     },
-    /// A process of this id is there.
+    /// A process of this id exists.
     ProcessTaken {
-        /// Which.
+        /// Id of the process.
         process: ProcessId,
     },
-    /// A process needs at least one part of the SMs, and must fit on the slot alone.
+    /// The SMs of a process are zero, or more than the slot allows.
     SmOutOfRange {
-        /// What it needs, in hundredths of a percent.
+        /// Requested SMs, in hundredths of a percent.
         sm: u32,
-        /// What there is.
+        /// Largest number of SMs, in hundredths of a percent.
         limit: u32,
     },
 }
@@ -130,16 +130,16 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::IdTooLarge { id } => {
-                write!(f, "id {id} is not below {}", super::IDS_MAX)
+                write!(f, "id {id} must be below {}", super::IDS_MAX)
             }
-            Self::PodTaken { pod } => write!(f, "pod {} is there already", pod.0),
-            Self::NoSuchPod { pod } => write!(f, "there is no pod {}", pod.0),
+            Self::PodTaken { pod } => write!(f, "pod {} already exists", pod.0),
+            Self::NoSuchPod { pod } => write!(f, "pod {} does not exist", pod.0),
             Self::ProcessTaken { process } => {
-                write!(f, "process {} is there already", process.0)
+                write!(f, "process {} already exists", process.0)
             }
             Self::SmOutOfRange { sm, limit } => write!(
                 f,
-                "a process has between 1 and {limit} hundredths of a percent of the SMs, not {sm}"
+                "sm must be between 1 and {limit} hundredths of a percent, not {sm}"
             ),
         }
     }

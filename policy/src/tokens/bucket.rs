@@ -1,31 +1,30 @@
-//! A reactive token bucket per pod, for comparison: what HAMi-core does, in time instead of launches.
+//! A reactive token bucket per pod, for comparison: the algorithm of HAMi-core, in time instead of launches.
 //!
-//! Every control step the bucket gets `fill`, and `fill` moves towards where utilisation over the last
-//! second would meet the limit. Pods know nothing of each other and SMs are not counted. Since the
-//! measurement lags by up to a second behind the fill, small limits are overshot after every pause.
+//! At every control step the bucket is filled by `fill`, and `fill` moves towards the value at which utilisation over
+//! the last second would meet the limit. Pods do not affect each other, and SMs are not counted. Since the measurement
+//! lags by up to a second behind the fill, small limits are overshot after every pause.
 
 use super::limit::Recent;
 use super::{Action, CloseReason, GrantReason, Settings, Tokens};
 use crate::{Span, Time};
 
-/// How often buckets are filled and corrected.
+/// Time between two control steps, in which buckets are filled and corrected.
 const STEP: Span = Span::from_millis(120);
-/// What part of the measured error corrects the fill in one step.
+/// Divisor of the measured error that corrects the fill in one step.
 const FACTOR: u64 = 32;
-/// Below this error the correction does not shrink further, so that it never stops: in parts per
-/// million.
+/// Error in parts per million below which the correction does not shrink further, so that it never stops.
 const ERROR_MIN: u64 = 50_000;
 
-/// The bucket of one pod.
+/// Bucket of one pod.
 #[derive(Clone, Debug)]
 pub(super) struct Bucket {
-    /// May be negative: what was in flight when it ran empty.
+    /// Time left in the bucket, in nanoseconds. Negative after work was in flight when it ran empty.
     level: i64,
     fill: u64,
     recent: Recent,
 }
 
-/// When the buckets are filled next.
+/// State of the control loop.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
     next_step: Option<Time>,
@@ -40,7 +39,7 @@ impl Bucket {
         }
     }
 
-    /// What is left when so much is used that nobody has told yet.
+    /// Returns what is left after `unsettled` time of usage that has not been reported yet.
     fn left(&self, unsettled: Span) -> Span {
         Span(u64::try_from(self.level).unwrap_or(0)).less(unsettled)
     }
@@ -78,7 +77,7 @@ impl Tokens {
                 let limit = u64::from(pod.quota.limit().parts_per_million());
                 pod.bucket.step(now, limit, &self.settings);
             }
-            // Steps that were slept through are left out.
+            // Missed steps are not caught up on.
             self.bucket.next_step = Some(now.after(STEP));
         }
         let next_step = self.bucket.next_step.unwrap_or(now);

@@ -1,98 +1,102 @@
-//! Tokens that are held and not used: what they cost, and when they are taken back ([`super::Rule::Weir`]).
+//! Tokens that are held and not used: what they cost, and when they are revoked ([`super::Rule::Weir`]).
 //!
-//! A process that is stopped, that the kernel throttles, or that asks and never launches holds its SMs against those that wait.
-//! Two things bound what its neighbours lose:
+//! A process that is stopped, that the kernel throttles, or that requests tokens and never launches holds its SMs while
+//! others wait. Three measures bound the loss of its neighbours:
 //!
-//! - **The pod pays.** Time in which it holds a token while nothing of it is in flight and others wait is charged like kernel time,
-//!   beyond [`super::Settings::hand_over`] a token, and is counted apart ([`super::Account::held_idle`]).
-//! - **The token goes on.** After [`super::Settings::idle_max`] without anything in flight it is revoked. A process that has just
-//!   got its token may be slow to wake: it gets up to [`super::Settings::start_max`]. All such time comes out of a credit of the pod,
-//!   which grows with [`super::Settings::idle_share_max`] of the time; a pod without credit waits for its next token until it has
-//!   some, and one that lets tokens pass unused until it has twice as much each time, so that it gets a longer start then. It waits
-//!   for the sake of others: where no process holds a token and no other may have one, it gets it at once.
-//! - **A doubted process answers first.** After a revocation or a slow start, for one [`super::Settings::horizon`], the pod's
-//!   processes are probed when their turn has come, and nobody is closed for one that does not answer: it is passed over until it
-//!   does. So a token waits for a process that stands still at most once, and one that goes on gets its turn as soon as it answers.
+//! - **The pod pays.** Time in which it holds a token while nothing of it is in flight and others wait is charged like
+//!   kernel time, beyond [`super::Settings::hand_over`] per token, and is also counted separately
+//!   ([`super::Account::held_idle`]).
+//! - **The token is passed on.** It is revoked after [`super::Settings::idle_max`] without anything in flight. A
+//!   process that has just got its token may be slow to wake up, so it gets up to [`super::Settings::start_max`]. All
+//!   such time comes out of a credit of the pod, which grows with [`super::Settings::idle_share_max`] of the time. A
+//!   pod without credit waits for its next token until it has some; a pod that repeatedly lets tokens pass unused waits
+//!   until it has twice as much each time, so it then gets a longer start. It waits for the sake of others only: if no
+//!   process holds a token and no other may have one, it gets one at once.
+//! - **A doubted process answers first.** After a revocation or a slow start, for one [`super::Settings::horizon`], the
+//!   pod's processes are probed when it is their turn, and no holder is closed for a process that does not answer: that
+//!   process is skipped until it does. So a token waits at most once for a process that stands still, and a process
+//!   that continues gets its turn as soon as it answers.
 //!
-//! Work in flight is known only from the process itself. When it should have ended, the process is probed. One that answers
-//! computes longer than expected and goes on; of one that does not answer within [`super::Settings::answer_max`], or that is known to be
-//! stopped, what was in flight is taken to be over.
+//! Work in flight is known only from the process itself. When it should have ended, the process is probed. A process
+//! that answers computes for longer than expected and continues. If it does not answer within
+//! [`super::Settings::answer_max`], or is known to be stopped, its work in flight is assumed to be over.
 
 use super::table::{Phase, Pod, Process};
 use super::{Action, PodId, ProcessId, RevokeReason, Rule, Settings, Tokens, WAKE_STEP, sum};
 use crate::{Span, Time};
 
-/// Work in flight may take a quarter longer than expected, and begin this much later than it was reported, before it should be over.
+/// Margin for the end of work in flight: it may take a quarter longer than expected, and begin this much later than
+/// reported.
 const END_MARGIN: Span = Span::from_millis(1);
-/// How long work is taken to last of which nothing was ever measured, also where its process is stopped.
+/// Assumed duration of work of which nothing was ever measured, also if its process is stopped.
 const UNMEASURED_MAX: Span = Span::from_secs(2);
-/// The longest time between two probes of a process that answers.
+/// Longest time between two probes of a process that answers.
 const PROBE_GAP_MAX: Span = Span::from_millis(50);
 
-/// What is known of the use of one process's token.
+/// Known use of one process's token.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Use {
-    /// Since when others wait for its SMs.
+pub(super) struct TokenUse {
+    /// Time since which others have been waiting for its SMs.
     contended_since: Option<Time>,
-    /// Since when its gate is to be shut.
+    /// Time since which the gate of the process is to be shut.
     closing_since: Option<Time>,
-    /// Since when nothing of it is in flight; `None`: something is, or nothing is known.
+    /// Time since which nothing of it has been in flight; `None` if something is, or it is not known.
     idle_since: Option<Time>,
-    /// When what is in flight is expected to end, and when it should have ended at the latest.
+    /// Expected and latest end of what is in flight.
     ends: Option<(Time, Time)>,
-    /// When its use was last reported.
+    /// Time of the last report about its use.
     seen_at: Time,
-    /// It has launched since it got its token.
+    /// Whether the process has launched since it got its token.
     is_used: bool,
-    /// It has been seen to be stopped since it last launched.
+    /// Whether the process was found to be stopped since it last launched.
     is_stopped: bool,
-    /// When it was asked for a sign of life, unless it has answered.
+    /// Time at which the process was probed, unless it has answered.
     probed_at: Option<Time>,
-    /// No probe before then.
+    /// Time before which the process is not probed again.
     probe_after: Time,
     probe_gap: Span,
     /// Idle time that this token may still cost without being charged.
     free: Span,
 }
 
-/// What is known of a pod's use of its tokens.
+/// Known use that a pod makes of its tokens.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Habit {
+pub(super) struct TokenHistory {
     /// Time up to which idle tokens are charged.
     charged_to: Time,
     /// Idle time that the pod's tokens may still cost, in nanoseconds at `credit_at`.
     credit: i64,
     credit_at: Time,
-    /// Tokens in a row that passed unused.
+    /// Number of consecutive tokens that passed unused.
     unused: u32,
-    /// No token before then, unless the device would be idle.
+    /// Time before which the pod gets no token, unless the device would be idle.
     not_before: Time,
-    /// Until then its processes have to answer before they get a token.
+    /// Time until which the pod's processes have to answer before they get a token.
     doubted_until: Time,
     /// Kernel time that was charged before it was reported.
     prepaid: Span,
-    /// Until when a report is taken for one of that time.
+    /// Time until which a report is assumed to concern that time.
     prepaid_until: Time,
 }
 
-/// Whether a process is known to be there to use a token.
+/// Whether a process is known to be able to use a token.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Presence {
-    /// Its last answer counts for one grant, and no longer than this.
+    /// Time until which the process's last answer counts. It counts for one grant only.
     answer_counts_to: Time,
-    /// It has been probed before a grant and has not answered.
+    /// Whether the process was probed before a grant and has not answered.
     is_probed: bool,
 }
 
 impl Presence {
-    /// A token begins: the next takes another answer, and another probe where the last was lost.
+    /// Begins a token: the next one requires another answer, and another probe if the last one was lost.
     pub(super) fn granted(&mut self) {
         *self = Self::default();
     }
 }
 
-impl Use {
-    /// A token begins.
+impl TokenUse {
+    /// Resets the use at the beginning of a token.
     pub(super) fn granted(&mut self, now: Time, settings: &Settings) {
         *self = Self {
             idle_since: Some(now),
@@ -101,12 +105,12 @@ impl Use {
         };
     }
 
-    /// Its gate is to be shut.
+    /// Records that the gate of the process is to be shut.
     pub(super) const fn closes(&mut self, now: Time) {
         self.closing_since = Some(now);
     }
 
-    /// Whether others wait for its SMs.
+    /// Records whether others wait for its SMs.
     pub(super) const fn contend(&mut self, now: Time, contended: bool) {
         self.contended_since = match (contended, self.contended_since) {
             (true, None) => Some(now),
@@ -115,13 +119,13 @@ impl Use {
         };
     }
 
-    /// Since when it holds its SMs idle while others wait.
+    /// Returns since when the process has held its SMs idle while others wait.
     fn wasted_since(&self) -> Option<Time> {
         Some(self.idle_since?.max(self.contended_since?))
     }
 }
 
-impl Habit {
+impl TokenHistory {
     pub(super) fn new(now: Time, settings: &Settings) -> Self {
         Self {
             charged_to: now,
@@ -135,12 +139,12 @@ impl Habit {
         }
     }
 
-    /// Until when the pod's processes have to answer before they get a token.
+    /// Returns until when the pod's processes have to answer before they get a token.
     pub(super) const fn doubted_until(&self) -> Time {
         self.doubted_until
     }
 
-    /// Returns what of a reported `delta` is still to be charged.
+    /// Returns the part of a reported `delta` that is still to be charged.
     pub(super) fn unpaid(&mut self, now: Time, delta: Span) -> Span {
         let paid = if now <= self.prepaid_until {
             delta.min(self.prepaid)
@@ -156,22 +160,22 @@ impl Habit {
         (self.credit.saturating_add(signed(grown))).min(signed(settings.start_max))
     }
 
-    /// Spends credit for a token that stood unused, and doubts the pod's processes from now on.
+    /// Spends credit for a token that was not used, and doubts the pod's processes from now on.
     fn spend(&mut self, now: Time, spent: Span, settings: &Settings) {
         self.doubted_until = now.after(settings.horizon);
         let left = self.credit(now, settings).saturating_sub(signed(spent));
-        // So that no pod waits for longer than it takes to earn one long start.
+        // Bounded so that no pod waits for longer than it takes to earn one long start.
         self.credit = left.max(-signed(Span(settings.start_max.0 / 2)));
         self.credit_at = now;
     }
 
-    /// How long a token may be held before its first launch.
+    /// Returns how long a token may be held before its first launch.
     fn start(&self, now: Time, settings: &Settings) -> Span {
         let credit = u64::try_from(self.credit(now, settings)).unwrap_or(0);
         settings.idle_max.max(Span(credit))
     }
 
-    /// A token was revoked after `wasted`.
+    /// Records that a token was revoked after `wasted`.
     fn revoked(&mut self, now: Time, wasted: Span, is_used: bool, settings: &Settings) {
         self.spend(now, wasted, settings);
         self.unused = if is_used {
@@ -196,16 +200,16 @@ fn signed(span: Span) -> i64 {
 }
 
 impl Pod {
-    /// Finds out from when on it may run again.
+    /// Computes when the pod may run again.
     pub(super) fn settle_resume(&mut self, now: Time) {
         self.limit_resumes_at = self.limit.resumes_at(now);
-        self.resumes_at = self.limit_resumes_at.max(self.habit.not_before);
+        self.resumes_at = self.limit_resumes_at.max(self.history.not_before);
     }
 }
 
 impl Tokens {
-    /// Nothing of a holder is in flight or under way, at least since `since`, which counts from its grant on.
-    /// Ignored for processes without a token.
+    /// Records that nothing of a holder is in flight or being submitted, at least since `since`, which counts from its
+    /// grant at the earliest. Ignored for processes without a token.
     pub fn idle(&mut self, now: Time, id: ProcessId, since: Time) {
         self.advance(now);
         self.reports_use = true;
@@ -220,9 +224,10 @@ impl Tokens {
         process.unfinished = None;
     }
 
-    /// Something of a holder has been in flight or under way since `since`, and is expected to take `expected` in all; `None`: nothing
-    /// of the kind was ever measured. Called after [`Tokens::unfinished`]; without it the work is taken to last as long as the process
-    /// says. Ignored for processes without a token.
+    /// Records that something of a holder has been in flight or being submitted since `since`, and is expected to take
+    /// `expected` in total, or `None` if nothing of the kind was ever measured. Must be called after
+    /// [`Tokens::unfinished`]; without this call the work is assumed to last as long as the process reports. Ignored
+    /// for processes without a token.
     pub fn busy(&mut self, now: Time, id: ProcessId, since: Time, expected: Option<Span>) {
         self.advance(now);
         self.reports_use = true;
@@ -241,7 +246,7 @@ impl Tokens {
         }
     }
 
-    /// A process has answered an [`Action::Probe`].
+    /// Records that a process has answered an [`Action::Probe`].
     pub fn responds(&mut self, now: Time, id: ProcessId) {
         self.advance(now);
         let (now, first) = (self.now, self.settings.answer_max);
@@ -261,7 +266,7 @@ impl Tokens {
         }
     }
 
-    /// A process does nothing until it is continued, and its probe needs no answer.
+    /// Records that a process is stopped, so it does nothing until it is continued, and its probe needs no answer.
     pub fn stopped(&mut self, now: Time, id: ProcessId) {
         self.advance(now);
         if let Some(process) = self.table.process_mut(id).filter(|p| p.phase.occupies()) {
@@ -270,7 +275,7 @@ impl Tokens {
         }
     }
 
-    /// A holder has launched.
+    /// Records that a holder has launched.
     pub(super) fn launched(&mut self, id: ProcessId) {
         let (now, settings) = (self.now, self.settings);
         let Some(process) = self.table.process(id).filter(|p| p.phase.occupies()) else {
@@ -284,20 +289,20 @@ impl Tokens {
         held.is_stopped = false;
         held.probed_at = None;
         held.probe_gap = Span::ZERO;
-        pod.habit.unused = 0;
+        pod.history.unused = 0;
         let waited = since.map_or(Span::ZERO, |since| now.since(since));
-        // When exactly it launched is not known: what may be the time between two looks costs no credit.
+        // The exact time of the launch is not known: what may be the time between two reports costs no credit.
         if !was_used && waited > settings.idle_max {
-            pod.habit.spend(now, waited, &settings);
+            pod.history.spend(now, waited, &settings);
         }
     }
 
-    /// Whether a waiting process is passed over, since it was probed and has not answered.
+    /// Returns whether a waiting process is skipped, because it was probed and has not answered.
     pub(super) fn is_absent(&self, id: ProcessId) -> bool {
         self.listed_is_doubted(id) && self.table.listed(id).0.presence.is_probed
     }
 
-    /// Returns whether none of a pod's processes holds a token and all that wait are passed over.
+    /// Returns whether none of a pod's processes holds a token and all that wait are skipped.
     pub(super) fn is_pod_absent(&self, id: PodId) -> bool {
         let table = &self.table;
         let is_absent =
@@ -305,7 +310,8 @@ impl Tokens {
         table.pod(id).is_some_and(|pod| pod.holders == 0) && table.waiting.iter().all(is_absent)
     }
 
-    /// Probes a waiting process whose turn has come, if it has to answer before it gets a token; returns whether it has to.
+    /// Probes a waiting process whose turn it is, if it has to answer before it gets a token, and returns whether it
+    /// has to.
     pub(super) fn probe_first(&mut self, id: ProcessId, actions: &mut Vec<Action>) -> bool {
         let presence = self.table.listed(id).0.presence;
         if !self.listed_is_doubted(id) || presence.answer_counts_to > self.now {
@@ -319,7 +325,7 @@ impl Tokens {
     }
 
     fn listed_is_doubted(&self, id: ProcessId) -> bool {
-        self.takes_back() && self.table.listed(id).1.habit.doubted_until > self.now
+        self.takes_back() && self.table.listed(id).1.history.doubted_until > self.now
     }
 
     fn takes_back(&self) -> bool {
@@ -343,7 +349,7 @@ impl Tokens {
         let Some(since) = process.held.wasted_since() else {
             return;
         };
-        // Another process of the pod computes, so the pod is charged already.
+        // Another process of the pod computes, so the pod is already charged.
         let pod_id = process.pod;
         let others = pod.holders > 1
             && self.table.holding.iter().any(|&other| {
@@ -351,8 +357,8 @@ impl Tokens {
                 other.pod == pod_id && other.held.idle_since.is_none()
             });
         let (process, pod) = self.table.listed_mut(id);
-        let from = since.max(pod.habit.charged_to);
-        pod.habit.charged_to = now;
+        let from = since.max(pod.history.charged_to);
+        pod.history.charged_to = now;
         if others {
             return;
         }
@@ -369,16 +375,16 @@ impl Tokens {
     /// Charges a pod for time that it has not reported as kernel time.
     fn charge(&mut self, id: PodId, delta: Span) {
         let now = self.now;
-        self.weir.go_on(now, &self.settings);
+        self.weir.advance(now, &self.settings);
         if let Some(pod) = self.table.pod_mut(id) {
             pod.limit.charge(now, delta);
             self.weir.charge(pod, delta);
-            // It is charged, so it is not expected as well.
+            // The time is charged, so it must not be expected as well.
             pod.unsettled_since = now;
         }
     }
 
-    /// Charges the pod of a dead process for what was in flight to its end.
+    /// Charges the pod of a dead process for what was in flight at its end.
     pub(super) fn charge_unreported(&mut self, id: ProcessId) {
         if !self.takes_back() {
             return;
@@ -390,8 +396,8 @@ impl Tokens {
         }
     }
 
-    /// Returns the time until `end` in which work of a process was in flight and which was not reported. Zero where other processes
-    /// of the pod hold tokens: their reports contain it.
+    /// Returns the time until `end` in which work of a process was in flight without being reported. Zero if other
+    /// processes of the pod hold tokens, since their reports contain it.
     fn unreported(&self, id: ProcessId, end: Time) -> Span {
         let (process, pod) = self.table.listed(id);
         match (process.unfinished, pod.holders) {
@@ -403,7 +409,7 @@ impl Tokens {
         }
     }
 
-    /// Takes tokens back that others wait for and that are not used, and probes processes whose work should have ended.
+    /// Revokes unused tokens for which others wait, and probes processes with work that should have ended.
     pub(super) fn take_back(&mut self, actions: &mut Vec<Action>) {
         if !self.takes_back() {
             return;
@@ -413,9 +419,9 @@ impl Tokens {
         while let Some(&id) = self.table.holding.get(at) {
             let process = self.table.listed(id).0;
             match self.taken_back_at(id) {
-                // Not on the word of an older look: it may have launched since.
+                // Not by an older report: the process may have launched since.
                 Some((due, reason)) if due <= process.held.seen_at => {
-                    // Another takes its place in the list.
+                    // Another process takes its index in the list.
                     self.revoke(id, reason, actions);
                     continue;
                 }
@@ -432,7 +438,7 @@ impl Tokens {
         }
     }
 
-    /// When [`Tokens::take_back`] next has something to do.
+    /// Returns when [`Tokens::take_back`] next has something to do.
     pub(super) fn next_take_back(&self) -> Time {
         let mut next = Time::NEVER;
         if !self.takes_back() {
@@ -442,8 +448,8 @@ impl Tokens {
         for &id in &self.table.holding {
             let (process, _) = self.table.listed(id);
             if let Some((due, _)) = self.taken_back_at(id) {
-                // A slow start is followed closely, so that what it has cost is known; and where nothing new was reported by the time
-                // that it was due, it is looked again later.
+                // A slow start is followed closely, so that its cost is known. If nothing new was reported by the due
+                // time, the token is checked again later.
                 next = next.min(if due <= process.held.seen_at {
                     self.now
                 } else if due <= self.now {
@@ -459,7 +465,7 @@ impl Tokens {
         next
     }
 
-    /// When a token is to be taken back, if nothing is heard of its holder before, and why.
+    /// Returns when a token is to be revoked unless its holder reports something before, and why.
     fn taken_back_at(&self, id: ProcessId) -> Option<(Time, RevokeReason)> {
         let settings = &self.settings;
         let (process, pod) = self.table.listed(id);
@@ -472,7 +478,7 @@ impl Tokens {
             } else if held.is_used || process.phase == Phase::Closing {
                 settings.idle_max
             } else {
-                pod.habit.start(since, settings)
+                pod.history.start(since, settings)
             };
             return Some((since.after(patience), RevokeReason::Idle));
         }
@@ -480,7 +486,7 @@ impl Tokens {
         let answer_by = if held.is_stopped {
             ends
         } else {
-            // Once it has answered, its work is known to take longer than expected, and there is no hurry.
+            // Once the process has answered, its work is known to take longer than expected, and there is no hurry.
             held.probed_at?
                 .after(settings.answer_max.max(held.probe_gap))
         };
@@ -493,7 +499,7 @@ impl Tokens {
         let (process, pod) = self.table.listed_mut(id);
         let (phase, pod_id, sm) = (process.phase, process.pod, process.sm);
         let (asks_again, held) = (process.asks_again, process.held);
-        // From when on nothing ran, as far as is known.
+        // Time since which nothing ran, as far as is known.
         let ended = held.ends.map(|(likely, _)| likely);
         let idle_since = held.idle_since.or(ended).unwrap_or(now);
         let waste_begins = idle_since
@@ -501,23 +507,23 @@ impl Tokens {
             .max(held.closing_since.unwrap_or(Time::ZERO));
         let wasted = now.since(waste_begins);
         let is_used = held.is_used || phase == Phase::Closing;
-        pod.habit.revoked(now, wasted, is_used, &settings);
+        pod.history.revoked(now, wasted, is_used, &settings);
         pod.account.revoked += 1;
         let is_leaving = pod.leaving;
         if in_flight > Span::ZERO {
-            // A report comes when the process goes on, if ever.
-            if now > pod.habit.prepaid_until {
-                pod.habit.prepaid = Span::ZERO;
+            // A report may come when the process continues, if it ever does.
+            if now > pod.history.prepaid_until {
+                pod.history.prepaid = Span::ZERO;
             }
-            pod.habit.prepaid = sum(pod.habit.prepaid, in_flight);
-            pod.habit.prepaid_until = now.after(settings.window);
+            pod.history.prepaid = sum(pod.history.prepaid, in_flight);
+            pod.history.prepaid_until = now.after(settings.window);
             self.charge(pod_id, in_flight);
         }
-        // Time after what was in flight; of a process that was seen to be idle it is charged already.
+        // Time after what was in flight; for a process known to be idle it is already charged.
         let (_, pod) = self.table.listed_mut(id);
         if held.idle_since.is_none() && pod.holders == 1 {
-            let from = waste_begins.max(pod.habit.charged_to);
-            pod.habit.charged_to = now;
+            let from = waste_begins.max(pod.history.charged_to);
+            pod.history.charged_to = now;
             let charged = now.since(from).less(held.free);
             pod.account.held_idle = sum(pod.account.held_idle, charged);
             self.charge(pod_id, charged);
@@ -539,14 +545,14 @@ impl Tokens {
 }
 
 impl Process {
-    /// When it is to be asked for a sign of life.
+    /// Returns when the process is to be probed.
     fn probe_at(&self, settings: &Settings) -> Option<Time> {
         let held = &self.held;
         let contended_since = held.contended_since?;
         if held.idle_since.is_some() || held.probed_at.is_some() || held.is_stopped {
             return None;
         }
-        // So early that the answer is there when the work should have ended.
+        // Early enough that the answer is there when the work should have ended.
         let early = held.ends?.1.before(settings.answer_max);
         Some(early.max(contended_since).max(held.probe_after))
     }

@@ -1,60 +1,61 @@
 //! The limit of one pod: a debt that is never forgiven, and an exact sliding horizon.
 //!
-//! The debt is kept as a point in time: usage moves it ahead by usage ÷ limit, real time catches up with
-//! it, and it never lags by more than the window (the most that can be saved up). Whoever is ahead of real
-//! time has used more than its limit. Unlike M4.7's window the debt has no cap and survives everything: a
-//! kernel of 5 s at limit 0.1 holds its pod for about 50 s.
+//! The debt is kept as a point in time: usage moves it ahead by usage ÷ limit, and real time catches up with it. It
+//! never lags by more than the window, which is the most that can be saved up. A pod ahead of real time has used more
+//! than its limit. Unlike M4.7's window the debt has no cap and survives everything: a kernel of 5 s at limit 0.1 holds
+//! its pod for about 50 s.
 //!
-//! The debt alone would allow limit × (10 s + window) in some 10 s. So the usage of the last horizon is
-//! kept as well, in [`BUCKETS`] parts. Of what it may hold, a reserve is left for work that is in flight at a close.
+//! The debt alone would allow limit × (10 s + window) in some periods of 10 s. So the usage of the last horizon is kept
+//! as well, in [`BUCKETS`] parts. Part of the allowed usage is reserved for work that is in flight at a close.
 //!
-//! A pod that the horizon has shut is shut in the same way one horizon later, and again: it may use what leaves the horizon, and no
-//! more. So the debt is paid back at a rate a little below the limit, at which the horizon of a pod that always wants more rarely
-//! fills, and shuts it for no longer than its debt does.
+//! A pod that was closed by the horizon is closed in the same way one horizon later, and again after that: it may use
+//! what leaves the horizon, and no more. So the debt is paid back at a rate slightly below the limit. At that rate the
+//! horizon of a pod that always wants more rarely fills, and closes it for no longer than its debt does.
 
 use super::{Settings, Share};
 use crate::{Span, Time};
 
-/// Parts of the horizon that are told apart. Within a part usage counts as if it were as late as it can
-/// be, so the answer is never too low, and at most limit × one part too high.
+/// Number of parts of the horizon. Usage within a part counts as if it were as late as possible, so the result is never
+/// too low, and at most limit × one part too high.
 const BUCKETS: usize = 256;
 
-/// See the [module](self).
+/// Limit of one pod; see the [module](self).
 #[derive(Clone, Debug)]
 pub(super) struct Limit {
     terms: Terms,
     window: Span,
-    /// Real time when nothing is owed or saved.
+    /// Real time at which nothing is owed or saved.
     even_at: Time,
-    /// What a division left over, in parts of a nanosecond.
+    /// Remainder of a division, in parts of a nanosecond.
     remainder: u64,
     recent: Recent,
 }
 
-/// What follows from a share and the settings.
+/// Values that follow from a share and the settings.
 #[derive(Clone, Copy, Debug)]
 struct Terms {
     share: Share,
-    /// At which the debt is paid back: the share, less the reserve and half a turn (what is used after a pause) per horizon.
-    /// Depending on where it cuts, a horizon holds up to one turn more than the rate says. With half of one no pause is longer than
-    /// usual, whatever the length of kernels (20 µs to 50 ms were tried); the other half would cost as much again: with horizons
-    /// of 10 s and cycles of 100 ms half a per cent of the limit, more at limits below 5 %.
+    /// Rate at which the debt is paid back: the share, less the reserve and half a turn (what is used after a pause)
+    /// per horizon. Depending on where it begins, a horizon contains up to one turn more than the rate implies. With
+    /// half a turn subtracted, no pause is longer than usual, whatever the length of kernels (20 µs to 50 ms were
+    /// tried). The other half would cost as much again: with horizons of 10 s and cycles of 100 ms half a percent of
+    /// the limit, and more at limits below 5 %.
     rate: Share,
-    /// A pod that was shut for its debt accrues credit for so long: a token has to be worth its hand-over.
+    /// Time for which a pod that was closed for its debt accrues credit: a token has to be worth its hand-over.
     pause: Span,
-    /// What the horizon has to have room for, when a pod that was shut by it may go on.
+    /// Room that the horizon must have before a pod that was closed by it may continue.
     least: Span,
-    /// What the horizon allows, with the reserve kept.
+    /// Usage that the horizon allows, with the reserve subtracted.
     allowed: Span,
 }
 
-/// How much was used when, over the last horizon.
+/// Usage over the last horizon, by time.
 #[derive(Clone, Debug)]
 pub(super) struct Recent {
     horizon: Span,
     width: u64,
-    /// The bucket of a point in time is at `number % len`; one more than [`BUCKETS`], for the two that
-    /// the horizon cuts.
+    /// Usage per bucket. The bucket of a point in time is at `number % len`; there is one more than [`BUCKETS`], for
+    /// the two that the horizon cuts.
     buckets: Box<[u64]>,
     newest: u64,
     sum: u64,
@@ -84,7 +85,7 @@ impl Recent {
         (self.newest + 1).saturating_sub(self.buckets.len() as u64)
     }
 
-    /// When usage of bucket `number` is over at the latest.
+    /// Returns the latest end of the usage in bucket `number`.
     fn end(&self, number: u64) -> Time {
         Time((number + 1).saturating_mul(self.width))
     }
@@ -103,8 +104,8 @@ impl Recent {
         }
     }
 
-    /// Adds usage that has just become known: it lies as late as there is room for it, and what lies
-    /// before the horizon is dropped.
+    /// Adds usage that was reported at `now` and may have ended at any time before: it fills the elapsed parts of the
+    /// buckets from the newest one backwards, and what does not fit into the horizon is dropped.
     pub(super) fn add(&mut self, now: Time, delta: Span) {
         self.advance(now);
         let mut left = delta.0;
@@ -112,7 +113,7 @@ impl Recent {
         let oldest = self.oldest();
         while left > 0 {
             let slot = self.slot(number);
-            // The newest bucket has not passed yet.
+            // Only the elapsed part of the newest bucket has room.
             let room = now.0.min(self.end(number).0) - number * self.width;
             let part = left.min(room.saturating_sub(self.buckets[slot]));
             self.buckets[slot] += part;
@@ -125,14 +126,14 @@ impl Recent {
         }
     }
 
-    /// Usage over the horizon that ends now.
+    /// Returns the usage over the horizon that ends now.
     pub(super) fn used(&mut self, now: Time) -> Span {
         self.advance(now);
         let from = now.before(self.horizon);
         if now.0 < self.horizon.0 {
             return Span(self.sum);
         }
-        // Only the oldest one or two are cut.
+        // Only the oldest one or two buckets are cut.
         let mut used = self.sum;
         let mut number = self.oldest();
         while number <= self.newest {
@@ -147,7 +148,7 @@ impl Recent {
         Span(used)
     }
 
-    /// When usage over the horizon will have fallen to `allowed`, if none is added.
+    /// Returns when usage over the horizon will have fallen to `allowed`, if none is added.
     fn falls_to(&self, allowed: Span) -> Time {
         let Some(mut excess) = self.sum.checked_sub(allowed.0).filter(|&e| e > 0) else {
             return Time::ZERO;
@@ -173,7 +174,7 @@ impl Terms {
             .max(share.time_to_accrue(settings.slice_min))
             .min(Span(settings.window.0 / 2));
         let turn = share.of(pause);
-        // With more a pod could not begin: it has less after its shortest pause.
+        // With a larger reserve a pod could not begin, as it has less after its shortest pause.
         let reserve = settings.in_flight.min(Span(turn.0 / 2));
         let kept = Span(turn.0 / 2 + reserve.0);
         let less = u128::from(kept.0) * u128::from(super::SHARE_WHOLE);
@@ -185,7 +186,7 @@ impl Terms {
             share,
             rate: if share.is_whole() { share } else { rate },
             pause,
-            // More than is taken for none left.
+            // Must exceed the room that counts as none left.
             least: turn.min(settings.slice_min.max(Span(settings.hand_over.0 * 2))),
             allowed: share.of(settings.horizon).less(reserve),
         }
@@ -197,14 +198,14 @@ impl Limit {
         Self {
             terms: Terms::new(share, settings),
             window: settings.window,
-            // Enough to begin at once; what it could save up otherwise, each new pod would have for nothing.
+            // Enough to begin at once. A full window of credit would be a gift to each new pod.
             even_at: now.before(settings.cycle),
             remainder: 0,
             recent: Recent::new(now, settings.horizon),
         }
     }
 
-    /// Another limit from now on. What is owed or saved stays the same in time of the GPU.
+    /// Changes the limit. What is owed or saved stays the same in GPU time.
     pub(super) fn set_share(&mut self, now: Time, share: Share, settings: &Settings) {
         let saved = self.terms.rate.of(now.since(self.even_at));
         let owed = self.debt(now);
@@ -224,22 +225,22 @@ impl Limit {
         self.even_at = self.even_at.max(now.before(self.window));
     }
 
-    /// What is not yet paid back.
+    /// Returns the debt that is not yet paid back.
     pub(super) fn debt(&self, now: Time) -> Span {
         self.terms.rate.of(self.even_at.since(now))
     }
 
-    /// The pod has used this much more.
+    /// Charges the pod for usage of `delta`.
     pub(super) fn charge(&mut self, now: Time, delta: Span) {
         self.recent.add(now, delta);
-        // While it ran it did not save up.
+        // While it ran it could not save up.
         self.cap(now.before(delta));
         let (by, remainder) = ahead_by(self.terms.rate, delta, self.remainder);
         self.even_at = self.even_at.after(by);
         self.remainder = remainder;
     }
 
-    /// From when on the pod may run again: not at the first nanosecond of credit.
+    /// Returns when the pod may run again, which is not at the first nanosecond of credit.
     pub(super) fn resumes_at(&mut self, now: Time) -> Time {
         let Terms {
             share,
@@ -264,8 +265,8 @@ impl Limit {
         repaid.max(room)
     }
 
-    /// Until when a holder may run without a break, if it has run since `since` already and that time is
-    /// not charged yet. `slack` before the horizon is full counts as full: it is crept up to.
+    /// Returns until when a holder may run without a break, if it has been running since `since` and that time is not
+    /// charged yet. If less than `slack` is left of the horizon it counts as full, since usage only creeps up to it.
     pub(super) fn exhausted_at(&mut self, now: Time, since: Time, slack: Span) -> Time {
         let Terms {
             share,
@@ -276,7 +277,7 @@ impl Limit {
         if share.is_whole() {
             return Time::NEVER;
         }
-        // Credit at `since`, then used at rate 1 and accrued at its own.
+        // Credit at `since`, which is then used at rate 1 and accrued at the pod's own rate.
         let even_at = self.even_at.max(since.before(self.window));
         let credit = rate.of(since.since(even_at));
         let by_debt = if even_at >= since {
@@ -294,8 +295,8 @@ impl Limit {
     }
 }
 
-/// By how much usage moves an account that runs at `share`, and the rest of the division, to be given
-/// with the next.
+/// Returns by how much usage moves an account that runs at `share`, and the remainder of the division, which must be
+/// passed to the next call.
 pub(super) fn ahead_by(share: Share, delta: Span, remainder: u64) -> (Span, u64) {
     let whole = u128::from(super::SHARE_WHOLE);
     let Some(parts) = Some(u128::from(share.parts_per_million())).filter(|&p| p > 0) else {

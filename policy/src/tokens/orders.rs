@@ -1,4 +1,4 @@
-//! What every rule does the same way: waiting, granting, renewing, closing.
+//! Operations that are common to all rules: waiting, granting, renewing, closing.
 
 use super::table::Phase;
 use super::{Action, CloseReason, GrantReason, PodId, ProcessId, Rule, Tokens, WAKE_STEP};
@@ -34,13 +34,13 @@ impl Tokens {
         self.settle_limit(id);
     }
 
-    /// Finds out from when on the limit lets a waiting process run.
+    /// Computes from when the limit allows a waiting process to run.
     pub(super) fn settle_limit(&mut self, id: ProcessId) {
         let now = self.now;
         self.table.listed_mut(id).1.settle_resume(now);
     }
 
-    /// A gate that is open already.
+    /// Adopts a process with a gate that is already open.
     pub(super) fn adopt(&mut self, id: ProcessId, actions: &mut Vec<Action>) {
         let (now, sm_limit) = (self.now, u64::from(self.settings.sm_limit));
         self.weir.demand_begins(now, self.table.listed_mut(id).1);
@@ -108,7 +108,7 @@ impl Tokens {
         }
     }
 
-    pub(super) fn tell_contended(&mut self, contended: bool, actions: &mut Vec<Action>) {
+    pub(super) fn report_contention(&mut self, contended: bool, actions: &mut Vec<Action>) {
         if contended {
             self.contended_until = self.now.after(self.settings.window);
         }

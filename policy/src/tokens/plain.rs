@@ -1,11 +1,11 @@
-//! The rules that hold nobody back by account: one pod per GPU, and racing (M4.17).
+//! The rules without accounts: one pod per GPU, and racing (M4.17).
 
 use super::{Action, GrantReason, Tokens};
 use crate::Time;
 
 impl Tokens {
-    /// The GPU is the oldest pod's. Its processes share it as they like, as on a device that was handed to
-    /// them whole: neither SMs nor time are counted among them.
+    /// Gives the GPU to the oldest pod. Its processes share it as they like, as on a device assigned to them as a
+    /// whole: neither SMs nor time are counted among them.
     pub(super) fn decide_exclusive(&mut self, actions: &mut Vec<Action>) -> Time {
         let owner = self
             .table
@@ -17,7 +17,7 @@ impl Tokens {
             let (process, pod) = self.table.listed(id);
             Some(process.pod) != owner && !pod.stopped
         });
-        self.tell_contended(others_wait, actions);
+        self.report_contention(others_wait, actions);
         Time::NEVER
     }
 
@@ -26,8 +26,8 @@ impl Tokens {
         Time::NEVER
     }
 
-    /// Gives a token without end to everybody that waits, is not stopped and is of a pod that `may` have
-    /// one; in the order in which they came.
+    /// Grants an unlimited token to every waiting process that is not stopped and belongs to a pod for which `may`
+    /// returns true, in order of waiting.
     fn grant_all(&mut self, may: impl Fn(super::PodId) -> bool, actions: &mut Vec<Action>) {
         loop {
             let next = self

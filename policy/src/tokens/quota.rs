@@ -1,34 +1,33 @@
-//! Shares and quotas: what a pod is promised and what it may take at most.
+//! Shares and quotas: the time that a pod is guaranteed, and the most that it may take.
 
 use std::fmt;
 
 use crate::Span;
 
-/// One whole, in the unit of [`Share`].
-pub const SHARE_WHOLE: u32 = 1_000_000;
+pub use units::SHARE_WHOLE;
 
-/// A part of wall time, in parts per million: 0 to [`SHARE_WHOLE`].
+/// Part of wall time in parts per million: 0 to [`SHARE_WHOLE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Share(u32);
 
-/// Why a quota is refused.
+/// Reason why a share or quota is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaError {
-    /// More than one whole.
+    /// The share is more than one whole.
     AboveOne {
-        /// What was asked for, in parts per million.
+        /// Requested share, in parts per million.
         parts_per_million: u32,
     },
     /// The request is more than the limit.
     RequestAboveLimit {
-        /// The request.
+        /// Share that is to be guaranteed.
         request: Share,
-        /// The limit.
+        /// Largest share that is to be allowed.
         limit: Share,
     },
 }
 
-/// A pod's elastic quota of wall time (M4.8).
+/// Elastic quota of wall time of a pod (M4.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
     request: Share,
@@ -36,15 +35,15 @@ pub struct Quota {
 }
 
 impl Share {
-    /// Nothing.
+    /// Share of no time.
     pub const NONE: Self = Self(0);
-    /// All of the time.
+    /// Share of all the time.
     pub const WHOLE: Self = Self(SHARE_WHOLE);
 
-    /// A share of so many parts per million.
+    /// Returns a share of `parts_per_million`.
     ///
     /// # Errors
-    /// [`QuotaError::AboveOne`].
+    /// Returns [`QuotaError::AboveOne`] if that is more than [`SHARE_WHOLE`].
     pub const fn from_parts_per_million(parts_per_million: u32) -> Result<Self, QuotaError> {
         if parts_per_million > SHARE_WHOLE {
             return Err(QuotaError::AboveOne { parts_per_million });
@@ -52,31 +51,31 @@ impl Share {
         Ok(Self(parts_per_million))
     }
 
-    /// A share of so many percent; more than 100 counts as 100.
+    /// Returns a share of `percent` percent; more than 100 counts as 100.
     #[must_use]
     pub const fn from_percent(percent: u32) -> Self {
         Self(if percent > 100 { 100 } else { percent } * 10_000)
     }
 
-    /// In parts per million.
+    /// Returns the share in parts per million.
     #[must_use]
     pub const fn parts_per_million(self) -> u32 {
         self.0
     }
 
-    /// Nothing at all.
+    /// Returns whether the share is zero.
     #[must_use]
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
 
-    /// All of the time.
+    /// Returns whether the share is one whole.
     #[must_use]
     pub const fn is_whole(self) -> bool {
         self.0 == SHARE_WHOLE
     }
 
-    /// This part of `span`, rounded down.
+    /// Returns this part of `span`, rounded down.
     #[must_use]
     pub fn of(self, span: Span) -> Span {
         Span(narrow(
@@ -84,7 +83,7 @@ impl Share {
         ))
     }
 
-    /// How long it takes to accrue `span` at this share; [`u64::MAX`] if it never does.
+    /// Returns the time that it takes to accrue `span` at this share, rounded up; [`u64::MAX`] if it never does.
     #[must_use]
     pub fn time_to_accrue(self, span: Span) -> Span {
         if self.0 == 0 {
@@ -95,8 +94,8 @@ impl Share {
         ))
     }
 
-    /// How long one may run without a break until `credit` is used up, if it accrues at this share
-    /// meanwhile; [`u64::MAX`] for one whole.
+    /// Returns how long a holder may run without a break until `credit` is used up, if credit accrues at this share in
+    /// the meantime; [`u64::MAX`] for one whole.
     #[must_use]
     pub fn time_to_exhaust(self, credit: Span) -> Span {
         Self(SHARE_WHOLE - self.0).time_to_accrue(credit)
@@ -104,10 +103,10 @@ impl Share {
 }
 
 impl Quota {
-    /// A quota that guarantees `request` and allows `limit`.
+    /// Returns a quota that guarantees `request` and allows `limit`.
     ///
     /// # Errors
-    /// [`QuotaError::RequestAboveLimit`].
+    /// Returns [`QuotaError::RequestAboveLimit`].
     pub fn new(request: Share, limit: Share) -> Result<Self, QuotaError> {
         if request > limit {
             return Err(QuotaError::RequestAboveLimit { request, limit });
@@ -115,13 +114,13 @@ impl Quota {
         Ok(Self { request, limit })
     }
 
-    /// The guaranteed share.
+    /// Returns the guaranteed share of wall time.
     #[must_use]
     pub const fn request(&self) -> Share {
         self.request
     }
 
-    /// The largest share.
+    /// Returns the largest allowed share of wall time.
     #[must_use]
     pub const fn limit(&self) -> Share {
         self.limit
@@ -140,10 +139,10 @@ impl fmt::Display for QuotaError {
         match self {
             Self::AboveOne { parts_per_million } => write!(
                 f,
-                "a share is at most {SHARE_WHOLE} parts per million, not {parts_per_million}"
+                "a share must be at most {SHARE_WHOLE} parts per million, not {parts_per_million}"
             ),
             Self::RequestAboveLimit { request, limit } => {
-                write!(f, "the request {request} is more than the limit {limit}")
+                write!(f, "request {request} must not be more than limit {limit}")
             }
         }
     }
@@ -151,7 +150,7 @@ impl fmt::Display for QuotaError {
 
 impl std::error::Error for QuotaError {}
 
-/// The nearest `u64`.
+/// Converts to `u64`, saturating at its maximum.
 pub(super) fn narrow(wide: u128) -> u64 {
     u64::try_from(wide).unwrap_or(u64::MAX)
 }

@@ -1,111 +1,111 @@
-//! The token scheduler's settings and why they may be refused.
+//! Settings of the token scheduler, and the reasons why they may be refused.
 
 use std::fmt;
 
 use super::Share;
 use crate::Span;
 
-/// All SMs of a GPU, in the unit of SM shares: hundredths of a percent.
-pub const SM_WHOLE: u32 = 10_000;
+pub use units::SM_WHOLE;
 
-/// By what rule tokens are given.
+/// Rule by which tokens are granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// Guarantees and limits as accounts that survive windows, surplus to whoever had least of it.
+    /// Guarantees and limits as accounts that survive windows; surplus goes to the pod that has had the least of it.
     Weir,
-    /// M4.7 as printed: windows of 1 s, tokens of 10 ms, the queue stops at the first that does not fit.
+    /// M4.7 as printed: windows of 1 s, tokens of 10 ms, and a queue that stops at the first process that does not fit.
     Paper,
-    /// A token bucket per pod, filled by feedback on its own measured utilisation; SMs are not counted
-    /// and no pod knows of another, as in HAMi.
+    /// A token bucket per pod, filled by feedback on the pod's own measured utilisation; SMs are not counted and pods
+    /// do not affect each other, as in HAMi.
     ReactiveBucket,
-    /// [`Rule::Paper`] with every process counted as the whole GPU: time sharing without space (M4.17).
+    /// [`Rule::Paper`] with every process counted as the whole GPU: time sharing without space sharing (M4.17).
     TimeOnly,
-    /// The GPU belongs to the pod that came first, until it is removed (M4.17).
+    /// The GPU belongs to the pod that was added first, until it is removed (M4.17).
     Exclusive,
-    /// Nobody is ever held (M4.17).
+    /// No process is ever held back (M4.17).
     Racing,
 }
 
-/// The settings of one slot.
+/// Settings of one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// SMs that may be occupied at once, in hundredths of a percent (M4.9). More than [`SM_WHOLE`] only
-    /// for tests of oversubscription.
+    /// SMs that may be occupied at once, in hundredths of a percent (M4.9). More than [`SM_WHOLE`] only for tests of
+    /// oversubscription.
     pub sm_limit: u32,
-    /// By what rule tokens are given.
+    /// Rule by which tokens are granted.
     pub rule: Rule,
-    /// The window of M4.7; under [`Rule::Weir`] the most that a pod can save up, in time at its share.
+    /// Window of M4.7; under [`Rule::Weir`] the most that a pod can save up, in time at its share.
     pub window: Span,
-    /// Over any span of this length a pod gets at most its limit.
+    /// Length of any span over which a pod gets at most its limit.
     pub horizon: Span,
-    /// Work that a process may have in flight where others wait, or its pod has a limit below one whole. [`Rule::Weir`] closes a pod
-    /// so much before the horizon is full, for what is in flight runs to its end; but never by more than half of what it uses
-    /// between two pauses.
+    /// Work that a process may have in flight while others wait, or if its pod has a limit below one whole.
+    /// [`Rule::Weir`] closes a pod this much before the horizon is full, since what is in flight runs to its end; but
+    /// never by more than half of what the pod uses between two pauses.
     pub in_flight: Span,
-    /// The same of a pod without a limit where nobody has waited for a window.
+    /// Work that a process of a pod without a limit may have in flight if no process has waited for a window.
     pub in_flight_alone: Span,
-    /// In one cycle each of the pods that compete has its turn, of request × cycle.
+    /// Length of a cycle, in which each of the competing pods has one turn of request × cycle.
     pub cycle: Span,
-    /// Nobody is closed for another's sake before it has held for this long.
+    /// Time that a process holds its token at least before it is closed for another.
     pub slice_min: Span,
-    /// A token is renewed in steps of this length while nobody else wants its SMs.
+    /// Step in which a token is renewed while no other process wants its SMs.
     pub slice_max: Span,
-    /// How long a waiting process that does not fit may be overtaken by smaller ones.
+    /// Time for which a waiting process that does not fit may be overtaken by smaller ones.
     pub overtaking_max: Span,
-    /// How long SMs are idle when they pass from one process to another; the price of every close.
+    /// Time for which SMs are idle when they pass from one process to another: the price of every close.
     pub hand_over: Span,
-    /// What part of the time closes may cost.
+    /// Share of the time that closes may cost.
     pub hand_over_share_max: Share,
-    /// Others wait: a token with which nothing is in flight for this long is revoked. Only under [`Rule::Weir`], as the next three.
+    /// Time without anything in flight after which a token is revoked if others wait. Only under [`Rule::Weir`], as are
+    /// the next three.
     pub idle_max: Span,
-    /// A process whose work should have ended, and for whose token others wait, has this long to answer.
+    /// Time to answer for a process with work that should have ended, and for whose token others wait.
     pub answer_max: Span,
-    /// A process that has just got its token has up to this long to launch, as far as `idle_share_max` allows.
+    /// Time to launch for a process that has just got its token, as far as `idle_share_max` allows.
     pub start_max: Span,
-    /// The part of the time that tokens may cost which a pod holds and does not use while others wait.
+    /// Share of the time that tokens may cost which a pod holds and does not use while others wait.
     pub idle_share_max: Share,
-    /// The length of a token under [`Rule::Paper`] and [`Rule::TimeOnly`].
+    /// Length of a token under [`Rule::Paper`] and [`Rule::TimeOnly`].
     pub paper_token: Span,
 }
 
-/// Why settings are refused.
+/// Reason why settings are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettingsError {
     /// No SM may ever be occupied.
     NoSms,
-    /// A span that must not be zero is.
+    /// A span that must not be zero is zero.
     Zero {
-        /// The setting's name.
+        /// Name of the setting.
         setting: &'static str,
     },
     /// A span is longer than one that must contain it.
     Longer {
-        /// The setting that is too long.
+        /// Name of the setting that is too long.
         setting: &'static str,
-        /// The setting that must be at least as long.
+        /// Name of the setting that must be at least as long.
         than: &'static str,
     },
-    /// A horizon longer than can be kept account of.
+    /// The horizon is longer than usage can be recorded for.
     HorizonTooLong {
-        /// The longest.
+        /// Longest horizon that is allowed.
         max: Span,
     },
-    /// Without a share for them nobody could ever be closed for another.
+    /// Without a share of the time for hand-overs, no process could ever be closed for another.
     NoHandOvers,
-    /// Without a share of idle time a pod whose token was revoked once would never get one again.
+    /// Without a share of idle time, a pod with a token that was revoked once would never get one again.
     NoIdleShare,
 }
 
-/// The longest horizon: a quarter of an hour.
+/// Longest horizon: a quarter of an hour.
 pub const HORIZON_MAX: Span = Span::from_secs(900);
 
 impl Rule {
-    /// Whether this rule closes pods at their limits.
+    /// Returns whether this rule closes pods at their limits.
     pub(super) const fn keeps_limits(self) -> bool {
         !matches!(self, Self::Exclusive | Self::Racing)
     }
 
-    /// Whether the SMs of holders never exceed the limit under this rule.
+    /// Returns whether the SMs of holders never exceed the limit under this rule.
     #[must_use]
     pub const fn counts_sms(self) -> bool {
         matches!(self, Self::Weir | Self::Paper | Self::TimeOnly)
@@ -137,10 +137,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Whether a scheduler can work with them.
+    /// Checks that a scheduler can work with these settings.
     ///
     /// # Errors
-    /// The first reason found why not.
+    /// Returns the first problem found.
     pub fn validate(&self) -> Result<(), SettingsError> {
         if self.sm_limit == 0 {
             return Err(SettingsError::NoSms);
@@ -201,11 +201,11 @@ impl fmt::Display for SettingsError {
                 write!(f, "horizon must be at most {} ms", max.as_millis())
             }
             Self::NoHandOvers => f.write_str(
-                "hand_over_share_max must not be zero while a hand-over takes time: nobody could be \
+                "hand_over_share_max must not be zero while hand_over is not: no process could be \
                  closed for another",
             ),
             Self::NoIdleShare => f.write_str(
-                "idle_share_max must not be zero: a pod whose token was revoked once would never get one again",
+                "idle_share_max must not be zero: a pod with a revoked token would never get one again",
             ),
         }
     }

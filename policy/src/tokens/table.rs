@@ -1,25 +1,25 @@
-//! What is known of each pod and process, whatever the rule.
+//! State of each pod and process that is common to all rules.
 
-use super::held::{Habit, Presence, Use};
+use super::held::{Presence, TokenHistory, TokenUse};
 use super::limit::{Limit, Recent};
 use super::{Account, PodId, ProcessId, Quota};
 use crate::{Span, Time};
 
-/// Where a process stands.
+/// Phase of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Gate shut, nothing wanted.
+    /// The gate is shut, and the process does not want a token.
     Idle,
-    /// Gate shut, parked.
+    /// The gate is shut, and the process is parked at it.
     Waiting,
-    /// Gate open.
+    /// The gate is open.
     Holding,
-    /// Told to shut its gate; its SMs are still occupied.
+    /// The process was ordered to shut its gate; its SMs are still occupied.
     Closing,
 }
 
 impl Phase {
-    /// Its SMs are occupied.
+    /// Returns whether the SMs of the process are occupied.
     pub(super) const fn occupies(self) -> bool {
         matches!(self, Self::Holding | Self::Closing)
     }
@@ -30,50 +30,50 @@ pub(super) struct Process {
     pub(super) pod: PodId,
     pub(super) sm: u32,
     pub(super) phase: Phase,
-    /// It asked while it was told to close: it waits as soon as it has.
+    /// Whether the process requested a token while it was being closed: it waits again once it is closed.
     pub(super) asks_again: bool,
-    /// Since when it waits or holds.
+    /// Start of waiting or holding.
     pub(super) since: Time,
     pub(super) until: Time,
-    /// It launched since its token was last renewed.
+    /// Whether the process launched since its token was last renewed.
     pub(super) active: bool,
     pub(super) contended: bool,
     pub(super) unfinished: Option<Time>,
-    /// What is made of its token.
-    pub(super) held: Use,
+    /// Use that the process makes of its token.
+    pub(super) held: TokenUse,
     pub(super) presence: Presence,
-    /// Since when others have been let past it.
+    /// Time since which others have been let past it.
     pub(super) overtaken_since: Option<Time>,
-    /// It has been looked at in this pass over the waiting.
+    /// Number of the last pass over the waiting processes that examined it.
     pub(super) pass: u64,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Pod {
     pub(super) quota: Quota,
-    /// Processes that exist.
+    /// Number of existing processes.
     pub(super) processes: u32,
-    /// Processes that wait or hold.
+    /// Number of processes that wait or hold.
     pub(super) demand: u32,
-    /// Since when there are none.
+    /// Time since which `demand` has been zero.
     pub(super) idle_since: Time,
     pub(super) holders: u32,
     pub(super) stopped: bool,
-    /// Removed, but some process of it is not closed yet.
+    /// Whether the pod was removed, but some process of it is not closed yet.
     pub(super) leaving: bool,
-    /// The order in which pods were added.
+    /// Sequence number of the pod's addition.
     pub(super) added: u64,
-    /// Since when usage is not known yet, while it holds.
+    /// Time since which the pod's usage is not known yet, while it holds a token.
     pub(super) unsettled_since: Time,
     pub(super) limit: Limit,
-    /// From when on the limit lets it run; valid while it waits.
+    /// Time from which the limit lets the pod run; valid while it waits.
     pub(super) limit_resumes_at: Time,
-    /// The same, and not before it has credit for tokens that it may not use.
+    /// Time from which the pod may run: `limit_resumes_at`, but not before it has credit for tokens that it may not use.
     pub(super) resumes_at: Time,
     pub(super) account: Account,
-    pub(super) habit: Habit,
-    pub(super) fair: super::weir::Fair,
-    pub(super) window: super::window::Used,
+    pub(super) history: TokenHistory,
+    pub(super) fair: super::weir::FairShare,
+    pub(super) window: super::window::WindowUsage,
     pub(super) bucket: super::bucket::Bucket,
 }
 
@@ -93,14 +93,14 @@ impl Pod {
             limit_resumes_at: Time::ZERO,
             resumes_at: Time::ZERO,
             account: Account::default(),
-            habit: Habit::new(now, settings),
-            fair: super::weir::Fair::default(),
-            window: super::window::Used::default(),
+            history: TokenHistory::new(now, settings),
+            fair: super::weir::FairShare::default(),
+            window: super::window::WindowUsage::default(),
             bucket: super::bucket::Bucket::new(Recent::new(now, settings.window)),
         }
     }
 
-    /// Time that it may have used already and that nobody has told yet.
+    /// Returns the time that the pod may have used already without having reported it.
     pub(super) fn unsettled(&self, now: Time) -> Span {
         if self.holders > 0 {
             now.since(self.unsettled_since)
@@ -110,14 +110,14 @@ impl Pod {
     }
 }
 
-/// The processes and pods of a slot, by id, with lists of those that wait and those that hold.
+/// Processes and pods of a slot by id, with lists of the waiting and of the holding processes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
     pods: Vec<Option<Box<Pod>>>,
     processes: Vec<Option<Process>>,
     pub(super) waiting: Vec<ProcessId>,
     pub(super) holding: Vec<ProcessId>,
-    /// SMs of those that hold.
+    /// SMs of the holding processes, in hundredths of a percent.
     pub(super) occupied: u64,
 }
 
@@ -138,14 +138,14 @@ impl Table {
         self.processes.get_mut(id.0 as usize)?.as_mut()
     }
 
-    /// A process that is in one of the lists, and its pod.
+    /// Returns the process with this id and its pod. The process must be in `waiting` or `holding`.
     pub(super) fn listed(&self, id: ProcessId) -> (&Process, &Pod) {
         let process = self.process(id).expect("listed processes exist");
         let pod = self.pod(process.pod).expect("a process has a pod");
         (process, pod)
     }
 
-    /// As [`Table::listed`].
+    /// Returns the process with this id and its pod for changes, as [`Table::listed`].
     pub(super) fn listed_mut(&mut self, id: ProcessId) -> (&mut Process, &mut Pod) {
         let process = self.processes[id.0 as usize]
             .as_mut()
@@ -168,7 +168,7 @@ impl Table {
         let at = id.0 as usize;
         if self.processes.len() <= at {
             self.processes.resize_with(at + 1, || None);
-            // Room in the lists as well, so that nothing is allocated later.
+            // Reserves room in the lists as well, so that nothing is allocated later.
             self.waiting
                 .reserve(self.processes.len() - self.waiting.len());
             self.holding
@@ -180,7 +180,7 @@ impl Table {
         self.processes[at] = Some(process);
     }
 
-    /// Moves a process to another phase and keeps the lists and sums true.
+    /// Moves a process to another phase and keeps the lists and sums consistent.
     pub(super) fn enter(&mut self, now: Time, id: ProcessId, phase: Phase) {
         let (process, pod) = self.listed_mut(id);
         let before = std::mem::replace(&mut process.phase, phase);
@@ -198,7 +198,7 @@ impl Table {
         if !phase.occupies() {
             process.contended = false;
             process.unfinished = None;
-            process.held = Use::default();
+            process.held = TokenUse::default();
         }
         if phase != Phase::Waiting {
             process.overtaken_since = None;
@@ -214,7 +214,7 @@ impl Table {
             pod.unsettled_since = now;
         }
         if before.occupies() && pod.holders == 0 {
-            super::weir::State::rests(pod);
+            super::weir::State::settle_expected(pod);
         }
         if before.occupies() && !phase.occupies() {
             self.occupied -= sm;
@@ -241,7 +241,7 @@ impl Table {
         }
     }
 
-    /// Forgets a process, and its pod if that was removed before and this was its last.
+    /// Forgets a process, and its pod if that was removed before and this was its last process.
     pub(super) fn remove_process(&mut self, now: Time, id: ProcessId) {
         self.enter(now, id, Phase::Idle);
         let pod_id = self.listed(id).0.pod;
@@ -262,7 +262,7 @@ impl Table {
         }
     }
 
-    /// The processes of a pod, in order of their ids.
+    /// Iterates over the processes of a pod, in order of their ids.
     pub(super) fn processes_of(&self, pod: PodId) -> impl Iterator<Item = (ProcessId, &Process)> {
         (0_u32..)
             .map(ProcessId)
@@ -271,12 +271,12 @@ impl Table {
             .filter(move |(_, process)| process.pod == pod)
     }
 
-    /// Every pod, in order of the ids.
+    /// Iterates over all pods, in order of their ids.
     pub(super) fn pods_mut(&mut self) -> impl Iterator<Item = &mut Pod> {
         self.pods.iter_mut().filter_map(Option::as_deref_mut)
     }
 
-    /// Every pod, in order of the ids.
+    /// Iterates over all pods with their ids, in order of the ids.
     pub(super) fn pods(&self) -> impl Iterator<Item = (PodId, &Pod)> {
         (0_u32..)
             .map(PodId)

@@ -1,79 +1,80 @@
 //! The default rule: guarantees as virtual clocks, surplus by least had, limits as debt.
 //!
-//! **Guarantee.** Each pod with a request has a clock that its usage moves ahead by usage ÷ request. All are
-//! compared with one virtual time that runs with real time. A pod whose clock is behind is owed
-//! (virtual time − clock) × request: M4.7's `Q_miss`, divided by the request. The furthest behind is first, so
-//! unavoidable losses fall on all in proportion to their quotas. A pod without demand lags by no more than
-//! one window (what it can save up); one that waits lags without bound, so that its neighbours' overruns are
-//! paid back. Virtual time waits for the best-served pod that has demand when it is a window ahead of that:
-//! what *nobody* got is no claim against anyone.
+//! **Guarantee.** Each pod with a request has a clock that its usage moves ahead by usage ÷ request. All clocks are
+//! compared with one virtual time that runs with real time. A pod with a clock that is behind is owed (virtual time −
+//! clock) × request: M4.7's `Q_miss`, divided by the request. The pod that is furthest behind is first, so unavoidable
+//! losses are shared in proportion to the quotas. A pod without demand lags by no more than one window, which is what
+//! it can save up. A waiting pod lags without bound, so that its neighbours' overruns are paid back. Virtual time waits
+//! for the best-served pod with demand when it is a window ahead of that pod: time that *no* pod got is no claim
+//! against another.
 //!
-//! **Surplus.** A pod whose clock is ahead competes for what nobody is owed: whoever had least of it first,
-//! as M4.7 orders negative `Q_miss`, but counted from the start of the competition: a pod that comes (back)
-//! starts where the others are, so one that borrowed alone is not punished for it.
+//! **Surplus.** Pods with clocks that are ahead compete for time that is owed to no pod. The pod that has had the least
+//! surplus is first, as M4.7 orders negative `Q_miss`, but counted from the start of the competition: a pod that
+//! arrives or returns starts at the level of the others, so a pod that borrowed while it was alone is not punished for
+//! it.
 //!
-//! **Turns.** A holder is closed for a waiter when its clock is half a [`super::Settings::cycle`] ahead of the
-//! waiter's; the surplus competes as a whole, with virtual time as its clock. So a pod's slice is request ×
-//! cycle, corrects itself for overruns, and a pod that gives its token back early gets it again when it is
-//! owed half a cycle. Each close costs one hand-over of idle SMs, and closes may cost no more than
-//! [`super::Settings::hand_over_share_max`] of the time; when many small pods compete, or some return their
-//! tokens after microseconds, turns get longer instead.
+//! **Turns.** A holder is closed for a waiting process when its clock is half a [`super::Settings::cycle`] ahead of
+//! that process's clock; the surplus competes as a whole, with virtual time as its clock. So a pod's slice is request ×
+//! cycle and corrects itself for overruns, and a pod that gives its token back early gets it again when it is owed half
+//! a cycle. Each close costs one hand-over of idle SMs, and closes may cost no more than
+//! [`super::Settings::hand_over_share_max`] of the time. If many small pods compete, or some return their tokens after
+//! microseconds, turns get longer instead.
 //!
-//! **Charging.** A pod is at most half a cycle ahead before what it gets is surplus. Until then time in which
-//! it kept another such pod waiting is charged to its request in full, so that a launch of seconds is paid for;
-//! time in which nobody was kept waiting only as far as that half cycle, for that is borrowing. Beyond, only
-//! time in which it kept one waiting that is half a cycle behind.
+//! **Charging.** A pod is at most half a cycle ahead before what it gets counts as surplus. Until then, time in which
+//! it kept another such pod waiting is charged to its request in full, so that a launch of seconds is paid for. Time in
+//! which it kept no pod waiting is charged only up to that half cycle, since it is borrowed. Beyond that, only time is
+//! charged in which it kept a pod waiting that is half a cycle behind.
 //!
-//! **Backfill.** A waiter that does not fit may be overtaken for [`super::Settings::overtaking_max`]; then
-//! SMs that become free are kept for it. They are kept for the first as well when those that are closing will
-//! leave enough for it: who took them now would have to be closed next.
+//! **Backfill.** A waiting process that does not fit may be overtaken for [`super::Settings::overtaking_max`]; after
+//! that, SMs that become free are kept for it. They are also kept for the first process if those that are closing will
+//! leave enough for it: a process that took them now would have to be closed next.
 
 mod state;
 mod turns;
 
-pub(super) use state::{Fair, State};
+pub(super) use state::{FairShare, State};
 
 use super::table::{Phase, Pod, Process};
 use super::{Action, CloseReason, GrantReason, ProcessId, Tokens, WAKE_STEP, renewal_at};
 use crate::{Span, Time};
 
-/// Where a process stands: who is owed first, furthest behind first, then the surplus, least had first.
+/// Position of a process: owed ones first, the furthest behind first; then surplus, the least had first.
 type Place = (bool, u64, Time, ProcessId);
 
-/// What one look at the waiting that may run finds.
+/// Result of a scan of the waiting processes that may run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Survey {
     first: Option<Place>,
     second: Option<Place>,
-    /// The first of those that fit.
+    /// First of those that fit.
     fitting: Option<Place>,
-    /// The first of those that do not fit and may not be overtaken any more.
+    /// First of those that do not fit and must not be overtaken any more.
     overdue: Option<Place>,
-    /// When the next will be owed, and the order another.
+    /// Time at which the next process will be owed, which changes the order.
     owed_at: Option<Time>,
-    /// The clock that is furthest behind, and the next.
+    /// Clock that is furthest behind, with its process; the field below has the next one.
     behind: Option<(Time, ProcessId)>,
     next_behind: Option<(Time, ProcessId)>,
 }
 
 impl Tokens {
     pub(super) fn decide_weir(&mut self, actions: &mut Vec<Action>) -> Time {
-        self.go_on();
-        let mut wake = self.hold_to_limits(actions);
+        self.advance_clocks();
+        let mut wake = self.enforce_limits(actions);
         let head = loop {
-            let head = self.give_out(actions, &mut wake);
+            let head = self.grant_fitting(actions, &mut wake);
             let ordered = actions.len();
             if let Some(head) = head {
                 self.make_room(head, actions, &mut wake);
             }
-            // One that has to answer first waits for itself until it does.
+            // A process that has to answer first keeps no other waiting until it does.
             let is_probe = |action: &Action| matches!(action, Action::Probe { .. });
             if !actions.iter().skip(ordered).any(is_probe) {
                 break head;
             }
         };
         self.weir.contended = head.is_some();
-        self.tell_contended(head.is_some(), actions);
+        self.report_contention(head.is_some(), actions);
         self.renew(actions, &mut wake);
         if wake == Time::NEVER {
             wake
@@ -82,9 +83,9 @@ impl Tokens {
         }
     }
 
-    fn go_on(&mut self) {
+    fn advance_clocks(&mut self) {
         let now = self.now;
-        self.weir.go_on(now, &self.settings);
+        self.weir.advance(now, &self.settings);
         let mut best_served = None;
         for at in 0..self.table.holding.len() {
             let pod = self.table.listed_mut(self.table.holding[at]).1;
@@ -106,8 +107,8 @@ impl Tokens {
         !pod.quota.request().is_none() && pod.fair.expected <= self.weir.virtual_now
     }
 
-    /// Closes holders whose limit is used up.
-    fn hold_to_limits(&mut self, actions: &mut Vec<Action>) -> Time {
+    /// Closes holders with an exhausted limit, and returns when the next one will be exhausted.
+    fn enforce_limits(&mut self, actions: &mut Vec<Action>) -> Time {
         let (now, slack) = (self.now, self.settings.hand_over);
         let mut wake = Time::NEVER;
         for at in 0..self.table.holding.len() {
@@ -126,7 +127,7 @@ impl Tokens {
         wake
     }
 
-    /// Looks at all that wait; `lends`: also at those that have no credit or have not answered.
+    /// Scans the waiting processes. `lends` includes those that have no credit or have not answered.
     fn survey(&mut self, lends: bool, wake: &mut Time) -> Survey {
         let now = self.now;
         let free = u64::from(self.settings.sm_limit).saturating_sub(self.table.occupied);
@@ -158,9 +159,9 @@ impl Tokens {
                     *wake = (*wake).min(resumes_at);
                 }
                 if is_absent {
-                    *wake = (*wake).min(pod.habit.doubted_until());
+                    *wake = (*wake).min(pod.history.doubted_until());
                 }
-                // It is not for others that its pod waits.
+                // The pod does not wait because of others.
                 if !is_absent || self.is_pod_absent(process.pod) {
                     self.weir.cap(self.table.listed_mut(id).1);
                 }
@@ -199,9 +200,9 @@ impl Tokens {
         survey
     }
 
-    /// Gives tokens to all that may have one and fit, in order. Answers the first that may and does not
-    /// fit.
-    fn give_out(&mut self, actions: &mut Vec<Action>, wake: &mut Time) -> Option<ProcessId> {
+    /// Grants tokens to all processes that may have one and fit, in order. Returns the first process that may have one
+    /// and does not fit.
+    fn grant_fitting(&mut self, actions: &mut Vec<Action>, wake: &mut Time) -> Option<ProcessId> {
         let sm_limit = u64::from(self.settings.sm_limit);
         loop {
             let mut survey = self.survey(false, wake);
@@ -226,7 +227,7 @@ impl Tokens {
             if fitting != head {
                 let overdue = survey.overdue.is_some_and(|overdue| overdue < place);
                 if overdue || self.fits_soon(head) {
-                    // Once the order is another, one that fits may be before it.
+                    // Once the order has changed, a process that fits may precede it.
                     *wake = (*wake).min(survey.owed_at.unwrap_or(Time::NEVER));
                     return Some(head);
                 }
@@ -234,9 +235,9 @@ impl Tokens {
                 reason = GrantReason::Backfill;
             }
             self.start(fitting, reason, actions, wake);
-            // Those that were looked at for lack of others do not wait for the sake of one that holds now.
+            // Processes scanned for lack of others do not wait because of one that holds now.
             if self.table.occupied >= sm_limit && !lends {
-                // Nobody else fits, so the others need not be looked at again.
+                // No other process fits, so the others need not be scanned again.
                 let left = |&(_, id): &(Time, ProcessId)| id != fitting;
                 let behind = survey.behind.filter(left).or(survey.next_behind);
                 self.weir.kept_clock = behind.map(|(clock, _)| clock);
@@ -247,7 +248,7 @@ impl Tokens {
         }
     }
 
-    /// Holders are closing, and what they leave is enough for this one.
+    /// Returns whether the holders that are closing leave enough SMs for this process.
     fn fits_soon(&self, id: ProcessId) -> bool {
         let closing: u64 = (self.table.holding.iter())
             .map(|&id| self.table.listed(id).0)
@@ -259,7 +260,7 @@ impl Tokens {
         staying + sm <= u64::from(self.settings.sm_limit)
     }
 
-    /// One that stands at `place` gets SMs before those that stand before it.
+    /// Marks the waiting processes before `place`, whose process gets SMs before them, as overtaken.
     fn mark_overtaken(&mut self, place: Place) {
         let now = self.now;
         for at in 0..self.table.waiting.len() {
@@ -299,7 +300,7 @@ impl Tokens {
         let pod = self.table.listed_mut(id).1;
         if pod.holders == 0 {
             pod.unsettled_since = now;
-            self.weir.see(pod);
+            self.weir.mark_settled(pod);
         }
         let end = pod.limit.exhausted_at(now, pod.unsettled_since, slack);
         let floor = &mut self.weir.surplus_floor;
@@ -311,7 +312,7 @@ impl Tokens {
         self.grant(id, until, reason, actions);
     }
 
-    /// Renews tokens of holders that launch, early enough that none of them stops.
+    /// Renews the tokens of holders that launch, early enough that none of them has to stop.
     fn renew(&mut self, actions: &mut Vec<Action>, wake: &mut Time) {
         let (now, slice_max, slack) = (self.now, self.settings.slice_max, self.settings.hand_over);
         for at in 0..self.table.holding.len() {
@@ -322,7 +323,7 @@ impl Tokens {
             }
             let renewal = renewal_at(process.until, slice_max);
             if renewal > now || !process.active {
-                // So that the caller can say until then whether it has launched.
+                // So that the caller can report by then whether it has launched.
                 let look_at = if renewal > now {
                     renewal
                 } else {

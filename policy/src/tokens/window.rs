@@ -1,43 +1,43 @@
-//! The multi-token scheduler as the paper prints it (M4.7), and the same without space (M4.17).
+//! The multi-token scheduler as the paper prints it (M4.7), and the same without space sharing (M4.17).
 //!
-//! Windows of [`Settings::window`]; tokens of [`Settings::paper_token`], cut at the window's end and at what
-//! the limit leaves. Pods with something left of their limit are ordered by what they miss of their request,
-//! then by their SMs; tokens go out from the head until the first that does not fit. At the start of a window
-//! usage beyond the limit is carried over, all other is forgotten.
+//! There are windows of [`Settings::window`], and tokens of [`Settings::paper_token`] that are cut at the window's end
+//! and at what the limit leaves. Pods with something left of their limit are ordered by what they miss of their
+//! request, then by their SMs. Tokens are granted from the head of that order until the first process that does not
+//! fit. At the start of a window, usage beyond the limit is carried over, and all other usage is forgotten.
 //!
-//! A token that ends puts its holder back among those that ask, if it has launched: it stays open if the order
-//! picks it again, since closing and opening it would only waste time.
+//! When a token ends, its holder joins the waiting processes again if it has launched. Its gate stays open if the order
+//! selects it again, since closing and opening it would only waste time.
 
 use super::table::Phase;
 use super::{Action, CloseReason, GrantReason, ProcessId, Rule, Settings, Tokens, sum};
 use crate::{Span, Time};
 
-/// What a pod has used in this window.
+/// Usage of a pod in this window.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Used {
+pub(super) struct WindowUsage {
     used: Span,
 }
 
-/// The window that runs.
+/// State of the current window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct State {
     start: Option<Time>,
-    /// Counts passes over the queue, to mark those that were looked at.
+    /// Number of passes over the queue, which marks the processes that were examined.
     pass: u64,
 }
 
-impl Used {
+impl WindowUsage {
     pub(super) fn charge(&mut self, delta: Span) {
         self.used = sum(self.used, delta);
     }
 }
 
-/// Most missed first, then most SMs, then the smallest id.
+/// Order of processes: most missed first, then most SMs, then the smallest id.
 type Place = (std::cmp::Reverse<i128>, std::cmp::Reverse<u32>, ProcessId);
 
 impl Tokens {
     pub(super) fn decide_window(&mut self, actions: &mut Vec<Action>) -> Time {
-        let end = self.turn_window();
+        let end = self.advance_window();
         let now = self.now;
         let mut ready = false;
         let mut wake = end;
@@ -57,7 +57,7 @@ impl Tokens {
         }
         ready |= !self.table.waiting.is_empty();
         if ready {
-            wake = wake.min(self.hand_out(running, end, actions));
+            wake = wake.min(self.grant_in_order(running, end, actions));
         }
         if self.table.waiting.is_empty() && self.table.holding.is_empty() {
             return Time::NEVER;
@@ -65,8 +65,8 @@ impl Tokens {
         wake.max(now.after(Span(1)))
     }
 
-    /// Goes to the window that `now` is in, and says when that ends.
-    fn turn_window(&mut self) -> Time {
+    /// Advances to the window that contains `now`, and returns its end.
+    fn advance_window(&mut self) -> Time {
         let length = self.settings.window;
         let start = *self.window.start.get_or_insert(self.now);
         let passed = self.now.since(start).0 / length.0;
@@ -82,7 +82,7 @@ impl Tokens {
         start.after(length)
     }
 
-    /// What a process counts as.
+    /// Returns the SMs that a process counts as.
     fn sms(&self, id: ProcessId) -> u64 {
         u64::from(match self.settings.rule {
             Rule::TimeOnly => self.settings.sm_limit,
@@ -90,7 +90,7 @@ impl Tokens {
         })
     }
 
-    /// What its pod's limit leaves of this window.
+    /// Returns what the limit of the process's pod leaves of this window.
     fn left(&self, id: ProcessId) -> Span {
         let Settings { window, .. } = self.settings;
         let pod = self.table.listed(id).1;
@@ -109,8 +109,8 @@ impl Tokens {
         (std::cmp::Reverse(request - used), std::cmp::Reverse(sm), id)
     }
 
-    /// Whoever stands first of those that have not been looked at: the waiting, and holders whose token
-    /// has ended.
+    /// Returns the first process in order that has not been examined: a waiting one, or a holder with a token that has
+    /// ended.
     fn first(&self) -> Option<ProcessId> {
         let now = self.now;
         let waiting = self.table.waiting.iter().filter(|&&id| {
@@ -129,8 +129,8 @@ impl Tokens {
             .map(|(.., id)| id)
     }
 
-    /// Gives out tokens beside those that occupy `running`, and says when the first of them ends.
-    fn hand_out(&mut self, mut running: u64, end: Time, actions: &mut Vec<Action>) -> Time {
+    /// Grants tokens beside the processes that occupy `running`, and returns when the first of these tokens ends.
+    fn grant_in_order(&mut self, mut running: u64, end: Time, actions: &mut Vec<Action>) -> Time {
         let (now, sm_limit) = (self.now, u64::from(self.settings.sm_limit));
         let mut wake = Time::NEVER;
         self.window.pass += 1;
@@ -155,7 +155,7 @@ impl Tokens {
                 }
                 continue;
             }
-            // Its place may still be occupied by one that is closed below.
+            // Its SMs may still be occupied by a process that is closed below.
             let free = match self.settings.rule {
                 Rule::TimeOnly => self.table.holding.is_empty(),
                 _ => self.table.occupied + sms <= sm_limit,

@@ -1,6 +1,6 @@
-//! A small machine for tests: processes with kernels, a GPU that runs every open gate's kernels at full speed,
-//! and messages that take time. Kernels are not simulated one by one: a process with an open gate runs
-//! without a break, and a close lets what is in flight run to its end.
+//! A small machine for tests: processes with kernels, a GPU that runs every open gate's kernels at full speed, and
+//! messages that take time. Kernels are not simulated one by one: a process with an open gate runs without
+//! interruption, and a close lets work in flight run to its end.
 
 #![expect(
     dead_code,
@@ -14,44 +14,46 @@ use std::collections::BinaryHeap;
 use policy::tokens::{Action, PodId, ProcessId, Quota, Settings, Share, Tokens};
 use policy::{Span, Time};
 
-/// What a process may have in flight; one longer launch in any case.
+/// Largest work in flight of a process in nanoseconds, in addition to one longer launch.
 pub const IN_FLIGHT: u64 = 2_000_000;
-/// From the last kernel of one to the agent's knowing of it, and from its grant to the first of another.
+/// Delay in nanoseconds from the last kernel of one process to its notice by the agent, and from a grant to the first
+/// kernel of the next.
 pub const MESSAGE: u64 = 125_000;
-/// From a close to the question of a process that has more to do: its thread finds the gate shut.
+/// Delay in nanoseconds from a close to the request of a process with more work, whose thread finds the gate shut.
 pub const ASK: u64 = 50_000;
-/// What the clock says when it begins: nobody's starts at zero.
+/// Initial time of the clock, since real ones do not start at zero.
 const BEGIN: u64 = 86_400 * SECOND;
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000_000_000;
 
-/// What a process does when it has a token.
+/// The work of a process while it holds a token.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
-    /// One launch.
+    /// Length of one launch in nanoseconds.
     pub kernel: u64,
     /// Work until the next pause; `u64::MAX`: it never pauses.
     pub burst: u64,
     pub pause: u64,
-    /// When it begins.
+    /// Time at which the process starts.
     pub from: u64,
-    /// What it does with its tokens besides.
+    /// The way in which the process uses its tokens.
     pub manner: Manner,
 }
 
-/// How a process uses its tokens. All but the first report what they have in flight, so that the scheduler can take tokens back.
+/// The way in which a process uses its tokens. In all but the first it reports its work in flight, so that the
+/// scheduler can revoke tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// As its work says, and reports no more than it must.
+    /// Runs its work, and reports no more than required.
     Plain,
-    /// As its work says.
+    /// Runs its work, and reports work in flight.
     Reporting,
-    /// It runs for the first time and stands still for the second, again and again, as a container at its CPU limit does; or, with
-    /// `seen`, as one that is stopped by a signal, which can be seen.
+    /// Runs for the first time and is suspended for the second, repeatedly, as a container at its CPU limit is; or with
+    /// `seen` as one that is stopped by a signal, which the agent detects.
     Stops { runs: u64, stands: u64, seen: bool },
-    /// It never launches, and asks again as soon as its token is taken.
+    /// Never launches, and asks again as soon as its token is revoked.
     NeverLaunches,
-    /// It claims to have this much in flight, launches nothing and answers nothing.
+    /// Claims to have this much in flight, launches nothing and answers nothing.
     Claims(u64),
 }
 
@@ -80,7 +82,7 @@ impl Work {
         Self { manner, ..self }
     }
 
-    /// What may run after a close.
+    /// Returns the longest run after a close.
     pub fn launch(&self) -> u64 {
         self.kernel.max(IN_FLIGHT)
     }
@@ -93,41 +95,41 @@ struct Machine {
     open: bool,
     closing: bool,
     contended: bool,
-    /// Changes with every run, so that old events are void.
+    /// Incremented with every run, so that old events are void.
     run: u64,
     running_since: Option<u64>,
-    /// Of this burst.
+    /// Work left of this burst.
     left: u64,
     wants: bool,
     until: u64,
-    /// Since when it stands still.
+    /// Time since which the process is suspended.
     stands_since: Option<u64>,
-    /// It was probed while it stood still.
+    /// Whether the process was probed while suspended.
     owes_answer: bool,
-    /// What it had in flight then ends by this time, as it says.
+    /// Time by which the work in flight of the process ends, by its own report.
     ends: u64,
-    /// When it got its token.
+    /// Time of the last grant to the process.
     granted_at: u64,
-    /// When it last stopped computing.
+    /// Time at which the process last stopped computing.
     computed_to: u64,
-    /// Changes with every token, so that old messages are void.
+    /// Incremented with every token, so that old messages are void.
     token: u64,
-    /// The scheduler counts it as holder.
+    /// Whether the scheduler counts it as a holder.
     holds: bool,
 }
 
-/// When at least one kernel of a pod ran.
+/// The times in which at least one kernel of a pod ran.
 #[derive(Default)]
 pub struct Ledger {
     pub busy: Vec<(u64, u64)>,
     running: u32,
     since: u64,
     total: u64,
-    told: u64,
+    reported: u64,
 }
 
 impl Ledger {
-    /// Time of `from..to` in which it ran.
+    /// Returns the part of `from..to` in which it ran.
     pub fn within(&self, from: u64, to: u64) -> u64 {
         let first = self.busy.partition_point(|&(_, end)| end <= from);
         self.busy[first..]
@@ -142,28 +144,28 @@ impl Ledger {
 enum Event {
     /// The gate of a process opens.
     Opens(usize, u64),
-    /// The order to close has come.
+    /// The order to close arrives.
     Closes(usize, u64),
-    /// Its last kernel has ended after a close.
+    /// The last kernel of a process has ended after a close.
     Drained(usize, u64),
-    /// Its burst has ended.
+    /// The burst of a process has ended, so that it pauses.
     Paused(usize, u64),
-    /// The agent hears that the gate is shut.
+    /// The agent receives the report that the gate is shut.
     Closed(usize, u64),
-    /// It stands still.
-    Stands(usize),
-    /// What it had in flight is over.
+    /// A process is suspended.
+    Suspended(usize),
+    /// The work of a suspended process that was in flight has ended.
     Halts(usize, u64),
-    /// It goes on.
-    GoesOn(usize),
-    /// The agent hears a sign of life.
+    /// A process is resumed.
+    Resumed(usize),
+    /// The agent receives a heartbeat.
     Responds(usize),
-    /// The agent hears that it is parked at the shut gate.
+    /// The agent receives the report that a process is parked at its shut gate.
     Asks(usize),
-    /// It has something to do again.
+    /// A process has work again after a pause.
     Wants(usize),
     Wake(u64),
-    /// A caller's own.
+    /// An event of the test itself.
     Quota(usize, Share, Share),
 }
 
@@ -171,11 +173,11 @@ pub struct Simulation {
     pub tokens: Tokens,
     pub ledgers: Vec<Ledger>,
     pub quotas: Vec<Quota>,
-    /// SMs in use × time, and the same for time in which somebody who might run waited.
+    /// Integral over time of the SMs in use, and over the time in which a runnable process waited.
     pub idle_while_waiting: u64,
-    /// Tokens that were given.
+    /// Number of grants since the start.
     pub grants: u64,
-    /// Tokens that were taken back.
+    /// Number of revocations since the start.
     pub revoked: u64,
     pub now: u64,
     processes: Vec<Machine>,
@@ -203,7 +205,7 @@ impl Simulation {
         }
     }
 
-    /// A pod with one process per entry of `works`, each with `sm` hundredths of a percent.
+    /// Adds a pod with one process per entry of `works`, each with `sm` hundredths of a percent.
     pub fn pod(&mut self, request: u32, limit: u32, sm: u32, works: &[Work]) -> usize {
         let pod = self.ledgers.len();
         let share = |ppm| Share::from_parts_per_million(ppm).unwrap();
@@ -247,7 +249,7 @@ impl Simulation {
             });
             self.at(work.from.max(self.now), Event::Wants(process));
             if let Manner::Stops { runs, .. } = work.manner {
-                self.at(work.from.max(self.now) + runs, Event::Stands(process));
+                self.at(work.from.max(self.now) + runs, Event::Suspended(process));
             }
         }
         pod
@@ -268,7 +270,7 @@ impl Simulation {
         }
         self.pass_to(until);
         for pod in 0..self.ledgers.len() {
-            // So that the ledgers say all.
+            // So that the ledgers are complete.
             let ledger = &mut self.ledgers[pod];
             if ledger.running > 0 && until > ledger.since {
                 ledger.busy.push((ledger.since, until));
@@ -334,25 +336,25 @@ impl Simulation {
                     let run = process.run;
                     self.at(now + in_flight, Event::Drained(p, run));
                 } else {
-                    self.says_closed(p);
+                    self.report_closed(p);
                 }
             }
             Event::Drained(p, run) if self.processes[p].run == run => {
                 self.stop(p);
-                self.says_closed(p);
+                self.report_closed(p);
             }
             Event::Paused(p, run) if self.processes[p].run == run => {
                 self.stop(p);
                 let process = &mut self.processes[p];
                 if process.closing {
                     // Its close was delivered while it ran.
-                    self.says_closed(p);
+                    self.report_closed(p);
                 } else if process.contended {
                     self.give_back(p);
                 }
             }
             Event::Drained(..) | Event::Paused(..) => {}
-            Event::Stands(p) => {
+            Event::Suspended(p) => {
                 let process = &mut self.processes[p];
                 let Manner::Stops { stands, .. } = process.work.manner else {
                     unreachable!("only such processes stand still");
@@ -371,28 +373,28 @@ impl Simulation {
                     let run = process.run;
                     self.at(now + left, Event::Halts(p, run));
                 }
-                self.at(now + stands, Event::GoesOn(p));
+                self.at(now + stands, Event::Resumed(p));
             }
             Event::Halts(p, run) if self.processes[p].run == run => self.stop(p),
             Event::Halts(..) => {}
-            Event::GoesOn(p) => {
+            Event::Resumed(p) => {
                 let process = &mut self.processes[p];
                 let Manner::Stops { runs, .. } = process.work.manner else {
                     unreachable!("only such processes stand still");
                 };
                 process.stands_since = None;
                 let owes_answer = process.owes_answer;
-                self.at(now + runs, Event::Stands(p));
+                self.at(now + runs, Event::Suspended(p));
                 if owes_answer {
                     self.at(now + MESSAGE, Event::Responds(p));
                 }
                 if self.processes[p].running_since.is_some() {
-                    // It has not stood still for long.
+                    // It was not suspended for long.
                     self.stop(p);
                 }
                 let process = &mut self.processes[p];
                 if process.holds && process.closing {
-                    self.says_closed(p);
+                    self.report_closed(p);
                 } else if process.open && process.wants {
                     self.start(p);
                 } else if process.wants && !process.holds {
@@ -492,19 +494,19 @@ impl Simulation {
     }
 
     fn give_back(&mut self, p: usize) {
-        // Until the agent knows, it has to be asked for anew.
+        // It has to ask again, once the agent knows.
         self.processes[p].closing = true;
-        self.says_closed(p);
+        self.report_closed(p);
     }
 
-    fn says_closed(&mut self, p: usize) {
+    fn report_closed(&mut self, p: usize) {
         let process = &mut self.processes[p];
         process.open = false;
         let token = process.token;
         self.at(self.now + MESSAGE, Event::Closed(p, token));
     }
 
-    /// Reports what the holders of a pod that report it have in flight. Answers whether their kernel time is known.
+    /// Reports the work in flight of a pod's holders that report it. Returns whether their kernel time is known.
     fn report_use(&mut self, pod: usize) -> bool {
         let now = self.now;
         let mut is_known = true;
@@ -545,7 +547,7 @@ impl Simulation {
         is_known
     }
 
-    /// Tells what is known, calls, and carries out what is ordered.
+    /// Reports pending usage, calls `body`, and carries out its actions.
     fn call(&mut self, body: impl FnOnce(&mut Tokens, Time, &mut Vec<Action>)) {
         let now = self.now;
         for pod in 0..self.ledgers.len() {
@@ -576,10 +578,11 @@ impl Simulation {
             if ledger.running > 0 {
                 busy += known.saturating_sub(ledger.since);
             }
-            if busy > ledger.told {
+            if busy > ledger.reported {
                 let id = PodId(u32::try_from(pod).unwrap());
-                self.tokens.used(instant(now), id, Span(busy - ledger.told));
-                ledger.told = busy;
+                self.tokens
+                    .used(instant(now), id, Span(busy - ledger.reported));
+                ledger.reported = busy;
             }
         }
         let mut actions = Vec::new();
@@ -619,7 +622,7 @@ impl Simulation {
             }
             Action::Close { process, .. } => {
                 let p = process.0 as usize;
-                // It may be giving its token back already.
+                // It may be releasing its token already.
                 if !self.processes[p].closing {
                     self.processes[p].closing = true;
                     let token = self.processes[p].token;
@@ -675,7 +678,7 @@ impl Machine {
     }
 }
 
-/// A time of the machine on the clock of the scheduler.
+/// Returns a time of the machine on the clock of the scheduler.
 const fn instant(at: u64) -> Time {
     Time(BEGIN + at)
 }

@@ -1,7 +1,9 @@
-//! TLS between Weir's own programs: each has a certificate of the cluster's authority, and asks the other for one (design 4.3).
+//! Mutual TLS between Weir's own programs: each has a certificate of the cluster's authority, and requires one of its peer
+//! (contracts §3).
 //!
-//! Role `control` makes authority and certificates; a program finds its own in a folder, as `tls.crt`, `tls.key` and `ca.crt`, which
-//! the kubelet replaces when they are renewed. Without them there are no connections: neither end goes on in the clear.
+//! Role `control` issues the authority and the certificates. A program reads its own from a directory, as `tls.crt`,
+//! `tls.key` and `ca.crt`, which the kubelet replaces when they are renewed. Without them all connections fail; there is
+//! no fallback to plain text.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -21,37 +23,38 @@ use tokio::sync::{oneshot, watch};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// The files are looked at this often.
+/// Interval at which the files are checked for changes.
 const RELOAD_PERIOD: Duration = Duration::from_secs(10);
-/// A handshake takes no longer.
+/// Time limit of a handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// The names of the files: certificate, key, authorities.
+/// File names of certificate, key and authorities.
 const FILES: [&str; 3] = ["tls.crt", "tls.key", "ca.crt"];
 
-/// Returns the name for which the certificate of a program of Weir is valid, wherever it runs: `agent`, `activator`, `control`.
+/// Returns the DNS name in the certificate of one of Weir's programs (`agent`, `activator` or `control`), which does not
+/// depend on where it runs.
 #[must_use]
 pub fn name_of(program: &str) -> String {
     format!("{program}.weir.dev")
 }
 
-/// Certificate, key or authorities that cannot be used.
+/// Error for an unusable certificate, key or authority.
 #[derive(Debug, thiserror::Error)]
 #[error("{name}: {why}")]
 pub struct IdentityError {
-    /// Which of `tls.crt`, `tls.key` and `ca.crt`.
+    /// Name of the file: `tls.crt`, `tls.key` or `ca.crt`.
     pub name: &'static str,
-    /// What is wrong with it.
+    /// Description of the error.
     pub why: String,
 }
 
-/// A certificate with its key, and the authorities that are trusted, all as PEM.
+/// A certificate with its key and the trusted authorities, all in PEM format.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Pem {
-    /// The certificate.
+    /// Certificate of this program, with its chain.
     pub certificate: Vec<u8>,
-    /// Its private key.
+    /// Private key of the certificate.
     pub key: Vec<u8>,
-    /// The authorities of the other programs' certificates.
+    /// Authorities that are trusted to issue the certificates of the other programs.
     pub authorities: Vec<u8>,
 }
 
@@ -61,7 +64,7 @@ impl std::fmt::Debug for Pem {
     }
 }
 
-/// What a program is among Weir's programs.
+/// Identity of a program towards Weir's other programs, which is empty until a certificate is set.
 #[derive(Debug, Default)]
 pub struct Identity {
     current: watch::Sender<Option<Arc<Current>>>,
@@ -71,7 +74,7 @@ pub struct Identity {
 struct Current {
     pem: Pem,
     server: Arc<ServerConfig>,
-    /// As `server`, for clients without a certificate as well.
+    /// Like `server`, but also accepts clients without a certificate.
     open_server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
 }
@@ -130,17 +133,18 @@ fn certificates(
     let all = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
     let why = match all {
         Ok(all) if !all.is_empty() => return Ok(all),
-        Ok(_) => "there is no certificate in it".to_owned(),
+        Ok(_) => "contains no certificate".to_owned(),
         Err(error) => error.to_string(),
     };
     Err(IdentityError { name, why })
 }
 
 impl Identity {
-    /// Takes another certificate, key and authorities, for the handshakes to come. Returns whether they are others than before.
+    /// Replaces the certificate, key and authorities for later handshakes. Returns whether they differ from the previous
+    /// ones.
     ///
     /// # Errors
-    /// They cannot be used; those before them stay.
+    /// Returns an error if one of them is unusable; the previous ones stay in use then.
     pub fn set(&self, pem: Pem) -> Result<bool, IdentityError> {
         if self.current().is_some_and(|current| current.pem == pem) {
             return Ok(false);
@@ -150,7 +154,7 @@ impl Identity {
         Ok(true)
     }
 
-    /// Whether there is a certificate.
+    /// Returns whether a certificate has been set.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.current.borrow().is_some()
@@ -160,39 +164,42 @@ impl Identity {
         self.current.borrow().clone()
     }
 
-    /// Returns the certificate, once there is one: a connection may come before the files are first read.
+    /// Waits for the certificate and returns it, since a connection may arrive before the files are first read.
     async fn present(&self) -> io::Result<Arc<Current>> {
         let mut changes = self.current.subscribe();
         let current = changes.wait_for(Option::is_some).await;
         current.ok().and_then(|it| it.clone()).ok_or_else(unknown)
     }
 
-    /// Keeps to the files of a folder, for ever. What is missing may come later.
+    /// Loads the files of a directory, and reloads them when they change, checked every 10 s. Missing files may appear
+    /// later; errors are logged once. Never returns, except at shutdown.
     pub async fn follow(self: Arc<Self>, folder: PathBuf) {
         let mut tick = tokio::time::interval(RELOAD_PERIOD);
-        let mut said = None;
+        let mut reported = None;
         loop {
             tick.tick().await;
             let (own, folder) = (Arc::clone(&self), folder.clone());
-            // Files may be slow; if the thread is gone, so is the process.
+            // Reading files may block. The join fails only if the process is shutting down.
             let read = tokio::task::spawn_blocking(move || own.read(&folder));
             let problem = match read.await {
                 Ok(Ok(is_new)) => {
                     if is_new {
-                        tracing::info!("the certificate for Weir's own programs was read");
+                        tracing::info!(
+                            "loaded the certificate for connections between Weir's programs"
+                        );
                     }
                     None
                 }
                 Ok(Err(error)) => Some(error.to_string()),
                 Err(_) => return,
             };
-            if let Some(problem) = problem.as_ref().filter(|_| problem != said) {
+            if let Some(problem) = problem.as_ref().filter(|_| problem != reported) {
                 tracing::warn!(
                     problem,
-                    "the certificate for Weir's own programs cannot be used"
+                    "cannot load the certificate for connections between Weir's programs"
                 );
             }
-            said = problem;
+            reported = problem;
         }
     }
 
@@ -210,10 +217,11 @@ impl Identity {
         })
     }
 
-    /// Shakes hands as a server.
+    /// Performs the handshake as a server that requires a client certificate.
     ///
     /// # Errors
-    /// There is no certificate within 10 s, or the client has none of the same authority, or shows none in that time.
+    /// Returns an error if this program has no certificate within 10 s, if the client does not present one of a trusted
+    /// authority, or if the handshake takes longer than that time.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         in_time(async {
             let acceptor = TlsAcceptor::from(Arc::clone(&self.present().await?.server));
@@ -222,10 +230,12 @@ impl Identity {
         .await
     }
 
-    /// Shakes hands as a server, also with a client that has no certificate. [`is_program`] says whether it has one.
+    /// Performs the handshake as a server that also accepts clients without a certificate, which [`is_program`]
+    /// distinguishes.
     ///
     /// # Errors
-    /// There is no certificate within 10 s, or the client has one of another authority, or sends nothing in that time.
+    /// Returns an error if this program has no certificate within 10 s, if the client presents one of another authority,
+    /// or if the handshake takes longer than that time.
     pub async fn accept_any(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         in_time(async {
             let acceptor = TlsAcceptor::from(Arc::clone(&self.present().await?.open_server));
@@ -234,10 +244,11 @@ impl Identity {
         .await
     }
 
-    /// Shakes hands as a client of the program whose certificate is for `name`.
+    /// Performs the handshake as a client of the program with a certificate for `name`.
     ///
     /// # Errors
-    /// There is no certificate yet, or the server has another one, or none in time.
+    /// Returns an error if this program has no certificate yet, if the server does not present a trusted one for `name`,
+    /// or if the handshake takes longer than 10 s.
     pub async fn connect(
         &self,
         stream: TcpStream,
@@ -250,14 +261,14 @@ impl Identity {
     }
 }
 
-/// Returns whether the client at the other end has shown a certificate that is valid for `name` (see [`name_of`]).
+/// Returns whether the client has presented a certificate that is valid for `name` (see [`name_of`]).
 #[must_use]
 pub fn is_program(stream: &TlsStream<TcpStream>, name: &str) -> bool {
     let shown = stream.get_ref().1.peer_certificates();
     let Some(certificate) = shown.and_then(<[_]>::first) else {
         return false;
     };
-    // The handshake has checked who issued it, and that it has not expired.
+    // The handshake has already verified the issuer and the validity period.
     let certificate = ParsedCertificate::try_from(certificate);
     let name = ServerName::try_from(name);
     match (certificate, name) {
@@ -266,8 +277,8 @@ pub fn is_program(stream: &TlsStream<TcpStream>, name: &str) -> bool {
     }
 }
 
-/// Connections whose handshake is under way. Beyond a number of them the oldest is closed, so that silent connections exclude no
-/// other client: a handshake takes milliseconds.
+/// Bounded set of connections with a handshake in progress. If the bound is exceeded, the oldest is cancelled, so that
+/// silent connections do not exclude other clients: a handshake takes milliseconds.
 #[derive(Debug)]
 pub struct PendingHandshakes {
     most: usize,
@@ -275,7 +286,7 @@ pub struct PendingHandshakes {
 }
 
 impl PendingHandshakes {
-    /// So many at a time, at least 1.
+    /// Creates a set of at most `most` handshakes; 0 counts as 1.
     #[must_use]
     pub fn new(most: usize) -> Self {
         Self {
@@ -284,11 +295,12 @@ impl PendingHandshakes {
         }
     }
 
-    /// Takes another. Returns what ends, with an error, when the connection is to give way; it is dropped once the client is known.
+    /// Adds a handshake. The returned receiver completes with an error when the handshake is cancelled; the caller drops
+    /// it once the handshake is complete.
     pub fn begin(&mut self) -> oneshot::Receiver<()> {
         self.waiting.retain(|own| !own.is_closed());
         if self.waiting.len() >= self.most {
-            // Dropped, it ends what it was taken for.
+            // Dropping the sender cancels the handshake.
             let _oldest = self.waiting.pop_front();
         }
         let (sender, receiver) = oneshot::channel();
@@ -298,7 +310,7 @@ impl PendingHandshakes {
 }
 
 fn unknown() -> io::Error {
-    io::Error::other("there is no certificate for Weir's own programs yet")
+    io::Error::other("no certificate for connections between Weir's programs yet")
 }
 
 async fn in_time<T>(handshake: impl Future<Output = io::Result<T>>) -> io::Result<T> {
@@ -319,9 +331,8 @@ mod tests {
 
     use super::*;
 
-    /// A client without a certificate.
     #[test]
-    fn of_too_many_handshakes_the_oldest_is_displaced_and_those_that_are_over_do_not_count() {
+    fn beyond_the_bound_the_oldest_handshake_is_cancelled_and_completed_ones_do_not_count() {
         let mut handshakes = PendingHandshakes::new(2);
         let mut first = handshakes.begin();
         let second = handshakes.begin();
@@ -334,6 +345,7 @@ mod tests {
         assert_eq!(fourth.try_recv(), Err(TryRecvError::Empty));
     }
 
+    /// A resolver of a client without a certificate.
     #[derive(Debug)]
     struct NoClientAuth;
 
@@ -382,8 +394,8 @@ mod tests {
         identity
     }
 
-    /// Whether a byte comes through from one to the other.
-    async fn speak(server: &Identity, client: &Identity, name: &str) -> bool {
+    /// Returns whether a byte can be sent from the server to the client.
+    async fn can_connect(server: &Identity, client: &Identity, name: &str) -> bool {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let serve = async {
@@ -402,43 +414,44 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn programs_of_one_authority_speak_and_others_do_not() {
+    async fn only_programs_of_the_same_authority_can_connect() {
         let (own, other) = (Authority::new(), Authority::new());
         let server = identity(own.pem("agent.weir.dev"));
         let client = identity(own.pem("control.weir.dev"));
         let stranger = identity(other.pem("control.weir.dev"));
-        assert!(speak(&server, &client, "agent.weir.dev").await);
-        assert!(!speak(&server, &client, "activator.weir.dev").await);
-        assert!(!speak(&server, &stranger, "agent.weir.dev").await);
-        // One that takes the server for what it is has no certificate that the server takes.
+        assert!(can_connect(&server, &client, "agent.weir.dev").await);
+        assert!(!can_connect(&server, &client, "activator.weir.dev").await);
+        assert!(!can_connect(&server, &stranger, "agent.weir.dev").await);
+        // This client trusts the server, but its certificate is not trusted by the server.
         let mut mixed = other.pem("control.weir.dev");
         mixed.authorities = own.pem.clone().into();
-        assert!(!speak(&server, &identity(mixed), "agent.weir.dev").await);
-        assert!(!speak(&server, &Identity::default(), "agent.weir.dev").await);
+        assert!(!can_connect(&server, &identity(mixed), "agent.weir.dev").await);
+        assert!(!can_connect(&server, &Identity::default(), "agent.weir.dev").await);
     }
 
     #[tokio::test]
-    async fn a_connection_that_comes_before_the_certificate_waits_for_it() {
+    async fn an_early_connection_waits_for_the_certificate() {
         let authority = Authority::new();
         let server = Identity::default();
         let client = identity(authority.pem("control.weir.dev"));
         let set = async {
-            // The other two are polled first: the connection is there, and nothing to answer it with.
+            // The client and the server are polled first, while there is no certificate.
             tokio::task::yield_now().await;
             server.set(authority.pem("agent.weir.dev")).unwrap()
         };
-        let (spoke, is_new) = tokio::join!(speak(&server, &client, "agent.weir.dev"), set);
-        assert!(spoke && is_new);
+        let (connected, is_new) =
+            tokio::join!(can_connect(&server, &client, "agent.weir.dev"), set);
+        assert!(connected && is_new);
     }
 
     #[tokio::test]
-    async fn a_server_for_others_as_well_knows_which_of_them_is_a_program() {
+    async fn an_open_server_distinguishes_programs_from_other_clients() {
         let (own, other) = (Authority::new(), Authority::new());
         let server = identity(own.pem(&name_of("activator")));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let mut nobody = (*identity(own.pem("x")).current().unwrap().client).clone();
-        nobody.client_auth_cert_resolver = Arc::new(NoClientAuth);
+        let mut anonymous = (*identity(own.pem("x")).current().unwrap().client).clone();
+        anonymous.client_auth_cert_resolver = Arc::new(NoClientAuth);
         let clients = [
             Some(identity(own.pem(&name_of("control")))),
             Some(identity(own.pem(&name_of("agent")))),
@@ -449,7 +462,7 @@ mod tests {
             let name = ServerName::try_from(name_of("activator")).unwrap();
             let connector = match client {
                 Some(client) => Arc::clone(&client.current().unwrap().client),
-                None => Arc::new(nobody.clone()),
+                None => Arc::new(anonymous.clone()),
             };
             let connector = TlsConnector::from(connector);
             let accept = async { server.accept_any(listener.accept().await.unwrap().0).await };
@@ -459,7 +472,7 @@ mod tests {
                 expected
             );
         }
-        // A certificate of another authority is refused, where none would not be.
+        // A certificate of another authority is refused although a client without one is accepted.
         let stranger = {
             let mut pem = other.pem(&name_of("control"));
             pem.authorities = own.pem.clone().into();
@@ -473,21 +486,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn while_authorities_are_exchanged_both_are_trusted() {
+    async fn both_authorities_are_trusted_during_a_rotation() {
         let (old, new) = (Authority::new(), Authority::new());
         let server = identity(old.pem("agent.weir.dev"));
         let mut renewed = new.pem("control.weir.dev");
         renewed.authorities = format!("{}{}", old.pem, new.pem).into();
         let client = identity(renewed);
-        assert!(!speak(&server, &client, "agent.weir.dev").await);
+        assert!(!can_connect(&server, &client, "agent.weir.dev").await);
         let mut both = old.pem("agent.weir.dev");
         both.authorities = format!("{}{}", old.pem, new.pem).into();
         assert!(server.set(both).unwrap());
-        assert!(speak(&server, &client, "agent.weir.dev").await);
+        assert!(can_connect(&server, &client, "agent.weir.dev").await);
     }
 
     #[test]
-    fn files_that_cannot_be_used_are_named_and_change_nothing() {
+    fn unusable_files_are_reported_and_change_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let pem = Authority::new().pem("agent.weir.dev");
         let identity = Identity::default();
@@ -503,7 +516,7 @@ mod tests {
         assert!(!identity.read(folder.path()).unwrap());
         std::fs::write(folder.path().join("ca.crt"), "nothing").unwrap();
         let error = identity.read(folder.path()).unwrap_err();
-        assert_eq!(error.to_string(), "ca.crt: there is no certificate in it");
+        assert_eq!(error.to_string(), "ca.crt: contains no certificate");
         assert!(identity.is_known());
     }
 }

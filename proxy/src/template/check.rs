@@ -1,11 +1,12 @@
-//! Whether what a template names exists: found when it is read, so that nobody has to wait for a line to fail.
+//! Static check that the fields and functions of a template exist, so that errors are found at start and not when a line
+//! is written.
 
 use super::{Command, Function, Name, Node, Operand, Pipeline};
 
-/// What a value is, as far as that is known before there is a request.
+/// Static type of a value, as far as it is known without a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Not known.
+    /// Type that is not known statically.
     Any,
     Nil,
     Bool,
@@ -18,11 +19,11 @@ pub(super) enum Kind {
     Response,
     Revision,
     Url,
-    /// Headers or trailers.
+    /// Headers or trailers, by name.
     Header,
-    /// Of a query or a form.
+    /// Values of a query or a form, by name.
     Values,
-    /// A connection's TLS, or nil.
+    /// TLS state of a connection, or nil.
     Tls,
     Cookies,
     Cookie,
@@ -30,7 +31,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Returns what it is called.
+    /// Returns the name of the type in error messages.
     const fn name(self) -> &'static str {
         match self {
             Self::Any => "this",
@@ -58,13 +59,13 @@ impl Kind {
         matches!(self, Self::Header | Self::Values)
     }
 
-    /// Returns whether a value may be of this kind where `wanted` is needed.
+    /// Returns whether a value of this type may be used where `wanted` is required.
     fn fits(self, wanted: Self) -> bool {
         self == wanted || self == Self::Any
     }
 }
 
-/// A field, or a method with its arguments.
+/// A field, or a method with the types of its arguments.
 pub(super) struct Member {
     pub of: Kind,
     pub name: &'static str,
@@ -85,7 +86,7 @@ const fn method(of: Kind, name: &'static str, arguments: &'static [Kind], kind: 
     }
 }
 
-/// All fields and methods there are, by Go's names.
+/// All supported fields and methods, with Go's names.
 pub(super) const MEMBERS: &[Member] = {
     use Kind::{
         Body, Bool, Cookie, Cookies, Float, Header, Integer, List, Nil, Request, Response,
@@ -170,24 +171,24 @@ pub(super) const MEMBERS: &[Member] = {
     ]
 };
 
-/// Something that no request can make right.
+/// An error that occurs for every request.
 #[derive(Debug)]
-pub(super) struct Wrong {
-    /// Where, in bytes.
+pub(super) struct CheckError {
+    /// Offset of the error in the template, in bytes.
     pub offset: usize,
-    /// What, and what is allowed.
+    /// Description of the error, with the allowed forms.
     pub why: String,
 }
 
-fn wrong<T>(offset: usize, why: impl Into<String>) -> Result<T, Wrong> {
-    Err(Wrong {
+fn wrong<T>(offset: usize, why: impl Into<String>) -> Result<T, CheckError> {
+    Err(CheckError {
         offset,
         why: why.into(),
     })
 }
 
-/// Checks all that a template's nodes name.
-pub(super) fn nodes(nodes: &[Node]) -> Result<(), Wrong> {
+/// Checks all names in a template's nodes.
+pub(super) fn nodes(nodes: &[Node]) -> Result<(), CheckError> {
     for node in nodes {
         match node {
             Node::Text(_) => {}
@@ -208,17 +209,17 @@ pub(super) fn nodes(nodes: &[Node]) -> Result<(), Wrong> {
     Ok(())
 }
 
-fn writable(kind: Kind, offset: usize) -> Result<(), Wrong> {
+fn writable(kind: Kind, offset: usize) -> Result<(), CheckError> {
     if matches!(kind, Kind::Root | Kind::Request) {
         return wrong(
             offset,
-            format!("{} cannot be written; one of its fields can", kind.name()),
+            format!("{} cannot be printed; use one of its fields", kind.name()),
         );
     }
     Ok(())
 }
 
-fn pipeline(pipeline: &Pipeline) -> Result<Kind, Wrong> {
+fn pipeline(pipeline: &Pipeline) -> Result<Kind, CheckError> {
     let mut piped = None;
     for command in &pipeline.0 {
         piped = Some(self::command(command, piped)?);
@@ -226,14 +227,14 @@ fn pipeline(pipeline: &Pipeline) -> Result<Kind, Wrong> {
     Ok(piped.unwrap_or(Kind::Nil))
 }
 
-fn command(command: &Command, piped: Option<Kind>) -> Result<Kind, Wrong> {
+fn command(command: &Command, piped: Option<Kind>) -> Result<Kind, CheckError> {
     let mut arguments = Vec::with_capacity(command.arguments.len() + 1);
     for argument in &command.arguments {
         arguments.push(operand(argument, command.offset)?);
     }
     arguments.extend(piped);
     match &command.head {
-        Operand::Nil => wrong(command.offset, "nil is no command"),
+        Operand::Nil => wrong(command.offset, "nil is not a command"),
         Operand::Function(own) => function(*own, &arguments, command.offset),
         Operand::Fields(names) => members(Kind::Root, names, &arguments),
         Operand::Group(inner, names) => members(pipeline(inner)?, names, &arguments),
@@ -241,7 +242,7 @@ fn command(command: &Command, piped: Option<Kind>) -> Result<Kind, Wrong> {
     }
 }
 
-fn operand(operand: &Operand, offset: usize) -> Result<Kind, Wrong> {
+fn operand(operand: &Operand, offset: usize) -> Result<Kind, CheckError> {
     Ok(match operand {
         Operand::Text(_) => Kind::Text,
         Operand::Integer(_) => Kind::Integer,
@@ -254,8 +255,8 @@ fn operand(operand: &Operand, offset: usize) -> Result<Kind, Wrong> {
     })
 }
 
-/// Returns the kind of fields of fields, of which the last takes the arguments.
-fn members(of: Kind, names: &[Name], arguments: &[Kind]) -> Result<Kind, Wrong> {
+/// Returns the type at the end of a field path, of which the last member takes the arguments.
+fn members(of: Kind, names: &[Name], arguments: &[Kind]) -> Result<Kind, CheckError> {
     let mut kind = of;
     for (at, name) in names.iter().enumerate() {
         let is_last = at + 1 == names.len();
@@ -264,7 +265,7 @@ fn members(of: Kind, names: &[Name], arguments: &[Kind]) -> Result<Kind, Wrong> 
     Ok(kind)
 }
 
-fn member(of: Kind, name: &Name, arguments: &[Kind]) -> Result<Kind, Wrong> {
+fn member(of: Kind, name: &Name, arguments: &[Kind]) -> Result<Kind, CheckError> {
     if of == Kind::Any {
         return Ok(Kind::Any);
     }
@@ -301,7 +302,7 @@ fn member(of: Kind, name: &Name, arguments: &[Kind]) -> Result<Kind, Wrong> {
     Ok(found.kind)
 }
 
-fn function(function: Function, arguments: &[Kind], offset: usize) -> Result<Kind, Wrong> {
+fn function(function: Function, arguments: &[Kind], offset: usize) -> Result<Kind, CheckError> {
     let count = match function {
         Function::Len | Function::Not => 1..=1,
         Function::And | Function::Or | Function::Index => 1..=usize::MAX,
@@ -353,7 +354,7 @@ mod tests {
     use super::super::Template;
 
     #[test]
-    fn what_does_not_exist_is_refused_with_its_place_and_what_does() {
+    fn unknown_names_are_refused_with_their_position_and_the_known_names() {
         for (text, why) in [
             (
                 "a\n{{.Request.Nope}}",
@@ -421,12 +422,12 @@ mod tests {
             ),
             (
                 "{{.Request}}",
-                "line 1, column 3: .Request cannot be written",
+                "line 1, column 3: .Request cannot be printed",
             ),
-            ("{{.}}", "line 1, column 3: the record cannot be written"),
+            ("{{.}}", "line 1, column 3: the record cannot be printed"),
             (
                 "{{print 1 .Request}}",
-                "line 1, column 3: .Request cannot be written",
+                "line 1, column 3: .Request cannot be printed",
             ),
             ("{{not}}", "line 1, column 3: not takes one argument"),
             ("{{eq 1}}", "line 1, column 3: eq takes at least 2"),

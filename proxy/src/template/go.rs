@@ -1,17 +1,17 @@
-//! Texts as Go's `fmt`, `net/url` and `net/http` write and read them.
+//! Formatting and parsing of texts as in Go's `fmt`, `net/url` and `net/http`.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 
-/// Values by name, in the order in which Go writes them.
+/// Values by name, in the order in which Go prints them.
 pub(super) type Values<'a> = BTreeMap<Cow<'a, str>, Vec<Cow<'a, str>>>;
 
-/// What stands for an address in memory, which under Go differs from line to line.
+/// Placeholder for a memory address, which under Go differs from line to line.
 pub(super) const ADDRESS: &str = "0xc000000000";
 
-/// What Go escapes in a path.
+/// Characters that Go escapes in a path.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
@@ -27,7 +27,7 @@ const PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'=')
     .remove(b'@');
 
-/// What Go escapes in a query, but for the space, which becomes a plus.
+/// Characters that Go escapes in a query, except the space, which becomes a plus.
 const QUERY: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'_')
@@ -35,12 +35,12 @@ const QUERY: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'~')
     .remove(b' ');
 
-/// Returns `URL.Path` of a path as it came.
+/// Returns `URL.Path`: the decoded path.
 pub(super) fn decoded_path(path: &str) -> Cow<'_, str> {
     percent_decode_str(path).decode_utf8_lossy()
 }
 
-/// Returns `URL.RawPath`: the path as it came, where Go would escape it otherwise.
+/// Returns `URL.RawPath`: the path as received if it differs from Go's own escaping, else the empty string.
 pub(super) fn raw_path(path: &str) -> &str {
     if path == "*" || default_escape(path) == path {
         ""
@@ -49,7 +49,7 @@ pub(super) fn raw_path(path: &str) -> &str {
     }
 }
 
-/// Returns `URL.EscapedPath`: the path as it came if nothing in it is illegal, else as Go escapes it.
+/// Returns `URL.EscapedPath`: the path as received if all its characters are legal, else with Go's own escaping.
 pub(super) fn escaped_path(path: &str) -> Cow<'_, str> {
     let is_legal = |b: u8| b.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@!'()*[]%".contains(&b);
     if path.bytes().all(is_legal) {
@@ -64,14 +64,14 @@ fn default_escape(path: &str) -> String {
     percent_encode(&decoded, PATH).to_string()
 }
 
-/// Returns a text with all escaped that means something in a query.
+/// Returns a text with all characters escaped that have a meaning in a query.
 pub(super) fn escape_query(text: &str) -> String {
     percent_encode(text.as_bytes(), QUERY)
         .to_string()
         .replace(' ', "+")
 }
 
-/// Reads a query. Pairs with a semicolon or a broken escape are left out, as `url.ParseQuery` leaves them out.
+/// Parses a query. Pairs with a semicolon or an invalid escape are omitted, as by `url.ParseQuery`.
 pub(super) fn parse_query(query: &str) -> Values<'_> {
     let mut values = Values::new();
     for pair in query.split('&') {
@@ -98,7 +98,7 @@ fn unescape_query(text: &str) -> Option<Cow<'_, str>> {
     Some(Cow::Owned(decoded.into_owned()))
 }
 
-/// Writes a query in the order of its keys: `Values.Encode`.
+/// Encodes a query in the order of its keys, as `Values.Encode` does.
 pub(super) fn encode_query(values: &Values<'_>) -> String {
     let pairs = values.iter().flat_map(|(key, values)| {
         let pair = |value| format!("{}={}", escape_query(key), escape_query(value));
@@ -107,7 +107,7 @@ pub(super) fn encode_query(values: &Values<'_>) -> String {
     pairs.collect::<Vec<_>>().join("&")
 }
 
-/// Returns `map[a:[1 2] b:[3]]`.
+/// Formats a map as Go's `fmt` does: `map[a:[1 2] b:[3]]`.
 pub(super) fn map_text<'v>(
     values: impl IntoIterator<Item = (&'v str, Vec<Cow<'v, str>>)>,
 ) -> String {
@@ -126,7 +126,7 @@ pub(super) struct Cookie<'a> {
 }
 
 impl<'a> Cookie<'a> {
-    /// Reads the cookies of a header's line. Those that Go's server leaves out are left out.
+    /// Parses the cookies of one header line. Cookies that Go's server ignores are omitted.
     pub(super) fn parse_line(line: &'a [u8]) -> impl Iterator<Item = Self> {
         line.split(|&b| b == b';').filter_map(Self::parse)
     }
@@ -154,7 +154,7 @@ impl<'a> Cookie<'a> {
         })
     }
 
-    /// Returns the cookie as it stands in a header.
+    /// Formats the cookie as in a header.
     pub(super) fn text(&self) -> String {
         let Self {
             name,
@@ -169,7 +169,7 @@ impl<'a> Cookie<'a> {
     }
 }
 
-/// Go's `textproto.TrimBytes`.
+/// Removes white space at both ends, as Go's `textproto.TrimBytes` does.
 fn trim(mut bytes: &[u8]) -> &[u8] {
     while let [b' ' | b'\t' | b'\r' | b'\n', rest @ ..]
     | [rest @ .., b' ' | b'\t' | b'\r' | b'\n'] = bytes
@@ -179,7 +179,7 @@ fn trim(mut bytes: &[u8]) -> &[u8] {
     bytes
 }
 
-/// `x-request-id` as `X-Request-Id`.
+/// Returns a header name in Go's canonical form: `X-Request-Id` for `x-request-id`.
 pub(super) fn canonical(name: &str) -> String {
     let mut upper = true;
     name.chars()
@@ -195,8 +195,8 @@ pub(super) fn canonical(name: &str) -> String {
         .collect()
 }
 
-/// A number as Go's `%v` writes it: the shortest digits that tell it, with an exponent below 10⁻⁴ and from
-/// 10²¹ on.
+/// Formats a number as Go's `%v` does: with the shortest digits that identify it, and with an exponent below 10⁻⁴ and
+/// from 10²¹ on.
 pub(super) fn float(value: f64) -> String {
     if !value.is_finite() {
         return if value.is_nan() {
@@ -217,7 +217,7 @@ pub(super) fn float(value: f64) -> String {
     format!("{value}")
 }
 
-/// Returns the name that Go's `tls.CurveID` has.
+/// Returns the name of a key exchange group in Go's `tls.CurveID`.
 pub(super) fn curve(id: u16) -> String {
     match id {
         0x0017 => "CurveP256".to_owned(),
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_written_as_go_does() {
+    fn numbers_are_formatted_as_in_go() {
         for (value, text) in [
             (0.0, "0"),
             (1.0, "1"),
@@ -250,9 +250,9 @@ mod tests {
         }
     }
 
-    // What Knative's own queue-proxy (Go 1.26) writes.
+    // The expected values are the output of Knative's own queue-proxy (Go 1.26).
     #[test]
-    fn paths_are_read_and_written_as_go_does() {
+    fn paths_are_parsed_and_formatted_as_in_go() {
         for (path, decoded, raw, escaped) in [
             ("/a%20b/%41%2f", "/a b/A/", "/a%20b/%41%2f", "/a%20b/%41%2f"),
             ("/a", "/a", "", "/a"),
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn queries_are_read_and_written_as_go_does() {
+    fn queries_are_parsed_and_formatted_as_in_go() {
         for (query, map, encoded) in [
             ("x=1&y=2&x=3", "map[x:[1 3] y:[2]]", "x=1&x=3&y=2"),
             ("x=%20a+b", "map[x:[ a b]]", "x=+a+b"),
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn cookies_are_read_and_written_as_go_does() {
+    fn cookies_are_parsed_and_formatted_as_in_go() {
         for (line, texts) in [
             ("a=1; b=\"two\"; c", &["a=1", "b=\"two\"", "c="][..]),
             ("b=\"x y\"; a=1", &["b=\"x y\"", "a=1"]),

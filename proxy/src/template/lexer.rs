@@ -1,12 +1,12 @@
-//! A template's text and actions, and the tokens of actions.
+//! Lexer that splits a template into text and actions, and actions into tokens.
 
 use super::ParseError;
 
-/// What a template consists of.
+/// A piece of a template: text or an action.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Piece<'a> {
     Text(&'a str),
-    /// What stands between `{{` and `}}`; never empty.
+    /// The tokens between `{{` and `}}`, of which there is at least one.
     Action {
         offset: usize,
         tokens: Vec<Token<'a>>,
@@ -15,9 +15,9 @@ pub(super) enum Piece<'a> {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Token<'a> {
-    /// Where it begins, in bytes.
+    /// Offset in the template, in bytes.
     pub offset: usize,
-    /// No space stands before it.
+    /// Whether the token follows the previous one without white space.
     pub glued: bool,
     pub kind: TokenKind<'a>,
 }
@@ -28,7 +28,7 @@ pub(super) enum TokenKind<'a> {
     Integer(i64),
     Float(f64),
     Word(&'a str),
-    /// `.A.B`, or `.` or `$` alone.
+    /// A field path: `.A.B`, or `.` or `$` alone.
     Fields(Vec<Name>),
     Pipe,
     Open,
@@ -38,7 +38,7 @@ pub(super) enum TokenKind<'a> {
 /// The name of a field or method.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Name {
-    /// Where it begins, in bytes.
+    /// Offset in the template, in bytes.
     pub offset: usize,
     pub text: String,
 }
@@ -52,7 +52,7 @@ impl Token<'_> {
     }
 }
 
-/// An error at a byte of `text`.
+/// Returns an error at a byte offset of `text`.
 pub(super) fn error_at(text: &str, offset: usize, why: impl Into<String>) -> ParseError {
     let before = &text[..offset.min(text.len())];
     let line_start = before.rfind('\n').map_or(0, |at| at + 1);
@@ -81,7 +81,7 @@ impl<'a> Lexer<'a> {
         Err(error_at(self.text, offset, why))
     }
 
-    /// Divides the whole text.
+    /// Splits the whole template.
     pub(super) fn pieces(mut self) -> Result<Vec<Piece<'a>>, ParseError> {
         let mut pieces = Vec::new();
         let mut trim_next = false;
@@ -118,7 +118,7 @@ impl<'a> Lexer<'a> {
         Ok(pieces)
     }
 
-    /// Skips a comment; whether it trims what follows.
+    /// Skips a comment. Returns whether it trims the text after it.
     fn comment(&mut self, offset: usize) -> Result<bool, ParseError> {
         let Some(end) = self.rest().find("*/") else {
             return self.error(offset, "this comment is not closed");
@@ -130,7 +130,7 @@ impl<'a> Lexer<'a> {
                 return Ok(trims);
             }
         }
-        self.error(offset, "a comment ends with its action")
+        self.error(offset, "a comment must be the whole action")
     }
 
     fn action(&mut self, start: usize, trim_next: &mut bool) -> Result<Vec<Token<'a>>, ParseError> {
@@ -185,7 +185,7 @@ impl<'a> Lexer<'a> {
             '$' => {
                 self.at += 1;
                 if self.rest().starts_with(|c: char| is_word(c)) {
-                    return self.error(self.at, "variables are not known here; allowed: $ alone");
+                    return self.error(self.at, "variables are not supported; allowed: $ alone");
                 }
                 if self.rest().starts_with('.') {
                     return self.fields();
@@ -204,7 +204,7 @@ impl<'a> Lexer<'a> {
                 }
                 match number.parse::<f64>() {
                     Ok(value) if value.is_finite() => Ok(TokenKind::Float(value)),
-                    _ => self.error(offset, "this is no decimal number"),
+                    _ => self.error(offset, "invalid decimal number"),
                 }
             }
             c if is_word(c) => {
@@ -216,7 +216,7 @@ impl<'a> Lexer<'a> {
                 self.at += length;
                 Ok(TokenKind::Word(word))
             }
-            _ => self.error(offset, "this character has no meaning here"),
+            _ => self.error(offset, "unexpected character"),
         }
     }
 
@@ -261,7 +261,7 @@ impl<'a> Lexer<'a> {
                     _ => {
                         return self.error(
                             offset + 1 + at,
-                            "an unknown escape; allowed: \\\" \\\\ \\n \\t",
+                            "unknown escape; allowed: \\\" \\\\ \\n \\t",
                         );
                     }
                 },
@@ -272,7 +272,7 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// `{{- ` and what is like it.
+/// Returns whether an action trims the text before it: `{{-` followed by white space.
 fn is_trim_left(action: &str) -> bool {
     action
         .strip_prefix("{{-")

@@ -1,4 +1,4 @@
-//! What a template may ask of `.Request`, as Go's `http.Request` answers.
+//! Fields and methods of `.Request`, with the results of Go's `http.Request`.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -11,7 +11,7 @@ use super::value::{Record, RevisionInfo, Subject, Value};
 use crate::headers::{content_length, has_token};
 
 impl Record {
-    /// Returns the line that Knative writes of a request that its template does not fit.
+    /// Returns the line that Knative writes for a request on which the template fails.
     pub fn unwritten(&self) -> String {
         let url = Subject {
             record: self,
@@ -30,7 +30,7 @@ impl Record {
 }
 
 impl<'a> Subject<'a> {
-    /// A field, or a method without arguments. `None`: there is none of that name.
+    /// Returns a field of the request, or the result of a method without arguments; `None` for an unknown name.
     pub(super) fn request(self, name: &str) -> Option<Value<'a>> {
         let text = |text: &'a str| Value::Text(Cow::Borrowed(text));
         let record = self.record;
@@ -58,7 +58,7 @@ impl<'a> Subject<'a> {
             "URL" => Value::Url,
             "TLS" => record.tls.as_deref().map_or(Value::Nil, Value::Tls),
             "Form" if self.is_form_read.get() => Value::Values(self.query()),
-            // Nobody has read a form, and its body is gone.
+            // The form has not been parsed, and the body has been passed on.
             "Form" | "PostForm" => Value::Values(Values::new()),
             "MultipartForm" => Value::Nil,
             "Cookies" => Value::Cookies(self.cookies().collect()),
@@ -70,11 +70,11 @@ impl<'a> Subject<'a> {
         })
     }
 
-    /// A field of the target, or a method without arguments. `None`: there is none of that name.
+    /// Returns a field of the URL, or the result of a method without arguments; `None` for an unknown name.
     pub(super) fn url(self, name: &str) -> Option<Value<'a>> {
         let uri = &self.record.uri;
         let text = |text: &'a str| Value::Text(Cow::Borrowed(text));
-        // Of an HTTP/2 request Go keeps the path alone; the authority is its Host.
+        // For an HTTP/2 request Go's URL has only the path; the authority becomes its Host.
         let authority = uri.authority().filter(|_| self.is_absolute());
         let host = || {
             let host = authority.map_or("", |authority| authority.as_str());
@@ -119,7 +119,7 @@ impl<'a> Subject<'a> {
         !self.is_http2() && self.record.uri.scheme().is_some()
     }
 
-    /// The target as it was sent.
+    /// Returns the target as sent by the client.
     fn request_uri(self) -> Cow<'a, str> {
         let uri = &self.record.uri;
         if self.is_absolute() {
@@ -128,7 +128,7 @@ impl<'a> Subject<'a> {
         Cow::Borrowed(uri.path_and_query().map_or("/", |it| it.as_str()))
     }
 
-    /// Path and query, with what is illegal in a path escaped.
+    /// Returns path and query, with illegal characters of the path escaped.
     fn escaped_target(self) -> Cow<'a, str> {
         let uri = &self.record.uri;
         let path = go::escaped_path(uri.path());
@@ -138,7 +138,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// The URL as Go writes it.
+    /// Returns the URL as formatted by Go.
     pub(super) fn url_text(self) -> Cow<'a, str> {
         let uri = &self.record.uri;
         let target = self.escaped_target();
@@ -165,7 +165,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// `Close`: the client wants the connection closed after the answer.
+    /// Returns `Close`: whether the client asks to close the connection after the answer.
     fn closes(self) -> bool {
         let headers = &self.record.headers;
         let asks = has_token(headers, &CONNECTION, "close");
@@ -185,8 +185,8 @@ impl<'a> Subject<'a> {
         lines.flat_map(|line| Cookie::parse_line(line.as_bytes()))
     }
 
-    /// `Trailer`: the trailers that were announced, with what has come of them. Over HTTP/1 Go adds to these, if
-    /// there are any, those that were not announced.
+    /// Returns `Trailer`: the announced trailers with their received values. Over HTTP/1, if any trailers are announced,
+    /// Go also includes those that are not.
     fn trailers(self) -> Values<'a> {
         let record = self.record;
         let mut trailers = Values::new();
@@ -216,7 +216,7 @@ impl<'a> Subject<'a> {
         trailers
     }
 
-    /// `Header.Get`: the first value, or nothing.
+    /// Returns `Header.Get`: the first value, or the empty string.
     pub(super) fn header(self, name: &str) -> Cow<'a, str> {
         self.record
             .headers
@@ -226,7 +226,7 @@ impl<'a> Subject<'a> {
             })
     }
 
-    /// `Header.Values`; none of that name: no values.
+    /// Returns `Header.Values`: all values of the header, which may be none.
     pub(super) fn header_values(self, name: &str) -> Vec<Cow<'a, str>> {
         let values = self.record.headers.get_all(name).iter();
         values
@@ -234,7 +234,7 @@ impl<'a> Subject<'a> {
             .collect()
     }
 
-    /// The headers as Go writes them: those that it takes out are left out.
+    /// Returns the headers as formatted by Go, without those that Go removes from the map.
     pub(super) fn headers_text(self) -> String {
         let headers = &self.record.headers;
         let has_trailers = self.is_chunked() || self.is_http2();
@@ -252,7 +252,7 @@ impl<'a> Subject<'a> {
         go::map_text(entries)
     }
 
-    /// `Body`: of none `{}`, else the structure of Knative's own queue-proxy with the number of bytes that were read.
+    /// Returns `Body`: `{}` without a body, else the structure in Knative's own queue-proxy with the number of bytes read.
     pub(super) fn body_text(self) -> String {
         let record = self.record;
         let headers = &record.headers;

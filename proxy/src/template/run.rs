@@ -1,4 +1,4 @@
-//! Running a template on a request.
+//! Execution of a template for a request.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -9,30 +9,36 @@ use super::go::{self, escape_query};
 use super::value::{Record, RevisionInfo, Subject, Value};
 use super::{Command, Function, Name, Node, Operand, Pipeline, Template};
 
-/// A template that cannot be run on a request.
+/// The error of a template that fails on a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {why}")]
 pub struct RunError {
-    /// What it failed at: a field from the record on, or a function.
+    /// Path of the failed field from the record, or name of the failed function.
     pub field: String,
-    /// What is wrong.
+    /// Description of the failure.
     pub why: RunProblem,
 }
 
-/// What is wrong with a template on a request.
+/// The reason why a template fails on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RunProblem {
-    #[error("there is no field or method of this name")]
+    /// The value has no field or method of this name.
+    #[error("no such field or method")]
     NoField,
-    #[error("it is a field of nil, which this request has there")]
+    /// The field belongs to a value that is nil for this request.
+    #[error("field of a value that is nil for this request")]
     FieldOfNil,
+    /// The request does not have the named cookie.
     #[error("the request has no such cookie")]
     NoCookie,
+    /// The arguments do not fit the function or method.
     #[error("wrong arguments")]
     Arguments,
+    /// The compared values have different types, or one without an order.
     #[error("incompatible types for comparison")]
     Comparison,
-    #[error("a structure cannot be written; one of its fields can")]
+    /// The value is a structure, which has no printed form.
+    #[error("a structure cannot be printed; use one of its fields")]
     Structure,
 }
 
@@ -46,10 +52,10 @@ impl RunProblem {
 }
 
 impl Template {
-    /// What the template says of a request.
+    /// Executes the template for a request and returns the resulting line.
     ///
     /// # Errors
-    /// What depends on the request: a field of what it does not have, or arguments that do not fit.
+    /// Returns an error for failures that depend on the request: a field of a nil value, or arguments that do not fit.
     pub fn run(&self, record: &Record, revision: &RevisionInfo) -> Result<String, RunError> {
         let mut out = String::with_capacity(512);
         let subject = Subject {
@@ -131,7 +137,7 @@ impl<'a> Subject<'a> {
         })
     }
 
-    /// Fields of fields, of which the last takes the arguments.
+    /// Returns the value at the end of a field path, of which the last member takes the arguments.
     fn fields(
         self,
         of: Value<'a>,
@@ -156,7 +162,7 @@ impl<'a> Subject<'a> {
         Ok(value)
     }
 
-    /// A method with arguments.
+    /// Calls a method with arguments.
     fn method(
         self,
         of: &Value<'a>,
@@ -204,7 +210,7 @@ impl<'a> Subject<'a> {
             }
             (Value::Request, "PostFormValue", [Value::Text(_)]) => {
                 self.is_form_read.set(true);
-                // The body has been passed on: nothing of it is left to be read.
+                // The body has been passed on, so that no form can be read from it.
                 owned("")
             }
             (Value::Request, "PathValue", [Value::Text(_)]) => owned(""),
@@ -258,7 +264,7 @@ impl<'a> Subject<'a> {
         })
     }
 
-    /// The first value that is true, or is not; else the last. What stands behind it is not looked at.
+    /// Returns the first value whose truth is `wanted`, else the last one. Later operands are not evaluated.
     fn first(
         self,
         operands: &'a [Operand],
@@ -275,7 +281,8 @@ impl<'a> Subject<'a> {
         Ok(piped.unwrap_or(last))
     }
 
-    /// Go's `Sprint`: a space between values neither of which is text; or always, as in `Sprintln`.
+    /// Formats values as Go's `Sprint`, with a space between two values if neither is a text, or as `Sprintln`, with a
+    /// space between all values.
     fn print(self, values: &[Value<'a>], how: Print) -> Result<String, RunError> {
         let mut out = String::new();
         for (at, value) in values.iter().enumerate() {
@@ -327,18 +334,18 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// How values are put together.
+/// How values are concatenated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Print {
-    /// `print`.
+    /// As by `print`, with an ampersand before pointers.
     Plain,
-    /// `println`.
+    /// As by `println`, with an ampersand before pointers.
     Line,
-    /// To be escaped: what is pointed to, without the ampersand.
+    /// As for an escaping function, without the ampersand before pointers.
     Escaped,
 }
 
-/// Whether two values are equal; `None`: they cannot be compared.
+/// Returns whether two values are equal, or `None` if they cannot be compared.
 fn equal(a: &Value<'_>, b: &Value<'_>) -> Option<bool> {
     match (a, b) {
         (Value::Nil, other) | (other, Value::Nil) => other.is_nil(),
@@ -356,7 +363,7 @@ fn compare(a: &Value<'_>, b: &Value<'_>) -> Option<Ordering> {
     }
 }
 
-/// For the inside of a JavaScript or JSON string, as Go's `js`.
+/// Escapes a text for the inside of a JavaScript or JSON string, as Go's `js` does.
 fn escape_js(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -373,7 +380,7 @@ fn escape_js(text: &str) -> String {
     out
 }
 
-/// Line ends, marks of direction and the like, which viewers obey and nobody sees.
+/// Returns whether a character is an invisible format character, such as a line separator or a direction mark.
 const fn is_invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }

@@ -1,4 +1,4 @@
-//! What a template may speak of, and how values are written.
+//! Values of a template, and their formatting.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -10,45 +10,56 @@ use http::{HeaderMap, Uri, Version};
 use super::go::{self, ADDRESS, Cookie, Values};
 use crate::tls::Negotiated;
 
-/// What does not change from request to request.
+/// The fields of `.Revision`, which are the same for all requests.
 #[derive(Debug, Clone, Default)]
 pub struct RevisionInfo {
+    /// Name of the revision.
     pub name: String,
+    /// Namespace of the revision.
     pub namespace: String,
+    /// Name of the Knative Service; may be empty.
     pub service: String,
+    /// Name of the Configuration; may be empty.
     pub configuration: String,
+    /// Name of the pod.
     pub pod_name: String,
+    /// IP address of the pod.
     pub pod_ip: String,
 }
 
-/// One request and its response.
+/// One request with its response, as input of a template.
 #[derive(Debug, Clone)]
 pub struct Record {
+    /// Method of the request.
     pub method: http::Method,
+    /// Target of the request, as sent by the client.
     pub uri: Uri,
+    /// HTTP version of the request.
     pub version: Version,
+    /// Headers of the request, as sent by the client.
     pub headers: HeaderMap,
-    /// Those that came behind the body.
+    /// Trailers of the request.
     pub trailers: HeaderMap,
-    /// Bytes of the body that were read.
+    /// Bytes read of the request's body.
     pub body_bytes: u64,
+    /// Address and port of the client.
     pub remote_address: String,
-    /// The TLS of the connection, if it has any.
+    /// Negotiated TLS parameters of the connection; `None` for a plain one.
     pub tls: Option<Arc<Negotiated>>,
-    /// The response's status.
+    /// Status of the response.
     pub code: u16,
-    /// The response's body in bytes.
+    /// Size of the response's body, in bytes.
     pub size: u64,
-    /// From arrival to the end of the response.
+    /// Time from arrival to the end of the response, in seconds.
     pub latency_seconds: f64,
 }
 
-/// A value in the course of running a template.
+/// A value during the execution of a template.
 #[derive(Debug, Clone)]
 pub(super) enum Value<'a> {
-    /// A pointer to nothing.
+    /// A nil pointer, printed as `<nil>`.
     Nil,
-    /// What a map does not have.
+    /// The value of a missing map key, printed as `<no value>`.
     Absent,
     Bool(bool),
     Integer(i64),
@@ -62,7 +73,7 @@ pub(super) enum Value<'a> {
     Url,
     Headers,
     Trailers(Values<'a>),
-    /// Of a query or a form.
+    /// Values of a query or a form, by name.
     Values(Values<'a>),
     Tls(&'a Negotiated),
     Cookies(Vec<Cookie<'a>>),
@@ -70,17 +81,17 @@ pub(super) enum Value<'a> {
     Body,
 }
 
-/// All that a template speaks of.
+/// The input of one execution of a template.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Subject<'a> {
     pub record: &'a Record,
     pub revision: &'a RevisionInfo,
-    /// `FormValue` or `PostFormValue` was called, after which Go has a `Form`.
+    /// Whether `FormValue` or `PostFormValue` has been called, after which Go's request has a `Form`.
     pub is_form_read: &'a Cell<bool>,
 }
 
 impl<'a> Subject<'a> {
-    /// A field of a value, or a method without arguments. `None`: there is none of that name.
+    /// Returns a field of a value, or the result of a method without arguments; `None` for an unknown name.
     pub(super) fn field(self, of: &Value<'a>, name: &str) -> Option<Value<'a>> {
         let text = |text: &'a str| Value::Text(Cow::Borrowed(text));
         let record = self.record;
@@ -111,7 +122,7 @@ impl<'a> Subject<'a> {
             (Value::Values(values), "Encode") => Value::Text(Cow::Owned(go::encode_query(values))),
             (Value::Headers, name) => {
                 let values = self.header_values(name);
-                // Go finds only names written as it writes them.
+                // Go's map only has canonical names as keys.
                 entry(Some(values).filter(|it| !it.is_empty() && go::canonical(name) == name))
             }
             (Value::Trailers(values) | Value::Values(values), name) => {
@@ -121,7 +132,7 @@ impl<'a> Subject<'a> {
         })
     }
 
-    /// Whether a condition holds: Go's rule, that nothing, zero and the empty are false.
+    /// Returns whether a value is true by Go's rule: nil, zero and empty values are false.
     pub(super) fn is_true(self, value: &Value<'a>) -> bool {
         match value {
             Value::Nil | Value::Absent => false,
@@ -144,7 +155,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// Writes a value as Go's `fmt` does. `false`: it has no form.
+    /// Appends a value to `out` as formatted by Go's `fmt`. Returns `false` if it has no printed form.
     pub(super) fn write(self, value: &Value<'a>, out: &mut String) -> bool {
         // Writing to memory does not fail.
         let _written = match value {
@@ -197,12 +208,12 @@ impl<'a> Subject<'a> {
 }
 
 impl Value<'_> {
-    /// Go has a pointer to it, which `print` writes with an ampersand.
+    /// Returns whether the value is a pointer in Go, which `print` formats with an ampersand.
     pub(super) const fn is_pointer(&self) -> bool {
         matches!(self, Self::Tls(_) | Self::Response | Self::Revision)
     }
 
-    /// Whether it equals nil, as far as there is an answer.
+    /// Returns whether the value equals nil, or `None` if it cannot be compared with nil.
     pub(super) fn is_nil(&self) -> Option<bool> {
         match self {
             Self::Nil => Some(true),
@@ -233,7 +244,8 @@ fn tls_field<'a>(tls: &'a Negotiated, name: &str) -> Option<Value<'a>> {
     })
 }
 
-/// Go's `tls.ConnectionState`: clients have no certificates here, and the last but one is a function.
+/// Formats TLS parameters as Go's `tls.ConnectionState`. Clients have no certificates, and the last but one field is a
+/// function.
 fn tls_text(tls: &Negotiated) -> String {
     let Negotiated {
         version,
@@ -251,12 +263,12 @@ fn tls_text(tls: &Negotiated) -> String {
     )
 }
 
-/// The trace that a request belongs to: of `traceparent`, else of B3.
+/// Returns the identifier of a request's trace, from `traceparent` or else from B3; empty without a valid one.
 fn trace_id(headers: &HeaderMap) -> &str {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let w3c = text("traceparent").and_then(|value| value.split('-').nth(1));
     let id = w3c.or_else(|| text("x-b3-traceid")).unwrap_or_default();
-    // It stands unescaped in Knative's own template: nothing else may come of it than an id.
+    // Knative's own template prints it unescaped, so other characters must not pass.
     if id.bytes().all(|b| b.is_ascii_alphanumeric()) {
         id
     } else {

@@ -1,10 +1,10 @@
-/* The limit, to the byte: what is told, what can be had, what is refused, and that a refusal changes nothing; the same for memory
+/* The limit, to the byte: reported, available and refused amounts, and that a refusal changes nothing; the same for memory
  * that the program maps itself, for pools, and for allocations of several handles; NVML beside it.
  *
  * usage: exact PTX [--limit MIB] [--grain KIB] [--nvml]
- *   --limit: what the pod may have.  Without it, the device is the limit, as on a machine without a preload library; that is
+ *   --limit: the pod's limit.  Without it, the device is the limit, as on a machine without a preload library; that is
  *   exact on the software GPU, while a real one keeps some of its memory for page tables and shares it with others.
- *   --grain: of what size allocations are taken to the end (default 1/64 of what is free).
+ *   --grain: size of the allocations until none fits (default 1/64 of the free memory).
  * It prints the same lines with and without a limit:
  *   total, free and used agree
  *   taken to the end, given back, taken again
@@ -36,7 +36,7 @@ static void told(const struct gpu *gpu, size_t limit)
     CHECK(total <= device);
     if (limit) {
         CHECK(device <= limit && total == device);
-        /* Of it, a context keeps some; by far the most is the program's. */
+        /* A context uses some of it; by far the most is available to the program. */
         CHECK(total > limit / 2);
     }
     CALL(cuMemGetInfo, NULL, &again);
@@ -51,7 +51,7 @@ static void told(const struct gpu *gpu, size_t limit)
     puts("total, free and used agree");
 }
 
-/* As many as there are, of one size. */
+/* Allocates as many of one size as fit. */
 static size_t take(CUdeviceptr *at, size_t size)
 {
     size_t count = 0;
@@ -71,14 +71,14 @@ static void to_the_end(size_t grain)
         counts[round] = take(at, grain);
         CHECK_EQUAL(counts[round], free / grain);
         CHECK_EQUAL(free_now(NULL), free - counts[round] * grain);
-        /* Every other one first: what is free lies in pieces. */
+        /* Every other one first, so that the free memory is fragmented. */
         for (size_t i = 0; i < counts[round]; i += 2)
             CALL(cuMemFree, at[i]);
         for (size_t i = 1; i < counts[round]; i += 2)
             CALL(cuMemFree, at[i]);
         CHECK_EQUAL(free_now(NULL), free);
     }
-    /* Pieces do not matter to one that is as large as several. */
+    /* Fragmentation does not affect an allocation as large as several of them. */
     size_t count = take(at, grain);
     for (size_t i = 0; i < count; i += 2)
         CALL(cuMemFree, at[i]);
@@ -107,7 +107,7 @@ static void refusals(void)
     CALL(cuMemAlloc, &q, free / 4);
     CALL(cuMemFree, p);
     CALL(cuMemFree, q);
-    /* Managed memory counts where there is any, and leaves no trace where there is none. */
+    /* Managed memory counts if supported, and changes nothing otherwise. */
     if (TRY(cuMemAllocManaged, &p, 8 * (size_t)MIB, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS)
         CALL(cuMemFree, p);
     CHECK_EQUAL(free_now(NULL), free);
@@ -130,7 +130,7 @@ static void mapped(const struct gpu *gpu)
     CALL(cuMemMap, at, size, 0, handle, 0);
     CALL(cuMemMap, at + size, size, 0, handle, 0);
     CALL(cuMemSetAccess, at, 2 * size, &access, 1);
-    /* Handles come and go; the mappings hold the memory. */
+    /* Handles are released; the mappings keep the memory. */
     CALL(cuMemRetainAllocationHandle, &again, (void *)(uintptr_t)(at + size + 5));
     CALL(cuMemRelease, handle);
     CALL(cuMemRelease, again);
@@ -144,7 +144,7 @@ static void mapped(const struct gpu *gpu)
     CHECK_EQUAL(free_now(NULL), free);
     CALL(cuMemAddressFree, at, 2 * size);
 
-    /* Growing as allocators do that expand a segment in place: chunks until none is left. */
+    /* Grows as allocators do that expand a segment in place: by chunks until none is left. */
     static CUmemGenericAllocationHandle chunks[MOST];
     size_t chunk = (free / 50 + grain - 1) / grain * grain, count = 0;
     CALL(cuMemAddressReserve, &at, free / chunk * chunk + chunk, 0, 0, 0);
@@ -186,7 +186,7 @@ static void pools(const struct gpu *gpu)
     CHECK_EQUAL(free_now(NULL), free - reserved);
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocAsync, &p, free, stream);
     CHECK_EQUAL(free_now(NULL), free - reserved);
-    /* What the pool keeps counts until it is given up, which it is for whoever needs it. */
+    /* Memory kept by the pool counts until it is released, which happens when it is needed elsewhere. */
     CALL(cuMemFreeAsync, p, stream);
     CALL(cuMemFreeAsync, q, stream);
     CALL(cuStreamSynchronize, stream);
@@ -214,7 +214,7 @@ static void large(const struct gpu *gpu)
     size_t free = free_now(NULL), size = free / 8 * 7 / 4 * 4;
     CUdeviceptr at;
     CALL(cuMemAlloc, &at, size);
-    /* One kernel and one copy across all of it, whatever it is made of. */
+    /* One kernel and one copy across all of it, whatever handles it consists of. */
     CALL(cuMemsetD32, at, 5, size / 4);
     CHECK_EQUAL(sum_of(gpu, at, size / 4), 5 * (uint64_t)(size / 4));
     uint32_t first = 0, last = 0;
@@ -274,7 +274,7 @@ static void threads(const struct gpu *gpu)
     puts("seen by another thread: always within the total");
 }
 
-/* NVML says the same as the driver, and knows of no process but this one. */
+/* NVML reports the same as the driver, and no process but this one. */
 static void nvml(void)
 {
     typedef struct { unsigned long long total, free, used; } memory_t;
@@ -319,7 +319,7 @@ int main(int argc, char **argv)
     struct gpu gpu = gpu_open(argv[1]);
     warm_up(&gpu);
     size_t limit = (size_t)option(argc, argv, "--limit", 0) * MIB;
-    /* Whole granules of any device: what is charged is then what is asked for. */
+    /* Whole granules of any device, so that the charged amount is the requested one. */
     size_t grain = (size_t)option(argc, argv, "--grain", 0) * KIB;
     if (!grain)
         grain = (free_now(NULL) / 64 + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);

@@ -1,7 +1,7 @@
-/* When memory may go: a free waits for the work that uses the memory, and not for longer than that; what is allocated and freed
- * during captures; peers; what an error that stays does.
+/* When memory may be freed: a free waits for the work that uses the memory, and no longer; allocations and frees
+ * during captures; peers; effects of a sticky error.
  *
- * usage: frees PTX.  With and without a preload library it prints the same lines, which are:
+ * usage: frees PTX.  With and without a preload library it prints these same lines:
  *   a free waits for its context
  *   another thread allocates meanwhile
  *   a captured stream's memory
@@ -48,7 +48,7 @@ static void waits(const struct gpu *gpu)
         CALL(cuMemFree, at);
         CHECK(now_ns() - begin >= (int64_t)(140 * MS));
         CALL(cuStreamQuery, stream);
-        /* Whoever gets the memory next finds the sum done. */
+        /* When the memory is allocated again, the sum is done. */
         CALL(cuMemAlloc, &again, sizes[i]);
         CALL(cuMemsetD8, again, 9, sizes[i]);
         CALL(cuMemcpyDtoH, &total, out, 8);
@@ -78,7 +78,7 @@ static void meanwhile(const struct gpu *gpu)
         CALL(cuMemsetD8Async, at[i], 1, 3 * MIB, stream);
     }
     int64_t end = now_ns();
-    /* Freed by two threads: one of them does it. */
+    /* Freed by two threads: one of them succeeds. */
     CUresult result = TRY(cuMemFree, waiter.at);
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK_EQUAL(result + waiter.result, CUDA_ERROR_INVALID_VALUE);
@@ -134,7 +134,7 @@ static void captures(const struct gpu *gpu)
     CHECK(after >= before + 3 * MIB);
     puts("a captured stream's memory");
 
-    /* In the other modes the driver refuses, and the capture is lost. */
+    /* In the other modes the driver refuses, and the capture is invalidated. */
     CALL(cuMemAlloc, &other, 3 * MIB);
     static const CUstreamCaptureMode modes[] = { CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL };
     for (size_t i = 0; i < COUNT(modes); i++) {
@@ -143,7 +143,7 @@ static void captures(const struct gpu *gpu)
             CHECK_EQUAL(is_free ? TRY(cuMemFree, other) : TRY(cuMemAlloc, &large, 4 * WORDS), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
             EXPECT(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture, stream, &graph);
         }
-        /* This thread may ask for more. */
+        /* This thread may allocate more. */
         CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
         CALL(cuStreamBeginCapture, stream, modes[i]);
         CALL(cuThreadExchangeStreamCaptureMode, &mode);
@@ -203,7 +203,7 @@ static void peers(const struct gpu *gpu)
     CALL(cuMemFree, after);
     CALL(cuStreamDestroy, stream);
     CALL(cuCtxDisablePeerAccess, there);
-    /* Its own device uses it as before. */
+    /* Its own device still uses it. */
     uint32_t word = 0;
     CALL(cuCtxPushCurrent, there);
     CALL(cuMemcpyDtoH, &word, before, 4);

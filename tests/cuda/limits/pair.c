@@ -1,8 +1,8 @@
-/* Two processes, one limit: together they get as much as one alone, neither more; what one gives back the other can have; what one
- * holds the other is told of.  And memory of one, opened in the other by its legacy handle.
+/* Two processes, one limit: together they get as much as one alone; memory freed by one is available to the other; memory held
+ * by one is reported to the other.  Also memory of one, opened in the other by its legacy handle.
  *
  * usage: pair PTX [--slack MIB]
- *   --slack: how much may lie unused in the claims of both (default 0: none, as where there is no limit but the device).
+ *   --slack: unused memory allowed in the claims of both (default 0, as without a limit below the device's).
  * It starts itself as `pair PTX other`, and prints:
  *   one process takes what there is
  *   two processes share it
@@ -38,8 +38,8 @@ static size_t free_now(void)
     return free;
 }
 
-/* Does what it is told: 't' takes so many chunks at most and says how many; 'g' gives all back; 'f' says how much is free; 'o'
- * opens a handle and says what is the sum of so many words there, fills them, and closes it; 'q' ends. */
+/* Executes commands: 't' allocates at most this many chunks and answers the number; 'g' frees all; 'f' answers the free bytes;
+ * 'o' opens a handle, answers the sum of this many words there, fills them, and closes it; 'q' ends. */
 static int other(const char *ptx)
 {
     struct gpu gpu = gpu_open(ptx);
@@ -92,7 +92,7 @@ static uint64_t tell(struct child child, char what, uint64_t number)
 
 static void opened(const struct gpu *gpu, struct child child)
 {
-    /* A small one among others, a large one, one of several handles where there is room for it. */
+    /* A small one among others, a large one, and one of several handles if there is room. */
     const size_t sizes[] = { 40 * KIB, 5 * MIB, (size_t)1200 * MIB };
     for (size_t i = 0; i < COUNT(sizes); i++) {
         if (sizes[i] > free_now() / 2)

@@ -1,7 +1,7 @@
-/* What the driver says of plain allocations, small and large: ranges, attributes, pitch; null pointers, double frees, addresses
- * that are none; the historical functions; what the virtual memory calls make of such addresses.
+/* The driver's answers on plain allocations, small and large: ranges, attributes, pitch; null pointers, double frees, addresses
+ * outside of any allocation; the historical functions; the virtual memory calls on such addresses.
  *
- * usage: ranges PTX.  With and without a preload library, with and without a limit, it prints the same lines, which are:
+ * usage: ranges PTX.  With and without a preload library, with and without a limit, it prints these same lines:
  *   ranges of allocations
  *   attributes
  *   pitch
@@ -70,7 +70,7 @@ static void attributes(const struct gpu *gpu, const CUdeviceptr *at)
         CALL(cuPointerGetAttributes, COUNT(which), which, where, in);
         CHECK(size == sizes[i] && context == (uintptr_t)gpu->context && begin == at[i]);
     }
-    /* The one attribute that can be set is set for this allocation alone. */
+    /* The only attribute that can be set is set for this allocation alone. */
     CUresult (*set)(const void *, CUpointer_attribute, CUdeviceptr);
     void *symbol = dlsym(cu_library(), "cuPointerSetAttribute");
     memcpy(&set, &symbol, sizeof set);
@@ -139,7 +139,7 @@ static void misuse(CUdeviceptr *at)
     CHECK(TRY(cuMemSetAccess, at[9], 64 * (size_t)MIB, &access, 1) != CUDA_SUCCESS);
     CHECK(TRY(cuMemAddressFree, at[9], 64 * (size_t)MIB) != CUDA_SUCCESS);
 
-    /* In the middle of one, behind one, twice. */
+    /* In the middle of an allocation, after one, twice. */
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemFree, at[8] + 512);
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuMemFree, at[4] + 512);
     for (int i = 0; i < SIZES; i++) {
@@ -151,7 +151,8 @@ static void misuse(CUdeviceptr *at)
     puts("misuse");
 }
 
-/* From when addresses had 32 bits.  What the driver makes of them is its own affair; the answers fit, and nothing leaks. */
+/* Functions from the time of 32-bit addresses.  Their results are the driver's choice; the answers are consistent, and nothing
+ * leaks. */
 static void historical(void)
 {
     CUresult (*info)(unsigned *, unsigned *), (*total_of)(unsigned *, CUdevice), (*alloc)(unsigned *, unsigned), (*release)(unsigned);

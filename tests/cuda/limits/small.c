@@ -1,5 +1,5 @@
-/* Many small allocations: 10,000 of 64 KiB, freed in an order without order, others taken in their place, each with a pattern of
- * its own that is still there when it is freed.  And several threads that do the same with mixed sizes at once.
+/* Many small allocations: 10,000 of 64 KiB, freed in random order and replaced by others, each with a pattern of
+ * its own that is intact when it is freed.  Also several threads that do the same with mixed sizes at once.
  *
  * usage: small PTX [--count N] [--kib K]        (default 10000 of 64)
  * It prints, with and without a preload library:
@@ -25,7 +25,7 @@ struct one {
     uint32_t mark;
 };
 
-/* The ends and the middle are looked at: a neighbour that reaches over changes one of them. */
+/* The ends and the middle are checked: an overlapping neighbour changes one of them. */
 static void write_marks(const struct one *one)
 {
     CALL(cuMemsetD8, one->at, (unsigned char)one->mark, one->size);
@@ -59,7 +59,7 @@ static void one_thread(size_t count, size_t size)
         CALL(cuMemAlloc, &all[i].at, size);
         write_marks(&all[i]);
     }
-    /* Half of them anew, so that pieces of every age lie side by side. */
+    /* Half of them again, so that pieces of every age are adjacent. */
     for (size_t i = 0; i < count / 2; i++) {
         struct one *one = &all[next(&seed) % count];
         check_marks(one);
@@ -98,7 +98,7 @@ static void *work(void *argument)
             check_marks(one);
             CALL(cuMemFree, one->at);
         }
-        /* From bytes to more than a slab holds. */
+        /* From a few bytes to more than a slab. */
         one->size = 1 + next(&part->seed) % ((size_t)1 << (next(&part->seed) % 21 + 1));
         one->mark = (uint32_t)next(&part->seed);
         CALL(cuMemAlloc, &one->at, one->size);

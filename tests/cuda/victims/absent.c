@@ -1,4 +1,4 @@
-/* Without a driver: nothing of it is found, and what is asked of the loader is answered as ever. */
+/* Without a driver: none of its symbols is found, and the loader answers other look-ups as usual. */
 #include "../driver.h"
 
 int main(void)

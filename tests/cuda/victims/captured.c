@@ -1,4 +1,4 @@
-/* Launches and allocations while a stream is captured, in the mode that allows them.  Whatever waits, queries or records in
+/* Launches and allocations while a stream is captured, in the mode that allows them.  A wait, query or record in
  * between ends the capture.
  *
  * usage: captured PTX */

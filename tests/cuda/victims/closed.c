@@ -1,4 +1,4 @@
-/* Opens the driver, uses it, closes it, and does so again. */
+/* Opens the driver, uses it, closes it, and repeats all of it. */
 #include "../driver.h"
 
 int main(void)

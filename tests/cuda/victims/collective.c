@@ -1,6 +1,6 @@
-/* A kernel that is named as NCCL's are, and one beside it.
+/* A kernel with a name like NCCL's, and another one.
  *
- * usage: collective PTX.  Prints what launches of both answer. */
+ * usage: collective PTX.  Prints the results of launching both. */
 #include "../driver.h"
 
 static const char text[] = ".version 7.0\n.target sm_70\n.address_size 64\n"

@@ -1,5 +1,5 @@
-/* A library that the loader is told to bind to itself first.  Preloaded symbols do not reach into it: what it does works, past
- * whatever stands before the driver. */
+/* A library opened so that it binds to itself first.  Preloaded symbols do not reach into it: its calls work, past
+ * any hook in front of the driver. */
 #include "../driver.h"
 
 int main(void)

@@ -1,4 +1,5 @@
-/* The driver in constructors: the program's own, and that of a library which one thread opens while others look up. */
+/* The driver in constructors: the program's own, and that of a library which one thread opens while other threads look up
+ * symbols. */
 #include "../driver.h"
 
 static CUresult early = CUDA_ERROR_UNKNOWN;

@@ -8,7 +8,7 @@ __attribute__((constructor)) static void begin(void)
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
     if (!library)
         return;
-    /* Others have time to come here as well. */
+    /* Leaves other threads time to get here as well. */
     sleep_ms(20);
     CUresult (*init)(unsigned) = (CUresult(*)(unsigned))dlsym(library, "cuInit");
     void *launch = dlsym(library, "cuLaunchKernel");

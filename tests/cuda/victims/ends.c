@@ -1,4 +1,4 @@
-/* Streams and contexts are destroyed with work in flight, again and again; others go on.
+/* Streams and contexts are destroyed with work in flight, repeatedly; other streams and contexts continue.
  *
  * usage: ends PTX */
 #include "../driver.h"
@@ -15,7 +15,7 @@ int main(int argc, char **argv)
         CALL(cuStreamCreate, &other, CU_STREAM_NON_BLOCKING);
         for (int i = 0; i < 20; i++)
             spin(&gpu, 200000, 4, stream);
-        /* What was queued before is still done. */
+        /* Work queued before is still completed. */
         fill(&gpu, at, 1024, round, stream);
         CALL(cuStreamDestroy, stream);
         spin(&gpu, 1000, 4, other);

@@ -1,4 +1,5 @@
-/* A thread ends the process while others launch, wait and allocate: it ends, with its own code, in each of the ways to end.
+/* A thread ends the process while other threads launch, wait and allocate: it ends with the thread's exit code, in each way to
+ * end.
  *
  * usage: exits PTX */
 #include "../driver.h"
@@ -12,7 +13,7 @@ static void *work(void *argument)
     CUdeviceptr at;
     if (TRY(cuCtxSetCurrent, gpu.context) != CUDA_SUCCESS || TRY(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
         return NULL;
-    /* While the process ends the driver may answer anything. */
+    /* While the process ends the driver may return any result. */
     for (;;) {
         uint64_t ns = 50000;
         uint32_t zero = 0;

@@ -1,5 +1,5 @@
-/* One thread captures in a mode that forbids others what could end up in the capture, while another launches and allocates: what
- * each may do and what becomes of the capture is printed.
+/* One thread captures in a mode that forbids other threads operations which could affect the capture, while another launches
+ * and allocates: the results of both, and of the capture, are printed.
  *
  * usage: globally PTX */
 #include "../driver.h"
@@ -85,7 +85,7 @@ static void round_of(CUstreamCaptureMode mode, bool allocates, bool is_relaxed)
         CALL(cuGraphDestroy, graph);
     }
     CALL(cuStreamDestroy, stream);
-    /* Afterwards all is as before. */
+    /* Afterwards everything works as before. */
     fill(&gpu, at, 1024, 4, NULL);
     CHECK_EQUAL(sum_of(&gpu, at, 1024), 4 * 1024);
     CALL(cuMemFree, at);

@@ -1,4 +1,4 @@
-/* Libraries opened for themselves alone: one has functions of the driver's names, the other is linked to the driver.  Each gets
+/* Libraries opened with RTLD_LOCAL: one has functions with the driver's names, the other is linked to the driver.  Each gets
  * its own. */
 #include "../driver.h"
 

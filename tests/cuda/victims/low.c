@@ -1,4 +1,4 @@
-/* A program that lowers its limit of files, before the driver is used or after: files that are opened later have low numbers.
+/* A program that lowers its limit of files, before or after using the driver: files opened later have low numbers.
  *
  * usage: low PTX */
 #include "../driver.h"

@@ -1,4 +1,4 @@
-/* Linked to a library that has functions of the driver's names, and to no driver: it gets that library's. */
+/* Linked to a library that has functions with the driver's names, and to no driver: it gets that library's functions. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ int main(void)
     CHECK(library);
     CHECK(((int (*)(int, int))dlsym(library, "cuLaunchKernel"))(2, 3) == 6);
     CHECK(((int (*)(unsigned))dlsym(library, "cuInit"))(2) == 4713);
-    /* The driver beside it is another library still. */
+    /* The driver is still a separate library. */
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (driver) {
         CHECK(((int (*)(unsigned))dlsym(driver, "cuInit"))(0) == 0);

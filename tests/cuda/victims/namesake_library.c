@@ -1,4 +1,4 @@
-/* A library of no driver's that has some of the driver's names. */
+/* A library which is no driver, but has some functions with the driver's names. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 
@@ -17,7 +17,7 @@ int nvmlDeviceGetMemoryInfo(int a)
     return a + 1;
 }
 
-/* By its own symbol, and by look-ups that begin here. */
+/* By its own symbol, and by look-ups from this library. */
 int namesake_asks(void)
 {
     int (*here)(unsigned) = (int (*)(unsigned))dlsym(RTLD_DEFAULT, "cuInit");

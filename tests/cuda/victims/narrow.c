@@ -1,5 +1,5 @@
-/* Symbols without a version are the functions of before CUDA 3.2, with sizes and addresses of 32 bits.  By a name and a version
- * the resolver gives one or the other. */
+/* Symbols without a version are the functions from before CUDA 3.2, with sizes and addresses of 32 bits.  By a name and a version
+ * the resolver returns one or the other. */
 #include "../driver.h"
 
 int main(void)
@@ -25,7 +25,7 @@ int main(void)
         CHECK(resolve(names[i], &old, 2000, 0, &status) == CUDA_SUCCESS && old != new);
         printf("  %s: %s\n", names[i], narrow ? "both" : "the later alone");
     }
-    /* The later one takes sizes that the older cannot say. */
+    /* The newer one accepts sizes that the older cannot represent. */
     CUresult (*init)(unsigned) = (CUresult(*)(unsigned))dlsym(library, "cuInit");
     CUresult (*total)(size_t *, CUdevice) = (CUresult(*)(size_t *, CUdevice))dlsym(library, "cuDeviceTotalMem_v2");
     CHECK(init(0) == CUDA_SUCCESS);

@@ -1,4 +1,4 @@
-/* Null pointers where a result would be put.
+/* Null pointers in place of result pointers.
  *
  * usage: nulls PTX */
 #include "../driver.h"

@@ -1,4 +1,4 @@
-/* What is asked of cuGetProcAddress, and how it answers: see the documentation of the driver's entry points. */
+/* Requests to cuGetProcAddress and their answers: see the documentation of the driver's entry points. */
 #include "../driver.h"
 
 typedef CUresult (*cuGetProcAddress_t)(const char *, void **, int, uint64_t);
@@ -14,15 +14,16 @@ static void *found(cuGetProcAddress_v2_t resolve, const char *name, int version,
 
 static void asks(cuGetProcAddress_v2_t resolve, void *library)
 {
-    /* The function of a name is that of the program's stream 0; that of the calling thread's own is another. */
+    /* By default a name gives the function for the program's stream 0; that for the calling thread's stream 0 is a different
+     * one. */
     void *legacy = found(resolve, "cuLaunchKernel", 4000, 0), *own = found(resolve, "cuLaunchKernel", 7000, 2);
     CHECK(legacy != own);
     CHECK(found(resolve, "cuLaunchKernel", 12000, 1) == legacy && found(resolve, "cuLaunchKernel", 12000, 2) == own);
     CHECK(found(resolve, "cuMemcpyHtoD", 7000, 2) != found(resolve, "cuMemcpyHtoD", 7000, 1));
-    /* There is one of this, for either stream. */
+    /* This function exists once, for either stream. */
     CHECK(found(resolve, "cuMemAlloc", 12000, 2) == found(resolve, "cuMemAlloc", 12000, 1));
     CHECK(found(resolve, "cuCtxCreate", 3020, 0) != found(resolve, "cuCtxCreate", 11040, 0));
-    /* Tables of the driver's are checked by those who use them: the function that gives them is the driver's own. */
+    /* Users of the driver's tables check them: the function that returns them is the driver's own. */
     CHECK(found(resolve, "cuGetExportTable", 3000, 0) == dlsym(library, "cuGetExportTable"));
 
     void *pointer = (void *)(uintptr_t)1;
@@ -34,14 +35,14 @@ static void asks(cuGetProcAddress_v2_t resolve, void *library)
     result = resolve("cuLaunchKernel", &pointer, 2000, 0, &status);
     printf("  later: %d, status %d, %s\n", result, status, pointer ? "a pointer" : "null");
     CHECK(!pointer && status == CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
-    /* A name with a suffix is none, nor is one of another library. */
+    /* A name with a suffix is not found, nor is one of another library. */
     CHECK(resolve("cuMemAlloc_v2", &pointer, 12000, 0, &status) != CUDA_SUCCESS || !pointer);
     CHECK(resolve("cudaMalloc", &pointer, 12000, 0, &status) != CUDA_SUCCESS || !pointer);
     CHECK(resolve("cuLaunchKernel", &pointer, 99000, 0, &status) == CUDA_ERROR_INVALID_VALUE);
     CHECK(resolve("cuLaunchKernel", NULL, 12000, 0, &status) == CUDA_ERROR_INVALID_VALUE);
     CHECK(resolve("cuLaunchKernel", &pointer, 12000, 3, &status) == CUDA_ERROR_INVALID_VALUE);
     printf("  no name: %d\n", resolve(NULL, &pointer, 12000, 0, &status));
-    /* Nowhere to put the status. */
+    /* No pointer for the status. */
     CHECK(resolve("cuLaunchKernel", &pointer, 12000, 0, NULL) == CUDA_SUCCESS && pointer == legacy);
     printf("  unknown, no status: %d\n", resolve("cuNothingOfTheKind", &pointer, 12000, 0, NULL));
 }
@@ -55,12 +56,12 @@ int main(void)
     CHECK(resolve);
     asks(resolve, library);
 
-    /* The resolver that the resolver gives, and the one that this gives. */
+    /* The resolver that the resolver returns, and the one that this returns. */
     void *second = found(resolve, "cuGetProcAddress", 12000, 0);
     memcpy(&resolve, &second, sizeof resolve);
     asks(resolve, library);
 
-    /* The one of before CUDA 12 has no status. */
+    /* The one from before CUDA 12 has no status. */
     void *older = found(resolve, "cuGetProcAddress", 11030, 0);
     CHECK(older != second);
     cuGetProcAddress_t resolve_older;
@@ -73,7 +74,7 @@ int main(void)
     void *nothing = NULL;
     CHECK(resolve_older("cuNothingOfTheKind", &nothing, 12000, 0) != CUDA_SUCCESS && !nothing);
 
-    /* The one for programs whose stream 0 is the calling thread's own. */
+    /* The one for programs compiled for the per-thread default stream. */
     void *own = dlsym(library, "cuGetProcAddress_v2_ptsz");
     CHECK(own && own != symbol);
     memcpy(&resolve, &own, sizeof resolve);

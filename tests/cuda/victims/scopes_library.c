@@ -1,4 +1,4 @@
-/* A library that asks the loader in the two ways whose answer depends on who asks. */
+/* A library that uses the two kinds of look-up whose result depends on the calling library. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>
@@ -6,7 +6,7 @@
 
 static int calls;
 
-/* In place of the C library's. */
+/* Replaces the C library's function. */
 pid_t getppid(void)
 {
     pid_t (*next)(void) = (pid_t(*)(void))dlsym(RTLD_NEXT, "getppid");
@@ -19,7 +19,7 @@ int scopes_calls(void)
     return calls;
 }
 
-/* Seen by this library, and by nobody else where it is opened locally. */
+/* Visible to this library, and to no other if it is opened locally. */
 int scopes_private(void)
 {
     return 17;

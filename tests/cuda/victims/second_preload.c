@@ -1,4 +1,4 @@
-/* Another library that is preloaded beside whatever stands before the driver: it exports dlsym and calls the next, and counts
+/* Another library that is preloaded beside a hook in front of the driver: it exports dlsym and calls the next, and counts
  * the calls of one of the driver's functions. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -30,6 +30,6 @@ void *dlsym(void *restrict handle, const char *restrict name)
     if (!real)
         abort();
     calls++;
-    /* It would be itself that the C library took for the one who asks; programs know such libraries. */
+    /* The C library would take this library for the caller; programs cope with such libraries. */
     return real(handle, name);
 }

@@ -1,6 +1,6 @@
-/* A program with a `setenv` of its own, as shells have: what others want to set does not reach the driver.
+/* A program with a `setenv` of its own, as shells have: variables set by libraries do not reach the driver.
  *
- * usage: setenv PTX.  Prints what cuInit answers. */
+ * usage: setenv PTX.  Prints the result of cuInit. */
 #include "../driver.h"
 
 int setenv(const char *name, const char *value, int overwrite)

@@ -1,4 +1,4 @@
-/* Signals all the time, from a timer and from children that end: they are handled, on threads of the program alone, and
+/* Frequent signals, from a timer and from children that end: they are handled, on threads of the program alone, and
  * disturb nothing.
  *
  * usage: signals PTX */
@@ -65,7 +65,7 @@ int main(int argc, char **argv)
     sigfillset(&all);
     for (int i = 0; i < THREADS; i++) {
         index[i] = i;
-        /* None is handled in a thread that is not noted yet. */
+        /* None is handled in a thread that is not recorded yet. */
         CHECK(pthread_sigmask(SIG_BLOCK, &all, &before) == 0);
         CHECK(pthread_create(&threads[i], NULL, work, &index[i]) == 0);
         CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
@@ -82,7 +82,7 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < THREADS; i++)
         CHECK(pthread_join(threads[i], NULL) == 0);
-    /* Signals are sent to the process and the rest of it has them blocked: they all go to those that are noted. */
+    /* Signals are sent to the process, and its other threads have them blocked: all go to the recorded threads. */
     CHECK(alarms > 10 && children > 0);
     CHECK_EQUAL(strangers, 0);
     puts("ok");

@@ -1,6 +1,6 @@
-/* A program that closes every file it does not know of, as those do that become daemons, and then has files of its own under the
- * same numbers: nothing but the program writes to them, none is shut or closed, and its kernels run.  Below MINE are those that the
- * driver has opened, which no driver works without.
+/* A program that closes every file it does not know, as daemons do at their start, and then has files of its own under the
+ * same numbers: nothing but the program writes to them, none is shut or closed, and its kernels run.  Below MINE are the files
+ * that the driver has opened, which no driver works without.
  *
  * usage: swept PTX */
 #include "../driver.h"
@@ -15,7 +15,7 @@ int main(int argc, char **argv)
         close(file);
     int pair[2];
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0 && pair[1] < MINE);
-    /* Sockets are what is most easily taken for one's own. */
+    /* A socket is most easily mistaken for a library's own. */
     for (int file = MINE; file < LAST; file++)
         CHECK(dup2(pair[0], file) == file);
     CUdeviceptr at;

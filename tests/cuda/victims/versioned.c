@@ -1,4 +1,4 @@
-/* dlsym as programs ask for it that were built on an old system, and on a new one: two versions of one name. */
+/* dlsym as requested by programs built on an old system, and on a new one: two versions of one name. */
 #include "../driver.h"
 
 #if defined(__x86_64__) && __GLIBC_PREREQ(2, 34)
@@ -20,7 +20,7 @@ int main(void)
     CHECK(((CUresult(*)(unsigned))old)(0) == CUDA_SUCCESS);
     CHECK(old_dlsym(RTLD_DEFAULT, "malloc") == new_dlsym(RTLD_DEFAULT, "malloc"));
     CHECK(!old_dlsym(library, "cuNothingOfTheKind") && !new_dlsym(library, "cuNothingOfTheKind"));
-    /* Asked for by version, it is the C library's. */
+    /* Looked up by version, it is the C library's. */
     CHECK(dlvsym(RTLD_DEFAULT, "dlsym", "GLIBC_2.2.5") || dlvsym(RTLD_DEFAULT, "dlsym", "GLIBC_2.17"));
     puts("ok");
     return 0;

@@ -1,5 +1,5 @@
-/* Forks without a new program after the driver is in use, as loaders of data do, while other threads launch and allocate: what
- * the child does without the driver works, and its end takes nothing from the parent.
+/* Forks without exec after the driver is in use, as data loaders do, while other threads launch and allocate: what
+ * the child does without the driver works, and its end does not affect the parent.
  *
  * usage: workers PTX */
 #include "../driver.h"
@@ -31,7 +31,7 @@ static void *nothing(void *argument)
     return argument;
 }
 
-/* What a worker does: memory, threads, files, the loader; not the driver. */
+/* Work of a worker: memory, threads, files, the loader; not the driver. */
 static void child(int how)
 {
     void *memory = malloc(1 << 20);
@@ -55,7 +55,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < COUNT(threads); i++)
         CHECK(pthread_create(&threads[i], NULL, work, NULL) == 0);
     for (int how = 0; how < 20; how++) {
-        /* Some do not go through the C library. */
+        /* Some calls bypass the C library. */
         pid_t own = how % 4 == 3 ? (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL) : fork();
         if (own == 0) {
             if (how % 4 == 3)

@@ -1,9 +1,10 @@
 //! A Kubernetes API server that keeps objects of any kind in memory.
 //!
-//! JSON alone; `get`, `list` with pages and selectors, `watch` with bookmarks, `create`, `update` with a check of
+//! JSON only; `get`, `list` with pages and selectors, `watch` with bookmarks, `create`, `update` with a check of
 //! `resourceVersion`, `patch` by merge (RFC 7386) or by operations (RFC 6902), by apply as if it were by merge, `delete` with
-//! preconditions and finalizers; TokenReview, SubjectAccessReview and `/version`. A dry run is answered with what
-//! was sent. Streaming lists (`sendInitialEvents`) are refused with 422, as by a server before 1.32. Nothing is validated, and who asks is not looked at.
+//! preconditions and finalizers; TokenReview, SubjectAccessReview and `/version`. A dry run is answered with the request's
+//! object. Streaming lists (`sendInitialEvents`) are refused with 422, as by a server before 1.32. Objects are not validated, and
+//! requests are not authenticated.
 
 mod selector;
 mod server;
@@ -24,14 +25,14 @@ use store::{Store, Written};
 /// A resource: its group and version as in `apiVersion`, and its plural.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Resource {
-    /// `v1`, or `group/version`.
+    /// Group and version: `v1`, or `group/version`.
     pub api_version: String,
-    /// As in paths: `endpointslices`.
+    /// Plural as in paths: `endpointslices`.
     pub plural: String,
 }
 
 impl Resource {
-    /// The resource of this plural.
+    /// Returns the resource of a group, version and plural.
     #[must_use]
     pub fn new(api_version: &str, plural: &str) -> Self {
         Self {
@@ -41,28 +42,28 @@ impl Resource {
     }
 }
 
-/// What becomes of a write that comes by HTTP.
+/// Fault injected into a write over HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// What it asks for.
+    /// The write succeeds as usual.
     None,
-    /// It is refused with 409, and changes nothing.
+    /// The write is refused with 409 and changes nothing.
     Conflict,
-    /// The connection breaks off, and nothing is changed.
+    /// The connection is closed, and nothing is changed.
     CutBefore,
-    /// It changes what it asks for, and then the connection breaks off.
+    /// The write succeeds, and then the connection is closed.
     CutAfter,
 }
 
-/// Says what becomes of a write, by its method and path.
+/// Decides on the fault of a write by its method and path.
 type Faults = Box<dyn FnMut(&str) -> Fault + Send>;
 
 pub(crate) struct Shared {
     faults: Mutex<Option<Faults>>,
     store: Mutex<Store>,
-    /// The last version that watches deliver.
+    /// Last version that watches deliver.
     delivered: watch::Sender<u64>,
-    /// Counts how often all watches were ended.
+    /// Number of times that all watches were ended.
     epoch: watch::Sender<u64>,
     state: Mutex<State>,
 }
@@ -71,24 +72,24 @@ pub(crate) struct Shared {
 struct State {
     requests: Vec<String>,
     tokens: BTreeMap<String, Bearer>,
-    /// Users whom SubjectAccessReviews allow all.
+    /// Users allowed everything by SubjectAccessReviews.
     users: BTreeSet<String>,
     is_failing: bool,
     lag: Duration,
 }
 
-/// Whose a token is.
+/// User and audience of a token.
 #[derive(Debug, Clone)]
 pub(crate) struct Bearer {
     user: String,
-    /// `None`: the API itself.
+    /// Audience of the token; `None` for the API itself.
     audience: Option<String>,
 }
 
-/// An API server. Stops when dropped.
+/// An API server, stopped when dropped.
 #[derive(Debug)]
 pub struct ApiServer {
-    /// Where it listens, without TLS.
+    /// Address on which the server listens, without TLS.
     pub address: SocketAddr,
     shared: Arc<Shared>,
     task: JoinHandle<()>,
@@ -99,7 +100,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ApiServer {
-    /// Listens on a free port of 127.0.0.1.
+    /// Starts a server on a free port of 127.0.0.1.
     ///
     /// # Panics
     /// If there is none.
@@ -107,10 +108,10 @@ impl ApiServer {
         Self::at(Ipv4Addr::LOCALHOST.into()).await
     }
 
-    /// Listens on a free port of an address.
+    /// Starts a server on a free port of an address.
     ///
     /// # Panics
-    /// If there is none.
+    /// If no port is free.
     pub async fn at(ip: IpAddr) -> Self {
         let listener = TcpListener::bind((ip, 0)).await;
         let listener = listener.expect("a free port");
@@ -130,7 +131,7 @@ impl ApiServer {
         }
     }
 
-    /// A kubeconfig whose current context is this server.
+    /// Returns a kubeconfig with this server as current context.
     #[must_use]
     pub fn kubeconfig(&self) -> String {
         serde_json::json!({
@@ -144,7 +145,7 @@ impl ApiServer {
         .to_string()
     }
 
-    /// Creates an object, or replaces the one of its name and namespace.
+    /// Creates an object, or replaces that with its name and namespace.
     ///
     /// # Panics
     /// If it has no `metadata.name`.
@@ -154,7 +155,7 @@ impl ApiServer {
             .publish(&written.expect("an object with a name"));
     }
 
-    /// Deletes an object, if it is there. `namespace` is empty for one without.
+    /// Deletes an object, if it exists. `namespace` is empty for one without.
     pub fn delete(&self, resource: &Resource, namespace: &str, name: &str) {
         let written = lock(&self.shared.store).delete(resource, namespace, name);
         if let Some(written) = written {
@@ -176,7 +177,7 @@ impl ApiServer {
         all.map(|(_, object)| object.clone()).collect()
     }
 
-    /// Deletes an object as a client does: one with finalizers is marked and stays. Returns whether it was there.
+    /// Deletes an object as a client does: one with finalizers is marked and stays. Returns whether it existed.
     pub fn delete_as_client(&self, resource: &Resource, namespace: &str, name: &str) -> bool {
         let place = (namespace, name);
         let written = lock(&self.shared.store).delete_if(resource, place, &Value::Null);
@@ -186,40 +187,40 @@ impl ApiServer {
         })
     }
 
-    /// Waits until something is written after `version`; returns the version then.
+    /// Waits for a write after `version`; returns the version then.
     pub async fn changed(&self, version: u64) -> u64 {
         let mut delivered = self.shared.delivered.subscribe();
-        // The sender lives as long as this does.
+        // The sender lives as long as this server.
         let now = delivered.wait_for(|now| *now > version).await;
         now.map_or(version, |now| *now)
     }
 
-    /// From now on `faults` says, by its method and path, what becomes of each write that comes by HTTP.
+    /// Sets `faults` to decide, by method and path, on the fault of each further write over HTTP.
     pub fn set_faults(&self, faults: impl FnMut(&str) -> Fault + Send + 'static) {
         *lock(&self.shared.faults) = Some(Box::new(faults));
     }
 
-    /// Writes do what they ask for again.
+    /// Lets all further writes succeed.
     pub fn clear_faults(&self) {
         *lock(&self.shared.faults) = None;
     }
 
-    /// Forgets the history of changes: a watch from an older version gets 410.
+    /// Drops the history of changes: a watch from an older version gets 410.
     pub fn compact(&self) {
         lock(&self.shared.store).compact();
     }
 
-    /// Ends all watches.
+    /// Ends all current watches, so that clients must start new ones.
     pub fn end_watches(&self) {
         self.shared.epoch.send_modify(|epoch| *epoch += 1);
     }
 
-    /// From now on answers everything with 503, or no more.
+    /// Sets whether all further requests are answered with 503.
     pub fn set_failing(&self, is_failing: bool) {
         lock(&self.shared.state).is_failing = is_failing;
     }
 
-    /// From now on watches deliver a change so long after it was made.
+    /// Sets the delay from a change to its delivery by watches.
     pub fn set_lag(&self, lag: Duration) {
         lock(&self.shared.state).lag = lag;
     }
@@ -235,12 +236,12 @@ impl ApiServer {
             .insert(token.to_owned(), bearer);
     }
 
-    /// Makes SubjectAccessReviews allow this user all.
+    /// Makes SubjectAccessReviews allow this user everything.
     pub fn allow_user(&self, user: &str) {
         lock(&self.shared.state).users.insert(user.to_owned());
     }
 
-    /// Requests so far: method, path and query.
+    /// Returns all requests so far: method, path and query.
     #[must_use]
     pub fn requests(&self) -> Vec<String> {
         lock(&self.shared.state).requests.clone()
@@ -260,7 +261,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// Makes watches deliver what was written.
+    /// Makes watches deliver a written object, after the lag.
     fn publish(self: &Arc<Self>, written: &Written) {
         let version = written.version;
         let lag = lock(&self.state).lag;

@@ -1,4 +1,4 @@
-//! The autoscaler's WebSocket: takes what activators report.
+//! The autoscaler's WebSocket server, which receives the reports of activators.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,36 +15,36 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 /// One window of a pod's or an activator's requests (`pkg/autoscaler/metrics/stat.proto` of knative-serving).
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Stat {
-    /// Field 1.
+    /// Name of the reporting pod (field 1).
     #[prost(string, tag = "1")]
     pub pod_name: String,
-    /// Field 2.
+    /// Mean number of concurrent requests (field 2).
     #[prost(double, tag = "2")]
     pub average_concurrent_requests: f64,
-    /// Field 3.
+    /// Mean number of concurrent requests that were proxied (field 3).
     #[prost(double, tag = "3")]
     pub average_proxied_concurrent_requests: f64,
-    /// Field 4.
+    /// Number of requests in the window (field 4).
     #[prost(double, tag = "4")]
     pub request_count: f64,
-    /// Field 5.
+    /// Number of proxied requests in the window (field 5).
     #[prost(double, tag = "5")]
     pub proxied_request_count: f64,
-    /// Field 6.
+    /// Uptime of the process in s (field 6).
     #[prost(double, tag = "6")]
     pub process_uptime: f64,
 }
 
-/// One revision's window.
+/// A window of one revision.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct WireStat {
-    /// Field 1.
+    /// Namespace of the revision (field 1).
     #[prost(string, tag = "1")]
     pub namespace: String,
-    /// Field 2.
+    /// Name of the revision (field 2).
     #[prost(string, tag = "2")]
     pub name: String,
-    /// Field 3.
+    /// The window's figures (field 3).
     #[prost(message, optional, tag = "3")]
     pub stat: Option<Stat>,
 }
@@ -62,17 +62,17 @@ struct Shared {
     close: Notify,
 }
 
-/// An autoscaler. Stops when dropped.
+/// An autoscaler, stopped when dropped.
 #[derive(Debug)]
 pub struct Autoscaler {
-    /// Where it listens.
+    /// Address on which the autoscaler listens.
     pub address: SocketAddr,
     shared: Arc<Shared>,
     task: JoinHandle<()>,
 }
 
 impl Autoscaler {
-    /// Listens on a free port of 127.0.0.1.
+    /// Starts an autoscaler on a free port of 127.0.0.1.
     ///
     /// # Panics
     /// If there is none.
@@ -80,7 +80,7 @@ impl Autoscaler {
         Self::at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await
     }
 
-    /// Listens there.
+    /// Starts an autoscaler at an address.
     ///
     /// # Panics
     /// If the port is taken.
@@ -96,25 +96,25 @@ impl Autoscaler {
         }
     }
 
-    /// Its URL.
+    /// Returns the WebSocket URL of the autoscaler.
     #[must_use]
     pub fn url(&self) -> String {
         format!("ws://{}/", self.address)
     }
 
-    /// What was reported so far, in order.
+    /// Returns the reports so far, in order.
     #[must_use]
     pub fn received(&self) -> Vec<WireStat> {
         lock(&self.shared.received).clone()
     }
 
-    /// Connections that were made so far.
+    /// Returns the number of connections accepted so far.
     #[must_use]
     pub fn connections(&self) -> usize {
         *lock(&self.shared.connections)
     }
 
-    /// Closes all connections as an autoscaler that ends, with code 1012.
+    /// Closes all connections as a terminating autoscaler does, with code 1012.
     pub fn close(&self) {
         self.shared.close.notify_waiters();
     }
@@ -143,7 +143,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
                 tokio::select! {
                     message = socket.next() => match message {
                         Some(Ok(Message::Binary(bytes))) => {
-                            let stats = WireStats::decode(bytes).expect("what an activator sends");
+                            let stats = WireStats::decode(bytes).expect("an activator's message");
                             lock(&shared.received).extend(stats.messages);
                         }
                         Some(Ok(_)) => {}
@@ -151,7 +151,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) {
                     },
                     () = shared.close.notified() => {
                         let frame = CloseFrame { code: CloseCode::Restart, reason: "".into() };
-                        // It may be gone already.
+                        // The connection may be gone already.
                         let _closed = socket.send(Message::Close(Some(frame))).await;
                         return;
                     }

@@ -1,7 +1,7 @@
-//! Knative's own activator, as it comes, in a network of its own.
+//! Knative's own, unmodified activator, in a network namespace.
 //!
-//! It reads the [API server in memory](crate::api) and reports to the [stub autoscaler](crate::autoscaler), both at the outer
-//! end of its network's link.
+//! It reads the [API server in memory](crate::api) and reports to the [stub autoscaler](crate::autoscaler), both at the outer end
+//! of its network's link.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -23,15 +23,15 @@ use crate::autoscaler::Autoscaler;
 use crate::network::{Network, NetworkError};
 use crate::revision::Revision;
 
-/// Names Knative's activator, to be compared with.
+/// Environment variable with the path of Knative's activator, for comparisons.
 pub const ACTIVATOR_VARIABLE: &str = "KNATIVE_ACTIVATOR";
-/// Names Knative's queue-proxy, to be compared with.
+/// Environment variable with the path of Knative's queue-proxy, for comparisons.
 pub const QUEUE_PROXY_VARIABLE: &str = "KNATIVE_QUEUE_PROXY";
 
 const PORT: u16 = 8012;
 const AUTOSCALER_PORT: u16 = 8080;
 const AUTOSCALER: &str = "autoscaler.knative-serving.svc.cluster.local";
-/// What it reads its settings from; all are Knative's defaults.
+/// ConfigMaps of the activator's settings, all with Knative's defaults.
 const CONFIG_MAPS: [&str; 6] = [
     "config-autoscaler",
     "config-defaults",
@@ -40,13 +40,13 @@ const CONFIG_MAPS: [&str; 6] = [
     "config-network",
     "config-observability",
 ];
-/// One that is not ready by then is broken.
+/// Longest time until Knative's activator is ready.
 const READY_MAX: Duration = Duration::from_secs(30);
 
-/// Why Knative's activator does not run.
+/// Reason for which Knative's activator does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// It has no network.
+    /// No network namespace could be created.
     #[error("no network of its own: {0}")]
     Network(#[from] NetworkError),
     /// A file cannot be written.
@@ -55,30 +55,30 @@ pub enum StartError {
     /// The program cannot be started.
     #[error("{} cannot be started: {reason}", path.display())]
     Spawn {
-        /// The program.
+        /// Path of the program.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         #[source]
         reason: io::Error,
     },
-    /// It ended, or is not ready in time.
+    /// The program ended, or is not ready in time.
     #[error("it is not ready: {log}")]
     NotReady {
-        /// The last lines that it wrote.
+        /// Last lines of the activator's log.
         log: String,
     },
 }
 
-/// Knative's activator. Killed when dropped.
+/// Knative's activator, killed when dropped.
 #[derive(Debug)]
 pub struct KnativeActivator {
-    /// Its process.
+    /// Process of the activator.
     pub child: Child,
-    /// What it sees.
+    /// API server that the activator reads.
     pub api: ApiServer,
-    /// What it reports to.
+    /// Autoscaler that the activator reports to.
     pub autoscaler: Autoscaler,
-    /// Its network: pods may be at the outer end, or [behind](Network::behind).
+    /// Network of the activator: pods may be at the outer end, or [behind](Network::behind).
     pub network: Network,
     folder: TempDir,
 }
@@ -118,7 +118,7 @@ impl KnativeActivator {
             .env("SYSTEM_NAMESPACE", "knative-serving")
             .env("CONFIG_LOGGING_NAME", "config-logging")
             .env("CONFIG_OBSERVABILITY_NAME", "config-observability")
-            // The API server in memory says that it is of this release.
+            // The API server in memory reports this release.
             .env("KUBERNETES_MIN_VERSION", "v1.33.0")
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(StartError::File)?)
@@ -149,18 +149,18 @@ impl KnativeActivator {
         Ok(activator)
     }
 
-    /// Where requests go.
+    /// Returns the address for requests.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         SocketAddr::new(std::net::IpAddr::V4(self.network.inside), PORT)
     }
 
-    /// Changes a revision as it sees it. Its pods are to be at the outer end of its network, or behind it.
+    /// Replaces a revision in the activator's API server. The pods must be at the outer end of its network, or behind it.
     pub fn set_revision(&self, revision: &Revision) {
         describe(&self.api, &self.network, revision);
     }
 
-    /// The last lines that it wrote.
+    /// Returns the last lines of its log.
     #[must_use]
     pub fn log(&self) -> String {
         let all = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
@@ -168,7 +168,7 @@ impl KnativeActivator {
         lines[lines.len().saturating_sub(20)..].join("\n")
     }
 
-    /// As the kubelet asks.
+    /// Returns whether the activator answers the kubelet's probe with 200.
     async fn is_healthy(&self) -> bool {
         let answer = async {
             let mut stream = TcpStream::connect(self.address()).await?;
@@ -186,7 +186,7 @@ fn describe(api: &ApiServer, network: &Network, revision: &Revision) {
     for (resource, object) in revision.objects() {
         api.apply(&resource, object);
     }
-    // As Knative writes it while the activator is in the path: how it learns that it is the only one.
+    // As Knative writes it while the activator is in the path: this object makes the activator the only one.
     let public = json!({
         "apiVersion": "v1",
         "kind": "Endpoints",

@@ -1,31 +1,31 @@
-//! Knative's decision how many pods a revision has (`pkg/autoscaler/scaling`), from what is reported of it each second.
+//! Knative's decision on the number of pods of a revision (`pkg/autoscaler/scaling`), from reports each second.
 //!
-//! Desired = ceil(mean ÷ target), over a stable and over a panic window. Panic begins when the panic window asks for twice as
-//! many pods as are ready, lasts until a stable window has passed without reason for it, and never scales down.
+//! Desired = ceil(mean ÷ target), over a stable and over a panic window. Panic begins when the panic window requires twice the
+//! ready pods, lasts until a stable window has passed without reason for it, and never scales down.
 
 use std::collections::VecDeque;
 
-/// How often more pods than are ready are asked for when panic begins.
+/// Ratio of desired to ready pods at which panic begins.
 const PANIC_RATIO: f64 = 2.0;
-/// Growth and shrinking in one decision, at most.
+/// Largest factor of growth, and of shrinking, in one decision.
 const GROWTH_MAX: f64 = 1_000.0;
 const SHRINK_MAX: f64 = 2.0;
 
-/// The decider of one revision.
+/// Decider of one revision.
 #[derive(Debug, Clone)]
 pub struct Kpa {
-    /// Requests that a pod is to have, utilisation included; above zero.
+    /// Target concurrency of a pod, with the target utilization; above zero.
     target: f64,
     stable: usize,
     panic: usize,
-    /// Sums of a second, the newest at the end: as many as the stable window has.
+    /// Sums of each second, the newest last, at most as many as the stable window has seconds.
     buckets: VecDeque<f64>,
-    /// Seconds since there was reason for panic, and the most pods asked for in it.
+    /// Seconds since there was reason for panic, and the most pods desired during it.
     panicking: Option<(usize, u32)>,
 }
 
 impl Kpa {
-    /// A decider whose windows are so many seconds.
+    /// Returns a decider with windows of `stable` and `panic` seconds.
     #[must_use]
     pub const fn new(target: f64, stable: usize, panic: usize) -> Self {
         Self {
@@ -37,7 +37,7 @@ impl Kpa {
         }
     }
 
-    /// A second is over: so much concurrency was reported of it.
+    /// Records the concurrency reported for a second.
     pub fn record(&mut self, concurrency: f64) {
         self.buckets.push_back(concurrency);
         if self.buckets.len() > self.stable {
@@ -48,7 +48,7 @@ impl Kpa {
         }
     }
 
-    /// Returns how many pods there should be while `ready` are; `None`: nothing was reported yet.
+    /// Returns the desired number of pods while `ready` are ready; `None` before the first report.
     pub fn decide(&mut self, ready: u32) -> Option<u32> {
         let stable = self.wanted(self.stable)?;
         let panic = self.wanted(self.panic)?;
@@ -82,7 +82,7 @@ impl Kpa {
         })
     }
 
-    /// Whole pods by the mean of the last `window` seconds.
+    /// Returns the desired pods by the mean of the last `window` seconds, rounded up.
     fn wanted(&self, window: usize) -> Option<f64> {
         let taken = self.buckets.iter().rev().take(window);
         #[expect(clippy::cast_precision_loss, reason = "seconds of a window")]
@@ -96,13 +96,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steady_load_wants_its_mean_divided_by_the_target() {
+    fn steady_load_needs_its_mean_divided_by_the_target() {
         let mut kpa = Kpa::new(0.7, 60, 6);
         assert_eq!(kpa.decide(1), None);
         for _ in 0..60 {
             kpa.record(3.0);
         }
-        // In panic from one pod, which asks for as many.
+        // From one pod this is panic, with the same result.
         assert_eq!(kpa.decide(1), Some(5));
         assert_eq!(kpa.clone().decide(5), Some(5));
     }
@@ -122,7 +122,7 @@ mod tests {
             assert_eq!(kpa.decide(20), Some(20));
         }
         kpa.record(0.0);
-        // Half at a time.
+        // Shrinks to half at a time.
         assert_eq!(kpa.decide(20), Some(10));
         assert_eq!(kpa.decide(1), Some(0));
     }

@@ -1,6 +1,6 @@
-//! What Weir's programs talk to in a cluster, for tests and the demo.
+//! Peers of Weir's programs in a cluster, for tests and the demo.
 //!
-//! Nothing here shares code with the programs: what they send is decoded as a stranger would.
+//! Nothing here shares code with the programs: their messages are decoded independently.
 #![forbid(unsafe_code)]
 
 pub mod api;

@@ -8,21 +8,20 @@ use tokio::task::JoinHandle;
 
 use crate::api::{ApiServer, Resource};
 
-/// Copies the Endpoints of an API server to slices, but for those that are labelled `skip-mirror`, so much later. Stops when
-/// dropped.
+/// Copies the Endpoints of an API server to slices after a lag, except those labelled `skip-mirror`. Stops when dropped.
 #[derive(Debug)]
 pub struct Mirroring(JoinHandle<()>);
 
 impl Mirroring {
-    /// Begins to copy.
+    /// Starts the controller with this lag.
     #[must_use]
     pub fn start(api: Arc<ApiServer>, lag: Duration) -> Self {
         Self(tokio::spawn(async move {
-            let mut seen = 0;
+            let mut version = 0;
             loop {
                 tokio::time::sleep(lag).await;
                 copy(&api);
-                seen = api.changed(seen).await;
+                version = api.changed(version).await;
             }
         }))
     }
@@ -54,7 +53,7 @@ fn copy(api: &ApiServer) {
             _ => {}
         }
     }
-    // Those whose Endpoints have gone.
+    // Slices with deleted Endpoints.
     for slice in api.list(&slices, "") {
         let metadata = &slice["metadata"];
         let text = |key: &str| metadata[key].as_str().unwrap_or_default();
@@ -72,7 +71,7 @@ fn copy(api: &ApiServer) {
 
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 
-/// Returns the slice of the first subset; `None`: there are no addresses.
+/// Returns the slice of the first subset; `None` if it has no addresses.
 fn copied(endpoints: &Value, name: &str) -> Option<Value> {
     let metadata = &endpoints["metadata"];
     let subset = &endpoints["subsets"][0];

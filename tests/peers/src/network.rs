@@ -1,6 +1,6 @@
 //! Network namespaces, for programs that listen on fixed ports of every address.
 //!
-//! Made with iproute2's `ip`, which needs root. Addresses are of 198.18.0.0/15, which no network routes (RFC 2544).
+//! Created with iproute2's `ip`, which requires root. Addresses are from 198.18.0.0/15, which no network routes (RFC 2544).
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,59 +10,59 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-/// The first of the addresses.
+/// First address of the range.
 const FIRST: u32 = u32::from_be_bytes([198, 18, 0, 0]);
-/// Subnets of 256 addresses, one for each link.
+/// Number of subnets with 256 addresses each, one for each link.
 const SUBNETS: u32 = 1 << 9;
-/// Where `ip netns exec` looks for files to put in place of those in `/etc`.
+/// Folder in which `ip netns exec` finds replacements of files in `/etc`.
 const FILES: &str = "/etc/netns";
 const NAME_PREFIX: &str = "weir-";
-/// Subnets that are tried.
+/// Largest number of subnets tried.
 const ATTEMPTS_MAX: usize = 8;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Why there is no network.
+/// Reason for which no network could be created.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
-    /// `ip` cannot be run.
+    /// `ip` cannot be executed.
     #[error("ip (of iproute2) cannot be run: {0}")]
     Missing(#[source] io::Error),
     /// `ip` failed, as it does without root.
     #[error("ip {arguments}: {reason}")]
     Failed {
-        /// What it was asked for.
+        /// Arguments of the failed `ip` command.
         arguments: String,
-        /// What it wrote.
+        /// Error output of the failed command.
         reason: String,
     },
-    /// Its hosts file cannot be written.
+    /// The hosts file cannot be written.
     #[error("{}: {reason}", path.display())]
     Hosts {
-        /// The file, or its folder.
+        /// Path of the file or its folder.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         #[source]
         reason: io::Error,
     },
 }
 
-/// A network namespace with an Ethernet link to another. Removed when dropped; processes in it are to be ended before.
+/// A network namespace with an Ethernet link to another. Removed when dropped; processes in it must have ended before.
 #[derive(Debug)]
 pub struct Network {
     name: String,
-    /// The address of the link's end inside.
+    /// Address of the link's end inside.
     pub inside: Ipv4Addr,
-    /// The address of the link's other end.
+    /// Address of the link's outer end.
     pub outside: Ipv4Addr,
-    /// The link's other end.
+    /// Interface name of the link's outer end.
     interface: String,
-    /// Addresses that were added to the link's other end.
+    /// Number of addresses added to the link's outer end.
     added: AtomicU8,
 }
 
 impl Network {
-    /// Returns a namespace that is linked to the caller's. Inside of it, `names` are names of the link's outer end.
+    /// Creates a namespace linked to the caller's. Inside of it, `names` resolve to the link's outer end.
     ///
     /// # Errors
     /// [`NetworkError`]
@@ -83,7 +83,7 @@ impl Network {
         Ok(network)
     }
 
-    /// Returns a namespace that is linked to this one, through which the caller reaches it.
+    /// Creates a namespace linked to this one, through which the caller reaches it.
     ///
     /// # Errors
     /// [`NetworkError`]
@@ -113,14 +113,14 @@ impl Network {
         Ok(address)
     }
 
-    /// `outer`: the options that make `ip` act where the other end of the link is to be.
+    /// Creates a linked namespace. `outer` are the options that make `ip` act in the namespace of the link's outer end.
     fn linked(outer: &[&str]) -> Result<Self, NetworkError> {
         let own = std::process::id();
         let outer = |arguments: &[&str]| ip(&[outer, arguments].concat());
         let mut attempts = 0;
         let network = loop {
             let number = COUNT.fetch_add(1, Ordering::Relaxed);
-            // Far from those of a process that was started next.
+            // Far from those of a process with the next PID.
             let subnet = own.wrapping_mul(61).wrapping_add(number) % SUBNETS;
             let network = Self {
                 name: format!("{NAME_PREFIX}{own}-{number}"),
@@ -146,7 +146,7 @@ impl Network {
             attempts += 1;
             match link {
                 Ok(()) => break network,
-                // Another process has this one.
+                // Another process has taken this subnet.
                 Err(NetworkError::Failed { .. }) if attempts < ATTEMPTS_MAX => {}
                 Err(error) => return Err(error),
             }
@@ -183,8 +183,7 @@ impl Network {
         Ok(network)
     }
 
-    /// Returns the program, and its arguments, that runs another program inside. It becomes that program: the process stays
-    /// the same.
+    /// Returns the program and arguments which execute another program inside, in the same process.
     #[must_use]
     pub fn entrance(&self) -> [&str; 4] {
         ["ip", "netns", "exec", &self.name]
@@ -213,14 +212,14 @@ fn ip(arguments: &[&str]) -> Result<(), NetworkError> {
     })
 }
 
-/// Its links go with it.
+/// Deletes a namespace with its links.
 fn remove(name: &str) {
-    // It may not have come so far.
+    // The namespace may not exist yet.
     let _removed = ip(&["netns", "del", name]);
     let _removed = fs::remove_dir_all(Path::new(FILES).join(name));
 }
 
-/// Removes the namespaces of processes that were killed.
+/// Removes the namespaces of killed processes.
 fn remove_leftovers() {
     let namespaces = fs::read_dir("/run/netns").into_iter().flatten();
     for namespace in namespaces.filter_map(Result::ok) {

@@ -9,26 +9,26 @@ use crate::api::Resource;
 /// A revision in namespace `default`.
 #[derive(Debug, Clone)]
 pub struct Revision {
-    /// Its name.
+    /// Name of the revision.
     pub name: String,
-    /// `spec.containerConcurrency`.
+    /// Value of `spec.containerConcurrency`.
     pub concurrency: u32,
-    /// `spec.timeoutSeconds`.
+    /// Value of `spec.timeoutSeconds`.
     pub timeout_secs: u64,
-    /// `spec.responseStartTimeoutSeconds`; 0: no such limit.
+    /// Value of `spec.responseStartTimeoutSeconds`; 0 for no such limit.
     pub response_start_timeout_secs: u64,
-    /// `metadata.annotations`.
+    /// Contents of `metadata.annotations`.
     pub annotations: Vec<(String, String)>,
-    /// Where its pods' queue-proxies listen.
+    /// Addresses of the queue-proxies of the revision's pods.
     pub pods: Vec<SocketAddr>,
-    /// Those of them that Kubernetes does not take for ready.
+    /// Those of the pods which Kubernetes does not consider ready.
     pub not_ready: Vec<SocketAddr>,
-    /// Its container has a startup probe, so that Kubernetes alone knows when a pod is ready.
+    /// Whether the revision's container has a startup probe, so that only Kubernetes knows when a pod is ready.
     pub has_startup_probe: bool,
 }
 
 impl Revision {
-    /// A revision with one place at each pod, an objective of 10 s, and no pods.
+    /// Returns a revision with a concurrency of 1, an objective of 10 s, and no pods.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self {
@@ -43,7 +43,7 @@ impl Revision {
         }
     }
 
-    /// Sets an annotation.
+    /// Sets an annotation, and replaces an earlier value.
     #[must_use]
     pub fn annotate(mut self, key: &str, value: &str) -> Self {
         self.annotations.retain(|(known, _)| known != key);
@@ -51,8 +51,8 @@ impl Revision {
         self
     }
 
-    /// The objects that describe it: the revision, what Knative's own activator reads in place of slices, and a slice for each
-    /// pod, as Kubernetes has one for each set of ports.
+    /// Returns the objects that describe it: the revision, the objects which Knative's own activator reads in place of slices,
+    /// and a slice for each pod, as Kubernetes has one for each set of ports.
     #[must_use]
     pub fn objects(&self) -> Vec<(Resource, Value)> {
         let revisions = Resource::new("serving.knative.dev/v1", "revisions");
@@ -109,13 +109,14 @@ impl Revision {
             .collect()
     }
 
-    /// The name of its private Service: a long one is shortened, as Knative does it (with a hash in place of what is left out).
+    /// Returns the name of the revision's private Service: a long one is shortened, as Knative does (with a hash in place of the
+    /// omitted part).
     fn private_name(&self) -> String {
         let kept: String = self.name.chars().take(55).collect();
         format!("{kept}-private")
     }
 
-    /// The Service `<revision>-private`, whose address nobody answers at, and its Endpoints.
+    /// Returns the Service `<revision>-private`, at an address without a listener, and its Endpoints.
     fn private_service(&self) -> [(Resource, Value); 2] {
         let metadata = json!({
             "namespace": "default",
@@ -150,11 +151,11 @@ impl Revision {
         ]
     }
 
-    /// The same, as they stand in a manifest.
+    /// Returns the objects as a manifest.
     #[must_use]
     pub fn manifest(&self) -> String {
         let objects = self.objects().into_iter();
-        // JSON is YAML.
+        // JSON is valid YAML.
         let documents: Vec<_> = objects.map(|(_, object)| object.to_string()).collect();
         documents.join("\n---\n")
     }

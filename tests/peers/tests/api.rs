@@ -34,14 +34,14 @@ async fn call(api: &ApiServer, method: &str, path: &str, body: &Value) -> (u16, 
     stream.read_to_string(&mut answer).await.unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    // Of a watch, whose answer is in chunks, the first line.
+    // Of a watch, which is answered in chunks, the first line.
     let text = body.lines().find(|line| line.starts_with('{'));
     let value = text.and_then(|text| serde_json::from_str(text).ok());
     (status, value.unwrap_or(Value::Null))
 }
 
 #[tokio::test]
-async fn an_object_is_created_once_and_changed_only_by_those_that_know_its_last_version() {
+async fn an_object_is_created_once_and_updated_only_with_its_last_version() {
     let api = ApiServer::start().await;
     let (status, created) = call(&api, "POST", SLICES, &named("x")).await;
     assert_eq!(
@@ -84,7 +84,7 @@ async fn lists_come_in_pages() {
 }
 
 #[tokio::test]
-async fn a_watch_from_a_version_that_is_forgotten_gets_410_and_a_streaming_list_422() {
+async fn a_watch_from_a_dropped_version_gets_410_and_a_streaming_list_422() {
     let api = ApiServer::start().await;
     api.apply(&slices(), named("x"));
     api.apply(&slices(), named("y"));
@@ -134,7 +134,7 @@ async fn tokens_and_users_are_reviewed() {
 }
 
 #[tokio::test]
-async fn an_object_is_deleted_only_as_the_one_that_is_named_and_once_nothing_keeps_it() {
+async fn deletion_checks_preconditions_and_finalizers() {
     let api = ApiServer::start().await;
     let path = format!("{SLICES}/x");
     let mut kept = named("x");
@@ -153,7 +153,7 @@ async fn an_object_is_deleted_only_as_the_one_that_is_named_and_once_nothing_kee
 }
 
 #[tokio::test]
-async fn a_write_is_refused_or_cut_off_as_the_test_says() {
+async fn writes_suffer_the_injected_faults() {
     let api = ApiServer::start().await;
     let mut faults = vec![Fault::None, Fault::Conflict];
     api.set_faults(move |line| {

@@ -1,5 +1,5 @@
-//! The user container: a process of its own that answers at once with as many bytes as the path says, `/hold` after 3 s,
-//! and `/turn` with the number of such requests before it. It answers an activator's probes as a queue-proxy does.
+//! The user container as a separate process: answers at once with as many bytes as the path states, `/hold` after 3 s, and
+//! `/turn` with the number of such requests before it. It answers an activator's probes as a queue-proxy does.
 
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
@@ -16,13 +16,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 
-/// The argument by which this program becomes the user container.
+/// Argument which runs this program as the user container.
 pub const ROLE: &str = "--app";
-/// `GET /hold` takes so long.
+/// Delay of the answer to `GET /hold`.
 pub const HOLD: Duration = Duration::from_secs(3);
 
 pub async fn run(port: u16) -> ExitCode {
-    // A proxy may be in a network of its own.
+    // All addresses, since a proxy may be in a network namespace.
     let Ok(listener) = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await else {
         return ExitCode::FAILURE;
     };
@@ -43,7 +43,7 @@ async fn serve(stream: TcpStream) {
         .is_ok_and(|_| begin == *b"PRI");
     let io = TokioIo::new(stream);
     let service = service_fn(answer);
-    // A connection that breaks off is the proxy's business.
+    // Connections are broken by the proxy under test.
     if speaks_http2 {
         let _ended = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())

@@ -1,10 +1,10 @@
-//! Commands that other programs run.
+//! Commands wrapped in other programs.
 
 use std::ffi::OsStr;
 
 use tokio::process::Command;
 
-/// Returns the command that another program, named first, runs this one by.
+/// Returns the command wrapped in another program, which `prefix` names with its arguments.
 pub(super) fn prefixed<const N: usize>(prefix: [&OsStr; N], command: &Command) -> Command {
     let command = command.as_std();
     let [program, arguments @ ..] = &prefix[..] else {

@@ -1,9 +1,9 @@
-//! How other proxies are configured, before the user container at a port of loopback.
+//! Configurations of other proxies in front of a user container at a port of loopback.
 
 use std::net::IpAddr;
 use std::path::Path;
 
-/// The port of a proxy; where it needs another one for HTTP/2, that is the next.
+/// Port of a proxy; if it needs a second one for HTTP/2, that is the next.
 pub(super) const PORT: u16 = 8012;
 
 pub(super) fn nginx(ip: IpAddr, app: u16, folder: &Path) -> String {
@@ -30,7 +30,7 @@ http {{
     )
 }
 
-/// One listener for both protocols; upstream the one of the client.
+/// Returns a configuration with one listener for both protocols, and the client's protocol upstream.
 pub(super) fn envoy(ip: IpAddr, app: u16) -> String {
     let address = |ip: &str, port: u16| serde_json::json!({"socket_address": {"address": ip, "port_value": port}});
     let types = "type.googleapis.com/envoy.extensions";

@@ -1,4 +1,4 @@
-//! Figures of a proxy under load: CPU a request, requests a second, latencies.
+//! Figures of a proxy under load: CPU per request, requests a second, latencies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,27 +6,27 @@ use std::time::Duration;
 use super::load::{self, Latency, Protocol};
 use super::process::Running;
 
-/// Connections of HTTP/1, or streams of HTTP/2, that are always busy at saturation.
+/// Number of connections of HTTP/1, or streams of HTTP/2, kept busy at saturation.
 pub const CLIENTS: usize = 32;
-/// Requests a second where arrivals do not wait for answers.
+/// Requests a second in the open loop.
 pub const RATE: u32 = 1_000;
-/// Of bodies above this many bytes …
+/// Body size in bytes above which the open loop has the rate [`LARGE_RATE`].
 const LARGE_BYTES: usize = 64 * 1024;
-/// … so many requests a second, which the machine can carry.
+/// Requests a second in the open loop with large bodies, which the machine can carry.
 const LARGE_RATE: u32 = 100;
-/// Both protocols.
+/// The measured protocols, each with all loads.
 pub const PROTOCOLS: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
 
-/// What one load showed.
+/// Figures of one load.
 #[derive(Debug, Clone, Copy)]
-pub struct Shown {
+pub struct LoadFigures {
     pub cpu_us: f64,
     pub rate: f64,
     pub saturated: Latency,
     pub open: Latency,
 }
 
-/// All figures by proxy and by what they are of.
+/// Figures by index of the proxy and name of the load.
 pub type Figures<T> = BTreeMap<(usize, String), Vec<T>>;
 
 pub fn title(protocol: Protocol, bytes: usize) -> String {
@@ -37,7 +37,7 @@ pub fn title(protocol: Protocol, bytes: usize) -> String {
     format!("{protocol}, {bytes} B")
 }
 
-/// Returns how many requests with such bodies a second there are in the open loop.
+/// Returns the open loop's rate for bodies of this size, in requests a second.
 pub const fn open_rate(bytes: usize) -> u32 {
     if bytes > LARGE_BYTES {
         LARGE_RATE
@@ -46,7 +46,7 @@ pub const fn open_rate(bytes: usize) -> u32 {
     }
 }
 
-/// Returns what a request took of CPU, in µs, how many there were a second, and their latencies.
+/// Measures at saturation; returns CPU per request in µs, requests a second, and latencies.
 pub async fn saturate(
     running: &Running,
     protocol: Protocol,
@@ -54,7 +54,7 @@ pub async fn saturate(
     span: Duration,
 ) -> anyhow::Result<(f64, f64, Latency)> {
     let address = running.address_of(protocol);
-    // Connections, caches and estimates are warm before anything counts.
+    // A warm-up for connections, caches and estimates.
     load::saturate(address, protocol, bytes, CLIENTS, span / 8).await?;
     let before = running.cpu_seconds();
     let (count, saturated) = load::saturate(address, protocol, bytes, CLIENTS, span).await?;
@@ -68,11 +68,11 @@ pub async fn measure(
     protocol: Protocol,
     bytes: usize,
     span: Duration,
-) -> anyhow::Result<Shown> {
+) -> anyhow::Result<LoadFigures> {
     let (cpu_us, rate, saturated) = saturate(running, protocol, bytes, span).await?;
     let address = running.address_of(protocol);
     let open = load::at_rate(address, protocol, bytes, open_rate(bytes), span).await?;
-    Ok(Shown {
+    Ok(LoadFigures {
         cpu_us,
         rate,
         saturated,

@@ -1,4 +1,4 @@
-//! Clients: as fast as answers come, or at a rate.
+//! Load clients: closed loop, or open loop at a rate.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -16,11 +16,11 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
-/// The host that all requests name: that by which activators know the revision.
+/// `Host` of all requests, by which activators identify the revision.
 pub const HOST: &str = "bench-00001.default.svc.cluster.local";
-/// HTTP/2 streams share so many connections.
+/// Number of connections shared by HTTP/2 streams.
 const HTTP2_CONNECTIONS: usize = 4;
-/// Connections that requests at a rate find open.
+/// Number of connections opened before an open loop.
 const OPEN_AT_RATE: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub enum Protocol {
     Http2,
 }
 
-/// Of all requests of a load, from the moment they were due.
+/// Latency of all requests of a load, from their due times.
 #[derive(Debug, Clone, Copy)]
 pub struct Latency {
     pub p50_us: f64,
@@ -51,7 +51,7 @@ impl Latency {
     }
 }
 
-/// One client, with one request at a time.
+/// A client with one request at a time.
 enum Client {
     Http1(TcpStream, Vec<u8>),
     Http2(SendRequest<Empty<Bytes>>),
@@ -74,7 +74,7 @@ impl Client {
         Ok(Self::Http2(sender))
     }
 
-    /// As many as `count`, which share connections where the protocol allows it.
+    /// Connects `count` clients, which share connections if the protocol allows it.
     async fn several(
         address: SocketAddr,
         protocol: Protocol,
@@ -142,7 +142,7 @@ async fn read_response(
     }
 }
 
-/// `clients` with a request each, at all times; how many were answered.
+/// Keeps one request of each of `clients` in flight during `span`. Returns the number of answers and the latencies.
 pub async fn saturate(
     address: SocketAddr,
     protocol: Protocol,
@@ -170,7 +170,7 @@ pub async fn saturate(
     Ok((spans.len() as u64, Latency::of(spans)?))
 }
 
-/// `rate` requests a second, whether or not those before them have been answered.
+/// Sends `rate` requests a second, independent of earlier answers.
 pub async fn at_rate(
     address: SocketAddr,
     protocol: Protocol,
@@ -215,7 +215,7 @@ pub async fn at_rate(
     Latency::of(spans)
 }
 
-/// Connections that all have a request under way when this returns.
+/// Returns connections with a request to `/hold` in flight on each.
 pub async fn hold(address: SocketAddr, count: usize) -> anyhow::Result<Vec<TcpStream>> {
     let mut held = Vec::with_capacity(count);
     for _ in 0..count {

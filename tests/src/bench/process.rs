@@ -1,4 +1,4 @@
-//! The proxies' processes: how they are started, what they take of CPU and memory.
+//! Processes of the proxies: their start, and their use of CPU and memory.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -23,33 +23,33 @@ use super::load::{HOST, Protocol};
 use super::quota::Quota;
 use crate::procfs::resident_bytes;
 
-/// A proxy that is not ready by then is broken.
+/// Longest time until a started proxy is ready.
 const READY_MAX: Duration = Duration::from_secs(10);
 /// Clock ticks a second in `/proc/PID/stat`: fixed for all of Linux's user space.
 const TICKS: f64 = 100.0;
 const IP: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 9, 1));
 
-/// What is measured.
+/// Kind of a measured proxy.
 #[derive(Debug, Clone)]
 pub enum Kind {
-    /// No proxy: what all others are compared with.
+    /// No proxy: the baseline of all others.
     Direct,
-    /// Weir's queue-proxy, and whether an objective is set.
+    /// Weir's queue-proxy, with the path of its binary, and whether an objective is set.
     Weir(PathBuf, bool),
     Nginx,
     HaProxy,
-    /// Knative's queue-proxy.
+    /// Knative's queue-proxy, with the path of its binary.
     Knative(PathBuf),
     /// Weir's activator-ext, in front of a revision with an objective.
     Activator(PathBuf),
-    /// The same in a network as that of Knative's.
+    /// Weir's activator-ext in a network namespace, for comparison with Knative's.
     ActivatorInNetwork(PathBuf),
-    /// Knative's activator, in a network of its own.
+    /// Knative's activator, in a network namespace.
     KnativeActivator(PathBuf),
     Envoy(PathBuf),
 }
 
-/// All that can be measured here.
+/// Returns all kinds that can be measured on this machine.
 pub fn available(weir: &Path) -> Vec<Kind> {
     let mut kinds = vec![
         Kind::Direct,
@@ -68,7 +68,7 @@ pub fn available(weir: &Path) -> Vec<Kind> {
     kinds
 }
 
-/// Whether a program is installed.
+/// Returns whether a program is installed, in `PATH` or `/usr/sbin`.
 #[must_use]
 pub fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -76,7 +76,7 @@ pub fn is_installed(program: &str) -> bool {
         || Path::new("/usr/sbin").join(program).is_file()
 }
 
-/// The user container's process. Killed when dropped.
+/// The user container's process, killed when dropped.
 #[derive(Debug)]
 pub struct App {
     pub port: u16,
@@ -100,11 +100,11 @@ impl App {
     }
 }
 
-/// A proxy's process, with its configuration. Killed when dropped.
+/// A proxy's process with its configuration, killed when dropped.
 #[derive(Debug)]
 pub struct Running {
     pub address: SocketAddr,
-    /// From the start of the process to its first answer.
+    /// Time from the start of the process to its first answer.
     pub started_in: Duration,
     has_two_ports: bool,
     child: Option<Child>,
@@ -114,11 +114,11 @@ pub struct Running {
 }
 
 impl Drop for Running {
-    /// The port is free when this returns.
+    /// Waits for the processes' end, so that the port is free.
     fn drop(&mut self) {
         let Some(child) = &mut self.child else { return };
         for pid in tree(child.id()) {
-            // One that has ended meanwhile is what is wanted.
+            // A process which has ended meanwhile is no error.
             let pid = i32::try_from(pid)
                 .ok()
                 .and_then(rustix::process::Pid::from_raw);
@@ -147,7 +147,7 @@ impl Kind {
         }
     }
 
-    /// Starts it before the user container at this port.
+    /// Starts the proxy in front of the user container at this port.
     pub async fn start(&self, app: u16, quota: Option<&Quota>) -> anyhow::Result<Running> {
         let mut running = Running {
             address: SocketAddr::new(IP, PORT),
@@ -187,7 +187,7 @@ impl Kind {
         }
         if let Err(error) = answered(running.address).await {
             let child = running.child.as_mut().map(Child::try_wait).transpose()?;
-            // Knative's own listens on all interfaces: another queue-proxy on this machine is in its way.
+            // Knative's queue-proxy listens on all interfaces, so another queue-proxy on this machine conflicts with it.
             return match child.flatten() {
                 Some(status) => bail!("it ended with {status}; are its ports taken?"),
                 None => Err(error),
@@ -197,7 +197,7 @@ impl Kind {
         Ok(running)
     }
 
-    /// Returns the command; `running` gets what it needs besides.
+    /// Returns the command; files and settings that it needs are created in `running`.
     fn command(&self, app: u16, running: &mut Running) -> anyhow::Result<Command> {
         let folder = running.folder.path();
         Ok(match self {
@@ -249,7 +249,7 @@ impl Kind {
     }
 }
 
-/// Waits for a first answer.
+/// Waits for a first answer from an address.
 async fn answered(address: SocketAddr) -> anyhow::Result<()> {
     let begin = Instant::now();
     loop {
@@ -296,7 +296,7 @@ fn configured(
     arguments: &[&str],
     text: &str,
 ) -> anyhow::Result<Command> {
-    // Envoy looks at the extension, and JSON is YAML.
+    // Envoy decides by the file extension, and JSON is valid YAML.
     let file = folder.join("configuration.yaml");
     fs::write(&file, text)?;
     let path = std::env::var("PATH").unwrap_or_default();
@@ -308,7 +308,7 @@ fn configured(
     Ok(command)
 }
 
-/// A revision of one pod at most, which takes as many requests as come.
+/// Returns a revision with at most one pod and a concurrency of 2,000.
 fn revision(pod: Option<SocketAddr>) -> Revision {
     let mut revision = Revision::new("bench-00001");
     revision.concurrency = 2_000;
@@ -320,7 +320,7 @@ fn write_revision(folder: &Path, pod: SocketAddr) -> io::Result<()> {
     fs::write(folder.join("bench.json"), revision(Some(pod)).manifest())
 }
 
-/// Weir's activator-ext at an address, with a folder of manifests.
+/// Returns the command of Weir's activator-ext at an address, with a folder of manifests.
 #[must_use]
 pub fn activator_of(binary: &Path, ip: IpAddr, manifests: &Path) -> Command {
     let mut command = Command::new(binary);
@@ -334,7 +334,7 @@ pub fn activator_of(binary: &Path, ip: IpAddr, manifests: &Path) -> Command {
 }
 
 impl Running {
-    /// Where it speaks a protocol: nginx and HAProxy have a port for each.
+    /// Returns the address of the proxy for a protocol: nginx and HAProxy have a port for each.
     pub fn address_of(&self, protocol: Protocol) -> SocketAddr {
         let mut address = self.address;
         if self.has_two_ports && protocol == Protocol::Http2 {
@@ -343,7 +343,7 @@ impl Running {
         address
     }
 
-    /// CPU time of the process and its children so far.
+    /// Returns the CPU time of the process and its children so far, in s.
     pub fn cpu_seconds(&self) -> f64 {
         let ticks = |pid: u32| {
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -354,7 +354,7 @@ impl Running {
         self.tree().into_iter().filter_map(ticks).sum::<f64>() / TICKS
     }
 
-    /// Resident memory of the process and its children, in MiB.
+    /// Returns the resident memory of the process and its children, in MiB.
     pub fn resident_mebibytes(&self) -> f64 {
         let bytes = self.tree().into_iter().filter_map(resident_bytes);
         bytes.sum::<usize>() as f64 / f64::from(1 << 20)
@@ -366,7 +366,7 @@ impl Running {
     }
 }
 
-/// A process and its children.
+/// Returns the PIDs of a process and its children.
 fn tree(pid: Option<u32>) -> Vec<u32> {
     let Some(pid) = pid else { return Vec::new() };
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
@@ -377,7 +377,7 @@ fn tree(pid: Option<u32>) -> Vec<u32> {
     std::iter::once(pid).chain(children).collect()
 }
 
-/// What the figures are of.
+/// Returns a description of this machine for the figures: cores, CPU model and kernel.
 pub fn machine() -> String {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu

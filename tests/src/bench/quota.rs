@@ -1,4 +1,4 @@
-//! Processes with a share of a CPU.
+//! Processes with a limited share of a CPU.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,17 +7,17 @@ use tokio::process::Command;
 
 use super::command::prefixed;
 
-/// Writes itself into the group named first and becomes what is named after it.
+/// Shell script which joins the control group named first and executes the remaining arguments.
 const JOIN: &str = "echo $$ > \"$0\" && exec \"$@\"";
 
-/// A control group with a CPU quota. Removed when dropped.
+/// A control group with a CPU quota, removed when dropped.
 #[derive(Debug)]
 pub struct Quota {
     folder: PathBuf,
 }
 
 impl Quota {
-    /// So many per cent of one CPU; `None` where this process may not make control groups.
+    /// Creates a control group with this share of one CPU, in per cent; `None` if this process may not create control groups.
     pub fn new(percent: u32) -> Option<Self> {
         let name = format!("weir-bench-{}", std::process::id());
         let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
@@ -41,7 +41,7 @@ impl Quota {
         Some(quota)
     }
 
-    /// The same command, which is in the group before it runs, and so are its children.
+    /// Returns the command, which joins the group before it runs, with its children.
     pub(super) fn within(&self, command: &Command) -> Command {
         let group = self.folder.join("cgroup.procs");
         let shell = [
@@ -56,7 +56,7 @@ impl Quota {
 
 impl Drop for Quota {
     fn drop(&mut self) {
-        // A group with a process in it stays; its name tells whose it is.
+        // A group with a process in it stays; its name identifies the benchmark's PID.
         let _removed = fs::remove_dir(&self.folder);
     }
 }

@@ -1,8 +1,8 @@
-//! Runs the contract tests against a queue-proxy and says, item by item, how it did.
+//! Runs the contract tests against a queue-proxy and reports the result of each item.
 //!
-//! `cargo run -p tests --bin contract-report [-- BINARY]`: Weir's own queue-proxy, or the binary named, Knative's
-//! among them. A binary that listens on all interfaces gets a network of its own for each test (`unshare` and
-//! `ip`, as root or where user namespaces are allowed); without that the tests run one after another.
+//! `cargo run -p tests --bin contract-report [-- BINARY]`: tests Weir's own queue-proxy, or the named binary, which may be
+//! Knative's. A binary that listens on all interfaces gets a network namespace for each test (with `unshare` and `ip`, as root or
+//! where user namespaces are allowed); without namespaces the tests run one after another.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -19,17 +19,17 @@ use tests::proxy::BINARY_VARIABLE;
 
 const USAGE: &str = "usage: contract-report [BINARY]\n\
     BINARY: the queue-proxy to test; Weir's own unless given";
-/// Tests at a time: most of them wait.
+/// Number of concurrent tests: most of them wait.
 const PARALLEL: usize = 12;
-/// What a test runs in: a loopback of its own, and a place for certificates.
+/// Setup of a test's namespaces: loopback, and a folder for certificates.
 const ISOLATE: &str = "ip link set lo up && mount -t tmpfs tmpfs /var/lib && exec \"$0\" \"$@\"";
 
-/// How the tests of one item went.
+/// Results of the tests of one item.
 #[derive(Debug, Default)]
 struct Item {
     claims: Vec<String>,
     failed: Vec<String>,
-    /// One of its tests is in the table of differences from Knative.
+    /// Whether one of the item's tests is in the table of differences from Knative.
     differs: bool,
 }
 
@@ -67,7 +67,7 @@ fn report(binary: Option<&Path>) -> anyhow::Result<bool> {
     let parallel = if binary.is_none() || isolated {
         PARALLEL
     } else {
-        eprintln!("no networks of their own can be had: the tests run one after another");
+        eprintln!("network namespaces are not available: the tests run one after another");
         1
     };
     let differing = differing_tests()?;
@@ -101,7 +101,7 @@ fn report(binary: Option<&Path>) -> anyhow::Result<bool> {
             item.failed.push(test);
         }
     }
-    // Weir differs from Knative, and not from itself.
+    // The differences are between Weir and Knative, so they excuse only a named binary.
     let excused = if binary.is_some() {
         differing
     } else {
@@ -141,7 +141,7 @@ fn print(items: &BTreeMap<u32, Item>, differing: &BTreeSet<String>) -> bool {
     fail == 0
 }
 
-/// Builds the contract tests; the path of their program.
+/// Builds the contract tests and returns the path of their executable.
 fn built_suite() -> anyhow::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
@@ -160,7 +160,7 @@ fn built_suite() -> anyhow::Result<PathBuf> {
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
         .filter(|message| message["target"]["name"] == "contract")
         .find_map(|message| Some(PathBuf::from(message["executable"].as_str()?)));
-    executable.context("cargo names no program of the contract tests")
+    executable.context("cargo reports no executable of the contract tests")
 }
 
 fn contract_tests(suite: &Path) -> anyhow::Result<Vec<String>> {
@@ -176,14 +176,14 @@ fn contract_tests(suite: &Path) -> anyhow::Result<Vec<String>> {
         .collect())
 }
 
-/// The item that a test checks, and what it claims.
+/// Returns the item that a test checks, and its claim.
 fn item_of(test: &str) -> Option<(u32, String)> {
     let (_, name) = test.split_once("::")?;
     let (number, claim) = name.strip_prefix("item_")?.split_once('_')?;
     Some((number.parse().ok()?, claim.replace('_', " ")))
 }
 
-/// The tests that the table of differences names.
+/// Returns the tests in the table of differences.
 fn differing_tests() -> anyhow::Result<BTreeSet<String>> {
     let path = root().join("docs/queue-proxy-differences.md");
     let table = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;

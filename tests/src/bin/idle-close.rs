@@ -1,11 +1,11 @@
-//! Counts what becomes of requests in front of an application that closes idle connections: Weir's queue-proxy, any
-//! other build of it, and Knative's own where `KNATIVE_QUEUE_PROXY` names it, in turn, in one run.
+//! Counts results of requests in front of an application that closes idle connections: with Weir's queue-proxy, any other build
+//! of it, and Knative's own if `KNATIVE_QUEUE_PROXY` names it, in turn, in one run.
 //!
 //! `cargo run --release -p tests --bin idle-close -- [--requests N] [--clients N] [--seed N] [--weir BINARY]...`
 //!
-//! After each answer the application closes the connection if nothing comes within a random time, and clients pause
-//! for as long, so requests often meet a connection that is just being closed. Each request has an id, which the
-//! application counts once it has read the request whole: none may be executed twice.
+//! After each answer the application closes the connection if nothing arrives within a random time, and clients pause for as
+//! long, so requests often meet a connection that is just being closed. Each request has an id, which the application counts once
+//! it has read the request completely: none may be executed twice.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use testing::Random;
 use tests::client::Client;
 use tests::message::{Kind, read_body, read_head};
 use tests::metrics::Metrics;
@@ -35,9 +36,9 @@ const USAGE: &str = "usage: idle-close [--requests N] [--clients N] [--seed N] [
     --seed N       of pauses and idle times (1)\n\
     --weir BINARY  a queue-proxy to try, may be repeated (the build beside this program)\n\
     KNATIVE_QUEUE_PROXY names Knative's own, to be tried too";
-/// The longest idle time at the application, and the longest pause of a client.
+/// Longest idle time at the application, and longest pause of a client.
 const IDLE_MAX: Duration = Duration::from_millis(20);
-/// No answer takes longer, or something is broken.
+/// Longest time of an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Options {
@@ -47,30 +48,21 @@ struct Options {
     weir: Vec<PathBuf>,
 }
 
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    /// Returns a time from nothing to [`IDLE_MAX`].
-    fn pause(&mut self) -> Duration {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        IDLE_MAX.mul_f64((z >> 32) as f64 / f64::from(u32::MAX))
-    }
+/// Returns a random time from zero to [`IDLE_MAX`].
+fn random_pause(random: &mut Random) -> Duration {
+    IDLE_MAX.mul_f64(random.unit())
 }
 
-/// How often each request was executed, by its id.
+/// Number of executions of each request, by its id.
 type Executed = Arc<Vec<AtomicU8>>;
 
-/// What became of all requests of one method.
+/// Results of all requests of one method.
 #[derive(Default)]
 struct Tally {
-    /// Answers by status; 0: none.
+    /// Number of answers by status; 0 for none.
     statuses: BTreeMap<u16, usize>,
     executed_twice: usize,
-    /// Answered 200 and not executed.
+    /// Number of requests answered 200 and not executed.
     invented: usize,
 }
 
@@ -127,7 +119,7 @@ async fn run(options: &Options) -> anyhow::Result<bool> {
     for binary in &binaries {
         ensure!(
             binary.is_file(),
-            "{} is no file: cargo build --profile dist -p queue-proxy, or --weir",
+            "{} is not a file: cargo build --profile dist -p queue-proxy, or --weir",
             binary.display()
         );
     }
@@ -153,7 +145,7 @@ async fn run(options: &Options) -> anyhow::Result<bool> {
                 tally.executed_twice,
                 retries.map_or_else(|| "–".to_owned(), |n| n.to_string()),
             );
-            // Knative's is shown, not judged.
+            // Knative's results are shown, but not judged.
             is_well &=
                 n >= options.weir.len() || (tally.executed_twice == 0 && tally.invented == 0);
         }
@@ -161,7 +153,7 @@ async fn run(options: &Options) -> anyhow::Result<bool> {
     Ok(is_well)
 }
 
-/// Sends all requests of a method through a proxy of its own; returns how many it says it sent again, if it says so.
+/// Sends all requests of a method through a proxy of its own; returns the number of retries that the proxy reports, if any.
 async fn measure(
     binary: &str,
     method: &'static str,
@@ -171,7 +163,7 @@ async fn measure(
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let port = listener.local_addr()?.port();
     let app = tokio::spawn(serve(listener, Arc::clone(&executed), options.seed));
-    // Serves Weir's metrics, and changes nothing else.
+    // Enables Weir's metrics and changes nothing else.
     let proxy = Builder::new(binary, port).set("WEIR_MID_STREAM_TIMEOUT", "text");
     let proxy = proxy.start().await;
     let next = Arc::<AtomicUsize>::default();
@@ -243,14 +235,14 @@ async fn send_all(
                 let mut statuses = statuses.lock().unwrap_or_else(PoisonError::into_inner);
                 statuses[id] = answer.status();
             }
-            // No answer is what the tally says of it.
+            // The missing answer is counted as status 0.
             Err(_) => client = Client::connect(proxy).await,
         }
-        tokio::time::sleep(random.pause()).await;
+        tokio::time::sleep(random_pause(&mut random)).await;
     }
 }
 
-/// The application.
+/// Serves the application's connections.
 async fn serve(listener: TcpListener, executed: Executed, seed: u64) {
     let mut connections = JoinSet::new();
     let mut number = seed;
@@ -264,7 +256,7 @@ async fn serve(listener: TcpListener, executed: Executed, seed: u64) {
 async fn answer_all(mut stream: TcpStream, executed: Executed, mut random: Random) {
     let (reader, mut writer) = stream.split();
     let mut reader = BufReader::new(reader);
-    // A new connection is not idle: whoever makes one has something to send.
+    // A new connection is not idle: a client which connects has something to send.
     let mut idle = PATIENCE;
     while let Ok(Ok(Some(mut request))) = tokio::time::timeout(idle, read_head(&mut reader)).await
         && read_body(&mut reader, &mut request, Kind::Request)
@@ -279,6 +271,6 @@ async fn answer_all(mut stream: TcpStream, executed: Executed, mut random: Rando
         if writer.write_all(answer).await.is_err() {
             return;
         }
-        idle = random.pause();
+        idle = random_pause(&mut random);
     }
 }

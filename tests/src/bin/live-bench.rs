@@ -1,9 +1,10 @@
-//! Measures what the live page costs role `control`: its CPU time with a reader of the stream and without one, over so many functions.
+//! Measures the cost of the live page for role `control`: its CPU time with a reader of the stream and without one, with a given
+//! number of functions.
 //!
 //! `cargo run --profile dist -p tests --bin live-bench -- [--functions N] [--seconds S]`
 //!
-//! A pod of role `data` describes the functions, and the node's agent eight slots, both over TLS as in a cluster; what they spend is not
-//! counted. The election, the probes and the webhooks go on meanwhile: the difference counts.
+//! A pod of role `data` describes the functions, and the node's agent eight slots, both over TLS as in a cluster; their CPU time
+//! is not counted. The election, the probes and the webhooks run in both cases: the difference counts.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -29,7 +30,7 @@ use tokio::time::Instant;
 const USAGE: &str = "usage: live-bench [--functions N] [--seconds S]\n\
     --functions N  functions that are described, 1 to 2000 (500)\n\
     --seconds S    how long each of the two measurements lasts, 5 to 600 (60)";
-/// The program is beside this one.
+/// Name of the program, in the folder of this one.
 const CONTROL: &str = "activator-ext-under-test";
 
 #[tokio::main(flavor = "current_thread")]
@@ -102,7 +103,8 @@ async fn bench(functions: u64, span: Duration) {
     );
 }
 
-/// Follows the stream for so long as a program of role `control`, which needs no token. The task ends with the bytes and events that came.
+/// Follows the stream for `span` as a client of role `control`, which needs no token. The task returns the received bytes and
+/// events.
 async fn read(
     cluster: &Cluster,
     ip: IpAddr,
@@ -132,7 +134,7 @@ async fn read(
         while let Ok(Ok(bytes @ 1..)) = tokio::time::timeout_at(end, stream.read(&mut chunk)).await
         {
             received += bytes;
-            // One that lies in two chunks is not seen; there are few.
+            // An event split between two chunks is missed; there are few.
             events += chunk[..bytes]
                 .windows(6)
                 .filter(|own| own == b"data: ")
@@ -166,7 +168,7 @@ fn slot(number: u64) -> Value {
     })
 }
 
-/// Returns the CPU time that the program at this address spends in the time.
+/// Returns the CPU time that the program at this address spends within `span`, in s.
 async fn cpu_seconds(ip: IpAddr, span: Duration) -> f64 {
     let now = async || {
         let page = Client::connect((ip, 9476).into())

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// As in the binary that is shipped.
+/// Allocator of the shipped binary.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

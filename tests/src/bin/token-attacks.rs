@@ -1,9 +1,10 @@
-//! Shows what a pod that does not use its tokens costs the pod beside it, by the software GPU's own ledger.
+//! Measures the cost of a pod that does not use its tokens for the pod beside it, by the software GPU's own ledger.
 //!
 //! `cargo build --release -p weir && cargo run --release -p tests --bin token-attacks -- [--seconds S] [--weir BINARY]...`
 //!
-//! Pods with requests of 30 and 70 % share a GPU. The first computes, is stopped and continued, is throttled by a cgroup (which needs
-//! root), or asks and never launches; the second always computes. Each run is one of `weir demo --scenario shares`.
+//! Pods with requests of 30 and 70 % share a GPU. The first computes, is stopped and continued, is throttled by a cgroup (which
+//! needs root), or requests tokens and never launches; the second always computes. Each run is one of `weir demo --scenario
+//! shares`.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -20,7 +21,7 @@ const USAGE: &str = "usage: token-attacks [--seconds S] [--weir BINARY]...\n\
     --seconds S    how long each is measured, 1 to 600 (10)\n\
     --weir BINARY  the program to try, may be repeated (the build beside this program)";
 
-/// What the first pod does, and how the demo's `--pods` says it.
+/// Behaviour of the first pod, and its addition to the demo's `--pods`.
 const ATTACKS: [(&str, &str); 6] = [
     ("computes", ""),
     ("stopped 400 ms, runs 300 ms", ",runs=300ms,stands=400ms"),
@@ -69,16 +70,16 @@ impl Options {
             let text = weir.display();
             ensure!(
                 weir.is_file(),
-                "{text} is no program: `cargo build --release -p weir` builds it"
+                "{text} is not a program: `cargo build --release -p weir` builds it"
             );
         }
         Ok(options)
     }
 }
 
-/// What came of one run.
+/// Result of one run.
 struct Row {
-    /// Per cent of the time, of the first pod and of the second.
+    /// Achieved shares of the first and the second pod, in per cent of the time.
     achieved: [f64; 2],
     idle_percent: f64,
     is_disturbed: bool,
@@ -105,10 +106,11 @@ fn measure(weir: &Path, attack: &str, seconds: u32) -> anyhow::Result<Row> {
         weir.display(),
         said.trim()
     );
-    let result: Value = serde_json::from_slice(&output.stdout).context("its answer is no JSON")?;
+    let result: Value =
+        serde_json::from_slice(&output.stdout).context("unexpected output: not JSON")?;
     let number = |value: &Value, name: &str| {
         let found = value[name].as_f64();
-        found.with_context(|| format!("its answer has no number {name}: {value}"))
+        found.with_context(|| format!("unexpected output: no number {name}: {value}"))
     };
     let share = |pod: usize| number(&result["pods"][pod], "share_achieved");
     Ok(Row {
@@ -143,7 +145,7 @@ fn run() -> anyhow::Result<()> {
                         ""
                     }
                 ),
-                // Others are tried all the same: a cgroup takes root.
+                // The other attacks are still tried: throttling needs root.
                 Err(error) => println!("{name:<30} {error:#}"),
             }
         }

@@ -1,4 +1,4 @@
-//! A user container that lies, dies, or never ends.
+//! A user container with wrong, incomplete or endless answers.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use tests::app::{App, ok};
 
 use crate::proxy;
 
-/// What the app writes in answer to a request, and what the client may see: a status, or a message that breaks off.
+/// Answer of the app to a request, and the results allowed at the client: a status, or 0 for an incomplete message.
 const LIES: [(&str, &[u16]); 22] = [
     ("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcdef", &[200]),
     ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", &[200, 0]),
@@ -54,14 +54,14 @@ const LIES: [(&str, &[u16]); 22] = [
 ];
 
 #[tokio::test]
-async fn lies_are_found_out_and_nobody_else_is_hurt() {
+async fn wrong_answers_are_detected_and_do_not_affect_other_requests() {
     let app = App::raw(|mut connection| async move {
         while let Some(request) = connection.request().await {
             let n = request.target()[1..].parse::<usize>();
             match n {
                 Ok(n) => {
                     connection.write(LIES[n].0).await;
-                    // Dies, as liars do; what it said is on its way.
+                    // The connection is closed once the answer is on its way.
                     tokio::time::sleep(Duration::from_millis(20)).await;
                     return;
                 }
@@ -76,13 +76,13 @@ async fn lies_are_found_out_and_nobody_else_is_hurt() {
         client
             .send(format!("GET /{n} HTTP/1.1\r\nHost: t\r\n\r\n"))
             .await;
-        // A message that breaks off is 0, whatever its head said.
-        let seen = client
+        // An incomplete message counts as 0, whatever its head stated.
+        let received = client
             .try_response()
             .await
             .map_or(0, |response| response.status());
-        assert!(allowed.contains(&seen), "{lie:?}: {seen}");
-        // A connection that closes at the moment of its next request is another matter.
+        assert!(allowed.contains(&received), "{lie:?}: {received}");
+        // This test does not race the closing against the next request.
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(
             proxy.connect().await.get("/x").await.text(),
@@ -94,11 +94,11 @@ async fn lies_are_found_out_and_nobody_else_is_hurt() {
 }
 
 #[tokio::test]
-async fn what_an_app_says_unasked_is_no_answer_to_the_next() {
+async fn unsolicited_bytes_are_no_answer_to_the_next_request() {
     let app = App::raw(|mut connection| async move {
         while connection.request().await.is_some() {
             connection
-                .write([&ok("mine")[..], &ok("for somebody else")[..]].concat())
+                .write([&ok("mine")[..], &ok("for another request")[..]].concat())
                 .await;
         }
     })
@@ -109,7 +109,7 @@ async fn what_an_app_says_unasked_is_no_answer_to_the_next() {
     }
 }
 
-/// An app that floods the proxy in answer to `/flood`, and says hello otherwise.
+/// Starts an app that floods the proxy in answer to `/flood`, and says hello otherwise.
 async fn flooding(head: &'static str, piece: String) -> App {
     App::raw(move |mut connection| {
         let piece = piece.clone();
@@ -128,7 +128,7 @@ async fn flooding(head: &'static str, piece: String) -> App {
 }
 
 #[tokio::test]
-async fn an_app_without_end_holds_up_nobody_and_is_cut_in_time() {
+async fn endless_answers_delay_no_other_request_and_are_cut_in_time() {
     for (head, piece) in [
         ("", "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1000)),
         ("", "HTTP/1.1 100 Continue\r\n\r\n".repeat(1000)),
@@ -146,7 +146,7 @@ async fn an_app_without_end_holds_up_nobody_and_is_cut_in_time() {
         let mut victim = proxy.connect().await;
         victim.send("GET /flood HTTP/1.1\r\nHost: t\r\n\r\n").await;
         let flood = tokio::spawn(async move { victim.try_response().await });
-        // Each of these would wait for its end if the flood had all turns.
+        // Each of these would wait for its end if the flood was never preempted.
         while begin.elapsed() < Duration::from_secs(2) {
             assert_eq!(proxy.connect().await.get("/").await.text(), "hello");
         }
@@ -154,8 +154,8 @@ async fn an_app_without_end_holds_up_nobody_and_is_cut_in_time() {
         let elapsed = begin.elapsed();
         assert!(elapsed < Duration::from_secs(10), "{head:?}: {elapsed:?}");
         let status = ended.map_or(200, |response| response.status());
-        // So many interim responses are no answer, whichever bound strikes first; a body is one, and ends at the
-        // request timeout.
+        // This many interim responses are no answer, whichever bound is reached first; a body is one, and ends at the request
+        // timeout.
         let allowed: &[u16] = if head.is_empty() { &[502, 504] } else { &[200] };
         assert!(allowed.contains(&status), "{head:?}: {status}");
     }
@@ -172,7 +172,7 @@ async fn heads_without_end_are_502() {
 }
 
 #[tokio::test]
-async fn lengths_without_a_body_are_looked_at_too() {
+async fn lengths_of_bodiless_answers_are_checked_too() {
     let lengths = [
         ("Content-Length: 5\r\nContent-Length: 5\r\n", 200),
         ("Content-Length: 5, 5\r\n", 200),
@@ -199,10 +199,10 @@ async fn lengths_without_a_body_are_looked_at_too() {
             .await;
         let answer = client.head().await;
         assert_eq!(answer.status(), status, "{lines:?}");
-        let told: Vec<_> = answer.values("content-length").collect();
+        let lengths: Vec<_> = answer.values("content-length").collect();
         match status {
-            200 => assert_eq!(told, ["5"], "{lines:?}"),
-            204 => assert!(told.is_empty(), "{told:?}"),
+            200 => assert_eq!(lengths, ["5"], "{lines:?}"),
+            204 => assert!(lengths.is_empty(), "{lengths:?}"),
             _ => {}
         }
     }

@@ -12,7 +12,7 @@ use tests::client2::{Client2, empty, full};
 use crate::{Watched, proxy};
 
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// A flood is noticed long before.
+/// Longest time until a flood is noticed.
 const FLOOD_MAX: Duration = Duration::from_secs(60);
 /// `:method GET`, `:scheme http`, `:path /`, `:authority a` (not indexed, without Huffman coding).
 const HEAD: &[u8] = &[0x82, 0x86, 0x84, 0x01, 1, b'a'];
@@ -30,7 +30,7 @@ fn headers(stream: u32, flags: u8) -> Vec<u8> {
     frame(1, flags, stream, HEAD)
 }
 
-/// Writes the preface and then `piece` of 0, 1, 2 … until it is closed or has written them all; reads nothing.
+/// Writes the preface and then `piece(n)` for `n` below `count`, until closed; reads nothing.
 async fn flood(watched: &Watched, count: u32, piece: impl Fn(u32) -> Vec<u8>) {
     let mut client = Client::connect(watched.proxy.address()).await;
     client.send([PREFACE, &frame(4, 0, 0, &[])].concat()).await;
@@ -41,11 +41,11 @@ async fn flood(watched: &Watched, count: u32, piece: impl Fn(u32) -> Vec<u8>) {
             }
         }
     };
-    // A server that does not read any more has done what it should as well.
+    // A server that stops reading has defended itself as well.
     let _stalled = tokio::time::timeout(Duration::from_secs(10), writing).await;
 }
 
-/// Several such clients at the same time.
+/// Floods each program from several clients at the same time.
 async fn attack(count: u32, piece: impl Fn(u32) -> Vec<u8>) {
     for watched in Watched::each(10).await {
         let one = || flood(&watched, count, &piece);
@@ -85,14 +85,14 @@ async fn pings() {
     attack(200_000, |_| frame(6, 0, 0, &[7; 8])).await;
 }
 
-/// Writes such frames without end until the connection is closed; the last frame that came.
+/// Writes these frames repeatedly until the connection is closed; returns the last received frame.
 async fn last_frame_after(watched: &Watched, piece: Vec<u8>) -> Vec<u8> {
     let stream = TcpStream::connect(watched.proxy.address()).await.unwrap();
     let (mut read, mut write) = stream.into_split();
     let begin = [PREFACE, &frame(4, 0, 0, &[]), &headers(1, 4)].concat();
     write.write_all(&begin).await.unwrap();
-    // More than a second's worth in one piece, which is read whole, so that no byte is left unread when the connection is closed:
-    // that would reset it, and what it was sent last would be lost.
+    // More than a second's worth in one piece, which is read completely, so that no byte is unread when the connection is closed:
+    // unread bytes would cause a reset, and the last frame sent would be lost.
     let writing = tokio::spawn(async move {
         let many = piece.repeat(1_100);
         while write.write_all(&many).await.is_ok() {
@@ -120,7 +120,7 @@ async fn last_frame_after(watched: &Watched, piece: Vec<u8>) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn who_sends_frames_that_ask_for_nothing_without_end_is_asked_to_calm_down() {
+async fn endless_frames_without_a_request_get_enhance_your_calm() {
     for watched in Watched::each(0).await {
         for piece in [
             frame(6, 0, 0, &[7; 8]),
@@ -130,7 +130,7 @@ async fn who_sends_frames_that_ask_for_nothing_without_end_is_asked_to_calm_down
         ] {
             let kind = piece[3];
             let last = last_frame_after(&watched, piece).await;
-            // Stream 1 may have been served; the reason is ENHANCE_YOUR_CALM.
+            // Stream 1 may have been served; the error code is ENHANCE_YOUR_CALM.
             let goaway = frame(7, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 0xB]);
             assert_eq!(last, goaway, "frames of type {kind}");
         }
@@ -166,7 +166,7 @@ async fn streams_beyond_the_limit() {
 }
 
 #[tokio::test]
-async fn nonsense_of_every_kind() {
+async fn malformed_frames_of_every_kind() {
     attack(300, |n| {
         let byte = u8::try_from(n % 256).unwrap();
         frame(byte, byte.wrapping_mul(7), n, &[byte; 40])
@@ -176,7 +176,7 @@ async fn nonsense_of_every_kind() {
 
 #[tokio::test]
 async fn a_bomb_of_indexed_headers() {
-    // One entry of 4 kB in the dynamic table, then referred to again and again.
+    // One entry of 4 kB in the dynamic table, then referenced repeatedly.
     let mut block = HEAD.to_vec();
     block.extend([0x40, 1, b'x', 0x7F, 0x81, 0x1E]);
     block.extend([b'y'; 4000]);
@@ -212,7 +212,7 @@ async fn more_headers_than_a_map_can_hold_are_refused_either_way() {
             }
             match client.send(request).await {
                 Ok(response) => assert_eq!(response.status(), 431),
-                // What is larger than the limit that the server has told may be reset.
+                // Requests above the announced limit may be reset.
                 Err(error) => assert!(count > 1_001, "{count}: {error}"),
             }
         }

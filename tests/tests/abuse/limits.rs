@@ -25,7 +25,7 @@ fn lines(n: usize) -> String {
     (0..n).map(|n| format!("X-{n}: 1\r\n")).collect()
 }
 
-/// The settings that an HTTP/2 server begins with.
+/// Returns the settings with which an HTTP/2 server begins.
 async fn settings(client: &mut Client) -> Vec<(u16, u32)> {
     client.send(PREFACE).await;
     loop {
@@ -71,8 +71,7 @@ async fn the_size_and_the_lines_of_a_head_can_be_limited() {
 #[tokio::test]
 async fn the_time_for_a_head_can_be_limited() {
     let watched = Watched::start(|builder| builder.set("WEIR_LIMIT_HEAD_TIME", "5s")).await;
-    // Between requests a client may think for as long as it likes: these begin before those that are cut, and outlive
-    // them.
+    // Idle time between requests is not limited: these connections begin before those that are cut, and outlive them.
     let post = "POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\n\r\nhello";
     let get = "GET / HTTP/1.1\r\nHost: t\r\n\r\n";
     let mut thinking = Vec::new();
@@ -104,7 +103,7 @@ async fn the_time_for_a_head_can_be_limited() {
               5\r\nhello\r\n0\r\nX: y\r\n\r\nGET / HT",
         ),
         (
-            "a part behind a body that nobody read",
+            "a part behind an unread body",
             b"OPTIONS * HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\n\r\nabcGET / HT",
         ),
         (
@@ -119,7 +118,7 @@ async fn the_time_for_a_head_can_be_limited() {
     }
     for (what, client, begin) in &mut slow {
         client.rest_within(Duration::from_secs(40)).await;
-        // All at once, a little later where the machine is busy.
+        // All are cut at the same time, slightly later if the machine is busy.
         let elapsed = begin.elapsed().as_secs_f64();
         assert!((4.9..30.0).contains(&elapsed), "{what}: {elapsed} s");
     }
@@ -145,7 +144,7 @@ async fn the_streams_of_a_connection_can_be_limited() {
 }
 
 #[tokio::test]
-async fn a_limit_switches_nothing_on_and_is_never_loosened() {
+async fn a_limit_enables_nothing_and_is_never_loosened() {
     let watched = Watched::start(|builder| {
         builder
             .set("WEIR_LIMIT_HEAD_LINES", 40)

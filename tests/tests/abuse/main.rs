@@ -1,5 +1,5 @@
-//! What attackers and broken user containers do. After each attack the proxy has not panicked, serves as before,
-//! counts nothing that is not there, and has given its memory back.
+//! Attacks, and misbehaving user containers. After each attack the proxy has not panicked, serves as before, counts no request
+//! that has ended, and has released its memory.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod app;
@@ -23,25 +23,25 @@ use tests::message::Message;
 use tests::procfs::{files_and_threads, resident_bytes};
 use tests::proxy::{Builder, Proxy};
 
-/// What a process may have grown by when all is over: one fifth, or what allocators and tables keep.
+/// Growth of a process allowed after an attack, in bytes, if that exceeds a fifth: allocators and tables keep some memory.
 const GROWTH_MAX: usize = 6 << 20;
 
-/// The revision that all raw requests of these tests name by their host.
+/// Host, and so revision, of all raw requests in these tests.
 const REVISION: &str = "t";
 
 fn proxy(user_port: u16) -> Builder {
     Builder::new(env!("CARGO_BIN_EXE_queue-proxy-under-test"), user_port)
 }
 
-/// Whose listener is attacked. Both have it from the same library; what stands behind it differs.
+/// Program under attack. Both use the same library for their listeners; the code behind it differs.
 enum Target {
     QueueProxy(Box<Proxy>),
-    /// activator-ext before one pod. A request that names no revision goes to the same place as it came.
+    /// activator-ext in front of one pod. A request without a revision is routed to the same pod.
     Activator(Box<Activator>),
 }
 
 impl Target {
-    /// Starts activator-ext before a pod, which takes so many requests at once.
+    /// Starts activator-ext in front of a pod with this concurrency.
     async fn activator(app: &App, concurrency: u32) -> Self {
         let mut revision = Revision::new(REVISION);
         revision.concurrency = concurrency;
@@ -78,7 +78,7 @@ impl Target {
         resident_bytes(self.pid()).unwrap()
     }
 
-    /// How many files it has open.
+    /// Returns the number of open files.
     fn files(&self) -> usize {
         files_and_threads(self.pid()).unwrap().0
     }
@@ -90,7 +90,7 @@ impl Target {
         }
     }
 
-    /// How many requests it says it has.
+    /// Returns the number of requests that the program reports.
     async fn carried(&self) -> f64 {
         match self {
             Self::QueueProxy(proxy) => proxy.stat().await.average_concurrent_requests,
@@ -107,7 +107,7 @@ impl Target {
     }
 }
 
-/// A program before an attack.
+/// A program under attack, with its memory before.
 struct Watched {
     proxy: Target,
     app: App,
@@ -115,25 +115,25 @@ struct Watched {
 }
 
 impl Watched {
-    /// A queue-proxy in front of an app that says hello, set as `change` says.
+    /// Starts a queue-proxy with the settings of `change` in front of an app that says hello.
     async fn start(change: impl FnOnce(Builder) -> Builder) -> Self {
         let app = saying_hello().await;
         let proxy = change(proxy(app.port)).start().await;
         Self::of(Target::QueueProxy(Box::new(proxy)), app).await
     }
 
-    /// The same, and an activator-ext; with as many places at the app.
+    /// Starts a queue-proxy and an activator-ext, with this concurrency at the app.
     async fn each(concurrency: u32) -> [Self; 2] {
         let queue_proxy = Self::start(|builder| builder.concurrency(concurrency)).await;
         let app = saying_hello().await;
-        // It knows no revision without a limit that has a queue.
+        // An unlimited revision would have no queue in activator-ext.
         let places = if concurrency == 0 { 1_000 } else { concurrency };
         let activator = Target::activator(&app, places).await;
         [queue_proxy, Self::of(activator, app).await]
     }
 
     async fn of(proxy: Target, app: App) -> Self {
-        // Whatever is made at the first request is there.
+        // The first request makes allocations which stay.
         assert_eq!(proxy.connect().await.get("/").await.text(), "hello");
         Self {
             before: proxy.resident_bytes(),
@@ -142,23 +142,23 @@ impl Watched {
         }
     }
 
-    /// What reached the app, besides an activator's probes.
+    /// Returns the requests that reached the app, without an activator's probes.
     fn requests(&self) -> Vec<Message> {
-        self.app.seen.served()
+        self.app.log.served()
     }
 
-    /// The attack is over.
+    /// Asserts that the program serves, and has released its memory, after the attack.
     async fn end_well(self) {
         self.serves().await;
         let limit = self.before + GROWTH_MAX.max(self.before / 5);
-        eventually("the memory is given back", || {
+        eventually("the memory is released", || {
             self.proxy.resident_bytes() <= limit
         })
         .await;
         drop(self.app);
     }
 
-    /// It serves, has not panicked, and counts nothing that is not there.
+    /// Asserts that the program serves, has not panicked, and counts no request that has ended.
     async fn serves(&self) {
         assert_eq!(self.proxy.connect().await.get("/").await.text(), "hello");
         let log = self.proxy.stderr();
@@ -170,11 +170,11 @@ impl Watched {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         let carried = self.proxy.carried().await;
-        panic!("requests that are over are counted: {carried}");
+        panic!("requests that have ended are counted: {carried}");
     }
 }
 
-/// An app that says hello, and answers an activator's probes as a pod does.
+/// Starts an app that says hello, and answers an activator's probes as a pod does.
 async fn saying_hello() -> App {
     App::serving(|request| async move {
         let is_probe = request.header("k-network-probe").is_some();

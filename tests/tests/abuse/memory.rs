@@ -9,7 +9,7 @@ use crate::Watched;
 
 const CONNECTIONS: usize = 8_000;
 
-/// Lets this process, and those it starts from here on, have as many files as the system allows.
+/// Raises the limit of open files of this process, and of those it starts, to the hard limit.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -56,12 +56,12 @@ async fn eight_thousand_idle_connections_are_cheap_and_leave_nothing() {
                 "{bytes:?}: {} each",
                 grown / CONNECTIONS
             );
-            // Others are served meanwhile.
+            // Other clients are served meanwhile.
             let begin = Instant::now();
             while watched.proxy.connect().await.get("/").await.status() != 200 {
                 assert!(
                     begin.elapsed() < Duration::from_secs(20),
-                    "nobody is served"
+                    "no request is served"
                 );
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
@@ -73,7 +73,7 @@ async fn eight_thousand_idle_connections_are_cheap_and_leave_nothing() {
 }
 
 #[tokio::test]
-async fn heads_of_a_mebibyte_are_given_back() {
+async fn memory_of_large_heads_is_released() {
     for watched in Watched::each(1).await {
         let line = format!("X-Forwarded-For: {}\r\n", ",".repeat(1_000_000));
         let mut clients = Vec::new();
@@ -87,7 +87,7 @@ async fn heads_of_a_mebibyte_are_given_back() {
             clients.push(client);
         }
         for client in &mut clients {
-            // Most find the queue full.
+            // Most requests find the queue full.
             let status = client.response().await.status();
             assert!([200, 502, 503].contains(&status), "{status}");
         }

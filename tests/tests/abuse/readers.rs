@@ -1,4 +1,4 @@
-//! Clients and user containers that do not read what they asked for.
+//! Clients and user containers that do not read.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -22,22 +22,23 @@ use crate::proxy;
 
 const KIBIBYTE: usize = 1024;
 const MEBIBYTE: usize = 1024 * KIBIBYTE;
-/// Connections over HTTP/1.
+/// Number of connections over HTTP/1.
 const READERS: usize = 64;
-/// Connections over HTTP/2 …
+/// Number of connections over HTTP/2.
 const CONNECTIONS: usize = 4;
-/// … and streams on each.
+/// Number of streams on each connection over HTTP/2.
 const STREAMS: u32 = 100;
-/// What a body may make the process hold …
+/// Memory that the process may hold for an unread body, in bytes.
 const EACH_MAX: usize = 128 * KIBIBYTE;
-/// … and a connection or stream besides: its task, its tables, and what allocators round up.
+/// Memory in bytes that the process may hold for a connection or stream in addition to its body: its task, its tables,
+/// and allocators' rounding.
 const BESIDES: usize = 48 * KIBIBYTE;
-/// What a process grows by in a test of any kind.
+/// Growth of a process in a test of any kind.
 const SLACK_BYTES: usize = 8 * MEBIBYTE;
-/// How long is waited for all buffers to be full, or empty again, on a machine that does other things too.
+/// Longest wait for all buffers to be full, or empty again, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Counts what a user container could send.
+/// Counter of the bytes that a user container could send.
 #[derive(Debug, Clone, Default)]
 struct Sent(Arc<AtomicUsize>);
 
@@ -46,7 +47,7 @@ impl Sent {
         self.0.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Waits until at least `bytes` have been sent, and then nothing for a second.
+    /// Waits until at least `bytes` have been sent, and then none for a second.
     async fn stalls_after(&self, bytes: usize) {
         let begin = Instant::now();
         let mut seen = 0;
@@ -65,7 +66,7 @@ impl Sent {
     }
 }
 
-/// An answer without an end.
+/// An endless body which counts the bytes sent.
 struct Endless(Sent);
 
 impl Body for Endless {
@@ -82,7 +83,7 @@ impl Body for Endless {
     }
 }
 
-/// Answers `/endless` without an end, takes nothing of what is sent to `/ignore`, and says a mebibyte else.
+/// Starts an app that answers `/endless` without an end, leaves bodies to `/ignore` unread, and answers a mebibyte otherwise.
 async fn app(sent: &Sent) -> App {
     let sent = sent.clone();
     App::raw(move |mut connection| {
@@ -126,7 +127,7 @@ async fn app2(sent: &Sent) -> App2 {
     .await
 }
 
-/// A proxy before an attack, warm.
+/// A warmed-up proxy, with its memory before an attack.
 struct Target {
     proxy: Proxy,
     before: usize,
@@ -135,7 +136,7 @@ struct Target {
 impl Target {
     async fn start(builder: Builder, speaks_http2: bool) -> Self {
         let proxy = builder.start().await;
-        // Whatever is made at the first answer is there.
+        // The first answer makes allocations which stay.
         if speaks_http2 {
             Client2::connect(proxy.address()).await.get("/").await;
         } else {
@@ -151,15 +152,15 @@ impl Target {
         self.proxy.resident_bytes().saturating_sub(self.before)
     }
 
-    /// Holds no more than `each` for each of `count`.
+    /// Asserts that the proxy has grown by no more than `each` bytes for each of `count`.
     fn holds_at_most(&self, count: usize, each: usize) {
         let grown = self.grown();
         let limit = count * each + SLACK_BYTES;
         assert!(grown <= limit, "{grown} bytes for {count}, {limit} allowed");
     }
 
-    /// All who did not read have left.
-    async fn gives_back(&self) {
+    /// Waits until the proxy has released its memory after all slow readers have disconnected.
+    async fn releases_memory(&self) {
         let limit = self.before + crate::GROWTH_MAX.max(self.before / 5);
         let begin = Instant::now();
         while self.proxy.resident_bytes() > limit {
@@ -185,7 +186,7 @@ impl Target {
         assert_eq!((head.status.as_u16(), body.len()), (200, MEBIBYTE));
     }
 
-    /// As many connections, each of which has written this.
+    /// Opens `count` connections which have sent these bytes.
     async fn attackers(&self, count: usize, begin: &[u8]) -> Vec<Client> {
         let mut clients = Vec::with_capacity(count);
         for _ in 0..count {
@@ -197,7 +198,7 @@ impl Target {
     }
 }
 
-/// Asks for `/endless` on all streams; `window` is that of each.
+/// Returns requests for `/endless` on all streams; `window` is that of each.
 fn streams(window: u32) -> Vec<u8> {
     let setting = [&[0, 4][..], &window.to_be_bytes()].concat();
     let mut bytes = [PREFACE, &frame(4, 0, 0, &setting)].concat();
@@ -222,7 +223,7 @@ async fn a_client_that_does_not_read_takes_128_kib() {
     target.holds_at_most(READERS, EACH_MAX + BESIDES);
     target.serves().await;
     drop(attackers);
-    target.gives_back().await;
+    target.releases_memory().await;
 }
 
 #[tokio::test]
@@ -236,7 +237,7 @@ async fn a_stream_with_a_window_of_zero_takes_128_kib() {
     target.holds_at_most(count, EACH_MAX);
     target.serves2().await;
     drop(attackers);
-    target.gives_back().await;
+    target.releases_memory().await;
 }
 
 #[tokio::test]
@@ -252,11 +253,11 @@ async fn a_stream_whose_client_takes_nothing_from_the_socket_takes_128_kib() {
     target.holds_at_most(count, EACH_MAX);
     target.serves2().await;
     drop(attackers);
-    target.gives_back().await;
+    target.releases_memory().await;
 }
 
 #[tokio::test]
-async fn all_slow_readers_together_have_one_bound_and_others_are_served() {
+async fn all_slow_readers_share_one_bound_and_other_requests_are_served() {
     let sent = Sent::default();
     let app = app2(&sent).await;
     let bounded = proxy(app.port).set("WEIR_LIMIT_BUFFERED_BYTES", MEBIBYTE);
@@ -264,11 +265,11 @@ async fn all_slow_readers_together_have_one_bound_and_others_are_served() {
     let attackers = target.attackers(CONNECTIONS, &streams(0)).await;
     let count = CONNECTIONS * STREAMS as usize;
     sent.stalls_after(count * 8 * KIBIBYTE).await;
-    // A window of half a frame, the frame that is always allowed, and what a stream takes else.
+    // Half a frame of window, the frame that is always allowed, and a stream's other memory.
     target.holds_at_most(count, 40 * KIBIBYTE);
     target.serves2().await;
     drop(attackers);
-    target.gives_back().await;
+    target.releases_memory().await;
 }
 
 #[tokio::test]
@@ -292,10 +293,9 @@ async fn an_upload_that_the_user_container_does_not_read_takes_128_kib() {
     target.holds_at_most(READERS, EACH_MAX + BESIDES);
     target.serves().await;
     drop(uploads);
-    // The end of a client's input stands behind what the kernel still has of its upload: it is the user container
-    // that ends these.
+    // The kernel holds the rest of the uploads before the end of input, so the user container must end these.
     drop(app);
-    target.gives_back().await;
+    target.releases_memory().await;
 }
 
 #[tokio::test]
@@ -326,5 +326,5 @@ async fn a_tunnel_whose_client_does_not_read_takes_128_kib() {
     sent.stalls_after(READERS * EACH_MAX).await;
     target.holds_at_most(READERS, EACH_MAX + BESIDES);
     drop(attackers);
-    target.gives_back().await;
+    target.releases_memory().await;
 }

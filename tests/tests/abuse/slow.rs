@@ -7,9 +7,9 @@ use crate::{Watched, proxy};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// Is closed between 59 and 66 seconds after `begin`.
+/// Asserts that the connection is closed between 59 and 66 seconds after `begin`.
 async fn is_cut(client: &mut Client, begin: Instant, what: &str) {
-    // The client itself gives up after a minute.
+    // The client itself times out after a minute.
     let soon = Duration::from_secs(57).saturating_sub(begin.elapsed());
     tokio::time::sleep(soon).await;
     client.rest().await;
@@ -47,7 +47,7 @@ async fn partial_head(watched: Watched) {
         assert_eq!(client.response().await.status(), 200, "{what}");
         clients.push((what, client, begin));
     }
-    // These have said all they began to say, and may stay for as long as they like.
+    // These connections have no message in progress, and may stay open.
     let mut idle = Vec::new();
     for bytes in [
         "GET /a HTTP/1.1\r\nHost: t.default.svc.x\r\n\r\n",
@@ -93,7 +93,7 @@ async fn unfinished_head(watched: Watched) {
         client.send(more).await;
         clients.push((what, client, begin));
     }
-    // An idle connection without anything begun stays.
+    // An idle connection without a frame in progress stays.
     let mut idle = watched.proxy.connect().await;
     idle.send(PREFACE).await;
     for (what, client, begin) in &mut clients {
@@ -123,7 +123,7 @@ async fn slow_bodies_end_at_the_request_timeout() {
     }
     for _ in 0..4 {
         for client in &mut slow {
-            // Some have had their answer already.
+            // Some have been answered already.
             let _sent = client.try_send("x").await;
         }
         tokio::time::sleep(Duration::from_secs(1)).await;

@@ -1,5 +1,5 @@
-//! Requests that two parsers may read differently. Whatever is answered: nothing of a second request within the
-//! first one reaches the user container, and no message reaches it with two framings.
+//! Requests which two parsers may read differently. Whatever the answer, no part of a second request within the first one reaches
+//! the user container, and no message reaches it with two framings.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{Target, Watched};
 
 const INNER: &str = "GET /smuggled HTTP/1.1\r\nHost: t.default.svc.x\r\n\r\n";
 
-/// Sends bytes on a connection of their own, and reads all that is answered within a moment.
+/// Sends bytes on a connection of their own, and returns the answers received within half a second.
 async fn answers(watched: &Watched, bytes: &[u8]) -> String {
     let mut client = Client::connect(watched.proxy.address()).await;
     client.send(bytes).await;
@@ -132,7 +132,7 @@ fn bodies() -> Vec<String> {
     bodies
 }
 
-/// What the user container saw is as one parser reads it.
+/// Asserts that the user container received requests with a single framing, and no more of them than were answered.
 fn check(watched: &Watched, before: usize, sent: &str, answered: &str) {
     let statuses = answered.matches("HTTP/1.1 ").count();
     let requests = watched.requests().split_off(before);
@@ -149,7 +149,7 @@ fn check(watched: &Watched, before: usize, sent: &str, answered: &str) {
             "{codings:?} from {sent:?}"
         );
     }
-    // One answer a request: a second request is one that the proxy saw as such and answered as such.
+    // A second request must have been recognized and answered as one by the proxy.
     let reached = requests.len();
     assert!(
         reached <= statuses,
@@ -158,7 +158,7 @@ fn check(watched: &Watched, before: usize, sent: &str, answered: &str) {
 }
 
 #[tokio::test]
-async fn every_spelling_of_a_framing_is_read_once() {
+async fn every_spelling_of_a_framing_is_parsed_unambiguously() {
     for watched in Watched::each(0).await {
         let heads = spellings();
         for (n, head) in heads.iter().enumerate() {
@@ -169,8 +169,8 @@ async fn every_spelling_of_a_framing_is_read_once() {
             let before = watched.requests().len();
             let answered = answers(&watched, sent.as_bytes()).await;
             check(&watched, before, &sent, &answered);
-            // What stands for a body that ends where the inner request begins may be followed by it, as a request of
-            // its own, which the proxy has checked. Where a length covers it, it is a body.
+            // A body which ends before the inner request may be followed by it as a separate request, which the proxy has
+            // checked. If the stated length covers it, it is part of the body.
             let stated = watched
                 .requests()
                 .into_iter()
@@ -190,7 +190,7 @@ async fn every_spelling_of_a_framing_is_read_once() {
 }
 
 #[tokio::test]
-async fn every_chunk_is_read_once() {
+async fn every_chunk_is_parsed_unambiguously() {
     for watched in Watched::each(0).await {
         for (n, body) in bodies().iter().enumerate() {
             let sent = format!(
@@ -211,9 +211,9 @@ async fn every_chunk_is_read_once() {
     }
 }
 
-/// Trailers whose lines end otherwise than with CR LF, and a size that Go's server refuses: where they end, and so
-/// where the next request begins, is read differently by different parsers.
-const DOUBTFUL_ENDS: [&str; 6] = [
+/// Trailers with line ends other than CR LF, and a size that Go's server refuses: parsers disagree on their end, and so on the
+/// begin of the next request.
+const AMBIGUOUS_ENDS: [&str; 6] = [
     "0\r\n\n",
     "5\r\nabcde\r\n0\r\n\n",
     "0\r\nX: y\n\r\n",
@@ -223,20 +223,20 @@ const DOUBTFUL_ENDS: [&str; 6] = [
 ];
 
 #[tokio::test]
-async fn a_chunked_body_whose_end_is_in_doubt_is_refused_and_ends_the_connection() {
+async fn a_chunked_body_with_an_ambiguous_end_is_refused_and_ends_the_connection() {
     for watched in Watched::each(0).await {
-        for end in DOUBTFUL_ENDS {
+        for end in AMBIGUOUS_ENDS {
             let mut client = Client::connect(watched.proxy.address()).await;
             let head = "POST /doubtful HTTP/1.1\r\nHost: t.default.svc.x\r\nTransfer-Encoding: chunked\r\n\r\n";
             client.send(format!("{head}{end}{INNER}{INNER}")).await;
-            // It ends with the connection.
+            // The answer ends with the connection.
             let answered = client.rest().await;
             let answered = String::from_utf8_lossy(&answered);
             assert!(answered.starts_with("HTTP/1.1 400 "), "{end:?}: {answered}");
             let answers = answered.matches("HTTP/1.1 ").count();
             assert_eq!(answers, 1, "{end:?}: {answered}");
         }
-        // The end alone is enough: nothing more has to come.
+        // The ambiguous end alone is enough, without further bytes.
         let mut client = Client::connect(watched.proxy.address()).await;
         client
             .send("POST / HTTP/1.1\r\nHost: t.default.svc.x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\n")
@@ -249,7 +249,7 @@ async fn a_chunked_body_whose_end_is_in_doubt_is_refused_and_ends_the_connection
 }
 
 #[tokio::test]
-async fn a_doubtful_body_that_is_read_while_its_request_waits_is_refused_too() {
+async fn an_ambiguous_body_is_refused_while_its_request_waits() {
     let app = App::delaying().await;
     let proxy = crate::proxy(app.port).concurrency(1).start().await;
     refuses_while_it_waits(&Target::QueueProxy(Box::new(proxy)), &app).await;
@@ -263,13 +263,13 @@ async fn a_doubtful_body_that_is_read_while_its_request_waits_is_refused_too() {
     refuses_while_it_waits(&Target::activator(&app, 1).await, &app).await;
 }
 
-/// A request that holds the only place is answered, and a doubtful one behind it refused.
+/// Holds the only place with one request, and asserts that an ambiguous one queued behind it is refused.
 async fn refuses_while_it_waits(proxy: &Target, app: &App) {
     let mut running = proxy.connect().await;
     running
         .send("GET /1000 HTTP/1.1\r\nHost: t.default.svc.x\r\n\r\n")
         .await;
-    eventually("the place is held", || app.seen.live() == 1).await;
+    eventually("the place is held", || app.log.live() == 1).await;
     let mut waiting = proxy.connect().await;
     let head = "POST /0 HTTP/1.1\r\nHost: t.default.svc.x\r\nTransfer-Encoding: chunked\r\n\r\n";
     waiting.send(format!("{head}0\r\n\n{INNER}")).await;
@@ -281,11 +281,11 @@ async fn refuses_while_it_waits(proxy: &Target, app: &App) {
 }
 
 #[tokio::test]
-async fn nothing_is_served_behind_a_doubtful_body_that_nobody_read() {
+async fn nothing_is_served_after_an_unread_ambiguous_body() {
     for watched in Watched::each(0).await {
-        for end in DOUBTFUL_ENDS {
+        for end in AMBIGUOUS_ENDS {
             let mut client = Client::connect(watched.proxy.address()).await;
-            // A probe is answered without its body.
+            // A probe is answered without reading its body.
             let head = "POST / HTTP/1.1\r\nHost: t.default.svc.x\r\nK-Network-Probe: queue\r\n\
                         Transfer-Encoding: chunked\r\n\r\n";
             client
@@ -311,7 +311,7 @@ async fn nothing_is_served_behind_a_doubtful_body_that_nobody_read() {
 }
 
 #[tokio::test]
-async fn heads_that_are_none_reach_nobody() {
+async fn malformed_heads_are_not_forwarded() {
     for watched in Watched::each(0).await {
         let before = watched.requests().len();
         for start in [

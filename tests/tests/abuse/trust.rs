@@ -1,9 +1,6 @@
-//! Connections that claim to have less time than they have, for each setting of `weir.dev/trust-budget`: how long a
-//! late request waits. What such connections cost others is computed in `policy/tests/trust_model.rs`.
-#![expect(
-    clippy::print_stdout,
-    reason = "figures for whoever runs it with --nocapture"
-)]
+//! Connections that claim smaller budgets than they have, for each setting of `weir.dev/trust-budget`, and the waiting time of a
+//! late request. Their cost for other connections is computed in `policy/tests/trust_model.rs`.
+#![expect(clippy::print_stdout, reason = "figures for runs with --nocapture")]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,14 +17,14 @@ use crate::proxy;
 const OBJECTIVE: Duration = Duration::from_millis(200);
 const CLAIM: &str = "Weir-Budget-Ms: 100\r\n";
 const LIARS: usize = 8;
-/// Policy's rule: one dispatch in so many goes to a late request …
-const AGEING_PERIOD: usize = 20;
-/// … that has waited so many times its objective.
-const AGEING_OBJECTIVES: u32 = 10;
-/// Late requests of the test itself.
+/// Number of dispatches of which the policy gives one to an aged late request.
+const AGING_PERIOD: usize = 20;
+/// Multiple of the objective after which the policy regards a waiting late request as aged.
+const AGING_OBJECTIVES: u32 = 10;
+/// Number of late requests of the test itself.
 const LATE: usize = 3;
 
-/// Connections that send their next request as soon as the last is answered, until they are dropped.
+/// Connections that send their next request as soon as the last is answered, until dropped.
 struct Greedy {
     stopped: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
@@ -73,7 +70,7 @@ impl Greedy {
     }
 }
 
-/// A proxy that queues deeply, and the moment at which each request reached the application, by its target.
+/// Starts a proxy with a deep queue; returns also the time at which each request reached the application, by its target.
 async fn start(trust: &str) -> (Proxy, App, Arc<Mutex<Vec<(String, Instant)>>>) {
     let starts = Arc::<Mutex<Vec<(String, Instant)>>>::default();
     let app = App::serving({
@@ -99,9 +96,10 @@ async fn start(trust: &str) -> (Proxy, App, Arc<Mutex<Vec<(String, Instant)>>>) 
     (proxy, app, starts)
 }
 
-async fn lies_are_bounded(trust: &str) {
+async fn false_claims_are_bounded(trust: &str) {
     let (proxy, app, starts) = start(trust).await;
-    // Requests with this body take longer than the objective, as three of them teach: they are late when they come.
+    // Requests with this body take longer than the objective, as the proxy learns from three of them, so they are late on
+    // arrival.
     let body = "x".repeat(4096);
     for _ in 0..3 {
         let answer = proxy.connect().await.post("/late/300", &body).await;
@@ -132,18 +130,18 @@ async fn lies_are_bounded(trust: &str) {
     for (n, wait) in waits.iter().enumerate() {
         let target = format!("/late-{n}/300");
         let at = starts.iter().position(|(it, _)| *it == target).unwrap();
-        let aged = starts[at].1 + OBJECTIVE * AGEING_OBJECTIVES - *wait;
+        let aged = starts[at].1 + OBJECTIVE * AGING_OBJECTIVES - *wait;
         let others = starts[..at]
             .iter()
             .filter(|(_, start)| *start > aged)
             .count();
-        // Those of this test and of the eight may have come before it and be late as well. The application's clock
-        // is read a little after the dispatch: one more period for that.
-        let bound = AGEING_PERIOD * (LATE + LIARS + 1);
+        // Late requests of this test and of the eight connections may have arrived before it. The application's clock is read
+        // slightly after the dispatch: one more period for that.
+        let bound = AGING_PERIOD * (LATE + LIARS + 1);
         assert!(
             others <= bound,
             "{trust}: {others} requests started before late request {n} after it had waited {:?}, {bound} may; it waited {wait:?}",
-            OBJECTIVE * AGEING_OBJECTIVES
+            OBJECTIVE * AGING_OBJECTIVES
         );
         println!(
             "{trust}: late request {n} waited {wait:.1?}, {others} dispatches of it past ten objectives"
@@ -152,25 +150,25 @@ async fn lies_are_bounded(trust: &str) {
     let metrics = proxy.metrics().await;
     let ageing = metrics.value("weir_dispatches_total", &["reason=\"ageing\""]);
     println!(
-        "{trust}: dispatches by ageing: {}",
+        "{trust}: dispatches by aging: {}",
         ageing.unwrap_or_default()
     );
     let log = proxy.stderr();
     assert!(!log.contains("panicked"), "{log}");
-    eventually("all have left", || app.seen.live() == 0).await;
+    eventually("all have left", || app.log.live() == 0).await;
 }
 
 #[tokio::test]
-async fn a_late_request_starts_by_ageing_whoever_is_believed() {
-    lies_are_bounded("all").await;
+async fn a_late_request_starts_by_aging_if_all_claims_are_trusted() {
+    false_claims_are_bounded("all").await;
 }
 
 #[tokio::test]
-async fn a_late_request_starts_by_ageing_where_lies_have_a_floor() {
-    lies_are_bounded("floor").await;
+async fn a_late_request_starts_by_aging_if_claims_have_a_floor() {
+    false_claims_are_bounded("floor").await;
 }
 
 #[tokio::test]
-async fn a_late_request_starts_by_ageing_where_nobody_is_believed() {
-    lies_are_bounded("none").await;
+async fn a_late_request_starts_by_aging_if_no_claim_is_trusted() {
+    false_claims_are_bounded("none").await;
 }

@@ -1,4 +1,4 @@
-//! Who sees which functions on 9475: role `control` by its certificate, pods and people by their tokens.
+//! Access to functions on port 9475: role `control` by its certificate, pods and users by their tokens.
 
 use std::fs;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use tokio_rustls::TlsConnector;
 use crate::kubernetes::named;
 use crate::{activator, at, get};
 
-/// The cluster's authority of Weir's own programs.
+/// Weir's certificate authority of the cluster.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
@@ -53,8 +53,8 @@ impl Authority {
     }
 }
 
-/// Returns status and body of what is answered to a token, or to none.
-async fn ask(
+/// Sends a request with a token, or without one, and returns the status and body.
+async fn request(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     token: Option<&str>,
 ) -> (u16, String) {
@@ -80,16 +80,16 @@ impl Clients {
         TcpStream::connect((self.activator.ip, 9475)).await.unwrap()
     }
 
-    /// What a program of Weir is answered.
+    /// Returns the answer to a program of Weir with a certificate.
     async fn program(&self, name: &str) -> (u16, String) {
         let identity = Identity::default();
         identity.set(self.authority.pem(name)).unwrap();
         let stream = self.stream().await;
         let stream = identity.connect(stream, &name_of("activator")).await;
-        ask(stream.unwrap(), None).await
+        request(stream.unwrap(), None).await
     }
 
-    /// What somebody with this token is answered.
+    /// Returns the answer to a client with this token.
     async fn token(&self, token: Option<&str>) -> (u16, String) {
         let mut roots = RootCertStore::empty();
         roots
@@ -103,11 +103,11 @@ impl Clients {
             .with_no_client_auth();
         let name = ServerName::try_from(name_of("activator")).unwrap();
         let stream = TlsConnector::from(Arc::new(config)).connect(name, self.stream().await);
-        ask(stream.await.unwrap(), token).await
+        request(stream.await.unwrap(), token).await
     }
 }
 
-/// The namespaces of the functions that are described.
+/// Returns the namespaces of the functions in an answer.
 fn namespaces(answer: &(u16, String)) -> Vec<String> {
     assert_eq!(answer.0, 200, "{}", answer.1);
     let described: Value = serde_json::from_str(&answer.1).unwrap();
@@ -158,21 +158,21 @@ async fn only_control_sees_all_by_its_certificate() {
     let api = ApiServer::start().await;
     let clients = start(&api).await;
     assert_eq!(namespaces(&clients.program("control").await), ["a", "b"]);
-    // The certificates of other programs are good for nothing here.
+    // The certificates of other programs give no access here.
     assert_eq!(clients.program("agent").await.0, 401);
     assert_eq!(clients.token(None).await.0, 401);
-    // In the clear there is nobody.
+    // Without TLS there is no answer.
     let mut stream = clients.stream().await;
     let request = "GET /v1/functions HTTP/1.1\r\nHost: x\r\n\r\n";
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
-    // It may also be reset.
+    // The connection may also be reset.
     drop(stream.read_to_end(&mut answer).await);
     assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
 }
 
 #[tokio::test]
-async fn a_pods_token_shows_its_own_namespace_and_a_persons_all_if_allowed() {
+async fn a_pods_token_shows_its_namespace_and_a_users_all_if_allowed() {
     let api = ApiServer::start().await;
     let clients = start(&api).await;
     api.allow_token("pod", "system:serviceaccount:a:default", Some("weir.dev"));
@@ -180,7 +180,7 @@ async fn a_pods_token_shows_its_own_namespace_and_a_persons_all_if_allowed() {
     api.allow_token("stranger", "eve", None);
     api.allow_token("odd", "ada", Some("weir.dev"));
     api.allow_user("ada");
-    // What a pod may do in the API makes no difference.
+    // The pod's rights in the API make no difference.
     api.allow_user("system:serviceaccount:a:default");
     assert_eq!(namespaces(&clients.token(Some("pod")).await), ["a"]);
     assert_eq!(namespaces(&clients.token(Some("reader")).await), ["a", "b"]);
@@ -195,7 +195,7 @@ async fn a_pods_token_shows_its_own_namespace_and_a_persons_all_if_allowed() {
 }
 
 #[tokio::test]
-async fn a_token_is_reviewed_once_and_its_answer_outlives_an_outage_of_the_api() {
+async fn a_token_review_is_cached_during_an_outage_of_the_api() {
     let api = ApiServer::start().await;
     let clients = start(&api).await;
     api.allow_token("pod", "system:serviceaccount:a:default", Some("weir.dev"));
@@ -207,14 +207,14 @@ async fn a_token_is_reviewed_once_and_its_answer_outlives_an_outage_of_the_api()
     api.set_failing(true);
     assert_eq!(namespaces(&clients.token(Some("pod")).await), ["a"]);
     assert_eq!(clients.token(Some("other")).await.0, 503);
-    // An answer that was none is asked for again.
+    // A failed review is repeated.
     api.set_failing(false);
     api.allow_token("other", "system:serviceaccount:b:default", Some("weir.dev"));
     assert_eq!(namespaces(&clients.token(Some("other")).await), ["b"]);
 }
 
 #[tokio::test]
-async fn what_counts_for_the_objective_is_described() {
+async fn requests_that_count_for_the_objective_are_described() {
     let api = ApiServer::start().await;
     let clients = start(&api).await;
     let app = named("x").await;
@@ -243,7 +243,7 @@ async fn what_counts_for_the_objective_is_described() {
     let expected = json!([
         {"revision": "g-00001", "objective_ms": 10_000, "percentile": 98.0, "judged": 3, "in_time": 3},
     ]);
-    // The last answer is counted once it has left.
+    // The last answer is counted after it was sent.
     let begin = Instant::now();
     loop {
         let last = described().await;

@@ -1,4 +1,4 @@
-//! The page of role `data` against the catalogue, and why requests of its clients missed their objective.
+//! The metrics of role `data` against the catalogue, and the reasons of requests that missed their objectives.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tests::catalogue::problems;
 
 use crate::{activator, at, get};
 
-/// The condition of metrics that only a function with an objective has.
+/// Condition in the catalogue of metrics that only a function with an objective has.
 const WITH_OBJECTIVE: &str = "where weir.dev/slo is set";
 
-/// A pod whose queue-proxy says how long it held each request: `/QUEUE/EXECUTION`, in milliseconds.
+/// Starts a pod with a queue-proxy that reports how long it held each request: `/QUEUE/EXECUTION`, in milliseconds.
 async fn pod() -> App {
     App::serving(|request| async move {
         if request.header("k-network-probe").is_some() {
@@ -29,7 +29,7 @@ async fn pod() -> App {
 }
 
 #[tokio::test]
-async fn the_page_is_what_the_catalogue_lists_and_reasons_are_those_of_the_longest_part() {
+async fn the_page_matches_the_catalogue_and_reasons_name_the_longest_part() {
     let mut with = Revision::new("f-00001").annotate("weir.dev/slo", "3s");
     let activator = activator().revision(&with).start().await;
     let name = "weir_function_requests_missed_total";
@@ -41,7 +41,7 @@ async fn the_page_is_what_the_catalogue_lists_and_reasons_are_those_of_the_longe
         problems(page.text(), Program::ActivatorData, &[WITH_OBJECTIVE]),
         [""; 0]
     );
-    // It comes while no instance serves.
+    // This request arrives while no instance serves.
     let mut cold = activator.connect().await;
     cold.send(get("f-00001", "/0/0")).await;
     activator

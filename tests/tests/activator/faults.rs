@@ -10,10 +10,10 @@ use tests::eventually;
 
 use crate::{Pod, activator, at, echoing, get};
 
-/// An instance that stands still is out, and one that goes on is back.
+/// Longest time until a stopped instance is ejected, and until a continued one is back.
 const OUT_WITHIN: Duration = Duration::from_secs(5);
 
-/// Waits until so many instances are ejected.
+/// Waits until this many instances are ejected.
 async fn becomes(activator: &Activator, wanted: f64) {
     let labels = ["state=\"ejected\""];
     let is_wanted = |value| value == wanted;
@@ -26,14 +26,14 @@ fn signal(pod: &Pod, signal: Signal) {
 }
 
 #[tokio::test]
-async fn an_instance_that_is_stopped_is_out_until_it_goes_on_and_nothing_is_sent_twice() {
+async fn a_stopped_instance_is_ejected_until_it_continues_and_nothing_is_sent_twice() {
     let pods = [Pod::start().await, Pod::start().await];
     let mut revision = Revision::new("f-00001");
     revision.pods = pods.iter().map(Pod::address).collect();
     let activator = activator().revision(&revision).start().await;
     activator.has_instances(2).await;
     signal(&pods[0], Signal::STOP);
-    // One of them is at the stopped pod, and stays there.
+    // One of these requests is at the stopped pod, and stays there.
     let mut clients = Vec::new();
     for n in 0..2 {
         let mut client = activator.connect().await;
@@ -42,7 +42,7 @@ async fn an_instance_that_is_stopped_is_out_until_it_goes_on_and_nothing_is_sent
     }
     let sent = Instant::now();
     becomes(&activator, 1.0).await;
-    // 0.8 s and what a machine with other tests on it takes.
+    // 0.8 s, and delays of a busy machine.
     assert!(sent.elapsed() < OUT_WITHIN, "{:?}", sent.elapsed());
     for n in 2..12 {
         let mut client = activator.connect().await;
@@ -62,7 +62,7 @@ async fn an_instance_that_is_stopped_is_out_until_it_goes_on_and_nothing_is_sent
     }
     let mut targets: Vec<String> = Vec::new();
     for pod in &pods {
-        let requests = pod.app.seen.requests();
+        let requests = pod.app.log.requests();
         targets.extend(requests.iter().map(|request| request.target().to_owned()));
     }
     targets.sort();
@@ -86,7 +86,7 @@ async fn a_request_that_finds_no_connection_goes_to_another_pod() {
                     f-00001\r\nContent-Length: 5\r\n\r\nhello";
         assert_eq!(client.request(body).await.status(), 200);
     }
-    assert_eq!(stays.app.seen.count(), 20);
+    assert_eq!(stays.app.log.count(), 20);
     becomes(&activator, 1.0).await;
 }
 
@@ -109,18 +109,18 @@ async fn a_pod_that_dies_with_a_request_is_502_and_nothing_is_sent_again() {
     let answer = client.request(get("f-00001", "/")).await;
     assert_eq!(answer.status(), 502);
     assert!(answer.text().contains("the pod"), "{}", answer.text());
-    assert_eq!(dies.seen.served().len(), 1);
+    assert_eq!(dies.log.served().len(), 1);
 }
 
 #[tokio::test]
-async fn an_application_that_answers_no_probe_while_it_computes_keeps_its_place() {
+async fn an_application_that_fails_probes_while_it_computes_is_not_ejected() {
     let is_busy = Arc::<AtomicBool>::default();
     let busy = Arc::clone(&is_busy);
     let computes = App::serving(move |request| {
         let busy = Arc::clone(&busy);
         async move {
             match request.header("k-network-probe") {
-                // Its queue-proxy asks it.
+                // The queue-proxy passes the probe to the application.
                 Some("queue") => {
                     while busy.load(Ordering::Relaxed) {
                         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -179,7 +179,7 @@ async fn a_pod_whose_application_is_dead_gets_no_more_requests() {
     activator.has_instances(2).await;
     is_dead.store(true, Ordering::Relaxed);
     let mut client = activator.connect().await;
-    // Whichever of the two comes first.
+    // Until the failing pod is chosen.
     while client.request(get("f-00001", "/0")).await.status() == 200 {}
     becomes(&activator, 1.0).await;
     for _ in 0..10 {
@@ -190,7 +190,7 @@ async fn a_pod_whose_application_is_dead_gets_no_more_requests() {
 }
 
 #[tokio::test]
-async fn a_pod_that_kubernetes_takes_for_ready_no_more_is_out_where_that_counts() {
+async fn a_pod_that_kubernetes_considers_unready_is_ejected_where_that_counts() {
     let pods = [Pod::start().await, Pod::start().await];
     let mut revision = Revision::new("f-00001");
     revision.has_startup_probe = true;
@@ -206,7 +206,7 @@ async fn a_pod_that_kubernetes_takes_for_ready_no_more_is_out_where_that_counts(
 }
 
 #[tokio::test]
-async fn a_pod_that_is_not_ready_gets_nothing_until_it_says_so() {
+async fn an_unready_pod_gets_no_request_until_it_is_ready() {
     let (sender, receiver) = tokio::sync::watch::channel(false);
     let app = App::serving(move |request| {
         let is_ready = *receiver.borrow();
@@ -223,8 +223,8 @@ async fn a_pod_that_is_not_ready_gets_nothing_until_it_says_so() {
     let activator = activator().revision(&revision).start().await;
     let mut client = activator.connect().await;
     client.send(get("f-00001", "/")).await;
-    eventually("it is probed again and again", || app.seen.count() > 3).await;
-    let requests = app.seen.requests();
+    eventually("the pod is probed repeatedly", || app.log.count() > 3).await;
+    let requests = app.log.requests();
     assert!(
         requests
             .iter()
@@ -235,7 +235,7 @@ async fn a_pod_that_is_not_ready_gets_nothing_until_it_says_so() {
 }
 
 #[tokio::test]
-async fn a_manifest_that_cannot_be_read_leaves_all_as_it_was() {
+async fn an_unreadable_manifest_changes_nothing() {
     let app = echoing().await;
     let mut revision = Revision::new("f-00001");
     revision.pods = vec![at(&app)];

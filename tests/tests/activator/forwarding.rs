@@ -8,7 +8,7 @@ use tests::client2::{Client2, empty, full};
 use crate::{Pod, activator, at, echoing, get};
 
 #[tokio::test]
-async fn an_answer_says_how_long_the_request_was_held() {
+async fn an_answer_reports_how_long_the_request_was_held() {
     let app = echoing().await;
     let mut revision = Revision::new("f-00001");
     revision.pods = vec![at(&app)];
@@ -31,7 +31,7 @@ async fn a_pods_queue_proxy_gets_what_it_expects_of_an_activator() {
     let lines = "Knative-Serving-Namespace: default\r\nKnative-Serving-Revision: f-00001\r\nWeir-Budget-Ms: \
                  5000\r\nWeir-Held-Us: 700\r\nWeir-Other: 1\r\nK-Network-Hash: stray\r\n";
     assert_eq!(client.get_with("/", lines).await.status(), 200);
-    let seen = app.seen.last();
+    let seen = app.log.last();
     assert_eq!(seen.header("k-proxy-request"), Some("activator"));
     assert_eq!(seen.header("k-original-host"), Some("test"));
     assert_eq!(seen.header("host"), Some(&*at(&app).to_string()));
@@ -43,7 +43,7 @@ async fn a_pods_queue_proxy_gets_what_it_expects_of_an_activator() {
 }
 
 #[tokio::test]
-async fn a_host_of_the_cluster_names_the_revision_as_well() {
+async fn a_cluster_local_host_names_the_revision_as_well() {
     let app = echoing().await;
     let mut revision = Revision::new("f-00001");
     revision.pods = vec![at(&app)];
@@ -56,7 +56,7 @@ async fn a_host_of_the_cluster_names_the_revision_as_well() {
 }
 
 #[tokio::test]
-async fn what_is_not_known_or_has_not_opted_in_goes_to_knatives_activator_as_it_came() {
+async fn requests_of_other_revisions_go_unchanged_to_knatives_activator() {
     let knative = App::saying("knative").await;
     let pod = echoing().await;
     let mut plain = Revision::new("plain-00001");
@@ -74,7 +74,7 @@ async fn what_is_not_known_or_has_not_opted_in_goes_to_knatives_activator_as_it_
         let mut client = activator.connect().await;
         let answer = client.request(get(revision, "/x")).await;
         assert_eq!(answer.text(), "knative");
-        let seen = knative.seen.last();
+        let seen = knative.log.last();
         assert_eq!(seen.header("host"), Some("service.default.example.com"));
         assert_eq!(seen.header("knative-serving-revision"), Some(revision));
         assert_eq!(seen.header("x-forwarded-for"), None);
@@ -95,7 +95,7 @@ async fn what_is_not_known_or_has_not_opted_in_goes_to_knatives_activator_as_it_
 }
 
 #[tokio::test]
-async fn a_tagged_request_stays_with_its_revision_where_the_function_has_others() {
+async fn a_tagged_request_stays_with_its_revision() {
     let knative = App::saying("knative").await;
     let pod = echoing().await;
     let mut one = Revision::new("f-00001").annotate("weir.dev/function", "f");
@@ -126,7 +126,7 @@ async fn a_tagged_request_stays_with_its_revision_where_the_function_has_others(
 }
 
 #[tokio::test]
-async fn without_another_activator_an_answer_says_why_it_is_none() {
+async fn without_another_activator_the_error_states_its_cause() {
     let mut plain = Revision::new("plain-00001");
     plain.annotations.clear();
     let activator = activator().revision(&plain).start().await;
@@ -148,7 +148,7 @@ async fn without_another_activator_an_unknown_revision_is_404() {
 }
 
 #[tokio::test]
-async fn switched_off_it_passes_everything_on() {
+async fn a_disabled_activator_passes_everything_on() {
     let knative = App::saying("knative").await;
     let pod = echoing().await;
     let mut revision = Revision::new("f-00001");
@@ -164,7 +164,7 @@ async fn switched_off_it_passes_everything_on() {
 }
 
 #[tokio::test]
-async fn http2_goes_on_as_http2() {
+async fn http2_is_forwarded_as_http2() {
     let pod = App2::serving(|request| async move {
         http::Response::new(full(format!("{:?}", request.version())))
     })
@@ -228,7 +228,7 @@ async fn a_tunnel_carries_bytes_both_ways() {
     .await;
     let mut revision = Revision::new("f-00001");
     revision.pods = vec![at(&app)];
-    // It is over with the 101, and does not cut a tunnel through which nothing comes at first.
+    // That limit ends with the 101, and does not cut a tunnel which is silent at first.
     revision.response_start_timeout_secs = 1;
     let activator = activator().revision(&revision).start().await;
     activator.has_instances(1).await;
@@ -243,7 +243,7 @@ async fn a_tunnel_carries_bytes_both_ways() {
     assert!(silent.is_empty());
     client.send("over there").await;
     assert_eq!(client.bytes(10).await, b"over there");
-    // A tunnel holds its place: another waits, and gets it when the tunnel ends.
+    // A tunnel holds its place: another request waits until the tunnel ends.
     let mut other = activator.connect().await;
     other.send(get("f-00001", "/x")).await;
     assert!(

@@ -31,7 +31,7 @@ async fn an_ingress_gets_its_hash_and_the_autoscaler_the_word_activator() {
         (answer.status(), answer.header("k-network-hash")),
         (200, Some("7a6b"))
     );
-    // As the autoscaler asks before it scales to zero, with its double slash.
+    // As the autoscaler's probe before it scales to zero, with its double slash.
     let mut client = activator.connect().await;
     let autoscaler = "User-Agent: Knative-Autoscaling-Probe\r\nK-Network-Probe: activator\r\n";
     let answer = client.get_with("//healthz", autoscaler).await;
@@ -61,7 +61,7 @@ async fn a_request_that_is_open_at_sigterm_is_answered() {
     activator.has_instances(1).await;
     let mut client = activator.connect().await;
     client.send(get("f-00001", "/1500")).await;
-    eventually("the request is at the pod", || pod.app.seen.count() > 0).await;
+    eventually("the request is at the pod", || pod.app.log.count() > 0).await;
     activator.terminate();
     assert_eq!(client.response().await.status(), 200);
     assert_eq!(activator.exit_code(Duration::from_secs(20)).await, Some(0));

@@ -1,4 +1,4 @@
-//! The contract's items of an activator, ours and Knative's.
+//! The contract's items of an activator, for Weir's and Knative's.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -40,7 +40,7 @@ async fn from_zero(subject: &Subject) {
     }
 }
 
-/// Clients that send one request after the other until they are stopped.
+/// Clients that send one request after the other until stopped.
 struct Load {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
@@ -73,48 +73,48 @@ impl Load {
         load
     }
 
-    /// Waits until so many more are answered.
-    async fn goes_on(&self, requests: usize) {
+    /// Waits until this many more requests are answered.
+    async fn answers_more(&self, requests: usize) {
         let from = self.answered.load(Ordering::Relaxed);
         let answered = || self.answered.load(Ordering::Relaxed) >= from + requests;
         eventually("requests are answered", answered).await;
     }
 
-    /// The statuses that were not 200.
+    /// Stops the clients and returns the statuses other than 200.
     async fn end(self) -> Vec<u16> {
         self.stop.store(true, Ordering::Relaxed);
         self.clients.join_all().await.concat()
     }
 }
 
-/// Item 140: nothing fails while pods come and go.
+/// Item 140: no request fails while pods are added and removed.
 async fn pods_come_and_go(subject: &Subject) {
     let mut pods = vec![subject.pod().await];
     let mut revision = Revision::new(REVISION);
     revision.pods = vec![pods[0].address()];
     subject.set_revision(&revision);
     let load = Load::start(subject, 8);
-    load.goes_on(30).await;
+    load.answers_more(30).await;
     for count in 2..=5 {
         pods.push(subject.pod().await);
         revision.pods = pods.iter().map(Pod::address).collect();
         subject.set_revision(&revision);
         subject.has_instances(count).await;
-        load.goes_on(30).await;
+        load.answers_more(30).await;
     }
     for count in (1..=4).rev() {
-        // As Kubernetes does it: off the slice, SIGTERM, and a queue-proxy that drains.
+        // As Kubernetes does: removed from the slice, SIGTERM, and the queue-proxy drains.
         let pod = pods.pop().unwrap();
         revision.pods = pods.iter().map(Pod::address).collect();
         subject.set_revision(&revision);
         pod.proxy.terminate();
         subject.has_instances(count).await;
-        load.goes_on(30).await;
+        load.answers_more(30).await;
     }
     assert!(load.end().await.is_empty());
 }
 
-/// Item 141: a pod that is deleted fails no request.
+/// Item 141: deletion of a pod fails no request.
 async fn a_pod_is_deleted(subject: &Subject) {
     let [stays, goes] = [subject.pod().await, subject.pod().await];
     let mut revision = Revision::new(REVISION);
@@ -122,14 +122,14 @@ async fn a_pod_is_deleted(subject: &Subject) {
     subject.set_revision(&revision);
     subject.has_instances(2).await;
     let load = Load::start(subject, 4);
-    load.goes_on(30).await;
+    load.answers_more(30).await;
     goes.proxy.terminate();
-    // The slice says so later.
-    load.goes_on(30).await;
+    // The slice is updated later.
+    load.answers_more(30).await;
     revision.pods = vec![stays.address()];
     subject.set_revision(&revision);
     subject.has_instances(1).await;
-    load.goes_on(30).await;
+    load.answers_more(30).await;
     assert!(load.end().await.is_empty());
 }
 
@@ -141,7 +141,7 @@ async fn two_hops(subject: &Subject) {
     subject.set_revision(&revision);
     let mut client = Client::connect(subject.address()).await;
     assert_eq!(client.request(get(REVISION, "/0")).await.status(), 200);
-    let seen = pod.app.seen.last();
+    let seen = pod.app.log.last();
     assert_eq!(seen.target(), "/0");
     assert_eq!(seen.header("host"), Some("service.default.example.com"));
     let hops = seen.header("x-forwarded-for").unwrap();
@@ -150,7 +150,7 @@ async fn two_hops(subject: &Subject) {
     assert_eq!(seen.header("knative-serving-revision"), None);
 }
 
-/// Item 143: an idle client keeps no revision from zero.
+/// Item 143: an idle client does not keep a revision from scaling to zero.
 async fn an_idle_client(subject: &Subject) {
     let pod = subject.pod().await;
     let mut revision = Revision::new(REVISION);
@@ -159,7 +159,7 @@ async fn an_idle_client(subject: &Subject) {
     subject.has_instances(1).await;
     let mut client = Client::connect(subject.address()).await;
     assert_eq!(client.request(get(REVISION, "/300")).await.status(), 200);
-    // It stays connected, and the autoscaler decides by windows of 3 and 1 s. What is not reported of a second is zero.
+    // The client stays connected, and the autoscaler decides by windows of 3 and 1 s. A second without a report counts as zero.
     let mut kpa = Kpa::new(0.7, 3, 1);
     let mut seconds = interval(Duration::from_secs(1));
     let mut seen = 0;
@@ -180,11 +180,14 @@ async fn an_idle_client(subject: &Subject) {
         }
     };
     let decided = timeout(PATIENCE, decisions).await;
-    assert!(decided.is_ok(), "a pod is to be wanted, and then none");
+    assert!(
+        decided.is_ok(),
+        "the desired number of pods must be one, then zero"
+    );
     assert_eq!(client.request(get(REVISION, "/0")).await.status(), 200);
 }
 
-/// A test of ours, and the same of Knative's where it is given.
+/// Defines a test for Weir's activator, and one for Knative's if it is given.
 macro_rules! item {
     ($name:ident, $check:ident) => {
         mod $name {

@@ -8,7 +8,7 @@ use tests::app::{App, ok};
 
 use crate::{activator, at, get};
 
-/// A pod that says who it is.
+/// Starts a pod that answers with its name.
 pub(crate) async fn named(name: &'static str) -> App {
     App::serving(move |request| async move {
         ok(request.header("k-network-probe").map_or(name, |_| "queue"))
@@ -57,7 +57,7 @@ async fn revisions_and_their_pods_come_from_the_api() {
     activator
         .has("weir_revisions", &[], |value| value == 0.0)
         .await;
-    // It reads, and nothing else; and no more than it has use for.
+    // It only reads, and only what it needs.
     for request in api.requests() {
         let is_expected = [
             "/apis/serving.knative.dev/v1/revisions?",
@@ -71,7 +71,7 @@ async fn revisions_and_their_pods_come_from_the_api() {
 }
 
 #[tokio::test]
-async fn a_revision_whose_name_is_longer_than_its_services_has_its_pods() {
+async fn a_revision_with_a_shortened_service_name_has_its_pods() {
     let api = ApiServer::start().await;
     let pod = named("pod").await;
     let name = format!("{}-00001", "f".repeat(57));
@@ -85,7 +85,7 @@ async fn a_revision_whose_name_is_longer_than_its_services_has_its_pods() {
 }
 
 #[tokio::test]
-async fn until_both_lists_are_there_it_is_not_ready_and_passes_requests_on() {
+async fn before_both_lists_arrive_it_is_unready_and_passes_requests_on() {
     let api = ApiServer::start().await;
     api.set_failing(true);
     let knative = App::saying("knative").await;
@@ -119,7 +119,7 @@ async fn until_both_lists_are_there_it_is_not_ready_and_passes_requests_on() {
 }
 
 #[tokio::test]
-async fn while_the_api_is_away_the_last_view_holds_and_then_it_is_listed_anew() {
+async fn during_an_outage_of_the_api_the_last_state_is_used_and_then_listed_anew() {
     let api = ApiServer::start().await;
     let (one, two) = (named("one").await, named("two").await);
     let mut revision = Revision::new("f-00001");
@@ -137,7 +137,7 @@ async fn while_the_api_is_away_the_last_view_holds_and_then_it_is_listed_anew() 
     assert!(answers(&activator, "one").await);
     revision.pods = vec![at(&two)];
     apply(&api, &revision);
-    // The version from which it watched is forgotten meanwhile.
+    // The version of its last watch is dropped meanwhile.
     api.compact();
     assert!(answers(&activator, "one").await);
     api.set_failing(false);
@@ -148,7 +148,7 @@ async fn while_the_api_is_away_the_last_view_holds_and_then_it_is_listed_anew() 
 }
 
 #[tokio::test]
-async fn an_object_that_cannot_be_used_stays_as_it_was() {
+async fn an_unusable_object_keeps_its_last_state() {
     let api = ApiServer::start().await;
     let pod = named("pod").await;
     let mut revision = Revision::new("f-00001");
@@ -168,14 +168,14 @@ async fn an_object_that_cannot_be_used_stays_as_it_was() {
 }
 
 #[tokio::test]
-async fn what_is_empty_may_be_null() {
+async fn empty_lists_may_be_null() {
     let api = ApiServer::start().await;
     let pod = named("pod").await;
     let mut revision = Revision::new("f-00001");
     revision.pods = vec![at(&pod)];
     apply(&api, &revision);
     let (slices, mut slice) = revision.objects().pop().unwrap();
-    // So the API writes a slice of a Service without pods.
+    // The API writes a slice of a Service without pods like this.
     (slice["endpoints"], slice["ports"]) = (serde_json::Value::Null, serde_json::Value::Null);
     slice["metadata"]["name"] = "f-00001-private-empty".into();
     api.apply(&slices, slice);
@@ -189,7 +189,7 @@ async fn what_is_empty_may_be_null() {
 }
 
 #[tokio::test]
-async fn an_api_that_is_behind_sends_no_request_to_a_pod_that_is_gone() {
+async fn a_lagging_api_sends_no_request_to_a_deleted_pod() {
     let api = ApiServer::start().await;
     let (gone, stays) = (named("gone").await, named("stays").await);
     let mut revision = Revision::new("f-00001");
@@ -206,7 +206,7 @@ async fn an_api_that_is_behind_sends_no_request_to_a_pod_that_is_gone() {
 }
 
 #[tokio::test]
-async fn without_an_api_it_ends_with_one_sentence() {
+async fn without_an_api_it_exits_with_a_one_line_error() {
     let (status, stderr) = activator().without_manifests().run_to_end(PATIENCE).await;
     assert_eq!(status.code(), Some(2), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");

@@ -1,7 +1,7 @@
-//! activator-ext, role `data`: what Knative asks of an activator (numbers are the contract's items), and what Weir adds.
+//! activator-ext, role `data`: Knative's requirements on an activator (numbers are the contract's items), and Weir's additions.
 //!
-//! Every test has an activator of its own on an address of its own. Pods are real queue-proxies in front of a user
-//! container, or stand-ins where the test has to see what reaches a pod.
+//! Every test has an activator of its own at an address of its own. Pods are real queue-proxies in front of a user container, or
+//! stand-ins where the test inspects the requests at a pod.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod access;
@@ -30,12 +30,12 @@ use tests::proxy;
 const OWN: &str = env!("CARGO_BIN_EXE_activator-ext-under-test");
 const QUEUE_PROXY: &str = env!("CARGO_BIN_EXE_queue-proxy-under-test");
 
-/// An activator that is about to start.
+/// Returns a builder of an activator.
 fn activator() -> Builder {
     Builder::new(OWN)
 }
 
-/// A pod: a user container that answers after as many milliseconds as the path says, and a queue-proxy with one place.
+/// A pod: a user container that answers after as many milliseconds as the path states, and a queue-proxy with a concurrency of 1.
 struct Pod {
     app: App,
     proxy: proxy::Proxy,
@@ -50,7 +50,7 @@ impl Pod {
         Self::build(app, None).await
     }
 
-    /// A pod at this address, if one is given.
+    /// Starts a pod at this address, if one is given.
     async fn build(app: App, ip: Option<IpAddr>) -> Self {
         let probe = format!(
             r#"{{"tcpSocket":{{"port":{}}},"successThreshold":1}}"#,
@@ -74,8 +74,8 @@ impl Pod {
     }
 }
 
-/// A stand-in for a pod's queue-proxy, which is ready and echoes what the test asks for: the path's last segment names a
-/// header, whose value is the answer.
+/// Starts a stand-in for a pod's queue-proxy, which is ready and answers with the value of the header named by the path's last
+/// segment.
 async fn echoing() -> App {
     App::serving(|request| async move {
         if request.header("k-network-probe").is_some() {
@@ -91,7 +91,7 @@ fn at(app: &App) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], app.port))
 }
 
-/// The head of a request for a revision, as an ingress sends it.
+/// Returns the head of a request for a revision, as an ingress sends it.
 fn get(revision: &str, target: &str) -> String {
     format!(
         "GET {target} HTTP/1.1\r\nHost: service.default.example.com\r\nKnative-Serving-Namespace: \

@@ -6,7 +6,7 @@ use tests::eventually;
 
 use crate::{activator, at, get};
 
-/// A stand-in for a pod that holds each request until the test lets it go.
+/// Starts a stand-in for a pod that holds each request until the test sends a message to release one.
 async fn holding() -> (App, tokio::sync::mpsc::Sender<()>) {
     let (sender, receiver) = tokio::sync::mpsc::channel::<()>(100);
     let receiver = std::sync::Arc::new(tokio::sync::Mutex::new(receiver));
@@ -33,7 +33,7 @@ async fn send(activator: &Activator, target: &str, budget_ms: u64) -> Client {
 }
 
 fn paths(app: &App) -> Vec<String> {
-    let served = app.seen.served().into_iter();
+    let served = app.log.served().into_iter();
     served.map(|request| request.target().to_owned()).collect()
 }
 
@@ -47,7 +47,7 @@ async fn one_pod(revision: Revision) -> (Activator, App, tokio::sync::mpsc::Send
 }
 
 #[tokio::test]
-async fn the_most_urgent_request_goes_to_the_pod_that_has_a_place() {
+async fn the_most_urgent_request_goes_to_the_pod_with_a_free_place() {
     let (activator, app, go) = one_pod(Revision::new("f-00001")).await;
     let mut clients = vec![send(&activator, "/first", 60_000).await];
     eventually("the first is at the pod", || paths(&app) == ["/first"]).await;
@@ -61,7 +61,7 @@ async fn the_most_urgent_request_goes_to_the_pod_that_has_a_place() {
     for client in &mut clients {
         assert_eq!(client.response().await.status(), 200);
     }
-    // Objectives above the revision's 10 s are the clients' own: they order requests all the same.
+    // Objectives above the revision's 10 s are the clients' own, and order requests all the same.
     assert_eq!(paths(&app), ["/first", "/c", "/b", "/a"]);
     let metrics = activator.metrics().await;
     let value = |name: &str, label: &str| metrics.value(name, &[label]).unwrap();
@@ -81,7 +81,7 @@ async fn the_most_urgent_request_goes_to_the_pod_that_has_a_place() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_while_it_waits_gives_its_place_back() {
+async fn a_client_that_disconnects_while_waiting_frees_its_place() {
     let (activator, app, go) = one_pod(Revision::new("f-00001")).await;
     let mut first = send(&activator, "/first", 60_000).await;
     eventually("the first is at the pod", || paths(&app).len() == 1).await;
@@ -98,7 +98,7 @@ async fn a_client_that_leaves_while_it_waits_gives_its_place_back() {
 }
 
 #[tokio::test]
-async fn late_requests_are_shed_where_the_revision_says_so() {
+async fn late_requests_are_shed_if_the_revision_requires_it() {
     let revision = Revision::new("f-00001").annotate("weir.dev/late", "shed");
     let (activator, app, go) = one_pod(revision).await;
     let mut first = send(&activator, "/first", 60_000).await;
@@ -176,14 +176,14 @@ async fn without_a_limit_nothing_waits() {
 }
 
 #[tokio::test]
-async fn what_waits_goes_on_where_the_settings_of_its_function_change() {
+async fn waiting_requests_survive_changed_settings_of_their_function() {
     let (app, go) = holding().await;
     let revision = Revision::new("f-00001").annotate("weir.dev/function", "f");
     let activator = activator().revision(&revision).start().await;
     let mut waits = send(&activator, "/waits", 60_000).await;
     let is_one = |value| value == 1.0;
     activator.has("weir_function_waiting", &[], is_one).await;
-    // The next revision of the function has another bound, and so has the function.
+    // The next revision of the function has another queue depth, and so has the function.
     let mut next = Revision::new("f-00002")
         .annotate("weir.dev/function", "f")
         .annotate("weir.dev/queue-depth", "7");
@@ -196,7 +196,7 @@ async fn what_waits_goes_on_where_the_settings_of_its_function_change() {
 }
 
 #[tokio::test]
-async fn what_waits_for_a_revision_that_is_deleted_is_answered() {
+async fn requests_waiting_for_a_deleted_revision_are_answered() {
     let activator = activator()
         .revision(&Revision::new("f-00001"))
         .start()

@@ -8,7 +8,7 @@ use tests::proxy::fresh_address;
 use crate::{Pod, activator, get};
 
 #[tokio::test]
-async fn the_autoscaler_hears_of_the_first_request_at_once_and_of_all_each_second() {
+async fn the_first_request_is_reported_at_once_and_all_each_second() {
     let autoscaler = Autoscaler::start().await;
     let mut revision = Revision::new("f-00001");
     let activator = activator()
@@ -25,17 +25,17 @@ async fn the_autoscaler_hears_of_the_first_request_at_once_and_of_all_each_secon
     };
     let mut client = activator.connect().await;
     client.send(get("f-00001", "/0")).await;
-    let is_told =
+    let is_reported =
         |stat: &Stat| (stat.average_concurrent_requests, stat.request_count) == (1.0, 1.0);
-    eventually("the first request is told at once", || {
-        stats().iter().any(is_told)
+    eventually("the first request is reported at once", || {
+        stats().iter().any(is_reported)
     })
     .await;
     assert_eq!(stats()[0].pod_name, "weir-activator-0");
     let full = |stat: &Stat| {
         stat.request_count == 0.0 && (stat.average_concurrent_requests - 1.0).abs() < 0.02
     };
-    eventually("it is carried for a whole window", || {
+    eventually("the request is carried for a whole window", || {
         stats().iter().any(full)
     })
     .await;
@@ -45,13 +45,13 @@ async fn the_autoscaler_hears_of_the_first_request_at_once_and_of_all_each_secon
     assert_eq!(client.response().await.status(), 200);
     let last = || stats().last().unwrap().average_concurrent_requests;
     eventually("nothing is carried", || last() == 0.0).await;
-    // Each request was told once, at once or with its window.
-    let told: f64 = stats().iter().map(|stat| stat.request_count).sum();
-    assert_eq!(told, 1.0);
+    // Each request was reported once, at once or with its window.
+    let reported: f64 = stats().iter().map(|stat| stat.request_count).sum();
+    assert_eq!(reported, 1.0);
 }
 
 #[tokio::test]
-async fn an_autoscaler_that_closes_with_1012_is_connected_again() {
+async fn reconnects_after_a_close_with_1012() {
     let autoscaler = Autoscaler::start().await;
     let activator = activator()
         .revision(&Revision::new("f-00001"))
@@ -72,23 +72,23 @@ async fn an_autoscaler_that_closes_with_1012_is_connected_again() {
 }
 
 #[tokio::test]
-async fn reports_are_kept_while_there_is_no_autoscaler() {
-    let place = SocketAddr::new(fresh_address(), 8080);
+async fn reports_are_kept_while_the_autoscaler_is_unreachable() {
+    let address = SocketAddr::new(fresh_address(), 8080);
     let activator = activator()
         .revision(&Revision::new("f-00001"))
-        .arguments(&["--autoscaler", &format!("ws://{place}/")])
+        .arguments(&["--autoscaler", &format!("ws://{address}/")])
         .start()
         .await;
     let mut client = activator.connect().await;
     client.send(get("f-00001", "/0")).await;
     let waits = |value| value == 1.0;
     activator.has("weir_function_waiting", &[], waits).await;
-    // Two attempts later nobody could send it for the first time.
+    // After two further attempts the report cannot have been sent by a first one.
     let name = "weir_autoscaler_reports_total";
     let failed = activator.metrics().await.value(name, &["failed"]);
     let is_later = |value| value >= failed.unwrap_or(0.0) + 2.0;
     activator.has(name, &["failed"], is_later).await;
-    let autoscaler = Autoscaler::at(place).await;
+    let autoscaler = Autoscaler::at(address).await;
     let came = || {
         let received = autoscaler.received().into_iter();
         let stats = received.filter_map(|report| report.stat);
@@ -98,19 +98,19 @@ async fn reports_are_kept_while_there_is_no_autoscaler() {
 }
 
 #[tokio::test]
-async fn an_autoscaler_that_hangs_is_given_up_and_requests_are_served_meanwhile() {
-    let place = SocketAddr::new(fresh_address(), 8080);
-    let hangs = tokio::net::TcpListener::bind(place).await.unwrap();
+async fn a_hanging_autoscaler_is_abandoned_while_requests_are_served() {
+    let address = SocketAddr::new(fresh_address(), 8080);
+    let hangs = tokio::net::TcpListener::bind(address).await.unwrap();
     let pod = Pod::start().await;
     let mut revision = Revision::new("f-00001");
     revision.pods = vec![pod.address()];
     let activator = activator()
         .revision(&revision)
-        .arguments(&["--autoscaler", &format!("ws://{place}/")])
+        .arguments(&["--autoscaler", &format!("ws://{address}/")])
         .start()
         .await;
     activator.has_instances(1).await;
-    // It takes the connection, and says nothing: not even to the handshake.
+    // It accepts the connection, but does not answer the handshake.
     let (_connection, _) = hangs.accept().await.unwrap();
     let mut client = activator.connect().await;
     assert_eq!(client.request(get("f-00001", "/0")).await.status(), 200);
@@ -120,9 +120,9 @@ async fn an_autoscaler_that_hangs_is_given_up_and_requests_are_served_meanwhile(
         log.contains("did not answer the handshake within 3s"),
         "{log}"
     );
-    // One that ends, and one that listens in its place.
+    // The hanging autoscaler is replaced by a working one.
     drop(hangs);
-    let autoscaler = Autoscaler::at(place).await;
+    let autoscaler = Autoscaler::at(address).await;
     assert_eq!(client.request(get("f-00001", "/0")).await.status(), 200);
     eventually("a report", || !autoscaler.received().is_empty()).await;
 }

@@ -3,7 +3,7 @@ use tests::app::App;
 
 use crate::{activator, at, echoing, get};
 
-/// Heads that two parsers may read differently.
+/// Heads which two parsers may read differently.
 const AMBIGUOUS: [&str; 9] = [
     "Content-Length: 4\r\nTransfer-Encoding: xchunked",
     "Content-Length: 4\r\nContent-Length: 5",
@@ -17,12 +17,12 @@ const AMBIGUOUS: [&str; 9] = [
 ];
 
 fn paths(pod: &App) -> Vec<String> {
-    let served = pod.seen.served().into_iter();
+    let served = pod.log.served().into_iter();
     served.map(|request| request.target().to_owned()).collect()
 }
 
 #[tokio::test]
-async fn nothing_that_is_read_in_two_ways_reaches_a_pod() {
+async fn ambiguous_requests_do_not_reach_a_pod() {
     let pod = echoing().await;
     let mut revision = Revision::new("f-00001");
     revision.concurrency = 100;
@@ -38,7 +38,7 @@ async fn nothing_that_is_read_in_two_ways_reaches_a_pod() {
         assert!([400, 501].contains(&status), "{head:?}: {status}");
     }
     assert!(paths(&pod).is_empty(), "{:?}", paths(&pod));
-    // It serves as before.
+    // The activator serves as before.
     let mut client = activator.connect().await;
     assert_eq!(client.request(get("f-00001", "/host")).await.status(), 200);
     assert!(!activator.stderr().contains("panicked"));

@@ -1,4 +1,4 @@
-//! What the autoscaler hears of requests, against what their clients saw.
+//! Reports to the autoscaler, compared with the observations of clients.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -12,14 +12,14 @@ use tokio::task::JoinSet;
 
 use crate::{activator, at, get};
 
-/// How long each request takes at a pod.
+/// Execution time of each request at a pod.
 const EXECUTION: Duration = Duration::from_millis(900);
-/// Clients that leave while they wait.
+/// Number of clients that disconnect while they wait.
 const LEAVING: u32 = 4;
-/// A budget that is never spent.
+/// A budget that is never used up, in ms.
 const AMPLE_MS: u64 = 60_000;
 
-/// A stand-in for a pod.
+/// Starts a stand-in for a pod which answers after [`EXECUTION`].
 async fn computing() -> App {
     App::serving(|request| async move {
         if request.header("k-network-probe").is_none() {
@@ -39,7 +39,7 @@ async fn send(address: SocketAddr, revision: &str, budget_ms: u64) -> Client {
     client
 }
 
-/// Sends a request; returns how long it took, and its status.
+/// Sends a request; returns its latency and status.
 async fn request(address: SocketAddr, revision: &'static str, budget_ms: u64) -> (Duration, u16) {
     let begin = Instant::now();
     let mut client = send(address, revision, budget_ms).await;
@@ -48,7 +48,7 @@ async fn request(address: SocketAddr, revision: &'static str, budget_ms: u64) ->
 }
 
 #[tokio::test]
-async fn what_is_reported_is_within_a_hundredth_of_what_was_carried() {
+async fn reports_deviate_by_at_most_a_hundredth_from_the_carried_requests() {
     let autoscaler = Autoscaler::start().await;
     let [one, two] = ["f-00001", "f-00002"].map(|name| {
         Revision::new(name)
@@ -69,11 +69,11 @@ async fn what_is_reported_is_within_a_hundredth_of_what_was_carried() {
     activator.has_instances(4).await;
     let address = activator.address();
     let mut carried = Duration::ZERO;
-    // How long an execution takes is learnt.
+    // Execution times are learned.
     for _ in 0..5 {
         carried += request(address, "f-00001", AMPLE_MS).await.0;
     }
-    // The one of the four that is free longest is the next to be chosen, and accepts no connection.
+    // The pod which has been idle longest is chosen next, and accepts no connection.
     drop(dies);
     let mut pending = JoinSet::new();
     for _ in 0..20 {
@@ -86,7 +86,7 @@ async fn what_is_reported_is_within_a_hundredth_of_what_was_carried() {
     activator
         .has("weir_function_waiting", &[], waiting(15.0))
         .await;
-    // These leave while they wait, …
+    // These clients disconnect while they wait, …
     let begin = Instant::now();
     let (mut leaving, mut late) = (Vec::new(), JoinSet::new());
     for _ in 0..LEAVING {
@@ -121,8 +121,8 @@ async fn what_is_reported_is_within_a_hundredth_of_what_was_carried() {
         })
     })
     .await;
-    // It had requests of another revision, and there were connections that could not be had.
-    assert!(other.seen.served().len() > 2);
+    // That pod had requests of another revision, and some connections failed.
+    assert!(other.log.served().len() > 2);
     let ejections = activator
         .metrics()
         .await

@@ -12,14 +12,14 @@ use tokio::time::Instant;
 
 use crate::{activator, at, get};
 
-/// Of each kind.
+/// Number of streams of each kind.
 const STREAMS: usize = 100;
-/// Between two events.
+/// Interval between two events.
 const PERIOD: Duration = Duration::from_millis(500);
-/// For so long instances come and go.
+/// Time for which instances are added and removed.
 const LASTING: Duration = Duration::from_secs(60);
 
-/// A pod that echoes through tunnels, and sends events until the client leaves.
+/// Starts a pod that echoes through tunnels, and sends events until the client disconnects.
 async fn streaming() -> App {
     App::raw(|mut connection| async move {
         while let Some(request) = connection.request().await {
@@ -48,7 +48,7 @@ async fn streaming() -> App {
     .await
 }
 
-/// Sends something through a tunnel and awaits it, until it is to stop.
+/// Sends messages through a tunnel and awaits their echoes until stopped; returns whether all arrived.
 async fn tunnel(mut client: Client, beats: Arc<AtomicUsize>, stop: watch::Receiver<bool>) -> bool {
     while !*stop.borrow() {
         if client.try_send("beat").await.is_err() || client.bytes(4).await != b"beat" {
@@ -60,7 +60,7 @@ async fn tunnel(mut client: Client, beats: Arc<AtomicUsize>, stop: watch::Receiv
     true
 }
 
-/// Awaits events, until it is to stop.
+/// Awaits events until stopped; returns whether all arrived.
 async fn events(mut client: Client, beats: Arc<AtomicUsize>, stop: watch::Receiver<bool>) -> bool {
     let event = chunk("event\n");
     while !*stop.borrow() {
@@ -73,7 +73,7 @@ async fn events(mut client: Client, beats: Arc<AtomicUsize>, stop: watch::Receiv
 }
 
 #[tokio::test]
-async fn no_stream_is_cut_while_instances_come_and_go_and_the_activator_gets_sigterm() {
+async fn no_stream_is_cut_by_changing_instances_or_sigterm() {
     let stays = [streaming().await, streaming().await];
     let mut revision = Revision::new("f-00001");
     revision.concurrency = 1_000;
@@ -103,12 +103,15 @@ async fn no_stream_is_cut_while_instances_come_and_go_and_the_activator_gets_sig
     let go_on = async |rounds: usize| {
         let from = beats.load(Ordering::Relaxed);
         let wanted = from + rounds * 2 * STREAMS;
-        eventually("streams go on", || beats.load(Ordering::Relaxed) >= wanted).await;
+        eventually("streams continue", || {
+            beats.load(Ordering::Relaxed) >= wanted
+        })
+        .await;
     };
     let begin = Instant::now();
     let mut comes = Vec::new();
     while begin.elapsed() < LASTING {
-        // A pod comes; of those with streams one leaves the slice, as a pod does that ends: what it has it keeps.
+        // A pod is added; one of those with streams leaves the slice, as a terminating pod does, and keeps its streams.
         comes.push(streaming().await);
         revision.pods.push(at(comes.last().unwrap()));
         activator.set_revision(&revision);
@@ -118,7 +121,7 @@ async fn no_stream_is_cut_while_instances_come_and_go_and_the_activator_gets_sig
         activator.set_revision(&revision);
         activator.has_instances(2).await;
         go_on(1).await;
-        // It comes back in the place of the one that came.
+        // The pod returns and replaces the added one.
         revision.pods.pop();
         revision.pods.push(leaves);
         activator.set_revision(&revision);

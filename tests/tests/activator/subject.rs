@@ -1,4 +1,4 @@
-//! Whose activator is tested: ours, or Knative's where `KNATIVE_ACTIVATOR` names it.
+//! Activator under test: Weir's, or Knative's if `KNATIVE_ACTIVATOR` names it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,17 +10,17 @@ use tests::app::App;
 
 use crate::{Pod, activator};
 
-/// The revision that a subject knows.
+/// Name of the subject's revision.
 pub(crate) const REVISION: &str = "f-00001";
 
-/// An activator that knows one revision, and what it reports to.
+/// An activator with one revision, and its autoscaler.
 pub(crate) enum Subject {
     Own(Box<Activator>, Autoscaler),
     Knative(Box<KnativeActivator>),
 }
 
 impl Subject {
-    /// Starts ours with [`REVISION`], which has no pods.
+    /// Starts Weir's activator with [`REVISION`], which has no pods.
     pub(crate) async fn own() -> Self {
         let autoscaler = Autoscaler::start().await;
         let own = activator()
@@ -31,11 +31,12 @@ impl Subject {
         Self::Own(Box::new(own), autoscaler)
     }
 
-    /// The same of Knative's. `None`: it is not given, or cannot run here, as without root; says so.
-    #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+    /// Starts Knative's activator likewise. Returns `None`, with a message, if it is not given or cannot run here, as without
+    /// root.
+    #[expect(clippy::print_stderr, reason = "reports a skipped test")]
     pub(crate) async fn knative() -> Option<Self> {
         let Some(binary) = std::env::var_os(ACTIVATOR_VARIABLE) else {
-            eprintln!("skipped: {ACTIVATOR_VARIABLE} names no program");
+            eprintln!("skipped: {ACTIVATOR_VARIABLE} is not set");
             return None;
         };
         match KnativeActivator::start(&binary, &Revision::new(REVISION)).await {
@@ -69,7 +70,7 @@ impl Subject {
         }
     }
 
-    /// Starts a pod where this activator reaches it.
+    /// Starts a pod at an address that this activator reaches.
     pub(crate) async fn pod(&self) -> Pod {
         let ip = match self {
             Self::Own(..) => None,
@@ -81,7 +82,7 @@ impl Subject {
         Pod::build(App::delaying().await, ip).await
     }
 
-    /// Waits until so many instances serve. Knative's does not say.
+    /// Waits until this many instances are ready. Knative's activator does not report it.
     pub(crate) async fn has_instances(&self, count: u32) {
         if let Self::Own(own, _) = self {
             own.has_instances(count).await;

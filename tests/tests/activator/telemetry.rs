@@ -7,7 +7,7 @@ use tests::eventually;
 use crate::{activator, at, echoing, get};
 
 #[tokio::test]
-async fn knatives_instruments_and_the_request_log_come_as_they_are_asked_for() {
+async fn knatives_instruments_and_the_request_log_follow_the_configuration() {
     let pod = echoing().await;
     let mut revision = Revision::new("f-00001");
     revision.pods = vec![at(&pod)];
@@ -53,7 +53,7 @@ async fn knatives_instruments_and_the_request_log_come_as_they_are_asked_for() {
     .await;
 }
 
-/// Starts role `data` in front of this pod of revision `f-00001`, which sends the spans of this part of traces to the collector.
+/// Starts role `data` in front of this pod of revision `f-00001`; it exports spans to the collector at this sampling rate.
 async fn tracing(collector: &Collector, pod: &App, rate: f64) -> Activator {
     let mut revision = Revision::new("f-00001");
     revision.pods = vec![at(pod)];
@@ -72,7 +72,7 @@ async fn tracing(collector: &Collector, pod: &App, rate: f64) -> Activator {
 }
 
 #[tokio::test]
-async fn spans_go_to_the_collector_and_on_with_the_request() {
+async fn spans_are_exported_and_propagated_with_the_request() {
     let collector = Collector::http().await;
     let pod = echoing().await;
     let activator = tracing(&collector, &pod, 1.0).await;
@@ -89,9 +89,9 @@ async fn spans_go_to_the_collector_and_on_with_the_request() {
     eventually("spans", || !collector.received("/v1/traces").is_empty()).await;
 }
 
-/// At a rate between 0 and 1 the sampling flag of `traceparent` holds; at 0 and 1 Knative's rule ignores it.
+/// At a rate between 0 and 1 the sampling flag of `traceparent` decides; at 0 and 1 Knative's rule ignores it.
 #[tokio::test]
-async fn a_trace_that_comes_unsampled_goes_on_unsampled_and_exports_nothing() {
+async fn an_unsampled_trace_stays_unsampled_and_exports_nothing() {
     let collector = Collector::http().await;
     let pod = echoing().await;
     let activator = tracing(&collector, &pod, 0.5).await;
@@ -112,7 +112,7 @@ async fn a_trace_that_comes_unsampled_goes_on_unsampled_and_exports_nothing() {
     })
     .await;
     for message in collector.received("/v1/traces") {
-        // The name of a trace stands in it as its sixteen bytes.
+        // A trace ID is encoded as its sixteen bytes.
         let unsampled = [0_u8; 15].into_iter().chain([7]).collect::<Vec<_>>();
         let unsampled = [&[0x0a, 0x10][..], &unsampled].concat();
         assert!(!message.windows(18).any(|bytes| bytes == unsampled));

@@ -14,14 +14,14 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::{QUEUE_PROXY, activator, get};
 
-/// A pod whose queue-proxy has this certificate.
+/// Starts a queue-proxy with this certificate.
 async fn pod(app: &App, certificate: &Certificate) -> Proxy {
     let builder = proxy::Builder::new(QUEUE_PROXY, app.port).concurrency(1);
     certificate.write(&builder.certificates());
     builder.start().await
 }
 
-/// An activator with a certificate of its own, which trusts that of pods.
+/// Returns a builder of an activator with a certificate of its own, which trusts this one for pods.
 fn trusting(authority: &Certificate) -> Builder {
     let builder = activator();
     let folder = builder.certificates();
@@ -34,13 +34,13 @@ async fn before(builder: Builder, pod: &Proxy) -> Activator {
     let mut revision = Revision::new("f-00001");
     revision.pods = vec![pod.address()];
     let activator = builder.revision(&revision).start().await;
-    // Probes stay plain.
+    // Probes are sent without TLS.
     activator.has_instances(1).await;
     activator
 }
 
 #[tokio::test]
-async fn requests_go_to_pods_by_tls_and_probes_do_not() {
+async fn requests_to_pods_use_tls_and_probes_do_not() {
     let app = App::saying("by tls").await;
     let certificate = Certificate::new();
     let pod = pod(&app, &certificate).await;
@@ -54,7 +54,7 @@ async fn requests_go_to_pods_by_tls_and_probes_do_not() {
 
 #[tokio::test]
 async fn a_pod_with_another_certificate_gets_no_request() {
-    // For another namespace; without the name that every pod has; signed by none that is trusted.
+    // For another namespace; without the name that every pod has; signed by an untrusted authority.
     for (shown, is_trusted) in [
         (Certificate::of(&[NAME, "kn-user-other"]), true),
         (Certificate::of(&["kn-user-default"]), true),
@@ -68,7 +68,7 @@ async fn a_pod_with_another_certificate_gets_no_request() {
         let mut client = activator.connect().await;
         let answer = client.request(get("f-00001", "/")).await;
         assert_eq!(answer.status(), 502);
-        assert_eq!(app.seen.count(), 0);
+        assert_eq!(app.log.count(), 0);
     }
 }
 
@@ -95,10 +95,10 @@ fn set_internal_tls(api: &ApiServer, value: &str) {
 }
 
 #[tokio::test]
-async fn certificates_alone_mean_no_tls_to_pods_and_a_process_ends_when_the_setting_changes() {
+async fn certificates_alone_enable_no_tls_to_pods_and_a_changed_setting_ends_the_process() {
     let api = ApiServer::start().await;
     let app = App::saying("plain").await;
-    // It has no certificate, as pods do not where the setting is off.
+    // A pod without a certificate, as all pods while the setting is off.
     let pod = proxy::Builder::new(QUEUE_PROXY, app.port)
         .concurrency(1)
         .start()
@@ -123,7 +123,7 @@ async fn certificates_alone_mean_no_tls_to_pods_and_a_process_ends_when_the_sett
 }
 
 #[tokio::test]
-async fn a_config_map_that_is_labelled_as_a_trust_bundle_is_trusted() {
+async fn a_config_map_labelled_as_trust_bundle_is_trusted() {
     let api = ApiServer::start().await;
     let app = App::saying("by tls").await;
     let certificate = Certificate::new();
@@ -163,7 +163,7 @@ async fn a_config_map_that_is_labelled_as_a_trust_bundle_is_trusted() {
     };
     status("false", certificate.pem(), 502).await;
     status("true", certificate.pem(), 200).await;
-    // What cannot be used leaves it as it was.
+    // An unusable bundle changes nothing.
     status("true", "nothing".to_owned(), 200).await;
     let name = "weir_certificate_reload_failures_total";
     activator.has(name, &[], |value| value == 1.0).await;
@@ -171,7 +171,7 @@ async fn a_config_map_that_is_labelled_as_a_trust_bundle_is_trusted() {
 }
 
 #[tokio::test]
-async fn requests_come_by_tls_where_there_is_a_certificate() {
+async fn accepts_tls_if_it_has_a_certificate() {
     let app = App::saying("hello").await;
     let pod = proxy::Builder::new(QUEUE_PROXY, app.port)
         .concurrency(1)
@@ -179,7 +179,7 @@ async fn requests_come_by_tls_where_there_is_a_certificate() {
         .await;
     let builder = activator();
     let certificate = Certificate::new();
-    // Without an authority requests go to pods as they did.
+    // Without an authority, requests to pods stay without TLS.
     certificate.write(&builder.certificates());
     let activator = before(builder, &pod).await;
     let mut secure = activator.address();
@@ -199,7 +199,7 @@ async fn requests_come_by_tls_where_there_is_a_certificate() {
 }
 
 #[tokio::test]
-async fn certificates_that_cannot_be_used_end_the_process_with_exit_code_2() {
+async fn unusable_certificates_end_the_process_with_exit_code_2() {
     let builder = activator();
     let folder = builder.certificates();
     Certificate::new().write(&folder);
@@ -212,7 +212,7 @@ async fn certificates_that_cannot_be_used_end_the_process_with_exit_code_2() {
     let (status, stderr) = builder.run_to_end(PATIENCE).await;
     assert_eq!(status.code(), Some(2), "{stderr}");
     assert!(
-        stderr.contains("certs/ca.crt: there is no certificate in it"),
+        stderr.contains("certs/ca.crt: contains no certificate"),
         "{stderr}"
     );
 }

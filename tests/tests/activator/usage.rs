@@ -5,7 +5,7 @@ use tests::PATIENCE;
 use crate::activator;
 
 #[tokio::test]
-async fn what_cannot_be_used_at_the_start_is_one_sentence_and_exit_code_2() {
+async fn unusable_settings_are_one_sentence_with_exit_code_2() {
     let manifest =
         "kind: Revision\nmetadata: {namespace: a, name: b}\nspec:\n  timeoutSeconds: soon\n";
     let taken = activator();

@@ -1,4 +1,4 @@
-//! The page of queue-proxy against the catalogue, and why requests missed their objective.
+//! The metrics of queue-proxy against the catalogue, and the reasons of requests that missed their objectives.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use tests::proxy::Proxy;
 
 use crate::proxy;
 
-/// The condition of metrics that only a function with an objective has.
+/// Condition in the catalogue of metrics that only a function with an objective has.
 const WITH_OBJECTIVE: &str = "where weir.dev/slo is set";
-/// Series of a queue-proxy, at most.
+/// Largest number of series of a queue-proxy.
 const SERIES_MAX: usize = 150;
 
-/// An application that answers `/MILLISECONDS` late, and `/fail` with a server error.
+/// Starts an application that answers after `/MILLISECONDS`, and `/fail` with a server error.
 async fn application() -> App {
     App::serving(|request| async move {
         match request.target().trim_start_matches('/') {
@@ -44,7 +44,7 @@ async fn has(proxy: &Proxy, name: &str, labels: &[&str], count: f64) {
 }
 
 #[tokio::test]
-async fn with_and_without_an_objective_the_page_is_what_the_catalogue_lists() {
+async fn the_page_matches_the_catalogue_with_and_without_an_objective() {
     let app = application().await;
     for (name, value, only) in [
         ("WEIR_SLO", "20s", &[WITH_OBJECTIVE][..]),
@@ -55,7 +55,7 @@ async fn with_and_without_an_objective_the_page_is_what_the_catalogue_lists() {
             .set(name, value)
             .start()
             .await;
-        // Before the first request every counter is there, at 0.
+        // Before the first request every counter exists with value 0.
         let page = proxy.metrics().await;
         assert_eq!(
             problems(page.text(), Program::QueueProxy, only),
@@ -109,20 +109,20 @@ async fn each_judged_request_counts_once_and_a_missed_one_with_its_reason() {
         .await;
     let missed = |reason: &str| format!("reason=\"{reason}\"");
     assert_eq!(proxy.connect().await.get("/0").await.status(), 200);
-    // An earlier hop has held it for longer than the objective.
+    // An earlier hop has held this request for longer than the objective.
     proxy
         .connect()
         .await
         .get_with("/0", "Weir-Held-Us: 9000000\r\n")
         .await;
-    // The application alone takes longer.
+    // The application alone takes longer than the objective.
     proxy.connect().await.get("/3500").await;
     assert_eq!(proxy.connect().await.get("/fail").await.status(), 500);
-    // One runs into the timeout, one waits and leaves within its objective, one finds the queue full, one cannot be read.
-    let before = app.seen.count();
+    // One times out, one waits and disconnects within its objective, one finds the queue full, one is malformed.
+    let before = app.log.count();
     let mut running = proxy.connect().await;
     running.send("GET /9000 HTTP/1.1\r\nHost: t\r\n\r\n").await;
-    eventually("it runs", || app.seen.count() > before).await;
+    eventually("it runs", || app.log.count() > before).await;
     let mut waiting = proxy.connect().await;
     waiting.send("GET /0 HTTP/1.1\r\nHost: t\r\n\r\n").await;
     has(&proxy, "weir_requests_waiting", &[], 1.0).await;
@@ -141,11 +141,11 @@ async fn each_judged_request_counts_once_and_a_missed_one_with_its_reason() {
         1.0,
     )
     .await;
-    // A client that leaves later than the objective has missed it.
-    let before = app.seen.count();
+    // A client that disconnects after its objective has missed it.
+    let before = app.log.count();
     let mut leaves = proxy.connect().await;
     leaves.send("GET /9000 HTTP/1.1\r\nHost: t\r\n\r\n").await;
-    eventually("it runs", || app.seen.count() > before).await;
+    eventually("it runs", || app.log.count() > before).await;
     tokio::time::sleep(Duration::from_millis(3_100)).await;
     drop(leaves);
     for (reason, count) in [
@@ -169,11 +169,11 @@ async fn each_judged_request_counts_once_and_a_missed_one_with_its_reason() {
         .await;
     }
     has(&proxy, "weir_requests_in_time_total", &[], 1.0).await;
-    // The one that left in time is not judged, and the malformed one is not even counted.
+    // The one disconnected in time is not judged, and the malformed one is not even counted.
     let page = proxy.metrics().await;
     assert_eq!(page.value("weir_requests_missed_total", &[]), Some(6.0));
     assert_eq!(page.value("weir_requests_total", &[]), Some(8.0));
-    // Each that was dispatched was early or late, and not both.
+    // Each dispatched request was either early or late.
     let dispatched = page.value("weir_queue_wait_seconds_count", &[]);
     let early = page
         .value("weir_dispatch_slack_seconds_count", &[])
@@ -205,7 +205,7 @@ async fn a_missed_request_has_one_line_with_its_parts_and_trace_and_ten_a_second
             .filter(|line| line["message"] == "a request missed its objective")
             .collect::<Vec<_>>()
     };
-    eventually("it is written", || !missed().is_empty()).await;
+    eventually("the line is written", || !missed().is_empty()).await;
     let line = &missed()[0];
     assert_eq!(line["knative.dev/key"], "default/revision-00001");
     assert_eq!(line["reason"], "queue");
@@ -222,7 +222,7 @@ async fn a_missed_request_has_one_line_with_its_parts_and_trace_and_ten_a_second
         .map(|name| part(&format!("{name}_seconds")))
         .sum();
     assert!(sum <= part("took_seconds") + 1e-6, "{line}");
-    // A flood of them does not flood the log.
+    // A flood of misses does not flood the log.
     for _ in 0..200 {
         client.get_with("/0", "Weir-Held-Us: 7000000\r\n").await;
     }

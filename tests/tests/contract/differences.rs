@@ -1,5 +1,5 @@
-//! The deliberate differences from Knative's queue-proxy that have no item of their own, in the order of
-//! the table in `docs/queue-proxy-differences.md`.
+//! Deliberate differences from Knative's queue-proxy without an item of their own, in the order of the table in
+//! `docs/queue-proxy-differences.md`.
 
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ async fn headers_keep_the_order_in_which_they_came() {
         .await
         .get_with("/", "X-Z: 1\r\nX-A: 2\r\n")
         .await;
-    for message in [response, app.seen.last()] {
+    for message in [response, app.log.last()] {
         let names: Vec<_> = message
             .headers
             .iter()
@@ -83,7 +83,7 @@ async fn folded_header_lines_and_characters_illegal_in_a_target_are_refused() {
             "{head:?}"
         );
     }
-    assert_eq!(app.seen.count(), 0);
+    assert_eq!(app.log.count(), 0);
 }
 
 #[tokio::test]
@@ -91,7 +91,7 @@ async fn a_fragment_is_no_part_of_a_target() {
     let app = App::saying("").await;
     let proxy = proxy(app.port).start().await;
     assert_eq!(proxy.connect().await.get("/a#b").await.status(), 200);
-    assert_eq!(app.seen.last().target(), "/a");
+    assert_eq!(app.log.last().target(), "/a");
 }
 
 #[tokio::test]
@@ -128,7 +128,7 @@ async fn connect_is_refused() {
         .request("CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n")
         .await;
     assert_eq!(response.status(), 405);
-    assert_eq!(app.seen.count(), 0);
+    assert_eq!(app.log.count(), 0);
 }
 
 #[tokio::test]
@@ -137,16 +137,16 @@ async fn the_end_of_input_after_a_request_means_that_the_client_is_gone() {
     let proxy = proxy(app.port).start().await;
     let mut client = proxy.connect().await;
     client.send("GET /20000 HTTP/1.1\r\nHost: t\r\n\r\n").await;
-    tests::eventually("it is at the app", || app.seen.live() == 1).await;
+    tests::eventually("the request is at the app", || app.log.live() == 1).await;
     client.half_close().await;
     let begin = Instant::now();
     assert!(client.rest().await.is_empty(), "no answer is invented");
     assert!(begin.elapsed() < Duration::from_millis(100) + SLACK);
-    tests::eventually("it is cancelled", || app.seen.cancelled() == 1).await;
+    tests::eventually("the request is cancelled", || app.log.cancelled() == 1).await;
 }
 
 #[tokio::test]
-async fn so_it_does_in_the_midst_of_a_body() {
+async fn the_end_of_input_within_a_body_means_that_the_client_is_gone() {
     let app = App::silent().await;
     let proxy = proxy(app.port).start().await;
     for lines in ["Content-Length: 1000000", "Transfer-Encoding: chunked"] {
@@ -156,7 +156,7 @@ async fn so_it_does_in_the_midst_of_a_body() {
                 "POST / HTTP/1.1\r\nHost: t\r\n{lines}\r\n\r\n5\r\nhello\r\n"
             ))
             .await;
-        tests::eventually("a connection is at the app", || app.seen.connections() > 0).await;
+        tests::eventually("a connection is at the app", || app.log.connections() > 0).await;
         tokio::time::sleep(Duration::from_millis(50)).await;
         client.half_close().await;
         let rest = client.rest().await;
@@ -166,7 +166,7 @@ async fn so_it_does_in_the_midst_of_a_body() {
             String::from_utf8_lossy(&rest)
         );
     }
-    // What is no body at all is said to be none.
+    // A malformed body is reported as such.
     let mut client = proxy.connect().await;
     client
         .send("POST / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n")
@@ -175,7 +175,7 @@ async fn so_it_does_in_the_midst_of_a_body() {
 }
 
 #[tokio::test]
-async fn the_queue_depth_is_true_after_clients_have_left() {
+async fn the_queue_depth_is_correct_after_clients_have_disconnected() {
     let app = App::delaying().await;
     let proxy = proxy(app.port).concurrency(1).start().await;
     for _ in 0..3 {
@@ -256,7 +256,7 @@ async fn a_target_of_64_kib_is_refused_with_414() {
     let target = |bytes: usize| format!("/{}", "x".repeat(bytes - 1));
     let longest = target(65_534);
     assert_eq!(proxy.connect().await.get(&longest).await.status(), 200);
-    assert_eq!(app.seen.last().target(), longest);
+    assert_eq!(app.log.last().target(), longest);
     for bytes in [65_535, 65_536, 200_000] {
         let mut client = proxy.connect().await;
         client
@@ -279,5 +279,5 @@ async fn trailers_that_end_with_a_line_feed_alone_are_refused() {
     client.send(format!("{head}0\r\n\n{next}")).await;
     assert_eq!(client.response().await.status(), 400);
     assert_eq!(client.rest().await, b"", "the connection is closed");
-    assert!(app.seen.requests().iter().all(|seen| seen.target() == "/"));
+    assert!(app.log.requests().iter().all(|seen| seen.target() == "/"));
 }

@@ -9,7 +9,7 @@ use crate::proxy;
 
 const QUEUE: &str = "User-Agent: kube-probe/1.30\r\nK-Network-Probe: queue\r\n";
 const QUIET: Duration = Duration::from_secs(30);
-/// An exit that is due may take this much longer.
+/// Tolerance of a due exit.
 const MARGIN: Duration = Duration::from_secs(15);
 
 async fn wait_for_drain(proxy: &Proxy) -> Duration {
@@ -154,7 +154,7 @@ async fn item_110_a_request_in_flight_is_completed() {
             .1
     });
     eventually("both are at their app", || {
-        app.seen.count() == 1 && app2.live() == 1
+        app.log.count() == 1 && app2.live() == 1
     })
     .await;
     let begin = Instant::now();
@@ -206,7 +206,7 @@ async fn item_112_wait_for_drain_answers_all_when_the_quiet_period_ends() {
 }
 
 #[tokio::test]
-async fn item_113_without_a_signal_the_drain_is_called_off_after_a_second() {
+async fn item_113_without_a_signal_the_drain_is_aborted_after_a_second() {
     let app = App::saying("hello").await;
     let proxy = proxy(app.port).start().await;
     let waited = wait_for_drain(&proxy).await;
@@ -245,7 +245,7 @@ async fn item_116_a_second_signal_exits_at_once_with_1() {
     let mut proxy = proxy(app.port).start().await;
     let mut client = proxy.connect().await;
     client.send("GET / HTTP/1.1\r\nHost: t\r\n\r\n").await;
-    eventually("a request is in flight", || app.seen.live() == 1).await;
+    eventually("a request is in flight", || app.log.live() == 1).await;
     proxy.terminate();
     proxy.drains().await;
     proxy.terminate();
@@ -254,11 +254,10 @@ async fn item_116_a_second_signal_exits_at_once_with_1() {
 }
 
 #[tokio::test]
-async fn item_108_clients_that_say_nothing_more_do_not_delay_it() {
+async fn item_108_silent_clients_do_not_delay_it() {
     let app = App::saying("hello").await;
     let mut proxy = proxy(app.port).start().await;
-    // A connection without a byte, one in the midst of HTTP/2's preface, one without streams that answers
-    // no ping.
+    // A connection without a byte, one within HTTP/2's preface, and one without streams that answers no ping.
     let _silent = proxy.connect().await;
     let mut partial = proxy.connect().await;
     partial.send("PRI * HT").await;

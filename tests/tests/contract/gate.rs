@@ -15,16 +15,16 @@ async fn send(proxy: &Proxy, target: &str) -> Client {
     client
 }
 
-/// Fills every place: `n` requests, the running ones first.
+/// Sends `n` requests, of which the first `running` must reach the app and the others wait.
 async fn fill(proxy: &Proxy, app: &App, running: usize, n: usize) -> Vec<Client> {
     let mut clients = Vec::new();
     for at in 0..n {
         clients.push(send(proxy, &format!("/{at}")).await);
         if at < running {
-            eventually("a request is at the app", || app.seen.count() == at + 1).await;
+            eventually("a request is at the app", || app.log.count() == at + 1).await;
         }
     }
-    // A place in the queue is taken when the proxy has read the request.
+    // A request takes a place in the queue once the proxy has read it.
     for client in &clients {
         client.is_read().await;
     }
@@ -41,7 +41,7 @@ async fn all_at_once(concurrency: i32) {
     for _ in 0..500 {
         clients.push(send(&proxy, "/").await);
     }
-    eventually("all are at the app", || app.seen.live() == 500).await;
+    eventually("all are at the app", || app.log.live() == 500).await;
 }
 
 #[tokio::test]
@@ -75,7 +75,7 @@ async fn item_077_the_app_never_holds_two_live_requests_at_concurrency_one() {
     let _slow = send(&proxy, "/3000").await;
     tokio::time::sleep(Duration::from_millis(1_200)).await;
     assert_eq!(proxy.connect().await.get("/0").await.status(), 200);
-    assert_eq!(app.seen.live_max(), 1);
+    assert_eq!(app.log.live_max(), 1);
 }
 
 #[tokio::test]
@@ -87,7 +87,7 @@ async fn item_078_eleven_times_the_concurrency_is_held_and_the_next_refused() {
         let mut held = Vec::new();
         for at in 0..running {
             held.push(send(&proxy, "/15000").await);
-            eventually("a request is at the app", || app.seen.count() == at + 1).await;
+            eventually("a request is at the app", || app.log.count() == at + 1).await;
         }
         for _ in 0..10 * running {
             held.push(send(&proxy, "/0").await);
@@ -97,15 +97,15 @@ async fn item_078_eleven_times_the_concurrency_is_held_and_the_next_refused() {
         }
         assert_eq!(proxy.connect().await.get("/next").await.status(), 503);
         assert_eq!(
-            app.seen.count(),
+            app.log.count(),
             running,
-            "it is refused while all places are held"
+            "the request is refused while all places are held"
         );
         for client in &mut held {
             assert_eq!(
                 client.response().await.status(),
                 200,
-                "whoever is held is served"
+                "held requests are served"
             );
         }
     }
@@ -127,11 +127,11 @@ async fn item_079_the_refusal_is_knatives() {
 }
 
 #[tokio::test]
-async fn item_080_queued_requests_are_admitted_as_they_came() {
+async fn item_080_queued_requests_are_admitted_in_order_of_arrival() {
     let app = App::delaying().await;
     let proxy = proxy(app.port).concurrency(1).start().await;
     let mut clients = vec![send(&proxy, "/first/1000").await];
-    eventually("the first is at the app", || app.seen.count() == 1).await;
+    eventually("the first is at the app", || app.log.count() == 1).await;
     for n in 0..8 {
         let client = send(&proxy, &format!("/{n}/0")).await;
         client.is_read().await;
@@ -140,7 +140,7 @@ async fn item_080_queued_requests_are_admitted_as_they_came() {
     for client in &mut clients {
         assert_eq!(client.response().await.status(), 200);
     }
-    let order: Vec<_> = app.seen.requests()[1..]
+    let order: Vec<_> = app.log.requests()[1..]
         .iter()
         .map(|r| r.target().to_owned())
         .collect();
@@ -148,7 +148,7 @@ async fn item_080_queued_requests_are_admitted_as_they_came() {
 }
 
 #[tokio::test]
-async fn item_081_who_leaves_the_queue_frees_a_place_and_never_reaches_the_app() {
+async fn item_081_a_request_that_leaves_the_queue_frees_a_place_and_never_reaches_the_app() {
     let app = App::serving(|_| async {
         tokio::time::sleep(Duration::from_millis(800)).await;
         ok("done")
@@ -156,8 +156,8 @@ async fn item_081_who_leaves_the_queue_frees_a_place_and_never_reaches_the_app()
     .await;
     let proxy = proxy(app.port).concurrency(1).start().await;
     let mut first = send(&proxy, "/first").await;
-    eventually("the first is at the app", || app.seen.count() == 1).await;
-    // With a body that nobody reads while its request waits, with a pipelined request, half closed, closed.
+    eventually("the first is at the app", || app.log.count() == 1).await;
+    // With a body that is not read while its request waits, with a pipelined request, half closed, closed.
     let big = "b".repeat(200_000);
     let mut leaving = Vec::new();
     for n in 0..9 {
@@ -196,7 +196,7 @@ async fn item_081_who_leaves_the_queue_frees_a_place_and_never_reaches_the_app()
     assert_eq!(first.response().await.status(), 200);
     assert_eq!(last.response().await.status(), 200);
     assert!(
-        app.seen
+        app.log
             .requests()
             .iter()
             .all(|request| request.target() != "/gone")
@@ -243,20 +243,20 @@ async fn item_082_no_place_is_ever_lost() {
     while let Some(done) = tasks.join_next().await {
         done.unwrap();
     }
-    // Every place is free: so many run at once, and no more.
-    let before = app.seen.count();
+    // All places are free: exactly as many requests run at once.
+    let before = app.log.count();
     let mut clients = Vec::new();
     for _ in 0..11 * concurrency {
         clients.push(send(&proxy, "/600").await);
     }
     eventually("all places are taken", || {
-        app.seen.live() == concurrency as usize
+        app.log.live() == concurrency as usize
     })
     .await;
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(app.seen.count() - before, concurrency as usize);
+    assert_eq!(app.log.count() - before, concurrency as usize);
     assert_eq!(proxy.connect().await.get("/0").await.status(), 503);
-    assert!(app.seen.live_max() <= concurrency as usize);
+    assert!(app.log.live_max() <= concurrency as usize);
 }
 
 #[tokio::test]
@@ -282,7 +282,7 @@ async fn item_084_probes_are_answered_when_everything_is_full() {
 }
 
 #[tokio::test]
-async fn item_085_a_kubelet_header_from_anybody_does_not_pass_the_gate() {
+async fn item_085_a_kubelet_header_from_elsewhere_does_not_pass_the_gate() {
     let app = App::silent().await;
     let proxy = proxy(app.port).concurrency(1).start().await;
     let _held = fill(&proxy, &app, 1, 11).await;
@@ -292,7 +292,7 @@ async fn item_085_a_kubelet_header_from_anybody_does_not_pass_the_gate() {
         .get_with("/", "K-Kubelet-Probe: queue\r\n")
         .await;
     assert_eq!(response.status(), 503);
-    assert_eq!(app.seen.live_max(), 1);
+    assert_eq!(app.log.live_max(), 1);
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::proxy;
 
-/// A body fed by a channel.
+/// Returns a request body fed by a channel.
 fn channel() -> (mpsc::Sender<Frame<Bytes>>, Body) {
     let (tx, rx) = mpsc::channel(16);
     let stream = futures_util::stream::unfold(rx, |mut rx: mpsc::Receiver<Frame<Bytes>>| async {
@@ -30,7 +30,7 @@ async fn next_data(body: &mut Incoming) -> Option<Bytes> {
         .map(|frame| frame.unwrap().into_data().unwrap())
 }
 
-/// One gRPC message with its five bytes of head.
+/// Returns a gRPC message with its five bytes of head.
 fn message(text: &str) -> Bytes {
     let mut bytes = vec![0];
     bytes.extend_from_slice(&u32::try_from(text.len()).unwrap().to_be_bytes());
@@ -63,7 +63,7 @@ async fn item_048_the_protocol_of_the_client_is_the_protocol_to_the_app() {
     let app1 = App::saying("one").await;
     let proxy = crate::proxy(app1.port).start().await;
     assert_eq!(proxy.connect().await.get("/").await.text(), "one");
-    assert!(app1.seen.last().start.ends_with("HTTP/1.1"));
+    assert!(app1.log.last().start.ends_with("HTTP/1.1"));
 }
 
 #[tokio::test]
@@ -238,7 +238,7 @@ async fn item_053_a_reset_cancels_its_stream_only_whether_queued_or_dispatched()
     let client = Client2::connect(proxy.address()).await;
     let call = |kind: &'static str| {
         let mut client = client.clone();
-        // A body that never ends stays unread while its call waits.
+        // An endless body stays unread while its call waits.
         let (tx, body) = channel();
         let request = client
             .builder("POST", "/")
@@ -268,11 +268,11 @@ async fn item_053_a_reset_cancels_its_stream_only_whether_queued_or_dispatched()
         2,
         "the queued one never reached the app"
     );
-    assert!(!second.is_finished(), "its sibling goes on");
+    assert!(!second.is_finished(), "its sibling continues");
 }
 
 #[tokio::test]
-async fn a_connection_to_the_user_container_that_had_many_streams_is_closed_once_idle() {
+async fn an_upstream_connection_after_many_streams_is_closed_once_idle() {
     let (release, released) = tokio::sync::watch::channel(false);
     let app = App2::serving(move |_| {
         let mut released = released.clone();
@@ -295,7 +295,7 @@ async fn a_connection_to_the_user_container_that_had_many_streams_is_closed_once
     while let Some(status) = calls.join_next().await {
         assert_eq!(status.unwrap(), 200);
     }
-    eventually("its memory is given up", || {
+    eventually("the connection is closed", || {
         app.ended.load(Ordering::SeqCst) == connections
     })
     .await;
@@ -321,7 +321,7 @@ async fn item_053_the_end_of_a_connection_cancels_all_its_streams() {
     eventually("the request is at the app", || app.live() == 1).await;
     drop(stream);
     let begin = Instant::now();
-    eventually("it is cancelled", || app.live() == 0).await;
+    eventually("the request is cancelled", || app.live() == 0).await;
     assert!(begin.elapsed() < Duration::from_millis(100) + SLACK);
 }
 
@@ -432,7 +432,7 @@ async fn section_2_10_headers_are_treated_alike_over_http2() {
 }
 
 #[tokio::test]
-async fn a_stream_that_waits_unread_holds_up_no_other() {
+async fn an_unread_waiting_stream_delays_no_other() {
     let app = App2::serving(|request| async move {
         if request.uri().path() == "/hold" {
             std::future::pending::<()>().await;

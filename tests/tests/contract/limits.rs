@@ -1,4 +1,4 @@
-//! Heads that never end, bodies that are large, clients that do not read.
+//! Endless heads, large bodies, clients that do not read.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ async fn item_031_an_incomplete_head_is_cut_after_a_minute() {
     let mut client = proxy.connect().await;
     let begin = Instant::now();
     client.send("GET / HTTP/1.1\r\nHost: t\r\nX-Slow: ").await;
-    // A byte now and then does not help.
+    // Single bytes now and then do not extend the limit.
     for _ in 0..5 {
         tokio::time::sleep(Duration::from_secs(10)).await;
         client.send("a").await;
@@ -25,7 +25,7 @@ async fn item_031_an_incomplete_head_is_cut_after_a_minute() {
     let elapsed = begin.elapsed();
     assert!(elapsed >= Duration::from_secs(59), "{elapsed:?}");
     assert!(elapsed < Duration::from_secs(65), "{elapsed:?}");
-    assert_eq!(app.seen.count(), 0);
+    assert_eq!(app.log.count(), 0);
 }
 
 #[tokio::test]
@@ -77,10 +77,10 @@ async fn item_044_a_gibibyte_each_way_takes_no_memory() {
 }
 
 #[tokio::test]
-async fn item_045_a_client_that_stops_reading_stops_the_app_and_nobody_else() {
-    let (tell, mut told) = tokio::sync::mpsc::channel(1);
+async fn item_045_a_client_that_stops_reading_stops_the_app_and_no_other_client() {
+    let (report, mut reported) = tokio::sync::mpsc::channel(1);
     let app = App::raw(move |mut connection| {
-        let tell = tell.clone();
+        let report = report.clone();
         async move {
             while let Some(request) = connection.request().await {
                 if request.target() == "/endless" {
@@ -93,8 +93,8 @@ async fn item_045_a_client_that_stops_reading_stops_the_app_and_nobody_else() {
                         b"\r\n",
                     ]
                     .concat();
-                    let written = connection.unless_stalled(piece).await;
-                    let _told = tell.send(written).await;
+                    let written = connection.write_until_stalled(piece).await;
+                    let _sent = report.send(written).await;
                     return;
                 }
                 connection.write(tests::app::ok("other")).await;
@@ -111,7 +111,7 @@ async fn item_045_a_client_that_stops_reading_stops_the_app_and_nobody_else() {
     for _ in 0..20 {
         assert_eq!(proxy.connect().await.get("/").await.text(), "other");
     }
-    let written: usize = told.recv().await.unwrap();
+    let written: usize = reported.recv().await.unwrap();
     assert!(
         written < 32,
         "{written} MiB went to a client that does not read"

@@ -1,7 +1,7 @@
-//! The contract of Knative's queue-proxy, item by item: a test's name begins with the number of the item
-//! that it checks; `docs/queue-proxy-contract.md` lists them all. `differences` holds the deliberate ones.
+//! The contract of Knative's queue-proxy, item by item: a test's name begins with the number of the item that it checks;
+//! `docs/queue-proxy-contract.md` lists them all. `differences` has the deliberate ones.
 //!
-//! Every test has a proxy of its own on an address of its own, so the slow ones run side by side.
+//! Every test has a proxy of its own at an address of its own, so the slow ones run concurrently.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod catalogue;
@@ -12,6 +12,7 @@ mod heads;
 mod http2;
 mod limits;
 mod metrics;
+mod operations;
 mod order;
 mod plain;
 mod probes;
@@ -28,10 +29,10 @@ mod upgrades;
 
 use tests::proxy::Builder;
 
-/// Weir's own binary.
+/// Path of Weir's own queue-proxy.
 const OWN: &str = env!("CARGO_BIN_EXE_queue-proxy-under-test");
 
-/// A proxy in front of the user container at `user_port`.
+/// Returns a builder of a proxy in front of the user container at `user_port`.
 fn proxy(user_port: u16) -> Builder {
     Builder::new(OWN, user_port)
 }

@@ -27,7 +27,7 @@ fn measured(app: &App) -> Builder {
     )
 }
 
-/// Counted when the response has been passed on, which its client may see first.
+/// Waits until a counter has a value: requests are counted after the response was sent.
 async fn counted(proxy: &Proxy, series: &str, labels: &[&str], count: f64) {
     let mut last = None;
     for _ in 0..500 {
@@ -107,7 +107,7 @@ async fn item_124_metrics_have_knatives_names_units_and_buckets() {
 }
 
 #[tokio::test]
-async fn the_queue_depth_is_that_of_now() {
+async fn the_queue_depth_is_current() {
     let app = App::delaying().await;
     let proxy = measured(&app).start().await;
     proxy.connect().await.get("/").await;
@@ -137,7 +137,7 @@ async fn item_124_without_a_protocol_there_is_no_port() {
 }
 
 #[tokio::test]
-async fn an_unknown_protocol_ends_the_process_and_names_what_is_allowed() {
+async fn an_unknown_protocol_ends_the_process_with_the_allowed_ones() {
     for config in [
         r#"{"requestMetrics":{"protocol":"opencensus"}}"#,
         r#"{"tracing":{"protocol":"zipkin","endpoint":"http://x"}}"#,
@@ -176,7 +176,7 @@ async fn item_125_invocations_are_counted_and_probes_are_not() {
 }
 
 #[tokio::test]
-async fn item_126_the_route_tag_is_as_the_headers_say() {
+async fn item_126_the_route_tag_follows_the_headers() {
     let app = App::saying("hello").await;
     let proxy = measured(&app).start().await;
     let tag = "Knative-Serving-Tag: blue\r\n";
@@ -203,7 +203,7 @@ async fn item_126_the_route_tag_is_as_the_headers_say() {
 }
 
 #[tokio::test]
-async fn item_127_the_target_says_whose_metrics_these_are() {
+async fn item_127_the_target_identifies_the_pod_of_the_metrics() {
     let app = App::saying("hello").await;
     let proxy = measured(&app).set("POD_NAME", "pod-7").start().await;
     let labels = [
@@ -278,7 +278,7 @@ async fn item_128_otlp_goes_to_the_endpoint_at_the_interval_and_at_the_end() {
 }
 
 #[tokio::test]
-async fn item_128_what_is_not_yet_exported_is_at_the_end_and_over_grpc_too() {
+async fn item_128_the_rest_is_exported_at_the_end_and_over_grpc_too() {
     for grpc in [false, true] {
         let app = App::saying("hello").await;
         let (collector, protocol, path) = if grpc {
@@ -288,7 +288,7 @@ async fn item_128_what_is_not_yet_exported_is_at_the_end_and_over_grpc_too() {
             (Collector::http().await, "http/protobuf", "/custom/path")
         };
         let suffix = if grpc { "" } else { path };
-        // The default interval is a minute: what comes sooner comes from the end.
+        // The default interval is a minute: an earlier export is that at the end.
         let config = format!(
             r#"{{"requestMetrics":{{"protocol":"{protocol}","endpoint":"http://127.0.0.1:{}{suffix}"}}}}"#,
             collector.port
@@ -312,7 +312,7 @@ async fn item_128_what_is_not_yet_exported_is_at_the_end_and_over_grpc_too() {
 }
 
 #[tokio::test]
-async fn without_the_systems_roots_plain_collectors_are_served() {
+async fn without_system_roots_plain_collectors_still_work() {
     let app = App::saying("hello").await;
     let collector = Collector::http().await;
     let proxy = proxy(app.port)
@@ -335,7 +335,7 @@ async fn without_the_systems_roots_plain_collectors_are_served() {
 }
 
 #[tokio::test]
-async fn the_variables_of_opentelemetry_win() {
+async fn opentelemetry_variables_take_precedence() {
     let app = App::saying("hello").await;
     let (configured, named) = (Collector::http().await, Collector::http().await);
     let config = format!(
@@ -357,7 +357,7 @@ async fn the_variables_of_opentelemetry_win() {
 }
 
 #[tokio::test]
-async fn hosts_and_tags_that_clients_make_up_are_bounded() {
+async fn the_number_of_client_supplied_hosts_and_tags_is_bounded() {
     let app = App::saying("hello").await;
     let proxy = measured(&app).start().await;
     let mut client = proxy.connect().await;
@@ -367,7 +367,7 @@ async fn hosts_and_tags_that_clients_make_up_are_bounded() {
         client.send(request).await;
         assert_eq!(client.response().await.status(), 200);
     }
-    // Neither do long ones, ports, or tags that pose as Knative's.
+    // Nor do long ones, ports, or tags that pose as Knative's.
     let long = "h".repeat(100_000);
     for (host, tag) in [
         (long.as_str(), "t"),
@@ -400,7 +400,7 @@ async fn hosts_and_tags_that_clients_make_up_are_bounded() {
 }
 
 #[tokio::test]
-async fn the_time_that_earlier_hops_held_a_request_counts() {
+async fn the_hold_time_of_earlier_hops_counts() {
     let app = App::saying("here").await;
     let proxy = proxy(app.port)
         .concurrency(1)
@@ -410,7 +410,7 @@ async fn the_time_that_earlier_hops_held_a_request_counts() {
     for held_us in [20_000_000, 1_000_000] {
         let line = format!("Weir-Held-Us: {held_us}\r\n");
         proxy.connect().await.get_with("/", &line).await;
-        assert_eq!(app.seen.last().header("weir-held-us"), None);
+        assert_eq!(app.log.last().header("weir-held-us"), None);
     }
     let answered = ["outcome=\"answered\""];
     counted(&proxy, "weir_requests_total", &answered, 2.0).await;
@@ -418,7 +418,7 @@ async fn the_time_that_earlier_hops_held_a_request_counts() {
 }
 
 #[tokio::test]
-async fn weirs_metrics_tell_how_requests_ended() {
+async fn weirs_metrics_count_requests_by_outcome() {
     let app = App::delaying().await;
     let proxy = proxy(app.port)
         .concurrency(1)
@@ -466,10 +466,10 @@ async fn weirs_metrics_tell_how_requests_ended() {
         metrics.value("weir_dispatches_total", &[r#"reason="free""#]),
         Some(2.0)
     );
-    // One runs, one waits and gets the place of nobody, one is refused; the first runs out of time.
+    // One runs, one waits and is never dispatched, one is refused; the first times out.
     let mut running = proxy.connect().await;
     running.send("GET /5000 HTTP/1.1\r\nHost: t\r\n\r\n").await;
-    eventually("it runs", || app.seen.live() == 1).await;
+    eventually("it runs", || app.log.live() == 1).await;
     let mut waiting = proxy.connect().await;
     waiting
         .send("GET /0 HTTP/1.1\r\nHost: t\r\nWeir-Budget-Ms: 1900\r\n\r\n")
@@ -521,7 +521,7 @@ async fn a_roll_out_continues_the_series_of_its_function() {
 }
 
 #[tokio::test]
-async fn without_options_there_are_none_of_weirs_metrics() {
+async fn without_options_weirs_metrics_are_not_exported() {
     let app = App::saying("hello").await;
     let proxy = measured(&app).start().await;
     proxy.connect().await.get("/").await;
@@ -529,7 +529,7 @@ async fn without_options_there_are_none_of_weirs_metrics() {
 }
 
 #[tokio::test]
-async fn section_2_16_profiles_are_served_where_they_are_asked_for() {
+async fn section_2_16_profiles_are_served_if_enabled() {
     let app = App::saying("hello").await;
     let proxy = proxy(app.port)
         .set(
@@ -547,7 +547,7 @@ async fn section_2_16_profiles_are_served_where_they_are_asked_for() {
             proxy.connect().await.get("/").await;
         }
     };
-    // Whichever comes first is taken, and the other refused.
+    // The first of both is served, and the other refused.
     let path = "/debug/pprof/profile?seconds=2";
     let (one, two, ()) = tokio::join!(get(path), get(path), work);
     let (profile, other) = if one.status() == 200 {
@@ -561,7 +561,7 @@ async fn section_2_16_profiles_are_served_where_they_are_asked_for() {
 }
 
 #[tokio::test]
-async fn what_is_shed_counts_in_the_stat() {
+async fn shed_requests_count_in_the_stat() {
     let app = App::delaying().await;
     let proxy = proxy(app.port)
         .concurrency(1)
@@ -573,11 +573,11 @@ async fn what_is_shed_counts_in_the_stat() {
     for _ in 0..3 {
         proxy.connect().await.get("/500").await;
     }
-    eventually("nothing runs", || app.seen.live() == 0).await;
+    eventually("nothing runs", || app.log.live() == 0).await;
     let mut running = proxy.connect().await;
     running.send("GET /900 HTTP/1.1\r\nHost: t\r\n\r\n").await;
-    eventually("it runs", || app.seen.live() == 1).await;
-    // Ten that cannot make it: all but one are shed at once, each as half a second of demand.
+    eventually("it runs", || app.log.live() == 1).await;
+    // Ten that cannot be in time: all but one are shed at once, each as half a second of demand.
     let mut clients = Vec::new();
     for _ in 0..10 {
         let mut client = proxy.connect().await;
@@ -614,7 +614,7 @@ async fn a_revision_behind_the_activator_is_reported_once_with_the_annotation_to
     let off = proxy(app.port).concurrency(1).start().await;
     let ours = opted_in("1s").start().await;
     let knatives = "K-Proxy-Request: activator\r\n";
-    // Weir's own says how long it held each: its queue is in order of deadline.
+    // Weir's activator reports how long it held each request: its queue is in order of deadline.
     let weirs = "K-Proxy-Request: activator\r\nWeir-Held-Us: 70\r\n";
     for (proxy, every, through) in [
         (&behind, 1, knatives),
@@ -632,7 +632,7 @@ async fn a_revision_behind_the_activator_is_reported_once_with_the_annotation_to
             assert_eq!(client.get_with("/", lines).await.status(), 200);
         }
     }
-    eventually("it is reported", || reports(&behind) == 1).await;
+    eventually("the revision is reported", || reports(&behind) == 1).await;
     counted(&behind, SERIES, &[], 500.0).await;
     counted(&beside, SERIES, &[], 250.0).await;
     counted(&ours, SERIES, &[], 0.0).await;

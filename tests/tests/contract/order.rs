@@ -1,4 +1,4 @@
-//! Deadline features of revisions with an objective (design 4.1, 4.2).
+//! Deadline features of revisions with an objective (contracts §1, §2).
 
 use std::time::{Duration, Instant};
 
@@ -18,11 +18,11 @@ async fn send(proxy: &Proxy, target: &str, lines: &str) -> Client {
     client
 }
 
-/// Holds the only place for `ms`, then lets the others wait in the order given: names and header lines.
+/// Holds the only place for `ms`, queues requests with these names and header lines, and returns the names in order of dispatch.
 async fn order_of(proxy: &Proxy, app: &App, ms: u64, waiting: &[(&str, &str)]) -> Vec<String> {
-    let before = app.seen.count();
+    let before = app.log.count();
     let mut clients = vec![send(proxy, &format!("/holder/{ms}"), "").await];
-    eventually("the place is held", || app.seen.count() == before + 1).await;
+    eventually("the place is held", || app.log.count() == before + 1).await;
     for (name, lines) in waiting {
         let client = send(proxy, &format!("/{name}/0"), lines).await;
         client.is_read().await;
@@ -31,7 +31,7 @@ async fn order_of(proxy: &Proxy, app: &App, ms: u64, waiting: &[(&str, &str)]) -
     for client in &mut clients {
         client.response().await;
     }
-    let requests = app.seen.requests();
+    let requests = app.log.requests();
     requests[before + 1..]
         .iter()
         .map(|request| request.target().split('/').nth(1).unwrap_or("").to_owned())
@@ -63,7 +63,7 @@ async fn requests_start_by_their_budgets() {
 }
 
 #[tokio::test]
-async fn the_owner_decides_whose_word_orders_requests() {
+async fn the_owner_decides_which_claims_order_requests() {
     let stated = [
         ("twelve", "Weir-Budget-Ms: 120000\r\n"),
         ("slo", ""),
@@ -80,7 +80,7 @@ async fn the_owner_decides_whose_word_orders_requests() {
             .start()
             .await;
         let order = order_of(&proxy, &app, 5_000, &stated).await;
-        let seen = app.seen.requests();
+        let seen = app.log.requests();
         let three = seen.iter().find(|it| it.target() == "/three/0").unwrap();
         let left: u64 = three.header("weir-budget-ms").unwrap().parse().unwrap();
         (order.join(" "), left)
@@ -88,7 +88,7 @@ async fn the_owner_decides_whose_word_orders_requests() {
     let (order, left) = word("all").await;
     assert_eq!(order, "three limited five twelve slo");
     assert!(left <= 30_000, "{left}");
-    // Half of 200 s: the last three say less, and keep the order in which they came.
+    // Half of 200 s: the last three claim less, and keep their order of arrival.
     let (order, left) = word("floor").await;
     assert_eq!(order, "five three limited twelve slo");
     assert!((50_000..=100_000).contains(&left), "{left}");
@@ -98,7 +98,7 @@ async fn the_owner_decides_whose_word_orders_requests() {
 }
 
 #[tokio::test]
-async fn without_an_objective_they_start_as_they_came() {
+async fn without_an_objective_requests_start_in_order_of_arrival() {
     let app = App::delaying().await;
     let lines = [
         ("a", "Weir-Budget-Ms: 9000\r\n"),
@@ -129,7 +129,7 @@ async fn without_an_objective_they_start_as_they_came() {
 }
 
 #[tokio::test]
-async fn late_requests_are_served_after_all_others_in_the_order_they_came() {
+async fn late_requests_are_served_after_all_others_in_order_of_arrival() {
     let app = App::delaying().await;
     let proxy = proxy(app.port)
         .concurrency(1)
@@ -152,7 +152,7 @@ async fn late_requests_are_served_after_all_others_in_the_order_they_came() {
 }
 
 #[tokio::test]
-async fn at_a_full_queue_a_newcomer_displaces_the_late_request_that_came_last() {
+async fn a_new_request_at_a_full_queue_displaces_the_last_late_one() {
     let app = App::delaying().await;
     let proxy = proxy(app.port)
         .concurrency(1)
@@ -161,7 +161,7 @@ async fn at_a_full_queue_a_newcomer_displaces_the_late_request_that_came_last() 
         .start()
         .await;
     let mut holder = send(&proxy, "/holder/3000", "").await;
-    eventually("the place is held", || app.seen.count() == 1).await;
+    eventually("the place is held", || app.log.count() == 1).await;
     let mut first = send(&proxy, "/first/0", "Weir-Budget-Ms: 50\r\n").await;
     first.is_read().await;
     let mut second = send(&proxy, "/second/0", "Weir-Budget-Ms: 50\r\n").await;
@@ -175,7 +175,7 @@ async fn at_a_full_queue_a_newcomer_displaces_the_late_request_that_came_last() 
     );
     let mut another = send(&proxy, "/another/0", "").await;
     assert_eq!(first.response().await.status(), 503);
-    // Nobody late is left to make room.
+    // No late request is left to make room.
     assert_eq!(
         send(&proxy, "/refused/0", "")
             .await
@@ -190,7 +190,7 @@ async fn at_a_full_queue_a_newcomer_displaces_the_late_request_that_came_last() 
 }
 
 #[tokio::test]
-async fn late_requests_are_shed_at_that_moment_but_for_one_a_second() {
+async fn late_requests_are_shed_at_once_except_for_one_a_second() {
     let app = App::delaying().await;
     let proxy = proxy(app.port)
         .concurrency(1)
@@ -199,7 +199,7 @@ async fn late_requests_are_shed_at_that_moment_but_for_one_a_second() {
         .start()
         .await;
     let mut holder = send(&proxy, "/holder/3000", "").await;
-    eventually("the place is held", || app.seen.count() == 1).await;
+    eventually("the place is held", || app.log.count() == 1).await;
     let mut kept = send(&proxy, "/kept/0", "Weir-Budget-Ms: 100\r\n").await;
     kept.is_read().await;
     let begin = Instant::now();
@@ -209,7 +209,11 @@ async fn late_requests_are_shed_at_that_moment_but_for_one_a_second() {
         .await;
     let elapsed = begin.elapsed();
     assert!(elapsed > Duration::from_millis(195), "{elapsed:?}");
-    assert_eq!(app.seen.live(), 1, "it is shed while the place is held");
+    assert_eq!(
+        app.log.live(),
+        1,
+        "the request is shed while the place is held"
+    );
     assert_eq!(
         (shed.status(), shed.header("x-envoy-ratelimited")),
         (503, Some("1"))
@@ -218,12 +222,12 @@ async fn late_requests_are_shed_at_that_moment_but_for_one_a_second() {
     assert_eq!(holder.response().await.status(), 200);
     assert_eq!(kept.response().await.status(), 200);
     assert!(
-        app.seen
+        app.log
             .requests()
             .iter()
             .all(|request| request.target() != "/shed/0")
     );
-    // With a free place and nobody waiting nothing is shed, however late.
+    // With a free place and an empty queue nothing is shed, however late.
     let response = send(&proxy, "/alone/0", "Weir-Budget-Ms: 1\r\n")
         .await
         .response()
@@ -232,7 +236,7 @@ async fn late_requests_are_shed_at_that_moment_but_for_one_a_second() {
 }
 
 #[tokio::test]
-async fn a_grpc_call_that_is_shed_is_told_not_to_try_again() {
+async fn a_shed_grpc_call_is_marked_as_not_retryable() {
     let app = tests::app2::App2::serving(|_| async {
         tokio::time::sleep(Duration::from_secs(3)).await;
         http::Response::new(empty())
@@ -266,7 +270,7 @@ async fn a_grpc_call_that_is_shed_is_told_not_to_try_again() {
 }
 
 #[tokio::test]
-async fn the_budget_goes_on_less_the_time_held_and_nothing_else_of_weir() {
+async fn the_budget_is_forwarded_less_the_hold_time_and_no_other_header_of_weir() {
     let app = App::delaying().await;
     let proxy = proxy(app.port)
         .concurrency(1)
@@ -274,14 +278,14 @@ async fn the_budget_goes_on_less_the_time_held_and_nothing_else_of_weir() {
         .start()
         .await;
     let mut holder = send(&proxy, "/holder/400", "").await;
-    eventually("the place is held", || app.seen.count() == 1).await;
+    eventually("the place is held", || app.log.count() == 1).await;
     let lines = "Weir-Budget-Ms: 5000\r\nWeir-Hops: 7\r\nWeir-Other: x\r\nGrpc-Timeout: 9S\r\n";
     let mut waiting = send(&proxy, "/waiting/0", lines).await;
     assert_eq!(holder.response().await.status(), 200);
     let answer = waiting.response().await;
-    let seen = app.seen.last();
+    let seen = app.log.last();
     let budget: u64 = seen.header("weir-budget-ms").unwrap().parse().unwrap();
-    // It was held for 400 ms, less what it came later than the holder.
+    // It was held for 400 ms, minus the time between both arrivals.
     assert!((1..4_700).contains(&budget), "{budget}");
     assert_eq!(
         (seen.header("weir-hops"), seen.header("weir-other")),
@@ -304,8 +308,8 @@ async fn the_budget_goes_on_less_the_time_held_and_nothing_else_of_weir() {
     let held = 5_000 - budget;
     assert!((held as f64 - queued).abs() < 50.0, "{budget} {timing:?}");
     assert_eq!(timing[1], "load;dur=0");
-    // The first request, too, was told what the objective leaves it.
-    let budget = app.seen.requests()[0]
+    // The first request, too, gets the remaining objective as its budget.
+    let budget = app.log.requests()[0]
         .header("weir-budget-ms")
         .unwrap()
         .parse::<u64>()
@@ -314,7 +318,7 @@ async fn the_budget_goes_on_less_the_time_held_and_nothing_else_of_weir() {
 }
 
 #[tokio::test]
-async fn a_grpc_timeout_that_cannot_be_used_is_counted_and_not_passed_on() {
+async fn an_unusable_grpc_timeout_is_counted_and_not_forwarded() {
     let app = App::saying("hello").await;
     let proxy = proxy(app.port)
         .concurrency(1)
@@ -325,7 +329,7 @@ async fn a_grpc_timeout_that_cannot_be_used_is_counted_and_not_passed_on() {
         let line = format!("Grpc-Timeout: {bad}\r\n");
         let answer = proxy.connect().await.get_with("/", &line).await;
         assert_eq!(answer.status(), 200, "{bad}");
-        assert_eq!(app.seen.last().header("grpc-timeout"), None, "{bad}");
+        assert_eq!(app.log.last().header("grpc-timeout"), None, "{bad}");
         let counted = proxy
             .metrics()
             .await
@@ -363,7 +367,7 @@ async fn http2_answers_end_with_the_execution_time() {
 }
 
 #[tokio::test]
-async fn a_grpc_error_that_is_a_head_alone_stays_one() {
+async fn a_trailers_only_grpc_error_stays_one() {
     let app = tests::app2::App2::serving(|_| async {
         let mut response = http::Response::new(empty());
         response
@@ -385,7 +389,7 @@ async fn a_grpc_error_that_is_a_head_alone_stays_one() {
 }
 
 #[tokio::test]
-async fn without_options_weir_headers_are_nobodys_business() {
+async fn without_options_weirs_headers_pass_unchanged() {
     let app = App::saying("hello").await;
     let proxy = proxy(app.port).concurrency(1).start().await;
     let response = proxy
@@ -396,7 +400,7 @@ async fn without_options_weir_headers_are_nobodys_business() {
             "Weir-Budget-Ms: 7\r\nWeir-X: y\r\nGrpc-Timeout: 1S\r\n",
         )
         .await;
-    let seen = app.seen.last();
+    let seen = app.log.last();
     assert_eq!(
         (seen.header("weir-budget-ms"), seen.header("weir-x")),
         (Some("7"), Some("y"))
@@ -426,7 +430,7 @@ async fn options_come_from_podinfo_as_well() {
         proxy.stderr()
     );
     let mut holder = send(&proxy, "/holder/5000", "").await;
-    eventually("the place is held", || app.seen.count() == 1).await;
+    eventually("the place is held", || app.log.count() == 1).await;
     let mut waiting = send(&proxy, "/waiting/0", "").await;
     waiting.is_read().await;
     assert_eq!(
@@ -442,7 +446,7 @@ async fn options_come_from_podinfo_as_well() {
 }
 
 #[tokio::test]
-async fn an_objective_without_a_limit_on_concurrency_is_refused_with_that_sentence() {
+async fn an_objective_without_a_concurrency_limit_is_refused_with_its_reason() {
     let app = App::saying("hello").await;
     let proxy = proxy(app.port).set("WEIR_SLO", "1s").start().await;
     assert!(

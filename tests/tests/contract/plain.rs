@@ -20,9 +20,9 @@ async fn item_011_path_and_query_arrive_byte_for_byte() {
         "/~!$&'()*+,:@-._",
     ] {
         assert_eq!(client.get(target).await.status(), 200, "{target}");
-        assert_eq!(app.seen.last().target(), target);
+        assert_eq!(app.log.last().target(), target);
     }
-    let count = app.seen.count();
+    let count = app.log.count();
     for target in ["/%zz", "/a%2"] {
         let response = proxy.connect().await.get(target).await;
         assert_eq!(
@@ -31,7 +31,7 @@ async fn item_011_path_and_query_arrive_byte_for_byte() {
             "{target}"
         );
     }
-    assert_eq!(app.seen.count(), count, "a bad path reaches nobody");
+    assert_eq!(app.log.count(), count, "a malformed path is not forwarded");
 }
 
 #[tokio::test]
@@ -44,7 +44,7 @@ async fn item_012_any_method_is_forwarded() {
             .request(format!("{method} /x HTTP/1.1\r\nHost: t\r\n\r\n"))
             .await;
         assert_eq!(response.status(), 200, "{method}");
-        assert!(app.seen.last().start.starts_with(&format!("{method} /x ")));
+        assert!(app.log.last().start.starts_with(&format!("{method} /x ")));
     }
 }
 
@@ -54,7 +54,7 @@ async fn item_013_bodies_arrive_whole_whatever_their_framing() {
     let proxy = proxy(app.port).start().await;
     let mut client = proxy.connect().await;
     client.post("/", "hello").await;
-    let seen = app.seen.last();
+    let seen = app.log.last();
     assert_eq!(
         (seen.text().as_str(), seen.header("content-length")),
         ("hello", Some("5"))
@@ -65,12 +65,12 @@ async fn item_013_bodies_arrive_whole_whatever_their_framing() {
                 "{method} / HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n4;x=y\r\ndefg\r\n0\r\n\r\n"
             ))
             .await;
-        let seen = app.seen.last();
+        let seen = app.log.last();
         assert_eq!(seen.text(), "abcdefg", "{method}");
         assert_eq!(seen.header("transfer-encoding"), Some("chunked"));
     }
     client.get("/").await;
-    let seen = app.seen.last();
+    let seen = app.log.last();
     assert!(seen.body.is_empty() && seen.header("transfer-encoding").is_none());
 }
 
@@ -114,7 +114,7 @@ async fn item_014_answers_return_unchanged() {
     assert_eq!(
         client.get("/200").await.text(),
         "body",
-        "the connection goes on"
+        "the connection continues"
     );
 }
 
@@ -154,7 +154,7 @@ async fn item_026_heads_are_bounded_at_a_mebibyte() {
 }
 
 #[tokio::test]
-async fn item_027_malformed_heads_get_400_and_reach_nobody() {
+async fn item_027_malformed_heads_get_400_and_are_not_forwarded() {
     let app = App::saying("").await;
     let proxy = proxy(app.port).start().await;
     for head in [
@@ -169,7 +169,7 @@ async fn item_027_malformed_heads_get_400_and_reach_nobody() {
         assert_eq!(client.response().await.status(), 400, "{head:?}");
         assert!(client.rest().await.is_empty(), "{head:?}");
     }
-    assert_eq!(app.seen.count(), 0);
+    assert_eq!(app.log.count(), 0);
 }
 
 #[tokio::test]
@@ -187,7 +187,7 @@ async fn item_028_length_and_chunked_are_never_forwarded_together() {
             ))
             .await;
         assert_eq!(client.response().await.status(), 200);
-        let seen = app.seen.last();
+        let seen = app.log.last();
         assert_eq!(
             (seen.header("content-length"), seen.text().as_str()),
             (None, "abcd")
@@ -212,7 +212,7 @@ async fn item_029_http10_is_answered_and_closed_unless_asked_otherwise() {
         response.start
     );
     assert!(client.rest().await.is_empty());
-    assert!(app.seen.last().start.ends_with("HTTP/1.1"));
+    assert!(app.log.last().start.ends_with("HTTP/1.1"));
 
     let mut client = proxy.connect().await;
     for _ in 0..3 {
@@ -245,7 +245,7 @@ async fn item_030_a_thousand_requests_in_a_row_need_one_connection() {
     })
     .await;
     for concurrency in [0, 1, 3] {
-        let before = app.seen.connections();
+        let before = app.log.connections();
         let proxy = proxy(app.port).concurrency(concurrency).start().await;
         let mut client = proxy.connect().await;
         for n in 0..1000 {
@@ -257,7 +257,7 @@ async fn item_030_a_thousand_requests_in_a_row_need_one_connection() {
             assert_eq!(response.status(), 200);
         }
         assert_eq!(
-            app.seen.connections() - before,
+            app.log.connections() - before,
             1,
             "concurrency {concurrency}"
         );
@@ -290,7 +290,7 @@ async fn item_032_the_true_status_follows_interim_ones() {
 }
 
 #[tokio::test]
-async fn item_033_a_client_that_waits_for_continue_is_told_to() {
+async fn item_033_a_client_that_waits_for_continue_gets_it() {
     let app = App::raw(|mut connection| async move {
         while let Some(mut request) = connection.request_head().await {
             if request.target() == "/late" {
@@ -322,7 +322,7 @@ async fn item_033_a_client_that_waits_for_continue_is_told_to() {
         let response = client.response().await;
         assert_eq!((response.status(), response.text().as_str()), (200, "body"));
     }
-    // Who is refused is not told to go on.
+    // A refused client gets no 100.
     let mut client = proxy.connect().await;
     client
         .send(
@@ -368,7 +368,7 @@ async fn item_034_trailers_reach_the_client() {
 }
 
 #[tokio::test]
-async fn item_034_trailers_of_a_request_go_on_but_those_that_frame_messages() {
+async fn item_034_trailers_of_a_request_are_forwarded_except_framing_ones() {
     let app = App::saying("x").await;
     let proxy = proxy(app.port).start().await;
     let mut client = proxy.connect().await;
@@ -381,7 +381,7 @@ async fn item_034_trailers_of_a_request_go_on_but_those_that_frame_messages() {
         .await;
     assert_eq!(client.response().await.status(), 200);
     let names: Vec<_> = app
-        .seen
+        .log
         .last()
         .trailers
         .into_iter()
@@ -397,7 +397,7 @@ async fn item_034_trailers_of_a_request_go_on_but_those_that_frame_messages() {
 }
 
 #[tokio::test]
-async fn item_035_nobody_at_the_user_port_is_502_at_once() {
+async fn item_035_no_listener_at_the_user_port_is_502_at_once() {
     let port = App::saying("").await.port;
     let proxy = proxy(port).start().await;
     let mut client = proxy.connect().await;
@@ -414,7 +414,7 @@ async fn item_035_nobody_at_the_user_port_is_502_at_once() {
 }
 
 #[tokio::test]
-async fn item_036_an_app_that_breaks_off_is_502_before_and_an_aborted_message_after_its_head() {
+async fn item_036_a_broken_answer_is_502_before_and_an_aborted_message_after_its_head() {
     let app = App::raw(|mut connection| async move {
         let Some(request) = connection.request().await else {
             return;
@@ -455,7 +455,7 @@ async fn item_036_an_app_that_breaks_off_is_502_before_and_an_aborted_message_af
             .unwrap_err();
         assert_eq!(response.text(), "half", "{target}");
     }
-    assert_eq!(app.seen.count(), 5, "nothing is sent twice");
+    assert_eq!(app.log.count(), 5, "nothing is sent twice");
 }
 
 #[tokio::test]
@@ -477,11 +477,11 @@ async fn item_037_a_connection_closed_while_idle_is_never_noticed() {
         assert_eq!(response.text(), "hello", "request {n}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert_eq!(app.seen.count(), 50);
+    assert_eq!(app.log.count(), 50);
 }
 
 #[tokio::test]
-async fn item_038_a_client_that_leaves_cancels_its_request() {
+async fn item_038_a_client_that_disconnects_cancels_its_request() {
     let app = App::silent().await;
     let proxy = proxy(app.port).concurrency(1).start().await;
     let big = "b".repeat(300_000);
@@ -497,10 +497,10 @@ async fn item_038_a_client_that_leaves_cancels_its_request() {
     {
         let mut client = proxy.connect().await;
         client.send(request).await;
-        eventually("the request is at the app", || app.seen.live() == 1).await;
+        eventually("the request is at the app", || app.log.live() == 1).await;
         drop(client);
         let begin = Instant::now();
-        eventually("the request is cancelled", || app.seen.cancelled() == n + 1).await;
+        eventually("the request is cancelled", || app.log.cancelled() == n + 1).await;
         assert!(
             begin.elapsed() < Duration::from_millis(100) + SLACK,
             "{:?}",
@@ -508,7 +508,7 @@ async fn item_038_a_client_that_leaves_cancels_its_request() {
         );
     }
     assert!(
-        !app.seen
+        !app.log
             .requests()
             .iter()
             .any(|request| request.target() == "/second")
@@ -516,7 +516,7 @@ async fn item_038_a_client_that_leaves_cancels_its_request() {
 }
 
 #[tokio::test]
-async fn item_038_an_app_that_does_not_read_the_body_does_not_hide_that_the_client_left() {
+async fn item_038_an_unread_body_does_not_hide_the_clients_disconnection() {
     let app = App::raw(|mut connection| async move {
         if connection.request_head().await.is_some() {
             // Never reads: both sockets between client and app fill up.
@@ -526,17 +526,17 @@ async fn item_038_an_app_that_does_not_read_the_body_does_not_hide_that_the_clie
     .await;
     let proxy = proxy(app.port).concurrency(1).start().await;
     let mut client = proxy.connect().await;
-    // More than the socket to the app takes, less than both sockets: the rest lies unread in ours.
+    // More than the socket to the app takes, less than both sockets: the rest stays unread in the proxy's socket.
     client
         .send("POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 3000000\r\n\r\n")
         .await;
     client.send(vec![0; 3_000_000]).await;
-    eventually("the first is at the app", || app.seen.count() == 1).await;
+    eventually("the first is at the app", || app.log.count() == 1).await;
     drop(client);
     // The place is free again: a second request is dispatched.
     let mut second = proxy.connect().await;
     second.send("GET /second HTTP/1.1\r\nHost: t\r\n\r\n").await;
-    eventually("the second is at the app", || app.seen.count() == 2).await;
+    eventually("the second is at the app", || app.log.count() == 2).await;
 }
 
 #[tokio::test]
@@ -552,7 +552,7 @@ async fn section_2_2_options_star_is_answered_by_the_proxy() {
         (response.status(), response.header("content-length")),
         (200, Some("0"))
     );
-    assert_eq!(app.seen.count(), 0);
+    assert_eq!(app.log.count(), 0);
 }
 
 #[tokio::test]
@@ -567,7 +567,7 @@ async fn section_2_2_bare_line_feeds_and_eight_bit_values_are_tolerated() {
             .text(),
         "hello"
     );
-    assert_eq!(app.seen.last().header("x-a"), Some("b"));
+    assert_eq!(app.log.last().header("x-a"), Some("b"));
     assert_eq!(
         client
             .request(b"GET / HTTP/1.1\r\nHost: t\r\nX-A: \xe9\r\n\r\n")
@@ -586,7 +586,7 @@ async fn item_013_a_length_stays_one_whatever_connection_names() {
         .await
         .request("POST / HTTP/1.1\r\nHost: t\r\nConnection: Content-Length\r\nContent-Length: 4\r\n\r\nbody")
         .await;
-    let seen = app.seen.last();
+    let seen = app.log.last();
     assert_eq!(
         (seen.header("content-length"), seen.text().as_str()),
         (Some("4"), "body")
@@ -628,6 +628,6 @@ async fn section_2_2_strange_transfer_codings_are_refused() {
             "{coding}"
         );
     }
-    assert_eq!(app.seen.count(), 0);
+    assert_eq!(app.log.count(), 0);
     assert_eq!(proxy.connect().await.get("/").await.status(), 502);
 }

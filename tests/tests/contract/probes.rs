@@ -25,7 +25,7 @@ fn with_probe(app: &App, more: &str) -> Builder {
     proxy(app.port).set("SERVING_READINESS_PROBE", http(app.port, more))
 }
 
-/// Ready when told; counts how often it was asked.
+/// Starts an app which is ready while the returned flag is set.
 async fn switchable() -> (App, Arc<AtomicBool>) {
     let ready = Arc::new(AtomicBool::new(false));
     let app = App::serving({
@@ -67,7 +67,7 @@ async fn item_086_a_ready_pod_answers_queue_whatever_the_path_and_method() {
 }
 
 #[tokio::test]
-async fn item_087_so_it_does_for_activator_and_autoscaler() {
+async fn item_087_a_ready_pod_answers_queue_to_activator_and_autoscaler() {
     let app = App::saying("fine").await;
     let proxy = with_probe(&app, "").start().await;
     for agent in ["Knative-Activator-Probe", "Knative-Autoscaling-Probe"] {
@@ -106,7 +106,7 @@ async fn item_088_another_value_from_a_prober_is_400() {
             format!("unexpected probe header value: {value}\n")
         );
     }
-    assert_eq!(app.seen.count(), 0);
+    assert_eq!(app.log.count(), 0);
 }
 
 #[tokio::test]
@@ -130,7 +130,7 @@ async fn item_090_a_network_probe_gets_its_hash_back() {
         (200, Some("abc"))
     );
     assert!(response.body.is_empty());
-    assert_eq!(app.seen.count(), 0);
+    assert_eq!(app.log.count(), 0);
 }
 
 #[tokio::test]
@@ -146,12 +146,12 @@ async fn item_091_without_a_hash_it_is_400() {
 }
 
 #[tokio::test]
-async fn item_092_an_ordinary_client_that_says_queue_is_proxied() {
+async fn item_092_an_ordinary_client_with_a_queue_probe_header_is_proxied() {
     let app = App::saying("from the app").await;
     let proxy = proxy(app.port).start().await;
     let response = probe(&proxy, "User-Agent: curl/8\r\nK-Network-Probe: queue\r\n").await;
     assert_eq!(response.text(), "from the app");
-    assert_eq!(app.seen.last().header("k-network-probe"), Some("queue"));
+    assert_eq!(app.log.last().header("k-network-probe"), Some("queue"));
 }
 
 #[tokio::test]
@@ -184,14 +184,14 @@ async fn item_094_without_a_period_the_app_is_polled_until_it_is_ready() {
             .get_with("/", QUEUE)
             .await
     });
-    // Polls every 50 ms, and not as fast as they are answered; those that a busy machine holds up come later.
+    // One poll every 50 ms, independent of the answers; on a busy machine polls are late.
     let begin = Instant::now();
-    tests::eventually("five polls", || app.seen.count() >= 5).await;
+    tests::eventually("five polls", || app.log.count() >= 5).await;
     let elapsed = begin.elapsed();
     assert!(elapsed > Duration::from_millis(100), "{elapsed:?}");
     ready.store(true, Ordering::SeqCst);
     assert_eq!(waiting.await.unwrap().text(), "queue");
-    let seen = app.seen.last();
+    let seen = app.log.last();
     assert_eq!(
         (seen.target(), seen.header("user-agent")),
         ("/health?x=1", Some("kube-probe//"))
@@ -220,7 +220,7 @@ async fn item_096_an_attempt_slower_than_100_ms_has_failed() {
     .await;
     let proxy = with_probe(&app, "").start().await;
     assert_eq!(probe(&proxy, QUEUE).await.status(), 503);
-    assert!(app.seen.cancelled() > 20, "{}", app.seen.cancelled());
+    assert!(app.log.cancelled() > 20, "{}", app.log.cancelled());
 }
 
 #[tokio::test]
@@ -230,7 +230,7 @@ async fn item_097_a_threshold_of_three_needs_three_in_a_row() {
         let asked = Arc::clone(&asked);
         move |_| {
             let n = asked.fetch_add(1, Ordering::SeqCst);
-            // Yes, yes, no, then yes for ever.
+            // Success, success, failure, then success forever.
             async move {
                 if n == 2 {
                     b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n".to_vec()
@@ -269,7 +269,7 @@ async fn item_098_with_a_period_there_is_one_attempt_with_its_timeout() {
         elapsed > Duration::from_millis(1_900) && elapsed < Duration::from_secs(2) + SLACK,
         "{elapsed:?}"
     );
-    assert_eq!(app.seen.count(), 1);
+    assert_eq!(app.log.count(), 1);
 }
 
 #[tokio::test]
@@ -297,13 +297,13 @@ async fn item_099_probes_at_the_same_time_share_one_check() {
     for probe in probes {
         assert_eq!(probe.await.unwrap(), 200);
     }
-    assert_eq!(app.seen.count(), 1);
+    assert_eq!(app.log.count(), 1);
     assert_eq!(probe(&proxy, QUEUE).await.status(), 200);
-    assert_eq!(app.seen.count(), 2);
+    assert_eq!(app.log.count(), 2);
 }
 
 #[tokio::test]
-async fn item_100_a_caller_that_leaves_does_not_end_the_check() {
+async fn item_100_a_prober_that_disconnects_does_not_end_the_check() {
     let app = App::serving(|_| async {
         tokio::time::sleep(Duration::from_millis(500)).await;
         ok("")
@@ -316,10 +316,10 @@ async fn item_100_a_caller_that_leaves_does_not_end_the_check() {
     leaving
         .send(format!("GET / HTTP/1.1\r\nHost: t\r\n{QUEUE}\r\n"))
         .await;
-    tests::eventually("the check runs", || app.seen.count() == 1).await;
+    tests::eventually("the check runs", || app.log.count() == 1).await;
     drop(leaving);
     assert_eq!(probe(&proxy, QUEUE).await.status(), 200);
-    assert_eq!((app.seen.count(), app.seen.cancelled()), (1, 0));
+    assert_eq!((app.log.count(), app.log.cancelled()), (1, 0));
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ async fn probed(proxy: &Proxy) -> u16 {
     proxy.connect().await.get_with("/", QUEUE).await.status()
 }
 
-/// A proxy whose readiness probe is `handler` with a period of a second: one attempt a probe.
+/// Starts a proxy with readiness probe `handler` and a period of a second: one attempt per probe.
 async fn probing(user_port: u16, handler: &str) -> Proxy {
     proxy(user_port)
         .set(
@@ -27,7 +27,7 @@ async fn probing(user_port: u16, handler: &str) -> Proxy {
         .await
 }
 
-/// The end of every gRPC call that went well.
+/// Returns the trailers of a successful gRPC call.
 async fn grpc_ok() -> Option<Result<HeaderMap, std::convert::Infallible>> {
     let mut trailers = HeaderMap::new();
     trailers.insert("grpc-status", HeaderValue::from_static("0"));
@@ -35,7 +35,7 @@ async fn grpc_ok() -> Option<Result<HeaderMap, std::convert::Infallible>> {
 }
 
 #[tokio::test]
-async fn item_101_an_http_check_passes_from_200_to_399_and_says_who_asks() {
+async fn item_101_an_http_check_passes_from_200_to_399_and_identifies_the_prober() {
     for (status, ready) in [(200, 200), (399, 200), (400, 503), (500, 503)] {
         let app = App::serving(move |_| async move {
             format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n").into_bytes()
@@ -47,7 +47,7 @@ async fn item_101_an_http_check_passes_from_200_to_399_and_says_who_asks() {
         );
         let proxy = probing(app.port, &handler).await;
         assert_eq!(probed(&proxy).await, ready, "{status}");
-        let request = app.seen.last();
+        let request = app.log.last();
         assert_eq!(request.target(), "/health?x=1");
         assert_eq!(request.header("user-agent"), Some("kube-probe//"));
         assert_eq!(request.header("x-check"), Some("yes"));
@@ -55,17 +55,17 @@ async fn item_101_an_http_check_passes_from_200_to_399_and_says_who_asks() {
 }
 
 #[tokio::test]
-async fn item_102_a_tcp_check_passes_where_somebody_listens() {
+async fn item_102_a_tcp_check_passes_if_the_port_is_open() {
     let app = App::saying("x").await;
     let handler = |port| format!(r#""tcpSocket":{{"host":"127.0.0.1","port":{port}}}"#);
     let proxy = probing(app.port, &handler(app.port)).await;
     assert_eq!(probed(&proxy).await, 200);
     drop(proxy);
-    let nobody = {
+    let closed_port = {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         listener.local_addr().unwrap().port()
     };
-    let proxy = probing(app.port, &handler(nobody)).await;
+    let proxy = probing(app.port, &handler(closed_port)).await;
     assert_eq!(probed(&proxy).await, 503);
 }
 
@@ -119,7 +119,7 @@ async fn item_103_all_members_of_an_array_must_pass() {
 }
 
 #[tokio::test]
-async fn item_104_either_protocol_is_found_out() {
+async fn item_104_either_protocol_is_detected() {
     let app = App::saying("fine").await;
     let app2 = App2::serving(|_| async { Response::new(full("fine")) }).await;
     for port in [app.port, app2.port] {
@@ -136,7 +136,7 @@ async fn item_104_either_protocol_is_found_out() {
 }
 
 #[tokio::test]
-async fn an_https_check_takes_any_certificate_as_the_kubelet_does() {
+async fn an_https_check_accepts_any_certificate_as_the_kubelet_does() {
     let certificate = Certificate::new();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -144,7 +144,7 @@ async fn an_https_check_takes_any_certificate_as_the_kubelet_does() {
     let serving = tokio::spawn(async move {
         loop {
             let (socket, _) = listener.accept().await.unwrap();
-            // A client that does not shake hands is the test of the plain check below.
+            // A client without a handshake is that of the plain check below.
             let Ok(mut stream) = acceptor.accept(socket).await else {
                 continue;
             };
@@ -163,7 +163,7 @@ async fn an_https_check_takes_any_certificate_as_the_kubelet_does() {
 }
 
 #[tokio::test]
-async fn an_exec_probe_is_refused_and_said_so() {
+async fn an_exec_probe_is_refused_with_a_message() {
     let app = App::saying("fine").await;
     let proxy = probing(app.port, r#""exec":{"command":["true"]}"#).await;
     assert_eq!(probed(&proxy).await, 503);

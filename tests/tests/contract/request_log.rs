@@ -14,7 +14,7 @@ fn logging(app: &App, more: &str) -> Builder {
     )
 }
 
-/// The request-log lines of the default template, once there are `count`.
+/// Returns the request-log lines of the default template, once there are `count`.
 async fn lines(proxy: &Proxy, count: usize) -> Vec<serde_json::Value> {
     eventually("lines of the request log", || {
         proxy.json_lines("httpRequest").len() >= count
@@ -60,7 +60,7 @@ async fn item_130_each_request_is_one_line_of_the_default_template() {
 }
 
 #[tokio::test]
-async fn item_130_so_are_requests_over_http2_and_those_the_proxy_answers_itself() {
+async fn item_130_requests_over_http2_and_those_answered_by_the_proxy_are_logged_too() {
     let app = App::saying("hello").await;
     let proxy = logging(&app, "").start().await;
     // The user container speaks HTTP/1 only.
@@ -72,7 +72,7 @@ async fn item_130_so_are_requests_over_http2_and_those_the_proxy_answers_itself(
 }
 
 #[tokio::test]
-async fn item_130_a_made_up_trace_forges_no_line() {
+async fn item_130_a_forged_trace_header_forges_no_line() {
     let app = App::saying("hello").await;
     let proxy = logging(&app, "").start().await;
     let forged = "X-B3-TraceId: \",\"httpRequest\":{\"status\":500},\"x\":\"\r\n";
@@ -83,7 +83,7 @@ async fn item_130_a_made_up_trace_forges_no_line() {
 }
 
 #[tokio::test]
-async fn a_reader_of_stdout_that_stands_still_holds_up_nobody() {
+async fn a_stalled_reader_of_stdout_delays_no_request() {
     let app = App::saying("hello").await;
     let shipped = r#"{"level":"debug","outputPaths":["stdout"]}"#;
     let (proxy, pipe) = logging(&app, "")
@@ -101,7 +101,7 @@ async fn a_reader_of_stdout_that_stands_still_holds_up_nobody() {
             200
         );
     }
-    // Twenty megabytes of lines wait nowhere.
+    // Twenty megabytes of lines are not buffered.
     assert!(
         proxy.resident_bytes() < 64 << 20,
         "{}",
@@ -111,7 +111,7 @@ async fn a_reader_of_stdout_that_stands_still_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn item_131_probes_are_logged_only_when_asked_for() {
+async fn item_131_probes_are_logged_only_if_enabled() {
     const PROBE: &str = "User-Agent: kube-probe/1.30\r\nK-Network-Probe: queue\r\n";
     let app = App::saying("hello").await;
     for (more, count) in [("", 1), (r#","enableProbeRequestLog":true"#, 2)] {
@@ -142,7 +142,7 @@ async fn item_132_an_unreadable_template_ends_the_log_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn item_132_a_failing_template_says_so_and_what_it_can() {
+async fn item_132_a_failing_template_is_reported_with_the_known_fields() {
     let app = App::saying("hello").await;
     let proxy = logging(
         &app,
@@ -161,7 +161,7 @@ async fn item_132_a_failing_template_says_so_and_what_it_can() {
 }
 
 #[tokio::test]
-async fn what_a_template_fails_at_is_logged_once_with_the_field() {
+async fn a_failing_template_field_is_logged_once() {
     let app = App::saying("hello").await;
     let template = r#"{{.Request.Cookie \"absent\"}}"#;
     let proxy = logging(&app, &format!(r#","requestLogTemplate":"{template}""#))
@@ -186,7 +186,7 @@ async fn what_a_template_fails_at_is_logged_once_with_the_field() {
 }
 
 #[tokio::test]
-async fn a_field_that_does_not_exist_is_refused_at_the_start_with_its_place() {
+async fn an_unknown_field_is_refused_at_the_start_with_its_position() {
     let app = App::saying("hello").await;
     let proxy = logging(&app, r#","requestLogTemplate":"a\n{{.Request.Nope}}""#)
         .start()
@@ -200,7 +200,7 @@ async fn a_field_that_does_not_exist_is_refused_at_the_start_with_its_place() {
     assert_eq!(proxy.stdout(), "");
 }
 
-/// Templates, a request, and what Knative's own queue-proxy writes of it.
+/// Templates, a request, and the output of Knative's own queue-proxy.
 const WRITTEN: [(&str, &str, &str); 9] = [
     ("TLS: {{.Request.TLS}}", "", "TLS: <nil>"),
     ("{{if .Request.TLS}}yes{{else}}no{{end}}", "", "no"),
@@ -271,7 +271,7 @@ async fn announced_trailers_of_a_request_are_in_its_line() {
 }
 
 #[tokio::test]
-async fn keys_of_its_configuration_are_read_in_any_case() {
+async fn keys_of_its_configuration_are_case_insensitive() {
     let app = App::saying("hello").await;
     let proxy = proxy(app.port)
         .set(
@@ -285,27 +285,27 @@ async fn keys_of_its_configuration_are_read_in_any_case() {
 }
 
 #[tokio::test]
-async fn an_unreadable_template_is_refused_with_its_place() {
+async fn a_malformed_template_is_refused_with_its_position() {
     let app = App::saying("hello").await;
     let proxy = logging(&app, r#","requestLogTemplate":"a\n{{range .X}}{{end}}""#)
         .start()
         .await;
     let log = proxy.stderr();
     assert!(
-        log.contains("line 2, column 3: range is not known here"),
+        log.contains("line 2, column 3: range is not supported"),
         "{log}"
     );
 }
 
 #[tokio::test]
-async fn item_133_a_request_that_its_client_cancelled_is_no_success() {
+async fn item_133_a_request_cancelled_by_its_client_is_no_success() {
     let app = App::silent().await;
     let proxy = logging(&app, "").concurrency(1).start().await;
     let mut running = proxy.connect().await;
     running
         .send("GET /running HTTP/1.1\r\nHost: t\r\n\r\n")
         .await;
-    eventually("it runs", || app.seen.live() == 1).await;
+    eventually("it runs", || app.log.live() == 1).await;
     let mut waiting = proxy.connect().await;
     waiting
         .send("GET /waiting HTTP/1.1\r\nHost: t\r\n\r\n")
@@ -318,7 +318,7 @@ async fn item_133_a_request_that_its_client_cancelled_is_no_success() {
 }
 
 #[tokio::test]
-async fn item_133_a_client_that_leaves_with_its_request_is_logged_all_the_same() {
+async fn item_133_a_request_of_a_disconnected_client_is_logged_too() {
     let app = App::silent().await;
     let proxy = logging(&app, "").start().await;
     for _ in 0..50 {
@@ -331,7 +331,7 @@ async fn item_133_a_client_that_leaves_with_its_request_is_logged_all_the_same()
 }
 
 #[tokio::test]
-async fn a_response_that_breaks_off_is_logged_as_500() {
+async fn an_incomplete_response_is_logged_as_500() {
     let app = App::raw(|mut connection| async move {
         connection.request().await;
         connection
@@ -378,7 +378,7 @@ async fn a_tunnel_is_logged_when_it_ends() {
 }
 
 #[tokio::test]
-async fn section_2_15_the_process_log_has_zaps_keys_where_its_configuration_says() {
+async fn section_2_15_the_process_log_has_the_configured_keys_of_zap() {
     let app = App::saying("hello").await;
     let shipped = r#"{"level":"info","outputPaths":["stdout"],"encoding":"json","encoderConfig":
         {"timeKey":"timestamp","levelKey":"severity","nameKey":"logger","callerKey":"caller",

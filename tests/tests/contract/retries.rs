@@ -1,4 +1,4 @@
-//! Requests that are sent to the user container a second time, and those that are not (design 4.5, invariant 1).
+//! Requests that are sent to the user container a second time, and those that are not (invariant 1).
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::proxy;
 
 const RETRIES: &str = "weir_upstream_retries_total";
 
-/// An application that answers the first request of each connection and closes it when it has read the second.
+/// Starts an application that answers the first request of each connection and closes it after reading the second.
 async fn closing_at_the_second_request() -> App {
     App::raw(|mut connection| async move {
         if connection.request().await.is_some() {
@@ -28,7 +28,7 @@ async fn closing_at_the_second_request() -> App {
     .await
 }
 
-/// An application whose first connection answers one request, reads another and then ends as `end` does.
+/// Starts an application with a first connection which answers one request, reads another and then ends as `end` does.
 async fn ending<F, S>(end: F) -> App
 where
     F: Fn(Connection) -> S + Send + Sync + Clone + 'static,
@@ -56,7 +56,7 @@ fn head(method: &str, lines: &str) -> String {
     format!("{method} / HTTP/1.1\r\nHost: t\r\n{lines}\r\n")
 }
 
-/// Sends a request on a connection to the application that has served one before.
+/// Sends a request on a connection to the application that has served another one before; returns its status.
 async fn after_another(proxy: &Proxy, request: &str) -> u16 {
     let mut client = proxy.connect().await;
     assert_eq!(client.get("/").await.status(), 200);
@@ -68,7 +68,7 @@ async fn retries(proxy: &Proxy) -> Option<f64> {
 }
 
 #[tokio::test]
-async fn an_idempotent_request_whose_connection_closed_unanswered_is_sent_once_more() {
+async fn an_idempotent_request_on_a_closed_connection_is_sent_once_more() {
     let app = closing_at_the_second_request().await;
     let proxy = proxy(app.port).set("WEIR_QUEUE_DEPTH", 5).concurrency(1);
     let proxy = proxy.start().await;
@@ -83,15 +83,15 @@ async fn an_idempotent_request_whose_connection_closed_unanswered_is_sent_once_m
         ("DELETE", "X-Idempotency-Key: 1\r\n"),
     ];
     for (n, (method, lines)) in requests.into_iter().enumerate() {
-        let before = app.seen.count();
+        let before = app.log.count();
         let answer = client.request(head(method, lines)).await;
         assert_eq!(answer.status(), 200, "{method}");
-        assert_eq!(app.seen.count(), before + 2, "{method}");
+        assert_eq!(app.log.count(), before + 2, "{method}");
         if is_own() {
             assert_eq!(retries(&proxy).await, Some((n + 1) as f64), "{method}");
         }
     }
-    let seen = app.seen.requests();
+    let seen = app.log.requests();
     let [.., first, second] = &seen[..] else {
         panic!("{seen:?}")
     };
@@ -110,7 +110,7 @@ async fn any_other_request_that_may_have_reached_the_app_is_sent_once() {
         ("PUT", "Content-Length: 0\r\n"),
         ("DELETE", ""),
     ] {
-        let before = app.seen.count();
+        let before = app.log.count();
         let request = match lines.split_once("\r\n\r\n") {
             Some((lines, body)) => head(method, &format!("{lines}\r\n")) + body,
             None => head(method, lines),
@@ -118,7 +118,7 @@ async fn any_other_request_that_may_have_reached_the_app_is_sent_once() {
         let status = after_another(&proxy, &request).await;
         assert_eq!(status, 502, "{request:?}");
         // The one before it, and itself.
-        assert_eq!(app.seen.count(), before + 2, "{request:?}");
+        assert_eq!(app.log.count(), before + 2, "{request:?}");
     }
 }
 
@@ -138,10 +138,10 @@ async fn a_request_is_sent_a_second_time_and_not_a_third() {
     let proxy = proxy(app.port).set("WEIR_QUEUE_DEPTH", 5).concurrency(1);
     let proxy = proxy.start().await;
     assert_eq!(after_another(&proxy, &head("GET", "")).await, 502);
-    assert_eq!(app.seen.count(), 3);
-    // A connection that never served is not one that was idle.
+    assert_eq!(app.log.count(), 3);
+    // A connection that never served a request was not idle.
     assert_eq!(proxy.connect().await.get("/").await.status(), 502);
-    assert_eq!(app.seen.count(), 4);
+    assert_eq!(app.log.count(), 4);
     if is_own() {
         assert_eq!(retries(&proxy).await, Some(1.0));
     }
@@ -153,7 +153,7 @@ async fn after_a_byte_of_an_answer_nothing_is_sent_again() {
         let app = ending(move |mut connection| async move { connection.write(begun).await }).await;
         let proxy = proxy(app.port).start().await;
         let status = after_another(&proxy, &head("GET", "")).await;
-        assert_eq!((status, app.seen.count()), (502, 2), "{begun:?}");
+        assert_eq!((status, app.log.count()), (502, 2), "{begun:?}");
     }
 }
 
@@ -167,7 +167,7 @@ async fn a_connection_that_is_reset_counts_as_closed() {
             let mut request = vec![0; 64 * 1024];
             assert_ne!(stream.read(&mut request).await.unwrap(), 0);
             stream.write_all(&ok("hello")).await.unwrap();
-            // What was not read makes the kernel send a reset.
+            // Unread bytes make the kernel send a reset.
             stream.readable().await.unwrap();
         }
     });
@@ -196,11 +196,11 @@ async fn the_second_attempt_ends_at_the_requests_own_timeout() {
     let proxy = proxy(app.port).set("REVISION_TIMEOUT_SECONDS", 1);
     let proxy = proxy.start().await;
     assert_eq!(after_another(&proxy, &head("GET", "")).await, 504);
-    assert_eq!(app.seen.count(), 3);
+    assert_eq!(app.log.count(), 3);
 }
 
 #[tokio::test]
-async fn the_second_attempt_keeps_the_place_at_the_gate_and_hears_what_is_left() {
+async fn the_second_attempt_keeps_its_place_at_the_gate_and_gets_the_remaining_budget() {
     let app = ending(|connection| async move {
         tokio::time::sleep(Duration::from_millis(300)).await;
         drop(connection);
@@ -217,11 +217,11 @@ async fn the_second_attempt_keeps_the_place_at_the_gate_and_hears_what_is_left()
         client
     };
     let mut retried = send("/retried").await;
-    eventually("it is at the application", || app.seen.count() == 2).await;
+    eventually("the request is at the application", || app.log.count() == 2).await;
     let mut waiting = send("/waiting").await;
     assert_eq!(retried.response().await.status(), 200);
     assert_eq!(waiting.response().await.status(), 200);
-    let seen = app.seen.requests();
+    let seen = app.log.requests();
     let targets: Vec<_> = seen.iter().map(tests::message::Message::target).collect();
     assert_eq!(targets, ["/", "/retried", "/retried", "/waiting"]);
     if is_own() {
@@ -238,7 +238,7 @@ const GOAWAY: u8 = 7;
 const INTERNAL_ERROR: u32 = 2;
 const REFUSED_STREAM: u32 = 7;
 
-/// How the second stream of the first connection ends.
+/// End of the second stream of the first connection.
 #[derive(Debug, Clone, Copy)]
 enum End {
     Reset(u32),
@@ -254,8 +254,8 @@ async fn write_frame(stream: &mut TcpStream, kind: u8, flags: u8, id: u32, paylo
     stream.write_all(&frame).await.unwrap();
 }
 
-/// Serves an HTTP/2 connection: answers its first `answered` streams with 200, ends the next one and, unless that is
-/// reset alone, the connection.
+/// Serves an HTTP/2 connection: answers its first `answered` streams with 200, ends the next one and, unless that is only reset,
+/// the connection.
 async fn serve(mut stream: TcpStream, answered: usize, end: End, heads: Arc<AtomicUsize>) {
     let mut preface = [0; 24];
     stream.read_exact(&mut preface).await.unwrap();
@@ -291,7 +291,7 @@ async fn serve(mut stream: TcpStream, answered: usize, end: End, heads: Arc<Atom
     }
 }
 
-/// What a request got whose stream ended so, and how many heads the application saw for it.
+/// Returns the status of a request with a stream that ends so, and the number of heads received by the application for it.
 async fn over_http2(end: End, method: &str, body: Option<&'static str>) -> (u16, usize) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -334,7 +334,7 @@ async fn over_http2_a_refused_or_cut_stream_is_opened_once_more() {
 }
 
 #[tokio::test]
-async fn over_http2_a_stream_that_the_app_gave_up_is_not_opened_again() {
+async fn over_http2_a_stream_reset_by_the_app_is_not_opened_again() {
     let end = End::Reset(INTERNAL_ERROR);
     assert_eq!(over_http2(end, "GET", None).await, (502, 1));
 }

@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::proxy;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// A process that must fail within a second does so within this on a busy machine.
+/// Longest time on a busy machine for a process that must fail within a second.
 const LIMIT: Duration = tests::PATIENCE;
 
 #[tokio::test]
@@ -64,7 +64,7 @@ fn help_and_version_are_answered_and_other_arguments_refused() {
     let output = run(&["--port", "1"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("--port: not known"), "{said}");
+    assert!(said.contains("--port: unknown argument"), "{said}");
     // Without arguments the environment is read.
     assert_eq!(run(&[]).status.code(), Some(1));
 }
@@ -115,7 +115,7 @@ async fn item_005_a_malformed_logging_config_does_not_prevent_the_start() {
 }
 
 #[tokio::test]
-async fn item_006_it_listens_where_it_should_and_nowhere_else() {
+async fn item_006_listens_on_its_ports_and_no_other() {
     let app = App::saying("hello").await;
     let proxy = proxy(app.port).start().await;
     for port in [8012, 8022, 9090] {
@@ -150,7 +150,7 @@ async fn item_008_it_needs_no_file_and_writes_none() {
     assert_eq!(proxy.connect().await.get("/").await.status(), 200);
     let mut writable = Vec::new();
     for entry in std::fs::read_dir(format!("/proc/{}/fd", proxy.pid())).unwrap() {
-        // One that is closed meanwhile is none to look at.
+        // The file may have been closed meanwhile.
         let Ok(target) = std::fs::read_link(entry.unwrap().path()) else {
             continue;
         };
@@ -158,7 +158,7 @@ async fn item_008_it_needs_no_file_and_writes_none() {
         let is_own = ["/dev/null", "/stdout", "/stderr"]
             .iter()
             .any(|own| kind.ends_with(own));
-        // The runtime's own look at its limits writes nothing.
+        // The runtime opens files of its limits, but does not write them.
         if kind.starts_with('/') && !is_own && !kind.starts_with("/sys/") {
             writable.push(kind);
         }
@@ -167,7 +167,7 @@ async fn item_008_it_needs_no_file_and_writes_none() {
 }
 
 #[tokio::test]
-async fn item_009_what_is_unknown_is_ignored() {
+async fn item_009_unknown_variables_and_keys_are_ignored() {
     let app = App::saying("hello").await;
     let proxy = proxy(app.port)
         .set("SOMETHING_NEW", "1")
@@ -206,7 +206,7 @@ async fn item_010_one_listener_speaks_http1_and_http2_on_either_port() {
 }
 
 #[tokio::test]
-async fn it_is_ready_within_a_second() {
+async fn is_ready_within_a_second() {
     let begin = tokio::time::Instant::now();
     let app = App::saying("hello").await;
     let proxy = proxy(app.port).start().await;

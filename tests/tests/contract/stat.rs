@@ -19,7 +19,7 @@ async fn raw(proxy: &Proxy, lines: &str) -> Vec<u8> {
     response.body
 }
 
-/// The first report of a window in which something happened, watched for four seconds.
+/// Returns the first report for which `wanted` is true, within four seconds.
 async fn first_with(proxy: &Proxy, wanted: impl Fn(&Stat) -> bool) -> Stat {
     for _ in 0..80 {
         let stat = proxy.stat().await;
@@ -35,7 +35,7 @@ fn near(value: f64, wanted: f64) -> bool {
     (value - wanted).abs() < 0.1 * wanted.max(1.0)
 }
 
-/// Waits for the moment after a window has ended.
+/// Waits until a window has just ended.
 async fn window_start(proxy: &Proxy) {
     let before = proxy.stat().await.process_uptime;
     while proxy.stat().await.process_uptime <= before {
@@ -79,7 +79,7 @@ async fn item_119_two_requests_of_half_a_second_in_a_window_are_one() {
     let begin = Instant::now();
     let [one, two] = &mut clients;
     tokio::join!(one.get("/500"), two.get("/500"));
-    // What a busy machine adds to each counts as well; what comes after the second counts in the next.
+    // Delays of a busy machine count as well; time beyond the second counts in the next window.
     let took = begin.elapsed().as_secs_f64();
     let stat = first_with(&proxy, |stat| stat.request_count > 0.0).await;
     let least = if took < 0.9 { 0.9 } else { 0.0 };
@@ -102,13 +102,13 @@ async fn item_120_queued_requests_count() {
     }
     let stat = first_with(&proxy, |stat| near(stat.average_concurrent_requests, 4.0)).await;
     assert_eq!(
-        (stat.average_proxied_concurrent_requests, app.seen.live()),
+        (stat.average_proxied_concurrent_requests, app.log.live()),
         (0.0, 2)
     );
 }
 
 #[tokio::test]
-async fn item_121_what_the_activator_sends_counts_in_both() {
+async fn item_121_requests_from_the_activator_count_in_both() {
     let app = App::silent().await;
     let proxy = proxy(app.port).start().await;
     let mut clients = Vec::new();
@@ -126,8 +126,8 @@ async fn item_121_what_the_activator_sends_counts_in_both() {
         near(stat.average_proxied_concurrent_requests, 1.0),
         "{stat:?}"
     );
-    // Two connections race to the app: which is there first is nobody's concern.
-    let passed = app.seen.requests();
+    // Both connections race to the app: their order does not matter.
+    let passed = app.log.requests();
     assert!(
         passed
             .iter()
@@ -136,7 +136,7 @@ async fn item_121_what_the_activator_sends_counts_in_both() {
 }
 
 #[tokio::test]
-async fn item_122_a_report_holds_for_its_second_and_then_all_is_zero() {
+async fn item_122_a_report_is_kept_for_a_second_and_then_zero() {
     let app = App::saying("").await;
     let proxy = proxy(app.port).start().await;
     window_start(&proxy).await;
@@ -149,7 +149,7 @@ async fn item_122_a_report_holds_for_its_second_and_then_all_is_zero() {
         (stat.average_concurrent_requests, stat.request_count),
         (0.0, 0.0)
     );
-    // Zero fields are left out: the name and the uptime are all there is.
+    // Zero fields are omitted: only the name and the uptime remain.
     let expected = 2 + stat.pod_name.len() + 9;
     assert_eq!(raw(&proxy, "").await.len(), expected);
 }

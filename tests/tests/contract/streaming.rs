@@ -8,7 +8,7 @@ use crate::proxy;
 
 #[tokio::test]
 async fn item_041_events_arrive_as_they_are_written() {
-    // Each is written when the one before has arrived, so that one that is held back comes never.
+    // Each event is written after the one before has arrived, so a buffered one never arrives.
     let (arrived, arrivals) = mpsc::channel::<()>(16);
     let arrivals = Arc::new(Mutex::new(arrivals));
     let app = App::raw(move |mut connection| {
@@ -44,7 +44,7 @@ async fn item_041_events_arrive_as_they_are_written() {
 }
 
 #[tokio::test]
-async fn item_042_the_head_of_an_unbounded_response_comes_before_its_body() {
+async fn item_042_the_head_of_an_unbounded_response_arrives_before_its_body() {
     let app = App::raw(|mut connection| async move {
         if connection.request().await.is_some() {
             connection
@@ -66,16 +66,16 @@ async fn item_042_the_head_of_an_unbounded_response_comes_before_its_body() {
 
 #[tokio::test]
 async fn item_043_a_slow_body_with_a_length_is_delivered_as_produced() {
-    let (go_on, told) = tokio::sync::watch::channel(false);
+    let (go_on, signal) = tokio::sync::watch::channel(false);
     let app = App::raw(move |mut connection| {
-        let mut told = told.clone();
+        let mut signal = signal.clone();
         async move {
             if connection.request().await.is_some() {
                 connection
                     .write("HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nfour")
                     .await;
-                // The second half follows when the client has shown that it has the first.
-                told.wait_for(|go_on| *go_on).await.unwrap();
+                // The second half follows once the client has received the first.
+                signal.wait_for(|go_on| *go_on).await.unwrap();
                 connection.write("more").await;
                 connection.closed().await;
             }
@@ -183,7 +183,7 @@ async fn section_2_10_a_close_delimited_answer_is_framed_anew() {
 }
 
 #[tokio::test]
-async fn an_upload_goes_on_while_the_client_does_not_read() {
+async fn an_upload_continues_while_the_client_does_not_read() {
     let app = App::raw(|mut connection| async move {
         let Some(mut request) = connection.request_head().await else {
             return;
@@ -192,7 +192,9 @@ async fn an_upload_goes_on_while_the_client_does_not_read() {
             .write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
             .await;
         // Far more than the sockets between app and client take, then the upload.
-        let written = connection.unless_stalled(chunk(&"d".repeat(60_000))).await;
+        let written = connection
+            .write_until_stalled(chunk(&"d".repeat(60_000)))
+            .await;
         assert!(written > 10);
         connection.body(&mut request).await.unwrap();
         connection.note(&request);
@@ -206,7 +208,7 @@ async fn an_upload_goes_on_while_the_client_does_not_read() {
     let body = vec![b'u'; 20_000_000];
     client.send(body).await;
     tests::eventually("the upload has arrived", || {
-        app.seen
+        app.log
             .requests()
             .iter()
             .any(|r| r.body.len() == 20_000_000)

@@ -21,7 +21,7 @@ fn about(elapsed: Duration, wanted: Duration) {
     );
 }
 
-/// Sends a head, then chunks with pauses between them.
+/// Starts an app which sends a head, then chunks with pauses between them.
 async fn app_with_pauses(pause: Duration, chunks: usize) -> App {
     App::raw(move |mut connection| async move {
         while connection.request().await.is_some() {
@@ -64,7 +64,7 @@ async fn item_065_the_clock_starts_on_arrival() {
     let proxy = proxy(app.port).concurrency(1).set(REQUEST, 2).start().await;
     let mut first = proxy.connect().await;
     first.send("GET /5000 HTTP/1.1\r\nHost: t\r\n\r\n").await;
-    eventually("the first is at the app", || app.seen.count() == 1).await;
+    eventually("the first is at the app", || app.log.count() == 1).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     let begin = Instant::now();
     assert_eq!(proxy.connect().await.get("/5000").await.status(), 504);
@@ -147,13 +147,13 @@ async fn item_071_a_response_that_has_begun_is_ended_with_the_text() {
         assert_eq!(
             client.get("/").await.status(),
             200,
-            "the connection goes on"
+            "the connection continues"
         );
     }
 }
 
 #[tokio::test]
-async fn item_071_so_is_one_over_http2_and_one_with_a_length_is_cut_short() {
+async fn item_071_over_http2_it_is_ended_too_and_with_a_length_it_is_cut_short() {
     let app = App2::serving(|_| async {
         let first = futures_util::stream::once(async {
             Ok::<_, std::convert::Infallible>(hyper::body::Frame::data(bytes::Bytes::from("foo")))
@@ -218,17 +218,17 @@ async fn item_072_expiry_cancels_the_request_and_frees_its_place() {
     let proxy = proxy(app.port).concurrency(1).set(REQUEST, 3).start().await;
     let mut first = proxy.connect().await;
     first.send(GET).await;
-    eventually("the first is at the app", || app.seen.live() == 1).await;
-    // Its own limit comes as much later than the first one's.
+    eventually("the first is at the app", || app.log.live() == 1).await;
+    // Its own limit ends that much later than the first one's.
     tokio::time::sleep(2 * SECOND).await;
     let mut second = proxy.connect().await;
     second.send(GET).await;
     assert_eq!(first.response().await.status(), 504);
-    eventually("the first is cancelled and the second there", || {
-        app.seen.cancelled() == 1 && app.seen.count() == 2
+    eventually("the first is cancelled and the second at the app", || {
+        app.log.cancelled() == 1 && app.log.count() == 2
     })
     .await;
-    assert_eq!(app.seen.live_max(), 1);
+    assert_eq!(app.log.live_max(), 1);
 }
 
 #[tokio::test]
@@ -274,7 +274,7 @@ async fn section_2_6_an_interim_response_ends_the_response_start_timeout() {
 }
 
 #[tokio::test]
-async fn item_075_what_the_app_writes_after_expiry_reaches_nobody() {
+async fn item_075_bytes_written_after_expiry_are_discarded() {
     let app = App::raw(|mut connection| async move {
         if connection.request().await.is_some() {
             tokio::time::sleep(Duration::from_millis(1_300)).await;
@@ -294,7 +294,7 @@ async fn item_075_what_the_app_writes_after_expiry_reaches_nobody() {
 }
 
 #[tokio::test]
-async fn item_072_so_it_does_when_the_client_does_not_read() {
+async fn item_072_expiry_frees_the_place_while_the_client_does_not_read() {
     let app = App::raw(|mut connection| async move {
         if connection.request().await.is_none() {
             return;
@@ -309,24 +309,21 @@ async fn item_072_so_it_does_when_the_client_does_not_read() {
         };
         let data = chunk(&"d".repeat(60_000));
         while connection.try_write(&data).await.is_ok() {}
-        let _gone = connection.unless_gone::<()>(endless).await;
+        let _gone = connection.run_unless_closed::<()>(endless).await;
     })
     .await;
     for name in [REQUEST, IDLE] {
         let proxy = proxy(app.port).concurrency(1).set(name, 2).start().await;
-        let before = app.seen.count();
+        let before = app.log.count();
         let mut deaf = proxy.connect().await;
         deaf.send(GET).await;
-        eventually("the first is at the app", || app.seen.count() == before + 1).await;
+        eventually("the first is at the app", || app.log.count() == before + 1).await;
         let begin = Instant::now();
-        // Its own limit comes later than the first one's.
+        // Its own limit ends later than the first one's.
         tokio::time::sleep(SECOND).await;
         let mut second = proxy.connect().await;
         second.send(GET).await;
-        eventually("the second is at the app", || {
-            app.seen.count() == before + 2
-        })
-        .await;
+        eventually("the second is at the app", || app.log.count() == before + 2).await;
         let elapsed = begin.elapsed();
         assert!(elapsed < 2 * SECOND + SLACK, "{name}: {elapsed:?}");
         if name == REQUEST {
@@ -336,7 +333,7 @@ async fn item_072_so_it_does_when_the_client_does_not_read() {
 }
 
 #[tokio::test]
-async fn item_067_so_may_one_whose_type_has_to_be_found() {
+async fn item_067_a_response_with_a_sniffed_type_may_take_longer() {
     let app = App::raw(|mut connection| async move {
         if connection.request().await.is_some() {
             tokio::time::sleep(Duration::from_millis(300)).await;

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 
 use crate::proxy;
 
-/// A proxy with a certificate.
+/// Starts a proxy with a certificate, changed by `change`.
 async fn secured(
     app_port: u16,
     certificate: &Certificate,
@@ -27,7 +27,7 @@ async fn secured(
     builder.start().await
 }
 
-/// Sends a request with one header line over HTTP/1 and TLS, and reads to the end.
+/// Sends a GET over HTTP/1 and TLS, and reads to the end.
 async fn get(certificate: &Certificate, proxy: &Proxy) -> std::io::Result<String> {
     let mut stream = certificate
         .connect(proxy.at(8112), &[&TLS13, &TLS12], &[b"http/1.1"])
@@ -76,7 +76,7 @@ async fn item_134_both_protocols_are_offered_and_the_plain_port_stays() {
 
 /// Knative's own test of system-internal TLS looks for these words in the request log.
 #[tokio::test]
-async fn the_request_log_says_what_tls_a_request_came_by() {
+async fn the_request_log_has_the_tls_state_of_a_request() {
     let certificate = Certificate::new();
     let app = App::saying("one").await;
     let proxy = secured(app.port, &certificate, |builder| {
@@ -93,7 +93,8 @@ async fn the_request_log_says_what_tls_a_request_came_by() {
     eventually("another", || proxy.stdout().matches('\n').count() == 2).await;
     let log = proxy.stdout();
     let line = log.lines().nth(1).unwrap();
-    // TLS 1.3, whole, new, by suite and group, ALPN, the name asked for, and what clients without certificates lack.
+    // TLS 1.3, complete, not resumed, suite and group, ALPN, the server name, and the empty fields of a client without
+    // certificates.
     assert!(line.starts_with("TLS: {772 true false 486"), "{line}");
     assert!(
         line.contains(" http/1.1 true data-plane.knative.dev [] [] [] [] [] false false 0x"),
@@ -129,7 +130,7 @@ async fn item_135_tls_1_2_is_refused_unless_allowed() {
 }
 
 #[tokio::test]
-async fn section_2_13_suites_and_curves_are_as_set() {
+async fn section_2_13_suites_and_curves_follow_the_settings() {
     let certificate = Certificate::new();
     let app = App::saying("one").await;
     let proxy = secured(app.port, &certificate, |builder| {
@@ -158,7 +159,7 @@ async fn section_2_13_suites_and_curves_are_as_set() {
 }
 
 #[tokio::test]
-async fn section_2_13_what_cannot_be_used_ends_the_process_only_with_certificates() {
+async fn section_2_13_unusable_settings_end_the_process_only_with_certificates() {
     let certificate = Certificate::new();
     for (name, value) in [
         ("QUEUE_PROXY_TLS_MIN_VERSION", "1.1"),
@@ -203,7 +204,7 @@ async fn item_136_replaced_files_serve_new_connections_and_a_broken_pair_is_igno
         .connect(proxy.at(8112), &[&TLS13], &[b"http/1.1"])
         .await
         .unwrap();
-    // A connection is idle only once a request has been answered on it.
+    // A connection becomes idle only after a request has been answered on it.
     old.write_all(b"GET / HTTP/1.1\r\nHost: t\r\n\r\n")
         .await
         .unwrap();
@@ -216,19 +217,19 @@ async fn item_136_replaced_files_serve_new_connections_and_a_broken_pair_is_igno
     while get(&second, &proxy).await.is_err() {
         assert!(
             begin.elapsed() < Duration::from_secs(61) + SLACK,
-            "the new certificate is not there after {:?}",
+            "the new certificate is not in use after {:?}",
             begin.elapsed()
         );
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    // The connection that was open goes on.
+    // The existing connection continues.
     old.write_all(b"GET / HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n")
         .await
         .unwrap();
     let mut answer = String::new();
     old.read_to_string(&mut answer).await.unwrap();
     assert!(answer.ends_with("one"), "{answer}");
-    // A pair of which half is nonsense changes nothing: the log says when it was looked at.
+    // A pair with an invalid half changes nothing; the log shows when it was checked.
     let before = proxy.stderr().len();
     std::fs::write(folder.join("tls.key"), "nonsense").unwrap();
     let begin = Instant::now();
@@ -239,7 +240,7 @@ async fn item_136_replaced_files_serve_new_connections_and_a_broken_pair_is_igno
     while !looked() {
         assert!(
             begin.elapsed() < Duration::from_secs(61) + SLACK,
-            "the certificates are not looked at after {:?}: {}",
+            "the certificates were not checked after {:?}: {}",
             begin.elapsed(),
             proxy.stderr()
         );
@@ -287,7 +288,7 @@ async fn item_138_the_other_ports_and_probes_stay_plain() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_over_tls_cancels_its_request() {
+async fn a_client_that_disconnects_over_tls_cancels_its_request() {
     let certificate = Certificate::new();
     let app = App::silent().await;
     let proxy = secured(app.port, &certificate, |builder| builder).await;
@@ -299,7 +300,7 @@ async fn a_client_that_leaves_over_tls_cancels_its_request() {
         .write_all(b"GET / HTTP/1.1\r\nHost: t\r\n\r\n")
         .await
         .unwrap();
-    eventually("it runs", || app.seen.live() == 1).await;
+    eventually("it runs", || app.log.live() == 1).await;
     drop(stream);
-    eventually("it is cancelled", || app.seen.cancelled() == 1).await;
+    eventually("the request is cancelled", || app.log.cancelled() == 1).await;
 }

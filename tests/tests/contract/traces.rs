@@ -28,7 +28,7 @@ fn hex(id: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn item_129_the_trace_goes_on_to_the_app_with_a_new_parent() {
+async fn item_129_the_trace_is_propagated_to_the_app_with_a_new_parent() {
     for (protocol, path) in [
         ("http/protobuf", "/v1/traces"),
         (
@@ -58,7 +58,7 @@ async fn item_129_the_trace_goes_on_to_the_app_with_a_new_parent() {
             "traceparent: 00-{TRACE}-{PARENT}-01\r\ntracestate: a=b\r\nbaggage: user=7\r\n"
         );
         proxy.connect().await.get_with("/path", &lines).await;
-        let request = app.seen.last();
+        let request = app.log.last();
         let parent = request.header("traceparent").unwrap().to_owned();
         let parts: Vec<_> = parent.split('-').collect();
         assert_eq!((parts[0], parts[1], parts[3]), ("00", TRACE, "01"));
@@ -84,12 +84,12 @@ async fn item_129_without_tracing_nothing_is_added_and_all_passes() {
     let app = App::saying("hello").await;
     let proxy = proxy(app.port).start().await;
     proxy.connect().await.get("/").await;
-    assert_eq!(app.seen.last().header("traceparent"), None);
+    assert_eq!(app.log.last().header("traceparent"), None);
     let parent = format!("00-{TRACE}-{PARENT}-01");
     let lines = format!("traceparent: {parent}\r\nX-B3-TraceId: 7\r\n");
     proxy.connect().await.get_with("/", &lines).await;
-    assert_eq!(app.seen.last().header("traceparent"), Some(parent.as_str()));
-    assert_eq!(app.seen.last().header("x-b3-traceid"), Some("7"));
+    assert_eq!(app.log.last().header("traceparent"), Some(parent.as_str()));
+    assert_eq!(app.log.last().header("x-b3-traceid"), Some("7"));
 }
 
 #[tokio::test]
@@ -113,14 +113,14 @@ async fn section_3_5_a_trace_begun_here_is_sampled_at_the_rate_and_probes_have_n
             )
             .await;
         proxy.connect().await.get("/").await;
-        let parent = app.seen.last().header("traceparent").unwrap().to_owned();
+        let parent = app.log.last().header("traceparent").unwrap().to_owned();
         assert!(parent.ends_with(flag), "{sampler}: {parent}");
         if flag == "01" {
             eventually("spans on standard output", || {
                 proxy.stdout().contains("HTTP GET")
             })
             .await;
-            // Without a limit on places nobody waits.
+            // Without a concurrency limit there is no span of waiting.
             let lines: Vec<_> = proxy.stdout().lines().map(str::to_owned).collect();
             assert_eq!(lines.len(), 3, "{lines:?}");
         } else {

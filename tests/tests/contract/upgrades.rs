@@ -15,7 +15,7 @@ const UPGRADE: &str =
 const SWITCH: &str =
     "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: chat/2\r\n\r\n";
 
-/// Switches protocols and echoes.
+/// Starts an app which switches protocols and echoes.
 async fn echo() -> App {
     App::raw(|mut connection| async move {
         if connection.request().await.is_none() {
@@ -87,7 +87,7 @@ async fn item_057_a_refused_upgrade_is_passed_through() {
     assert_eq!(
         client.get("/").await.status(),
         403,
-        "the connection goes on"
+        "the connection continues"
     );
 }
 
@@ -99,7 +99,7 @@ async fn item_058_a_tunnel_holds_a_place_and_counts_one() {
     let mut waiting = proxy.connect().await;
     waiting.send(UPGRADE).await;
     tokio::time::sleep(Duration::from_millis(2_100)).await;
-    assert_eq!(app.seen.count(), 1, "the second waits");
+    assert_eq!(app.log.count(), 1, "the second waits");
     let stat = proxy.stat().await;
     assert!(
         (stat.average_concurrent_requests - 2.0).abs() < 0.1,
@@ -165,7 +165,9 @@ async fn item_061_an_end_on_either_side_reaches_the_other() {
             connection.write("bye").await;
             return;
         }
-        let _served = connection.unless_gone(std::future::pending::<()>()).await;
+        let _served = connection
+            .run_unless_closed(std::future::pending::<()>())
+            .await;
     })
     .await;
     let proxy = proxy(app.port).start().await;
@@ -176,7 +178,7 @@ async fn item_061_an_end_on_either_side_reaches_the_other() {
     tunnel.send(UPGRADE.replace("/up", "/stay")).await;
     assert_eq!(tunnel.head().await.status(), 101);
     drop(tunnel);
-    eventually("the app sees the end", || app.seen.cancelled() == 1).await;
+    eventually("the app sees the end", || app.log.cancelled() == 1).await;
 }
 
 #[tokio::test]
@@ -186,7 +188,7 @@ async fn item_062_bytes_before_the_101_are_not_lost() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
-        // The app speaks early as well.
+        // The app writes early as well.
         connection.write(format!("{SWITCH}first ")).await;
         loop {
             let bytes = connection.read().await;
@@ -218,7 +220,7 @@ async fn item_063_any_protocol_is_tunnelled() {
         (head.header("upgrade"), head.header("connection")),
         (Some("chat/2"), Some("Upgrade"))
     );
-    let seen = app.seen.last();
+    let seen = app.log.last();
     assert_eq!(
         (seen.header("upgrade"), seen.header("connection")),
         (Some("chat/2"), Some("Upgrade"))
@@ -233,7 +235,7 @@ async fn section_2_3_a_switch_to_something_else_is_502() {
     let proxy = proxy(app.port).start().await;
     assert_eq!(proxy.connect().await.request(UPGRADE).await.status(), 502);
     let response = proxy.connect().await.get("/").await;
-    assert_eq!(response.status(), 502, "a switch that nobody asked for");
+    assert_eq!(response.status(), 502, "an unrequested switch");
 }
 
 #[tokio::test]
@@ -246,7 +248,7 @@ async fn section_2_3_an_offer_of_h2c_is_ignored() {
         proxy.connect().await.get_with("/", lines).await.text(),
         "hello"
     );
-    let seen = app.seen.last();
+    let seen = app.log.last();
     assert_eq!(
         (seen.header("upgrade"), seen.header("http2-settings")),
         (None, None)
@@ -262,11 +264,11 @@ async fn an_upgrade_with_a_body_is_refused() {
         .send(UPGRADE.replace("\r\n\r\n", "\r\nContent-Length: 4\r\n\r\nbody"))
         .await;
     assert_eq!(client.response().await.status(), 400);
-    assert_eq!(app.seen.count(), 0);
+    assert_eq!(app.log.count(), 0);
 }
 
 #[tokio::test]
-async fn bytes_that_come_one_by_one_make_a_request_of_either_protocol() {
+async fn requests_of_either_protocol_may_arrive_byte_by_byte() {
     let app = App::saying("hello").await;
     let proxy = proxy(app.port).start().await;
     let mut client = proxy.connect().await;

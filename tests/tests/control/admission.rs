@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 
 use super::{BINARY, cluster, control};
 
-/// As which the API server calls.
+/// Server name under which the API server calls the webhook.
 const NAME: &str = "weir-webhook.weir-system.svc";
 
 fn hooks(cluster: &Cluster) {
@@ -39,7 +39,7 @@ fn hooks(cluster: &Cluster) {
     }
 }
 
-/// The authorities that the API server would trust when it calls a webhook.
+/// Returns the authorities that the API server would trust when it calls a webhook.
 fn trusted(cluster: &Cluster, plural: &str, position: usize) -> Option<String> {
     let found = cluster.api.get(&resource(plural), "", "weir")?;
     let bundle = found["webhooks"][position]["clientConfig"]["caBundle"].clone();
@@ -49,7 +49,7 @@ fn trusted(cluster: &Cluster, plural: &str, position: usize) -> Option<String> {
         .filter(|text| !text.is_empty())
 }
 
-async fn ask(control: &Control, bundle: &str, path: &str, review: &Value) -> (u16, Value) {
+async fn send_review(control: &Control, bundle: &str, path: &str, review: &Value) -> (u16, Value) {
     let mut roots = RootCertStore::empty();
     for authority in CertificateDer::pem_slice_iter(bundle.as_bytes()) {
         roots.add(authority.unwrap()).unwrap();
@@ -128,7 +128,7 @@ async fn the_api_server_is_answered_by_a_certificate_that_it_trusts() {
         }},
     });
     let asked = review("serving.knative.dev", "Service", &service);
-    let (status, answer) = ask(&control, &bundle, "/templates", &asked).await;
+    let (status, answer) = send_review(&control, &bundle, "/templates", &asked).await;
     assert_eq!(status, 200);
     let response = &answer["response"];
     assert_eq!(
@@ -141,7 +141,7 @@ async fn the_api_server_is_answered_by_a_certificate_that_it_trusts() {
     );
     service["spec"]["template"]["metadata"]["annotations"]["weir.dev/late"] = json!("shed");
     let asked = review("serving.knative.dev", "Service", &service);
-    let (_, answer) = ask(&control, &bundle, "/templates", &asked).await;
+    let (_, answer) = send_review(&control, &bundle, "/templates", &asked).await;
     assert_eq!(answer["response"]["allowed"], true, "{answer}");
 
     let pod = json!({
@@ -151,7 +151,7 @@ async fn the_api_server_is_answered_by_a_certificate_that_it_trusts() {
             {"name": "user-container", "image": "hello"}, {"name": "queue-proxy", "image": "knative"},
         ]},
     });
-    let (_, answer) = ask(&control, &bundle, "/pods", &review("", "Pod", &pod)).await;
+    let (_, answer) = send_review(&control, &bundle, "/pods", &review("", "Pod", &pod)).await;
     let operations: Vec<u8> = serde_json::from_value(answer["response"]["patch"].clone()).unwrap();
     let operations: json_patch::Patch = serde_json::from_slice(&operations).unwrap();
     let mut patched = pod.clone();
@@ -163,9 +163,9 @@ async fn the_api_server_is_answered_by_a_certificate_that_it_trusts() {
         json!([{"name": "WEIR_SLO", "value": "200ms"}])
     );
 
-    let (_, answer) = ask(&control, &bundle, "/pods", &json!({"request": "none"})).await;
+    let (_, answer) = send_review(&control, &bundle, "/pods", &json!({"request": "none"})).await;
     assert_eq!(answer["response"]["allowed"], false, "{answer}");
-    let (status, _) = ask(&control, &bundle, "/elsewhere", &json!({})).await;
+    let (status, _) = send_review(&control, &bundle, "/elsewhere", &json!({})).await;
     assert_eq!(status, 404);
     let metrics = Metrics::scrape(SocketAddr::new(control.ip, 9476)).await;
     for labels in [
@@ -180,10 +180,10 @@ async fn the_api_server_is_answered_by_a_certificate_that_it_trusts() {
 }
 
 #[tokio::test]
-async fn an_authority_that_is_due_is_trusted_on_while_the_next_one_is_published() {
+async fn an_expiring_authority_stays_trusted_while_the_next_one_is_published() {
     let cluster = cluster().await;
     hooks(&cluster);
-    // Of 1975 to 2040: long past two thirds.
+    // Valid from 1975 to 2040: long past two thirds.
     let key = KeyPair::generate().unwrap();
     let mut parameters = CertificateParams::default();
     parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -200,7 +200,7 @@ async fn an_authority_that_is_due_is_trusted_on_while_the_next_one_is_published(
         bundle.starts_with(&old) && bundle.matches("BEGIN CERTIFICATE").count() == 2
     })
     .await;
-    // That which somebody has emptied is filled again with the same authorities.
+    // An emptied Secret is filled again with the same authorities.
     let both = trusted(&cluster, plural, 0);
     cluster.change("secrets", "weir-system", "weir-certificates", |secret| {
         secret["data"] = json!({});
@@ -213,5 +213,5 @@ async fn an_authority_that_is_due_is_trusted_on_while_the_next_one_is_published(
         let ByteString(bytes) = serde_json::from_value(secret["data"]["ca.crt"].clone()).ok()?;
         String::from_utf8(bytes).ok()
     };
-    eventually("it is filled again", || filled() == both).await;
+    eventually("the Secret is filled again", || filled() == both).await;
 }

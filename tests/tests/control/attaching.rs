@@ -15,7 +15,7 @@ async fn an_opted_in_revision_is_attached_to_one_pod_and_no_other_revision_is_to
     cluster.add_revision("out", false);
     let before = cluster.api.get(&resource("endpoints"), "default", "out");
     let control = control(&cluster);
-    eventually("it is attached", || {
+    eventually("the revision is attached", || {
         cluster.path("in") == Path::Own(vec![pod.ip])
     })
     .await;
@@ -47,7 +47,7 @@ async fn an_opted_in_revision_is_attached_to_one_pod_and_no_other_revision_is_to
         cluster.api.get(&resource("endpoints"), "default", "out"),
         before
     );
-    eventually("an event says so", || {
+    eventually("an event reports it", || {
         let events = cluster.api.list(&resource("events"), "default");
         let note = format!("requests come to activator-ext, to {}", pod.name);
         events
@@ -65,7 +65,7 @@ async fn an_opted_in_revision_is_attached_to_one_pod_and_no_other_revision_is_to
 }
 
 #[tokio::test]
-async fn a_revision_goes_knatives_way_until_it_is_up_and_after_it_has_opted_out() {
+async fn a_revision_is_knatives_until_it_is_ready_and_after_it_has_opted_out() {
     let cluster = cluster().await;
     let pod = cluster.add_pod("data-0").await;
     cluster.add_revision("f", true);
@@ -94,12 +94,12 @@ async fn a_revision_goes_knatives_way_until_it_is_up_and_after_it_has_opted_out(
 }
 
 #[tokio::test]
-async fn a_pod_that_leaves_or_dies_is_replaced_and_without_any_the_path_is_knatives() {
+async fn a_pod_that_terminates_or_dies_is_replaced_and_without_any_the_path_is_knatives() {
     let cluster = cluster().await;
     let first = cluster.add_pod("data-0").await;
     cluster.add_revision("f", true);
     let _control = control(&cluster);
-    eventually("it is attached", || {
+    eventually("the revision is attached", || {
         cluster.path("f") == Path::Own(vec![first.ip])
     })
     .await;
@@ -109,7 +109,7 @@ async fn a_pod_that_leaves_or_dies_is_replaced_and_without_any_the_path_is_knati
         cluster.path("f") == Path::Own(vec![second.ip])
     })
     .await;
-    // Kubernetes has not noticed yet that it answers nothing.
+    // Kubernetes has not noticed yet that the pod answers nothing.
     second.die();
     cluster.set_pod(&first, true);
     eventually("the first pod owns it again", || {
@@ -117,8 +117,11 @@ async fn a_pod_that_leaves_or_dies_is_replaced_and_without_any_the_path_is_knati
     })
     .await;
     cluster.delete_pod(&first);
-    eventually("it is detached", || cluster.path("f") == Path::Knatives).await;
-    eventually("an event says why", || {
+    eventually("the revision is detached", || {
+        cluster.path("f") == Path::Knatives
+    })
+    .await;
+    eventually("an event reports the reason", || {
         let events = cluster.api.list(&resource("events"), "default");
         let why = "requests go Knative's way: no pod of weir-activator is ready and answers";
         events
@@ -144,7 +147,7 @@ async fn nothing_is_attached_where_endpoints_are_not_copied_or_pods_cannot_be_ad
         cluster.path("g") == Path::Own(vec![pod.ip])
     })
     .await;
-    eventually("an event says why f is not", || {
+    eventually("an event reports why f is not", || {
         let events = cluster.api.list(&resource("events"), "default");
         events
             .iter()
@@ -159,7 +162,7 @@ async fn nothing_is_attached_where_endpoints_are_not_copied_or_pods_cannot_be_ad
 }
 
 #[tokio::test]
-async fn what_somebody_has_detached_by_hand_stays_so_until_it_is_undone() {
+async fn a_manual_detachment_stays_until_it_is_undone() {
     let cluster = cluster().await;
     let pod = cluster.add_pod("data-0").await;
     for name in ["f", "g"] {
@@ -195,7 +198,7 @@ async fn what_somebody_has_detached_by_hand_stays_so_until_it_is_undone() {
         (Some(0), "default.f may be attached again\n")
     );
     eventually("f is attached again", || are(&own, &own)).await;
-    // Nobody else does it now.
+    // No process attaches revisions now.
     control.kill();
     let (code, out, error) = detach(&["--all"]).await;
     let said = "2 of 2 revisions were attached, and go Knative's way now\n";

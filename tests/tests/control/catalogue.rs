@@ -1,4 +1,4 @@
-//! The page of role `control` against the catalogue.
+//! The metrics of role `control` against the catalogue.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -12,16 +12,16 @@ use tests::{PATIENCE, eventually};
 use super::{cluster, control};
 
 #[tokio::test]
-async fn the_page_is_what_the_catalogue_lists() {
+async fn the_page_matches_the_catalogue() {
     let cluster = cluster().await;
     let pod = cluster.add_pod("data-0").await;
     cluster.add_revision("f", true);
     let control = control(&cluster);
-    eventually("it is attached", || {
+    eventually("the revision is attached", || {
         cluster.path("f") == Path::Own(vec![pod.ip])
     })
     .await;
-    // It is exported once the step has been taken.
+    // The metric is exported after the step.
     let mut page = Metrics::default();
     let begin = Instant::now();
     while page.value("weir_attached", &[]) != Some(1.0) {

@@ -4,47 +4,32 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use peers::api::Fault;
-use proptest::test_runner::{RngAlgorithm, TestRng};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
+use testing::Random;
 use tests::control::{Cluster, Control, DataPod, Path, resource};
 use tests::{PATIENCE, SLACK, eventually};
 use tokio::time::Instant;
 
 use super::{BINARY, cluster};
 
-/// Set it to run for so many seconds.
+/// Environment variable with the run time in seconds.
 const SECONDS: &str = "WEIR_CHAOS_SECONDS";
-/// Set it to repeat a run as far as chance goes.
+/// Environment variable with a seed, to repeat a run as far as its random choices go.
 const SEED: &str = "WEIR_CHAOS_SEED";
-/// The path of a revision is empty for no longer.
+/// Longest time for which the path of a revision may be empty.
 const EMPTY_MAX: Duration = Duration::from_secs(10);
 
-/// Chance, from a seed.
-struct Random(TestRng);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        let mut bytes = [0; 32];
-        bytes[..8].copy_from_slice(&seed.to_le_bytes());
-        Self(TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        use proptest::prelude::Rng as _;
-        self.0.next_u64() % limit
-    }
-
-    fn is_one_in(&mut self, count: u64) -> bool {
-        self.below(count) == 0
-    }
+/// Returns true once in `count` times, in the mean.
+fn is_one_in(random: &mut Random, count: u64) -> bool {
+    random.below(count) == 0
 }
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Watches that no path is empty for long: a path whose every pod has died is as good as empty.
+/// Measures for how long paths are empty: a path with dead pods only counts as empty.
 struct Observer {
     names: Vec<String>,
     empty_since: BTreeMap<String, Instant>,
@@ -75,7 +60,7 @@ impl Observer {
     }
 }
 
-/// Waits, and looks every 10 ms.
+/// Checks the paths every 10 ms for `time`.
 async fn observe(observer: &mut Observer, cluster: &Cluster, pods: &[DataPod], time: Duration) {
     let end = Instant::now() + time;
     while Instant::now() < end {
@@ -85,10 +70,10 @@ async fn observe(observer: &mut Observer, cluster: &Cluster, pods: &[DataPod], t
 }
 
 #[tokio::test]
-async fn the_path_is_always_knatives_or_ours_whatever_ends_and_fails_meanwhile() {
+async fn the_path_is_always_knatives_or_weirs_whatever_ends_or_fails() {
     let seconds = variable(SECONDS).unwrap_or(120);
     let seed = variable(SEED).unwrap_or_else(|| std::process::id().into());
-    let mut random = Random::new(seed);
+    let mut random = Random(seed);
     let cluster = cluster().await;
     let names: Vec<_> = (0..8).map(|number| format!("f{number}")).collect();
     for name in &names {
@@ -100,7 +85,7 @@ async fn the_path_is_always_knatives_or_ours_whatever_ends_and_fails_meanwhile()
     ];
     let mut next_pod = 2;
     let conflicts = Arc::new(AtomicU64::new(0));
-    let chance = Arc::new(Mutex::new(Random::new(seed ^ 1)));
+    let chance = Arc::new(Mutex::new(Random(seed ^ 1)));
     let counted = Arc::clone(&conflicts);
     cluster.api.set_faults(move |_| {
         let mut chance = chance.lock().unwrap();
@@ -147,10 +132,10 @@ async fn the_path_is_always_knatives_or_ours_whatever_ends_and_fails_meanwhile()
                 opted_out.insert(name.clone());
                 cluster.opt(name, false);
             }
-            // One, or both; another comes in its place. Not faster than leaders can follow each other.
+            // Kills one or both, and starts another; not faster than leaders can follow each other.
             1 | 2 if killed_at.elapsed() > Duration::from_secs(4) => {
                 killed_at = Instant::now();
-                let is_both = random.is_one_in(2);
+                let is_both = is_one_in(&mut random, 2);
                 for control in &mut controls {
                     if is_both || cluster.leader().as_deref() == Some(&control.name) {
                         control.kill();
@@ -162,10 +147,10 @@ async fn the_path_is_always_knatives_or_ours_whatever_ends_and_fails_meanwhile()
             }
             3 => cluster.api.compact(),
             4 => cluster.api.end_watches(),
-            // A pod is replaced: it leaves in peace, or dies.
+            // A pod is replaced: it terminates or dies.
             5 if pods.len() > 1 => {
                 let pod = pods.remove(0);
-                if random.is_one_in(2) {
+                if is_one_in(&mut random, 2) {
                     pod.die();
                     observe(&mut observer, &cluster, &pods, Duration::from_millis(500)).await;
                 }
@@ -183,7 +168,7 @@ async fn the_path_is_always_knatives_or_ours_whatever_ends_and_fails_meanwhile()
                 });
             }
             _ => {
-                let is_ready = random.is_one_in(2);
+                let is_ready = is_one_in(&mut random, 2);
                 cluster.set_pod(&pods[0], is_ready || pods.len() == 1);
             }
         }
@@ -202,7 +187,7 @@ async fn the_path_is_always_knatives_or_ours_whatever_ends_and_fails_meanwhile()
             Path::Empty => false,
         })
     };
-    eventually("all is as it is to be in the end", is_right).await;
+    eventually("the final state is correct", is_right).await;
     let longest = observer.longest;
     let writes = conflicts.load(Ordering::Relaxed);
     assert!(
@@ -215,11 +200,11 @@ async fn the_path_is_always_knatives_or_ours_whatever_ends_and_fails_meanwhile()
     );
 }
 
-/// Kills the leader at its n-th write, before it is carried out or after, and starts another one.
+/// Kills the leader at its n-th write, before or after its effect, and starts another one.
 #[tokio::test]
-async fn a_process_that_is_killed_at_any_step_leaves_a_path_and_the_next_one_goes_on() {
+async fn a_process_killed_at_any_step_leaves_a_path_and_the_next_one_continues() {
     for fault in [Fault::CutBefore, Fault::CutAfter] {
-        // Two writes attach, two detach; one is the Lease's, and others are events.
+        // Two writes attach, two detach; one is the Lease's, and the others are events.
         for step in 0..6 {
             killed_at(step, fault).await;
         }
@@ -240,7 +225,7 @@ async fn killed_at(step: u64, fault: Fault) {
     let (own, killed) = (Arc::clone(&victim), Arc::clone(&is_killed));
     let mut steps = 0;
     cluster.api.set_faults(move |line| {
-        // Renewals come at any time.
+        // Renewals happen at any time.
         if line.contains("leases") || line.contains("events") || killed.load(Ordering::Relaxed) {
             return Fault::None;
         }
@@ -268,7 +253,8 @@ async fn killed_at(step: u64, fault: Fault) {
         };
         while !is_done() {
             observe(&mut observer, &cluster, &pods, Duration::from_millis(20)).await;
-            // As the kubelet does. One that was without a processor for its term ends by itself, and the fault is for the next one.
+            // As the kubelet restarts it. A process that was without CPU for its term ends by itself, and the fault is left for
+            // the next one.
             if control.has_ended() {
                 number += 1;
                 control =

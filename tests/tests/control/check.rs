@@ -1,4 +1,4 @@
-//! `activator-ext check`: what it finds on a cluster without Weir, with it, and with something broken.
+//! Results of `activator-ext check` on a cluster without Weir, with it, and with a defect.
 
 use std::process::Output;
 
@@ -20,7 +20,7 @@ async fn check(cluster: &Cluster, arguments: &[&str]) -> Output {
     output.await.unwrap()
 }
 
-/// What was found: whether it is good, and the remedy, by name.
+/// Returns the checks in the JSON of `control check`: name, whether the check is good, and the remedy.
 async fn found(cluster: &Cluster) -> Vec<(String, Value, String)> {
     let output = check(cluster, &["--json"]).await;
     let page: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -47,7 +47,7 @@ fn deployment(namespace: &str, name: &str) -> Value {
     })
 }
 
-/// Knative's programs.
+/// Adds the Deployments of Knative's programs.
 fn install_knative(cluster: &Cluster) {
     for name in ["activator", "autoscaler", "controller"] {
         let object = deployment("knative-serving", name);
@@ -55,7 +55,7 @@ fn install_knative(cluster: &Cluster) {
     }
 }
 
-/// Weir's objects, and a pod of each program.
+/// Adds Weir's objects, and a pod of each program.
 fn install_weir(cluster: &Cluster) {
     for (namespace, name) in [
         ("weir-system", "weir-control"),
@@ -84,7 +84,7 @@ fn install_weir(cluster: &Cluster) {
 }
 
 #[tokio::test]
-async fn before_the_install_it_says_what_is_missing_and_how_to_install() {
+async fn before_the_installation_it_reports_what_is_missing_and_how_to_install() {
     let cluster = cluster().await;
     let output = check(&cluster, &[]).await;
     assert_eq!(output.status.code(), Some(1));
@@ -116,7 +116,7 @@ async fn before_the_install_it_says_what_is_missing_and_how_to_install() {
 }
 
 #[tokio::test]
-async fn after_the_install_it_goes_through_programs_and_revisions() {
+async fn after_the_installation_it_checks_programs_and_revisions() {
     let cluster = cluster().await;
     install_knative(&cluster);
     install_weir(&cluster);
@@ -130,7 +130,7 @@ async fn after_the_install_it_goes_through_programs_and_revisions() {
             it["metadata"]["labels"]["endpointslice.kubernetes.io/skip-mirror"] == "true"
         })
     };
-    eventually("it is attached", label).await;
+    eventually("the revision is attached", label).await;
     let all = found(&cluster).await;
     for name in [
         "endpoints",
@@ -148,14 +148,14 @@ async fn after_the_install_it_goes_through_programs_and_revisions() {
             .any(|(name, _, _)| name == "revision default/out")
     );
     assert_eq!(good(&all, "agents"), Value::Null);
-    // The API server here asks no webhook.
+    // The API server in memory calls no webhook.
     assert_eq!(good(&all, "webhook"), false);
     assert!(
         all.iter()
             .all(|(_, ok, remedy)| *ok == true || !remedy.is_empty()),
         "{all:?}"
     );
-    // An annotation that is ignored, and a process that leads no more.
+    // An ignored annotation, and a process that no longer leads.
     cluster.change("revisions", "default", "f", |revision| {
         revision["metadata"]["annotations"]["weir.dev/late"] = json!("never");
     });
@@ -172,7 +172,7 @@ async fn after_the_install_it_goes_through_programs_and_revisions() {
 }
 
 #[tokio::test]
-async fn agents_mps_daemons_and_nodes_are_looked_at_where_there_are_agents() {
+async fn agents_mps_daemons_and_nodes_are_checked_if_agents_exist() {
     let cluster = cluster().await;
     install_knative(&cluster);
     install_weir(&cluster);
@@ -208,7 +208,7 @@ async fn agents_mps_daemons_and_nodes_are_looked_at_where_there_are_agents() {
 }
 
 #[tokio::test]
-async fn without_a_cluster_it_ends_with_2() {
+async fn without_a_cluster_it_exits_with_2() {
     let output = Command::new(BINARY)
         .args(["check"])
         .env_clear()

@@ -1,4 +1,4 @@
-//! GpuFunctions: what they say of functions that a real process of role `data` serves.
+//! GpuFunctions: their status for functions which a real process of role `data` serves.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{BINARY, cluster};
 
 const FAST: [&str; 2] = ["--status-period", "200ms"];
 
-/// A process of role `data`, with the certificate that role `control` has made, and listed as a pod.
+/// Starts a process of role `data` with the certificate issued by role `control`, and lists it as a pod.
 async fn data(cluster: &Cluster) -> Activator {
     let builder = Builder::new(BINARY).kubernetes(&cluster.api);
     let folder = builder.certificates();
@@ -59,7 +59,7 @@ fn list_pod(cluster: &Cluster, name: &str, ip: IpAddr) {
     cluster.api.apply(&resource("pods"), object);
 }
 
-/// A pod that a revision's requests can go to.
+/// Starts a pod for a revision's requests.
 async fn instance() -> App {
     App::serving(
         |request| async move { ok(request.header("k-network-probe").map_or("x", |_| "queue")) },
@@ -67,7 +67,7 @@ async fn instance() -> App {
     .await
 }
 
-/// A revision that Knative has brought up, with labels as Knative's and one pod that serves.
+/// Adds a revision that Knative has initialized, with Knative's labels and one serving pod.
 async fn add(cluster: &Cluster, name: &str, service: &str, annotations: &Value) -> App {
     let app = instance().await;
     cluster.add_revision(name, true);
@@ -118,13 +118,13 @@ fn pair(status: &str, reason: &str) -> (String, String) {
 }
 
 #[tokio::test]
-async fn a_function_says_how_it_stands_and_how_many_requests_were_in_time() {
+async fn the_status_of_a_function_has_its_conditions_and_requests_in_time() {
     let cluster = cluster().await;
     let control = control(&cluster);
     let data = data(&cluster).await;
     let slo = json!({"weir.dev/slo": "10s"});
     let _app = add(&cluster, "f-00001", "f", &slo).await;
-    eventually("it is ready", || {
+    eventually("the function is ready", || {
         let status = status(&cluster, "f");
         condition(&status, "Ready") == pair("True", "Serving") && status["instances"]["ready"] == 1
     })
@@ -148,17 +148,17 @@ async fn a_function_says_how_it_stands_and_how_many_requests_were_in_time() {
     );
     assert_eq!(condition(&said, "Placed"), pair("True", "NoGpu"));
     assert_eq!(condition(&said, "ScalingSteered"), pair("False", "Knative"));
-    assert_eq!(said["inTime"], Value::Null, "nothing was asked yet");
+    assert_eq!(said["inTime"], Value::Null, "no request yet");
     let mut client = data.connect().await;
     for _ in 0..20 {
         let request = "GET / HTTP/1.1\r\nHost: f\r\nKnative-Serving-Namespace: default\r\nKnative-Serving-Revision: f-00001\r\n\r\n";
         assert_eq!(client.request(request).await.status(), 200);
     }
-    eventually("they were in time", || {
+    eventually("the requests were in time", || {
         status(&cluster, "f")["inTime"] == json!({"fiveMinutes": "1.0000", "hour": "1.0000"})
     })
     .await;
-    // Another objective for its function is no reason to forget what was judged, nor to count it twice.
+    // Another objective for the function neither drops nor doubles its counted requests.
     let _slower = add(&cluster, "f-00002", "f", &json!({"weir.dev/slo": "1ns"})).await;
     eventually("both revisions are variants", || {
         status(&cluster, "f")["variants"].as_array().map(Vec::len) == Some(2)
@@ -178,7 +178,7 @@ async fn a_function_says_how_it_stands_and_how_many_requests_were_in_time() {
     })
     .await;
     assert_eq!(status(&cluster, "f")["inTime"]["hour"], "0.5000");
-    // At rest nothing is written but the Lease.
+    // At rest only the Lease is written.
     let version = |cluster: &Cluster| {
         let object = cluster.api.get(&resource("gpufunctions"), "default", "f");
         object.unwrap()["metadata"]["resourceVersion"].clone()
@@ -191,16 +191,16 @@ async fn a_function_says_how_it_stands_and_how_many_requests_were_in_time() {
         requests.iter().filter(is_renewal).count()
     };
     let begin = renewals();
-    eventually("it leads on for a while", || renewals() > begin + 5).await;
+    eventually("the process leads for a while", || renewals() > begin + 5).await;
     assert_eq!(version(&cluster), before);
     let written: Vec<_> = cluster.api.requests().split_off(asked);
     let written = written
         .iter()
         .filter(|it| !it.starts_with("GET ") && !it.contains("/leases/"));
     assert_eq!(written.count(), 0, "{:?}", cluster.api.requests());
-    // Without a process of role `data` it is detached, and says so.
+    // Without a process of role `data` the function is detached, and its status reports it.
     drop(data);
-    eventually("it is detached", || {
+    eventually("the function is detached", || {
         let status = status(&cluster, "f");
         condition(&status, "Attached") == pair("False", "NoDataPodReady")
             && condition(&status, "Ready") == pair("False", "NoDataPodReady")
@@ -234,11 +234,11 @@ async fn a_function_of_two_services_is_owned_by_both_and_gone_with_the_last() {
     })
     .await;
     assert_eq!(status(&cluster, "both")["objective"], "500ms");
-    // One whose Route is gone is said to have none.
+    // A function without a Route is reported as such.
     cluster.change("revisions", "default", "b-00001", |revision| {
         revision["metadata"]["labels"]["serving.knative.dev/routingState"] = json!("reserve");
     });
-    eventually("an event says so", || {
+    eventually("an event reports it", || {
         let events = cluster.api.list(&resource("events"), "default");
         events
             .iter()
@@ -248,11 +248,11 @@ async fn a_function_of_two_services_is_owned_by_both_and_gone_with_the_last() {
     cluster.delete_revision("b-00001");
     eventually("one owns it", || owners() == Some(vec!["a".to_owned()])).await;
     cluster.opt("a-00001", false);
-    eventually("it is gone", || owners().is_none()).await;
+    eventually("the object is gone", || owners().is_none()).await;
 }
 
 #[tokio::test]
-async fn a_function_with_a_gpu_says_why_an_agent_refuses_it_and_where_it_was_placed() {
+async fn the_status_of_a_gpu_function_has_the_agents_refusal_and_its_placement() {
     let cluster = cluster().await;
     let is_placed = Arc::new(AtomicBool::new(false));
     let own = Arc::clone(&is_placed);
@@ -289,22 +289,25 @@ async fn a_function_with_a_gpu_says_why_an_agent_refuses_it_and_where_it_was_pla
         (condition(&status, "Placed"), own.collect::<Vec<_>>())
     };
     let refused = json!("f-1 on node-1: slot 0: 12 of 80 GiB are free");
-    eventually("the agent's words are there", || {
+    eventually("the agent's refusal is reported", || {
         placed() == (pair("False", "Refused"), vec![refused.clone()])
     })
     .await;
     is_placed.store(true, Ordering::Relaxed);
-    eventually("it is placed", || placed().0 == pair("True", "Placed")).await;
+    eventually("the function is placed", || {
+        placed().0 == pair("True", "Placed")
+    })
+    .await;
     assert_eq!(status(&cluster, "f")["slots"], json!(["node-1/0"]));
 }
 
 #[tokio::test]
-async fn an_annotation_that_is_ignored_is_said_on_the_revision() {
+async fn an_ignored_annotation_is_reported_on_the_revision() {
     let cluster = cluster().await;
     let _control = control(&cluster);
     let wrong = json!({"weir.dev/slo": "1s", "weir.dev/late": "never"});
     let _app = add(&cluster, "f-00001", "f", &wrong).await;
-    eventually("an event says so", || {
+    eventually("an event reports it", || {
         let events = cluster.api.list(&resource("events"), "default");
         events.iter().any(|event| {
             event["reason"] == "AnnotationIgnored"
@@ -317,7 +320,7 @@ async fn an_annotation_that_is_ignored_is_said_on_the_revision() {
 }
 
 #[tokio::test]
-async fn a_function_that_somebody_else_has_made_is_left_alone() {
+async fn functions_of_other_managers_are_not_changed() {
     let cluster = cluster().await;
     let other = json!({"metadata": {"namespace": "default", "name": "other"}});
     cluster.api.apply(&resource("gpufunctions"), other);
@@ -331,6 +334,6 @@ async fn a_function_that_somebody_else_has_made_is_left_alone() {
         let kind = resource("gpufunctions");
         cluster.api.get(&kind, "default", name).is_some()
     };
-    eventually("what is of nobody is deleted", || !found("stale")).await;
+    eventually("the orphaned object is deleted", || !found("stale")).await;
     assert!(found("other"));
 }

@@ -17,7 +17,7 @@ const KEPT: [(&str, &str); 6] = [
     ("clusterrolebindings", ""),
 ];
 
-/// Creates what is kept by the finalizer.
+/// Creates the objects with Weir's finalizer.
 fn install(cluster: &Cluster) {
     for (plural, namespace) in KEPT {
         let mut object = json!({"metadata": {
@@ -43,7 +43,7 @@ fn finalizers(cluster: &Cluster, (plural, namespace): (&str, &str)) -> Value {
 
 /// The bound is 10 s for 100 revisions.
 #[tokio::test]
-async fn a_plain_delete_detaches_a_hundred_revisions_before_anything_is_let_go() {
+async fn a_plain_delete_detaches_a_hundred_revisions_before_finalizers_are_removed() {
     let cluster = cluster().await;
     let pod = cluster.add_pod("data-0").await;
     let names: Vec<_> = (0..100).map(|number| format!("f{number}")).collect();
@@ -62,7 +62,7 @@ async fn a_plain_delete_detaches_a_hundred_revisions_before_anything_is_let_go()
                 .delete_as_client(&resource(plural), namespace, "weir-control")
         );
     }
-    // As when its pod is deleted along with all the rest.
+    // As when its pod is deleted with all the other objects.
     control.terminate();
     let begin = Instant::now();
     while finalizers(&cluster, KEPT[0]) != json!(["other.dev/kept"]) {
@@ -73,7 +73,7 @@ async fn a_plain_delete_detaches_a_hundred_revisions_before_anything_is_let_go()
     assert!(took < Duration::from_secs(10) + SLACK, "{took:?}");
     assert!(are(&Path::Knatives));
     for object in KEPT {
-        eventually("each is let go", || {
+        eventually("each finalizer is removed", || {
             finalizers(&cluster, object) == json!(["other.dev/kept"])
         })
         .await;
@@ -90,17 +90,17 @@ async fn a_plain_delete_detaches_a_hundred_revisions_before_anything_is_let_go()
     assert!(!left.iter().any(skip));
 }
 
-/// A namespace that is being deleted takes the Lease with it at once, and lets no other be made: 404 and refusals from then on. The
-/// revisions take longer than the leader's term.
+/// A namespace in deletion removes the Lease at once and admits no other: 404 and refusals from then on. The revisions take
+/// longer than the leader's term.
 #[tokio::test]
-async fn the_lease_that_goes_with_its_namespace_keeps_no_revision_attached() {
+async fn revisions_are_detached_although_the_lease_was_deleted_with_its_namespace() {
     let cluster = cluster().await;
     let pod = cluster.add_pod("data-0").await;
     cluster.add_revision("f", true);
     install(&cluster);
     let mut controls =
         ["weir-control-0", "weir-control-1"].map(|name| cluster.control(super::BINARY, name));
-    eventually("it is attached", || {
+    eventually("the revision is attached", || {
         cluster.path("f") == Path::Own(vec![pod.ip])
     })
     .await;
@@ -125,7 +125,7 @@ async fn the_lease_that_goes_with_its_namespace_keeps_no_revision_attached() {
         control.terminate();
     }
     for object in KEPT {
-        eventually("each is let go", || {
+        eventually("each finalizer is removed", || {
             finalizers(&cluster, object) == json!(["other.dev/kept"])
         })
         .await;
@@ -138,13 +138,13 @@ async fn the_lease_that_goes_with_its_namespace_keeps_no_revision_attached() {
 }
 
 #[tokio::test]
-async fn the_end_of_one_process_gives_the_lease_up_and_leaves_all_attached() {
+async fn a_terminating_process_releases_the_lease_and_leaves_all_attached() {
     let cluster = cluster().await;
     let pod = cluster.add_pod("data-0").await;
     cluster.add_revision("f", true);
     install(&cluster);
     let mut first = control(&cluster);
-    eventually("it is attached", || {
+    eventually("the revision is attached", || {
         cluster.path("f") == Path::Own(vec![pod.ip])
     })
     .await;
@@ -157,15 +157,21 @@ async fn the_end_of_one_process_gives_the_lease_up_and_leaves_all_attached() {
     .await;
     assert_eq!(cluster.path("f"), Path::Own(vec![pod.ip]));
     cluster.opt("f", false);
-    eventually("it is detached", || cluster.path("f") == Path::Knatives).await;
+    eventually("the revision is detached", || {
+        cluster.path("f") == Path::Knatives
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn a_leader_whose_lease_another_has_taken_ends() {
+async fn a_leader_that_loses_its_lease_ends() {
     let cluster = cluster().await;
     let mut control = control(&cluster);
-    // By its own word: on a slow machine it may not have had the answer to its write yet, and follows the other one then.
-    eventually("it leads", || control.log().contains("this process leads")).await;
+    // By its own log: on a slow machine the answer to its write may be late, and it then follows the other process.
+    eventually("the process leads", || {
+        control.log().contains("this process leads")
+    })
+    .await;
     cluster.change("leases", "weir-system", "weir-control", |lease| {
         lease["spec"]["holderIdentity"] = json!("another");
     });

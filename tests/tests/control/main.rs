@@ -1,6 +1,6 @@
-//! activator-ext, role `control`: puts role `data` into the path of revisions, and takes it out again, whatever happens meanwhile.
+//! activator-ext, role `control`: puts role `data` into the path of revisions, and removes it again, whatever happens meanwhile.
 //!
-//! The API server is one in memory, the pods of role `data` only answer probes, and Kubernetes' part is played by the controller
+//! The API server is one in memory, the pods of role `data` only answer probes, and Kubernetes is simulated by the controller
 //! that copies Endpoints.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ use std::time::Duration;
 use tests::control::{Cluster, Control};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_activator-ext-under-test");
-/// Endpoints are copied so much later.
+/// Delay after which Endpoints are copied.
 const LAG: Duration = Duration::from_millis(30);
 
 async fn cluster() -> Cluster {

@@ -9,7 +9,7 @@ use tests::{eventually, programs};
 
 use super::{cluster, control};
 
-/// Makes what a process of role `control` is to find of a node with an agent. Its answers come once there is a certificate.
+/// Adds a node with an agent for a process of role `control`. The agent answers once there is a certificate.
 pub(super) fn add_agent(
     cluster: &Cluster,
     answer: impl Fn(&str) -> Value + Send + Sync + 'static,
@@ -28,7 +28,7 @@ pub(super) fn add_agent(
     });
     cluster.api.apply(&resource("pods"), pod);
     let answer = move |target: &str| match target.split_once('?') {
-        // Nothing has happened there.
+        // No event has happened there.
         Some(("/v1/events", _)) => String::new(),
         _ => answer(target).to_string(),
     };
@@ -42,7 +42,7 @@ fn offered(cluster: &Cluster) -> Value {
 }
 
 #[tokio::test]
-async fn a_node_offers_what_its_agent_says_also_after_its_kubelet_has_set_it_to_zero() {
+async fn a_node_offers_its_agents_resources_even_after_its_kubelet_has_reset_them() {
     let cluster = cluster().await;
     let seats = Arc::new(AtomicU64::new(8));
     let own = Arc::clone(&seats);
@@ -57,22 +57,28 @@ async fn a_node_offers_what_its_agent_says_also_after_its_kubelet_has_set_it_to_
         "cpu": "2", "memory": "4Gi", "weir.dev/seats": "8", "weir.dev/host-memory-mib": "3072",
         "weir.dev/plan-permille": "900",
     });
-    eventually("the node offers it", || offered(&cluster) == expected).await;
+    eventually("the node offers the resources", || {
+        offered(&cluster) == expected
+    })
+    .await;
     cluster.change("nodes", "", "node-1", |node| {
         node["status"]["capacity"]["weir.dev/seats"] = json!("0");
     });
-    eventually("it is written again", || offered(&cluster) == expected).await;
+    eventually("the resources are written again", || {
+        offered(&cluster) == expected
+    })
+    .await;
     seats.store(2, Ordering::Relaxed);
-    eventually("it follows the agent", || {
+    eventually("the node follows the agent", || {
         offered(&cluster)["weir.dev/seats"] == "2"
     })
     .await;
-    // When Weir leaves, so does what it has written.
+    // On Weir's removal its resources are removed as well.
     let namespaces = resource("namespaces");
     cluster.change("namespaces", "", "weir-system", |namespace| {
         namespace["metadata"]["finalizers"] = json!(["kubernetes"]);
     });
     cluster.api.delete_as_client(&namespaces, "", "weir-system");
     let before = json!({"cpu": "2", "memory": "4Gi"});
-    eventually("nothing of it is left", || offered(&cluster) == before).await;
+    eventually("the resources are removed", || offered(&cluster) == before).await;
 }

@@ -1,5 +1,5 @@
-//! What a made-up arrival costs. The simulator is to handle 250,000 requests a second with all policies and a
-//! million without, so an arrival has to stay well below a microsecond.
+//! Cost of generating an arrival. The simulator should process 250,000 requests a second with all policies and a
+//! million without, so an arrival must cost well below a microsecond.
 
 use divan::{Bencher, black_box};
 use simulator::generate::{Mix, Rates, Spec, generate, named_shape};
@@ -23,12 +23,12 @@ fn arrival(bencher: Bencher<'_, '_>, functions: u32, shape: &str) {
             max_per_minute: 30.0,
         },
         total_per_minute: None,
-        shape: named_shape(shape).expect("it is one of those that there are"),
+        shape: named_shape(shape).expect("the shape exists"),
         daily: None,
         models: Vec::new(),
         mix: Mix::Turns,
     };
-    let mut arrivals = generate(&spec).expect("it is valid").arrivals;
+    let mut arrivals = generate(&spec).expect("the spec is valid").arrivals;
     bencher.bench_local(|| black_box(arrivals.next()).is_some());
 }
 

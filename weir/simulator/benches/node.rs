@@ -1,11 +1,11 @@
-//! Requests a second of virtual time. Targets (design 6): 250,000 on the Torpor node at 480 functions, a million on one slot whose
-//! model is there. What many nodes cost over few is in the bench `scale`; here the functions' making and placing counts with it.
+//! Requests simulated per second. Targets (docs/spec/targets.md): 250,000 on the Torpor node at 480 functions, a million on one slot with a
+//! resident model. The bench `scale` compares many nodes with few; here the set-up of functions is included.
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
 use policy::{Span, Time};
 use simulator::generate::{self, Rates, Spec};
-use simulator::node::{Counted, Hardware, Outcome, Settings, run};
+use simulator::node::{CountedSpan, Hardware, Outcome, Settings, run};
 use simulator::random::Streams;
 use simulator::rules::RuleName;
 
@@ -14,17 +14,17 @@ fn main() {
 }
 
 fn outcome(hardware: &Hardware, settings: &Settings, spec: &Spec) -> Outcome {
-    let counted = Counted {
+    let counted = CountedSpan {
         from: Time::ZERO.after(Span::from_secs(1)),
         to: Time::ZERO.after(spec.length()),
         keep: 0,
     };
     let streams = Streams::new(&spec.experiment, spec.seed);
-    let made = generate::generate(spec).expect("a spec of ours");
+    let made = generate::generate(spec).expect("the spec is valid");
     run(hardware, settings, made, counted, &streams, &mut |_, _| {
         true
     })
-    .expect("a run of ours")
+    .expect("the run succeeds")
 }
 
 fn bench(bencher: Bencher<'_, '_>, hardware: &Hardware, settings: &Settings, spec: &Spec) {
@@ -43,7 +43,7 @@ fn torpor_node(bencher: Bencher<'_, '_>, functions: u32) {
     bench(bencher, &Hardware::torpor(), &settings, &spec);
 }
 
-/// 80 functions a node.
+/// A cluster with 80 functions for each node.
 #[divan::bench(args = [4, 40, 400, 1_000], sample_count = 3)]
 fn cluster(bencher: Bencher<'_, '_>, nodes: u32) {
     let mut spec = generate::preset("torpor-node").expect("a preset").spec();
@@ -53,7 +53,7 @@ fn cluster(bencher: Bencher<'_, '_>, nodes: u32) {
     bench(bencher, &Hardware::torpor(), &settings, &spec);
 }
 
-/// One function on one slot, its model always there.
+/// One function on one slot, with its model always resident.
 #[divan::bench(sample_count = 5)]
 fn hot_alone(bencher: Bencher<'_, '_>) {
     let mut hardware = Hardware::torpor();

@@ -1,29 +1,29 @@
-//! What a request costs on many nodes over what it costs on few: at most twice (design 6).
+//! Cost of a request on many nodes relative to few: at most twice (docs/spec/targets.md).
 //!
-//! Without arguments: turns of 4 and of 1,000 nodes with 80 functions each, as many requests in both, and the median of the
-//! ratios. With `NODES FUNCTIONS SECONDS`, functions a node: one run. 10⁸ requests:
+//! Without arguments: turns of 4 and of 1,000 nodes with 80 functions each, with the same number of requests, and the median of
+//! the ratios. With `NODES FUNCTIONS SECONDS`, where functions are per node: one run. 10⁸ requests:
 //! `cargo bench -p simulator --bench scale -- 1000 80 5400`.
 //!
-//! Time is that of the processor, so that others on the machine count less. Making the functions and placing them is told apart
-//! from requests.
+//! Times are processor times, so that other processes on the machine matter less. The set-up of functions is measured
+//! separately from requests.
 
 use std::io::Write as _;
 
 use policy::{Span, Time};
 use simulator::generate;
-use simulator::node::{Counted, Hardware, Outcome, run};
+use simulator::node::{CountedSpan, Hardware, Outcome, run};
 use simulator::random::Streams;
 use simulator::rules::RuleName;
 
-/// A request of the workload comes so often for each function, on the mean.
+/// Mean rate of the workload for each function, in requests a minute.
 const A_MINUTE: f64 = 13.95;
-/// Requests of each run of a turn.
+/// Number of requests in each run of a turn.
 const REQUESTS: f64 = 2e6;
 const TURNS: usize = 5;
 
 struct Cost {
     outcome: Outcome,
-    /// Processor time before the first request, and in all, ns.
+    /// Processor time before the first request, and in all, in nanoseconds.
     before: f64,
     all: f64,
 }
@@ -89,7 +89,7 @@ fn measured(nodes: u32, functions: u32, seconds: f64) -> Cost {
     (spec.warm_up_s, spec.counted_s) = (1.0, seconds);
     let mut settings = RuleName::Adaptive.settings();
     settings.nodes = nodes;
-    let counted = Counted {
+    let counted = CountedSpan {
         from: Time::ZERO.after(Span::from_secs(1)),
         to: Time::ZERO.after(spec.length()),
         keep: 0,
@@ -101,7 +101,7 @@ fn measured(nodes: u32, functions: u32, seconds: f64) -> Cost {
     let workload = simulator::traces::Workload {
         functions: made.functions,
         arrivals: made.arrivals.inspect(|_| {
-            // The first is asked for when all is in place.
+            // The first arrival is requested when the set-up is complete.
             if before.is_none() {
                 before = Some(taken());
             }
@@ -124,7 +124,7 @@ fn measured(nodes: u32, functions: u32, seconds: f64) -> Cost {
     }
 }
 
-/// Processor time of this process, ns.
+/// Returns the processor time of this process, in nanoseconds.
 fn taken() -> f64 {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     let first = text.split_whitespace().next();
@@ -138,7 +138,7 @@ fn line(path: &str, key: &str) -> String {
     words.join(" ")
 }
 
-/// The same for the same results (FNV-1a over all counts).
+/// Returns a hash of the results (FNV-1a over all counts).
 fn digest(outcome: &Outcome) -> u64 {
     let functions = outcome.functions.iter().flat_map(|own| {
         [

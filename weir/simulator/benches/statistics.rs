@@ -1,4 +1,4 @@
-//! What statistics cost a request in virtual time. Target: with all of them on, the simulator serves 250,000
+//! Cost of statistics for a request in virtual time. Target: with all of them enabled, the simulator processes 250,000
 //! requests a second, so one record must be far below 4 µs.
 
 use divan::{Bencher, black_box};
@@ -9,7 +9,7 @@ fn main() {
     divan::main();
 }
 
-/// One latency into the histogram of its function; with many functions they do not fit a cache.
+/// Records a latency in the histogram of its function; with many functions they exceed the cache.
 #[divan::bench(args = [1, 480])]
 fn record(bencher: Bencher<'_, '_>, functions: u32) {
     let mut histograms = vec![Histogram::new(); functions as usize];
@@ -17,13 +17,13 @@ fn record(bencher: Bencher<'_, '_>, functions: u32) {
     let mut at = 0;
     bencher.bench_local(|| {
         n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        // A stride that visits all of them in no order that a cache could foresee.
+        // A stride that visits all of them in an order that a cache cannot predict.
         at = (at + 211) % histograms.len();
         histograms[at].record(Span(black_box(20_000_000 + (n >> 38))));
     });
 }
 
-/// A percentile of what was recorded.
+/// Computes a percentile of recorded latencies.
 #[divan::bench]
 fn percentile(bencher: Bencher<'_, '_>) {
     let mut histogram = Histogram::new();
@@ -33,7 +33,7 @@ fn percentile(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| black_box(&histogram).percentile(black_box(Percentile::P98)));
 }
 
-/// One request's compute on its slot, merges included.
+/// Records the execution of one request on its slot, merges of bins included.
 #[divan::bench]
 fn busy(bencher: Bencher<'_, '_>) {
     #[expect(clippy::expect_used, reason = "settings are fixed")]

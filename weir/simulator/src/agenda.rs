@@ -1,4 +1,4 @@
-//! Events in the order of time; of equal times, in the order in which they were put in.
+//! An event queue: events in the order of time, and events of equal times in the order of insertion.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -33,7 +33,7 @@ impl<E> Ord for Entry<E> {
     }
 }
 
-/// See the [module](self).
+/// A priority queue of events together with the virtual clock; see the [module](self).
 #[derive(Clone, Debug)]
 pub struct Agenda<E> {
     heap: BinaryHeap<Entry<E>>,
@@ -54,19 +54,19 @@ impl<E> Default for Agenda<E> {
 }
 
 impl<E> Agenda<E> {
-    /// Nothing is to happen; it is time zero.
+    /// Returns an empty agenda at time zero.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The time of the event that was taken last.
+    /// Returns the current virtual time: that of the event taken last.
     #[must_use]
     pub const fn now(&self) -> Time {
         self.now
     }
 
-    /// Something is to happen; what is past happens now.
+    /// Schedules an event. An event in the past is scheduled for [`now`](Self::now).
     pub fn add(&mut self, at: Time, event: E) {
         let number = self.added;
         self.added += 1;
@@ -77,13 +77,13 @@ impl<E> Agenda<E> {
         });
     }
 
-    /// When the next event happens.
+    /// Returns the time of the next event, or `None` if no event is scheduled.
     #[must_use]
     pub fn next_at(&self) -> Option<Time> {
         self.heap.peek().map(|entry| entry.at)
     }
 
-    /// The next event; it is its time from now on.
+    /// Removes the next event, advances the clock to its time and returns it.
     pub fn take(&mut self) -> Option<E> {
         let entry = self.heap.pop()?;
         self.now = entry.at;
@@ -91,25 +91,25 @@ impl<E> Agenda<E> {
         Some(entry.event)
     }
 
-    /// Lets time pass up to an event that is not in the agenda.
+    /// Advances the clock to an event which is kept outside of the agenda, and counts that event as taken.
     pub fn pass_to(&mut self, at: Time) {
         self.now = self.now.max(at);
         self.taken += 1;
     }
 
-    /// Events that have happened.
+    /// Returns the number of events taken so far.
     #[must_use]
     pub const fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Events that are to happen.
+    /// Returns the number of scheduled events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Nothing is to happen.
+    /// Returns whether no event is scheduled.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_come_by_time_and_then_in_their_order() {
+    fn events_are_taken_by_time_and_then_by_insertion() {
         let mut agenda = Agenda::new();
         for (at, name) in [(5, 'a'), (3, 'b'), (5, 'c'), (3, 'd')] {
             agenda.add(Time(at), name);

@@ -1,13 +1,13 @@
-//! Workloads made up by rule (workloads §§2–4): how often each function is called, how that changes with time, and
-//! when every request arrives.
+//! Synthetic workloads (workloads §§2–4): the rate of each function, its change over time, and the arrival of each
+//! request.
 //!
-//! What a workload is made of is data, a [`Spec`]: in TOML, or one of the [`presets`](preset_names) that stand for the
-//! experiments of the papers. Arrivals come lazily: a function holds two random streams and the state of its rate
-//! (about 0.3 KB), and [`Merged`] puts a few arrivals of each in order, so memory grows with functions and not
-//! with requests. An arrival costs O(log functions) and, in the shapes whose rate changes, the changes passed.
+//! A workload is described by data, a [`Spec`]: in TOML, or one of the [`presets`](preset_names) that represent the
+//! experiments of the papers. Arrivals are generated lazily: a function holds two random streams and the state of its rate
+//! (about 0.3 KB), and [`Merged`] sorts a few arrivals of each function at a time, so memory grows with functions and not
+//! with requests. An arrival costs O(log functions) and, in shapes with changing rates, the changes passed.
 //!
-//! The same spec gives the same arrivals on every machine, and function 17 the same ones whether it is one of 20
-//! or one of 2,000 (except with [`Spec::total_per_minute`], which scales all by all).
+//! The same spec yields the same arrivals on every machine, and function 17 the same ones whether it is one of 20
+//! or one of 2,000 (except with [`Spec::total_per_minute`], which scales every function by the sum of all).
 
 mod merge;
 mod preset;
@@ -28,7 +28,7 @@ use policy::Span;
 use crate::random::{Purpose, Streams};
 use crate::traces::{Arrival, FunctionInfo, TraceError, Work, Workload};
 
-/// The arrivals of a made-up workload, in the order of time, then function.
+/// Arrivals of a synthetic workload, ordered by time, then function.
 #[derive(Debug, Clone)]
 pub struct Generated {
     merged: Merged<FunctionArrivals>,
@@ -49,10 +49,10 @@ impl Iterator for Generated {
     }
 }
 
-/// The workload of a spec.
+/// Returns the workload of a spec.
 ///
 /// # Errors
-/// What [`Spec::validate`] finds.
+/// Returns the errors of [`Spec::validate`].
 pub fn generate(spec: &Spec) -> Result<Workload<Generated>, SpecError> {
     spec.validate()?;
     let streams = Streams::new(&spec.experiment, spec.seed);
@@ -94,7 +94,7 @@ fn span_of_ms(ms: f64) -> Span {
     Span(nanos(ms * 1e6))
 }
 
-/// Rounds to whole nanoseconds; what is below zero is zero.
+/// Rounds to whole nanoseconds; values below zero become zero.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

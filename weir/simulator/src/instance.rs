@@ -1,17 +1,17 @@
-//! One instance behind its queue-proxy, as it runs in a pod: requests come to the proxy, wait at its gate, are at the
-//! user container one at a time, and their answers go back.
+//! One instance behind its queue-proxy, as it runs in a pod: requests arrive at the proxy, wait at its gate, occupy the
+//! user container one at a time, and their responses return to the client.
 //!
-//! Who starts, waits, is refused or shed is [`policy::gate`]; until when a request must be answered [`policy::slo`]; how long
-//! it will take [`policy::class`] and [`policy::profile`]: what the queue-proxy runs, called in its order. What the proxy
-//! adds to that and this module therefore has, too: a request that is shed while it waits hears so at the next tick of the
-//! proxy's timer, and how long a request took is learned before its place is given on.
+//! Dispatch, waiting, refusal and shedding are decided by [`policy::gate`], deadlines by [`policy::slo`], and estimates of
+//! service times by [`policy::class`] and [`policy::profile`]: the code that the queue-proxy runs, called in its order. This
+//! module also models what the proxy itself adds: a request which is shed while it waits receives its response at the next tick
+//! of the proxy's timer, and the duration of a request is recorded before its slot is granted to the next.
 //!
-//! **Hops.** From the time a request is due until it is at the gate, and from the end of its place until the answer is with the
-//! client, half of [`Hop::outside`] passes each; between the place and the computation, there and back, half of
-//! [`Hop::inside`] each, in which nobody else computes. Hops are measured, see [`Hops`]; a request takes one of them at random
-//! and as a whole, so that what goes together stays together.
+//! **Hops.** Half of [`Hop::outside`] passes between the time when a request is due and its arrival at the gate, and the other
+//! half between the release of its slot and the response's arrival at the client. [`Hop::inside`] passes between the slot and
+//! the computation, half in each direction; no other request computes meanwhile. Hops are measured, see [`Hops`]; each request
+//! uses one measured pair, drawn at random, so that the correlation within a pair is kept.
 //!
-//! Every event costs what the gate costs: O(log of the queue's depth). Memory grows with the requests.
+//! Every event costs as much as the gate's operation: O(log of the queue's depth). Memory grows with the number of requests.
 
 use policy::class;
 use policy::gate::{Action, Admission, Arrival, Gate, Late, Order, RefuseReason, Settings};
@@ -23,78 +23,78 @@ use thiserror::Error;
 use crate::agenda::Agenda;
 use crate::random::Stream;
 
-/// The proxy's timers go off at whole milliseconds (tokio's resolution).
+/// Resolution of the proxy's timers, which fire at whole milliseconds (tokio's resolution).
 const TICK: Span = Span::from_millis(1);
 
-/// A request.
+/// A request to the instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// When it is due to be sent.
+    /// Time at which the client is due to send the request.
     pub due: Time,
-    /// How long it is computed.
+    /// Time of computation in the user container.
     pub service: Span,
-    /// What it states of its objective (`Weir-Budget-Ms`), if anything.
+    /// Objective that the request states (`Weir-Budget-Ms`), if any.
     pub budget: Option<Span>,
-    /// Its body's length, in bytes.
+    /// Length of the body, in bytes.
     pub body_bytes: u64,
 }
 
-/// How the proxy is set.
+/// Settings of the queue-proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proxy {
-    /// Requests that may wait.
+    /// Largest number of waiting requests.
     pub depth: usize,
-    /// The revision's objective; without one requests start as they came.
+    /// Objective of the revision. If `None`, requests are dispatched in order of arrival.
     pub slo: Option<Span>,
-    /// What becomes of requests that cannot make it.
+    /// Treatment of requests that cannot meet their deadlines.
     pub late: Late,
-    /// The revision's request timeout.
+    /// Request timeout of the revision.
     pub revision_timeout: Span,
 }
 
-/// What passes besides computing while nobody else is there, for one request.
+/// Latency of one uncontended request besides its computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Hop {
-    /// Between the client and the gate, both ways.
+    /// Latency between client and gate, both directions together.
     pub outside: Span,
-    /// Between the gate and the computation, both ways.
+    /// Latency between gate and computation, both directions together.
     pub inside: Span,
 }
 
-/// Hops that were measured, at least one.
+/// Measured hops, at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hops(Vec<Hop>);
 
-/// There is nothing measured.
+/// Error for an empty list of measured hops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("hops: none was measured; at least one is needed")]
+#[error("no hops were measured: at least one is needed")]
 pub struct NoHops;
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It was answered.
+    /// The request was executed and answered.
     Served,
-    /// It found the queue full, or lost its place to one that could make it.
+    /// The request found the queue full, or was displaced by a request that could meet its deadline.
     Refused,
-    /// It could not make it.
+    /// The request could not meet its deadline.
     Shed,
 }
 
-/// What a client sees.
+/// Response to a request, as the client observes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What became of it.
+    /// Outcome of the request.
     pub fate: Fate,
-    /// From the time it was due to its answer.
+    /// Time from the moment when the request was due to its response.
     pub latency: Span,
 }
 
 impl Hops {
-    /// These.
+    /// Wraps a list of measured hops.
     ///
     /// # Errors
-    /// There are none.
+    /// Returns [`NoHops`] if the list is empty.
     pub fn new(measured: Vec<Hop>) -> Result<Self, NoHops> {
         if measured.is_empty() {
             return Err(NoHops);
@@ -102,7 +102,7 @@ impl Hops {
         Ok(Self(measured))
     }
 
-    /// One of them, each as likely.
+    /// Draws one hop, each with equal probability.
     fn draw(&self, stream: &mut Stream) -> Hop {
         let count = self.0.len() as u64;
         // The high half of a product: no part of the range is preferred by more than 2^-64 times the count.
@@ -111,14 +111,14 @@ impl Hops {
     }
 }
 
-/// Serves requests that are in the order of their time; an answer for each, in the same order. The same requests, settings,
-/// hops and stream give the same answers everywhere.
+/// Serves requests, which must be in the order of their due times, and returns one answer for each, in the same order. The
+/// same requests, settings, hops and stream yield the same answers on every machine.
 #[must_use]
 pub fn serve(requests: &[Request], proxy: &Proxy, hops: &Hops, stream: &mut Stream) -> Vec<Answer> {
     let mut run = Run {
         requests,
         proxy,
-        // Drawn in the order of requests, whatever becomes of them: each policy meets the same.
+        // Drawn in the order of requests, whatever their fate, so that every policy is run with the same hops.
         hops: requests.iter().map(|_| hops.draw(stream)).collect(),
         agenda: Agenda::new(),
         gate: Gate::new(Settings {
@@ -141,13 +141,13 @@ pub fn serve(requests: &[Request], proxy: &Proxy, hops: &Hops, stream: &mut Stre
         run.agenda.add(arrives, Event::Arrives(at));
     }
     while let Some(event) = run.agenda.take() {
-        run.happen(event);
+        run.handle(event);
     }
     let unanswered = Answer {
         fate: Fate::Refused,
         latency: Span(u64::MAX),
     };
-    // Each has one: whoever waits is started or refused at the latest when all before it have left.
+    // Each request has an answer: a waiting one is dispatched or refused at the latest when all before it have left.
     (run.answers.into_iter())
         .map(|answer| answer.unwrap_or(unanswered))
         .collect()
@@ -159,11 +159,11 @@ const fn half(span: Span) -> Span {
 
 #[derive(Clone, Copy)]
 enum Event {
-    /// It is at the gate.
+    /// A request reaches the gate.
     Arrives(usize),
-    /// Its place is free again; since when it had it.
+    /// A request releases its slot; carries the time at which it got the slot.
     Departs(usize, Time),
-    /// The proxy's timer goes off.
+    /// The proxy's timer fires.
     Wakes,
 }
 
@@ -180,20 +180,20 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn happen(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         let now = self.agenda.now();
         let mut actions = std::mem::take(&mut self.actions);
         match event {
             Event::Arrives(at) => self.arrive(at, &mut actions),
             Event::Departs(at, since) => {
-                let (class, _) = self.signs(at, now);
+                let (class, _) = self.class_and_deadline(at, now);
                 self.profile.observe(class, now.since(since));
                 self.end(at, Fate::Served);
                 self.gate.depart(now, &mut actions);
             }
             Event::Wakes => {
                 self.wakes_at = Time::NEVER;
-                // Whom it was set for may have left.
+                // The request for which the timer was set may have left.
                 if self.gate.next_wake().is_some_and(|at| at <= now) {
                     self.gate.wake(now, &mut actions);
                 }
@@ -211,7 +211,7 @@ impl Run<'_> {
 
     fn arrive(&mut self, at: usize, actions: &mut Vec<Action>) {
         let now = self.agenda.now();
-        let (class, deadline) = self.signs(at, now);
+        let (class, deadline) = self.class_and_deadline(at, now);
         let arrival = Arrival {
             id: RequestId(at as u64),
             at: now,
@@ -226,8 +226,8 @@ impl Run<'_> {
         }
     }
 
-    /// What the proxy reads of a request.
-    fn signs(&self, at: usize, arrival: Time) -> (ClassId, Deadline) {
+    /// Returns class and deadline of a request as the proxy derives them from its headers and body length.
+    fn class_and_deadline(&self, at: usize, arrival: Time) -> (ClassId, Deadline) {
         let request = &self.requests[at];
         let signals = Signals {
             budget: request
@@ -252,14 +252,14 @@ impl Run<'_> {
 
     fn end(&mut self, at: usize, fate: Fate) {
         let hop = self.hops[at].outside;
-        let told = self.agenda.now().after(hop.less(half(hop)));
+        let answered = self.agenda.now().after(hop.less(half(hop)));
         self.answers[at] = Some(Answer {
             fate,
-            latency: told.since(self.requests[at].due),
+            latency: answered.since(self.requests[at].due),
         });
     }
 
-    /// As the proxy's timer: for who is late first, at the tick behind it.
+    /// Sets the proxy's timer to the first tick at or after the time at which the first waiting request becomes late.
     fn set_timer(&mut self) {
         let Some(late) = self.gate.next_wake() else {
             return;
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn one_alone_takes_its_service_and_its_hops() {
+    fn a_single_request_takes_its_service_and_its_hops() {
         for proxy in [STOCK, WEIR] {
             let answers = serve(&[request(7, 50, 200)], &proxy, &hops(2, 4), &mut stream(1));
             assert_eq!(latencies(&answers), [(Fate::Served, 56)]);
@@ -336,20 +336,20 @@ mod tests {
     }
 
     #[test]
-    fn arrival_order_lets_one_wait_for_the_other_and_hops_inside_count_as_taken() {
+    fn arrival_order_serializes_requests_and_inside_hops_occupy_the_slot() {
         let requests = [
             request(0, 50, 60),
             request(1, 10, 20),
             request(2, 10, 1_000),
         ];
         let answers = serve(&requests, &STOCK, &hops(2, 4), &mut stream(1));
-        // At the gate at 1, 2 and 3; places end at 55, 69 and 83.
+        // At the gate at 1, 2 and 3 ms; slots are released at 55, 69 and 83 ms.
         let served = [(Fate::Served, 56), (Fate::Served, 69), (Fate::Served, 82)];
         assert_eq!(latencies(&answers), served);
     }
 
     #[test]
-    fn deadline_order_starts_the_urgent_one_first() {
+    fn deadline_order_starts_the_most_urgent_request_first() {
         let requests = [
             request(0, 50, 200),
             request(1, 30, 900),
@@ -361,12 +361,12 @@ mod tests {
     }
 
     #[test]
-    fn who_is_late_while_it_waits_is_shed_at_the_tick_behind_but_for_one_a_second() {
+    fn late_waiting_requests_are_shed_at_the_next_tick_except_one_a_second() {
         let late = |due| request(due, 10, 20);
         let requests = [request(0, 500, 900), late(10), late(11), late(12)];
         let answers = serve(&requests, &WEIR, &hops(0, 0), &mut stream(1));
         assert_eq!(answers[0].fate, Fate::Served);
-        // The first is kept, the others' keys are 31 and 32 ms.
+        // The first is kept; the keys of the others are 31 and 32 ms.
         assert_eq!(latencies(&answers)[1], (Fate::Served, 500));
         assert_eq!(
             latencies(&answers)[2..],
@@ -375,14 +375,14 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_holds_as_many_as_it_may() {
+    fn the_queue_holds_no_more_than_its_depth() {
         let requests: Vec<_> = (0..20).map(|at| request(at, 100, 10)).collect();
         let answers = serve(&requests, &STOCK, &hops(0, 0), &mut stream(1));
         let served = answers.iter().filter(|own| own.fate == Fate::Served);
         assert_eq!(served.count(), 11);
     }
 
-    /// A second way to the same: first in, first out, ten places.
+    /// Reference by Lindley's recursion: first in, first out, ten waiting requests.
     fn lindley(requests: &[Request], hops: &[Hop]) -> Vec<Option<Span>> {
         let mut ends: Vec<Time> = Vec::new();
         let mut order: Vec<usize> = (0..requests.len()).collect();
@@ -399,14 +399,14 @@ mod tests {
             let end = begins.after(hops[at].inside).after(requests[at].service);
             ends.push(end);
             let hop = hops[at].outside;
-            let told = end.after(hop.less(half(hop)));
-            answers[at] = Some(told.since(requests[at].due));
+            let answered = end.after(hop.less(half(hop)));
+            answers[at] = Some(answered.since(requests[at].due));
         }
         answers
     }
 
     #[test]
-    fn random_loads_in_arrival_order_are_what_a_recursion_says() {
+    fn random_loads_in_arrival_order_agree_with_lindleys_recursion() {
         for seed in 0..200 {
             let mut random = stream(seed);
             let mut due = 0;
@@ -431,15 +431,15 @@ mod tests {
             let (mut one, mut other) = (random.clone(), random);
             let drawn: Vec<Hop> = requests.iter().map(|_| hops.draw(&mut one)).collect();
             let answers = serve(&requests, &STOCK, &hops, &mut other);
-            for (answer, said) in answers.iter().zip(lindley(&requests, &drawn)) {
+            for (answer, expected) in answers.iter().zip(lindley(&requests, &drawn)) {
                 let own = (answer.fate == Fate::Served).then_some(answer.latency);
-                assert_eq!(own, said, "seed {seed}");
+                assert_eq!(own, expected, "seed {seed}");
             }
         }
     }
 
     #[test]
-    fn every_request_has_one_answer_whatever_the_settings() {
+    fn every_request_has_one_answer_under_any_settings() {
         for seed in 0..200 {
             let mut random = stream(seed);
             let mut due = 0;
@@ -466,13 +466,13 @@ mod tests {
             };
             let answers = serve(&requests, &proxy, &hops(1, 1), &mut random.clone());
             assert!(answers.iter().all(|own| own.latency.0 < u64::MAX));
-            // Computed one at a time: all of it fits between the first and the last answer.
+            // Requests compute one at a time, so all work fits before the last answer.
             let work: u64 = (requests.iter().zip(&answers))
                 .filter(|(_, own)| own.fate == Fate::Served)
                 .map(|(request, _)| request.service.0 + MS)
                 .sum();
-            let told = requests.iter().zip(&answers);
-            let last = told.map(|(request, own)| request.due.after(own.latency).0);
+            let answered = requests.iter().zip(&answers);
+            let last = answered.map(|(request, own)| request.due.after(own.latency).0);
             assert!(work <= last.max().unwrap(), "seed {seed}");
             assert_eq!(
                 answers,

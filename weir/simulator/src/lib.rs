@@ -1,34 +1,28 @@
-//! Weir's decisions in virtual time.
+//! Runs Weir's policy in virtual time.
 //!
-//! The [`policy`] crate decides; this crate has what policy does not know: requests that arrive, time that passes,
-//! devices that are busy. The same scenario and seed give the same result on every machine.
+//! The [`policy`] crate makes all decisions; this crate models everything around them: arriving requests, the passing of
+//! time and busy devices. The same scenario and seed give the same result on every machine.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [`agenda`] | events in the order of time |
-//! | [`claims`] | what the papers say, and whether it comes out here |
-//! | [`experiments`] | the papers' experiments |
-//! | [`generate`] | workloads made up by rule |
+//! | [`agenda`] | event queue and virtual clock |
+//! | [`generate`] | synthetic workloads |
 //! | [`instance`] | one instance behind its queue-proxy, as the demo runs it |
-//! | [`node`] | nodes whose GPUs many functions share |
-//! | [`optimum`] | how far policies are from the best possible |
-//! | [`random`] | random numbers in streams of their own |
-//! | [`report`] | the whole result as one page |
+//! | [`node`] | nodes with GPUs shared by many functions |
+//! | [`random`] | independent streams of random numbers |
+//! | [`report`] | results as one HTML page |
 //! | [`routing`] | one function with several instances behind one router |
-//! | [`rules`] | by what rules a node is run |
-//! | [`shared`] | GPUs whose SMs many pods share |
-//! | [`statistics`] | what came of a run, and of several seeds |
-//! | [`traces`] | recorded workloads, read and written |
-//! | [`what_if`] | users' own functions on a cluster of their own |
+//! | [`rules`] | named sets of rules for running a node |
+//! | [`shared`] | GPUs with SMs shared by many pods |
+//! | [`statistics`] | statistics of one run and of several seeds |
+//! | [`traces`] | reading and writing of recorded workloads |
+//! | [`what_if`] | what-if questions about a user's functions on a given cluster |
 #![forbid(unsafe_code)]
 
 pub mod agenda;
-pub mod claims;
-pub mod experiments;
 pub mod generate;
 pub mod instance;
 pub mod node;
-pub mod optimum;
 pub mod random;
 pub mod report;
 pub mod routing;

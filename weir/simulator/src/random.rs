@@ -1,34 +1,34 @@
-//! Random numbers: one counter-based generator, cut into streams that do not touch each other (workloads §1).
+//! Random numbers: one counter-based generator, divided into independent streams (workloads §1).
 //!
 //! A stream belongs to one purpose of one function in one experiment. Its key is the base seed, its number the
-//! FNV-1a hash (64 bits) of `"{experiment}/{purpose}/{function index}"`, its generator ChaCha8. So adding a
-//! function, or a policy that draws more often, changes no other stream: two policies see the same arrivals and the
-//! same noise (common random numbers).
+//! FNV-1a hash (64 bits) of `"{experiment}/{purpose}/{function index}"`, its generator ChaCha8. Adding a
+//! function, or a policy that draws more often, therefore changes no other stream: two policies run with the same arrivals
+//! and the same noise (common random numbers).
 //!
-//! Every draw is equal to the last bit on every machine: integers from ChaCha8, then additions, multiplications,
-//! divisions and square roots, which IEEE 754 rounds in one way, and `ln`, `exp` and `pow` of the `libm` crate.
+//! Every draw is bit for bit equal on every machine: integers from ChaCha8, then additions, multiplications,
+//! divisions and square roots, whose rounding IEEE 754 defines, and `ln`, `exp` and `pow` of the `libm` crate.
 
 mod chacha;
 
-/// What a stream is for.
+/// Purpose of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// How often a function is called.
+    /// Mean request rate of a function.
     Rate,
-    /// How its rate changes with time.
+    /// Change of a function's rate over time.
     Shape,
-    /// When its requests arrive.
+    /// Arrival times of a function's requests.
     Arrival,
-    /// Which branch of an application a request takes.
+    /// Branches taken by requests of an application.
     Branch,
-    /// How much a request's execution, transfers and starts differ from the mean.
+    /// Deviations of executions, transfers and starts from their means.
     Noise,
-    /// How long a request of a trace runs, where the trace tells no more than a distribution.
+    /// Service times of requests, where a trace only gives their distribution.
     Service,
 }
 
 impl Purpose {
-    /// Its name in a stream's name.
+    /// Returns the purpose as it is spelled in a stream's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,7 +42,7 @@ impl Purpose {
     }
 }
 
-/// All streams of one experiment with one seed.
+/// Source of all streams of one experiment with one seed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Streams {
     experiment: String,
@@ -50,7 +50,7 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// The streams of an experiment.
+    /// Creates the source of an experiment's streams.
     #[must_use]
     pub fn new(experiment: &str, seed: u64) -> Self {
         Self {
@@ -59,13 +59,13 @@ impl Streams {
         }
     }
 
-    /// The base seed.
+    /// Returns the base seed.
     #[must_use]
     pub const fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// One stream, from its beginning.
+    /// Returns a stream at its beginning. The same purpose and function always yield the same numbers.
     #[must_use]
     pub fn stream(&self, purpose: Purpose, function: u32) -> Stream {
         let name = format!("{}/{}/{function}", self.experiment, purpose.name());
@@ -88,21 +88,21 @@ const fn fnv1a(bytes: &[u8]) -> u64 {
     hash
 }
 
-/// Random numbers in a fixed order. See the [module](self).
+/// Sequence of random numbers. See the [module](self).
 ///
-/// It holds one block of its generator, and is 88 bytes long: as there are several for each function, their length decides what
-/// many functions cost.
+/// A stream buffers one block of its generator and is 88 bytes long. There are several streams for each function, so their size
+/// determines the memory of runs with many functions.
 #[derive(Clone, Debug)]
 pub struct Stream {
     seed: u64,
     number: u64,
     drawn: u64,
-    /// What is drawn next, from `drawn` mod 8 on.
+    /// Current block of the generator; the next number is at `drawn` mod 8.
     block: [u64; 8],
 }
 
 impl Stream {
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         let at = self.drawn % 8;
         if at == 0 {
@@ -112,33 +112,34 @@ impl Stream {
         self.block[at as usize]
     }
 
-    /// Uniform in (0, 1), never one of the ends: the middle of one of 2⁵² equal parts.
+    /// Returns a number uniform in (0, 1) without the ends: the middle of one of 2⁵² equal parts.
     #[expect(clippy::cast_precision_loss, reason = "52 bits fit a double")]
     pub fn unit(&mut self) -> f64 {
         ((self.bits() >> 12) as f64 + 0.5) / (1_u64 << 52) as f64
     }
 
-    /// Uniform in (`low`, `high`).
+    /// Returns a number uniform in (`low`, `high`).
     pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.unit()
     }
 
-    /// Standard normal; one uniform number each.
+    /// Returns a standard normal number, from one uniform number.
     pub fn normal(&mut self) -> f64 {
         normal_quantile(self.unit())
     }
 
-    /// Exponential with mean 1.
+    /// Returns an exponential number with mean 1.
     pub fn exponential(&mut self) -> f64 {
         -libm::log(self.unit())
     }
 
-    /// `exp(mu + sigma · Z)` with Z standard normal.
+    /// Returns `exp(mu + sigma · Z)` with Z standard normal.
     pub fn log_normal(&mut self, mu: f64, sigma: f64) -> f64 {
         libm::exp(mu + sigma * self.normal())
     }
 
-    /// Gamma with this shape, above zero, and scale 1, so its mean is the shape (Marsaglia and Tsang 2000).
+    /// Returns a Gamma number with this shape, which must be above zero, and scale 1, so its mean is the shape (Marsaglia and
+    /// Tsang 2000).
     pub fn gamma(&mut self, shape: f64) -> f64 {
         if shape < 1.0 {
             let boost = libm::pow(self.unit(), 1.0 / shape);
@@ -160,7 +161,7 @@ impl Stream {
     }
 }
 
-/// The standard normal's quantile at `p` in (0, 1), with a relative error of about 1e-16 (Wichura 1988, AS 241).
+/// Returns the standard normal's quantile at `p` in (0, 1), with a relative error of about 1e-16 (Wichura 1988, AS 241).
 #[must_use]
 pub fn normal_quantile(p: f64) -> f64 {
     let centred = p - 0.5;
@@ -178,7 +179,7 @@ pub fn normal_quantile(p: f64) -> f64 {
     if centred < 0.0 { -quantile } else { quantile }
 }
 
-/// Lowest power first.
+/// Evaluates a polynomial with the coefficient of the lowest power first.
 fn polynomial(coefficients: &[f64; 8], x: f64) -> f64 {
     let mut sum = 0.0;
     for coefficient in coefficients.iter().rev() {
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_their_own() {
+    fn streams_are_distinct() {
         let streams = Streams::new("torpor-node", 20_250_707);
         let first = |purpose, function| streams.stream(purpose, function).bits();
         let mut seen = vec![
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_normal_quantile_is_right_in_all_three_parts() {
+    fn the_normal_quantile_is_accurate_in_all_three_ranges() {
         for (p, expected) in [
             (0.5, 0.0),
             (0.85, 1.036_433_389_493_789_8),
@@ -344,10 +345,10 @@ mod tests {
         );
     }
 
-    /// The first two are those of an independent ChaCha8; the others were drawn on the machine on which this was
-    /// written, and another one must draw the same.
+    /// The first number is that of an independent ChaCha8; the others are fixed as drawn when the test was written, so that
+    /// every machine must draw the same.
     #[test]
-    fn draws_are_equal_to_the_last_bit() {
+    fn draws_are_bit_for_bit_reproducible() {
         let mut stream = Streams::new("torpor-node", 20_250_707).stream(Purpose::Arrival, 17);
         assert_eq!(stream.bits(), 5_987_003_610_675_611_955);
         let draws = [

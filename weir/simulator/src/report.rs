@@ -1,19 +1,19 @@
-//! The whole result as one page that anybody can open, keep and print.
+//! Results as one HTML page which can be opened, kept and printed without other files.
 //!
-//! One HTML file: no script, nothing fetched (its own policy forbids it), drawings in the page itself. Every drawing is
-//! there twice, for wide and for narrow pages; the style shows one. All text is escaped, also in attributes. The same
-//! [`Report`] gives the same bytes, its date among them, which is the caller's.
+//! The page has no scripts and fetches nothing (its own policy forbids it); drawings are inline. Every drawing is
+//! included twice, for wide and for narrow pages; the style shows one. All text is escaped, also in attributes. The same
+//! [`Report`] gives the same bytes, including its date, which the caller provides.
 //!
-//! | part | what |
+//! | part | content |
 //! |---|---|
-//! | [`Figure`] | a number that matters, with its unit |
-//! | [`Table`] | rows, by unit |
+//! | [`Figure`] | a key figure with its unit |
+//! | [`Table`] | rows of values with units |
 //! | [`Latencies`] | the share of requests answered within a latency, against objectives |
-//! | [`Attainment`] | a share over load, one line a policy, with bands over seeds |
-//! | [`Slots`] | who held which slot when, loads hatched |
+//! | [`Attainment`] | a share over load, one line for each policy, with bands over seeds |
+//! | [`Slots`] | occupancy of slots over time, with loads hatched |
 //! | [`Busy`] | the busy share of each slot over a whole run |
 //! | [`Course`] | values over the time of a run |
-//! | [`Judged`] | the papers' claims beside ours |
+//! | [`Verdicts`] | claims beside our results |
 
 mod attainment;
 mod axis;
@@ -26,7 +26,6 @@ mod slots;
 mod table;
 mod verdicts;
 
-use crate::claims::Judged;
 use crate::statistics::Unit;
 use markup::Markup;
 
@@ -34,82 +33,83 @@ pub use attainment::{Attainment, Line};
 pub use busy::Busy;
 pub use course::{Course, Series};
 pub use latencies::{Curve, Latencies};
-pub use slots::{Doing, Slots, Turn};
+pub use slots::{Activity, Slots, Turn};
 pub use table::{Cell, Column, Table};
+pub use verdicts::{Comparison, Tone, VerdictRow, Verdicts};
 
-/// Seeds are told one by one up to so many.
+/// Largest number of seeds that are listed one by one.
 const SEEDS: usize = 12;
 
-/// See the [module](self).
+/// Content of a page; see the [module](self).
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Report {
-    /// The page's name.
+    /// Title of the page.
     pub title: String,
-    /// What came of it, before everything else: sentences that stand out, each with what there is to add.
+    /// Answers shown first and prominently: a sentence, and an explanation which may be empty.
     pub answer: Vec<(String, String)>,
-    /// What was run, in a sentence.
+    /// Description of the scenario, in a sentence.
     pub scenario: String,
-    /// When, as the caller writes it.
+    /// Date as formatted by the caller; omitted if empty.
     pub date: String,
-    /// Under which seeds.
+    /// Seeds of the runs.
     pub seeds: Vec<u64>,
-    /// With which parameters, by name, as they are written.
+    /// Parameters as pairs of name and text.
     pub parameters: Vec<(String, String)>,
-    /// What came of it.
+    /// Sections with the results, in order.
     pub sections: Vec<Section>,
-    /// Where the figures are from; empty: virtual time.
+    /// Origin of the figures, shown in the footer; if empty, the footer explains virtual time.
     pub footer: String,
 }
 
-/// A part of the page under a title of its own.
+/// Part of the page under a heading of its own.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Section {
-    /// Its title.
+    /// Heading of the section.
     pub title: String,
-    /// What to know before; may be empty.
+    /// Introductory text; may be empty.
     pub text: String,
-    /// What it shows, in order.
+    /// Figures, tables and plots, in order.
     pub parts: Vec<Part>,
 }
 
-/// Something to show; see the [module](self).
+/// Element of a section; see the [module](self).
 #[derive(Clone, PartialEq, Debug)]
 pub enum Part {
-    /// Numbers that matter, side by side.
+    /// Key figures, side by side.
     Figures(Vec<Figure>),
-    /// Rows.
+    /// A table of values with units.
     Table(Table),
-    /// Rows that are folded away behind a line of this text, until they are asked for.
+    /// A table which is collapsed behind a line of this text.
     Folded(String, Table),
-    /// Latencies.
+    /// Distributions of latencies, as curves.
     Latencies(Latencies),
-    /// A share over load.
+    /// Shares over load, one line for each policy.
     Attainment(Attainment),
-    /// Who held which slot.
+    /// Occupancy of slots over time.
     Slots(Slots),
-    /// How busy slots were.
+    /// Busy shares of slots.
     Busy(Busy),
-    /// Values over time.
+    /// Values over the time of a run.
     Course(Course),
-    /// Claims.
-    Claims(Judged),
+    /// Verdicts on claims.
+    Verdicts(Verdicts),
 }
 
-/// A number that matters.
+/// A key figure with its name and unit.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Figure {
-    /// What it is.
+    /// Name of the figure.
     pub name: String,
-    /// How much.
+    /// Value of the figure, in `unit`.
     pub value: f64,
-    /// Of what.
+    /// Unit of the value.
     pub unit: Unit,
-    /// What to know beside it; may be empty.
+    /// Remark shown beside the figure; may be empty.
     pub note: String,
 }
 
 impl Report {
-    /// The page.
+    /// Returns the page as HTML.
     #[must_use]
     pub fn html(&self) -> String {
         let mut page = Markup::page();
@@ -123,7 +123,7 @@ impl Report {
         }
         page.close();
         page.open("footer", &[]);
-        let simulated = "Virtual time: Weir's own decisions, driven by events. The same scenario and seeds give the same page on every machine, but for its date.";
+        let simulated = "Virtual time: Weir's own decisions, driven by events. The same scenario and seeds give the same page on every machine, except for its date.";
         let text = if self.footer.is_empty() {
             simulated
         } else {
@@ -141,7 +141,7 @@ impl Report {
             ("content", "width=device-width, initial-scale=1"),
         ];
         page.leaf("meta", &view);
-        // Whatever a name of the scenario holds, the page fetches and runs nothing.
+        // Whatever text a name of the scenario contains, the page fetches and runs nothing.
         let policy = [
             ("http-equiv", "Content-Security-Policy"),
             ("content", "default-src 'none'; style-src 'unsafe-inline'"),
@@ -178,7 +178,7 @@ impl Report {
         page.close();
     }
 
-    /// "7", "20250707 to 20250716 (10)", or all of them.
+    /// Formats the seeds: "7", "20250707 to 20250716 (10)", or a list.
     fn seeds(&self) -> String {
         let neighbours = self
             .seeds
@@ -205,7 +205,7 @@ impl Report {
 }
 
 fn fact(page: &mut Markup, name: &str, value: &str) {
-    // What is long has a row of its own.
+    // Long values get a row of their own.
     let long = value.chars().count() > 40;
     page.open("div", if long { &[("class", "wide-fact")] } else { &[] });
     page.element("dt", &[], name);
@@ -235,7 +235,7 @@ impl Section {
                 Part::Slots(slots) => slots.draw(page),
                 Part::Busy(busy) => busy.draw(page),
                 Part::Course(course) => course.draw(page),
-                Part::Claims(judged) => judged.draw(page),
+                Part::Verdicts(verdicts) => verdicts.draw(page),
             }
         }
         page.close();

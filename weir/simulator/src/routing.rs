@@ -1,11 +1,9 @@
 //! One function with several instances behind one router ([`policy::routing`]), each behind a queue-proxy of its own
-//! ([`policy::gate`]): how many requests are answered in time, by rule.
+//! ([`policy::gate`]): the number of requests answered in time, by rule.
 //!
-//! A request that is bound is at the instance after the time of a hand-over; its proxy lets one compute at a time, in order
-//! of deadline, or of arrival where it is Knative's. The router hears of an answer at once: both ways are in the
-//! hand-over. Nothing else takes time.
-
-mod experiment;
+//! A bound request reaches its instance after the time of a hand-over; the instance's proxy executes one request at a time, in
+//! order of deadline, or in order of arrival under Knative's rule. The router is notified of an answer at once: both directions
+//! are included in the hand-over. Nothing else takes time.
 
 use policy::class;
 use policy::gate::{Action as GateAction, Admission, Arrival, Gate, Late, Order};
@@ -19,48 +17,46 @@ use policy::{RequestId, Span, Time};
 use crate::agenda::Agenda;
 use crate::random::Stream;
 
-pub use experiment::{ABOUT, ID, run};
-
-/// Requests that wait at an instance, at most: more than come to wait.
+/// Largest number of waiting requests: more than the experiments reach.
 const DEPTH: usize = 100_000;
 
-/// A request.
+/// A request to the function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// When it is due.
+    /// Time at which the request is due.
     pub due: Time,
-    /// How long it computes on an instance of speed 1.
+    /// Time of computation on an instance of speed 1.
     pub service: Span,
-    /// When its answer must be there, from `due`.
+    /// Time from `due` within which the answer is in time.
     pub objective: Span,
 }
 
-/// What is to be simulated.
+/// Rule and instances to simulate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup<'a> {
-    /// How instances are chosen.
+    /// Rule by which instances are chosen.
     pub rule: Rule,
-    /// The instances' speeds, in per cent.
+    /// Speed of each instance, in per cent.
     pub speeds: &'a [u32],
-    /// From the choice of an instance to the request's being there.
+    /// Time from the choice of an instance until the request reaches it.
     pub hand_over: Span,
-    /// How far a request's estimate is off, at most: 0.25 is by a quarter more or less.
+    /// Largest relative error of a request's estimate: 0.25 is a quarter more or less.
     pub estimate_error: f64,
 }
 
-/// What came of it.
+/// Results of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Requests.
+    /// Number of all requests.
     pub requests: u64,
-    /// Answered in time.
+    /// Number of requests answered in time.
     pub in_time: u64,
-    /// Not answered: their deadlines could not be met.
+    /// Number of requests not answered because their deadlines could not be met.
     pub shed: u64,
 }
 
 impl Counts {
-    /// The share that was answered in time.
+    /// Returns the share of requests answered in time.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
     pub fn hit_rate(&self) -> f64 {
@@ -68,18 +64,18 @@ impl Counts {
     }
 }
 
-/// What happens.
+/// An event of the simulation.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A request is due.
+    /// A request arrives at the router.
     Arrives(usize),
-    /// A request that was bound is at its instance.
+    /// A bound request reaches its instance.
     Reaches(usize),
-    /// A request has been computed.
+    /// A request has been executed.
     Ends(usize),
-    /// The router wants to be woken.
+    /// The router's timer fires.
     Wakes,
-    /// An instance's proxy wants to be woken.
+    /// The timer of an instance's proxy fires.
     GateWakes(usize),
 }
 
@@ -104,7 +100,8 @@ struct Run<'a> {
     wakes_at: Time,
 }
 
-/// Serves requests that are in order of their time. The same requests, setup and stream give the same counts everywhere.
+/// Serves requests, which must be ordered by their due times. The same requests, setup and stream yield the same counts on every
+/// machine.
 #[must_use]
 pub fn serve(jobs: &[Job], setup: &Setup<'_>, stream: &mut Stream) -> Counts {
     let (order, late) = match setup.rule {
@@ -161,14 +158,14 @@ pub fn serve(jobs: &[Job], setup: &Setup<'_>, stream: &mut Stream) -> Counts {
         run.agenda.add(job.due, Event::Arrives(at));
     }
     while let Some(event) = run.agenda.take() {
-        run.happens(event);
+        run.handle(event);
     }
     run.counts.requests = jobs.len() as u64;
     run.counts
 }
 
 impl Run<'_> {
-    fn happens(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         let now = self.agenda.now();
         match event {
             Event::Arrives(at) => {
@@ -216,7 +213,7 @@ impl Run<'_> {
         self.agenda.add(there, Event::Reaches(at));
     }
 
-    /// Carries out what the router has decided.
+    /// Carries out the router's decisions.
     fn follow(&mut self) {
         let mut actions = std::mem::take(&mut self.actions);
         for action in actions.drain(..) {
@@ -253,7 +250,7 @@ impl Run<'_> {
             at: now,
             key: job.due.after(job.objective).before(execution),
             objective: job.objective,
-            // The router has chosen it: what is late there is late by the hand-over.
+            // The router has already admitted it; it can only be late by the hand-over.
             kept: self.setup.rule == Rule::LateBinding,
         };
         let admission = self.gates[instance].arrive(now, arrival, &mut self.gate_actions);
@@ -295,7 +292,7 @@ impl Run<'_> {
         }
     }
 
-    /// Carries out what an instance's proxy has decided.
+    /// Carries out the decisions of an instance's proxy.
     fn follow_gate(&mut self, instance: usize) {
         let mut actions = std::mem::take(&mut self.gate_actions);
         for action in actions.drain(..) {
@@ -352,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn one_alone_is_in_time_if_its_service_and_the_hand_over_fit() {
+    fn a_single_request_is_in_time_if_its_service_and_the_hand_over_fit() {
         for rule in Rule::ALL {
             let in_time = |objective| {
                 let counts = count(&[job(0, 10, objective)], rule, &[100], 2);
@@ -364,8 +361,8 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_in_front_of_all_is_served_by_whoever_is_free_first() {
-        // Two long ones and two short ones: bound at arrival in turn, the second short one stands behind a long one.
+    fn late_binding_serves_waiting_requests_on_the_first_free_instance() {
+        // Two long and two short requests: bound at arrival in turn, the second short one waits behind a long one.
         let jobs = [
             job(0, 100, 400),
             job(1, 10, 40),

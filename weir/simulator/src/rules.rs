@@ -1,4 +1,4 @@
-//! Rules by their names, as experiments and users say them.
+//! Named sets of rules, as experiments and users refer to them.
 
 use policy::pool::preset::Preset;
 use policy::pool::{queue, slots};
@@ -6,52 +6,52 @@ use serde::Deserialize;
 
 use crate::node::{Hosting, MemoryRule, Settings, SwapTime};
 
-/// By what rules a pool is run: the whole, or with one thing replaced (M2.21).
+/// Rules by which a pool is run: the whole policy, or with one part replaced (M2.21).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RuleName {
-    /// The whole of papers 2.
+    /// All mechanisms of mechanisms §2.
     Adaptive,
-    /// First come, first served.
+    /// Requests in order of arrival.
     ArrivalOrder,
-    /// By latest start, without groups.
+    /// Requests ordered by latest start, without groups.
     LatestStart,
-    /// Any free GPU, and from the host unless the model is on it.
+    /// Placement on any free GPU, with a load from the host unless the model is resident.
     RandomPlacement,
-    /// Eviction by last use alone.
+    /// Eviction of the least recently used model.
     LeastRecentlyUsed,
-    /// A model stays where it was first put.
+    /// Models stay on the GPU on which they were first placed.
     NoSwap,
-    /// Arrival order, random placement, eviction by last use.
+    /// Order of arrival, random placement, and eviction of the least recently used model.
     SimpleSwap,
-    /// A process for each function, on one GPU for good, as far as memory goes.
+    /// A process for each function, bound to one GPU, as far as memory suffices.
     EarlyBinding,
-    /// The same, but GPU after GPU is filled instead of load being spread.
+    /// As [`EarlyBinding`](Self::EarlyBinding), but GPUs are filled one after another instead of spreading load.
     EarlyBindingInOrder,
-    /// Early binding, but processes go and come by the history of idle times.
+    /// Early binding, with processes started and stopped by the history of idle times.
     EarlyBindingKeepAlive,
-    /// The whole, but a function's process belongs to one GPU: models are swapped, calls are not redirected.
+    /// The whole policy, with each function's process bound to one GPU: models are swapped, calls are not redirected.
     BoundProcesses,
-    /// The whole, with memory kept in blocks rather than counted (M2.10).
+    /// The whole policy, with memory managed in blocks instead of counted (M2.10).
     Blocks,
-    /// The whole, with blocks from the device and one list of those released (M2.21, `Block`).
+    /// The whole policy, with blocks from the device and one list of released blocks (M2.21, `Block`).
     FreeList,
-    /// The whole, with swaps group by group rather than by the fitted law (M2.6).
+    /// The whole policy, with swaps in groups instead of by the fitted law (M2.6).
     Groups,
-    /// The whole, without pipelining: the model first, then execution.
+    /// The whole policy without pipelining: the model is loaded first, then the request executed.
     WholeModels,
-    /// Blocks and groups: nothing of papers 2 simplified.
+    /// Blocks and groups: no simplification of mechanisms §2.
     BlocksGroups,
-    /// One list and groups.
+    /// One list of released blocks, and swaps in groups.
     FreeListGroups,
-    /// Blocks, without pipelining.
+    /// Memory in blocks, without pipelining.
     BlocksWholeModels,
-    /// One list, without pipelining.
+    /// One list of released blocks, without pipelining.
     FreeListWholeModels,
 }
 
 impl RuleName {
-    /// All.
+    /// All rules in the order in which they are listed to users.
     pub const ALL: [Self; 19] = [
         Self::Adaptive,
         Self::ArrivalOrder,
@@ -74,7 +74,7 @@ impl RuleName {
         Self::FreeListWholeModels,
     ];
 
-    /// As it is written.
+    /// Returns the name used in files and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -100,7 +100,7 @@ impl RuleName {
         }
     }
 
-    /// Those for which nothing but the size of a model's weights has to be known of its memory.
+    /// Returns the rules for which the only information needed about a model's memory is the size of its weights.
     pub fn without_blocks() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|rule| {
             let (memory, swap_time) = rule.memory_and_swaps();
@@ -108,7 +108,7 @@ impl RuleName {
         })
     }
 
-    /// The settings of a run by these rules.
+    /// Returns the settings of a run with these rules.
     #[must_use]
     pub fn settings(self) -> Settings {
         let mut settings = Settings::default();
@@ -139,7 +139,7 @@ impl RuleName {
         settings
     }
 
-    /// How memory is kept and swaps take their time.
+    /// Returns the management of memory and the law of swap times.
     const fn memory_and_swaps(self) -> (MemoryRule, SwapTime) {
         match self {
             Self::Blocks => (MemoryRule::Blocks, SwapTime::Fitted),
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_rule_is_read_by_its_name_and_differs_from_the_others() {
+    fn every_rule_is_parsed_by_name_and_differs_from_the_others() {
         #[derive(Deserialize)]
         struct Line {
             rule: RuleName,

@@ -1,26 +1,24 @@
-//! GPUs whose SMs many pods share (papers 4): [`policy::tokens`] says which pod may launch when, [`policy::rectangles`] on which
-//! GPU it is, [`policy::scaling`] how many pods of which shape there are; this module lets the time pass that kernels,
-//! messages and cold starts take.
+//! GPUs with SMs shared by many pods (mechanisms §4). [`policy::tokens`] decides which pod may launch kernels and when,
+//! [`policy::rectangles`] on which GPU it is placed, and [`policy::scaling`] how many pods of which shape there are; this module
+//! models the time that kernels, messages and cold starts take.
 //!
-//! | module | models | source |
+//! | module | content | source |
 //! |---|---|---|
-//! | [`models`] | models, their memory, GPUs, gates: data | FaST-GShare §5; workloads 8, 9 |
-//! | [`gpu`] | processes on one GPU: gates, messages, speed | M4.5–M4.9; workloads 8 |
-//! | [`profile`] | what a shape of pod serves, and how fast | M4.2, M4.3; papers 4.5 |
-//! | [`settings`] | by which rules pods run, come and go | M4.7–M4.13, M4.17 |
-//! | [`run`] | requests, pods, the loop over events | – |
-//! | [`outcome`] | what is counted | – |
-//! | [`experiments`] | the paper's statements, a number per seed | FaST-GShare §5.2–§5.5 |
+//! | [`models`] | models, their memory, GPUs and gates, as data | FaST-GShare §5; workloads §8, §9 |
+//! | [`gpu`] | processes on one GPU: gates, messages, speed | M4.5–M4.9; workloads §8 |
+//! | [`profile`] | throughput and latency of a pod by its shape | M4.2, M4.3; mechanisms §4.5 |
+//! | [`settings`] | rules for running, starting and stopping pods | M4.7–M4.13, M4.17 |
+//! | [`run`] | requests, pods, and the event loop | – |
+//! | [`outcome`] | counters and results | – |
 //!
-//! **A request** is a burst of work of one pod, which runs one at a time: 1 / T1 at full speed. Its speed depends on the
-//! pod's SMs and on who runs beside it. What is proportional to a quota is so because of tokens, not by a formula.
+//! **A request** is a burst of work of one pod, which executes one at a time: 1 / T1 at full speed. Its speed depends on the
+//! pod's SMs and on the pods that run beside it. Proportionality to quotas is a result of the tokens, not of a formula.
 //!
-//! **Requests** come from closed loops, or from a workload: then each goes to the ready pod of its function with the
-//! fewest requests, and stays there.
+//! **Requests** come from closed loops, or from a workload: then each is assigned on arrival to the ready pod of its function
+//! with the fewest requests.
 //!
-//! Memory grows with GPUs, pods and requests in flight, not with the length of the run.
+//! Memory grows with the number of GPUs, pods and requests in flight, not with the length of the run.
 
-pub mod experiments;
 pub mod gpu;
 pub mod models;
 pub mod outcome;
@@ -32,4 +30,4 @@ pub mod settings;
 pub use models::Models;
 pub use outcome::{FunctionOutcome, Outcome, PodOutcome};
 pub use run::{Loop, RunError, loops, serve};
-pub use settings::{Choice, Counted, Lending, Noise, Scaling, Settings};
+pub use settings::{Choice, CountedSpan, Lending, Noise, Scaling, Settings};

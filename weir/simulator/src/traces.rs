@@ -1,10 +1,10 @@
-//! Recorded workloads: readers of public traces and of Weir's own CSV, and the writer of the latter.
+//! Recorded workloads: readers of public traces and of Weir's own CSV, and a writer of the latter.
 //!
-//! A file is plain or gzip, told by its first two bytes. Its format is told by its heading, or by the caller
-//! ([`Options::format`]); [`Format`] lists what is read. Columns are found by name and may come in any order.
-//! The whole file is read and checked before the first arrival is given, so a broken line is found before a run and
-//! not in its middle; every [`TraceError`] names the file, the line, the column and what is allowed there. Blank lines
-//! are passed over.
+//! A file is plain or gzip, which is detected by its first two bytes. Its format is detected by its heading, or set by the caller
+//! ([`Options::format`]); [`Format`] lists the formats. Columns are found by name and may be in any order.
+//! The whole file is read and checked before the first arrival is returned, so an invalid line is reported before a run and
+//! not during it; every [`TraceError`] names the file, the line, the column and what is allowed there. Blank lines
+//! are skipped.
 //!
 //! | format | zero of time | one arrival is | work |
 //! |---|---|---|---|
@@ -13,20 +13,20 @@
 //! | Azure Functions 2021 | first arrival | a row, at its end less its duration | its duration |
 //! | Azure LLM 2023 | first arrival | a row | tokens |
 //! | Mooncake | as written | a row | tokens |
-//! | Alibaba GenTD26 requests | first arrival | a row, whatever became of it | its execution time |
+//! | Alibaba GenTD26 requests | first arrival | a row, whatever its outcome | its execution time |
 //! | Torpor samples | begin of the first minute | one of a minute's count | not stated |
 //!
-//! **Bounds.** A file has at most [`TEXT_MAX`] bytes of text; a gzip file at most [`UNPACKED_MAX`] times its own size, so that a small
-//! file does not unpack to what fills the memory; a trace at most [`ROWS_MAX`] rows.
+//! **Bounds.** A file has at most [`TEXT_MAX`] bytes of text; a gzip file at most [`UNPACKED_MAX`] times its own size, so that a
+//! small file cannot fill the memory when unpacked; a trace at most [`ROWS_MAX`] rows.
 //!
-//! **Memory.** A line has at most [`LINE_MAX`] bytes and a trace at most [`FUNCTIONS_MAX`] functions, whose names are
-//! kept. Rows in the order of arrival are not kept: they are read when they are asked for, in a second pass. Azure
+//! **Memory.** A line has at most [`LINE_MAX`] bytes and a trace at most [`FUNCTIONS_MAX`] functions, with names that are
+//! kept in memory. Rows in the order of arrival are not: they are read on demand, in a second pass. Azure
 //! Functions 2021 is ordered by end and not by arrival: it is kept and sorted, 48 bytes a row and half as much again
-//! while it is sorted, at most [`SORTED_MAX`] rows. Minute counts come function by function and are kept: 8 bytes for
+//! while it is sorted, at most [`SORTED_MAX`] rows. Minute counts are given function by function and are kept: 8 bytes for
 //! every minute with requests, at most [`CELLS_MAX`] of these, and about 1 KB a function.
 //!
-//! A plain file that was cut within a number looks like a whole one, since several public traces end without a
-//! line end; only Weir's own CSV must end with one, and a gzip file always shows it.
+//! A plain file truncated within a number looks complete, since several public traces end without a
+//! line end; only Weir's own CSV must end with one, and truncation of a gzip file is always detected.
 
 mod error;
 mod fields;
@@ -54,34 +54,34 @@ use crate::random::Streams;
 use fields::Table;
 use lines::Lines;
 
-/// Most text of a file, unpacked, bytes: 16 GiB.
+/// Largest size of a file's text, unpacked, in bytes: 16 GiB.
 pub const TEXT_MAX: u64 = 16 << 30;
-/// Most bytes of text for each byte of a gzip file, beyond the first [`UNPACKED_FREELY`]: names and times of requests do not repeat so
-/// often, and a file that is made to fill the memory unpacks to a thousand times its size.
+/// Largest number of bytes of text for each byte of a gzip file, beyond the first [`UNPACKED_FREELY`]: names and times of
+/// requests are less repetitive, and a file made to fill the memory unpacks to a thousand times its size.
 pub const UNPACKED_MAX: u64 = 200;
-/// Text of a gzip file that is read whatever the file's size is, bytes.
+/// Amount of text of a gzip file that is read regardless of the file's size, in bytes.
 pub const UNPACKED_FREELY: u64 = 16 << 20;
-/// Most rows of a trace with a row for every request.
+/// Largest number of rows of a trace with a row for every request.
 pub const ROWS_MAX: u64 = 200_000_000;
-/// Longest line, bytes.
+/// Largest length of a line, in bytes.
 pub const LINE_MAX: usize = 1 << 20;
-/// Most functions of a workload.
+/// Largest number of functions of a workload.
 pub const FUNCTIONS_MAX: u32 = 1 << 20;
-/// Most minutes with requests, over all functions, of a trace of minute counts.
+/// Largest number of minutes with requests, over all functions, of a trace of minute counts.
 pub const CELLS_MAX: usize = 1 << 26;
-/// Most rows of a trace that has to be sorted.
+/// Largest number of rows of a trace which has to be sorted.
 pub const SORTED_MAX: usize = 1 << 24;
-/// Longest time from the first arrival to the last, nanoseconds: ten years.
+/// Longest time from the first arrival to the last, in nanoseconds: ten years.
 pub const LENGTH_MAX: u64 = 10 * 366 * 86_400 * 1_000_000_000;
 
-/// What a trace is written in.
+/// File format of a trace.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Format {
-    /// `arrival_s,function` and, if wanted, `service_ms`, `objective_ms`, `input_tokens`, `output_tokens`; an empty field
-    /// states nothing. Ordered by arrival, every line with a line end.
+    /// `arrival_s,function` and, optionally, `service_ms`, `objective_ms`, `input_tokens`, `output_tokens`; an empty field
+    /// states no value. Ordered by arrival; every line must have a line end.
     Weir,
-    /// Azure Functions 2019, invocations: `HashOwner,HashApp,HashFunction` and one column a minute, by whose numbers they are ordered;
-    /// others, as `Trigger`, are passed over.
+    /// Azure Functions 2019, invocations: `HashOwner,HashApp,HashFunction` and one column a minute, ordered by their numbers;
+    /// other columns, such as `Trigger`, are ignored.
     AzureFunctions2019,
     /// Azure Functions 2021: `app,func,end_timestamp,duration`, seconds.
     AzureFunctions2021,
@@ -90,14 +90,14 @@ pub enum Format {
     /// Mooncake: JSON lines with `timestamp` (ms), `input_length`, `output_length`.
     Mooncake,
     /// Alibaba GenTD26, `lora_request_trace`: `gmt_create`, `exec_time_seconds`, `checkpoint_model_version_id` and
-    /// others. The function is the base model; requests that name none belong to the function `none`.
+    /// others. The function is the base model; requests without one belong to the function `none`.
     AlibabaRequests,
     /// Torpor's samples: `function`, then `minute_1`, `minute_2` …
     TorporSamples,
 }
 
 impl Format {
-    /// All of them.
+    /// All formats, in the order in which headings are compared.
     pub const ALL: [Self; 7] = [
         Self::Weir,
         Self::AzureFunctions2019,
@@ -108,7 +108,7 @@ impl Format {
         Self::TorporSamples,
     ];
 
-    /// Columns that it has to have and by which it is told; a file of JSON lines has none.
+    /// Returns the columns which the format requires and by which it is detected; none for a file of JSON lines.
     #[must_use]
     pub const fn columns(self) -> &'static [&'static str] {
         match self {
@@ -126,7 +126,7 @@ impl Format {
         }
     }
 
-    /// Its name, for people.
+    /// Returns the name of the format for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -140,7 +140,7 @@ impl Format {
         }
     }
 
-    /// Whether it says how many requests there were in each minute, and not when each came.
+    /// Returns whether the format gives the number of requests in each minute, instead of their arrival times.
     #[must_use]
     pub const fn has_counts(self) -> bool {
         matches!(self, Self::AzureFunctions2019 | Self::TorporSamples)
@@ -151,12 +151,12 @@ impl Format {
             let columns = format.columns();
             !columns.is_empty()
                 && columns.iter().all(|name| table.find(name).is_some())
-                // Else it is the file of durations or of memory.
+                // Otherwise it is the file of durations or of memory.
                 && (*format != Self::AzureFunctions2019 || minutes::has_minutes(table, *format))
         })
     }
 
-    /// Returns its columns as an error lists them.
+    /// Returns the columns as listed in error messages.
     fn described(self) -> String {
         let columns = self.columns().join(",");
         match self {
@@ -166,23 +166,23 @@ impl Format {
     }
 }
 
-/// How a trace is read.
+/// Settings for reading a trace.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its format; none: its heading tells.
+    /// Format of the file; if `None`, it is detected by the heading.
     pub format: Option<Format>,
-    /// Where in a minute the requests of a minute's count arrive.
+    /// Arrival times of a minute's requests, where a trace gives counts.
     pub placement: Placement,
-    /// For [`Placement::Random`] and for service times that are drawn.
+    /// Random streams for [`Placement::Random`] and for service times drawn from durations.
     pub streams: Streams,
-    /// Azure Functions 2019: the file of durations.
+    /// File of durations, for Azure Functions 2019.
     pub durations: Option<Source>,
-    /// Azure Functions 2019: the file of memory.
+    /// File of memory, for Azure Functions 2019.
     pub memory: Option<Source>,
 }
 
 impl Options {
-    /// Format by heading, requests at random within their minutes.
+    /// Returns settings with detection of the format and random arrival times within a minute.
     #[must_use]
     pub const fn new(streams: Streams) -> Self {
         Self {
@@ -195,13 +195,13 @@ impl Options {
     }
 }
 
-/// The arrivals of a trace, in the order of time.
+/// Arrivals of a trace, in the order of time.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Arrivals {
-    /// Of a trace with a row for every request.
+    /// Arrivals of a trace with a row for every request.
     Requests(Box<Requests>),
-    /// Of a trace with counts.
+    /// Arrivals of a trace with minute counts.
     MinuteCounts(Box<MinuteCounts>),
 }
 
@@ -216,10 +216,10 @@ impl Iterator for Arrivals {
     }
 }
 
-/// Reads a trace: checks all of it and gives its functions and, lazily, its arrivals.
+/// Reads and checks a whole trace, and returns its functions and, lazily, its arrivals.
 ///
 /// # Errors
-/// The first broken line; also a file that cannot be read, is of no known format, or is beyond a bound.
+/// Returns the first invalid line; also an error if the file cannot be read, has no known format, or exceeds a bound.
 pub fn open(source: &Source, options: &Options) -> Result<Workload<Arrivals>, TraceError> {
     let format = match options.format {
         Some(format) => format,
@@ -243,10 +243,10 @@ pub fn open(source: &Source, options: &Options) -> Result<Workload<Arrivals>, Tr
     }
 }
 
-/// Tells a file's format by its first line.
+/// Detects a file's format by its first line.
 ///
 /// # Errors
-/// [`Problem::Heading`] where it is of no known format, [`Problem::Empty`], and what reading finds.
+/// Returns [`Problem::Heading`] if no format matches, [`Problem::Empty`], and errors of reading.
 pub fn recognise(source: &Source) -> Result<Format, TraceError> {
     if lines::first_byte(source)? == Some(b'{') {
         return Ok(Format::Mooncake);

@@ -1,36 +1,36 @@
-//! What if these functions, with this load, ran on that cluster? Who keeps its objective, what the GPUs do meanwhile,
-//! what it costs, and what stands in the way of more.
+//! Answers what-if questions: which functions keep their objectives if they run with this load on that cluster, how busy the
+//! GPUs are, what it costs, and what limits more load.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [`place`] | files of settings: an error names file, line and key |
-//! | [`cluster`] | nodes, GPUs, memory, links, price |
-//! | [`functions`] | models and objectives, by function |
-//! | [`load`] | a trace or a made-up workload, read once for all runs |
-//! | [`called`] | what a function is, of all that is said of it |
-//! | [`scenario`] | all three together, and one run of them |
-//! | [`sweep`] | which runs: a value that goes through a range, several rules |
-//! | [`answer`], [`seeds`] | what came of a run, and of several seeds together |
+//! | [`input`] | parsing of settings files: errors name file, line and key |
+//! | [`cluster`] | nodes, GPUs, memory, links and price |
+//! | [`functions`] | models and objectives of functions |
+//! | [`load`] | a trace or a synthetic workload, read once for all runs |
+//! | [`resolve`] | resolved settings of a function with requests |
+//! | [`scenario`] | cluster, functions and load together, and one run of them |
+//! | [`sweep`] | selection of runs: a range of values, several rules |
+//! | [`answer`], [`seeds`] | results of a run, and of several seeds together |
 //! | [`verdict`] | the answer in a sentence |
-//! | [`limit`] | what stands in the way, by rules that are written down there |
-//! | [`table`], [`page`] | the answers for people |
+//! | [`limit`] | the binding limit, by rules documented there |
+//! | [`table`], [`page`] | output of the answers for people |
 //!
-//! **Execution.** What a request executes is told by [`functions::Times`]: as a rule a function keeps the mean that the file
-//! of functions states, and its requests differ as the trace's service times or tokens do. The noise of
+//! **Execution.** The execution time of a request is determined by [`functions::Times`]: by default a function has the mean
+//! that the file of functions states, and its requests vary as the trace's service times or tokens do. The noise of
 //! [`crate::node::Noise`] is added.
 //!
 //! **Memory.** 40 bytes for each request of the window, 32 for each while a run is judged, and 30 KB for each function
-//! that is called; see [`load::REQUESTS_MAX`] and [`scenario::FUNCTIONS_MAX`].
+//! with requests; see [`load::REQUESTS_MAX`] and [`scenario::FUNCTIONS_MAX`].
 
 pub mod answer;
-pub mod called;
 pub mod cluster;
 pub mod functions;
+pub mod input;
 mod judge;
 pub mod limit;
 pub mod load;
 pub mod page;
-pub mod place;
+pub mod resolve;
 pub mod scenario;
 pub mod seeds;
 pub mod sweep;
@@ -40,9 +40,9 @@ pub mod verdict;
 pub use answer::{Answer, FunctionAnswer, Outcome, Runs};
 pub use cluster::Cluster;
 pub use functions::Functions;
+pub use input::InputError;
 pub use limit::{Binding, Limit};
 pub use load::{Load, LoadError, Window};
-pub use place::InputError;
 pub use scenario::{Point, Scenario, WhatIfError};
 pub use seeds::Seeds;
 pub use sweep::{Axis, Sweep, SweepError};

@@ -1,10 +1,12 @@
-//! Runs of nodes whose memory is kept in blocks and whose swaps go in groups.
+//! Runs of nodes with memory in blocks and swaps in groups.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use policy::{Span, Time};
 use simulator::generate;
-use simulator::node::{Counted, Hardware, MemoryRule, Outcome, RunError, Settings, SwapTime, run};
+use simulator::node::{
+    CountedSpan, Hardware, MemoryRule, Outcome, RunError, Settings, SwapTime, run,
+};
 use simulator::random::Streams;
 use simulator::rules::RuleName;
 use simulator::statistics::Percentile;
@@ -13,7 +15,7 @@ fn try_run(hardware: &Hardware, settings: &Settings, functions: u32) -> Result<O
     let mut spec = generate::preset("torpor-node").unwrap().spec();
     spec.functions = functions;
     (spec.warm_up_s, spec.counted_s) = (5.0, 20.0);
-    let counted = Counted {
+    let counted = CountedSpan {
         from: Time::ZERO.after(Span::from_secs(5)),
         to: Time::ZERO.after(Span::from_secs(25)),
         keep: usize::MAX,
@@ -36,14 +38,14 @@ fn with(memory: MemoryRule, swap_time: SwapTime) -> Settings {
 const RULES: [MemoryRule; 3] = [MemoryRule::Bytes, MemoryRule::Blocks, MemoryRule::FreeList];
 const LAWS: [SwapTime; 3] = [SwapTime::Fitted, SwapTime::Groups, SwapTime::Whole];
 
-/// However memory is kept and swaps go, a slot has one request at a time, none is lost, and the same seed gives the same. That
-/// arenas and counts agree at each load and eviction is asserted on the way.
+/// Under every management of memory and law of swaps, a slot has one request at a time, no request is lost, and the same seed
+/// gives the same results. The runs also assert at each load and eviction that arenas and counts agree.
 #[test]
-fn slots_and_requests_add_up_by_every_allocator_and_law() {
+fn slots_and_requests_add_up_under_every_allocator_and_law() {
     let hardware = Hardware::torpor();
     for memory in RULES {
         for law in LAWS {
-            // Little memory, so that models give way all the time.
+            // Little memory, so that models are evicted all the time.
             let settings = Settings {
                 memory_part: 0.2,
                 ..with(memory, law)
@@ -78,10 +80,10 @@ fn slots_and_requests_add_up_by_every_allocator_and_law() {
     }
 }
 
-/// Where all models fit, blocks change nothing; where they do not, more models give way for the same loads, and only one list
-/// asks the device.
+/// Where all models fit, blocks change nothing; where they do not, more models are evicted for the same loads, and only the free
+/// list calls the device.
 #[test]
-fn blocks_cost_room_and_one_list_costs_time() {
+fn blocks_cost_room_and_the_free_list_costs_time() {
     let hardware = Hardware::torpor();
     let of = |memory, functions, memory_part| {
         let settings = Settings {
@@ -137,7 +139,7 @@ fn groups_are_near_the_fitted_law_and_whole_models_are_not() {
 }
 
 #[test]
-fn what_cannot_be_kept_in_blocks_is_refused() {
+fn rules_that_do_not_allow_blocks_are_refused() {
     let hardware = Hardware::torpor();
     for (rule, why) in [
         (

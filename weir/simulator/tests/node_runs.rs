@@ -1,11 +1,11 @@
-//! Runs of whole nodes: what must hold whatever the rules, and what queueing theory says of the simplest.
+//! Runs of whole nodes: invariants under all rules, and results of queueing theory for the simplest one.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use policy::{Span, Time};
 use simulator::generate::{self, Rates, Spec};
 use simulator::node::{
-    Counted, FunctionOutcome, Hardware, MemoryRule, Noise, Outcome, Settings, SwapTime, run,
+    CountedSpan, FunctionOutcome, Hardware, MemoryRule, Noise, Outcome, Settings, SwapTime, run,
 };
 use simulator::random::Streams;
 use simulator::rules::RuleName;
@@ -20,7 +20,7 @@ fn spec(name: &str, functions: u32) -> Spec {
 }
 
 fn outcome(hardware: &Hardware, settings: &Settings, spec: &Spec) -> Outcome {
-    let counted = Counted {
+    let counted = CountedSpan {
         from: Time::ZERO.after(Span::from_secs(10)),
         to: Time::ZERO.after(Span::from_secs(70)),
         keep: usize::MAX,
@@ -33,12 +33,12 @@ fn outcome(hardware: &Hardware, settings: &Settings, spec: &Spec) -> Outcome {
     .unwrap()
 }
 
-/// By every rule: a slot has one request at a time, slots' times add up, every request is counted once, and the same seed
-/// gives the same.
+/// Under every rule, a slot has one request at a time, slots' times add up, every request is counted once, and the same seed
+/// gives the same results.
 #[test]
-fn slots_requests_and_times_add_up_by_every_rule() {
+fn slots_requests_and_times_add_up_under_every_rule() {
     let hardware = Hardware::torpor();
-    // Other allocators and laws of swaps: `node_memory`.
+    // Other allocators and laws of swaps are tested in `node_memory`.
     let usual = |rule: &RuleName| {
         let settings = rule.settings();
         (settings.memory, settings.swap_time) == (MemoryRule::Bytes, SwapTime::Fitted)
@@ -83,9 +83,9 @@ fn slots_requests_and_times_add_up_by_every_rule() {
     }
 }
 
-/// Whose neighbours' loads end and begin beside it finishes all the same: a slot that is busy is given on until the end.
+/// A request whose neighbours' loads start and end beside its own still finishes: a busy slot is used until the end of the run.
 #[test]
-fn no_load_is_forgotten_however_many_share_a_path() {
+fn no_load_is_lost_however_many_share_a_path() {
     let hardware = Hardware::torpor();
     for rule in [
         RuleName::Adaptive,
@@ -117,7 +117,7 @@ fn no_load_is_forgotten_however_many_share_a_path() {
 /// One function on one slot, Poisson arrivals, equal executions: the mean time in an M/D/1 queue is
 /// C + ρ C / (2 (1 − ρ)).
 #[test]
-fn one_function_alone_waits_as_queueing_theory_says() {
+fn a_single_function_waits_as_in_an_m_d_1_queue() {
     let mut hardware = Hardware::torpor();
     hardware.node.slots = 1;
     hardware.node.pairs.clear();
@@ -134,7 +134,7 @@ fn one_function_alone_waits_as_queueing_theory_says() {
             },
         );
         (spec.warm_up_s, spec.counted_s) = (10.0, 4_000.0);
-        let counted = Counted {
+        let counted = CountedSpan {
             from: Time::ZERO.after(Span::from_secs(10)),
             to: Time::ZERO.after(Span::from_secs(4_010)),
             keep: 0,
@@ -162,9 +162,9 @@ fn one_function_alone_waits_as_queueing_theory_says() {
     }
 }
 
-/// What fits is loaded once; whose objective is far away keeps it.
+/// Models that fit are loaded once, and functions with ample objectives keep them.
 #[test]
-fn models_that_fit_are_loaded_once_and_nobody_is_late() {
+fn models_that_fit_are_loaded_once_and_no_request_is_late() {
     let hardware = Hardware::torpor();
     let outcome = outcome(
         &hardware,
@@ -180,7 +180,7 @@ fn models_that_fit_are_loaded_once_and_nobody_is_late() {
     assert!((outcome.hit_rate() - 1.0).abs() < 1e-9);
 }
 
-/// A process bound to a GPU takes memory for good: fewer functions find a place.
+/// A process bound to a GPU takes memory for the whole run, so fewer functions have room.
 #[test]
 fn bound_processes_leave_less_room() {
     let hardware = Hardware::torpor();

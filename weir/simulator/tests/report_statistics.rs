@@ -1,13 +1,11 @@
-//! Histogram, timeline and seeds against models that keep everything.
+//! Compares histogram, timeline and seeds with models that store all values.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod random;
-
 use policy::{Span, Time};
-use random::Random;
 use simulator::statistics::{Histogram, Interval, Percentile, Timeline};
+use testing::Random;
 
-/// All sizes are as likely.
+/// Returns a number in which each bit length is equally likely.
 fn of_any_size(random: &mut Random) -> u64 {
     let bits = random.below(65);
     if bits == 0 {
@@ -27,20 +25,20 @@ fn agrees(histogram: &Histogram, values: &[Span], seed: u64) {
     assert_eq!(histogram.greatest(), sorted.last().copied(), "seed {seed}");
     let sum: u128 = sorted.iter().map(|value| u128::from(value.0)).sum();
     let mean = sum.checked_div(sorted.len() as u128);
-    let told = histogram.mean().map(|mean| u128::from(mean.0));
-    assert_eq!(told, mean, "seed {seed}");
+    let found = histogram.mean().map(|mean| u128::from(mean.0));
+    assert_eq!(found, mean, "seed {seed}");
     for thousandths in PERCENTILES {
         let percentile = Percentile::from_thousandths(thousandths).unwrap();
-        let (told, exact) = (histogram.percentile(percentile), percentile.of(&sorted));
-        let (Some(told), Some(exact)) = (told, exact) else {
-            assert_eq!(told, exact, "seed {seed}");
+        let (found, exact) = (histogram.percentile(percentile), percentile.of(&sorted));
+        let (Some(found), Some(exact)) = (found, exact) else {
+            assert_eq!(found, exact, "seed {seed}");
             continue;
         };
-        // A hundredth, in integers; also for the largest numbers.
-        let off = u128::from(told.0.abs_diff(exact.0)) * 100;
+        // A hundredth, in integers, which is exact for the largest numbers too.
+        let off = u128::from(found.0.abs_diff(exact.0)) * 100;
         assert!(
             off <= u128::from(exact.0),
-            "seed {seed}: p{thousandths} {told:?} and {exact:?}"
+            "seed {seed}: p{thousandths} {found:?} and {exact:?}"
         );
     }
     let mut before = (None, 0);
@@ -61,7 +59,7 @@ fn a_histogram_is_within_one_percent_of_the_values_themselves() {
         let mut random = Random(seed);
         let mut parts: Vec<(Histogram, Vec<Span>)> = vec![Default::default(); 3];
         for _ in 0..300 {
-            let at = random.place(3);
+            let at = random.index(3);
             match random.below(50) {
                 0 => {
                     let (other, values) = parts[(at + 1) % 3].clone();
@@ -75,7 +73,7 @@ fn a_histogram_is_within_one_percent_of_the_values_themselves() {
                     parts[at].0.record(value);
                     parts[at].1.push(value);
                 }
-                // Latencies as they are: close to each other.
+                // Realistic latencies: close to each other.
                 _ => {
                     let value = Span(20_000_000 + random.below(60_000_000));
                     parts[at].0.record(value);
@@ -88,11 +86,11 @@ fn a_histogram_is_within_one_percent_of_the_values_themselves() {
 }
 
 #[test]
-fn the_order_of_merging_changes_nothing() {
+fn the_order_of_merging_does_not_matter() {
     let mut random = Random(7);
     let mut parts = vec![Histogram::new(); 4];
     for _ in 0..1_000 {
-        let at = random.place(4);
+        let at = random.index(4);
         parts[at].record(Span(of_any_size(&mut random)));
     }
     let mut forth = Histogram::new();
@@ -130,41 +128,41 @@ fn recording_allocates_nothing_between_the_least_and_the_greatest() {
         histogram.clear();
     });
     assert_eq!(counted.count_total, 0, "{counted:?}");
-    assert!(line.width() > Span(1_000), "bins have merged meanwhile");
+    assert!(line.width() > Span(1_000), "bins must have merged");
 }
 
 #[test]
 fn a_timeline_counts_every_nanosecond_however_often_it_merges() {
     for seed in 0..60 {
         let mut random = Random(seed);
-        let slots = 1 + random.place(4);
-        let bins = 2 * (1 + random.place(6));
+        let slots = 1 + random.index(4);
+        let bins = 2 * (1 + random.index(6));
         let begin = random.below(1_000);
         let mut line = Timeline::new(Time(begin), slots, bins, Span(1 + random.below(9))).unwrap();
-        // By slot: what was told, whole.
-        let mut told: Vec<Vec<(u64, u64)>> = vec![Vec::new(); slots];
+        // The recorded periods by slot.
+        let mut periods: Vec<Vec<(u64, u64)>> = vec![Vec::new(); slots];
         let mut until = begin;
         for _ in 0..200 {
-            let slot = random.place(slots);
+            let slot = random.index(slots);
             let from = random.below(until + 40);
             let to = from + random.below(60);
             if random.below(6) == 0 {
                 line.pass(Time(to));
             } else {
                 line.busy(slot, Time(from), Time(to));
-                told[slot].push((from.max(begin), to.max(begin)));
+                periods[slot].push((from.max(begin), to.max(begin)));
             }
             until = until.max(to);
             assert!(line.len() <= bins, "seed {seed}");
             let covered = line.width().0 * bins as u64;
             assert!(begin + covered >= until, "seed {seed}");
-            for (slot, told) in told.iter().enumerate() {
+            for (slot, periods) in periods.iter().enumerate() {
                 let mut sum = 0;
                 for bin in 0..line.len() {
                     let from = begin + bin as u64 * line.width().0;
                     let to = (from + line.width().0).min(until);
                     let overlap = |&(a, b): &(u64, u64)| b.min(to).saturating_sub(a.max(from));
-                    let busy: u64 = told.iter().map(overlap).sum();
+                    let busy: u64 = periods.iter().map(overlap).sum();
                     let share = line.share(slot, bin).unwrap();
                     let expected = busy as f64 / (to - from) as f64;
                     assert!((share - expected).abs() < 1e-9, "seed {seed} bin {bin}");
@@ -177,10 +175,10 @@ fn a_timeline_counts_every_nanosecond_however_often_it_merges() {
     }
 }
 
-/// Of samples whose true mean is known, about 95 of 100 intervals hold it: the counts below are those of these seeds,
-/// far from what a wrong factor gives.
+/// Of samples with a known mean, about 95 of 100 intervals contain it. The bounds below fit these seeds and are
+/// far from the result of a wrong factor.
 #[test]
-fn ninety_five_of_a_hundred_intervals_hold_the_mean() {
+fn ninety_five_of_a_hundred_intervals_contain_the_mean() {
     let mut random = Random(3);
     let mut held = 0;
     for _ in 0..4_000 {

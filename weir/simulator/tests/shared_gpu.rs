@@ -1,28 +1,26 @@
-//! The GPU against a naive model: random pods with random work, the model integrates every pod's speed by itself.
+//! Compares the GPU with a naive model, which integrates every pod's speed by itself, for random pods with random work.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "a failure names its seed")]
-
-mod random;
+#![expect(clippy::print_stdout, reason = "shows the seed of a failure")]
 
 use policy::tokens::{Quota, Rule, Settings, Share};
 use policy::{Span, Time};
-use random::Random;
 use simulator::agenda::Agenda;
 use simulator::shared::Models;
 use simulator::shared::gpu::{Event, Gpu, Guest, Member};
+use testing::Random;
 
 const MS: f64 = 1e6;
 const STEPS: u32 = 20_000;
 
-/// What the model knows of a pod.
+/// The model's state of a pod.
 struct Naive {
     member: Member,
     guest: Guest,
-    /// Work that is left; `None`: it has none.
+    /// Remaining work in ns at speed 1; `None` without work.
     left: Option<f64>,
     busy: u64,
-    /// Work that it may still do after a close.
+    /// Largest amount of work that the pod may still do after a close.
     drains: Option<f64>,
 }
 
@@ -57,7 +55,7 @@ impl World {
         Time(self.at)
     }
 
-    /// Lets time pass in the model: by the set of those that run, without anything foretold.
+    /// Advances the model to a time, by the set of running pods and without predictions.
     #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a short test")]
     fn pass_to(&mut self, to: u64) {
         let passed = to - self.at;
@@ -82,11 +80,11 @@ impl World {
             let work = passed as f64 * speed * crowded / (1.0 + interference * (count - 1.0));
             let left = pod.left.as_mut().unwrap();
             *left -= work;
-            // Ends are foretold in whole nanoseconds.
+            // Ends are predicted in whole nanoseconds.
             assert!(*left > -2.0, "{left} after its end");
             if let Some(drains) = &mut pod.drains {
                 *drains -= work;
-                assert!(*drains > -2.0, "{drains} more than it had in flight");
+                assert!(*drains > -2.0, "{drains}: more work than was in flight");
             }
             pod.busy += passed;
         }
@@ -99,7 +97,7 @@ impl World {
         }
     }
 
-    fn happen(&mut self, random: &mut Random) {
+    fn handle(&mut self, random: &mut Random) {
         let Some(at) = self.agenda.next_at() else {
             return;
         };
@@ -108,7 +106,7 @@ impl World {
         if let Event::Closes(member, _) = event
             && self.gpu.runs(member)
         {
-            // At full speed at most; a launch that has been made runs to its end.
+            // At most at full speed; a launch that was made runs to its end.
             let pod = self
                 .pods
                 .iter_mut()
@@ -118,7 +116,7 @@ impl World {
             self.closed_while_running += 1;
         }
         let now = self.now();
-        self.gpu.happen(now, event);
+        self.gpu.handle(now, event);
         let mut some = false;
         while let Some((member, owner)) = self.gpu.ended() {
             some = true;
@@ -135,13 +133,13 @@ impl World {
             );
             self.answered += 1;
             pod.left = (random.below(3) > 0).then(|| work(random));
-            // It has been there for a while, or comes just now.
+            // The work has been there for a while, or arrives just now.
             let since = Time(now.0 - random.below(5_000_000).min(now.0));
             self.gpu
                 .next(now, member, pod.left.map(|work| (work, since)));
         }
         if some {
-            self.gpu.go_on(now);
+            self.gpu.proceed(now);
         }
         self.plan();
     }
@@ -156,7 +154,7 @@ impl World {
         for pod in &self.pods {
             assert_eq!(self.gpu.is_idle(pod.member), pod.left.is_none());
             assert_eq!(self.gpu.busy(now, pod.member), Span(pod.busy));
-            // What the scheduler was told is never more than what ran.
+            // Time reported to the scheduler never exceeds the time that the pod ran.
             let account = self.gpu.account(pod.member).unwrap();
             assert!(account.used.0 <= pod.busy);
         }
@@ -182,12 +180,12 @@ fn guest(random: &mut Random, owner: u32) -> Guest {
         speed: f64::from(percent(20, 100, random)) / 100.0,
         interference: f64::from(percent(0, 20, random)) / 100.0,
         launch: [0.0, 0.1, 5.0, 50.0][usize::try_from(random.below(4)).unwrap()] * MS,
-        stands: None,
+        suspension: None,
     }
 }
 
 #[test]
-fn pods_run_as_the_naive_model_says_under_every_rule() {
+fn pods_agree_with_the_naive_model_under_every_rule() {
     for (seed, rule) in (50_u64..).zip([
         Rule::Weir,
         Rule::Paper,
@@ -226,7 +224,7 @@ fn pods_run_as_the_naive_model_says_under_every_rule() {
                         world.gpu.give(now, pod.member, work);
                     }
                 }
-                _ => world.happen(&mut random),
+                _ => world.handle(&mut random),
             }
             world.plan();
             world.check();
@@ -238,8 +236,8 @@ fn pods_run_as_the_naive_model_says_under_every_rule() {
     }
 }
 
-/// How long a pod with a limit of 27 % runs at a stretch, in ns; all of its work is in launches of this length.
-fn stretches(rule: Rule, launch: f64) -> Vec<u64> {
+/// Returns the lengths in ns of the periods for which a pod with a limit of 27 % runs, with all work in launches of this length.
+fn run_lengths(rule: Rule, launch: f64) -> Vec<u64> {
     let settings = Settings {
         rule,
         ..Settings::default()
@@ -254,7 +252,7 @@ fn stretches(rule: Rule, launch: f64) -> Vec<u64> {
         speed: 1.0,
         interference: 0.0,
         launch,
-        stands: None,
+        suspension: None,
     };
     let member = gpu.add(Time::ZERO, guest).unwrap();
     let work = 500.0 * MS;
@@ -271,10 +269,10 @@ fn stretches(rule: Rule, launch: f64) -> Vec<u64> {
         if now > Time::ZERO.after(Span::from_secs(10)) {
             return all;
         }
-        gpu.happen(now, event);
+        gpu.handle(now, event);
         while let Some((member, _)) = gpu.ended() {
             gpu.next(now, member, Some((work, now)));
-            gpu.go_on(now);
+            gpu.proceed(now);
         }
         match (gpu.runs(member), since) {
             (true, None) => since = Some(now),
@@ -291,12 +289,12 @@ fn stretches(rule: Rule, launch: f64) -> Vec<u64> {
 fn a_close_waits_for_the_end_of_a_long_launch() {
     for rule in [Rule::Weir, Rule::Paper] {
         let whole = |ns: &u64| (ns + 50) % 50_000_000 < 100;
-        let long = stretches(rule, 50.0 * MS);
+        let long = run_lengths(rule, 50.0 * MS);
         assert!(long.len() >= 8 && long.iter().all(whole), "{long:?}");
-        // Short ones end 2 ms behind the close, wherever that is.
-        let short = stretches(rule, 0.1 * MS);
+        // Short launches end 2 ms after the close, wherever that is.
+        let short = run_lengths(rule, 0.1 * MS);
         assert!(short.len() >= 8 && !short.iter().all(whole), "{short:?}");
-        // Either way the limit is kept.
+        // In both cases the limit is kept.
         for all in [long, short] {
             let sum: u64 = all.iter().sum();
             assert!((2_400_000_000..3_150_000_000).contains(&sum), "{sum}");

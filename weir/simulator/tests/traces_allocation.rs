@@ -1,4 +1,4 @@
-//! Arrivals come without allocating: memory grows with functions and not with requests.
+//! Iterating over arrivals does not allocate: memory grows with functions and not with requests.
 
 use std::hint::black_box;
 
@@ -7,7 +7,7 @@ use simulator::random::Streams;
 use simulator::traces::{Options, Source, open};
 
 #[test]
-fn made_up_arrivals_allocate_nothing() {
+fn synthetic_arrivals_do_not_allocate() {
     for name in ["torpor-node", "torpor-highfreq", "torpor-lowfreq"] {
         let mut arrivals = generate(&preset(name).unwrap().spec()).unwrap().arrivals;
         let allocated = allocation_counter::measure(|| {
@@ -20,7 +20,7 @@ fn made_up_arrivals_allocate_nothing() {
 }
 
 #[test]
-fn arrivals_of_traces_allocate_nothing() {
+fn arrivals_of_traces_do_not_allocate() {
     let mut rows = "arrival_s,function,service_ms\n".to_owned();
     for n in 0..5_000 {
         rows.push_str(&format!("{n}.123456789,function-{},20.5\n", n % 7));

@@ -1,4 +1,4 @@
-//! Broken files: every one is an error that names the file, the line, the column and what is allowed.
+//! Invalid files: every error names the file, the line, the column and what is allowed.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -23,7 +23,7 @@ const FILES: [&str; 7] = [
 
 fn bytes(name: &str) -> Vec<u8> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
-    std::fs::read(folder.join(name)).expect("it is part of the repository")
+    std::fs::read(folder.join(name)).expect("the file is part of the repository")
 }
 
 fn options() -> Options {
@@ -42,29 +42,33 @@ fn count(bytes: &[u8]) -> Result<usize, TraceError> {
 
 fn error(text: &str) -> String {
     count(text.as_bytes())
-        .expect_err("it is broken")
+        .expect_err("the file is invalid")
         .to_string()
 }
 
 fn packed(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    encoder.write_all(bytes).expect("it writes to memory");
-    encoder.finish().expect("it writes to memory")
+    encoder
+        .write_all(bytes)
+        .expect("writing to memory succeeds");
+    encoder.finish().expect("writing to memory succeeds")
 }
 
-/// A file of a megabyte that unpacks to a gigabyte: it is left where it is seen, not when the memory is full.
+/// A file of a megabyte that unpacks to a gigabyte is refused at the bound on the ratio, before the memory is full.
 #[test]
-fn a_gzip_bomb_is_left_at_its_bound() {
+fn a_gzip_bomb_is_refused_at_the_bound() {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder
         .write_all(b"arrival_s,function\n")
-        .expect("it writes to memory");
+        .expect("writing to memory succeeds");
     let rows = b"0,f\n".repeat(1 << 18);
     for _ in 0..1_000 {
-        encoder.write_all(&rows).expect("it writes to memory");
+        encoder
+            .write_all(&rows)
+            .expect("writing to memory succeeds");
     }
-    let bomb = encoder.finish().expect("it writes to memory");
-    let error = count(&bomb).expect_err("it is a bomb");
+    let bomb = encoder.finish().expect("writing to memory succeeds");
+    let error = count(&bomb).expect_err("the file is refused");
     assert_eq!(
         error.problem(),
         &Problem::Unpacked {
@@ -72,18 +76,18 @@ fn a_gzip_bomb_is_left_at_its_bound() {
             freely: UNPACKED_FREELY
         }
     );
-    let line = error.line().expect("it says where");
+    let line = error.line().expect("the error has a line");
     assert!(line < 8 << 20, "of 262 million lines, {line} were read");
-    // What unpacks as freely as a trace does is read.
+    // A file which unpacks at a trace's usual ratio is read.
     assert_eq!(
         count(&packed(&[&b"arrival_s,function\n"[..], &rows].concat())),
         Ok(1 << 18)
     );
 }
 
-/// A row of a format, the first one after a good row, and what the error says.
+/// A format, a row after its first valid row, and the beginning of the error message.
 #[test]
-fn broken_rows_name_line_column_and_what_is_allowed() {
+fn invalid_rows_name_line_column_and_allowed_values() {
     let weir = "arrival_s,function,service_ms,objective_ms,input_tokens,output_tokens\n1,a,2,3,,\n";
     let azure_2019 = "HashOwner,HashApp,HashFunction,Trigger,1,2,3\no,a,f,http,0,1,2\n";
     let azure_2021 = "app,func,end_timestamp,duration\na,f,2.5,0.5\n";
@@ -130,17 +134,17 @@ fn broken_rows_name_line_column_and_what_is_allowed() {
         (
             weir,
             "2,a,,,7,",
-            "line 3: input_tokens is \"7\": nothing, or output_tokens too, is needed",
+            "line 3: input_tokens is \"7\": an empty field, or output_tokens as well, is needed",
         ),
         (
             weir,
             "2,a,,,,7",
-            "line 3: output_tokens is \"7\": nothing, or input_tokens too, is needed",
+            "line 3: output_tokens is \"7\": an empty field, or input_tokens as well, is needed",
         ),
         (
             weir,
             "2,a,5,,7,7",
-            "line 3: service_ms is \"5\": nothing beside tokens is needed",
+            "line 3: service_ms is \"5\": an empty field beside tokens is needed",
         ),
         (
             weir,
@@ -199,7 +203,7 @@ fn broken_rows_name_line_column_and_what_is_allowed() {
         (
             llm,
             "yesterday,1,1",
-            "line 3: TIMESTAMP is \"yesterday\": a time as 2023-11-16 18:15:46.6805900",
+            "line 3: TIMESTAMP is \"yesterday\": a time such as 2023-11-16 18:15:46.6805900",
         ),
         (
             llm,
@@ -259,7 +263,7 @@ fn broken_rows_name_line_column_and_what_is_allowed() {
         (
             alibaba,
             "2031-01-01,2.0,M1",
-            "line 3: gmt_create is \"2031-01-01\": a time as",
+            "line 3: gmt_create is \"2031-01-01\": a time such as",
         ),
         (
             alibaba,
@@ -285,7 +289,7 @@ fn broken_rows_name_line_column_and_what_is_allowed() {
         (
             torpor,
             "f0,1,1",
-            "line 3: function is \"f0\", as in a row above: one row a function",
+            "line 3: function is \"f0\", as in a row above: one row for each function",
         ),
     ] {
         assert!(count(file.as_bytes()).unwrap() > 0, "{file}");
@@ -298,7 +302,7 @@ fn broken_rows_name_line_column_and_what_is_allowed() {
 }
 
 #[test]
-fn broken_headings() {
+fn invalid_headings_are_refused() {
     for (text, message) in [
         (
             "time,name\n1,2\n",
@@ -333,12 +337,12 @@ fn broken_headings() {
         assert!(found.starts_with(message), "{found}");
     }
     for format in Format::ALL {
-        let told = Options {
+        let options = Options {
             format: Some(format),
             ..options()
         };
         let source = Source::bytes("FILE", b"some,thing\n1,2\n");
-        let found = open(&source, &told).unwrap_err();
+        let found = open(&source, &options).unwrap_err();
         match format.columns().first() {
             Some(column) => assert_eq!(
                 found.problem(),
@@ -352,7 +356,7 @@ fn broken_headings() {
 }
 
 #[test]
-fn nothing_is_not_a_trace() {
+fn files_without_rows_are_refused() {
     for text in ["", "\n\n", "\u{feff}"] {
         assert_eq!(
             error(text),
@@ -370,22 +374,22 @@ fn nothing_is_not_a_trace() {
         let heading = format!("{}\n", text.lines().next().unwrap());
         assert_eq!(
             error(&heading),
-            "FILE: there is no row: at least one is needed",
+            "FILE: there are no rows: at least one is needed",
             "{name}"
         );
     }
-    let told = Options {
+    let json = Options {
         format: Some(Format::Mooncake),
         ..options()
     };
-    let found = open(&Source::bytes("FILE", b""), &told).unwrap_err();
+    let found = open(&Source::bytes("FILE", b""), &json).unwrap_err();
     assert_eq!(found.problem(), &Problem::Empty);
 }
 
-/// Wherever a file is cut within a line it is an error of that line, unless what is left happens to be a whole row: then
-/// only numbers at the end of a row can have lost digits, and never in Weir's own format.
+/// A file truncated within a line is an error of that line, unless the rest happens to be a complete row: only
+/// numbers at the end of a row can lose digits unnoticed, and never in Weir's own format.
 #[test]
-fn a_file_cut_in_its_middle() {
+fn truncated_files_are_refused() {
     for name in FILES {
         let whole = bytes(name);
         let heading = whole.iter().position(|&byte| byte == b'\n').unwrap();
@@ -399,7 +403,7 @@ fn a_file_cut_in_its_middle() {
                     let last = row.iter().rev().take_while(|byte| **byte != b',').count();
                     let commas = |row: &[u8]| row.iter().filter(|&&byte| byte == b',').count();
                     let in_last = commas(row) == commas(&whole[..heading]) && last > 0;
-                    // A base model's name is text; a cut count of LoRAs may be empty.
+                    // The name of a base model is text; a truncated count of LoRAs may be empty.
                     let in_text =
                         name.starts_with("alibaba") && commas(row) == commas(&whole[..heading]);
                     assert!(
@@ -420,12 +424,12 @@ fn a_file_cut_in_its_middle() {
     let own = "arrival_s,function\n1,a\n25,b";
     assert_eq!(
         error(own),
-        "FILE: line 3: the last line has no line end, so the file may have been cut: one is needed"
+        "FILE: line 3: the last line has no line end: the file may be truncated"
     );
 }
 
 #[test]
-fn gzip_cut_or_broken() {
+fn truncated_and_corrupt_gzip_files_are_refused() {
     for name in FILES {
         let whole = packed(&bytes(name));
         for cut in 2..whole.len() {
@@ -444,33 +448,33 @@ fn gzip_cut_or_broken() {
 }
 
 #[test]
-fn bytes_that_are_no_text() {
+fn bytes_that_are_not_utf_8_are_refused() {
     for name in FILES {
         let mut whole = bytes(name);
         let second = whole.iter().position(|&byte| byte == b'\n').unwrap() + 1;
         whole[second + 3] = 0xFF;
         assert_eq!(
             count(&whole).unwrap_err().to_string(),
-            "FILE: line 2: byte 4 of the line is not UTF-8: text in UTF-8 is needed",
+            "FILE: line 2: byte 4 of the line is not UTF-8",
             "{name}"
         );
     }
 }
 
 #[test]
-fn a_line_without_an_end_is_not_kept() {
+fn a_line_beyond_the_bound_is_not_buffered() {
     let long = format!("arrival_s,function\n1,{}\n", "a".repeat(LINE_MAX));
     let found = error(&long);
     assert_eq!(
         found,
         format!("FILE: line 2: the line is too long: at most {LINE_MAX} bytes are allowed")
     );
-    // The same, packed into a thousandth.
+    // The same file, compressed to a thousandth.
     assert_eq!(count(&packed(long.as_bytes())).unwrap_err().line(), Some(2));
 }
 
 #[test]
-fn a_file_that_is_not_there() {
+fn a_missing_file_is_named() {
     let error = recognise(&Source::File("/nonexistent/trace.csv".into())).unwrap_err();
     let text = error.to_string();
     assert!(
@@ -538,7 +542,7 @@ fn durations_and_memory_are_checked_too() {
 }
 
 #[test]
-fn a_broken_series() {
+fn invalid_series_are_refused() {
     let heading = "timestamp_anon,value,container_ip\n5.0,1.0,c\n";
     for (row, message) in [
         (
@@ -577,9 +581,9 @@ fn a_broken_series() {
     assert_eq!(none.latencies().unwrap_err().problem(), &Problem::NoRows);
 }
 
-/// A file that changes between the two passes gives an error and then nothing. It is longer than what is read at once.
+/// A file that changes between the two passes yields an error and then nothing. It is longer than the read buffer.
 #[test]
-fn a_file_that_changes_after_it_was_checked() {
+fn a_file_that_changes_between_the_passes_is_an_error() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let begin = format!("arrival_s,function\n{}", "1.000000000,a\n".repeat(20_000));
     for (end, line) in [
@@ -602,9 +606,9 @@ fn a_file_that_changes_after_it_was_checked() {
     }
 }
 
-/// Random changes of bytes: never a panic, and what is read is in order.
+/// Random changes of bytes never cause a panic, and arrivals that are read are in order.
 #[test]
-fn spoiled_files_are_errors_and_no_more() {
+fn corrupted_files_never_cause_a_panic() {
     let mut state = 20_261_122_u64;
     let mut below = |bound: usize| {
         state = state

@@ -1,6 +1,4 @@
-//! Whole files of every format, as excerpts in `data/`.
-
-mod random;
+//! Reads whole files of every format, as excerpts in `data/`.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -8,12 +6,12 @@ use std::path::Path;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use policy::{Span, Time};
-use random::Random;
 use simulator::random::Streams;
 use simulator::traces::{
     Arrival, Format, FunctionInfo, Options, Placement, Series, Source, TraceError, Work, Workload,
     open, recognise, write_csv,
 };
+use testing::Random;
 
 const FILES: [(&str, Format); 7] = [
     ("weir.csv", Format::Weir),
@@ -38,7 +36,7 @@ fn options() -> Options {
 }
 
 fn read(source: &Source, options: &Options) -> (Vec<FunctionInfo>, Vec<Arrival>) {
-    let workload = open(source, options).expect("it is whole");
+    let workload = open(source, options).expect("the file is valid");
     let arrivals: Vec<Arrival> = workload.arrivals.map(Result::unwrap).collect();
     assert!(arrivals.is_sorted_by_key(|arrival| arrival.at));
     (workload.functions, arrivals)
@@ -58,15 +56,15 @@ fn at(nanos: u64, function: u32, work: Work, objective_ms: Option<u64>) -> Arriv
 }
 
 #[test]
-fn the_heading_tells_the_format() {
+fn the_heading_determines_the_format() {
     for (name, format) in FILES {
         assert_eq!(recognise(&data(name)), Ok(format), "{name}");
-        let told = Options {
+        let with_format = Options {
             format: Some(format),
             ..options()
         };
         assert_eq!(
-            read(&data(name), &told),
+            read(&data(name), &with_format),
             read(&data(name), &options()),
             "{name}"
         );
@@ -74,7 +72,7 @@ fn the_heading_tells_the_format() {
 }
 
 #[test]
-fn gzip_and_byte_order_marks_and_dos_line_ends_and_blank_lines_change_nothing() {
+fn gzip_byte_order_marks_dos_line_ends_and_blank_lines_do_not_matter() {
     for (name, _) in FILES {
         let Source::File(path) = data(name) else {
             unreachable!("data is in files")
@@ -97,7 +95,7 @@ fn gzip_and_byte_order_marks_and_dos_line_ends_and_blank_lines_change_nothing() 
 }
 
 #[test]
-fn weirs_own() {
+fn weirs_own_format() {
     let (functions, arrivals) = read(&data("weir.csv"), &options());
     assert_eq!(names(&functions), ["chat", "a, b", "llm"]);
     let tokens = Work::Tokens {
@@ -120,7 +118,7 @@ fn weirs_own() {
     );
 }
 
-/// Six functions, twenty minutes.
+/// Counts of six functions over twenty minutes.
 const COUNTS_2019: [u64; 6] = [194, 156, 138, 5, 5, 0];
 
 #[test]
@@ -167,7 +165,7 @@ fn azure_functions_2019_by_minute_with_durations_and_memory() {
         }
         for arrival in &arrivals {
             let Work::Service(span) = arrival.work else {
-                panic!("its duration is known: {arrival:?}")
+                panic!("a duration is expected: {arrival:?}")
             };
             let service = functions[arrival.function as usize]
                 .service
@@ -180,7 +178,7 @@ fn azure_functions_2019_by_minute_with_durations_and_memory() {
     assert!(bare.1.iter().all(|arrival| arrival.work == Work::Unstated));
 }
 
-/// As the published trace has it: memory by app, without a column of functions.
+/// As in the published trace: memory by app, without a column of functions.
 #[test]
 fn azure_functions_2019_with_memory_by_app() {
     let invocations = "HashOwner,HashApp,HashFunction,Trigger,1,2\no,a,f,http,1,0\no,a,g,timer,0,2\no,ab,f,http,1,1\n";
@@ -201,9 +199,9 @@ fn azure_functions_2019_with_memory_by_app() {
     assert_eq!(arrivals.len(), 5);
 }
 
-/// Mirrors of the trace leave `Trigger` out, and write columns in the order of a data frame.
+/// Mirrors of the trace omit `Trigger`, and write columns in the order of a data frame.
 #[test]
-fn azure_functions_2019_by_the_names_of_its_columns() {
+fn azure_functions_2019_columns_are_found_by_name() {
     let published =
         "HashOwner,HashApp,HashFunction,Trigger,1,2,3\no,a,f,http,1,0,2\no,a,g,timer,0,2,1\n";
     let given = |text: &str| read(&Source::bytes("invocations", text.as_bytes()), &options());
@@ -225,7 +223,7 @@ fn azure_functions_2019_by_the_names_of_its_columns() {
     );
 }
 
-/// Requests at random within a minute are uniform there, and each function has a stream of its own.
+/// Requests placed at random within a minute are uniform in it, and each function has a stream of its own.
 #[test]
 fn random_placement_is_uniform() {
     let text = "function,minute_1,minute_2\na,20000,20000\nb,20000,0\n";
@@ -241,7 +239,7 @@ fn random_placement_is_uniform() {
             let found = Span(arrival.at.0 - begin).as_secs_f64() / 60.0;
             distance = distance.max((found - f64::from(n) / 20_000.0).abs());
         }
-        // Kolmogorov and Smirnov: 1.95/√n once in a thousand.
+        // Kolmogorov and Smirnov: 1.95/√n is exceeded once in a thousand.
         assert!(distance < 1.95 / 20_000.0_f64.sqrt(), "{distance}");
     }
     let times = |function| {
@@ -262,7 +260,7 @@ fn azure_functions_2021_by_arrival() {
         .iter()
         .map(|a| Span(a.at.0).as_secs_f64())
         .collect();
-    // The first row ends at 0.079 490 9 and ran 0.078 s; it began first.
+    // The first row ends at 0.079 490 9 and ran for 0.078 s; it began first.
     assert_eq!(
         arrivals[0],
         at(0, 0, Work::Service(Span::from_millis(78)), None)
@@ -345,9 +343,9 @@ fn torpor_samples_by_minute() {
     }
 }
 
-/// What is written and read back is the same, whatever it is.
+/// Writing and reading back yields the same workload.
 #[test]
-fn a_workload_written_and_read_is_the_same() {
+fn a_workload_is_unchanged_by_writing_and_reading() {
     for seed in 0..200 {
         let mut random = Random(seed);
         let functions: Vec<FunctionInfo> = (0..=random.below(5))
@@ -413,10 +411,13 @@ fn a_name_that_cannot_be_written_is_an_error() {
             "{error}"
         );
     }
-    let nobody = Workload {
+    let unknown = Workload {
         functions: vec![FunctionInfo::named("a".to_owned())],
         arrivals: std::iter::once(Ok(at(0, 1, Work::Unstated, None))),
     };
-    let error = write_csv(nobody, &mut Vec::new()).unwrap_err().to_string();
-    assert_eq!(error, "an arrival is of function 1, of 1");
+    let error = write_csv(unknown, &mut Vec::new()).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "an arrival refers to function 1, but there are only 1"
+    );
 }

@@ -1,4 +1,4 @@
-//! Made-up workloads have the distributions of workloads §§2–4.
+//! Synthetic workloads have the distributions of workloads §§2–4.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ fn one_of_many(
     )
 }
 
-/// Counts of windows: their mean, and their variance over the mean.
+/// Returns mean of the counts in windows, and their variance divided by the mean.
 fn dispersion(arrivals: impl Iterator<Item = Time>, window: u64, windows: u32) -> (f64, f64) {
     let mut counts = vec![0.0; windows as usize];
     for at in arrivals {
@@ -75,7 +75,7 @@ fn dispersion(arrivals: impl Iterator<Item = Time>, window: u64, windows: u32) -
     (mean, squares / f64::from(windows) / mean)
 }
 
-/// The standard normal's distribution function, by Simpson's rule; independent of the quantiles that are tested.
+/// Returns the standard normal's distribution function, by Simpson's rule; independent of the tested quantiles.
 fn normal_cdf(z: f64) -> f64 {
     let steps = 400_u32;
     let width = z / f64::from(steps);
@@ -93,7 +93,7 @@ fn rates_of_a_fleet_are_log_normal_through_both_quantiles() {
     let spec = spec(100_000, FLEET, named_shape("poisson").unwrap());
     let mut rates = spec.rates_per_minute(&Streams::new("test", 20_250_707));
     rates.sort_unstable_by(f64::total_cmp);
-    // As workloads §2 computes them.
+    // As computed in workloads §2.
     let (mu, sigma) = FLEET.log_parameters();
     assert!(
         (sigma - 4.849).abs() < 5e-4 && (mu + 5.026).abs() < 5e-4,
@@ -148,7 +148,7 @@ fn other_rates_have_their_ranges_and_means() {
 }
 
 #[test]
-fn a_total_scales_all_rates() {
+fn a_total_scales_all_rates_by_the_same_factor() {
     let mut spec = spec(1_000, FLEET, named_shape("poisson").unwrap());
     let streams = Streams::new("test", 1);
     let before = spec.rates_per_minute(&streams);
@@ -161,8 +161,8 @@ fn a_total_scales_all_rates() {
     }
 }
 
-/// The table of workloads §3: variance over mean of minute counts at 10 requests a minute. Bands: what it measured, and
-/// what theory says where that is known.
+/// Checks the table of workloads §3: variance over mean of minute counts at 10 requests a minute. The ranges contain the
+/// measured values, and the theoretical ones where these are known.
 #[test]
 fn shapes_have_the_dispersion_of_the_table() {
     let minutes = 40_000;
@@ -201,7 +201,7 @@ fn two_states_have_the_dispersion_of_the_formula_in_long_windows() {
 }
 
 #[test]
-fn gaps_have_the_variation_of_their_shape_and_begin_anywhere() {
+fn gaps_have_the_variation_of_their_shape_and_start_stationary() {
     let shape = Shape::Gaps { k: 4.0 };
     let times: Vec<f64> = arrivals(&shape, 60.0, None, Span::from_secs(50_000))
         .map(|at| Span(at.0).as_secs_f64())
@@ -216,16 +216,16 @@ fn gaps_have_the_variation_of_their_shape_and_begin_anywhere() {
         / count;
     assert!((mean - 1.0).abs() < 0.02, "{mean}");
     assert!((variance / (mean * mean) - 0.25).abs() < 0.01, "{variance}");
-    // In the long run a second after any moment has one request in the mean, so the first second has too.
+    // In the long run, any second contains one request on average, so the first second must as well.
     let first = (0..4_000_u32)
         .map(|function| one_of_many(&shape, 60.0, None, Span::from_secs(1), function).count())
         .sum::<usize>();
     assert!((3_900..4_100).contains(&first), "{first}");
 }
 
-/// A process with two states begins in either as often as it is in it: the first minute has the mean rate.
+/// A process with two states begins in each with its long-run probability: the first minute has the mean rate.
 #[test]
-fn two_states_begin_as_they_go_on() {
+fn two_states_start_stationary() {
     for name in ["bursty", "spiky"] {
         let shape = named_shape(name).unwrap();
         let requests: usize = (0..8_000)
@@ -262,7 +262,7 @@ fn the_daily_factor_moves_requests_within_the_day() {
 }
 
 #[test]
-fn stairs_go_up_to_the_rate_and_back() {
+fn stairs_rise_to_the_rate_and_fall_back() {
     let preset = preset("fast-scale").unwrap();
     let workload = generate(&preset.spec()).unwrap();
     let mut counts = vec![0.0; 21];
@@ -278,7 +278,7 @@ fn stairs_go_up_to_the_rate_and_back() {
     }
 }
 
-/// Adding functions changes none of those that there were.
+/// Adding functions does not change the existing ones.
 #[test]
 fn a_function_is_the_same_in_a_larger_fleet() {
     let of_first = |functions: u32| {
@@ -299,7 +299,7 @@ fn a_function_is_the_same_in_a_larger_fleet() {
 }
 
 #[test]
-fn every_preset_gives_its_load_in_order() {
+fn every_preset_yields_its_load_in_order() {
     for name in preset_names().unwrap() {
         let preset = preset(&name).unwrap();
         let spec = preset.spec();
@@ -336,7 +336,7 @@ fn every_preset_gives_its_load_in_order() {
 }
 
 #[test]
-fn models_go_round_or_keep_their_share() {
+fn models_are_assigned_in_turn_or_by_share_of_weights() {
     let node = generate(&preset("torpor-node").unwrap().spec()).unwrap();
     for (at, function) in node.functions.iter().enumerate() {
         let heavy = at % 8 == 7;
@@ -356,7 +356,7 @@ fn models_go_round_or_keep_their_share() {
     assert_eq!(weights.len(), 2);
 }
 
-/// Two runs on two machines: what this one drew when it was written.
+/// Compares with the arrivals drawn when the test was written, on another machine.
 #[test]
 fn arrivals_are_the_same_on_every_machine() {
     let workload = generate(&preset("torpor-node").unwrap().spec()).unwrap();
@@ -371,7 +371,7 @@ fn arrivals_are_the_same_on_every_machine() {
 }
 
 #[test]
-fn a_spec_is_read_from_toml() {
+fn a_spec_is_parsed_from_toml_and_errors_name_the_key() {
     let text = r#"
         experiment = "mine"
         seed = 7

@@ -1,9 +1,6 @@
-//! What has to be so whatever a user asks: random clusters, functions and loads, and files that are spoiled at random.
+//! Invariants for any input: random clusters, functions and loads, and randomly corrupted files.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod random;
-
-use random::Random;
 use simulator::random::Streams;
 use simulator::rules::RuleName;
 use simulator::statistics::Interval;
@@ -11,6 +8,7 @@ use simulator::traces::{Options, Source, open};
 use simulator::what_if::{
     Axis, Cluster, Functions, Limit, Load, Point, Scenario, Seeds, Window, verdicts,
 };
+use testing::Random;
 
 fn cluster(random: &mut Random) -> String {
     format!(
@@ -72,7 +70,7 @@ fn trace(random: &mut Random) -> String {
 }
 
 #[test]
-fn answers_add_up_whatever_is_asked() {
+fn answers_are_consistent_for_any_input() {
     let mut limits = Vec::new();
     for seed in 0..120 {
         let random = &mut Random(seed);
@@ -84,7 +82,7 @@ fn answers_add_up_whatever_is_asked() {
         let Ok(scenario) = Scenario::new(&cluster, &functions, &load) else {
             assert!(
                 load.called() <= 1,
-                "seed {seed}: only all of them can be left out"
+                "seed {seed}: a scenario is only refused if all functions are excluded"
             );
             continue;
         };
@@ -97,7 +95,7 @@ fn answers_add_up_whatever_is_asked() {
         let own = scenario.run(point, &mut |_| true).unwrap();
         let again = scenario.run(point, &mut |_| true).unwrap();
         if seed % 5 == 0 {
-            together(&scenario, point, seed);
+            check_combined_seeds(&scenario, point, seed);
         }
         assert_eq!(
             serde_json::to_string(&own).unwrap(),
@@ -133,7 +131,7 @@ fn answers_add_up_whatever_is_asked() {
         let binds = own.functions.iter().any(|of| !of.keeps);
         assert_eq!(binds, own.binding.limit != Limit::Nothing, "seed {seed}");
         assert_eq!(own.holds(), !binds, "seed {seed}");
-        // No GPU is held twice.
+        // No GPU is occupied twice at the same time.
         let mut ends = vec![0; own.gpus as usize];
         let mut taken = own.detail.taken.clone();
         taken.sort_by_key(|own| (own.slot, own.from));
@@ -147,7 +145,7 @@ fn answers_add_up_whatever_is_asked() {
             *end = stretch.to.0;
         }
     }
-    // Each word has come up, so that nothing above was empty talk.
+    // Each limit has occurred, so the checks above were not vacuous.
     for limit in [
         Limit::Nothing,
         Limit::Memory,
@@ -160,8 +158,8 @@ fn answers_add_up_whatever_is_asked() {
     }
 }
 
-/// What several seeds say together is what each says, added up by hand.
-fn together(scenario: &Scenario<'_>, point: Point, seed: u64) {
+/// Checks that the combined answer of several seeds equals the values of each seed, combined by hand.
+fn check_combined_seeds(scenario: &Scenario<'_>, point: Point, seed: u64) {
     let count = 1 + usize::try_from(seed / 5 % 4).unwrap();
     let mut seeds = Seeds::default();
     let mut each = Vec::new();
@@ -196,8 +194,8 @@ fn together(scenario: &Scenario<'_>, point: Point, seed: u64) {
                 (naive.low.max(0.0), naive.high.min(1.0))
             }
         };
-        let told = own.attainment.unwrap();
-        assert!(told.low.to_bits() == low.to_bits() && told.high.to_bits() == high.to_bits());
+        let found = own.attainment.unwrap();
+        assert!(found.low.to_bits() == low.to_bits() && found.high.to_bits() == high.to_bits());
         assert_eq!(
             own.keeps,
             low >= own.percentile / 100.0 - 1e-12,
@@ -220,7 +218,7 @@ fn together(scenario: &Scenario<'_>, point: Point, seed: u64) {
 }
 
 #[test]
-fn a_run_that_is_stopped_says_so() {
+fn an_interrupted_run_is_marked_as_stopped() {
     let cluster = Cluster::from_toml("c", "like = \"torpor\"").unwrap();
     let functions =
         Functions::from_toml("f", "models = \"torpor\"\n[default]\nobjective_ms = 100").unwrap();
@@ -233,14 +231,14 @@ fn a_run_that_is_stopped_says_so() {
     let load = Load::read(workload, Window::default(), &mut |_| true).unwrap();
     let scenario = Scenario::new(&cluster, &functions, &load).unwrap();
     let point = scenario.point(RuleName::Adaptive);
-    let mut told = 0;
+    let mut calls = 0;
     let part = scenario.run(point, &mut |share| {
         assert!((0.0..=1.0).contains(&share));
-        told += 1;
+        calls += 1;
         false
     });
     let part = part.unwrap();
-    assert!(part.stopped && !part.holds() && told == 1);
+    assert!(part.stopped && !part.holds() && calls == 1);
     let whole = scenario.run(point, &mut |_| true).unwrap();
     assert!(part.requests < whole.requests && part.counted_s < whole.counted_s);
     assert!(
@@ -252,7 +250,7 @@ fn a_run_that_is_stopped_says_so() {
 }
 
 #[test]
-fn spoiled_files_are_errors_and_no_more() {
+fn corrupted_files_are_errors_with_a_line() {
     for seed in 0..2_000 {
         let random = &mut Random(seed);
         let (mut one, mut other) = (cluster(random), functions(random));
@@ -275,8 +273,8 @@ fn spoiled_files_are_errors_and_no_more() {
                 error.line >= 1 && error.line <= text.lines().count() + 1,
                 "seed {seed}: {error}"
             );
-            let said = error.to_string();
-            assert_eq!(said.lines().count(), 1, "seed {seed}: {said}");
+            let text = error.to_string();
+            assert_eq!(text.lines().count(), 1, "seed {seed}: {text}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the executions of a function's requests are, and what each function's percentile does.
+//! Execution times of a function's requests, and the effect of each function's percentile.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use simulator::node::Noise;
@@ -16,7 +16,7 @@ fn load(trace: &str) -> Load {
     Load::read(workload, Window::default(), &mut |_| true).unwrap()
 }
 
-/// Without noise, and with everything counted.
+/// Runs the functions without noise and without warm-up.
 fn answer(functions: &str, trace: &str, rule: RuleName) -> Result<Answer, WhatIfError> {
     let cluster = Cluster::from_toml("c", CLUSTER).unwrap();
     let functions = Functions::from_toml("f", functions).unwrap();
@@ -27,7 +27,7 @@ fn answer(functions: &str, trace: &str, rule: RuleName) -> Result<Answer, WhatIf
     scenario.run(scenario.point(rule), &mut |_| true)
 }
 
-/// How long each request held the GPU, ms, but for the first, which has to load.
+/// Returns for how long each request occupied the GPU, in milliseconds, except for the first, which has to load.
 fn held(answer: &Answer) -> Vec<f64> {
     let taken = answer.detail.taken.iter().skip(1);
     let ms = |span: u64| libm::round(u32::try_from(span / 1_000).unwrap().into()) / 1e3;
@@ -43,7 +43,7 @@ fn functions(work: &str, model: &str) -> String {
 const SERVICE: &str = "arrival_s,function,service_ms\n0.0,a,\n1.0,a,10\n2.0,a,30\n3.0,a,\n";
 
 #[test]
-fn service_times_of_the_trace_are_taken_as_is_asked() {
+fn service_times_of_the_trace_are_used_as_work_states() {
     for (work, model, expected) in [
         // The trace's mean is 20 ms, the file's 40.
         ("stated", "execution_ms = 40", [40.0, 40.0, 40.0]),
@@ -70,7 +70,7 @@ const TOKENS: &str =
     "arrival_s,function,input_tokens,output_tokens\n0.0,a,100,10\n1.0,a,100,10\n2.0,a,300,30\n";
 
 #[test]
-fn tokens_take_what_their_model_says() {
+fn tokens_take_the_times_of_their_model() {
     let per_token = "ms_per_input_token = 0.1\nms_per_output_token = 2";
     let answer =
         |work: &str, model: &str| answer(&functions(work, model), TOKENS, RuleName::Adaptive);
@@ -81,7 +81,7 @@ fn tokens_take_what_their_model_says() {
             "{work}"
         );
     }
-    // Their mean is 50 ms: stated as 100, each takes twice as long.
+    // Their mean is 50 ms: with a stated mean of 100 ms, each takes twice as long.
     let both = format!("execution_ms = 100\n{per_token}");
     assert_eq!(
         held(&answer("trace-relative", &both).unwrap()),
@@ -89,11 +89,11 @@ fn tokens_take_what_their_model_says() {
     );
     assert_eq!(held(&answer("trace", &both).unwrap()), [30.0, 90.0]);
     assert_eq!(held(&answer("stated", &both).unwrap()), [100.0, 100.0]);
-    // Without times for tokens each takes the mean, and that is said.
+    // Without times for tokens each takes the mean, and a note states that.
     let mean = answer("trace-relative", "execution_ms = 100").unwrap();
     assert_eq!(held(&mean), [100.0, 100.0]);
     assert!(
-        mean.notes[0].contains("tokens of 1 function"),
+        mean.notes[0].contains("tokens for 1 function"),
         "{:?}",
         mean.notes
     );
@@ -107,7 +107,7 @@ fn tokens_take_what_their_model_says() {
 }
 
 #[test]
-fn what_a_run_leaves_out_is_said_and_nothing_else() {
+fn notes_state_only_the_assumptions_that_apply() {
     let notes = |work: &str, model: &str| {
         let text = functions(work, model);
         answer(&text, SERVICE, RuleName::Adaptive)
@@ -115,15 +115,15 @@ fn what_a_run_leaves_out_is_said_and_nothing_else() {
             .notes
             .join(" ")
     };
-    assert!(notes("stated", "execution_ms = 40").contains("tails are too kind"));
-    assert!(notes("trace-relative", "execution_ms = 40").contains("differ as the trace's"));
+    assert!(notes("stated", "execution_ms = 40").contains("tails are underestimated"));
+    assert!(notes("trace-relative", "execution_ms = 40").contains("vary as the trace's"));
     assert_eq!(notes("trace", "execution_ms = 40"), "");
     assert_eq!(notes("trace-relative", ""), "");
 }
 
-/// Two functions that differ in nothing but what is asked of them, on a GPU with too much to do.
+/// Two functions that differ only in their percentiles, on an overloaded GPU.
 #[test]
-fn the_queue_goes_by_each_functions_own_percentile() {
+fn the_queue_uses_each_functions_own_percentile() {
     let mut trace = "arrival_s,function\n".to_owned();
     for at in 0..4_000_u32 {
         let name = if at % 2 == 0 { "one" } else { "two" };
@@ -137,16 +137,16 @@ fn the_queue_goes_by_each_functions_own_percentile() {
         let own = answer(&text, &trace, RuleName::Adaptive).unwrap();
         [0, 1].map(|at: usize| own.functions[at].attainment.unwrap().mean)
     };
-    // Who can still keep what is asked goes before who cannot.
+    // Functions that can still keep their percentile are served before those that cannot.
     let [one, two] = attained(50, 99);
     assert!(one > two + 0.1, "{one} {two}");
     let [one, two] = attained(99, 50);
     assert!(two > one + 0.1, "{one} {two}");
 }
 
-/// Host memory is shared out by the placement alone: what it has no room for never runs, wherever that is.
+/// Host memory is assigned only by the placement: a function without room never runs, on any node.
 #[test]
-fn what_hosts_have_no_room_for_is_refused_by_the_placement() {
+fn functions_without_host_memory_are_refused_by_the_placement() {
     let mut trace = "arrival_s,function\n".to_owned();
     for at in 0..200_u32 {
         trace.push_str(&format!("{at}.0,f{}\n", at % 5));

@@ -1,4 +1,4 @@
-//! The answer of a sweep: one value, how sure it is, and what would settle it.
+//! The answer of a sweep: the value, its certainty, and the command that would decide what is open.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use policy::Span;
@@ -9,7 +9,7 @@ use simulator::what_if::{
     Answer, Axis, Cluster, Functions, Limit, Load, Outcome, Runs, Scenario, Window, table, verdicts,
 };
 
-/// An answer of so many functions, so many of which keep their objective, and so many may.
+/// Returns an answer with these numbers of functions with requests, keeping their objectives, and undecided.
 fn answer(gpus: u32, called: usize, keeping: usize, undecided: usize, in_time: f64) -> Answer {
     let cluster = Cluster::from_toml(
         "c",
@@ -52,7 +52,7 @@ fn of(answers: Vec<Answer>) -> (simulator::what_if::Verdict, Answer) {
 }
 
 #[test]
-fn what_is_nearly_sure_is_probably_and_says_with_which_command_it_is_settled() {
+fn a_nearly_sure_value_is_probably_with_the_deciding_command() {
     let (own, shown) = of(vec![
         answer(6, 380, 300, 20, 0.9),
         answer(7, 380, 376, 4, 0.99),
@@ -77,26 +77,30 @@ fn what_is_nearly_sure_is_probably_and_says_with_which_command_it_is_settled() {
 }
 
 #[test]
-fn what_is_undecided_of_most_functions_is_no() {
+fn a_value_undecided_for_most_functions_is_no() {
     let (own, _) = of(vec![answer(2, 2, 0, 2, 0.6)]);
     assert_eq!(own.outcome, Outcome::No);
     assert_eq!(own.value, None);
 }
 
 #[test]
-fn of_values_none_of_which_holds_one_is_named_and_the_next_sweep() {
-    // One function that never keeps its objective: the nearest is where most requests are in time, in the sentence and below it.
+fn without_a_sufficient_value_the_nearest_and_the_next_sweep_are_named() {
+    // One function that never keeps its objective: the nearest value is the one with most requests in time, in all texts.
     let all = (1..=13).map(|gpus| answer(gpus, 1, 0, 0, f64::from(gpus) * 0.05));
     let (own, shown) = of(all.collect());
     assert_eq!(own.outcome, Outcome::No);
     assert_eq!((own.value, shown.gpus), (None, 13));
-    assert!(own.more.starts_with("Nearest is 13 GPUs"), "{}", own.more);
+    assert!(
+        own.more.starts_with("The nearest is 13 GPUs"),
+        "{}",
+        own.more
+    );
     assert_eq!(own.next, "--sweep gpus=14..28..2");
     assert!(!own.more.contains("Best is"), "{}", own.more);
 }
 
 #[test]
-fn what_holds_is_the_least_and_a_gap_below_it_is_to_be_looked_at() {
+fn the_least_sufficient_value_is_given_and_a_gap_below_it_is_swept_next() {
     let (own, shown) = of(vec![
         answer(2, 4, 1, 0, 0.5),
         answer(5, 4, 2, 0, 0.8),
@@ -110,7 +114,7 @@ fn what_holds_is_the_least_and_a_gap_below_it_is_to_be_looked_at() {
     assert_eq!(own.next, "--sweep gpus=6..7");
     let (own, _) = of(vec![answer(7, 4, 4, 0, 1.0), answer(8, 4, 4, 0, 1.0)]);
     assert_eq!(own.next, "--sweep gpus=1..6");
-    // The value below probably holds as well: more seeds settle that.
+    // The value below is probably enough: more seeds decide that.
     let (own, _) = of(vec![answer(7, 40, 39, 1, 1.0), answer(8, 40, 40, 0, 1.0)]);
     assert_eq!((own.outcome, own.value), (Outcome::Yes, Some(8.0)));
     assert_eq!(own.next, "--seeds 40 --sweep gpus=7");
@@ -122,7 +126,7 @@ fn what_holds_is_the_least_and_a_gap_below_it_is_to_be_looked_at() {
 }
 
 #[test]
-fn counts_of_all_seeds_and_what_is_charged_are_said_to_be_that() {
+fn the_summary_states_what_counts_cover_and_what_is_charged() {
     let own = answer(2, 2, 2, 0, 1.0);
     let text = table::summary(&own);
     assert!(text.contains("3 requests counted in 10 runs of"), "{text}");

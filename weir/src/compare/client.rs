@@ -1,4 +1,4 @@
-//! Sends requests when they are due, whatever has been answered so far (open loop).
+//! Sends requests at their due times, independent of earlier answers (open loop).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,60 +14,59 @@ use tokio::time::Instant;
 
 use super::load::Planned;
 
-/// Requests begin this long after the call, so that the first is not late.
+/// Delay from the call to the first due time, so that the first request is not sent late.
 const LEAD: Duration = Duration::from_millis(20);
-/// A request without an answer after this time, and after twice its objective, has none.
+/// Least time after which a request without a complete answer is lost; twice its objective where that is longer.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Of an answer 503, what is looked at.
+/// Largest part of a 503's body that is inspected, in bytes.
 const TEXT_MAX: usize = 64 * 1024;
-/// What the queue-proxy says, as Knative's does, when its queue is full.
+/// Body text of the queue-proxy's 503, as of Knative's, when its queue is full.
 const QUEUE_FULL: &[u8] = b"pending request queue full";
-/// The header of an answer to a request that could not be in time any more.
+/// Response header which marks requests shed because they could no longer meet their deadline.
 const SHED: &str = "x-envoy-ratelimited";
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Answered by the server without a server error.
+    /// Answered by the server with this status, no server error.
     Served(StatusCode),
-    /// 503: the queue was full.
+    /// Answered 503 because the queue was full.
     Refused,
-    /// 503: it could not be in time any more.
+    /// Answered 503 because the request could no longer be in time.
     Shed,
-    /// A server error, or a proxy's that could not reach the server.
+    /// Answered with a server error, or by a proxy that could not reach the server.
     Failed(StatusCode),
-    /// No whole answer within a minute, or within twice the objective where that is longer.
+    /// No complete answer within a minute, or within twice the objective where that is longer.
     Lost,
 }
 
-/// A request and what became of it.
+/// A sent request and its outcome.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Answer {
-    /// When it was due, from the begin of its round.
+    /// Time at which the request is due, since the begin of the round.
     pub(super) due: Duration,
-    /// How long after that it was sent.
+    /// Delay from the due time to the actual sending.
     pub(super) sent_late: Duration,
-    /// From when it was due to the last byte of its answer.
+    /// Time from the due time to the last byte of the answer.
     pub(super) latency: Duration,
     pub(super) outcome: Outcome,
-    /// How long it may take.
+    /// Latency objective of this request.
     pub(super) slo: Duration,
 }
 
 impl Answer {
-    /// Answered without a server error within its objective.
+    /// Returns whether the request was answered without a server error within its objective.
     pub(super) fn is_in_time(&self) -> bool {
         matches!(self.outcome, Outcome::Served(_)) && self.latency <= self.slo
     }
 }
 
-/// What sends requests to one address.
+/// Open-loop client for one address.
 #[derive(Debug, Clone)]
 pub(super) struct Sender {
     client: Client<HttpConnector, Full<Bytes>>,
-    /// Where requests go.
     address: SocketAddr,
-    /// The server's name, as requests name it.
+    /// `Host` header of the requests.
     host: HeaderValue,
     slo: Duration,
 }
@@ -79,7 +78,7 @@ impl Sender {
         Self {
             client: Client::builder(TokioExecutor::new())
                 .pool_max_idle_per_host(usize::MAX)
-                // An answer that is lost is counted, not asked for again.
+                // A lost answer is counted as lost; the request is not repeated.
                 .retry_canceled_requests(false)
                 .build(connector),
             address,
@@ -88,7 +87,7 @@ impl Sender {
         }
     }
 
-    /// Sends every request when it is due and awaits every answer; `answered` is called after each.
+    /// Sends every request at its due time and awaits all answers; calls `answered` after each.
     pub(super) async fn replay(
         &self,
         requests: &[Planned],
@@ -131,12 +130,15 @@ impl Sender {
         answers
     }
 
-    /// Sends one request; none: no whole answer came.
+    /// Sends one request and returns its outcome; `None` if no complete answer arrived.
     pub(super) async fn send(&self, planned: &Planned) -> Option<Outcome> {
         self.ask(planned).await.ok()
     }
 
-    /// Sends one request, and returns what became of it, or why no whole answer came.
+    /// Sends one request and returns its outcome.
+    ///
+    /// # Errors
+    /// The reason why no complete answer arrived.
     pub(super) async fn ask(&self, planned: &Planned) -> anyhow::Result<Outcome> {
         let template = &planned.template;
         let mut request = Request::builder()

@@ -1,4 +1,4 @@
-//! What is sent when: at a rate, as a trace, or as a file of requests says.
+//! Load of a trial: arrivals at a rate, from a trace, or from a file of requests.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use serde::Deserialize;
 use simulator::random::{Purpose, Streams};
 use simulator::traces::{self, Source};
 
-/// The most requests that are sent with each setting.
+/// Largest number of requests sent with each setting.
 pub(super) const REQUESTS_MAX: usize = 500_000;
-/// The fewest requests of a round at a rate, on average: of fewer a round may have none.
+/// Smallest mean number of requests per round at a rate; with fewer, a round may have none.
 const LEAST_A_ROUND: f64 = 20.0;
-/// The most text of a file of requests, bytes.
+/// Largest file of requests, in bytes.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// What a request is, but for its address.
+/// A request without its address.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Template {
     pub(super) method: Method,
@@ -27,25 +27,25 @@ pub(super) struct Template {
     pub(super) body: Bytes,
 }
 
-/// A request that is to be sent.
+/// A request with its due time and objective.
 #[derive(Debug, Clone)]
 pub(super) struct Planned {
-    /// When, from the begin of its round.
+    /// Due time, since the begin of its round.
     pub(super) at: Duration,
     pub(super) template: Arc<Template>,
-    /// Its own objective, if it has one.
+    /// Objective of this request; `None`: the trial's applies.
     pub(super) slo: Option<Duration>,
 }
 
-/// The requests of each round, in the order of time.
+/// Requests of each round, sorted by due time.
 #[derive(Debug)]
 pub(super) struct Load {
     pub(super) rounds: Vec<Vec<Planned>>,
-    /// How long a round is.
+    /// Length of each round.
     pub(super) length: Duration,
 }
 
-/// A line of a file of requests.
+/// One line of a file of requests.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -62,7 +62,7 @@ struct Line {
     slo_ms: Option<f64>,
 }
 
-/// Requests come independently of each other at this rate a second (a Poisson process), as those of many users do.
+/// Draws arrivals of a Poisson process with this rate per second: independent of each other, as those of many users.
 pub(super) fn at_rate(
     rate: f64,
     seconds: f64,
@@ -100,7 +100,7 @@ pub(super) fn at_rate(
     })
 }
 
-/// The arrivals of a trace, whatever it says of work.
+/// Reads the arrivals of a trace and ignores the work it describes.
 pub(super) fn of_trace(
     path: &Path,
     seconds: f64,
@@ -125,7 +125,7 @@ pub(super) fn of_trace(
     cut(requests, seconds, rounds, path)
 }
 
-/// The requests of a file of JSON lines.
+/// Reads the requests of a JSON Lines file.
 pub(super) fn of_requests(
     path: &Path,
     seconds: f64,
@@ -177,7 +177,7 @@ fn planned(at: f64, template: &Arc<Template>, slo: Option<Duration>) -> Planned 
 fn read(line: &str, template: &Template) -> anyhow::Result<Planned> {
     let line: Line = serde_json::from_str(line).map_err(|error| {
         let text = error.to_string();
-        // The parser says "line 1": it knows of one line only.
+        // The parser sees one line only and always reports "line 1".
         let text = text.rsplit_once(" at line ").map_or(&*text, |parts| parts.0);
         anyhow::anyhow!("{text}: an object with at_s, and if wanted method, path, headers, body, slo_ms is needed")
     })?;
@@ -228,7 +228,7 @@ fn read(line: &str, template: &Template) -> anyhow::Result<Planned> {
     })
 }
 
-/// Returns a header from its text.
+/// Parses a header's name and value.
 pub(super) fn header(name: &str, value: &str) -> anyhow::Result<(HeaderName, HeaderValue)> {
     let name = name
         .trim()
@@ -241,7 +241,7 @@ pub(super) fn header(name: &str, value: &str) -> anyhow::Result<(HeaderName, Hea
     Ok((name, value))
 }
 
-/// Cuts requests into rounds of equal length, over the time in which there are any.
+/// Splits requests into rounds of equal length that together span all arrivals.
 fn cut(requests: Vec<Planned>, seconds: f64, rounds: usize, path: &Path) -> anyhow::Result<Load> {
     let name = path.display();
     let last = requests.last().map_or(0.0, |own| own.at.as_secs_f64());
@@ -255,7 +255,7 @@ fn cut(requests: Vec<Planned>, seconds: f64, rounds: usize, path: &Path) -> anyh
         requests.len(),
         5 * rounds
     );
-    // A file that ends earlier is sent whole, in shorter rounds.
+    // A file that ends before `seconds` is sent whole, in shorter rounds.
     let length = last.mul_add(1.0 + 1e-9, 1e-6).min(seconds) / rounds as f64;
     let mut cut = vec![Vec::new(); rounds];
     for mut request in requests {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_requests_says_each_request() {
+    fn a_file_states_time_and_content_of_each_request() {
         let mut text = String::new();
         for n in 0..20 {
             text.push_str(&format!(
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_file_is_said_with_its_line() {
+    fn errors_in_a_file_name_the_line() {
         for (text, said) in [
             (
                 "{\"at_s\":0}\n{\"at_s\":-1}\n",
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_gives_its_arrivals() {
+    fn a_trace_keeps_its_arrival_times() {
         let mut text = "arrival_s,function\n".to_owned();
         for n in 0..30 {
             text.push_str(&format!("{},f\n", f64::from(n) * 0.1));

@@ -1,7 +1,7 @@
-//! `weir compare`: would Weir help this server?
+//! `weir compare`: measures whether Weir would help a server.
 //!
-//! The same open-loop load goes to the server through the queue-proxy with Knative's settings and through it with Weir's, in rounds that
-//! alternate; times count from when a request was due.
+//! Sends the same open-loop load to the server through the queue-proxy with Knative's settings and with Weir's, in alternating
+//! rounds. Latencies count from the due time of a request.
 
 mod client;
 mod load;
@@ -31,12 +31,12 @@ use crate::proxy::{Late, Target, raise_open_files, slo, target};
 use crate::runtime::until_interrupted;
 use crate::terminal::{Color, Painter, width};
 
-/// A request's objective, unless it has one of its own.
+/// Latency objective of requests without one of their own.
 const SLO_DEFAULT: Duration = Duration::from_millis(200);
-/// The most of a body, bytes.
+/// Largest request body, in bytes.
 const BODY_MAX: u64 = 16 << 20;
 
-/// What can be chosen.
+/// Arguments of `weir compare`.
 #[derive(Debug, Args)]
 #[command(
     allow_negative_numbers = true,
@@ -45,49 +45,50 @@ const BODY_MAX: u64 = 16 << 20;
                   The rate should be near what the server can do: at half of that requests hardly wait, and any order will do."
 )]
 pub(crate) struct Arguments {
-    /// The server, and the path that is asked for, as localhost:8080 or http://localhost:8080/infer.
+    /// The server and the requested path, such as localhost:8080 or http://localhost:8080/infer.
     #[arg(long, value_name = "URL", value_parser = target)]
     target: Target,
-    /// Requests a second, which come independently of each other.
+    /// Requests a second, as a Poisson process.
     #[arg(long, value_name = "R", value_parser = rate, required_unless_present_any = ["trace", "requests"], conflicts_with_all = ["trace", "requests"])]
     rate: Option<f64>,
-    /// When requests come: a trace in one of the formats of weir simulate, from its begin.
+    /// Arrival times from a trace in one of the formats of weir simulate, from its begin.
     #[arg(long, value_name = "FILE", conflicts_with = "requests")]
     trace: Option<PathBuf>,
-    /// Which requests come when: JSON lines with at_s and, if wanted, method, path, headers, body, slo_ms.
+    /// Requests and their times: JSON lines with at_s and optionally method, path, headers, body, slo_ms.
     #[arg(long, value_name = "FILE")]
     requests: Option<PathBuf>,
-    /// The latency objective, as 200ms or 1.5s [default: 200ms].
+    /// The latency objective, such as 200ms or 1.5s [default: 200ms].
     #[arg(long, value_name = "TIME", value_parser = slo)]
     slo: Option<Duration>,
-    /// How long requests come with each setting, in s, 2 to 3600; of a file at most so much.
+    /// Seconds of load with each setting, 2 to 3600; a longer file is cut.
     #[arg(long, value_name = "S", default_value = "30", value_parser = seconds)]
     seconds: f64,
-    /// In so many rounds, 3 to 50.
+    /// Number of rounds, 3 to 50.
     #[arg(long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u8).range(3..=50))]
     rounds: u8,
-    /// Requests at the server at once, 1 to 1000, as containerConcurrency: what it can serve side by side.
+    /// Requests at the server at once, 1 to 1000, as containerConcurrency: what it can serve in parallel.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     concurrency: u32,
-    /// Requests that may wait, 1 to 10000 [default: 10 for each at the server].
+    /// Waiting requests, at most, 1 to 10000 [default: 10 for each at the server].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     queue_depth: Option<u32>,
-    /// What becomes, with Weir, of requests that cannot be in time any more.
+    /// With Weir, the treatment of requests that can no longer be in time.
     #[arg(long, value_enum, default_value = "shed", value_name = "WHAT")]
     late: Late,
-    /// The method of requests [default: GET, or POST with --body].
+    /// Method of the requests [default: GET, or POST with --body].
     #[arg(long, value_name = "METHOD")]
     method: Option<Method>,
-    /// A header of requests, as "X-Model: resnet"; may be given again.
+    /// A header of the requests, such as "X-Model: resnet"; may be given several times.
     #[arg(long, value_name = "NAME: VALUE")]
     header: Vec<String>,
-    /// The body of requests: a text, or @FILE.
+    /// Body of the requests: a text, or @FILE.
     #[arg(long, value_name = "TEXT|@FILE")]
     body: Option<String>,
-    /// Which random arrivals, from 1, the default.
+    /// Seed of the random arrivals [default: 1].
     #[arg(long, value_name = "N", conflicts_with = "requests", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seed: Option<u64>,
-    /// Exit code 1 unless Weir is `better`, is `not-worse`, or has at least so many per cent in time, as 90, at the lower end of its interval.
+    /// Exit with code 1 unless Weir is `better`, is `not-worse`, or has at least this per cent in time, such as 90, at the
+    /// lower end of its interval.
     #[arg(long, value_name = "WHAT", value_parser = expectation)]
     expect: Option<Expectation>,
     /// Write a page with plots.
@@ -96,7 +97,7 @@ pub(crate) struct Arguments {
     /// Print one JSON object; docs/compare.md has its keys.
     #[arg(long)]
     json: bool,
-    /// When the result has colours.
+    /// When to color the result.
     #[arg(
         long,
         value_enum,
@@ -107,7 +108,7 @@ pub(crate) struct Arguments {
     color: Color,
 }
 
-/// Everything that came of it, as --json prints it.
+/// Complete result, as `--json` prints it.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     #[serde(flatten)]
@@ -119,7 +120,7 @@ struct Report<'a> {
     late: &'static str,
     rounds: &'a [Round],
     client: Client,
-    /// Whether it is as --expect wants it.
+    /// Whether the verdict meets `--expect`; `None` without that option.
     #[serde(skip_serializing_if = "Option::is_none")]
     as_expected: Option<bool>,
 }
@@ -129,7 +130,10 @@ struct Client {
     sent_late_p99_ms: f64,
 }
 
-/// Runs it. An error is the user's to mend: exit code 2. Exit code 1: the verdict is not what `--expect` wants.
+/// Runs `weir compare`. Returns exit code 1 if the verdict does not meet `--expect`.
+///
+/// # Errors
+/// Every error is a usage error: exit code 2.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let load = arguments.load()?;
     let html = arguments.html.as_deref().map(Destination::new);
@@ -194,7 +198,7 @@ async fn compare(
     Ok(ExitCode::from(u8::from(as_expected == Some(false))))
 }
 
-/// Latencies of requests that were answered, and how many there were in all; in the order of time.
+/// Returns the sorted latencies of all requests which the server answered, and the number of all requests sent.
 fn latencies(trial: &Trial, settings: usize) -> (Vec<Duration>, usize) {
     let all = || trial.answers.iter().flat_map(|round| &round[settings]);
     let served = all().filter(|answer| matches!(answer.outcome, Outcome::Served(_)));

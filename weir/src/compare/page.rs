@@ -1,4 +1,4 @@
-//! The verdict as a page.
+//! HTML page of the verdict.
 
 use policy::Span;
 use simulator::report::{
@@ -13,11 +13,11 @@ use super::rounds::Trial;
 use super::text;
 use super::verdict::{Counts, Verdict};
 
-/// Points of a round in the line over time.
+/// Points per round in the line over time.
 const POINTS: u32 = 12;
 const NAMES: [&str; 2] = ["Knative's settings", "Weir"];
 
-/// Returns the page.
+/// Returns the HTML page of a trial: figures, plots and warnings.
 pub(super) fn html(arguments: &Arguments, load: &Load, trial: &Trial, verdict: &Verdict) -> String {
     let warnings = verdict
         .warnings
@@ -109,7 +109,7 @@ fn figures(verdict: &Verdict) -> Section {
     }
 }
 
-/// Rounds one behind the other, as if each setting had had its own server.
+/// Joins the rounds of each setting, as if each had had its own server.
 fn over_time(load: &Load, trial: &Trial) -> Section {
     let length = load.length.as_secs_f64();
     let lines = NAMES.iter().enumerate().map(|(settings, name)| {

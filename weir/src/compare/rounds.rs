@@ -1,4 +1,4 @@
-//! Both settings in front of the server, and rounds of load through one and the other in turn.
+//! Starts a queue-proxy with each setting in front of the server and sends rounds of load through them alternately.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -19,14 +19,14 @@ use crate::demo::Program;
 use crate::demo::spawn::Spawn;
 use crate::proxy::Late;
 
-/// A proxy that does not listen by then is broken.
+/// Longest time until a started proxy listens.
 const READY_MAX: Duration = Duration::from_secs(10);
-/// What is sent through each before it counts, of the first round at most so much: the proxy learns how long requests take.
+/// Longest warm-up, in time of the first round's requests: uncounted, and the proxy learns service times from it.
 const WARM_UP: Duration = Duration::from_secs(2);
-/// The server's answer to the first request.
+/// Longest wait for the server's answer to the first request.
 const FIRST_ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// A queue-proxy in front of the server. Killed when dropped.
+/// A queue-proxy in front of the server, killed when dropped.
 #[derive(Debug)]
 struct Proxy {
     name: &'static str,
@@ -42,29 +42,29 @@ struct Listening {
     metrics: String,
 }
 
-/// Sums of the proxy's own account of what was at the server.
+/// Sums of the proxy's execution-time metric.
 #[derive(Debug, Clone, Copy, Default)]
 struct Executions {
     seconds: f64,
     count: f64,
 }
 
-/// What came of all rounds.
+/// Measurements of all rounds.
 #[derive(Debug)]
 pub(super) struct Trial {
     pub(super) rounds: Vec<Round>,
-    /// What came of the first round's requests without a proxy in front of the server.
+    /// Outcomes of the first round's requests sent to the server without a proxy.
     pub(super) direct: Counts,
-    /// Answers of each round: stock's, Weir's.
+    /// Answers of each round: with stock settings, with Weir's.
     pub(super) answers: Vec<[Vec<Answer>; 2]>,
 }
 
-/// Makes sure that the server answers, before anything is measured. Returns the status of its answer.
+/// Sends the first request and returns its outcome, so that an unreachable server is reported before any measurement.
 pub(super) async fn first_answer(arguments: &Arguments, load: &Load) -> anyhow::Result<Outcome> {
     let target = &arguments.target;
     let sender = Sender::new(target.address, host(arguments)?, SLO_DEFAULT);
     let Some(request) = load.rounds.iter().flatten().next() else {
-        bail!("nothing is to be sent");
+        bail!("the load has no requests");
     };
     let answer = tokio::time::timeout(FIRST_ANSWER_MAX, sender.ask(request)).await;
     answer
@@ -81,8 +81,8 @@ fn host(arguments: &Arguments) -> anyhow::Result<HeaderValue> {
     Ok(HeaderValue::from_str(&arguments.target.authority)?)
 }
 
-/// Runs all rounds. Settings alternate, and which comes first does, so that what changes with time is the same for both. `answered` is called
-/// with the settings' name after each answer.
+/// Runs all rounds. The settings alternate, and so does which of them is first, so that drift over time affects both equally.
+/// Calls `answered` with the name of the settings and the round after each answer.
 pub(super) async fn run(
     arguments: &Arguments,
     load: &Load,
@@ -92,7 +92,7 @@ pub(super) async fn run(
         Proxy::start(arguments, None).await?,
         Proxy::start(arguments, Some(arguments.slo())).await?,
     ];
-    // Before anything else: the server wakes up, and it is seen whether it needs a queue at all.
+    // Sent directly first: wakes the server and shows whether it needs a queue at all.
     let sender = Sender::new(arguments.target.address, host(arguments)?, arguments.slo());
     let direct = Counts::of(&sender.replay(&load.rounds[0], || {}).await);
     let warm_up: Vec<Planned> = load.rounds[0]
@@ -152,7 +152,7 @@ pub(super) async fn run(
 }
 
 impl Proxy {
-    /// Starts it with Knative's settings, or with Weir's for an objective.
+    /// Starts a proxy with Weir's settings for an objective, or with Knative's if `slo` is `None`.
     async fn start(arguments: &Arguments, slo: Option<Duration>) -> anyhow::Result<Self> {
         let name = if slo.is_some() { "weir" } else { "stock" };
         let mut own = vec![
@@ -179,7 +179,10 @@ impl Proxy {
         }
         let spawn = Spawn::new(Program::Proxy).stdout(Stdio::piped());
         let mut process = spawn.arguments(own.into_iter().map(Into::into)).spawn()?;
-        let stdout = process.stdout.take().context("it has a pipe")?;
+        let stdout = process
+            .stdout
+            .take()
+            .context("the queue-proxy's standard output is not piped")?;
         let mut line = String::new();
         let mut stdout = BufReader::new(stdout);
         let read = tokio::time::timeout(READY_MAX, stdout.read_line(&mut line)).await;
@@ -187,13 +190,18 @@ impl Proxy {
         if !is_read {
             bail!("the queue-proxy does not listen after {READY_MAX:?}");
         }
-        let listening: Listening = serde_json::from_str(&line)
-            .with_context(|| format!("the queue-proxy says {:?}", line.trim_end()))?;
+        let listening: Listening = serde_json::from_str(&line).with_context(|| {
+            format!(
+                "unexpected output of the queue-proxy: {:?}",
+                line.trim_end()
+            )
+        })?;
         let address = |url: &str| -> anyhow::Result<SocketAddr> {
             let rest = url
                 .trim_start_matches("http://")
                 .trim_end_matches("/metrics");
-            rest.parse().with_context(|| format!("{url} is no address"))
+            rest.parse()
+                .with_context(|| format!("{url}: invalid address"))
         };
         let requests = address(&listening.requests)?;
         Ok(Self {
@@ -205,7 +213,7 @@ impl Proxy {
         })
     }
 
-    /// It still runs.
+    /// Returns an error if the proxy has exited.
     fn check(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.process.try_wait().context("cannot watch a child")? {
             bail!(
@@ -217,7 +225,7 @@ impl Proxy {
         Ok(())
     }
 
-    /// What it says of times at the server; none with Knative's settings, which keep no such account.
+    /// Returns the proxy's sums of execution times; `None` with Knative's settings, which export none.
     async fn executions(&self) -> anyhow::Result<Option<Executions>> {
         if self.name == "stock" {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! The verdict for people, and how far the trial is.
+//! The verdict as text for a terminal, and the trial's progress.
 
 use std::cell::RefCell;
 use std::io::{IsTerminal as _, Write as _};
@@ -8,27 +8,27 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::load::Load;
 use super::rounds::Trial;
-use super::verdict::{Better, Counts, Verdict};
+use super::verdict::{Counts, Verdict, Winner};
 use super::{Arguments, latencies};
 use crate::demo::percentile;
 use crate::figure_table::{FigureColumn, FigureTable, column};
 use crate::proxy::Late;
 use crate::terminal::{Painter, Style, bar, wrap};
 
-/// A log gets a line so often.
+/// Interval between progress lines in a log.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// How far the trial is, on stderr.
+/// Progress of a trial on stderr: a bar on a terminal, else lines.
 #[derive(Debug)]
 pub(super) struct Progress {
     bar: ProgressBar,
     rounds: usize,
-    /// When the next line is due, where stderr is no terminal.
+    /// When the next line is due; `None` on a terminal.
     line_due: Option<RefCell<Instant>>,
 }
 
 impl Progress {
-    /// Of a load that goes through both settings; not for programs.
+    /// Creates the progress of a load that is sent with both settings; shows nothing unless `is_wanted`.
     pub(super) fn new(load: &Load, is_wanted: bool) -> Self {
         let requests: usize = load.rounds.iter().map(Vec::len).sum();
         let is_terminal = std::io::stderr().is_terminal();
@@ -50,14 +50,14 @@ impl Progress {
         }
     }
 
-    /// One more request was answered with the settings of this name in a round.
+    /// Counts one more answer, with the settings of this name, in a round counted from 0.
     pub(super) fn advance(&self, name: &'static str, round: usize) {
         let message = format!("round {} of {}, {name}", round + 1, self.rounds);
         if let Some(due) = &self.line_due
             && Instant::now() >= *due.borrow()
         {
             *due.borrow_mut() = Instant::now() + LINE_EVERY;
-            // Nowhere to say it if this fails.
+            // A failed write to stderr cannot be reported.
             let _written = writeln!(std::io::stderr(), "{message}");
         }
         self.bar.set_message(message);
@@ -69,7 +69,7 @@ impl Progress {
     }
 }
 
-/// Columns of the table.
+/// Columns of the result table.
 const COLUMNS: [FigureColumn; 10] = [
     column("settings", true, ""),
     column("requests", false, "sent"),
@@ -99,7 +99,7 @@ const COLUMNS: [FigureColumn; 10] = [
     ),
 ];
 
-/// Returns the text; `width`: columns of the terminal, none if it goes elsewhere.
+/// Returns the verdict as text. `width` is the terminal's number of columns, `None` if stdout is no terminal.
 pub(super) fn of(
     arguments: &Arguments,
     load: &Load,
@@ -118,7 +118,7 @@ pub(super) fn of(
         text.push('\n');
     };
     line(&painter.paint(Style::Strong, &wrap(&verdict.sentence, columns, 0)));
-    if verdict.verdict != Better::NoDifference {
+    if verdict.verdict != Winner::NoDifference {
         let why = format!("{}.", capital(&verdict.why));
         line(&wrap(&why, columns, 0));
     }
@@ -157,7 +157,7 @@ pub(super) fn of(
     line(table.text());
     line("");
     line(table.legend(painter).trim_end());
-    if verdict.verdict == Better::Weir {
+    if verdict.verdict == Winner::Weir {
         line("");
         let mut kept = format!(
             "To keep it: weir proxy --target {} --slo {:?} --concurrency {}",
@@ -177,14 +177,14 @@ pub(super) fn of(
     text
 }
 
-/// Returns a text that begins with a capital.
+/// Returns the text with its first letter in upper case.
 pub(super) fn capital(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().map(|own| own.to_uppercase().to_string());
     first.unwrap_or_default() + letters.as_str()
 }
 
-/// The cells of a setting, in the order of the columns.
+/// Returns the cells of one setting's row, in the order of the columns.
 pub(super) fn row(trial: &Trial, settings: usize, name: &str, counts: &Counts) -> Vec<String> {
     let (sorted, all) = latencies(trial, settings);
     let ms = |percent: usize, count: usize| {

@@ -1,7 +1,7 @@
-//! From rounds to a verdict: pure arithmetic.
+//! Computes the verdict from rounds: pure arithmetic.
 //!
-//! Rounds are paired: both settings were sent the same arrivals, one after the other. Weir is better, or worse, if the 95 % interval of the
-//! differences of the rounds' shares in time (Student's t) leaves 0 out and their mean is at least [`LEAST`].
+//! Rounds are paired: both settings were sent the same arrivals, one after the other. Weir is better, or worse, if the 95 %
+//! interval of the per-round differences of shares in time (Student's t) excludes 0 and their mean is at least [`LEAST`].
 
 use std::time::Duration;
 
@@ -10,30 +10,31 @@ use simulator::statistics::{Interval, Unit};
 
 use super::client::{Answer, Outcome};
 
-/// A smaller difference is none, whatever its interval says.
+/// Smallest difference of shares that counts, whatever its interval.
 const LEAST: f64 = 0.005;
-/// A server that is busy for less than this part of the time has hardly a queue.
+/// Share of busy time below which the server hardly has a queue.
 const IDLE_BELOW: f64 = 0.5;
-/// Shares from here on are nearly all.
+/// Share in time from which nearly all requests count as in time.
 const NEARLY_ALL: f64 = 0.99;
-/// Shares up to here are nearly none.
+/// Share in time up to which nearly no requests count as in time.
 const NEARLY_NONE: f64 = 0.02;
-/// The server has slowed down if it takes so much longer in the last round than in the first.
+/// Ratio of the execution times of the last and the first round from which the server counts as slowed down.
 const SLOWER: f64 = 1.5;
-/// Of fewer requests a mean says little.
+/// Smallest number of executions for a meaningful mean.
 const EXECUTIONS_MIN: u64 = 100;
-/// More failed answers than this part are said.
+/// Share of failed answers above which a warning is given.
 const FAILED_PART: f64 = 0.01;
-/// With more failed answers than this part with both settings no other reason counts.
+/// Share of failed answers with both settings above which failure is the only reason given.
 const FAILING_PART: f64 = 0.1;
-/// More requests than this part that are in time without a proxy, and not with one, say that the server serves more at once.
+/// Share of requests in time only without a proxy above which the server is taken to serve more requests at once.
 const DIRECT_PART: f64 = 0.05;
-/// A client that sends the 99th percentile of its requests later than this part of the objective is the bottleneck …
+/// Share of the objective: the client is the bottleneck if the 99th percentile of its sending delay exceeds this share and
+/// [`LATE_MIN`].
 const LATE_PART: f64 = 0.05;
-/// … or than this.
+/// Sending delay up to which the client is never considered the bottleneck.
 const LATE_MIN: Duration = Duration::from_millis(5);
 
-/// What came of some requests.
+/// Outcomes of a set of requests, counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(super) struct Counts {
     pub(super) requests: u64,
@@ -41,13 +42,13 @@ pub(super) struct Counts {
     pub(super) in_time: u64,
     /// Answered by the server without a server error.
     pub(super) answered: u64,
-    /// 503: the queue was full.
+    /// Answered 503: the queue was full.
     pub(super) refused: u64,
-    /// 503: it could not be in time any more.
+    /// Answered 503: the request could no longer be in time.
     pub(super) shed: u64,
-    /// Server errors, and answers of the proxy that it could not reach the server.
+    /// Server errors, and proxy answers that the server was unreachable.
     pub(super) failed: u64,
-    /// Without a whole answer.
+    /// Without a complete answer.
     pub(super) lost: u64,
 }
 
@@ -69,7 +70,7 @@ impl Counts {
         counts
     }
 
-    /// The share that failed or got no answer.
+    /// Returns the share which failed or got no answer.
     fn failing(&self) -> f64 {
         part(self.failed + self.lost, self.requests)
     }
@@ -94,18 +95,18 @@ pub(super) fn part(some: u64, all: u64) -> f64 {
     some as f64 / all.max(1) as f64
 }
 
-/// What the server was seen to do in a round with Weir's settings.
+/// The server's execution times and load in a round with Weir's settings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(super) struct Server {
-    /// Mean time that a request was at the server, ms; none if no request was.
+    /// Mean time of a request at the server, in ms; `None` if none was executed.
     pub(super) execution_ms: Option<f64>,
-    /// How many requests were at the server.
+    /// Number of executed requests.
     pub(super) executions: u64,
-    /// The share of the time in which it had as many requests as it may have at once.
+    /// Share of the time in which the server had its maximum number of concurrent requests.
     pub(super) busy: f64,
 }
 
-/// A pair of rounds.
+/// Outcomes of a pair of rounds with the same arrivals.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Round {
     pub(super) stock: Counts,
@@ -116,68 +117,71 @@ pub(super) struct Round {
 /// Which settings are better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Better {
+pub(super) enum Winner {
     Weir,
     Stock,
-    /// Neither is sure to be.
+    /// Neither is better with confidence.
     NoDifference,
 }
 
-/// What the trial needs to hold for exit code 0.
+/// Condition on the verdict for exit code 0.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Expectation {
-    /// Weir is better.
+    /// Weir's settings are better.
     Better,
-    /// Stock settings are not.
+    /// Stock settings are not better.
     NotWorse,
-    /// Weir's share in time is at least this at the lower end of its interval, 0 to 1.
+    /// The lower end of the interval of Weir's share in time is at least this, 0 to 1.
     AtLeast(f64),
 }
 
-/// The verdict and what it rests on.
+/// The verdict and the figures it is based on.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Verdict {
-    pub(super) verdict: Better,
-    /// In one sentence.
+    pub(super) verdict: Winner,
+    /// Verdict in one sentence.
     pub(super) sentence: String,
-    /// Why there is no difference, or what to make of one.
+    /// Reason for no difference, or an interpretation of the difference.
     pub(super) why: String,
-    /// Shares in time over rounds, with the ends of their 95 % intervals.
+    /// Shares in time over rounds, with their 95 % intervals.
     pub(super) in_time: InTime,
     pub(super) stock: Counts,
     pub(super) weir: Counts,
     pub(super) server: Server,
-    /// What the server does with the first round's requests without a proxy in front of it.
+    /// Outcomes of the first round's requests sent to the server without a proxy.
     pub(super) direct: Counts,
-    /// What makes the figures less sure.
+    /// Conditions which make the figures less reliable.
     pub(super) warnings: Vec<String>,
 }
 
-/// Shares from 0 to 1.
+/// Shares in time, 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct InTime {
     pub(super) weir: Interval,
     pub(super) stock: Interval,
-    /// Weir's less stock's, round by round.
+    /// Weir's share minus stock's, per round.
     pub(super) difference: Interval,
 }
 
-/// What else is known of a trial.
+/// Further measurements of a trial.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Circumstances {
-    /// The objective of requests that state none.
+    /// Objective of requests without one of their own.
     pub(super) slo: Duration,
-    /// The 99th percentile of how late requests were sent.
+    /// 99th percentile of the requests' sending delays.
     pub(super) sent_late: Duration,
-    /// Requests at the server at once, with both settings.
+    /// Concurrent requests at the server, with both settings.
     pub(super) concurrency: u32,
-    /// What came of the first round's requests without a proxy.
+    /// Outcomes of the first round's requests without a proxy.
     pub(super) direct: Counts,
-    /// Answers with a status from 400 to 499, of all that the server gave.
+    /// Share of the server's answers with a status from 400 to 499.
     pub(super) client_errors: f64,
 }
 
-/// Returns the verdict over rounds, of which there are at least two.
+/// Returns the verdict over rounds.
+///
+/// # Errors
+/// There are fewer than two rounds.
 pub(super) fn verdict(rounds: &[Round], of: Circumstances) -> anyhow::Result<Verdict> {
     let shares = |of: fn(&Round) -> f64| -> Vec<f64> { rounds.iter().map(of).collect() };
     let interval = |values: &[f64]| Interval::of(values);
@@ -185,11 +189,11 @@ pub(super) fn verdict(rounds: &[Round], of: Circumstances) -> anyhow::Result<Ver
     let stock = interval(&shares(|round| round.stock.share()))?.within(0.0, 1.0);
     let difference = interval(&shares(|round| round.weir.share() - round.stock.share()))?;
     let better = if difference.low > 0.0 && difference.mean >= LEAST {
-        Better::Weir
+        Winner::Weir
     } else if difference.high < 0.0 && difference.mean <= -LEAST {
-        Better::Stock
+        Winner::Stock
     } else {
-        Better::NoDifference
+        Winner::NoDifference
     };
     let (mut all_stock, mut all_weir) = (Counts::default(), Counts::default());
     for round in rounds {
@@ -201,8 +205,8 @@ pub(super) fn verdict(rounds: &[Round], of: Circumstances) -> anyhow::Result<Ver
     let why = why(better, weir, stock, (server, failing), of);
     let ends = |share: Interval| Unit::Share.write_range(share.low, share.high);
     let sentence = match better {
-        Better::NoDifference => format!("No difference: {why}."),
-        Better::Weir | Better::Stock => format!(
+        Winner::NoDifference => format!("No difference: {why}."),
+        Winner::Weir | Winner::Stock => format!(
             "Weir: {} in time, Knative's settings: {}.",
             ends(weir),
             ends(stock)
@@ -226,21 +230,21 @@ pub(super) fn verdict(rounds: &[Round], of: Circumstances) -> anyhow::Result<Ver
 }
 
 impl Verdict {
-    /// Whether it is as expected.
+    /// Returns whether the verdict meets an expectation.
     pub(super) fn meets(&self, expectation: Expectation) -> bool {
         match expectation {
-            Expectation::Better => self.verdict == Better::Weir,
-            // Of a server that fails nothing is known.
+            Expectation::Better => self.verdict == Winner::Weir,
+            // Failing servers allow no conclusion.
             Expectation::NotWorse => {
                 let is_failing = self.stock.failing().min(self.weir.failing()) > FAILING_PART;
-                self.verdict != Better::Stock && !is_failing
+                self.verdict != Winner::Stock && !is_failing
             }
             Expectation::AtLeast(share) => self.in_time.weir.low >= share,
         }
     }
 }
 
-/// Means over rounds.
+/// Returns the means over rounds.
 #[expect(clippy::cast_precision_loss, reason = "a count of rounds")]
 fn server(rounds: &[Round]) -> Server {
     let executions: Vec<f64> = rounds
@@ -257,7 +261,7 @@ fn server(rounds: &[Round]) -> Server {
 }
 
 fn why(
-    better: Better,
+    better: Winner,
     weir: Interval,
     stock: Interval,
     (server, failing): (Server, f64),
@@ -265,20 +269,20 @@ fn why(
 ) -> String {
     let share = |value: f64| format!("{:.0} %", value * 100.0);
     match better {
-        Better::NoDifference if failing > FAILING_PART => format!(
+        Winner::NoDifference if failing > FAILING_PART => format!(
             "the server failed: with both settings at least {} of requests got a server error or no answer",
             share(failing)
         ),
-        Better::Weir if server.busy < IDLE_BELOW => format!(
+        Winner::Weir if server.busy < IDLE_BELOW => format!(
             "the server is busy only {} of the time, but requests come in bursts, and Weir starts by deadline those that wait then",
             share(server.busy)
         ),
-        Better::Weir => format!(
-            "the server is busy {} of the time, so requests wait, and Weir lets those wait or go that the objective allows",
+        Winner::Weir => format!(
+            "the server is busy {} of the time, so requests wait, and Weir delays or sheds those that the objective allows",
             share(server.busy)
         ),
-        Better::Stock => "with Weir fewer are in time: --late serve, or a larger --queue-depth, may suit this load better".to_owned(),
-        Better::NoDifference if weir.mean.max(stock.mean) <= NEARLY_NONE => {
+        Winner::Stock => "with Weir fewer are in time: --late serve, or a larger --queue-depth, may suit this load better".to_owned(),
+        Winner::NoDifference if weir.mean.max(stock.mean) <= NEARLY_NONE => {
             let takes = server.execution_ms.map_or_else(
                 || "hardly answers".to_owned(),
                 |ms| format!("takes {ms:.0} ms a request by itself"),
@@ -288,15 +292,15 @@ fn why(
                 of.slo
             )
         }
-        Better::NoDifference if server.busy < IDLE_BELOW => format!(
-            "the server is idle {} of the time, so requests hardly wait; a higher rate would tell more",
+        Winner::NoDifference if server.busy < IDLE_BELOW => format!(
+            "the server is idle {} of the time, so requests hardly wait; a higher rate would show more",
             share(1.0 - server.busy)
         ),
-        Better::NoDifference if weir.mean.min(stock.mean) >= NEARLY_ALL => {
-            "nearly all are in time with both; a higher rate or a shorter objective would tell more".to_owned()
+        Winner::NoDifference if weir.mean.min(stock.mean) >= NEARLY_ALL => {
+            "nearly all are in time with both; a higher rate or a shorter objective would show more".to_owned()
         }
-        Better::NoDifference => {
-            "rounds differ more from each other than settings do; a longer --seconds or more --rounds would tell more".to_owned()
+        Winner::NoDifference => {
+            "rounds differ more from each other than settings do; a longer --seconds or more --rounds would show more".to_owned()
         }
     }
 }
@@ -331,7 +335,7 @@ fn warnings(rounds: &[Round], stock: &Counts, weir: &Counts, of: Circumstances) 
     }
     if of.client_errors > 0.5 {
         warnings.push(format!(
-            "{:.0} % of the server's answers have a status from 400 to 499: is it asked for what it serves (--method, --header, --body, the path \
+            "{:.0} % of the server's answers have a status from 400 to 499: do the requests fit its API (--method, --header, --body, the path \
              of --target)?",
             of.client_errors * 100.0
         ));
@@ -402,7 +406,7 @@ mod tests {
             round(640, 910, 0.95),
             round(660, 930, 0.95),
         ]);
-        assert_eq!(own.verdict, Better::Weir);
+        assert_eq!(own.verdict, Winner::Weir);
         assert_eq!(
             own.sentence,
             "Weir: 89.5 to 94.5 % in time, Knative's settings: 59.0 to 69.0 %."
@@ -414,12 +418,12 @@ mod tests {
             round(910, 640, 0.95),
             round(930, 660, 0.95),
         ]);
-        assert_eq!(worse.verdict, Better::Stock);
+        assert_eq!(worse.verdict, Winner::Stock);
         assert!(!worse.meets(Expectation::Better) && !worse.meets(Expectation::NotWorse));
     }
 
     #[test]
-    fn no_difference_says_why() {
+    fn no_difference_states_its_reason() {
         for (rounds, said) in [
             (
                 [round(1_000, 1_000, 0.3), round(999, 1_000, 0.3)],
@@ -437,20 +441,20 @@ mod tests {
                 [round(500, 700, 0.9), round(700, 500, 0.9)],
                 "rounds differ more from each other than settings do",
             ),
-            // Sure, and too small to matter.
+            // Significant, but too small to matter.
             (
                 [round(700, 701, 0.9), round(700, 701, 0.9)],
                 "rounds differ more",
             ),
         ] {
             let own = of(&rounds);
-            assert_eq!(own.verdict, Better::NoDifference, "{own:?}");
+            assert_eq!(own.verdict, Winner::NoDifference, "{own:?}");
             assert!(own.sentence.contains(said), "{}", own.sentence);
         }
     }
 
     #[test]
-    fn what_makes_figures_less_sure_is_said() {
+    fn warns_of_conditions_which_make_the_figures_less_reliable() {
         let plain = [round(500, 700, 0.9), round(500, 710, 0.9)];
         assert!(of(&plain).warnings.is_empty());
         let late = Circumstances {

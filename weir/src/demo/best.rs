@@ -1,19 +1,19 @@
-//! How well any order could have done: a search over orders that knows every arrival in advance.
+//! Estimates the share of requests in time under the best possible order: a search over orders with knowledge of every arrival.
 //!
-//! Which requests of one server can be on time, without interrupting any, is NP-hard when they arrive one by
-//! one (1 | r_j | ΣU_j). This is a lower bound on the best: simulated annealing over the sequence in which
-//! the accepted requests run, from the sequence that earliest-latest-start gives. It needs no queue bound and
-//! no estimate, so no real proxy can be expected to reach it.
+//! Finding the largest set of requests which one server can answer in time, without preemption, is NP-hard when they arrive one
+//! by one (1 | r_j | ΣU_j). This is a lower bound on the best: simulated annealing over the sequence in which the accepted
+//! requests run, starting from the sequence of earliest-latest-start. It needs no queue bound and no estimate, so no real proxy
+//! can be expected to reach it.
 
 use super::workload::Workload;
 
 const STEPS: u32 = 400_000;
-/// A step costs as much as there are requests: larger workloads get fewer steps.
+/// Bound on steps times requests: a step's cost grows with the number of requests, so larger workloads get fewer steps.
 const WORK_MAX: usize = 200_000_000;
 /// Temperature at the start, in requests; it falls linearly to zero.
 const HEAT: f64 = 0.6;
 
-/// A request in nanoseconds from the start.
+/// A request's times in nanoseconds since the start.
 #[derive(Debug, Clone, Copy)]
 struct Job {
     release: u64,
@@ -21,7 +21,7 @@ struct Job {
     due: u64,
 }
 
-/// The share of requests that the best order found answers in time.
+/// Returns the share of requests answered in time by the best order found, 0 to 1.
 pub(crate) fn hit_rate(workload: &Workload, seed: u64) -> f64 {
     let nanos = |span: std::time::Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
     let jobs: Vec<Job> = workload
@@ -43,7 +43,7 @@ pub(crate) fn hit_rate(workload: &Workload, seed: u64) -> f64 {
     share
 }
 
-/// How many requests are on time in the best sequence found.
+/// Returns the number of requests in time in the best sequence found.
 fn search(jobs: &[Job], seed: u64, steps: u32) -> usize {
     let mut random = Random(seed);
     let mut sequence = earliest_latest_start(jobs);
@@ -59,7 +59,7 @@ fn search(jobs: &[Job], seed: u64, steps: u32) -> usize {
         if left_out.is_empty() {
             break;
         }
-        // Put a request that is left out where it may run, and drop whoever is late then.
+        // Insert a request that was left out at a random position, and drop those that become late.
         let pick = random.below(left_out.len());
         let job = left_out[pick];
         let from = sequence.partition_point(|&other| jobs[other].due < jobs[job].release);
@@ -87,7 +87,7 @@ fn search(jobs: &[Job], seed: u64, steps: u32) -> usize {
     best
 }
 
-/// Runs a sequence; those that would end late do not run and are moved to `dropped`.
+/// Keeps the jobs of a sequence which end in time, and moves the others to `dropped`.
 fn keep_on_time(jobs: &[Job], sequence: &mut Vec<usize>, dropped: &mut Vec<usize>) {
     let mut now = 0;
     sequence.retain(|&job| {
@@ -107,7 +107,7 @@ fn keep_on_time(jobs: &[Job], sequence: &mut Vec<usize>, dropped: &mut Vec<usize
     });
 }
 
-/// The sequence of a server that always runs the request with the earliest latest start and drops the late.
+/// Returns the sequence of a server that always runs the request with the earliest latest start and drops late ones.
 fn earliest_latest_start(jobs: &[Job]) -> Vec<usize> {
     let mut waiting: Vec<usize> = Vec::new();
     let mut sequence = Vec::new();
@@ -134,7 +134,7 @@ fn earliest_latest_start(jobs: &[Job]) -> Vec<usize> {
     sequence
 }
 
-/// SplitMix64: a stated sequence for each seed.
+/// SplitMix64: a fixed sequence for each seed.
 struct Random(u64);
 
 impl Random {
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// The true best, by trying every subset in every order.
+    /// Returns the optimal number of jobs in time, by trying every subset in every order.
     fn exhaustive(jobs: &[Job], now: u64, left: &mut Vec<usize>) -> usize {
         let mut best = 0;
         for at in 0..left.len() {
@@ -205,8 +205,8 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_a_short_request_can_be_right() {
-        // Running the long one at once would make both short ones late.
+    fn idling_for_a_short_request_can_be_optimal() {
+        // Running the long one first would make both short ones late.
         let jobs = [job(0, 10, 12), job(1, 1, 2), job(3, 1, 4)];
         assert_eq!(search(&jobs, 1, 20_000), 2);
     }

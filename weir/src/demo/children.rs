@@ -1,4 +1,4 @@
-//! The demo's processes: a model-server and the queue-proxy in front of it.
+//! Processes of the demo: a model-server and the queue-proxy in front of it.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -19,38 +19,38 @@ use super::Program;
 use super::gpu::SoftGpu;
 use super::spawn::Spawn;
 
-/// Knative's fixed ports, which the queue-proxy listens on.
+/// Knative's fixed ports on which the queue-proxy listens.
 const PROXY_PORTS: [u16; 3] = [8012, 8022, 9090];
-/// Where it tells Weir's metrics.
+/// Port of the queue-proxy's own metrics.
 pub(crate) const METRICS_PORT: u16 = 9091;
-/// A model-server's port in a network of its own.
+/// Port of a model-server in a network namespace of its own.
 const MODEL_PORT: u16 = 8080;
-/// The revision that the pods are of, in namespace `default`.
+/// Name of the pods' revision, in namespace `default`.
 pub(crate) const REVISION: &str = "demo-00001";
-/// The kubelet's probe of a queue-proxy.
+/// Headers of the kubelet's probe of a queue-proxy.
 const PROBE: [(&str, &str); 2] = [
     ("User-Agent", "kube-probe/demo"),
     ("K-Network-Probe", "queue"),
 ];
-/// A child that is not ready by then is broken.
+/// Longest time until a started child is ready.
 pub(crate) const READY_MAX: Duration = Duration::from_secs(10);
 
-/// How a queue-proxy is set: as Knative does, or as Weir does on top of it.
+/// Settings of a queue-proxy: Knative's, or Weir's on top of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Settings {
-    /// Arrival order, ten places for each one at the user container.
+    /// Arrival order, with ten waiting requests per concurrent one.
     Stock,
-    /// A revision's objective, and late requests shed. The same queue depth.
+    /// Deadline order for this objective; late requests are shed. The queue depth is the same.
     Weir(Duration),
 }
 
-/// Knative's queue holds ten for each one at the user container.
+/// Queue depth of Knative's queue-proxy per concurrent request.
 const DEPTH: usize = 10;
-/// The revision's request timeout.
+/// Request timeout of the revision.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 impl Settings {
-    /// Stock first, then Weir's for this objective.
+    /// Returns stock settings, then Weir's for this objective.
     pub(crate) const fn both(slo: Duration) -> [Self; 2] {
         [Self::Stock, Self::Weir(slo)]
     }
@@ -62,7 +62,7 @@ impl Settings {
         }
     }
 
-    /// By these the queue-proxy is told.
+    /// Returns the environment variables of the queue-proxy.
     fn environment(self) -> Vec<(&'static str, String)> {
         match self {
             Self::Stock => Vec::new(),
@@ -74,7 +74,7 @@ impl Settings {
         }
     }
 
-    /// The same in virtual time.
+    /// Returns these settings of the queue-proxy for the simulator.
     pub(crate) fn simulated(self) -> simulator::instance::Proxy {
         let (slo, late) = match self {
             Self::Stock => (None, Late::Serve),
@@ -82,7 +82,7 @@ impl Settings {
         };
         simulator::instance::Proxy {
             depth: DEPTH,
-            // Told in whole µs.
+            // The environment variable has whole µs.
             slo: slo.map(|slo| Span::from(Duration::from_micros(micros(slo)))),
             late,
             revision_timeout: TIMEOUT.into(),
@@ -94,12 +94,12 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Where a pod is, and whose queue-proxy it has.
+/// Network location of a pod, and its queue-proxy.
 #[derive(Debug)]
 pub(crate) enum Site {
-    /// On an address of this machine, with our own.
+    /// At an address of this machine, with Weir's queue-proxy.
     Address(IpAddr),
-    /// In a network of its own, with the program at this path: Knative's listens on fixed ports of every address.
+    /// In a network namespace, with the queue-proxy at this path: Knative's listens on fixed ports of every address.
     Network(Network, PathBuf),
 }
 
@@ -111,7 +111,7 @@ impl Site {
         }
     }
 
-    /// Returns where its model-server listens: where only the pod reaches it, if this process does as well.
+    /// Returns the model-server's address: reachable from the pod only, if also from this process.
     fn model(&self) -> anyhow::Result<SocketAddr> {
         match self {
             Self::Address(_) => TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
@@ -129,26 +129,26 @@ impl Site {
     }
 }
 
-/// Of which revision a pod is.
+/// Identity of a pod: its revision and environment.
 #[derive(Debug)]
 pub(crate) struct Names {
     pub(crate) revision: String,
-    /// Further settings of its queue-proxy, which win.
+    /// Further settings of the pod's queue-proxy, which take precedence.
     pub(crate) environment: Vec<(&'static str, String)>,
 }
 
-/// The running processes. Killed when dropped.
+/// The running processes of a pod, killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Children {
     proxy: Child,
     model: Child,
     model_address: SocketAddr,
-    /// Behind the processes: a network goes after them.
+    /// Declared after the processes: a network is dropped last.
     site: Site,
 }
 
 impl Children {
-    /// Starts both and waits until they are ready. The model-server computes on the first GPU.
+    /// Starts both on an address of this machine and waits until they are ready. The model-server computes on the first GPU.
     pub(crate) async fn start(
         bind: IpAddr,
         cost: Cost,
@@ -158,7 +158,7 @@ impl Children {
         Self::start_on(Site::Address(bind), cost, gpu, 0, settings).await
     }
 
-    /// The same at a site, on the GPU of this number.
+    /// Starts both at a site, with the model-server on GPU number `device`, and waits until they are ready.
     pub(crate) async fn start_on(
         site: Site,
         cost: Cost,
@@ -173,7 +173,7 @@ impl Children {
         Self::start_named(site, cost, gpu, device, settings, &names).await
     }
 
-    /// The same of a revision with another name and further settings.
+    /// Starts both at a site, for a pod with this revision and further settings.
     pub(crate) async fn start_named(
         site: Site,
         cost: Cost,
@@ -188,7 +188,7 @@ impl Children {
         let model_address = site.model()?;
         let app_port = model_address.port();
         let model = Spawn::new(Program::ModelServer).environment([
-            // The wildcard where it has a network of its own, for the queue-proxy asks it on loopback.
+            // All addresses in a network namespace, since the queue-proxy reaches it through loopback.
             (
                 "MODEL_BIND",
                 match site {
@@ -217,7 +217,7 @@ impl Children {
             ("WEIR_PODINFO", "/nonexistent"),
         ]
         .map(|(name, value)| (name, value.to_owned()));
-        // As Kubernetes fills it in.
+        // As Kubernetes completes the probe.
         let probe = format!(
             r#"{{"httpGet":{{"path":"/ready","port":{app_port},"host":"127.0.0.1","scheme":"HTTP"}},"successThreshold":1}}"#
         );
@@ -247,17 +247,17 @@ impl Children {
         Ok(children)
     }
 
-    /// Where requests go.
+    /// Returns the address for requests.
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::new(self.site.ip(), PROXY_PORTS[0])
     }
 
-    /// The model-server's process.
+    /// Returns the model-server's PID; `None` after its end.
     pub(crate) fn model_pid(&self) -> Option<u32> {
         self.model.id()
     }
 
-    /// Both still run.
+    /// Returns an error if one of them has exited.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         for (name, child) in [
             ("queue-proxy", &mut self.proxy),
@@ -270,18 +270,17 @@ impl Children {
         Ok(())
     }
 
-    /// How many requests the model-server has served to the end.
+    /// Returns the number of requests that the model-server has completed.
     pub(crate) async fn served(&self) -> anyhow::Result<u64> {
         let body = get(self.model_address, "/served", &[])
             .await
             .context("the model-server does not answer")?;
         body.1
             .parse()
-            .context("the model-server's count is no number")
+            .context("the model-server's count is not a number")
     }
 
-    /// How long requests were at the user container, by the queue-proxy's own measure: the sum in s, and how many. Only Weir's
-    /// settings have it.
+    /// Returns the sum of execution times in s and their number, as measured by the queue-proxy. Only with Weir's settings.
     pub(crate) async fn executions(&self) -> anyhow::Result<(f64, u64)> {
         let (_, page) = get(
             SocketAddr::new(self.site.ip(), METRICS_PORT),
@@ -293,19 +292,20 @@ impl Children {
         let value = |name: &str| {
             let line = page.lines().find(|line| line.starts_with(name));
             line.and_then(|line| line.rsplit(' ').next())
-                .with_context(|| format!("the queue-proxy's metrics say nothing of {name}"))
+                .with_context(|| format!("the queue-proxy's metrics lack {name}"))
         };
         let sum = value("weir_execution_seconds_sum")?;
         let count = value("weir_execution_seconds_count")?;
         Ok((
-            sum.parse().context("the sum of executions is no number")?,
+            sum.parse()
+                .context("the sum of executions is not a number")?,
             count
                 .parse()
-                .context("the count of executions is no number")?,
+                .context("the count of executions is not a number")?,
         ))
     }
 
-    /// Ends both and waits until they are gone, so that their ports are free.
+    /// Kills both and waits for their end, so that their ports are free.
     pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
         self.proxy
             .kill()
@@ -321,7 +321,7 @@ impl Children {
         let begin = Instant::now();
         loop {
             self.check()?;
-            // The kubelet's own probe: the proxy asks the model-server.
+            // The kubelet's own probe, which the proxy forwards to the model-server.
             if let Ok((200, _)) = get(self.address(), "/", &PROBE).await {
                 return Ok(());
             }
@@ -333,12 +333,12 @@ impl Children {
     }
 }
 
-/// Makes sure that all of these ports can be listened on. The listeners are closed at once; a child reports if somebody is
-/// faster.
+/// Checks that all of these ports are free. The listeners are closed at once; if another process takes a port meanwhile, the
+/// child reports it.
 pub(crate) fn are_free(bind: IpAddr, ports: &[u16]) -> anyhow::Result<()> {
     for &port in ports {
         TcpListener::bind((bind, port)).with_context(|| {
-            format!("cannot listen on {bind}:{port}; stop what does, or choose another address with --bind")
+            format!("cannot listen on {bind}:{port}; stop the program which does, or choose another address with --bind")
         })?;
     }
     Ok(())

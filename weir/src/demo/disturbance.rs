@@ -1,22 +1,23 @@
-//! Whether a machine kept time so badly that what was measured on it says little.
+//! Detects a machine too slow for a trustworthy result.
 //!
-//! One rule for all scenarios: the software GPU's lag, published less due, is at its 99th percentile more than 5 % of the shortest
-//! stretch that the result is made of: of a token where time is shared, of a request's service where requests are queued.
+//! One rule for all scenarios: a result is disturbed if the software GPU's lag (publication time minus due time) is at its 99th
+//! percentile more than 5 % of the result's shortest stretch: of a token where time is shared, of a request's service time where
+//! requests are queued.
 
 use std::time::Duration;
 
 use super::gpu::Device;
 use super::workload::Workload;
 
-/// Lag of the 99th percentile, as a part of the shortest stretch, above which a result is disturbed.
+/// Largest 99th percentile of the lag, as a share of the shortest stretch, of an undisturbed result.
 const LAG_PART: f64 = 0.05;
 
-/// Returns why a result about shares of time cannot be trusted; `token`: the shortest one, as it was.
+/// Returns why a result about shares of time is disturbed; `token` is the shortest one's length, unscaled.
 pub(super) fn of_tokens(device: &Device, token: Duration) -> Option<String> {
     why(device, token, "the shortest token")
 }
 
-/// Returns why a result about requests cannot be trusted.
+/// Returns why a result about requests is disturbed.
 pub(super) fn of_requests(device: &Device, workload: &Workload) -> Option<String> {
     let shortest = workload.requests.iter().map(|own| own.service).min()?;
     why(device, shortest, "the shortest service time")
@@ -54,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_of_results_are_disturbed_by_the_same_rule() {
+    fn one_rule_applies_to_tokens_and_requests() {
         let token = Duration::from_millis(2);
         // 5 % of 2 ms, and of twice that where times are doubled.
         assert_eq!(of_tokens(&device(100.0), token), None);

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use serde::Serialize;
 use softgpu::observer::Observer;
 use softgpu_wire::config::{Config, GpuConfig};
-use softgpu_wire::place;
+use softgpu_wire::softgpu_dir;
 use tempfile::TempDir;
 use tokio::process::Child;
 use tokio::time::Instant;
@@ -17,14 +17,14 @@ use tokio::time::Instant;
 use super::Program;
 use super::spawn::spawn;
 
-/// By how much memory and links are smaller than the GPU's: 64, so that a laptop has room for it.
+/// Divisor of memory and link sizes, so that a laptop has enough memory.
 const BYTES: u32 = 64;
-/// An hour of short kernels.
+/// Ledger size in MiB: holds an hour of short kernels.
 const LEDGER_MIB: u32 = 4_096;
-/// A server that does not listen by then is broken.
+/// Longest time until a started server listens.
 const READY_MAX: Duration = Duration::from_secs(10);
 
-/// A software GPU in a folder of its own. Its server is killed, and the folder removed, when it is dropped.
+/// A software GPU in a folder of its own. Dropping it kills its server and removes the folder.
 #[derive(Debug)]
 pub(crate) struct SoftGpu {
     server: Child,
@@ -32,18 +32,18 @@ pub(crate) struct SoftGpu {
     config: Config,
 }
 
-/// What the software GPU was, and how well it kept time.
+/// The software GPU's configuration and timekeeping.
 #[derive(Debug, Serialize)]
 pub(crate) struct Device {
-    /// What kind of GPU.
+    /// Model of the GPU, such as "H100".
     pub(crate) part: String,
-    /// By what times are multiplied and sizes divided.
+    /// Factor of times and divisor of sizes.
     pub(crate) scale: Scale,
-    /// Published minus due, of all that was waited for.
+    /// Publication time minus due time, of all waited-for work.
     pub(crate) lag_us: Lag,
-    /// How long the server could have run and did not.
+    /// Time in which the server was runnable but not running.
     pub(crate) run_delay_ms: f64,
-    /// How long the machine's cores were taken away during the demo.
+    /// Time stolen from the machine's cores during the demo.
     pub(crate) steal_ms: f64,
 }
 
@@ -60,21 +60,22 @@ pub(crate) struct Lag {
     pub(crate) max: f64,
 }
 
-/// Runs the server of the folder that the environment names, until it is killed.
+/// Runs the server of the folder in the environment until it is killed.
 pub(crate) fn serve() -> ExitCode {
-    let folder = std::env::var_os(place::VARIABLE).unwrap_or_default();
+    let folder = std::env::var_os(softgpu_dir::VARIABLE).unwrap_or_default();
     let arguments = [OsString::from("--folder"), folder, OsString::from("--stay")];
-    softgpu::run_as(OsStr::new(place::SERVER), arguments.into_iter()).unwrap_or(ExitCode::FAILURE)
+    softgpu::run_as(OsStr::new(softgpu_dir::SERVER), arguments.into_iter())
+        .unwrap_or(ExitCode::FAILURE)
 }
 
 impl SoftGpu {
-    /// One H100 that keeps the real time.
+    /// Starts a software GPU folder with one H100 in real time.
     pub(crate) async fn start() -> anyhow::Result<Self> {
-        Self::several(1).await
+        Self::start_gpus(1).await
     }
 
-    /// So many of them.
-    pub(crate) async fn several(count: u32) -> anyhow::Result<Self> {
+    /// Starts a software GPU folder with `count` H100s in real time.
+    pub(crate) async fn start_gpus(count: u32) -> anyhow::Result<Self> {
         let mut config = Config::default();
         for gpu in &mut config.gpus {
             gpu.count = count;
@@ -82,7 +83,7 @@ impl SoftGpu {
         Self::with(config).await
     }
 
-    /// These GPUs.
+    /// Starts a software GPU folder with these GPUs in real time.
     pub(crate) async fn of(gpus: Vec<GpuConfig>) -> anyhow::Result<Self> {
         Self::with(Config {
             gpus,
@@ -91,7 +92,7 @@ impl SoftGpu {
         .await
     }
 
-    /// Of this kind, whose times are multiplied by `time`, with all of its ledger.
+    /// Starts one GPU of this model with times multiplied by `time` and a ledger which holds the whole run.
     pub(crate) async fn scaled(part: &str, time: u32) -> anyhow::Result<Self> {
         let mut config = Config {
             time,
@@ -117,7 +118,7 @@ impl SoftGpu {
         softgpu::install(folder.path(), &config).context("the software GPU")?;
         let server = spawn(
             Program::SoftgpuServer,
-            [(place::VARIABLE, folder.path().display().to_string())],
+            [(softgpu_dir::VARIABLE, folder.path().display().to_string())],
         )?;
         let mut gpu = Self {
             server,
@@ -130,7 +131,7 @@ impl SoftGpu {
 
     async fn ready(&mut self) -> anyhow::Result<()> {
         let begin = Instant::now();
-        while place::connect_in(self.folder.path())?.is_none() {
+        while softgpu_dir::connect_in(self.folder.path())?.is_none() {
             if let Some(status) = self.server.try_wait().context("cannot watch a child")? {
                 bail!("the software GPU's server has ended: {status}");
             }
@@ -142,31 +143,31 @@ impl SoftGpu {
         Ok(())
     }
 
-    /// The variables by which a model-server computes on it.
+    /// Returns the environment variables which make a model-server compute on this GPU.
     pub(crate) fn environment(&self) -> [(&'static str, String); 5] {
         let folder = self.folder.path().display().to_string();
         [
             ("LD_LIBRARY_PATH", folder.clone()),
-            (place::VARIABLE, folder),
+            (softgpu_dir::VARIABLE, folder),
             ("MODEL_DEVICE", "gpu".to_owned()),
             ("MODEL_WEIGHTS", "1GiB".to_owned()),
             ("WEIR_BYTES_SCALE", self.config.bytes.to_string()),
         ]
     }
 
-    /// Where its stand-ins, its server's socket and its ledger are.
+    /// Returns the folder of the software GPU's stand-ins, server socket and ledger.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Lets the server write all of its ledger until now.
+    /// Makes the server write its ledger up to now.
     pub(crate) fn write_ledger(&self) -> anyhow::Result<()> {
         let observer = Observer::open(self.folder())?;
         let observer = observer.context("the software GPU's server has ended")?;
         Ok(observer.write_ledger()?)
     }
 
-    /// What it was, and how well it kept time.
+    /// Returns the GPU's configuration and timekeeping so far.
     pub(crate) fn device(&self) -> anyhow::Result<Device> {
         let folder: &Path = self.folder.path();
         let observer = Observer::open(folder)?.context("the software GPU's server has ended")?;
@@ -197,7 +198,7 @@ impl SoftGpu {
 }
 
 impl Device {
-    /// In one line, for people.
+    /// Formats the device and its timekeeping on one line.
     pub(crate) fn line(&self) -> String {
         format!(
             "computed on a software GPU ({}; time × {}, bytes ÷ {}): lag p50 {:.0} µs, p99 {:.0} µs, max {:.0} µs; run delay \

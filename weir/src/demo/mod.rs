@@ -1,4 +1,4 @@
-//! `weir demo`: the real programs on loopback, a real trace, stock settings against Weir's.
+//! `weir demo`: runs the real programs on loopback with a real trace, and compares stock settings with Weir's.
 
 mod best;
 mod children;
@@ -31,28 +31,28 @@ pub(crate) use self::report::percentile;
 use self::trace::Trace;
 use self::workload::Workload;
 
-/// Where the demo's pods listen: an address that no cluster uses, so that Knative's fixed ports are free.
+/// Address of the demo's pods: unused by clusters, so that Knative's fixed ports are free.
 const BIND: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 7, 1));
 
-/// What can be chosen.
+/// Arguments of `weir demo`.
 #[derive(Debug, Args)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Arguments {
-    /// What to show [default: deadline].
+    /// Scenario to run [default: deadline].
     #[arg(long, value_enum)]
     scenario: Option<Scenario>,
-    /// A trace instead of the bundled one, plain or gzip: Azure's LLM format (TIMESTAMP,ContextTokens,GeneratedTokens), or
-    /// CSV with the heading arrival_s,service_ms,objective_ms,class.
+    /// A trace instead of the bundled one, plain or gzip: Azure's LLM format (TIMESTAMP,ContextTokens,GeneratedTokens), or CSV
+    /// with the heading arrival_s,service_ms,objective_ms,class.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Sum of service times divided by the span: 1.0, the default, keeps one instance exactly busy, or with --scenario route all of
     /// them.
     #[arg(long, value_name = "L", value_parser = positive)]
     load: Option<f64>,
-    /// How long requests arrive, in seconds (default 25); how long shares are measured (default 10).
+    /// Duration of arrivals, in seconds (default 25); or of the measurement of shares (default 10).
     #[arg(long, value_name = "S", value_parser = positive)]
     seconds: Option<f64>,
-    /// Which slice of the trace, from 1, the default: slices follow one another from the trace's begin.
+    /// Slice of the trace, from 1, the default: slices follow one another from the trace's begin.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seed: Option<u64>,
     /// With --scenario route: the instances' speeds, 1 to 16 of them from 0.05 to 1 (default 1,1,1,1).
@@ -61,8 +61,8 @@ pub(crate) struct Arguments {
     /// A request's objective in multiples of its service time, where the trace states none (default 4).
     #[arg(long, value_name = "F", value_parser = positive)]
     objective_factor: Option<f64>,
-    /// The address on which the queue-proxies listen, one after the other; with --scenario route activator-ext, and the pods on
-    /// those behind it (default 127.0.7.1).
+    /// Address on which the queue-proxies listen, one after the other; with --scenario route that of activator-ext, with the pods
+    /// on the following ones (default 127.0.7.1).
     #[arg(long, value_name = "IP")]
     bind: Option<IpAddr>,
     /// Print one JSON object instead of the table; docs/demo.md has its keys.
@@ -71,10 +71,10 @@ pub(crate) struct Arguments {
     /// Write a page with plots: a file for --scenario deadline and shares; with --observe a folder for a page of each dashboard.
     #[arg(long, value_name = "PATH")]
     html: Option<PathBuf>,
-    /// Exit code 1 if the machine was so late that the result cannot be trusted, or one of the suite could not be measured.
+    /// Exit with code 1 if the machine was too slow for a trustworthy result, or if a case of the suite could not be measured.
     #[arg(long)]
     strict: bool,
-    /// When the result has colours: if it is printed on a terminal and NO_COLOR is not set, always, or never.
+    /// When to color the result: on a terminal unless NO_COLOR is set, always, or never.
     #[arg(long, value_enum, default_value = "auto", value_name = "WHEN")]
     color: crate::terminal::Color,
     #[command(flatten)]
@@ -83,44 +83,44 @@ pub(crate) struct Arguments {
     observe: observe::ObserveOptions,
 }
 
-/// A request's objective in multiples of its service time, unless told otherwise.
+/// Default objective of a request, in multiples of its service time.
 const OBJECTIVE_FACTOR: f64 = 4.0;
-/// How long requests arrive unless told otherwise, in s.
+/// Default duration of arrivals, in s.
 const DEADLINE_SECONDS: f64 = 25.0;
 
-/// What the demo shows.
+/// Scenarios of the demo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Scenario {
     /// One instance, a trace near its capacity: arrival order against deadline order.
     Deadline,
     /// One function with several instances, a trace near their capacity: how the instance is chosen, and where requests wait.
     Route,
-    /// Pods on one GPU with quotas of time and shares of SMs: what was asked for against what they get.
+    /// Pods on one GPU with quotas of time and shares of SMs: requested shares against achieved ones.
     Shares,
 }
 
-/// The programs that the demo runs as children of its own.
+/// Programs that the demo runs as children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Program {
-    /// The pod's sidecar.
+    /// The sidecar of a pod.
     QueueProxy,
-    /// The user container.
+    /// The user container's server.
     ModelServer,
-    /// The owner of the software GPU that it computes on.
+    /// The software GPU's server.
     SoftgpuServer,
-    /// The node's agent.
+    /// The agent of a node.
     GpuSidecar,
-    /// What keeps a pod's GPU busy.
+    /// A load which keeps a pod's GPU busy.
     Load,
-    /// What carries a function's requests to its pods.
+    /// The activator, which routes a function's requests to its pods.
     ActivatorExt,
-    /// The queue-proxy in front of a server of the user's.
+    /// The queue-proxy in front of a user's server.
     Proxy,
-    /// A program of another package: the first argument names it.
+    /// A program outside of this package, named by the first argument.
     Foreign,
 }
 
-/// What is run.
+/// Part of the demo to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Scenario(Scenario),
@@ -129,7 +129,7 @@ enum Mode {
 }
 
 impl Mode {
-    /// As the option that asks for it.
+    /// Returns the option which selects this mode.
     const fn option(self) -> &'static str {
         match self {
             Self::Scenario(Scenario::Deadline) => "--scenario deadline",
@@ -141,8 +141,10 @@ impl Mode {
     }
 }
 
-/// Runs the demo. An error is the user's to mend: exit code 2. Exit code 1: a request was not answered
-/// exactly once; with `--strict`, the machine was too late.
+/// Runs the demo. Returns exit code 1 if a request was not answered exactly once or, with `--strict`, if the result is disturbed.
+///
+/// # Errors
+/// Every error is a usage error: exit code 2.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mode = arguments.mode();
     arguments.uses_all(mode)?;
@@ -196,7 +198,7 @@ impl Arguments {
         }
     }
 
-    /// Checks that nothing was given that a mode has no use for.
+    /// Checks that no option was given which the mode ignores.
     fn uses_all(&self, mode: Mode) -> anyhow::Result<()> {
         use Mode::{Live, Observe, Scenario as Of};
         const DEADLINE: Mode = Of(Scenario::Deadline);
@@ -268,7 +270,7 @@ impl Arguments {
         self.speeds.clone().unwrap_or_default()
     }
 
-    /// Returns the slice of the trace that instances whose speeds have this sum are sent.
+    /// Returns the slice of the trace for instances with this sum of speeds.
     fn workload(&self, capacity: f64) -> anyhow::Result<Workload> {
         let trace = match &self.trace {
             Some(path) => Trace::read(path)?,
@@ -284,10 +286,10 @@ impl Arguments {
     }
 }
 
-/// Returns slices of the bundled trace for the simulator: by seed, by load, and by the sum of the instances' speeds.
+/// Returns a function from seed, load and sum of the instances' speeds to a slice of the bundled trace, for the simulator.
 pub(crate) fn routing_jobs() -> anyhow::Result<impl Fn(u64, f64, f64) -> Vec<routing::Job>> {
     let trace = Trace::bundled()?;
-    // Every slice of the bundled trace has requests.
+    // Fails here if at all: every slice of the bundled trace has requests.
     let factor = OBJECTIVE_FACTOR;
     Workload::new(&trace, DEADLINE_SECONDS, 1.0, factor, 1)?;
     Ok(move |seed, load: f64, capacity: f64| {

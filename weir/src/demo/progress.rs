@@ -1,4 +1,4 @@
-//! How far a replay is, on stderr: a bar for people, a line now and then in a log.
+//! Progress of a replay on stderr: a bar on a terminal, a line now and then in a log.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,10 +9,10 @@ use tokio::time::Instant;
 
 use super::workload::Workload;
 
-/// A log gets a line so often.
+/// Interval between lines in a log.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
-/// How many requests of a run are answered.
+/// Progress of a run: the number of answered requests.
 #[derive(Debug)]
 pub(crate) struct Progress {
     shown: Shown,
@@ -32,12 +32,12 @@ struct Lines {
     span: Duration,
     begin: Instant,
     answered: AtomicU64,
-    /// How many lines were written.
+    /// Number of lines written.
     lines: AtomicU64,
 }
 
 impl Progress {
-    /// Of the run of this name; without `is_wanted` nothing is shown.
+    /// Creates the progress of a named run; hidden unless `is_wanted`.
     pub(crate) fn new(name: &str, workload: &Workload, is_wanted: bool) -> Self {
         let requests = workload.requests.len();
         let span = workload.span;
@@ -59,14 +59,14 @@ impl Progress {
         }
     }
 
-    /// Of a run that is not shown.
+    /// Creates a hidden progress.
     pub(crate) const fn hidden() -> Self {
         Self {
             shown: Shown::Nothing,
         }
     }
 
-    /// One more request was answered.
+    /// Counts one more answered request.
     pub(crate) fn advance(&self) {
         match &self.shown {
             Shown::Nothing => {}
@@ -75,7 +75,7 @@ impl Progress {
         }
     }
 
-    /// All are answered.
+    /// Clears the bar after all answers.
     pub(crate) fn finish(&self) {
         if let Shown::Bar(bar) = &self.shown {
             bar.finish_and_clear();
@@ -83,7 +83,7 @@ impl Progress {
     }
 }
 
-/// The bar takes what the text leaves of the line, so that the line never wraps.
+/// Creates a bar with the width left by the text, so that the line never wraps.
 fn bar(name: &str, requests: usize, span: Duration) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg:>6} {wide_bar} {pos}/{len}, {elapsed}/{prefix}");
     let bar = ProgressBar::new(requests as u64)
@@ -103,7 +103,7 @@ impl Lines {
         if self.lines.fetch_max(due, Ordering::Relaxed) >= due {
             return;
         }
-        // Nowhere to say it if this fails.
+        // A failed write to stderr cannot be reported.
         let _written = writeln!(
             std::io::stderr(),
             "{}: {answered} of {} requests answered, {:.0} s of about {:.0} s",

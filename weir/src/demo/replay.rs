@@ -1,4 +1,4 @@
-//! Sends a workload at its own times, whatever has been answered so far (open loop).
+//! Sends a workload at its due times, independent of earlier answers (open loop).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,54 +17,54 @@ use tokio::time::Instant;
 use super::progress::Progress;
 use super::workload::Workload;
 
-/// Requests begin this long after the call, so that the first is not late.
+/// Delay from the call to the first due time, so that the first request is not sent late.
 const LEAD: Duration = Duration::from_millis(20);
-/// A request without an answer after this time has none.
+/// Time after which a request without a complete answer is lost.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What became of a request.
+/// Result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Answer {
-    /// Which request of the workload.
+    /// Index of the request in the workload.
     pub(crate) request: usize,
-    /// What was answered; `None`: no whole answer came.
+    /// Kind of the answer; `None` if no complete answer arrived.
     pub(crate) outcome: Option<Outcome>,
-    /// From the time it was due to be sent to the last byte of its answer.
+    /// Latency of the request: the time from its due time to the last byte of the answer.
     pub(crate) latency: Duration,
-    /// What else was seen of it; `None` where it was only simulated.
+    /// Details of the exchange; `None` if it was only simulated.
     pub(crate) exchange: Option<Exchange>,
 }
 
 /// A request's exchange with the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Exchange {
-    /// When it was sent.
+    /// Time at which the request was sent.
     pub(crate) sent: Instant,
-    /// When the last byte of its answer came.
+    /// Time of the answer's last byte.
     pub(crate) ended: Instant,
-    /// What the model-server says of its computation; only with [`Outcome::Served`].
+    /// Computation as reported by the model-server; only with [`Outcome::Served`].
     pub(crate) computed: Option<Computed>,
-    /// It had reached a pod: the activator says how long it was held before.
+    /// Whether the request reached a pod: the activator then reports its hold time.
     pub(crate) is_from_pod: bool,
 }
 
-/// What a model-server says of a request, times in ns of the machine's `CLOCK_MONOTONIC`.
+/// A model-server's report on a request, times in ns of the machine's `CLOCK_MONOTONIC`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub(crate) struct Computed {
-    /// The server's process.
+    /// PID of the server.
     pub(crate) pid: u32,
-    /// When the request was read whole.
+    /// Time at which the request was read completely.
     pub(crate) read_ns: u64,
-    /// When its answer was made.
+    /// Time at which the request's answer was made.
     pub(crate) answered_ns: u64,
 }
 
-/// Where requests go.
+/// Destination of requests: an address, and headers for it.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
-    /// The listener.
+    /// Address of the listener.
     pub(crate) address: SocketAddr,
-    /// What each request names besides its own headers.
+    /// Headers added to each request.
     pub(crate) headers: http::HeaderMap,
 }
 
@@ -77,7 +77,7 @@ impl From<SocketAddr> for Target {
     }
 }
 
-/// What came back for a request.
+/// Answer to a request.
 #[derive(Debug)]
 struct Reply {
     outcome: Outcome,
@@ -85,20 +85,20 @@ struct Reply {
     is_from_pod: bool,
 }
 
-/// An answer's meaning.
+/// Meaning of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// 200.
+    /// Answered 200 by the application.
     Served,
-    /// 503: the queue is full.
+    /// Answered 503: the queue is full.
     Refused,
-    /// 503: the deadline cannot be met.
+    /// Answered 503: the deadline cannot be met.
     Shed,
-    /// Anything else.
+    /// Answered with any other status.
     Other(u16),
 }
 
-/// Sends every request and awaits every answer.
+/// Sends every request at its due time and awaits all answers.
 pub(crate) async fn replay(
     target: impl Into<Target>,
     workload: &Workload,
@@ -107,7 +107,7 @@ pub(crate) async fn replay(
     let target = Arc::new(target.into());
     let client = Client::builder(TokioExecutor::new())
         .pool_max_idle_per_host(usize::MAX)
-        // An answer that is lost is counted, not asked for again.
+        // A lost answer is counted as lost; the request is not repeated.
         .retry_canceled_requests(false)
         .build_http();
     let begin = Instant::now() + LEAD;
@@ -153,7 +153,7 @@ fn collect(
     answers: &mut Vec<Answer>,
     progress: &Progress,
 ) {
-    // A task that broke off leaves its request without an answer, which the report counts.
+    // A panicked task leaves its request without an answer, which the report counts.
     if let Ok(answer) = answer {
         answers.push(answer);
         progress.advance();

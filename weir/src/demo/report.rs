@@ -1,4 +1,4 @@
-//! What is counted of a run's answers.
+//! Figures of a run's answers.
 
 use std::time::Duration;
 
@@ -7,33 +7,33 @@ use serde::Serialize;
 use super::replay::{Answer, Outcome};
 use super::workload::Workload;
 
-/// Figures of some requests of a run; docs/demo.md says of each what it is.
+/// Counts and latencies of a set of a run's requests, as docs/demo.md describes them.
 #[derive(Debug, Serialize)]
 pub(crate) struct Figures {
-    /// Sent.
+    /// Number of requests sent.
     pub(crate) requests: usize,
-    /// Answered 200 within the objective.
+    /// Number answered 200 within the objective.
     pub(crate) in_time: usize,
-    /// Answered by the application.
+    /// Number answered 200 by the application.
     answered: usize,
-    /// `in_time` of `requests`.
+    /// Share of `in_time` in `requests`, 0 to 1.
     pub(crate) hit_rate: f64,
-    /// Over answers 200, from the time that a request was due.
+    /// Percentiles of answers 200, from the due time.
     p50_ms: Option<f64>,
     pub(crate) p95_ms: Option<f64>,
     pub(crate) p99_ms: Option<f64>,
-    /// Over all requests that were sent; none where it is of one that was not answered 200.
+    /// Percentile over all requests sent; `None` if it falls on a request not answered 200.
     p99_sent_ms: Option<f64>,
     goodput_rps: f64,
     refused: usize,
     shed: usize,
-    /// Answered by something else than 200 or the queue-proxy's 503.
+    /// Number answered neither 200 nor the queue-proxy's 503.
     failed: usize,
-    /// Without a whole answer.
+    /// Number without a complete answer.
     lost: usize,
 }
 
-/// Whether each request got one answer, and the model-server served what was answered 200.
+/// Returns whether each request got one answer, and the model-server served exactly those answered 200.
 pub(crate) fn was_answered_once(workload: &Workload, answers: &[Answer], served: u64) -> bool {
     let mut times = vec![0_u32; workload.requests.len()];
     for answer in answers.iter().filter(|answer| answer.outcome.is_some()) {
@@ -47,12 +47,12 @@ pub(crate) fn was_answered_once(workload: &Workload, answers: &[Answer], served:
 }
 
 impl Figures {
-    /// Those of all requests.
+    /// Returns the figures of all requests.
     pub(crate) fn of(workload: &Workload, answers: &[Answer]) -> Self {
         Self::new(workload, answers, |_| true)
     }
 
-    /// Those of the requests at these places.
+    /// Returns the figures of the requests for whose index `of` returns true.
     pub(crate) fn new(workload: &Workload, answers: &[Answer], of: impl Fn(usize) -> bool) -> Self {
         let requests = (0..workload.requests.len()).filter(|&at| of(at)).count();
         let answers: Vec<&Answer> = answers.iter().filter(|answer| of(answer.request)).collect();
@@ -92,7 +92,7 @@ impl Figures {
             p50_ms: ms(50, latencies.len()),
             p95_ms: ms(95, latencies.len()),
             p99_ms: ms(99, latencies.len()),
-            // What was not answered comes last.
+            // Unanswered requests rank last.
             p99_sent_ms: ms(99, requests),
             goodput_rps: share / workload.span.as_secs_f64(),
             refused: count(Outcome::Refused),
@@ -102,8 +102,8 @@ impl Figures {
         }
     }
 
-    /// Cells of a table, in the order of docs/demo.md: name, run, requests, in time, p50, p95, p99, p99 of all, in time a second,
-    /// refused, shed.
+    /// Returns the cells of a table row, in the order of docs/demo.md: name, run, requests, in time, p50, p95, p99, p99 of all,
+    /// in time a second, refused, shed.
     pub(crate) fn row(&self, name: &str, run: &str) -> Vec<String> {
         let ms = |value: Option<f64>| value.map_or_else(|| "–".to_owned(), |ms| format!("{ms:.0}"));
         vec![
@@ -122,7 +122,7 @@ impl Figures {
     }
 }
 
-/// Returns the latency of nearest rank among so many, of which those that are not there are longer than all that are.
+/// Returns the nearest-rank percentile of `count` latencies; those missing from `sorted` count as longer than all others.
 pub(crate) fn percentile(sorted: &[Duration], percent: usize, count: usize) -> Option<Duration> {
     let rank = (count * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied()

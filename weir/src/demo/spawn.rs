@@ -1,4 +1,4 @@
-//! How the demo's children are started.
+//! Starts the demo's child processes.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 
 use super::Program;
 
-/// Starts a program of this same binary: what runs is what was built.
+/// Starts a program of this same binary, so that what runs is what was built.
 pub(crate) fn spawn(
     program: Program,
     environment: impl IntoIterator<Item = (&'static str, String)>,
@@ -19,11 +19,11 @@ pub(crate) fn spawn(
     Spawn::new(program).environment(environment).spawn()
 }
 
-/// The same, with what else it may need.
+/// Builder of a child process.
 #[derive(Debug)]
 pub(crate) struct Spawn {
     program: Executable,
-    /// What it is started by.
+    /// Command which enters its network namespace; empty without one.
     entrance: Vec<String>,
     arguments: Vec<OsString>,
     environment: Vec<(String, String)>,
@@ -32,7 +32,7 @@ pub(crate) struct Spawn {
     stderr: Stdio,
 }
 
-/// What is started.
+/// Executable of a child.
 #[derive(Debug)]
 enum Executable {
     Own(Program),
@@ -40,12 +40,12 @@ enum Executable {
 }
 
 impl Spawn {
-    /// Without input and output, its errors where this program's go.
+    /// Creates a child of this binary without stdin and stdout; its stderr is inherited.
     pub(crate) fn new(program: Program) -> Self {
         Self::of(Executable::Own(program))
     }
 
-    /// The same of another's program, without what it writes.
+    /// Creates a child of another executable without stdin, stdout and stderr.
     pub(crate) fn foreign(path: &Path) -> Self {
         let spawn = Self::of(Executable::Foreign(path.to_owned()));
         spawn.stderr(Stdio::null())
@@ -63,7 +63,7 @@ impl Spawn {
         }
     }
 
-    /// Makes it run in a network.
+    /// Makes the child run in a network namespace.
     pub(crate) fn within(mut self, network: &Network) -> Self {
         self.entrance = network.entrance().map(str::to_owned).into();
         self
@@ -99,8 +99,8 @@ impl Spawn {
         self
     }
 
-    /// Starts it: killed when the handle is dropped, and when this thread ends, as by the end of the process. Not to be
-    /// called by a thread that ends before.
+    /// Starts the child. It is killed when the handle is dropped or this thread ends, as by the end of the process. Must be
+    /// called by a thread which outlives the child.
     pub(crate) fn spawn(self) -> anyhow::Result<Child> {
         let (path, name, role) = match &self.program {
             Executable::Own(program) => {

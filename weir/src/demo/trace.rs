@@ -1,4 +1,4 @@
-//! Traces: Azure's LLM inference trace, and a plain CSV of our own.
+//! Traces: Azure's LLM inference trace, and Weir's plain CSV.
 
 use std::path::Path;
 
@@ -10,63 +10,62 @@ const AZURE_HEADING: &str = "TIMESTAMP,ContextTokens,GeneratedTokens";
 const OWN_HEADING: &str = "arrival_s,service_ms,objective_ms,class";
 /// Ten minutes of an Azure conversation service; see `weir/traces/README.md` for source and licence.
 const BUNDLED: &str = include_str!("../../traces/azure-llm-2023-conversation-10min.csv");
-/// What a token costs on the demo's model-server: 5 ms a request, 10 µs a prompt token, 150 µs a generated
-/// one. The proportions are those of a small language model; the scale makes 25 s hold some 450 requests.
+/// Cost on the demo's model-server: 5 ms a request, 10 µs a prompt token, 150 µs a generated one. The proportions are those of a
+/// small language model; the scale makes 25 s hold some 450 requests.
 const AZURE_COST: Cost = Cost {
     fixed_ns: 5_000_000,
     per_input_ns: 10_000,
     per_output_ns: 150_000,
 };
-/// In a CSV of our own a unit of output is a microsecond of service.
+/// Cost of Weir's CSV: a unit of output is a microsecond of service.
 const OWN_COST: Cost = Cost {
     fixed_ns: 0,
     per_input_ns: 0,
     per_output_ns: 1_000,
 };
-/// The model-server's own bound: ten minutes.
+/// Longest service time, in ms: the model-server's own bound of ten minutes.
 const SERVICE_MS_MAX: f64 = 600_000.0;
-/// Files with more text than this are refused.
+/// Largest file, as text, in bytes.
 const BYTES_MAX: u64 = 256 * 1024 * 1024;
-/// Azure's requests are told apart by what they generate: up to this many tokens is `short`, up to the
-/// next `medium`, above it `long`.
+/// Classes of Azure's requests by generated tokens: up to this many `short`, up to the next bound `medium`, above it `long`.
 const SHORT_TOKENS_MAX: u64 = 64;
 const MEDIUM_TOKENS_MAX: u64 = 256;
 
 /// One request of a trace.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Entry {
-    /// Seconds since the first.
+    /// Arrival, in s since the first request's.
     pub(crate) arrival_s: f64,
-    /// What it asks for.
+    /// Prompt and output size.
     pub(crate) work: Work,
-    /// Its objective, if the trace states one.
+    /// Objective in ms, if the trace states one.
     pub(crate) objective_ms: Option<f64>,
-    /// What it is counted as.
+    /// Class under which the request is counted.
     pub(crate) class: String,
 }
 
-/// A trace and what its requests cost.
+/// A trace and the cost of its requests.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Trace {
-    /// In order of arrival; at least two.
+    /// At least two entries, sorted by arrival.
     pub(crate) entries: Vec<Entry>,
-    /// What a request costs.
+    /// Cost of a request by its work.
     pub(crate) cost: Cost,
 }
 
 impl Trace {
-    /// The trace that comes with the program.
+    /// Returns the trace that is built into the program.
     pub(crate) fn bundled() -> anyhow::Result<Self> {
         Self::parse(BUNDLED).context("the bundled trace")
     }
 
-    /// Reads a file, plain or gzip.
+    /// Reads a trace from a file, plain or gzip.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
         let text = traces::text(&Source::File(path.to_owned()), BYTES_MAX)?;
         Self::parse(&text).with_context(|| path.display().to_string())
     }
 
-    /// Parses a text; the heading tells the format.
+    /// Parses a trace; its format is recognized by the heading.
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let mut lines = text.lines().enumerate();
@@ -178,7 +177,7 @@ fn own_entry(line: &str) -> anyhow::Result<Entry> {
     })
 }
 
-/// Seconds since an epoch of its own; only differences have a meaning.
+/// Parses a timestamp to seconds since an arbitrary epoch; only differences are meaningful.
 fn timestamp(text: &str) -> Option<f64> {
     let (date, time) = text.split_once(' ')?;
     let mut date = date.split('-').map(|part| part.parse::<i64>().ok());
@@ -197,7 +196,7 @@ fn timestamp(text: &str) -> Option<f64> {
     if time.next().is_some() || hour > 23 || minute > 59 || !(0.0..61.0).contains(&second) {
         return None;
     }
-    // Days of the proleptic Gregorian calendar, the year beginning in March.
+    // Days of the proleptic Gregorian calendar, with years that begin in March.
     let (year, month) = if month <= 2 {
         (year - 1, month + 9)
     } else {
@@ -218,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spoiled_trace_is_an_error_and_no_more() {
+    fn corrupted_traces_fail_without_a_panic() {
         let seeds = ::tests::mutation::seeds("trace");
         ::tests::mutation::run(&seeds, |text| match Trace::parse(text) {
             Ok(trace) => {
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bundled_trace_is_ten_minutes_of_azures() {
+    fn the_bundled_trace_is_ten_minutes_of_azures_requests() {
         let trace = Trace::bundled().unwrap();
         assert_eq!(trace.entries.len(), 2_867);
         let span = trace.entries.last().unwrap().arrival_s;
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_csv_of_our_own_is_read() {
+    fn reads_weirs_own_csv() {
         let text = "arrival_s,service_ms,objective_ms,class\n0.5,20,80,chat\n1.5,2.5,,batch\n";
         let trace = Trace::parse(text).unwrap();
         assert_eq!(trace.entries[0].objective_ms, Some(80.0));
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_line_and_what_is_needed() {
+    fn errors_name_the_line_and_the_expected_format() {
         assert!(error("").contains("line 1: the heading is neither"));
         let own = |line: &str| error(&format!("{OWN_HEADING}\n0,1,4,a\n{line}\n"));
         assert!(own("1,2,3").contains("line 3: 4 fields are needed, not 3"));

@@ -8,53 +8,53 @@ use policy::{Span, Time};
 
 use super::trace::Trace;
 
-/// The most requests that a demo sends.
+/// Largest number of requests that a demo sends.
 const REQUESTS_MAX: usize = 200_000;
 
-/// A request to be sent.
+/// A request with its due time, work and objective.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Request {
-    /// When, from the start.
+    /// Due time since the start.
     pub(crate) arrival: Duration,
-    /// How long it takes alone.
+    /// Service time without waiting.
     pub(crate) service: Duration,
-    /// When its answer must be there, from its arrival.
+    /// Latest answer in time, after its arrival.
     pub(crate) objective: Duration,
-    /// What it asks for.
+    /// Prompt and output size.
     pub(crate) work: Work,
-    /// What it is counted as: an index into `classes`.
+    /// Class under which the request is counted: an index into `classes`.
     pub(crate) class: usize,
 }
 
 impl Request {
-    /// What is sent.
+    /// Returns the request's JSON body.
     pub(crate) fn body(&self) -> String {
         serde_json::json!({"input": self.work.input, "output": self.work.output}).to_string()
     }
 
-    /// The objective as the header states it.
+    /// Returns the objective in ms for the request's header, at least 1.
     pub(crate) fn budget_ms(&self) -> u64 {
         u64::try_from(self.objective.as_millis()).map_or(u64::MAX, |budget| budget.max(1))
     }
 }
 
-/// What the demo sends.
+/// Requests that the demo sends.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Workload {
-    /// In order of arrival.
+    /// Requests, sorted by arrival.
     pub(crate) requests: Vec<Request>,
     /// Names of the classes, in order of first appearance.
     pub(crate) classes: Vec<String>,
-    /// From the first arrival to the last.
+    /// Time from the first arrival to the last.
     pub(crate) span: Duration,
-    /// What the model-servers are told.
+    /// Cost for the model-servers.
     pub(crate) cost: Cost,
 }
 
 impl Workload {
-    /// The slice number `seed` (from 1) of a trace: as many requests as fill `load × seconds` of service,
-    /// their arrivals scaled to `seconds`; all of it, in a shorter span, if the trace holds less. Slices follow one another; behind the trace's end it begins
-    /// again.
+    /// Returns slice number `seed` (from 1) of a trace: as many requests as fill `load × seconds` of service, with arrivals
+    /// scaled to `seconds`; the whole trace, in a shorter span, if it holds less. Slices follow one another, and wrap around at
+    /// the trace's end.
     pub(crate) fn new(
         trace: &Trace,
         seconds: f64,
@@ -72,7 +72,7 @@ impl Workload {
             .sum();
         // A trace that holds less is sent whole, once: the load stays, the span is shorter.
         let wanted = (load * seconds).min(total);
-        // Whole rounds through the trace change nothing but take time.
+        // Complete rounds through the trace would only take time.
         let mut skip = (wanted * (seed - 1) as f64) % total;
         let mut first = 0;
         while skip > 0.0 {
@@ -137,8 +137,8 @@ impl Workload {
         })
     }
 
-    /// The same requests, at most so many, so far apart that none meets another: each is sent so long after the one before it
-    /// can have been computed.
+    /// Returns at most `count` of the same requests so far apart that they never overlap: each is due `gap` after the earliest
+    /// possible end of the one before.
     pub(crate) fn apart(&self, count: usize, gap: Duration) -> Self {
         let mut arrival = Duration::ZERO;
         let mut span = Duration::ZERO;
@@ -159,7 +159,7 @@ impl Workload {
         }
     }
 
-    /// The same in virtual time.
+    /// Returns the requests for the simulator.
     pub(crate) fn simulated(&self) -> Vec<simulator::instance::Request> {
         let each = self
             .requests
@@ -173,7 +173,7 @@ impl Workload {
         each.collect()
     }
 
-    /// The same for several instances in virtual time. They have been ready for as long as a slow start takes.
+    /// Returns the requests for the simulator of several instances, which have been ready for as long as a slow start takes.
     pub(crate) fn jobs(&self) -> Vec<simulator::routing::Job> {
         let begin = Time::ZERO.after(Span::from_secs(60));
         let each = self.requests.iter().map(|request| simulator::routing::Job {
@@ -184,7 +184,7 @@ impl Workload {
         each.collect()
     }
 
-    /// The longest objective of any request.
+    /// Returns the longest objective of any request.
     pub(crate) fn longest_objective(&self) -> Duration {
         self.requests
             .iter()
@@ -198,14 +198,14 @@ impl Workload {
 mod tests {
     use super::*;
 
-    /// Sum of service times divided by the span.
+    /// Returns the sum of service times divided by the span.
     fn load_of(workload: &Workload) -> f64 {
         let service: Duration = workload.requests.iter().map(|own| own.service).sum();
         service.as_secs_f64() / workload.span.as_secs_f64()
     }
 
     #[test]
-    fn a_slice_has_the_load_and_the_span_asked_for() {
+    fn a_slice_has_the_requested_load_and_span() {
         let trace = Trace::bundled().unwrap();
         for (seconds, load, seed) in [
             (25.0, 1.0, 1),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_apart_do_not_meet() {
+    fn separated_requests_do_not_overlap() {
         let trace = Trace::bundled().unwrap();
         let gap = Duration::from_millis(20);
         let apart = Workload::new(&trace, 25.0, 1.0, 4.0, 1)
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_that_holds_less_is_sent_whole() {
+    fn a_trace_shorter_than_the_slice_is_sent_whole() {
         let trace = Trace::bundled().unwrap();
         let workload = Workload::new(&trace, 10_000.0, 2.0, 4.0, 1).unwrap();
         assert_eq!(workload.requests.len(), trace.entries.len());

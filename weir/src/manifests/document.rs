@@ -1,4 +1,4 @@
-//! A manifest's documents, as far as admission looks at them, with the lines on which annotations stand.
+//! The documents of a manifest, as far as admission inspects them, with line numbers of their annotations.
 
 use std::collections::BTreeMap;
 
@@ -6,33 +6,33 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_saphyr::Spanned;
 
-/// The group of Knative's kinds.
+/// API group of Knative Serving, with its separator.
 const GROUP: &str = "serving.knative.dev/";
 
-/// Annotations by key, with their lines.
+/// Annotations by key, each with its line number.
 pub(super) type Annotations = BTreeMap<String, (u64, Value)>;
 
-/// A Service, Configuration or Revision of Knative's.
+/// A Knative Service, Configuration or Revision.
 #[derive(Debug)]
 pub(super) struct Document {
     pub(super) kind: String,
-    /// Of the object itself, where it is not the template.
+    /// Annotations of the object itself; empty for a Revision, where they are the template's.
     pub(super) own: Annotations,
-    /// What makes revisions; `None`: a Service without one.
+    /// Revision template; `None` for a Service without one.
     pub(super) template: Option<Template>,
 }
 
-/// What makes a revision.
+/// Parts of a revision template which admission inspects.
 #[derive(Debug)]
 pub(super) struct Template {
     pub(super) annotations: Annotations,
-    /// Knative's bound, if it sets one.
+    /// `containerConcurrency`; `None` if it is not set.
     pub(super) container_concurrency: Option<u32>,
-    /// Until a liveness probe gives up, in seconds, and the line on which it stands.
+    /// For each liveness probe, the seconds until it gives up, and its line.
     pub(super) liveness: Vec<(u64, u64)>,
 }
 
-/// Of any kind.
+/// Fields to recognize a document of any kind.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[derive(Default)]
@@ -57,7 +57,7 @@ struct Metadata {
     annotations: BTreeMap<String, Spanned<Value>>,
 }
 
-/// A Service's and a Configuration's has a template; a Revision's is what a template's is.
+/// Spec of any of the kinds: a Service's and a Configuration's has a template, a Revision's has the fields of a template's.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Spec {
@@ -89,14 +89,14 @@ where
 }
 
 impl Document {
-    /// Reads those of Knative's.
+    /// Parses the Knative objects of a file.
     ///
     /// # Errors
-    /// The line of what cannot be read, and why.
+    /// The line of the first unreadable document, and the reason.
     pub(super) fn read(text: &str) -> Result<Vec<Self>, (u64, String)> {
         let mut found = Vec::new();
         for (before, part) in parts(text) {
-            // Comments alone are no document.
+            // A document of comments only is skipped.
             let is_empty = part
                 .lines()
                 .all(|line| line.trim().is_empty() || line.trim_start().starts_with('#'));
@@ -155,7 +155,7 @@ impl Template {
                 timeout_seconds,
                 failure_threshold,
             } = probe.value;
-            // Kubernetes' defaults.
+            // Kubernetes' defaults apply.
             let seconds = timeout_seconds
                 .unwrap_or(1)
                 .saturating_mul(failure_threshold.unwrap_or(3));
@@ -175,14 +175,14 @@ fn lines(metadata: Metadata, before: u64) -> Annotations {
         .collect()
 }
 
-/// Returns the documents of a file, each with the number of lines before it.
+/// Returns the YAML documents of a file, each with the number of lines before it.
 fn parts(text: &str) -> Vec<(u64, &str)> {
     let mut parts = Vec::new();
     let (mut begin, mut before) = (0, 0);
     let mut at = 0;
     for (number, line) in (1_u64..).zip(text.split_inclusive('\n')) {
         at += line.len();
-        // At the left margin it can stand for nothing else.
+        // At the left margin `---` can only be a separator.
         if line.trim_end() == "---" || line.starts_with("--- ") {
             parts.push((before, &text[begin..at - line.len()]));
             (begin, before) = (at, number);

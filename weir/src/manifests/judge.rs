@@ -1,20 +1,20 @@
-//! What admission says of a document.
+//! Checks a document as admission does.
 
 use annotations::template::{self, misplaced_key, short_probe};
 use serde_json::Value;
 
 use super::document::{Document, Template};
 
-/// What there is to say of a line.
+/// A problem at a line of a manifest.
 #[derive(Debug)]
 pub(super) struct Finding {
     pub(super) line: u64,
     pub(super) text: String,
-    /// It would be refused; else it is a warning.
+    /// Whether admission would refuse it; otherwise a warning.
     pub(super) is_refusal: bool,
 }
 
-/// Returns all that there is to say of a document.
+/// Returns all findings on a document.
 pub(super) fn judge(document: &Document) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (key, (line, _)) in &document.own {

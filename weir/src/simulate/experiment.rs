@@ -1,4 +1,4 @@
-//! `weir simulate experiment`: the papers' experiments, and whether their claims come out.
+//! `weir simulate experiment`: runs the papers' experiments and judges whether their claims hold.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -6,29 +6,28 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use simulator::claims::{Claims, Judged};
-use simulator::experiments::{self, ExperimentError};
+use experiments::claims::{Claims, Judged};
+use experiments::{self, ExperimentError, routing};
 use simulator::report::{Part, Report, Section};
-use simulator::routing;
 
 use super::interrupt::Interrupt;
 use super::progress::Progress;
 use super::{INTERRUPTED, result, text};
 use crate::{date, output};
 
-/// What can be chosen.
+/// Arguments of `weir simulate experiment`.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Which; --list names them.
+    /// Experiment to run; see --list.
     #[arg(value_name = "ID", required_unless_present_any = ["all", "list"])]
     id: Option<String>,
-    /// All of them, one after the other.
+    /// Run all of them, one after the other.
     #[arg(long, conflicts_with = "id")]
     all: bool,
-    /// Name them.
+    /// List the experiments and exit.
     #[arg(long, conflicts_with_all = ["id", "all", "json", "figures", "html", "seeds"])]
     list: bool,
-    /// Over so many seeds; an order needs ten.
+    /// Number of seeds; a claim on an order needs ten.
     #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     seeds: u32,
     /// Print one JSON object on a line for each claim.
@@ -44,12 +43,12 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Result<ExitCode> {
     let mut all = experiments::all();
-    all.push(experiments::Listed {
+    all.push(experiments::ExperimentInfo {
         id: routing::ID,
         about: routing::ABOUT.to_owned(),
     });
     if arguments.list {
-        let line = |own: &experiments::Listed| format!("{}  {}", own.id, own.about);
+        let line = |own: &experiments::ExperimentInfo| format!("{}  {}", own.id, own.about);
         let lines: Vec<String> = all.iter().map(line).collect();
         result::print(&lines.join("\n"))?;
         return Ok(ExitCode::SUCCESS);
@@ -66,7 +65,7 @@ pub(super) fn run(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Resul
     let mut evidence = BTreeMap::new();
     let mut sections = Vec::new();
     let mut rows = Vec::new();
-    // What has no claims is shown as it is.
+    // Experiments without claims are printed as they are.
     let mut plain = String::new();
     let mut interrupted = false;
     for (number, id) in ids.iter().enumerate() {
@@ -85,7 +84,7 @@ pub(super) fn run(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Resul
             plain.push_str(&text::of(&found.sections));
         }
         sections.extend(found.sections);
-        // What has no claims is its figures.
+        // Without claims the figures are the result.
         if arguments.figures || found.evidence.is_empty() {
             rows.extend(found.rows);
         }
@@ -125,7 +124,7 @@ pub(super) fn run(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Resul
     };
     result::print(&text)?;
     if interrupted {
-        result::complain("interrupted: these are the claims that were run by then");
+        result::warn("interrupted: these are the claims that were run by then");
         return Ok(ExitCode::from(INTERRUPTED));
     }
     Ok(if judged.headline().structural_wrong > 0 {
@@ -135,8 +134,8 @@ pub(super) fn run(arguments: &Arguments, interrupt: &Interrupt) -> anyhow::Resul
     })
 }
 
-/// Names those that are listed here as well.
-fn with_routing(error: ExperimentError, all: &[experiments::Listed]) -> ExperimentError {
+/// Replaces the allowed names in an unknown-experiment error by those of `all`.
+fn with_routing(error: ExperimentError, all: &[experiments::ExperimentInfo]) -> ExperimentError {
     match error {
         ExperimentError::Unknown { found, .. } => ExperimentError::Unknown {
             found,
@@ -151,8 +150,8 @@ fn page(ids: &[&str], seeds: &[u64], mut sections: Vec<Section>, judged: &Judged
         0,
         Section {
             title: "Claims".to_owned(),
-            text: "Each by the rule that was settled before any run.".to_owned(),
-            parts: vec![Part::Claims(judged.clone())],
+            text: "Each judged by a rule fixed before any run.".to_owned(),
+            parts: vec![Part::Verdicts(judged.verdicts())],
         },
     );
     Report {

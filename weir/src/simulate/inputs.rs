@@ -1,4 +1,4 @@
-//! Files of the user.
+//! Input files of the user.
 
 use std::fs;
 use std::io::{self, BufWriter, Write};
@@ -33,22 +33,22 @@ pub(super) fn functions(path: &Path) -> anyhow::Result<Functions> {
     Ok(Functions::from_toml(&name, &text)?)
 }
 
-enum Either {
+enum LoadSource {
     Trace(Workload<Arrivals>),
-    /// And the share of it that is its warm-up.
-    MadeUp(Workload<Generated>, f64),
+    /// The workload and its share of warm-up, 0 to 1.
+    Generated(Workload<Generated>, f64),
 }
 
-/// What a seed's random numbers are keyed by.
+/// Returns the random streams of a seed.
 pub(super) fn streams(seed: u64) -> Streams {
     Streams::new("what-if", seed)
 }
 
-fn workload(arguments: &WhatIf, seed: u64) -> anyhow::Result<Either> {
+fn workload(arguments: &WhatIf, seed: u64) -> anyhow::Result<LoadSource> {
     if let Some(name) = &arguments.generate {
         let spec = spec(name, arguments, seed)?;
         let share = spec.warm_up_s / (spec.warm_up_s + spec.counted_s);
-        return Ok(Either::MadeUp(generate(&spec)?, share));
+        return Ok(LoadSource::Generated(generate(&spec)?, share));
     }
     let path = arguments
         .trace
@@ -67,10 +67,10 @@ fn workload(arguments: &WhatIf, seed: u64) -> anyhow::Result<Either> {
         memory: arguments.memory.as_deref().map(source),
         ..Options::new(streams(seed))
     };
-    Ok(Either::Trace(traces::open(&source(path), &options)?))
+    Ok(LoadSource::Trace(traces::open(&source(path), &options)?))
 }
 
-/// Checks that nothing was given that a trace of this format has no use for.
+/// Checks that no option was given which a trace of this format ignores.
 fn uses_all(arguments: &WhatIf, path: &Path, format: Format) -> anyhow::Result<()> {
     const OF_2019: &str = "an Azure Functions 2019 trace";
     let is_2019 = format == Format::AzureFunctions2019;
@@ -99,13 +99,13 @@ fn uses_all(arguments: &WhatIf, path: &Path, format: Format) -> anyhow::Result<(
     Ok(())
 }
 
-/// A preset, or a file.
+/// Returns the spec of a preset, or of a file, with this run's count and seed.
 fn spec(name: &str, arguments: &WhatIf, seed: u64) -> anyhow::Result<Spec> {
     let path = Path::new(name);
     let is_file = path.extension().is_some() || path.components().count() > 1;
     let mut spec = if is_file {
         let (name, text) = text(path)?;
-        // A parser's error has lines of the file in it.
+        // A parser's error quotes lines of the file.
         Spec::from_toml(&text).map_err(|error| match error {
             SpecError::Text(text) => anyhow::anyhow!("{name}: {}", usage::on_one_line(&text)),
             other => anyhow::anyhow!("{name}: {other}"),
@@ -113,7 +113,7 @@ fn spec(name: &str, arguments: &WhatIf, seed: u64) -> anyhow::Result<Spec> {
     } else {
         preset(name)?.spec()
     };
-    // Its own seed is the one that --seed 1 stands for.
+    // The spec's own seed corresponds to --seed 1.
     spec.seed = spec.seed.wrapping_add(seed).wrapping_sub(1);
     if let Some(count) = arguments.count {
         spec.functions = count;
@@ -130,25 +130,25 @@ fn seconds(value: f64) -> u64 {
     (value * 1e9).round() as u64
 }
 
-/// What is run: one load for all seeds, or one for each.
+/// Loads of a run: one for all seeds, or one for each.
 #[derive(Debug)]
 pub(super) struct Loads {
-    /// In the order of seeds.
+    /// Loads in the order of seeds.
     pub(super) loads: Vec<Load>,
     pub(super) arrivals: what_if::Arrivals,
     pub(super) seeds: Vec<u64>,
-    /// The share that the load says is its warm-up.
+    /// Share of warm-up that the load specifies, 0 to 1.
     pub(super) warm_up: Option<f64>,
 }
 
 impl Loads {
-    /// That of a seed, by its place.
+    /// Returns the load of a seed by its index.
     pub(super) fn of(&self, seed: usize) -> &Load {
         &self.loads[seed.min(self.loads.len() - 1)]
     }
 }
 
-/// Reads the load of each seed, where arrivals are drawn; `points`: how many runs are made of each.
+/// Reads the load of each seed where arrivals are drawn, else one for all; `points` is the number of runs of each.
 pub(super) fn loads(
     arguments: &WhatIf,
     points: usize,
@@ -183,14 +183,14 @@ pub(super) fn loads(
     })
 }
 
-/// How many seeds nobody has to wait long for: ten (workloads 1) as long as all runs have some thirty million requests,
-/// fewer beyond that, and at least three where they fit into memory.
+/// Returns the number of seeds with an acceptable run time: ten (workloads §1) as long as all runs have some thirty million
+/// requests, fewer beyond that, and at least three where they fit into memory.
 fn seeds_for(requests: usize, points: usize, is_drawn: bool) -> usize {
     const TEN: usize = 10;
     const IN_ALL: usize = 30_000_000;
     let one = requests.max(1);
     let quick = (IN_ALL / one / points.max(1)).clamp(3, TEN);
-    // Each has about as many requests as the first.
+    // Each load has about as many requests as the first.
     let fits = REQUESTS_MAX / (one + one / 5);
     if is_drawn {
         quick.min(fits).max(1)
@@ -219,16 +219,16 @@ fn load(
         !interrupt.is_set()
     };
     Ok(match workload(arguments, seed)? {
-        Either::Trace(workload) => {
+        LoadSource::Trace(workload) => {
             let are_counts = matches!(workload.arrivals, Arrivals::MinuteCounts(_));
             let is_drawn = are_counts
                 && (arguments.placement != Some(Placement::Even) || arguments.durations.is_some());
             let load = Load::read(workload, window, &mut watch)?;
             (load, if is_drawn { Drawn } else { Fixed }, None)
         }
-        Either::MadeUp(workload, share) => {
+        LoadSource::Generated(workload, share) => {
             let load = Load::read(workload, window, &mut watch)?;
-            // A window of it has a warm-up of its own.
+            // A window of the load has a warm-up of its own.
             let whole =
                 arguments.seconds.is_none() && arguments.from.is_none_or(|from| from == 0.0);
             (load, Drawn, whole.then_some(share))
@@ -236,7 +236,7 @@ fn load(
     })
 }
 
-/// Writes all requests, and tells how many; none: it was interrupted, and nothing is written.
+/// Writes all requests and returns their number; `None` if it was interrupted, and nothing is written.
 pub(super) fn write_trace(
     arguments: &WhatIf,
     path: &Path,
@@ -244,10 +244,10 @@ pub(super) fn write_trace(
 ) -> anyhow::Result<Option<u64>> {
     let workload = workload(arguments, arguments.seed)?;
     let written = output::whole_file(path, |to| {
-        let mut to = BufWriter::new(Until { to, interrupt });
+        let mut to = BufWriter::new(InterruptibleWriter { to, interrupt });
         let written = match workload {
-            Either::Trace(workload) => write_csv(workload, &mut to),
-            Either::MadeUp(workload, _) => write_csv(workload, &mut to),
+            LoadSource::Trace(workload) => write_csv(workload, &mut to),
+            LoadSource::Generated(workload, _) => write_csv(workload, &mut to),
         }?;
         to.flush()?;
         Ok(written)
@@ -259,13 +259,13 @@ pub(super) fn write_trace(
     }
 }
 
-/// Takes nothing more once it is interrupted.
-struct Until<'a, W> {
+/// Writer which fails once an interrupt has arrived.
+struct InterruptibleWriter<'a, W> {
     to: W,
     interrupt: &'a Interrupt,
 }
 
-impl<W: Write> Write for Until<'_, W> {
+impl<W: Write> Write for InterruptibleWriter<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.interrupt.is_set() {
             return Err(io::Error::other("interrupted"));

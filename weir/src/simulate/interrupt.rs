@@ -1,4 +1,4 @@
-//! Interrupts (Ctrl-C, or the signal to end): the first asks for what is done so far, the second ends the process.
+//! Interrupts (Ctrl-C or SIGTERM): the first requests the partial result, the second ends the process.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::INTERRUPTED;
 
-/// Whether one has come.
+/// Flag that an interrupt has arrived.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Interrupt(Arc<AtomicBool>);
 
@@ -19,9 +19,9 @@ impl Interrupt {
     }
 }
 
-/// Does something that looks now and then whether it is to end.
+/// Runs work which polls the interrupt flag, and returns its exit code; a second interrupt abandons it.
 pub(super) fn until_done(
-    does: impl FnOnce(&Interrupt) -> anyhow::Result<ExitCode> + Send + 'static,
+    command: impl FnOnce(&Interrupt) -> anyhow::Result<ExitCode> + Send + 'static,
 ) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -30,14 +30,13 @@ pub(super) fn until_done(
     let outcome = runtime.block_on(async {
         let mut interrupts =
             signal(SignalKind::interrupt()).context("cannot listen for interrupts")?;
-        let mut ends =
-            signal(SignalKind::terminate()).context("cannot listen for the signal to end")?;
+        let mut ends = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
         let interrupt = Interrupt::default();
         let own = interrupt.clone();
-        let mut work = tokio::task::spawn_blocking(move || does(&own));
+        let mut work = tokio::task::spawn_blocking(move || command(&own));
         loop {
             tokio::select! {
-                done = &mut work => return done.context("the simulation broke off")?,
+                done = &mut work => return done.context("the simulation panicked")?,
                 _signal = interrupts.recv() => {}
                 _signal = ends.recv() => {}
             }
@@ -46,7 +45,7 @@ pub(super) fn until_done(
             }
         }
     });
-    // Who asks twice does not wait.
+    // After a second interrupt the work is abandoned.
     runtime.shutdown_background();
     outcome
 }

@@ -1,20 +1,20 @@
-//! How far it is, for people who wait.
+//! Progress of the runs, on a terminal.
 
 use std::io::IsTerminal as _;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Steps of one run.
+/// Steps of the bar per run.
 const STEPS: u64 = 1_000;
 
-/// A bar on stderr, if that is a terminal.
+/// Progress bar on stderr; hidden if that is no terminal.
 #[derive(Debug)]
 pub(super) struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// `wanted`: not for programs.
+    /// Creates a progress bar, hidden unless `wanted`.
     pub(super) fn new(wanted: bool) -> Self {
         let bar = if wanted && std::io::stderr().is_terminal() {
             ProgressBar::new_spinner()
@@ -24,13 +24,13 @@ impl Progress {
         Self { bar }
     }
 
-    /// While a trace is read: how many requests there are so far.
+    /// Shows the number of requests read so far.
     pub(super) fn reads(&self, requests: usize) {
         self.bar.set_message(format!("{requests} requests read"));
         self.bar.tick();
     }
 
-    /// So many runs begin.
+    /// Starts the bar of this many runs.
     pub(super) fn begin(&self, runs: usize) {
         let template = "{msg} {bar:40} {percent} %, {elapsed} so far, about {eta} left";
         if let Ok(style) = ProgressStyle::with_template(template) {
@@ -42,7 +42,7 @@ impl Progress {
         self.bar.set_message("simulating");
     }
 
-    /// A run, from 0, is so far.
+    /// Sets the progress of a run, counted from 0, to a share from 0 to 1.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -53,7 +53,7 @@ impl Progress {
         self.bar.set_position(run as u64 * STEPS + steps);
     }
 
-    /// All is done.
+    /// Clears the bar at the end of all runs.
     pub(super) fn end(&self) {
         self.bar.finish_and_clear();
     }

@@ -1,4 +1,4 @@
-//! What is given: tables, one JSON object, a page.
+//! Results as tables, as one JSON object, or as a page.
 
 use std::io::{self, Write as _};
 
@@ -12,7 +12,7 @@ use super::WhatIf;
 use super::inputs::Loads;
 use crate::date;
 
-/// Writes to stdout; of nothing, nothing. Who reads only the beginning has what was wanted.
+/// Prints a text to stdout unless it is empty. A closed pipe is no error.
 pub(super) fn print(text: &str) -> io::Result<()> {
     let text = text.trim_end();
     if text.is_empty() {
@@ -25,8 +25,8 @@ pub(super) fn print(text: &str) -> io::Result<()> {
     }
 }
 
-/// Writes to stderr, where nobody is told if that fails.
-pub(super) fn complain(text: &str) {
+/// Prints a message to stderr; a failed write cannot be reported.
+pub(super) fn warn(text: &str) {
     let _written = writeln!(io::stderr(), "weir: {text}");
 }
 

@@ -1,4 +1,4 @@
-//! A report's tables in a terminal.
+//! Tables of a report as text for a terminal.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, Table};
 use simulator::report::{Part, Section};
 
-/// Returns sections as text: titles, and tables. Plots are for the page.
+/// Returns the titles and tables of sections as text. Plots are left to the page.
 pub(super) fn of(sections: &[Section]) -> String {
     let mut text = String::new();
     for section in sections {

@@ -1,4 +1,4 @@
-//! `weir softgpu ledger`: who held what, when, as a table, a drawing, or data.
+//! `weir softgpu ledger`: the use of SMs, links and memory over time, as a table, a drawing, or data.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -7,30 +7,30 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
-use softgpu::ledger::{Ledger, Select};
+use softgpu::ledger::{Ledger, Selection};
 use softgpu::names::Names;
 use softgpu::observer::Observer;
 use softgpu::summary::{Summary, share, sm_seconds};
 use softgpu::svg::{self, Heading, bytes_text, rate_text};
 use softgpu::text;
 use softgpu_wire::config::Config;
-use softgpu_wire::ledger::What;
+use softgpu_wire::ledger::LineKind;
 
-use super::{Place, Usage, configuration, new_table, print};
+use super::{SoftGpuDir, Usage, configuration, new_table, print};
 
-/// A terminal whose width nobody knows is taken to be so wide.
+/// Width of a terminal of unknown width, in columns.
 const WIDTH: usize = 100;
 
-/// What can be chosen.
+/// Arguments of `weir softgpu ledger`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without --csv, --json and --svg a table and a drawing for terminals. Times are those of the software GPU, in ms since the
 ledger's first line; amounts are as they are there, smaller than life by the scale.")]
 pub(super) struct Arguments {
-    /// From this time on.
+    /// Start of the shown time.
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     from: Option<u64>,
-    /// Up to this time.
+    /// End of the shown time.
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     to: Option<u64>,
     /// Only processes on this GPU or slice, by its number, as `weir softgpu status` lists them.
@@ -49,10 +49,10 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     #[command(flatten)]
-    place: Place,
+    dir: SoftGpuDir,
 }
 
-/// In ns, from ms with up to six decimals.
+/// Parses milliseconds with up to six decimals to nanoseconds.
 fn milliseconds(text: &str) -> Result<u64, String> {
     let why = || "a number of ms is needed, as 12 or 12.5".to_owned();
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
@@ -68,7 +68,7 @@ fn milliseconds(text: &str) -> Result<u64, String> {
     ns.ok_or_else(why)
 }
 
-/// In ms, exactly.
+/// Formats nanoseconds as milliseconds without rounding.
 fn exact_ms(ns: u64) -> String {
     format!("{}.{:06}", ns / 1_000_000, ns % 1_000_000)
 }
@@ -78,7 +78,7 @@ fn ms(ns: u64) -> f64 {
 }
 
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let folder = arguments.place.existing()?;
+    let folder = arguments.dir.existing()?;
     if let (Some(from), Some(to)) = (arguments.from, arguments.to)
         && from >= to
     {
@@ -97,7 +97,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if let Some(observer) = &observer {
         observer.write_ledger()?;
     }
-    let select = Select {
+    let select = Selection {
         from: arguments.from,
         to: arguments.to,
         unit: arguments.unit,
@@ -112,7 +112,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         print(line.as_bytes())?;
     } else if let Some(file) = &arguments.svg {
         let heading = Heading {
-            title: "Who held what of the software GPU".to_owned(),
+            title: "Use of the software GPU".to_owned(),
             subtitle: about(&folder, &config),
         };
         let drawing = svg::draw(&ledger, &names, &heading);
@@ -135,15 +135,15 @@ fn about(folder: &Path, config: &Config) -> String {
 fn csv(ledger: &Ledger, names: &Names) -> String {
     let mut text = String::from("what,number,name,unit,process,amount,from_ms,to_ms,command\n");
     for entry in &ledger.entries {
-        let (what, number, name) = match entry.what {
-            What::Sms(unit) => ("sm_thousandths", unit, names.unit(unit)),
-            What::Memory(unit) => ("memory_bytes", unit, names.unit(unit)),
-            What::Link(link) => ("link_bytes_per_second", link, names.link(link)),
-            What::Process(_) => continue,
+        let (what, number, name) = match entry.kind {
+            LineKind::Sms(unit) => ("sm_thousandths", unit, names.unit(unit)),
+            LineKind::Memory(unit) => ("memory_bytes", unit, names.unit(unit)),
+            LineKind::Link(link) => ("link_bytes_per_second", link, names.link(link)),
+            LineKind::Process(_) => continue,
         };
         let process = ledger.processes[entry.process];
         let command = entry.command.map(|command| command.to_string());
-        // A string takes whatever comes.
+        // Writing to a string cannot fail.
         let _written = writeln!(
             text,
             "{what},{number},{name},{},{},{},{},{},{}",
@@ -283,7 +283,7 @@ fn table(folder: &Path, config: &Config, ledger: &Ledger, names: &Names) -> Stri
     text
 }
 
-/// That of the terminal, else that of the variable by which shells tell it.
+/// Returns the terminal's width in columns, else that of the shell's variable `COLUMNS`, else [`WIDTH`].
 fn width() -> usize {
     let size = rustix::termios::tcgetwinsize(rustix::stdio::stdout());
     let columns = size.map_or(0, |size| usize::from(size.ws_col));
@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_to_the_nanosecond() {
+    fn times_are_parsed_to_the_nanosecond() {
         for (text, ns) in [
             ("0", 0),
             ("12", 12_000_000),

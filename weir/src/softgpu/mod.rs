@@ -1,4 +1,4 @@
-//! `weir softgpu`: a software GPU for CUDA programs, installed, looked at, and drawn.
+//! `weir softgpu`: installs, inspects and draws a software GPU for CUDA programs.
 
 mod ledger;
 mod path;
@@ -16,7 +16,7 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, Table};
 use softgpu_wire::config::Config;
 
-/// What can be chosen.
+/// Arguments of `weir softgpu`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -27,19 +27,19 @@ pub(crate) struct Arguments {
 enum Command {
     /// Install the stand-ins for NVIDIA's libraries and print their folder: LD_LIBRARY_PATH=$(weir softgpu path) ./program
     Path(path::Arguments),
-    /// Who held which SMs, links and memory, when.
+    /// Show the use of SMs, links and memory over time.
     Ledger(ledger::Arguments),
-    /// How the server does, and who uses the GPUs.
+    /// Show the server's state and the processes on the GPUs.
     Status(status::Arguments),
-    /// Let something go wrong with a GPU.
+    /// Inject a fault into a GPU.
     Inject(Inject),
     /// Run the server in the foreground; programs start one by themselves.
     Server(Server),
 }
 
-/// Where the software GPU is.
+/// Option for the software GPU's folder.
 #[derive(Debug, Args)]
-struct Place {
+struct SoftGpuDir {
     /// The software GPU's folder [default: $WEIR_SOFTGPU, else $XDG_CACHE_HOME/weir/softgpu, else
     /// $HOME/.cache/weir/softgpu]
     #[arg(long, value_name = "DIR")]
@@ -48,14 +48,14 @@ struct Place {
 
 #[derive(Debug, Args)]
 struct Inject {
-    /// Which GPU, counted from 0.
+    /// GPU, counted from 0.
     #[arg(long, value_name = "N", default_value_t = 0)]
     gpu: u64,
-    /// The Xid: all who watch hear of it; by 79 the GPU is lost until its server has ended.
+    /// The Xid: all observers of events receive it; after 79 the GPU is lost until its server has ended.
     #[arg(long, value_name = "X", value_parser = clap::value_parser!(u64).range(1..=999))]
     xid: u64,
     #[command(flatten)]
-    place: Place,
+    dir: SoftGpuDir,
 }
 
 #[derive(Debug, Args)]
@@ -64,16 +64,16 @@ struct Server {
     #[arg(long)]
     stay: bool,
     #[command(flatten)]
-    place: Place,
+    dir: SoftGpuDir,
 }
 
-/// What is asked for cannot be: the user's to mend.
+/// A usage error: exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Usage(String);
 
-/// Runs it. Exit code 2: the options or a configuration cannot be used; 1: anything else has gone wrong, or no server runs
-/// that could be asked.
+/// Runs the command. Returns exit code 2 if the options or a configuration are unusable, 1 on any other failure or if no server
+/// runs that could be queried.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let done = match &arguments.command {
         Command::Path(arguments) => path::run(arguments),
@@ -83,7 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         Command::Server(arguments) => server(arguments),
     };
     done.unwrap_or_else(|error| {
-        say(&format!("{error:#}"));
+        report(&format!("{error:#}"));
         ExitCode::from(if is_usage(&error) { 2 } else { 1 })
     })
 }
@@ -91,8 +91,8 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 fn is_usage(error: &anyhow::Error) -> bool {
     use ::softgpu::install::InstallError;
     let install = error.downcast_ref::<InstallError>();
-    // A folder that cannot be made is an option's to mend.
-    let is_place = |error: &io::Error| {
+    // A folder that cannot be created is a wrong option.
+    let is_option = |error: &io::Error| {
         use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
         matches!(
             error.kind(),
@@ -101,14 +101,14 @@ fn is_usage(error: &anyhow::Error) -> bool {
     };
     let is_configuration = match install {
         Some(InstallError::Config(_) | InstallError::Configured { .. }) => true,
-        Some(InstallError::File { error, .. }) => is_place(error),
+        Some(InstallError::File { error, .. }) => is_option(error),
         _ => false,
     };
     is_configuration || error.is::<Usage>() || error.is::<::softgpu::NoFolder>()
 }
 
-impl Place {
-    /// The folder, as an absolute path.
+impl SoftGpuDir {
+    /// Returns the folder as an absolute path.
     fn folder(&self) -> anyhow::Result<PathBuf> {
         let folder = match &self.folder {
             Some(folder) if folder.as_os_str().is_empty() => {
@@ -120,7 +120,10 @@ impl Place {
         std::path::absolute(&folder).with_context(|| folder.display().to_string())
     }
 
-    /// The folder, which has to be there.
+    /// Returns the folder as an absolute path.
+    ///
+    /// # Errors
+    /// The folder does not exist.
     fn existing(&self) -> anyhow::Result<PathBuf> {
         let folder = self.folder()?;
         if folder.is_dir() {
@@ -134,7 +137,7 @@ impl Place {
     }
 }
 
-/// The configuration of a folder: that of its server, else that of its file, else the default.
+/// Returns the configuration of a folder: that of its server, else that of its file, else the default.
 fn configuration(folder: &Path, observer: Option<&Observer>) -> anyhow::Result<Config> {
     match observer {
         Some(observer) => Ok(observer.config.clone()),
@@ -150,9 +153,9 @@ fn no_server(folder: &Path) -> String {
 }
 
 fn inject(arguments: &Inject) -> anyhow::Result<ExitCode> {
-    let folder = arguments.place.existing()?;
+    let folder = arguments.dir.existing()?;
     let Some(observer) = Observer::open(&folder)? else {
-        say(&no_server(&folder));
+        report(&no_server(&folder));
         return Ok(ExitCode::FAILURE);
     };
     let gpus: u32 = observer.config.gpus.iter().map(|gpu| gpu.count).sum();
@@ -165,24 +168,24 @@ fn inject(arguments: &Inject) -> anyhow::Result<ExitCode> {
 }
 
 fn server(arguments: &Server) -> anyhow::Result<ExitCode> {
-    let folder = arguments.place.folder()?;
+    let folder = arguments.dir.folder()?;
     ::softgpu::install::make_folder(&folder)?;
     let mut given = vec![OsString::from("--folder"), folder.into_os_string()];
     if arguments.stay {
         given.push(OsString::from("--stay"));
     }
-    let name = softgpu_wire::place::SERVER;
+    let name = softgpu_wire::softgpu_dir::SERVER;
     let code = ::softgpu::run_as(name.as_ref(), given.into_iter());
-    code.context("the server is not part of this program")
+    code.context("this program was built without the server")
 }
 
-/// Says it on stderr.
-fn say(why: &str) {
-    // Nobody to tell if this fails.
+/// Prints a message on stderr.
+fn report(why: &str) {
+    // A failed write to stderr cannot be reported.
     let _written = writeln!(io::stderr(), "weir: {why}");
 }
 
-/// Prints on stdout. Who reads only the beginning has what was wanted.
+/// Prints bytes on stdout. A closed pipe is no error.
 fn print(bytes: &[u8]) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
@@ -193,7 +196,7 @@ fn print(bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// A table whose columns but the first `left` are of numbers.
+/// Creates a table with the first `left` columns left-aligned for text, the others right-aligned for numbers.
 fn new_table(heading: &[&str], left: usize) -> Table {
     let mut table = Table::new();
     table

@@ -1,4 +1,4 @@
-//! `weir softgpu path`: the stand-ins installed, their folder on stdout.
+//! `weir softgpu path`: installs the stand-ins and prints their folder on stdout.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -7,45 +7,45 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Deserialize;
 use softgpu_wire::config::{Config, GPUS_MAX, GpuConfig};
-use softgpu_wire::place;
+use softgpu_wire::softgpu_dir;
 
-use super::{Place, Usage, print, say};
+use super::{SoftGpuDir, Usage, print, report};
 use crate::usage;
 
-/// What can be chosen.
+/// Arguments of `weir softgpu path`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without an option but --folder the configuration in the folder, softgpu.toml, stays as it is; where there is none it becomes
 one H100. With one it is written anew, and what is not named has its default.")]
 pub(super) struct Arguments {
-    /// What kind of GPU: V100, A100, H100 or H200 [default: H100]
+    /// Model of the GPUs: V100, A100, H100 or H200 [default: H100]
     #[arg(long, value_name = "PART", value_parser = part)]
     gpu: Option<String>,
-    /// How many GPUs, 1 to 64 [default: 1, or as many as --mig has]
+    /// Number of GPUs, 1 to 64 [default: 1, or as many as --mig has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     gpus: Option<u32>,
     /// MIG slices, as TOML: for each GPU in order a table `[[gpu]]` with `slices = ["3g.40gb", "4g.40gb"]`; an empty list, or
     /// no table, leaves a GPU whole
     #[arg(long, value_name = "FILE")]
     mig: Option<PathBuf>,
-    /// By how much memory and links are smaller, 1 to 512 [default: 1]
+    /// Divisor of memory sizes and link rates, 1 to 512 [default: 1]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..=512))]
     bytes: Option<u32>,
-    /// By how much times of the device are longer, 1 to 8 [default: 1]
+    /// Factor of the device's times, 1 to 8 [default: 1]
     #[arg(long, value_name = "D", value_parser = clap::value_parser!(u32).range(1..=8))]
     time: Option<u32>,
-    /// How much of the ledger is kept on disk, in MiB, 1 to 65536 [default: 64]
+    /// Size of the ledger on disk, in MiB, 1 to 65536 [default: 64]
     #[arg(long, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     ledger_mib: Option<u32>,
     #[command(flatten)]
-    place: Place,
+    dir: SoftGpuDir,
 }
 
 fn part(name: &str) -> Result<String, String> {
     softgpu::names::part(name).map_err(|error| error.to_string())
 }
 
-/// What `--mig` reads.
+/// Contents of the `--mig` file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Mig {
@@ -71,7 +71,7 @@ impl Mig {
 
     fn parse(text: &str) -> Result<Self, String> {
         let mig: Self = toml::from_str(text).map_err(|error| {
-            // mig-parted's files are known to many: they are told apart from a slip in TOML.
+            // mig-parted's files are common: they get a message of their own.
             if text.lines().any(|line| line.starts_with("mig-configs:")) {
                 format!("this is YAML, as mig-parted reads it; {MIG_FORM}")
             } else {
@@ -96,7 +96,7 @@ impl Arguments {
             || self.ledger_mib.is_some()
     }
 
-    /// What these options ask for.
+    /// Returns the configuration that these options describe.
     fn configuration(&self) -> anyhow::Result<Config> {
         let default = Config::default();
         let mig = self.mig.as_deref().map(Mig::read).transpose()?;
@@ -142,7 +142,7 @@ impl Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let folder = arguments.place.folder()?;
+    let folder = arguments.dir.folder()?;
     let separators = [b':', b';', b'\n', b'$'];
     if let Some(letter) = folder
         .as_os_str()
@@ -165,12 +165,12 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         softgpu::install::configured(&folder)?.unwrap_or_default()
     };
     softgpu::install(&folder, &config)?;
-    if let Some(other) = std::env::var_os(place::VARIABLE).filter(|other| !other.is_empty())
+    if let Some(other) = std::env::var_os(softgpu_dir::VARIABLE).filter(|other| !other.is_empty())
         && std::path::absolute(&other).ok().as_ref() != Some(&folder)
     {
-        say(&format!(
+        report(&format!(
             "{} is set to {}: programs use that software GPU as long as it is, not the one in {}",
-            place::VARIABLE,
+            softgpu_dir::VARIABLE,
             other.display(),
             folder.display()
         ));
@@ -180,7 +180,7 @@ pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What options cannot say was written by hand, and is not thrown away.
+/// Refuses to overwrite a configuration with parts that options cannot express and which were written by hand.
 fn nothing_is_lost(folder: &Path) -> anyhow::Result<()> {
     let Some(old) = softgpu::install::configured(folder)? else {
         return Ok(());
@@ -194,8 +194,8 @@ fn nothing_is_lost(folder: &Path) -> anyhow::Result<()> {
     ] {
         if is_there {
             return Err(Usage(format!(
-                "{}: has {what}, which options would take away; edit it, or remove it first",
-                folder.join(place::CONFIG).display()
+                "{}: has {what}, which these options would drop; edit or remove the file first",
+                folder.join(softgpu_dir::CONFIG).display()
             ))
             .into());
         }
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mig_files_say_what_is_wrong_with_them() {
+    fn errors_in_mig_files_name_the_cause() {
         let mig = Mig::parse("[[gpu]]\nslices = [\"1g.10gb\"]\n[[gpu]]\nslices = []").unwrap();
         assert_eq!(mig.gpus.len(), 2);
         for (text, why) in [

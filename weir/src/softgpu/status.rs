@@ -1,4 +1,4 @@
-//! `weir softgpu status`: how the server does, and who uses the GPUs.
+//! `weir softgpu status`: the server's state and the processes on its GPUs.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,9 +12,9 @@ use softgpu::summary::sm_seconds;
 use softgpu::svg::bytes_text;
 use softgpu_wire::message::ProcessLine;
 
-use super::{Place, new_table, no_server, print, say};
+use super::{SoftGpuDir, new_table, no_server, print, report};
 
-/// What can be chosen.
+/// Arguments of `weir softgpu status`.
 #[derive(Debug, Args)]
 #[command(after_help = "Exit code 1 if no server runs.")]
 pub(super) struct Arguments {
@@ -22,28 +22,28 @@ pub(super) struct Arguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    place: Place,
+    dir: SoftGpuDir,
 }
 
-/// The function by which the CUDA runtime asks for tables that it cannot do without.
+/// Function through which the CUDA runtime requests the private tables that it requires.
 const RUNTIMES: &str = "cuGetExportTable";
 
-/// A GPU or slice as it is now.
+/// Current state of a GPU or slice.
 struct Unit<'a> {
     name: &'a UnitName,
-    /// None: its GPU is lost.
+    /// Memory of the unit; `None` if its GPU is lost.
     memory: Option<Memory>,
     processes: Vec<ProcessLine>,
 }
 
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let folder = arguments.place.existing()?;
+    let folder = arguments.dir.existing()?;
     let Some(observer) = Observer::open(&folder)? else {
         if arguments.json {
             let none = json!({"folder": folder.display().to_string(), "running": false});
             print(format!("{none}\n").as_bytes())?;
         } else {
-            say(&no_server(&folder));
+            report(&no_server(&folder));
         }
         return Ok(ExitCode::FAILURE);
     };
@@ -128,7 +128,7 @@ fn text(folder: &Path, observer: &Observer, statistics: &Value, units: &[Unit<'_
         number("/faults"),
     ));
     text.push_str(&format!(
-        "lag (told minus due) p50 {:.0} µs, p99 {:.0} µs, max {:.0} µs of {} waits; the server could have run and did not for \
+        "lag (published minus due) p50 {:.0} µs, p99 {:.0} µs, max {:.0} µs of {} waits; the server could have run and did not for \
          {:.1} ms\n",
         us("/lag/p50_ns"),
         us("/lag/p99_ns"),

@@ -1,14 +1,14 @@
-//! The library itself: which names it exports, and what it needs of the system.
+//! The library's file: its exported names, and its requirements on the system.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use crate::place::Place;
+use softgpu_harness::soft_gpu_dir::SoftGpuDir;
 
-/// What a program of binutils prints.
-fn says(program: &str, arguments: &[&str], library: &Path) -> String {
+/// Returns the output of a binutils program on the library.
+fn output_of(program: &str, arguments: &[&str], library: &Path) -> String {
     let output = Command::new(program)
         .args(arguments)
         .arg(library)
@@ -20,26 +20,22 @@ fn says(program: &str, arguments: &[&str], library: &Path) -> String {
 
 #[test]
 fn exactly_the_names_of_the_interface_are_exported() {
-    let place = Place::h100();
-    let said = says(
+    let softgpu = SoftGpuDir::h100();
+    let printed = output_of(
         "nm",
         &["-D", "--defined-only"],
-        &place.folder().join("libcuda.so.1"),
+        &softgpu.folder().join("libcuda.so.1"),
     );
-    let exported: BTreeSet<_> = said
+    let exported: BTreeSet<_> = printed
         .lines()
         .map(|line| line.split_whitespace().next_back().unwrap())
         .filter(|name| name.starts_with("cu"))
         .collect();
-    let symbols = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../gpu-sidecar/softgpu/cuda/src/symbols.txt"
-    );
-    let symbols = std::fs::read_to_string(symbols).unwrap();
-    let named: BTreeSet<_> = symbols
-        .lines()
-        .filter(|line| !line.starts_with('#') && !line.is_empty())
-        .map(|line| line.split_whitespace().next_back().unwrap())
+    // softgpu imitates a driver of version 13.0.
+    let named: BTreeSet<_> = preload_table::ENTRIES
+        .iter()
+        .filter(|entry| entry.version() <= 13_000)
+        .map(preload_table::Entry::symbol)
         .collect();
     assert!(named.len() > 500);
     let missing: Vec<_> = named.difference(&exported).collect();
@@ -50,11 +46,11 @@ fn exactly_the_names_of_the_interface_are_exported() {
     );
 }
 
-/// The highest version of the system's library without which it is not loaded.
+/// Returns the newest version of glibc that the library requires.
 fn glibc(library: &Path) -> (u32, u32) {
-    let said = says("readelf", &["--version-info", "--wide"], library);
+    let printed = output_of("readelf", &["--version-info", "--wide"], library);
     let version = |line: &str| {
-        // What is needed weakly may be missing.
+        // Weak requirements may be missing.
         let (_, rest) = line.split_once("Name: GLIBC_")?;
         let (version, rest) = rest.split_once(' ')?;
         let (major, minor) = version.split_once('.')?;
@@ -62,36 +58,36 @@ fn glibc(library: &Path) -> (u32, u32) {
         let is_weak = rest.contains("WEAK");
         (!is_weak).then(|| Some((major.parse().ok()?, minor.parse().ok()?)))?
     };
-    said.lines().filter_map(version).max().unwrap()
+    printed.lines().filter_map(version).max().unwrap()
 }
 
 #[test]
-fn it_loads_on_debian_12() {
-    let place = Place::h100();
+fn loads_on_debian_12() {
+    let softgpu = SoftGpuDir::h100();
     for name in ["libcuda.so.1", "libnvidia-ml.so.1", "softgpu-server"] {
-        let needed = glibc(&place.folder().join(name));
+        let needed = glibc(&softgpu.folder().join(name));
         writeln!(std::io::stdout(), "{name}: glibc {}.{}", needed.0, needed.1).unwrap();
         assert!(needed <= (2, 36), "{name}: {needed:?}");
     }
 }
 
 #[test]
-fn it_is_known_by_the_name_that_programs_ask_for() {
-    let place = Place::h100();
+fn has_the_soname_that_programs_load() {
+    let softgpu = SoftGpuDir::h100();
     for (name, own) in [
         ("libcuda.so", "libcuda.so.1"),
         ("libcuda.so.1", "libcuda.so.1"),
         ("libnvidia-ml.so.1", "libnvidia-ml.so.1"),
     ] {
-        let said = says(
+        let printed = output_of(
             "readelf",
             &["--dynamic", "--wide"],
-            &place.folder().join(name),
+            &softgpu.folder().join(name),
         );
-        let line = said.lines().find(|line| line.contains("(SONAME)"));
+        let line = printed.lines().find(|line| line.contains("(SONAME)"));
         assert!(
             line.is_some_and(|line| line.contains(&format!("[{own}]"))),
-            "{said}"
+            "{printed}"
         );
     }
 }

@@ -1,20 +1,21 @@
-//! `model-server`, which opens the driver as frameworks do, on a software GPU.
+//! `model-server`, which loads the driver as frameworks do, on a software GPU.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command};
 
-use model_server::checksum::Checked;
+use model_server::checksum::CheckedBlocks;
 use model_server::{Model, expected_checksum};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::place::{PATIENCE, Place, signal, until};
+use softgpu_harness::soft_gpu_dir::{SoftGpuDir, signal};
+use testing::{PATIENCE, until};
 
-/// Sizes are divided by this.
+/// Divisor of memory sizes, as in the software GPU.
 const SCALE: u64 = 64;
 
-/// A running model-server.
+/// A running model-server, killed when dropped.
 struct Server {
     child: Child,
     port: u16,
@@ -28,14 +29,14 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// One of a model, which checks all of its weights with each request.
-    fn start(place: &Place, model: &str) -> Self {
+    /// Starts the server of a model which checks all of its weights with each request.
+    fn start(softgpu: &SoftGpuDir, model: &str) -> Self {
         let port = TcpListener::bind(("127.0.0.1", 0))
             .and_then(|listener| listener.local_addr())
             .unwrap()
             .port();
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        place.is_for(&mut command);
+        softgpu.is_for(&mut command);
         let parent = std::process::id().to_string();
         let child = command
             .args(["child", "model-server", "--parent", &parent])
@@ -49,14 +50,17 @@ impl Server {
             .unwrap();
         let mut server = Self { child, port };
         until("the weights are loaded", || {
-            assert!(server.child.try_wait().unwrap().is_none(), "it has ended");
-            server.ask("GET /ready", "").0 == 200
+            assert!(
+                server.child.try_wait().unwrap().is_none(),
+                "the server has ended"
+            );
+            server.request("GET /ready", "").0 == 200
         });
         server
     }
 
-    /// Status and body; status 0: no answer.
-    fn ask(&self, what: &str, body: &str) -> (u16, String) {
+    /// Sends a request; returns status and body, with status 0 if there is no answer.
+    fn request(&self, what: &str, body: &str) -> (u16, String) {
         let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else {
             return (0, String::new());
         };
@@ -75,22 +79,22 @@ impl Server {
 
     fn infer(&self, seed: u64) -> Value {
         let body = format!(r#"{{"input":0,"output":0,"seed":{seed}}}"#);
-        let (status, body) = self.ask("POST /infer", &body);
+        let (status, body) = self.request("POST /infer", &body);
         assert_eq!(status, 200, "{body}");
         serde_json::from_str(&body).unwrap()
     }
 
     fn stats(&self) -> Value {
-        serde_json::from_str(&self.ask("GET /stats", "").1).unwrap()
+        serde_json::from_str(&self.request("GET /stats", "").1).unwrap()
     }
 }
 
 #[test]
-fn models_beside_each_other_answer_with_the_right_bytes() {
-    let place = Place::new(&["--gpu", "V100", "--bytes", "64"]);
+fn concurrent_models_answer_with_the_right_bytes() {
+    let softgpu = SoftGpuDir::new(&["--gpu", "V100", "--bytes", "64"]);
     let names = ["resnet-50", "gnmt"];
-    let servers = names.map(|name| Server::start(&place, name));
-    let observer = place.observer();
+    let servers = names.map(|name| Server::start(&softgpu, name));
+    let observer = softgpu.observer();
     let weights: u64 = servers
         .iter()
         .map(|server| server.stats()["weights_bytes"].as_u64().unwrap())
@@ -100,7 +104,7 @@ fn models_beside_each_other_answer_with_the_right_bytes() {
         for (name, server) in names.iter().zip(&servers) {
             let answer = server.infer(seed);
             let blocks = server.stats()["blocks"].as_u64().unwrap();
-            let all = Checked {
+            let all = CheckedBlocks {
                 first: 0,
                 count: usize::try_from(blocks).unwrap(),
             };
@@ -115,18 +119,18 @@ fn models_beside_each_other_answer_with_the_right_bytes() {
         }
     }
     for server in &servers {
-        assert_eq!(server.ask("GET /health?gpu=1", "").0, 200);
-        let ledger = place.ledger();
+        assert_eq!(server.request("GET /health?gpu=1", "").0, 200);
+        let ledger = softgpu.ledger();
         assert!(!ledger.of(server.child.id()).runs.is_empty());
     }
 }
 
 #[test]
-fn a_model_whose_gpu_is_gone_does_not_answer_as_if_it_were_there() {
-    let place = Place::new(&["--gpu", "V100", "--bytes", "64"]);
-    let server = Server::start(&place, "resnet-50");
+fn a_model_without_its_gpu_reports_failure() {
+    let softgpu = SoftGpuDir::new(&["--gpu", "V100", "--bytes", "64"]);
+    let server = Server::start(&softgpu, "resnet-50");
     server.infer(1);
-    signal(place.server(), Signal::KILL);
-    assert_ne!(server.ask("POST /infer", "{}").0, 200);
-    assert_ne!(server.ask("GET /health?gpu=1", "").0, 200);
+    signal(softgpu.server(), Signal::KILL);
+    assert_ne!(server.request("POST /infer", "{}").0, 200);
+    assert_ne!(server.request("GET /health?gpu=1", "").0, 200);
 }

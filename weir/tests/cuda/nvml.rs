@@ -1,4 +1,4 @@
-//! What NVML tells while programs run: through the crate `nvml-wrapper`, as any program would ask.
+//! NVML's reports while programs run, read through the crate `nvml-wrapper`.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -10,29 +10,30 @@ use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use softgpu_wire::identity::uuid_text;
-use softgpu_wire::place::VARIABLE;
+use softgpu_wire::softgpu_dir::VARIABLE;
 
-use crate::place::{Place, until};
+use softgpu_harness::soft_gpu_dir::SoftGpuDir;
+use testing::until;
 
 const MIB: u64 = 1 << 20;
-/// What a context of an H100 keeps.
+/// Memory that a context of an H100 uses itself, in bytes.
 const RESIDUE: u64 = 400 * MIB;
 const DEVICE_UNAVAILABLE: u32 = 46;
 
-/// Set in the process in which a test asks.
-const ASKS: &str = "WEIR_TEST_ASKS";
+/// Variable set in the child process of a test.
+const CHILD: &str = "WEIR_TEST_ASKS";
 
-/// Has a test ask in a process of its own, since the library finds its folder by the environment.
-fn asks(test: &str, arguments: &[&str], ask: impl FnOnce(&Place, &Nvml)) {
-    if std::env::var_os(ASKS).is_some() {
+/// Runs a test's body in a child process, since the library finds its folder through the environment.
+fn in_child(test: &str, arguments: &[&str], body: impl FnOnce(&SoftGpuDir, &Nvml)) {
+    if std::env::var_os(CHILD).is_some() {
         let folder = PathBuf::from(std::env::var_os(VARIABLE).unwrap());
-        let place = Place::at(folder, arguments);
-        let library = place.folder().join("libnvidia-ml.so.1");
+        let softgpu = SoftGpuDir::at(folder, arguments);
+        let library = softgpu.folder().join("libnvidia-ml.so.1");
         let nvml = Nvml::builder()
             .lib_path(library.as_os_str())
             .init()
             .unwrap();
-        ask(&place, &nvml);
+        body(&softgpu, &nvml);
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -44,7 +45,7 @@ fn asks(test: &str, arguments: &[&str], ask: impl FnOnce(&Place, &Nvml)) {
             "--test-threads=1",
         ])
         .env(VARIABLE, folder.path())
-        .env(ASKS, OsStr::new("1"))
+        .env(CHILD, OsStr::new("1"))
         .status()
         .unwrap();
     assert!(status.success());
@@ -59,9 +60,9 @@ fn used(nvml: &Nvml) -> u64 {
 }
 
 #[test]
-fn what_the_wrappers_example_prints() {
-    let test = "what_the_wrappers_example_prints";
-    asks(test, &["--gpu", "H100", "--gpus", "2"], |_, nvml| {
+fn reports_what_the_wrappers_example_prints() {
+    let test = "reports_what_the_wrappers_example_prints";
+    in_child(test, &["--gpu", "H100", "--gpus", "2"], |_, nvml| {
         assert_eq!(nvml.device_count().unwrap(), 2);
         assert!(nvml.sys_cuda_driver_version().unwrap() >= 12_000);
         for at in 0..2 {
@@ -81,13 +82,13 @@ fn what_the_wrappers_example_prints() {
 }
 
 #[test]
-fn a_process_is_seen_with_its_memory_and_its_work() {
-    let test = "a_process_is_seen_with_its_memory_and_its_work";
-    asks(test, &["--gpu", "H100"], |place, nvml| {
+fn reports_a_process_with_its_memory_and_utilization() {
+    let test = "reports_a_process_with_its_memory_and_utilization";
+    in_child(test, &["--gpu", "H100"], |softgpu, nvml| {
         let device = first(nvml);
-        let mut puppet = place.ready();
+        let mut puppet = softgpu.ready();
         assert_eq!(used(nvml), RESIDUE);
-        puppet.does("alloc 0 1073741824");
+        puppet.run("alloc 0 1073741824");
         assert_eq!(used(nvml), RESIDUE + 1024 * MIB);
         let pid = puppet.pid();
         let seen = || {
@@ -100,30 +101,30 @@ fn a_process_is_seen_with_its_memory_and_its_work() {
         assert_eq!(bytes, RESIDUE + 1024 * MIB);
         assert!(device.mps_running_compute_processes().unwrap().is_empty());
 
-        puppet.does("spin 0 30000000000 132 1");
-        until("the device is seen to be busy", || {
+        puppet.run("spin 0 30000000000 132 1");
+        until("the device is reported busy", || {
             device.utilization_rates().unwrap().gpu == 100
         });
-        until("the process is seen to be", || {
+        until("the process is reported busy", || {
             let stats = device.process_utilization_stats(None);
             stats.is_ok_and(|all| all.iter().any(|one| one.pid == pid && one.sm_util > 90))
         });
         puppet.kill();
         until("its memory is free", || used(nvml) == 0);
         assert!(seen().is_none());
-        until("the device is seen to be idle", || {
+        until("the device is reported idle", || {
             device.utilization_rates().unwrap().gpu == 0
         });
     });
 }
 
 #[test]
-fn clients_of_mps_are_told_apart() {
-    let test = "clients_of_mps_are_told_apart";
-    asks(test, &["--gpu", "H100"], |place, nvml| {
-        let alone = place.ready();
-        place.mps(&[]);
-        let clients = [place.ready(), place.ready()];
+fn distinguishes_mps_clients() {
+    let test = "distinguishes_mps_clients";
+    in_child(test, &["--gpu", "H100"], |softgpu, nvml| {
+        let alone = softgpu.ready();
+        softgpu.mps(&[]);
+        let clients = [softgpu.ready(), softgpu.ready()];
         let device = first(nvml);
         let pids = |all: Vec<nvml_wrapper::struct_wrappers::device::ProcessInfo>| {
             let mut pids: Vec<_> = all.iter().map(|process| process.pid).collect();
@@ -146,19 +147,19 @@ fn slices_have_names_and_memory_of_their_own() {
     let text = "[[gpu]]\nslices = [\"3g.40gb\", \"4g.40gb\"]\n";
     std::fs::write(&file, text).unwrap();
     let path = file.path().to_str().unwrap();
-    asks(test, &["--mig", path], |place, nvml| {
+    in_child(test, &["--mig", path], |softgpu, nvml| {
         let gpu = first(nvml);
         assert_eq!(nvml.device_count().unwrap(), 1);
         assert_eq!(gpu.mig_mode().unwrap().current, 1);
         assert_eq!(gpu.mig_device_count().unwrap(), 7);
-        let slices: Vec<_> = place
+        let slices: Vec<_> = softgpu
             .identity()
             .units
             .iter()
             .map(|unit| format!("MIG-{}", uuid_text(&unit.uuid)))
             .collect();
-        let mut puppet = place.ready_with(&[("CUDA_VISIBLE_DEVICES", &slices[1])]);
-        puppet.does("alloc 0 1073741824");
+        let mut puppet = softgpu.ready_with(&[("CUDA_VISIBLE_DEVICES", &slices[1])]);
+        puppet.run("alloc 0 1073741824");
         for (slice, used) in slices.iter().zip([0, RESIDUE + 1024 * MIB]) {
             let device = nvml.device_by_uuid(slice.as_str()).unwrap();
             assert!(device.mig_is_mig_device_handle().unwrap());
@@ -174,28 +175,28 @@ fn slices_have_names_and_memory_of_their_own() {
 }
 
 #[test]
-fn an_error_of_the_gpu_is_told_and_a_lost_one_is_lost() {
-    let test = "an_error_of_the_gpu_is_told_and_a_lost_one_is_lost";
-    asks(test, &["--gpu", "H100"], |place, nvml| {
+fn reports_xid_events_and_lost_gpus() {
+    let test = "reports_xid_events_and_lost_gpus";
+    in_child(test, &["--gpu", "H100"], |softgpu, nvml| {
         let device = first(nvml);
-        let mut puppet = place.ready();
-        puppet.does("alloc 0 4096");
+        let mut puppet = softgpu.ready();
+        puppet.run("alloc 0 4096");
         let set = nvml.create_event_set().unwrap();
         let kinds = EventTypes::CRITICAL_XID_ERROR;
         let set = device.register_events(kinds, set).unwrap();
-        place.inject("31");
+        softgpu.inject("31");
         let event = set.wait(30_000).unwrap();
         assert_eq!(event.event_type, kinds);
         assert!(
             format!("{:?}", event.event_data).contains("31"),
             "{event:?}"
         );
-        // That one is told, and no more.
-        puppet.does("free 0");
+        // That event is reported, and no other.
+        puppet.run("free 0");
 
-        puppet.does("spin 0 30000000000 132 1");
-        puppet.tell("sync 0");
-        place.inject("79");
+        puppet.run("spin 0 30000000000 132 1");
+        puppet.send("sync 0");
+        softgpu.inject("79");
         let event = set.wait(30_000).unwrap();
         assert!(
             format!("{:?}", event.event_data).contains("79"),
@@ -205,6 +206,6 @@ fn an_error_of_the_gpu_is_told_and_a_lost_one_is_lost() {
         assert!(matches!(device.name(), Err(NvmlError::GpuLost)));
         assert_eq!(puppet.answer().result, DEVICE_UNAVAILABLE);
         assert_eq!(puppet.result("alloc 0 4096"), DEVICE_UNAVAILABLE);
-        assert_eq!(place.puppet().result("open"), DEVICE_UNAVAILABLE);
+        assert_eq!(softgpu.puppet().result("open"), DEVICE_UNAVAILABLE);
     });
 }

@@ -1,17 +1,17 @@
-//! What is said of programs that cannot run on a software GPU: on standard error, and by `weir softgpu status`.
+//! Messages for programs that cannot run on a software GPU: on standard error, and in `weir softgpu status`.
 
 use std::process::Output;
 
-use crate::build::built;
-use crate::place::{Place, text};
+use softgpu_harness::programs::built;
+use softgpu_harness::soft_gpu_dir::{SoftGpuDir, text};
 
 const TABLES: &str = "softgpu: the CUDA runtime's private tables are not supported";
 const RUNS: &str = ": a software GPU runs Weir's own kernels, and PTX whose kernels softgpu.toml names ([[kernel]])";
 
-fn refused(place: &Place, what: &str) -> Output {
-    let mut command = place.command(built("refused"));
-    // It writes a file there.
-    command.current_dir(place.folder());
+fn refused(softgpu: &SoftGpuDir, what: &str) -> Output {
+    let mut command = softgpu.command(built("refused"));
+    // The program writes a file into its working directory.
+    command.current_dir(softgpu.folder());
     let output = command.arg(what).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{what}: {}", text(&output));
     output
@@ -22,17 +22,17 @@ fn lines(output: &Output) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// It asks before `cuInit` and after it, several times, as the runtime does.
+/// The program requests the tables before `cuInit` and after it, several times, as the runtime does.
 #[test]
-fn a_program_of_the_runtime_is_told_once_that_its_tables_are_not_there() {
-    let place = Place::h100();
+fn missing_runtime_tables_are_reported_once_per_program() {
+    let softgpu = SoftGpuDir::h100();
     for runs in 1..=2 {
-        let output = refused(&place, "tables");
+        let output = refused(&softgpu, "tables");
         assert_eq!(lines(&output), [TABLES]);
-        let unsupported = &place.observer().statistics()["unsupported"];
+        let unsupported = &softgpu.observer().statistics()["unsupported"];
         assert_eq!(unsupported["cuGetExportTable"], runs);
     }
-    let status = place.weir("status", &[]).output().unwrap();
+    let status = softgpu.weir("status", &[]).output().unwrap();
     let status = String::from_utf8(status.stdout).unwrap();
     let line = status.lines().find(|line| line.starts_with("softgpu: "));
     assert_eq!(
@@ -44,10 +44,10 @@ fn a_program_of_the_runtime_is_told_once_that_its_tables_are_not_there() {
     assert!(!status.contains("not there and called"), "{status}");
 }
 
-/// By each call that takes images, each twice: the line comes once.
+/// Each form is passed to every call that takes images, twice; the line is printed once.
 #[test]
-fn every_form_of_image_that_is_refused_is_named_with_its_kernels() {
-    let place = Place::h100();
+fn refused_images_are_reported_with_form_and_kernels() {
+    let softgpu = SoftGpuDir::h100();
     for (form, result, what) in [
         ("ptx", 209, "PTX with kernels add, _Z3mulPf"),
         ("elf", 209, "machine code (a cubin) with kernel scale"),
@@ -71,7 +71,7 @@ fn every_form_of_image_that_is_refused_is_named_with_its_kernels() {
             "an image of no known format, which begins with \"__global__ void \"",
         ),
     ] {
-        let output = refused(&place, form);
+        let output = refused(&softgpu, form);
         let mut calls = vec![
             "cuModuleLoadData",
             "cuModuleLoadDataEx",
@@ -79,7 +79,7 @@ fn every_form_of_image_that_is_refused_is_named_with_its_kernels() {
             "cuLibraryLoadData",
         ];
         if form != "wrapper" {
-            // A wrapper points into the memory of its process.
+            // A wrapper points into its process's memory, so it cannot come from a file.
             calls.extend(["cuModuleLoad", "cuLibraryLoadFromFile"]);
         }
         let expected: Vec<_> = calls
@@ -91,21 +91,21 @@ fn every_form_of_image_that_is_refused_is_named_with_its_kernels() {
             .iter()
             .map(|call| format!("{call} {result}"))
             .collect();
-        let said = String::from_utf8(output.stdout).unwrap();
-        // Each is called twice.
+        let printed = String::from_utf8(output.stdout).unwrap();
+        // Each call is made twice.
         let twice: Vec<_> = results.iter().flat_map(|line| [line, line]).collect();
-        assert_eq!(said.lines().collect::<Vec<_>>(), twice, "{form}");
+        assert_eq!(printed.lines().collect::<Vec<_>>(), twice, "{form}");
     }
 }
 
 #[test]
-fn what_is_to_be_linked_is_named() {
-    let place = Place::h100();
+fn refused_linking_is_reported_with_its_inputs() {
+    let softgpu = SoftGpuDir::h100();
     let none = ": a software GPU has no linker";
     assert_eq!(
-        lines(&refused(&place, "link")),
+        lines(&refused(&softgpu, "link")),
         [
-            format!("softgpu: cuLinkCreate_v2 refuses to begin{none}"),
+            format!("softgpu: cuLinkCreate_v2 refuses a new link{none}"),
             format!(
                 "softgpu: cuLinkAddData_v2 refuses PTX with kernels add, _Z3mulPf, named \"mine\"{none}"
             ),
@@ -114,20 +114,20 @@ fn what_is_to_be_linked_is_named() {
             ),
         ]
     );
-    let unsupported = &place.observer().statistics()["unsupported"];
+    let unsupported = &softgpu.observer().statistics()["unsupported"];
     for name in ["cuLinkCreate_v2", "cuLinkAddData_v2", "cuLinkAddFile_v2"] {
         assert_eq!(unsupported[name], 1, "{unsupported}");
     }
 }
 
 #[test]
-fn a_program_that_tries_many_images_does_not_fill_its_log() {
-    let place = Place::h100();
-    let said = lines(&refused(&place, "many"));
-    assert_eq!(said.len(), 65, "{said:?}");
-    assert!(said[63].contains("kernel k63"), "{}", said[63]);
+fn the_number_of_reported_images_is_bounded() {
+    let softgpu = SoftGpuDir::h100();
+    let printed = lines(&refused(&softgpu, "many"));
+    assert_eq!(printed.len(), 65, "{printed:?}");
+    assert!(printed[63].contains("kernel k63"), "{}", printed[63]);
     assert_eq!(
-        said[64],
-        "softgpu: further images are refused without a line"
+        printed[64],
+        "softgpu: further refused images are not reported"
     );
 }

@@ -1,85 +1,85 @@
-//! Event times and the ledger against the device's figures. Nothing here depends on how fast anything runs: what is compared
-//! are times of the timeline.
+//! Event times and the ledger against the device's figures. Nothing here depends on the speed of this machine: the compared times
+//! are those of the device's timeline.
 
 use std::time::Duration;
 
 use device::part::Part;
 
-use crate::place::{Ledger, Place};
-use crate::puppet::Puppet;
+use softgpu_harness::puppet::Puppet;
+use softgpu_harness::soft_gpu_dir::{Ledger, SoftGpuDir};
 
 const MS: u64 = 1_000_000;
 
-/// So many ns, as the driver tells them: a float of milliseconds.
+/// Asserts that the driver's float of milliseconds is exactly this many ns.
 fn is_exactly(milliseconds: f32, ns: u64) {
     is_about(milliseconds, ns, 0);
 }
 
-/// The same, where each of so many kernels may be rounded up to a nanosecond.
+/// Asserts the same where each of `kernels` kernels may be rounded up to a nanosecond.
 fn is_about(milliseconds: f32, ns: u64, kernels: u32) {
-    let told = f64::from(milliseconds) * 1e6;
+    let reported = f64::from(milliseconds) * 1e6;
     let exact = Duration::from_nanos(ns).as_secs_f64() * 1e9;
-    // Half of what the float's last digit stands for, and a rounded nanosecond.
+    // Half of the float's last digit, and a rounded nanosecond.
     let precision = exact * f64::from(f32::EPSILON) / 2.0 + 1.0 + f64::from(kernels);
     assert!(
-        (told - exact).abs() <= precision,
-        "{told} ns, not {exact} ns"
+        (reported - exact).abs() <= precision,
+        "{reported} ns, not {exact} ns"
     );
 }
 
-/// How long a queue of commands takes, from event to event. They are put in behind a kernel of 20 ms, so that all are there
-/// before the first begins; where the process was held up for so long, once more.
+/// Returns the time of queued commands between two events, in ms. They are queued behind a kernel of 20 ms, so that all are there
+/// before the first begins; repeated where queueing took longer.
 fn takes(puppet: &mut Puppet, commands: &str) -> f32 {
     for _ in 0..20 {
-        puppet.tell("now\nspin 0 20000000 132 1\nrecord 0 0");
-        puppet.tell(commands);
-        puppet.tell("record 1 0\nnow");
+        puppet.send("now\nspin 0 20000000 132 1\nrecord 0 0");
+        puppet.send(commands);
+        puppet.send("record 1 0\nnow");
         let begin = puppet.answer().number(0);
         for _ in 0..commands.lines().count() + 3 {
             assert_eq!(puppet.answer().result, 0, "{commands}");
         }
         let end = puppet.answer().number(0);
-        puppet.does("sync_all");
+        puppet.run("sync_all");
         if end - begin < 20 * MS {
-            return puppet.does("elapsed 0 1").milliseconds();
+            return puppet.run("elapsed 0 1").milliseconds();
         }
     }
-    panic!("held up for 20 ms each time");
+    panic!("queueing took 20 ms each time");
 }
 
-fn with_events(place: &Place) -> Puppet {
-    let mut puppet = place.ready();
-    puppet.does_all("event 0\nevent 1\nevent 2\nstream 1\nstream 2");
+fn with_events(softgpu: &SoftGpuDir) -> Puppet {
+    let mut puppet = softgpu.ready();
+    puppet.run_all("event 0\nevent 1\nevent 2\nstream 1\nstream 2");
     puppet
 }
 
 #[test]
 fn kernels_in_a_row_take_their_time_to_the_nanosecond() {
-    let place = Place::h100();
-    let mut puppet = with_events(&place);
+    let softgpu = SoftGpuDir::h100();
+    let mut puppet = with_events(&softgpu);
     for (ns, blocks, count) in [
         (1_000, 132, 1),
         (100_000, 132, 200),
         (137_137, 1, 100),
         (1, 7, 500),
         (20 * MS, 66, 3),
-        // A second wave of blocks: as long again.
+        // A second wave of blocks takes as long again.
         (100_000, 132 * 2 + 1, 10),
     ] {
         let waves = if blocks > 264 { 2 } else { 1 };
-        let told = takes(&mut puppet, &format!("spin 0 {ns} {blocks} {count}"));
-        is_exactly(told, ns * count * waves);
+        let reported = takes(&mut puppet, &format!("spin 0 {ns} {blocks} {count}"));
+        is_exactly(reported, ns * count * waves);
     }
 }
 
 #[test]
-fn copies_take_their_bytes_by_the_links_rate() {
+fn copies_take_their_bytes_over_the_links_rate() {
     for (part, bytes_scale) in [("H100", 1), ("V100", 1), ("A100", 64)] {
         let scale = bytes_scale.to_string();
-        let place = Place::new(&["--gpu", part, "--bytes", &scale]);
+        let softgpu = SoftGpuDir::new(&["--gpu", part, "--bytes", &scale]);
         let part = Part::named(part).unwrap();
-        let mut puppet = with_events(&place);
-        puppet.does_all("alloc 0 67108864\nalloc 1 67108864\nhost 0 67108864");
+        let mut puppet = with_events(&softgpu);
+        puppet.run_all("alloc 0 67108864\nalloc 1 67108864\nhost 0 67108864");
         let link = part.host_link_bytes_per_second / bytes_scale;
         let memory = part.memory_bytes_per_second / bytes_scale;
         for bytes in [4, 4096, 1_000_003, 64 << 20] {
@@ -87,20 +87,20 @@ fn copies_take_their_bytes_by_the_links_rate() {
             for (copy, ns) in [
                 (format!("push 0 0 0 {bytes}"), by(link, 1)),
                 (format!("pull 0 0 0 {bytes}"), by(link, 1)),
-                // Its own memory is read and written.
+                // A move reads and writes the device's own memory.
                 (format!("move 0 0 1 {bytes}"), by(memory, 2)),
             ] {
                 is_exactly(takes(&mut puppet, &copy), ns);
             }
         }
-        // One after another in one stream.
+        // Copies in one stream follow one another.
         let copies = "push 0 0 0 1000000\npull 0 0 0 1000000\npush 0 1 0 1000000";
         let one = (1_000_000 * 1_000_000_000_u64).div_ceil(link);
         is_exactly(takes(&mut puppet, copies), 3 * one);
     }
 }
 
-/// What runs in streams 1 and 2 after event 0, up to when both are through.
+/// Returns the time from event 0 until the commands in streams 1 and 2 are both done, in ms.
 fn in_two_streams(puppet: &mut Puppet, first: &str, second: &str) -> f32 {
     let commands = format!(
         "wait 1 0\n{first}\nwait 2 0\n{second}\nrecord 2 1\nwait 0 2\nrecord 2 2\nwait 0 2"
@@ -109,23 +109,23 @@ fn in_two_streams(puppet: &mut Puppet, first: &str, second: &str) -> f32 {
 }
 
 #[test]
-fn kernels_that_fit_run_side_by_side_and_others_share() {
-    let place = Place::h100();
-    let mut puppet = with_events(&place);
-    puppet.does_all("alloc 0 67108864\nalloc 1 67108864\nhost 0 67108864\nhost 1 67108864");
+fn kernels_that_fit_run_concurrently_and_others_share() {
+    let softgpu = SoftGpuDir::h100();
+    let mut puppet = with_events(&softgpu);
+    puppet.run_all("alloc 0 67108864\nalloc 1 67108864\nhost 0 67108864\nhost 1 67108864");
     let half = "spin STREAM 250000 66 40";
     let all = "spin STREAM 250000 132 40";
     let in_stream = |what: &str, stream: &str| what.replace("STREAM", stream);
     for (first, second, ns) in [
         (half, half, 10 * MS),
-        // Three halves of what there is: half as long again while both run, that is all the time.
+        // Together 1.5 times the device: both take 1.5 times as long.
         (half, all, 15 * MS),
         (all, all, 20 * MS),
     ] {
-        let told = in_two_streams(&mut puppet, &in_stream(first, "1"), &in_stream(second, "2"));
-        is_about(told, ns, 40);
+        let reported = in_two_streams(&mut puppet, &in_stream(first, "1"), &in_stream(second, "2"));
+        is_about(reported, ns, 40);
     }
-    // Each direction of the link is its own; kernels do not wait for copies.
+    // The directions of the link are independent; kernels do not wait for copies.
     let bytes = 52_000_000;
     let [push, pull] = ["push", "pull"].map(|way| format!("{way} STREAM M M {bytes}"));
     let push = push.replace("STREAM", "1").replace('M', "0");
@@ -136,30 +136,30 @@ fn kernels_that_fit_run_side_by_side_and_others_share() {
 }
 
 #[test]
-fn all_times_are_as_much_longer_as_the_scale_says() {
-    let place = Place::new(&["--gpu", "H100", "--time", "4"]);
-    let mut puppet = with_events(&place);
+fn all_times_are_multiplied_by_the_scale() {
+    let softgpu = SoftGpuDir::new(&["--gpu", "H100", "--time", "4"]);
+    let mut puppet = with_events(&softgpu);
     is_exactly(takes(&mut puppet, "spin 0 1000000 132 5"), 20 * MS);
-    puppet.does_all("alloc 0 52000000\nhost 0 52000000");
+    puppet.run_all("alloc 0 52000000\nhost 0 52000000");
     is_exactly(takes(&mut puppet, "push 0 0 0 52000000"), 4 * MS);
 }
 
-/// The runs of both processes of `share`, from when both had begun to when the first was through.
-pub(crate) fn shared(place: &Place, arguments: &[&str]) -> Ledger {
-    let mut program = place.program("share");
+/// Returns the SM use of both processes of `share` while both were running.
+pub(crate) fn shared(softgpu: &SoftGpuDir, arguments: &[&str]) -> Ledger {
+    let mut program = softgpu.program("share");
     let output = program
         .args(["--processes", "2"])
         .args(arguments)
         .output()
         .unwrap();
-    let said = crate::place::text(&output);
-    assert!(output.status.success(), "{said}");
-    let ledger = place.ledger();
-    let processes: Vec<serde_json::Value> = said
+    let printed = softgpu_harness::soft_gpu_dir::text(&output);
+    assert!(output.status.success(), "{printed}");
+    let ledger = softgpu.ledger();
+    let processes: Vec<serde_json::Value> = printed
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    assert_eq!(processes.len(), 2, "{said}");
+    assert_eq!(processes.len(), 2, "{printed}");
     let begun = processes
         .iter()
         .map(|process| process["wall_start_ns"].as_u64().unwrap())
@@ -175,11 +175,11 @@ pub(crate) fn shared(place: &Place, arguments: &[&str]) -> Ledger {
 fn two_processes_take_turns() {
     for (part, arguments) in [
         ("H100", ["--kernels", "60", "--us", "1000"]),
-        // A kernel longer than a turn goes on in the next.
+        // A kernel longer than a turn continues in the next.
         ("V100", ["--kernels", "6", "--us", "7000"]),
     ] {
-        let place = Place::new(&["--gpu", part]);
-        let both = shared(&place, &arguments);
+        let softgpu = SoftGpuDir::new(&["--gpu", part]);
+        let both = shared(&softgpu, &arguments);
         let part = Part::named(part).unwrap();
         let pids: Vec<_> = both.pids().into_iter().collect();
         let [one, other] = pids[..] else {
@@ -194,7 +194,7 @@ fn two_processes_take_turns() {
             assert!(turn.to.since(turn.from) <= part.time_slice(), "{pair:?}");
             assert!(next.from.since(turn.to) >= part.switch(), "{pair:?}");
         }
-        // Nobody is favoured: of so many turns each has had half, and those are whole ones.
+        // The turns are fair: each process has half of them, and these are whole ones.
         let whole = turns
             .iter()
             .filter(|turn| turn.to.since(turn.from) == part.time_slice());

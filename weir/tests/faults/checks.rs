@@ -1,31 +1,31 @@
-//! What the device's ledger has to say of pods while an agent governs them, and for how long one did.
+//! Checks of the pods' GPU use by the device's ledger, for the time in which an agent governs them.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::node::Node;
 use crate::pods::{PODS, Pods};
+use softgpu_harness::node::Node;
 
-/// Over any span of this length a pod gets at most its limit, in ns: what the agent is told.
+/// Span over which a pod gets at most its limit, in ns, as the agent is configured.
 pub(crate) const HORIZON: u64 = 1_000_000_000;
-/// What an agent that shares two cores with everything else may be late with a close, in ns, over a horizon.
+/// Largest delay of the agent's closes over a horizon, in ns: it shares two cores with everything else.
 const LATE: u64 = 50_000_000;
-/// Pods have to get this part of their requests, of the time in which the device was busy at all: the machine may not run all of
-/// us all the time.
+/// Share of its request that a pod must get, of the time in which the device was busy at all: the machine may not run all of
+/// these processes all the time.
 const PART: f64 = 0.7;
 
 type Stretch = (u64, u64);
 
-/// See the [module](self).
+/// State of the checks: see the [module](self).
 #[derive(Debug)]
 pub(crate) struct Checks {
-    /// Since when an agent governs, in ns of `CLOCK_MONOTONIC`.
+    /// Begin of the current agent's governing, in ns of `CLOCK_MONOTONIC`; `None` without an agent.
     since: Option<u64>,
-    /// What lies before is checked.
+    /// Time up to which everything is checked.
     checked_to: u64,
-    /// When processes died: what is in flight ends when the driver notices.
+    /// Times of death by PID: work in flight ends when the driver notices.
     died: HashMap<u32, u64>,
 }
 
@@ -39,7 +39,7 @@ fn length(stretches: &[Stretch], (from, to): Stretch) -> u64 {
     stretches.iter().map(cut).sum()
 }
 
-/// What touches is one.
+/// Sorts stretches and merges those which touch.
 fn union(mut stretches: Vec<Stretch>) -> Vec<Stretch> {
     stretches.sort_unstable();
     let mut all: Vec<Stretch> = Vec::new();
@@ -61,26 +61,26 @@ impl Checks {
         }
     }
 
-    /// From now on an agent governs, if none did.
+    /// Marks the begin of an agent's governing, if none governs.
     pub(crate) fn governed(&mut self) {
         self.since.get_or_insert_with(now);
     }
 
-    /// From now on none does. What there was before has been checked.
+    /// Marks the end of governing. The time before must have been checked.
     pub(crate) fn ungoverned(&mut self) {
         self.since = None;
     }
 
-    /// A process dies now.
+    /// Records the death of a process.
     pub(crate) fn dies(&mut self, pid: u32) {
         self.died.insert(pid, now());
     }
 
-    /// When each pod computed, from a time on.
+    /// Returns the stretches in which each pod computed, from a time on.
     fn computed(&self, node: &Node, pods: &Pods, from: u64) -> Vec<Vec<Stretch>> {
         let pod_of: HashMap<u32, usize> = pods.pids.iter().copied().collect();
         let mut all = vec![Vec::new(); PODS.len()];
-        for run in node.place.ledger().runs {
+        for run in node.softgpu.ledger().runs {
             let end = self.died.get(&run.pid).copied().unwrap_or(u64::MAX);
             let (begin, end) = (run.from.0.max(from), run.to.0.min(end));
             if let Some(&pod) = pod_of.get(&run.pid)
@@ -92,7 +92,7 @@ impl Checks {
         all.into_iter().map(union).collect()
     }
 
-    /// Invariants 2 and 5, from above: of what is governed and not checked yet.
+    /// Checks the upper bounds of invariants 2 and 5 for governed, unchecked time.
     pub(crate) fn limits_and_sms(&mut self, node: &Node, pods: &Pods) {
         let Some(since) = self.since else {
             return;
@@ -104,7 +104,7 @@ impl Checks {
         let mut changes: Vec<(u64, bool, usize)> = Vec::new();
         for (pod, stretches) in computed.iter().enumerate() {
             for &(begin, end) in stretches {
-                // What ends at a time makes room for what begins then.
+                // At equal times ends sort before begins, as they free the SMs.
                 changes.extend([(begin, true, pod), (end, false, pod)]);
             }
         }
@@ -142,7 +142,7 @@ impl Checks {
         }
     }
 
-    /// Invariant 6: without an agent, all have computed within the span that has just passed.
+    /// Checks invariant 6: without an agent, all pods have computed within the past span.
     pub(crate) fn all_computed(&self, node: &Node, pods: &Pods, span: Duration) {
         let from = now() - u64::try_from(span.as_nanos()).unwrap();
         for (pod, stretches) in PODS.iter().zip(self.computed(node, pods, from)) {
@@ -150,7 +150,7 @@ impl Checks {
         }
     }
 
-    /// Invariant 5, from below: over the span that has just passed each pod has had its request.
+    /// Checks the lower bound of invariant 5: over the past span each pod has had its request.
     #[expect(clippy::cast_precision_loss, reason = "far below 2^53 ns")]
     pub(crate) fn shares(&self, node: &Node, pods: &Pods, span: Duration) {
         let to = now();

@@ -1,5 +1,5 @@
-//! Agent, pods and MPS daemon are killed and stopped at random while pods compute and one answers requests: invariants 1, 2, 5, 6
-//! and 7 of ARCHITECTURE.md hold all the while, and shares are back within [`BACK`].
+//! Kills and stops agent, pods and MPS daemon at random while pods compute and one answers requests: invariants 1, 2, 5, 6 and 7
+//! of docs/spec/invariants.md hold all the time, and shares recover within [`BACK`].
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -13,19 +13,6 @@ mod checks;
 mod pods;
 mod requests;
 
-#[path = "../cuda/build.rs"]
-#[expect(dead_code, reason = "shared with the tests of the software GPU")]
-mod build;
-#[path = "../preload/node.rs"]
-#[expect(dead_code, reason = "shared with the tests of the preload library")]
-mod node;
-#[path = "../cuda/place.rs"]
-#[expect(dead_code, reason = "shared with the tests of the software GPU")]
-mod place;
-#[path = "../cuda/puppet.rs"]
-#[expect(dead_code, reason = "shared with the tests of the software GPU")]
-mod puppet;
-
 use std::fs;
 use std::io::Write as _;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -37,22 +24,23 @@ use rustix::net::{
 use rustix::process::Signal;
 
 use checks::Checks;
-use node::Node;
-use place::{Place, is_gone, signal, until};
 use pods::{PODS, Pods};
 use requests::Requests;
+use softgpu_harness::node::Node;
+use softgpu_harness::soft_gpu_dir::{SoftGpuDir, is_gone, signal};
+use testing::{Random, until};
 
-/// After a fault is mended, shares are as they were within this time.
+/// Time within which shares recover after a fault is repaired.
 const BACK: Duration = Duration::from_secs(1);
-/// How long shares are measured then.
+/// Time over which shares are measured then.
 const MEASURED: Duration = Duration::from_millis(1_500);
-/// So long pods are left without an agent: one that hangs is noticed after a second.
+/// Time without an agent: a hanging agent is noticed after a second.
 const ALONE: Duration = Duration::from_millis(1_600);
-/// The agent needs no more memory than this, in KiB, nor more open files.
+/// Largest memory of the agent, in KiB, and largest number of its open files.
 const AGENT_KIB_MAX: u64 = 128 << 10;
 const AGENT_FILES_MAX: usize = 128;
 
-/// What may go wrong.
+/// Faults of the agent, the pods and the MPS daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     AgentKilled,
@@ -60,47 +48,34 @@ enum Fault {
     PodKilled(usize),
     PodHangs(usize),
     MpsKilled,
-    /// A process that is no pod's talks nonsense to each pod's socket.
+    /// A process outside of all pods sends garbage to each pod's socket.
     Flood,
 }
 
-/// A sequence of numbers that a seed names (`SplitMix64`).
-struct Random(u64);
+/// Returns a random pod.
+fn random_pod(random: &mut Random) -> usize {
+    random.index(PODS.len())
+}
 
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ (mixed >> 31)) % bound
-    }
+/// Returns a random duration of a fault, of at least 20 ms and below `max_ms`.
+fn moment(random: &mut Random, max_ms: u64) -> Duration {
+    Duration::from_millis(20 + random.below(max_ms - 20))
+}
 
-    fn pod(&mut self) -> usize {
-        usize::try_from(self.below(PODS.len() as u64)).unwrap()
+/// Returns the next faults: each kind once, in random order.
+fn round(random: &mut Random) -> Vec<Fault> {
+    let mut faults = vec![
+        Fault::AgentKilled,
+        Fault::PodKilled(random_pod(random)),
+        Fault::MpsKilled,
+        Fault::AgentHangs,
+        Fault::PodHangs(random_pod(random)),
+        Fault::Flood,
+    ];
+    for at in (1..faults.len()).rev() {
+        faults.swap(at, random.index(at + 1));
     }
-
-    /// A time to hang, or until somebody mends something.
-    fn moment(&mut self, max_ms: u64) -> Duration {
-        Duration::from_millis(20 + self.below(max_ms - 20))
-    }
-
-    /// The next faults: each kind once, in some order.
-    fn round(&mut self) -> Vec<Fault> {
-        let mut faults = vec![
-            Fault::AgentKilled,
-            Fault::PodKilled(self.pod()),
-            Fault::MpsKilled,
-            Fault::AgentHangs,
-            Fault::PodHangs(self.pod()),
-            Fault::Flood,
-        ];
-        for at in (1..faults.len()).rev() {
-            let other = usize::try_from(self.below(at as u64 + 1)).unwrap();
-            faults.swap(at, other);
-        }
-        faults
-    }
+    faults
 }
 
 fn pass(time: Duration) {
@@ -108,36 +83,36 @@ fn pass(time: Duration) {
     poll(&mut [], Some(&moment)).unwrap();
 }
 
-/// A variable's number.
+/// Returns a variable's value as a number, if it is set.
 fn set(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     let number = text.parse();
     Some(number.unwrap_or_else(|_| panic!("{name}={text:?}: a whole number is needed")))
 }
 
-fn say(line: &str) {
-    // Nobody to tell if this fails.
+fn print_line(line: &str) {
+    // A failed write to stderr cannot be reported.
     let _written = writeln!(std::io::stderr(), "{line}");
 }
 
 #[test]
-fn random_faults_leave_the_invariants_as_they_are() {
+fn random_faults_violate_no_invariant() {
     #[expect(clippy::disallowed_methods, reason = "another seed each time")]
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let seed = set("WEIR_FAULTS_SEED").unwrap_or_else(|| u64::from(clock.subsec_nanos()));
     let length = Duration::from_secs(set("WEIR_FAULTS_SECONDS").unwrap_or(20));
-    say(&format!("WEIR_FAULTS_SEED={seed}"));
+    print_line(&format!("WEIR_FAULTS_SEED={seed}"));
     let mut random = Random(seed);
     let config = format!(
         "[tokens]\nwindow = \"100ms\"\nhorizon = \"{}ms\"\n",
         checks::HORIZON / 1_000_000
     );
-    let place = Place::new(&["--gpu", "H100", "--bytes", "64"]);
-    let mut node = Node::new(place, &config);
+    let softgpu = SoftGpuDir::new(&["--gpu", "H100", "--bytes", "64"]);
+    let mut node = Node::new(softgpu, &config);
     let mut pods = Pods::start(&node);
     let requests = Requests::start(pods.address());
     let mut checks = Checks::new();
-    pods.mend(&node);
+    pods.repair(&node);
     pass(BACK);
     checks.governed();
     pass(MEASURED);
@@ -148,15 +123,15 @@ fn random_faults_leave_the_invariants_as_they_are() {
     let mut faults = Vec::new();
     while begin.elapsed() < length {
         let fault = faults.pop().unwrap_or_else(|| {
-            faults = random.round();
+            faults = round(&mut random);
             faults.pop().unwrap()
         });
-        say(&format!(
+        print_line(&format!(
             "{:5.1} s: {fault:?}",
             begin.elapsed().as_secs_f64()
         ));
         happen(fault, &mut random, &mut node, &mut pods, &mut checks);
-        pods.mend(&node);
+        pods.repair(&node);
         pass(BACK);
         checks.governed();
         pass(MEASURED);
@@ -166,7 +141,7 @@ fn random_faults_leave_the_invariants_as_they_are() {
         count += 1;
     }
     let answers = requests.end();
-    say(&format!(
+    print_line(&format!(
         "{count} faults in {:.0} s; {answers}; agent: {} KiB, {} files",
         begin.elapsed().as_secs_f64(),
         memory(node.agent()),
@@ -174,7 +149,7 @@ fn random_faults_leave_the_invariants_as_they_are() {
     ));
 }
 
-/// Lets a fault happen, and what a kubelet does then.
+/// Causes a fault and repairs it as a kubelet does.
 fn happen(
     fault: Fault,
     random: &mut Random,
@@ -189,39 +164,39 @@ fn happen(
             pass(ALONE);
             pods.live();
             checks.all_computed(node, pods, ALONE / 2);
-            // Nobody sees what happens meanwhile.
+            // A fault without an agent to observe it.
             match random.below(3) {
-                0 => pods.kill(random.pod(), checks),
+                0 => pods.kill(random_pod(random), checks),
                 1 => kill_daemon(node, pods, checks),
                 _ => {}
             }
-            pass(random.moment(500));
+            pass(moment(random, 500));
             node.start();
         }
         Fault::AgentHangs => {
             checks.ungoverned();
             let agent = node.agent();
             signal(agent, Signal::STOP);
-            pass(ALONE + random.moment(500));
+            pass(ALONE + moment(random, 500));
             pods.live();
-            // Who gives its token back, or has given it back, waits for a second until it knows that nobody answers.
+            // A process which returns its token, or has none, waits up to a second for the agent's answer.
             checks.all_computed(node, pods, ALONE * 7 / 8);
             signal(agent, Signal::CONT);
             pods.pay(node);
         }
         Fault::PodKilled(pod) => {
             pods.kill(pod, checks);
-            pass(random.moment(300));
+            pass(moment(random, 300));
         }
         Fault::PodHangs(pod) => {
             let pid = pods.pid(pod);
             signal(pid, Signal::STOP);
-            pass(random.moment(1_500));
+            pass(moment(random, 1_500));
             signal(pid, Signal::CONT);
         }
         Fault::MpsKilled => {
             kill_daemon(node, pods, checks);
-            pass(random.moment(300));
+            pass(moment(random, 300));
         }
         Fault::Flood => {
             for pod in PODS {
@@ -231,7 +206,7 @@ fn happen(
     }
 }
 
-/// The MPS daemon dies, and the device is lost to all of its clients.
+/// Kills the MPS daemon; all of its clients lose the device.
 fn kill_daemon(node: &Node, pods: &Pods, checks: &mut Checks) {
     let daemon = daemon(node);
     pods.lose_all(checks);
@@ -239,7 +214,7 @@ fn kill_daemon(node: &Node, pods: &Pods, checks: &mut Checks) {
     until("the daemon is dead", || is_gone(daemon));
 }
 
-/// The process of the slot's MPS daemon.
+/// Returns the PID of the slot's MPS daemon.
 fn daemon(node: &Node) -> u32 {
     let slots = fs::read_dir(node.file("run/mps")).unwrap();
     let files = slots.map(|slot| {
@@ -251,7 +226,7 @@ fn daemon(node: &Node) -> u32 {
     pids.last().unwrap()
 }
 
-/// Messages of all lengths, until the agent has had enough.
+/// Sends messages of random lengths until the agent stops receiving them.
 fn flood(node: &Node, pod: &str, random: &mut Random) {
     let socket = socket_with(
         AddressFamily::UNIX,
@@ -286,7 +261,7 @@ fn files(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
-/// Invariant 7.
+/// Checks invariant 7: the agent has not panicked, and its memory and open files are bounded.
 fn agent_is_well(node: &Node) {
     let log = node.log();
     assert!(!log.contains("panicked") && !log.contains("ERROR"), "{log}");

@@ -1,4 +1,4 @@
-//! The pods, and what a kubelet does for them: starts again what has ended.
+//! The pods, and a kubelet which restarts ended programs.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -9,25 +9,26 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::build::{built, ptx};
 use crate::checks::Checks;
-use crate::node::Node;
-use crate::place::{is_gone, until};
+use softgpu_harness::node::Node;
+use softgpu_harness::programs::{built, ptx};
+use softgpu_harness::soft_gpu_dir::is_gone;
+use testing::until;
 
-/// A pod and what it computes.
+/// A pod and its work.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pod {
     pub(crate) name: &'static str,
     pub(crate) sm_percent: u32,
     pub(crate) request: f64,
     pub(crate) limit: f64,
-    /// One launch, or what may be in flight, in ns.
+    /// Time of one launch, or of all work that may be in flight, in ns.
     pub(crate) launch: u64,
-    /// The arguments of `load`; empty: it is the model-server.
+    /// Arguments of `load`; empty for the model-server.
     load: &'static [&'static str],
 }
 
-/// Two that fit side by side, and one that does not fit beside either: together 70 % of the slot.
+/// Two that fit on the device together, and one that does not fit beside either: together 70 % of the slot.
 pub(crate) const PODS: [Pod; 3] = [
     Pod {
         name: "kernels",
@@ -63,21 +64,21 @@ pub(crate) const PODS: [Pod; 3] = [
         load: &[],
     },
 ];
-/// Which is the model-server.
+/// Index of the model-server.
 const MODEL: usize = 2;
-/// Where its queue-proxy listens: an address of this test's own.
+/// Address of the pod's queue-proxy, unique to this test.
 const BIND: [u8; 4] = [127, 88, 61, 3];
-/// What the model-server divides sizes by, as the software GPU does.
+/// Divisor of the model-server's sizes, equal to the software GPU's.
 const BYTES_SCALE: &str = "64";
 
 type Variables = Vec<(String, String)>;
 
 #[derive(Debug)]
 pub(crate) struct Pods {
-    /// What each pod's containers have since it was admitted.
+    /// Environment variables of each pod's containers since its admission.
     environments: Vec<Variables>,
     programs: Vec<Option<Child>>,
-    /// All processes that a pod has had.
+    /// PIDs of all processes, current and past, each with its pod.
     pub(crate) pids: Vec<(u32, usize)>,
     proxy: Child,
     model_port: u16,
@@ -85,7 +86,7 @@ pub(crate) struct Pods {
 }
 
 impl Pods {
-    /// Makes them, and the queue-proxy; nothing computes yet.
+    /// Creates the pods and the queue-proxy; nothing computes yet.
     pub(crate) fn start(node: &Node) -> Self {
         for pod in PODS {
             let annotations = format!(
@@ -143,7 +144,7 @@ impl Pods {
         pods
     }
 
-    /// Where requests go.
+    /// Returns the address for requests.
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from((BIND, 8012))
     }
@@ -158,12 +159,12 @@ impl Pods {
         } else {
             Command::new(built("load"))
         };
-        node.place.is_for(&mut command);
+        node.softgpu.is_for(&mut command);
         if PODS[pod].load.is_empty() {
             command.envs([
                 ("PORT", self.model_port.to_string().as_str()),
                 ("MODEL_NAME", "resnet-50"),
-                // Few and long, for the ledger has a line for each.
+                // Few long kernels, since each takes a line of the ledger.
                 ("MODEL_KERNELS", "5x2ms"),
                 ("MODEL_DEVICE", "gpu"),
                 ("MODEL_CHECK", "all"),
@@ -175,7 +176,7 @@ impl Pods {
         }
         command.envs(self.environments[pod].iter().cloned());
         node.put(&mut command, PODS[pod].name);
-        // What it says of a device that is gone is expected: it is shown if something else goes wrong.
+        // Messages about a lost device are expected: they are shown only if the test fails.
         let log = fs::File::options()
             .create(true)
             .append(true)
@@ -186,8 +187,8 @@ impl Pods {
         self.programs[pod] = Some(program);
     }
 
-    /// Starts again what has ended or has failed, until all compute.
-    pub(crate) fn mend(&mut self, node: &Node) {
+    /// Restarts ended or failed programs until all pods compute.
+    pub(crate) fn repair(&mut self, node: &Node) {
         until("all pods compute", || {
             for pod in 0..PODS.len() {
                 let ended = match &mut self.programs[pod] {
@@ -197,25 +198,25 @@ impl Pods {
                 if ended {
                     self.begin(node, pod);
                 } else if pod == MODEL && self.has_failed() {
-                    // As a liveness probe does.
+                    // As a failed liveness probe does.
                     let program = self.programs[pod].as_mut().unwrap();
                     program.kill().unwrap();
                     program.wait().unwrap();
                     self.begin(node, pod);
                 }
             }
-            // Each is asked for its state, and that is not for nothing on two cores.
+            // Polling every pod costs time on two cores.
             crate::pass(Duration::from_millis(20));
             (0..PODS.len()).all(|pod| self.computes(&node.instance(PODS[pod].name), pod))
         });
     }
 
-    /// One process of it is known to the agent, and computes.
-    fn computes(&self, told: &Value, pod: usize) -> bool {
-        let processes = told["processes"].as_array();
-        let is_up = told["mps"]["state"] == "up" || told["mps"]["state"]["state"] == "up";
+    /// Returns whether the pod's only process is attached to the agent and computes.
+    fn computes(&self, instance: &Value, pod: usize) -> bool {
+        let processes = instance["processes"].as_array();
+        let is_up = instance["mps"]["state"] == "up" || instance["mps"]["state"]["state"] == "up";
         is_up
-            && told["silent_processes"] == 0
+            && instance["silent_processes"] == 0
             && processes.is_some_and(|list| {
                 list.len() == 1
                     && list[0]["pid"] == self.pid(pod)
@@ -243,7 +244,7 @@ impl Pods {
         self.model_status("/health") == Some(500)
     }
 
-    /// A pod's program dies.
+    /// Kills a pod's program.
     pub(crate) fn kill(&mut self, pod: usize, checks: &mut Checks) {
         let mut program = self.programs[pod].take().unwrap();
         checks.dies(program.id());
@@ -251,16 +252,16 @@ impl Pods {
         program.wait().unwrap();
     }
 
-    /// All are about to lose the device.
+    /// Records that all programs are about to lose the device.
     pub(crate) fn lose_all(&self, checks: &mut Checks) {
         for pod in 0..PODS.len() {
             checks.dies(self.pid(pod));
         }
     }
 
-    /// What was computed while the agent could not hold anybody to a limit is owed, and paid back.
+    /// Waits until all pods have paid back their debts from the time in which no limits were enforced.
     pub(crate) fn pay(&self, node: &Node) {
-        until("nobody owes anything", || {
+        until("no pod owes anything", || {
             crate::pass(Duration::from_millis(20));
             PODS.iter().all(|pod| {
                 let owed = &node.instance(pod.name)["token"]["debt_seconds"];
@@ -269,7 +270,7 @@ impl Pods {
         });
     }
 
-    /// All run.
+    /// Asserts that all programs run.
     pub(crate) fn live(&self) {
         for (pod, of) in PODS.iter().enumerate() {
             assert!(!is_gone(self.pid(pod)), "{} has ended", of.name);
@@ -280,8 +281,8 @@ impl Pods {
 impl Drop for Pods {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let said = fs::read_to_string(&self.log).unwrap_or_default();
-            let _written = std::io::stderr().write_all(said.as_bytes());
+            let printed = fs::read_to_string(&self.log).unwrap_or_default();
+            let _written = std::io::stderr().write_all(printed.as_bytes());
         }
         for program in self.programs.iter_mut().flatten() {
             let _gone = program.kill();
@@ -292,7 +293,7 @@ impl Drop for Pods {
     }
 }
 
-/// A program of ours; it ends with this test.
+/// Returns the command of a child program, which ends with this test.
 fn child(name: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     let parent = std::process::id().to_string();

@@ -1,5 +1,5 @@
-//! Callers of the pod that answers, through its queue-proxy: each request gets exactly one response (invariant 1), and what is
-//! answered is right (invariant 4's bytes under the rest).
+//! Clients of the pod behind a queue-proxy: each request gets exactly one response (invariant 1), and answers are correct
+//! (invariant 4's bytes under the rest).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::place::PATIENCE;
+use testing::PATIENCE;
 
-/// So many at once, so that one always waits.
+/// Number of concurrent clients, so that one always waits.
 const CALLERS: u64 = 3;
-/// What a queue-proxy may answer for a user container that is not there, is too late, or fails.
+/// Statuses that a queue-proxy may answer for a user container that is missing, too late, or failing.
 const FAILURES: [u16; 4] = [500, 502, 503, 504];
 
-/// How many responses there were, by status.
+/// Number of responses by status, and the longest latency.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     by_status: BTreeMap<u16, u64>,
@@ -39,7 +39,7 @@ impl fmt::Display for Answers {
     }
 }
 
-/// The callers.
+/// Clients that send requests until stopped.
 #[derive(Debug)]
 pub(crate) struct Requests {
     is_over: Arc<AtomicBool>,
@@ -59,7 +59,7 @@ impl Requests {
         }
     }
 
-    /// The answers; panics if a response was missing or wrong.
+    /// Stops the clients and returns their answers; panics if a response was missing or wrong.
     pub(crate) fn end(self) -> Answers {
         self.is_over.store(true, Ordering::Release);
         let mut all = Answers::default();
@@ -81,7 +81,7 @@ fn call(address: SocketAddr, caller: u64, is_over: &AtomicBool) -> Answers {
     while !is_over.load(Ordering::Acquire) {
         seed += CALLERS;
         let begin = Instant::now();
-        let (status, body) = ask(address, seed);
+        let (status, body) = exchange(address, seed);
         answers.longest = answers.longest.max(begin.elapsed());
         *answers.by_status.entry(status).or_default() += 1;
         if status == 200 {
@@ -89,15 +89,15 @@ fn call(address: SocketAddr, caller: u64, is_over: &AtomicBool) -> Answers {
             assert_eq!(answer["right"], true, "{answer}");
         } else {
             assert!(FAILURES.contains(&status), "{status}: {body}");
-            // As a client does that is refused.
+            // Back off as a refused client does.
             crate::pass(Duration::from_millis(10));
         }
     }
     answers
 }
 
-/// One request on a connection of its own; exactly one response has to come, whole.
-fn ask(address: SocketAddr, seed: u64) -> (u16, String) {
+/// Sends one request on a connection of its own; exactly one complete response must arrive.
+fn exchange(address: SocketAddr, seed: u64) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let body = format!(r#"{{"input":0,"output":0,"seed":{seed}}}"#);

@@ -1,15 +1,15 @@
-//! The core's file itself: what it exports, and what it needs of the system.
+//! The core's file: its exports, and its requirements on the system.
 
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use crate::node::library;
+use softgpu_harness::node::library;
 
-/// As `preload_floor::FLOOR`.
+/// Oldest supported glibc, as in `preload_floor::FLOOR`.
 const FLOOR: (u32, u32) = (2, 28);
 
-/// What a program of binutils prints of the library.
-fn says(program: &str, arguments: &[&str]) -> String {
+/// Returns the output of a binutils program on the library.
+fn output_of(program: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(program);
     command
         .args(arguments)
@@ -22,9 +22,9 @@ fn says(program: &str, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn one_function_is_exported() {
-    let said = says("nm", &["-D", "--defined-only"]);
-    let names: Vec<_> = said
+fn exports_one_function() {
+    let printed = output_of("nm", &["-D", "--defined-only"]);
+    let names: Vec<_> = printed
         .lines()
         .filter_map(|line| line.split_whitespace().next_back())
         .collect();
@@ -32,19 +32,19 @@ fn one_function_is_exported() {
 }
 
 #[test]
-fn it_loads_with_the_oldest_c_library_that_is_promised() {
-    // What is needed of other files than the C library's has versions of its own.
-    let said = says("readelf", &["--version-info", "--wide"]);
+fn loads_with_the_oldest_supported_c_library() {
+    // Only glibc's versions count; other libraries have versions of their own.
+    let printed = output_of("readelf", &["--version-info", "--wide"]);
     let mut newest = (0, 0);
-    for version in said.split("Name: GLIBC_").skip(1) {
+    for version in printed.split("Name: GLIBC_").skip(1) {
         let version = version.split_whitespace().next().unwrap();
         let mut numbers = version.split('.').map(|number| number.parse().unwrap());
         newest = newest.max((numbers.next().unwrap(), numbers.next().unwrap()));
     }
     assert!(newest > (0, 0));
-    assert!(newest <= FLOOR, "{newest:?}\n{said}");
+    assert!(newest <= FLOOR, "{newest:?}\n{printed}");
     // A function without a version is one that the list in `floor` lacks.
-    for line in says("nm", &["-D", "--undefined-only"]).lines() {
+    for line in output_of("nm", &["-D", "--undefined-only"]).lines() {
         let mut words = line.split_whitespace();
         let (kind, name) = (words.next().unwrap(), words.next().unwrap());
         assert!(kind != "U" || name.contains('@'), "{name}");
@@ -52,9 +52,9 @@ fn it_loads_with_the_oldest_c_library_that_is_promised() {
 }
 
 #[test]
-fn it_needs_the_c_library_and_no_driver() {
-    let said = says("readelf", &["--dynamic", "--wide"]);
-    let needed: BTreeSet<_> = said
+fn needs_the_c_library_and_no_driver() {
+    let printed = output_of("readelf", &["--dynamic", "--wide"]);
+    let needed: BTreeSet<_> = printed
         .lines()
         .filter(|line| line.contains("(NEEDED)"))
         .filter_map(|line| Some(line.split_once('[')?.1.split_once(']')?.0))
@@ -66,9 +66,9 @@ fn it_needs_the_c_library_and_no_driver() {
             .any(|start| name.starts_with(start));
         assert!(is_system, "{name}");
     }
-    // Neither does it call the driver's functions past the loader's back.
-    let said = says("nm", &["-D", "--undefined-only"]);
-    for line in said.lines() {
+    // It must not call the driver's functions directly either.
+    let printed = output_of("nm", &["-D", "--undefined-only"]);
+    for line in printed.lines() {
         let name = line.split_whitespace().next_back().unwrap();
         assert!(
             !name.starts_with("cu") && !name.starts_with("nvml"),

@@ -1,5 +1,4 @@
-//! Invariant 6: without an agent, with one that is gone, and with one that hangs, programs go on; with one that comes again they
-//! are gated again.
+//! Invariant 6: programs continue without an agent, after its death, and while it hangs; a new agent gates them again.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -15,36 +14,37 @@ use rustix::net::{
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::build::built;
-use crate::node::{LIBRARIES, Node, library, preload, said, without_softgpu};
-use crate::place::{Place, signal, until};
+use softgpu_harness::node::{LIBRARIES, Node, checked_output, library, preload, without_softgpu};
+use softgpu_harness::programs::built;
+use softgpu_harness::soft_gpu_dir::{SoftGpuDir, signal};
+use testing::until;
 
-/// What may not always compute, so that it waits at the gate again and again.
+/// Annotations of a pod with a limit, so that it waits at the gate again and again.
 const PART: &str = "weir.dev/isolation=\"shared\"\nweir.dev/quota-limit=\"0.3\"\n";
 
-/// Runs a program with the libraries in a folder where no agent is.
+/// Runs a program with the libraries in a folder without an agent.
 fn without_agent(prepare: impl FnOnce(&std::path::Path)) -> Output {
-    let place = Place::h100();
+    let softgpu = SoftGpuDir::h100();
     let folder = tempfile::tempdir().unwrap();
     for name in LIBRARIES {
         fs::copy(library(name), folder.path().join(name)).unwrap();
     }
     prepare(folder.path());
-    let mut command = place.program("vector_add");
+    let mut command = softgpu.program("vector_add");
     preload(&mut command, folder.path());
     let output = command.output().unwrap();
-    said(&output, &command);
+    checked_output(&output, &command);
     output
 }
 
 #[test]
-fn where_there_is_no_socket_nothing_is_said() {
+fn without_a_socket_nothing_is_reported() {
     let output = without_agent(|_| {});
     assert_eq!(without_softgpu(&output.stderr), "");
 }
 
 #[test]
-fn a_socket_that_nobody_keeps_is_told_of_once() {
+fn a_socket_without_a_listener_is_reported_once() {
     let output = without_agent(|folder| {
         let listener = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
         bind(
@@ -52,7 +52,7 @@ fn a_socket_that_nobody_keeps_is_told_of_once() {
             &SocketAddrUnix::new(folder.join("gpu.sock")).unwrap(),
         )
         .unwrap();
-        // The file stays when the listener goes.
+        // The file stays when the listener is dropped.
     });
     let error = without_softgpu(&output.stderr);
     assert_eq!(
@@ -61,11 +61,11 @@ fn a_socket_that_nobody_keeps_is_told_of_once() {
     );
 }
 
-/// A flood of connections makes an agent look so: its backlog is full, or holds a hello that it has not come to.
+/// A flooded agent looks like this: its backlog is full, or holds a hello that it has not read.
 #[test]
-fn an_agent_that_takes_no_connection_is_waited_for() {
+fn waits_for_an_agent_which_does_not_accept() {
     for backlog_is_full in [false, true] {
-        let place = Place::h100();
+        let softgpu = SoftGpuDir::h100();
         let folder = tempfile::tempdir().unwrap();
         for name in LIBRARIES {
             fs::copy(library(name), folder.path().join(name)).unwrap();
@@ -73,14 +73,14 @@ fn an_agent_that_takes_no_connection_is_waited_for() {
         let address = SocketAddrUnix::new(folder.path().join("gpu.sock")).unwrap();
         let listener = own_socket();
         bind(&listener, &address).unwrap();
-        // One waits at least, whatever the backlog.
+        // At least one connection waits, whatever the backlog.
         listen(&listener, 0).unwrap();
         let flood = backlog_is_full.then(|| {
             let client = own_socket();
             connect(&client, &address).unwrap();
             client
         });
-        let mut command = place.program("vector_add");
+        let mut command = softgpu.program("vector_add");
         preload(&mut command, folder.path());
         let mut program = command
             .stdout(Stdio::piped())
@@ -92,9 +92,9 @@ fn an_agent_that_takes_no_connection_is_waited_for() {
         error.read_line(&mut line).unwrap();
         assert_eq!(
             line,
-            "weir: the agent is there and does not answer yet: this process waits for it\n"
+            "weir: the agent is running but does not answer yet: this process waits for it\n"
         );
-        // Ten times as long as it takes until a gate opens that nobody keeps.
+        // Ten times as long as it takes until an abandoned gate opens.
         let moment = Timespec {
             tv_sec: 1,
             tv_nsec: 0,
@@ -102,14 +102,14 @@ fn an_agent_that_takes_no_connection_is_waited_for() {
         poll(&mut [], Some(&moment)).unwrap();
         assert!(
             program.try_wait().unwrap().is_none(),
-            "it computed and ended"
+            "the program computed and ended"
         );
-        // With the listener goes the last doubt.
+        // Without a listener the agent is certainly gone.
         drop(listener);
         drop(flood);
         let mut rest = String::new();
         error.read_to_string(&mut rest).unwrap();
-        // softgpu's own lines are its affair.
+        // Messages of softgpu are not checked here.
         let own: Vec<_> = rest
             .lines()
             .filter(|line| line.starts_with("weir: "))
@@ -122,22 +122,22 @@ fn an_agent_that_takes_no_connection_is_waited_for() {
     }
 }
 
-/// A socket that no child inherits.
+/// Creates a socket that no child inherits.
 fn own_socket() -> OwnedFd {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap()
 }
 
-/// Stretches in which a process had SMs, until now.
+/// Returns the number of stretches in which a process held SMs so far.
 fn runs(node: &Node, pid: u32) -> usize {
-    node.place.ledger().of(pid).runs.len()
+    node.softgpu.ledger().of(pid).runs.len()
 }
 
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_default()
 }
 
-/// The program has waited at the gate, and gone on, some more times.
+/// Waits until the program has waited at the gate and continued several times.
 fn is_gated(node: &Node) {
     let waits = |pod: &Value| number(&pod["waits"]["count"]);
     let grants = |pod: &Value| number(&pod["token"]["grants"]);
@@ -151,7 +151,7 @@ fn is_gated(node: &Node) {
     });
 }
 
-/// The program computes, for so long that the gate has opened without an agent if it was shut.
+/// Waits until the program has computed for so long that the gate must have opened without an agent.
 fn goes_on(node: &Node, pid: u32) {
     let before = runs(node, pid);
     until("it computes", || runs(node, pid) > before + 1_000);
@@ -160,14 +160,14 @@ fn goes_on(node: &Node, pid: u32) {
 #[test]
 fn a_program_outlives_its_agent() {
     let mut node = Node::new(
-        Place::h100(),
+        SoftGpuDir::h100(),
         "[tokens]\nwindow = \"100ms\"\nhorizon = \"1s\"\n",
     );
     node.pod("pod", PART, "");
     let arguments = ["--ns", "500000", "--batch", "8", "--seconds", "60"];
     let mut program = node.spawn(built("load"), &arguments, "pod");
     let pid = program.pid();
-    until("it has pages", || {
+    until("the process is attached", || {
         !node.instance("pod")["processes"][0].is_null()
     });
     is_gated(&node);
@@ -176,17 +176,17 @@ fn a_program_outlives_its_agent() {
     node.kill_agent();
     goes_on(&node, pid);
     node.start();
-    until("it has said hello", || {
+    until("the process has reconnected", || {
         let pod = node.instance("pod");
         pod["processes"][0]["pid"] == pid && number(&pod["ungated_seconds"]) > 0.0
     });
     is_gated(&node);
     let pod = node.instance("pod");
-    // What it has launched in all is known to the new agent, and that nothing of it is silent.
+    // The new agent knows the total of launches, and no process is silent.
     assert!(number(&pod["launches"]) > launches + 100.0, "{pod}");
     assert_eq!(pod["silent_processes"], 0, "{pod}");
 
-    // One that hangs is no better: who has a token keeps it, who has none goes on all the same.
+    // A hanging agent is no obstacle: the holder of a token keeps it, and a process without one continues.
     signal(node.agent(), Signal::STOP);
     let begin = Instant::now();
     let before = runs(&node, pid);
@@ -202,10 +202,10 @@ fn a_program_outlives_its_agent() {
     signal(node.agent(), Signal::CONT);
     is_gated(&node);
     assert!(program.runs());
-    let said = program.end();
+    let printed = program.end();
     assert!(
-        said.lines().all(|line| line.starts_with("weir: ")),
-        "{said}"
+        printed.lines().all(|line| line.starts_with("weir: ")),
+        "{printed}"
     );
-    assert!(said.lines().count() <= 4, "{said}");
+    assert!(printed.lines().count() <= 4, "{printed}");
 }

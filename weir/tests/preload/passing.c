@@ -1,4 +1,4 @@
-/* A core that puts nothing in the driver's place. At the end it says how often it was asked, where CORE_SAYS names a file. */
+/* A core that passes all functions of the driver through. At exit it appends its number of calls to the file in CORE_SAYS. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -26,7 +26,7 @@ static atomic_uint wraps, strange;
 
 static void *wrap(const char *symbol, void *real)
 {
-    /* What is shown is what it is called. */
+    /* The function must be in a shared library and have a name. */
     Dl_info info;
     if (!dladdr(real, &info) || !info.dli_fname || !strstr(info.dli_fname, ".so") || !symbol)
         atomic_fetch_add(&strange, 1);

@@ -1,10 +1,11 @@
-//! Every program of `tests/cuda` in a pod without a memory limit: it comes to `ok`, as without the library.
+//! Every program of `tests/cuda` in a pod without a memory limit: each prints `ok`, as without the library.
 
-use crate::build::{built, linked, ptx};
-use crate::node::{Node, SHARED, without_softgpu};
-use crate::place::{Place, until};
+use softgpu_harness::node::{Node, SHARED, without_softgpu};
+use softgpu_harness::programs::{built, linked, ptx};
+use softgpu_harness::soft_gpu_dir::SoftGpuDir;
+use testing::until;
 
-/// Runs programs with each of these ways to get the functions.
+/// Runs programs with each of these ways of loading the driver's functions.
 fn run(programs: &[(&str, &[&str])], loaders: &[&str]) {
     run_in(&Node::h100(), programs, loaders);
 }
@@ -15,7 +16,7 @@ fn run_in(node: &Node, programs: &[(&str, &[&str])], loaders: &[&str]) {
             let mut command = node.command(built(name));
             command.args(*arguments).env("CUDA_TEST_LOADER", loader);
             node.put(&mut command, "pod");
-            node.place.succeeds(&mut command);
+            node.softgpu.succeeds(&mut command);
         }
     }
     let pod = node.instance("pod");
@@ -33,8 +34,8 @@ fn vector_add_and_memory() {
 
 #[test]
 fn vmm_without_mps() {
-    // Clients of one MPS server suffer from each other's faults, which the program means to make.
-    let node = Node::new(Place::h100(), "mps-control = \"/bin/false\"\n");
+    // Clients of one MPS server suffer from each other's faults, which the program causes on purpose.
+    let node = Node::new(SoftGpuDir::h100(), "mps-control = \"/bin/false\"\n");
     node.publish("pod", SHARED, "");
     until("the pod is served", || !node.instance("pod").is_null());
     run_in(&node, &[("vmm", &[])], &LOADERS);
@@ -42,7 +43,7 @@ fn vmm_without_mps() {
 
 #[test]
 fn streams_and_graphs() {
-    // As without the library: the program may be held up between two calls.
+    // The same tolerance as without the library: the program may be descheduled between two calls.
     let streams = ("streams_events", &["15000000"][..]);
     run(&[streams, ("graphs", &[])], &LOADERS);
 }
@@ -84,10 +85,10 @@ fn startup_checkpoint_and_many_launches() {
 fn programs_that_are_linked_to_the_driver() {
     let node = Node::h100();
     for name in ["linked_add", "linked_streams"] {
-        let program = linked(name, node.place.folder());
-        let mut command = node.place.command(&program);
+        let program = linked(name, node.softgpu.folder());
+        let mut command = node.softgpu.command(&program);
         node.put(command.arg(ptx()), "pod");
-        node.place.succeeds(&mut command);
+        node.softgpu.succeeds(&mut command);
     }
     assert!(node.instance("pod")["launches"].as_u64() > Some(0));
 }
@@ -103,9 +104,9 @@ fn processes_that_share_a_pod() {
         output.status.success() && without_softgpu(&output.stderr).is_empty(),
         "{output:?}"
     );
-    let said = String::from_utf8(output.stdout).unwrap();
-    let of_each = said.lines().filter(|line| line.starts_with('{'));
-    assert_eq!(of_each.count(), 3, "{said}");
-    // 50 of each, and those to warm up.
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let of_each = printed.lines().filter(|line| line.starts_with('{'));
+    assert_eq!(of_each.count(), 3, "{printed}");
+    // 50 launches of each process, and those to warm up.
     assert!(node.instance("pod")["launches"].as_u64() >= Some(150));
 }

@@ -1,16 +1,17 @@
-//! Processes that an agent does not take, and kernels that no process may launch in a pod.
+//! Processes that an agent refuses, and kernels that no process may launch in a pod.
 
 use std::io::Write as _;
 
-use crate::build::built;
-use crate::node::{Node, SHARED, comes_to_ok, said, without_softgpu};
-use crate::place::{Place, until};
-use crate::puppet::Puppet;
+use softgpu_harness::node::{Node, SHARED, checked_output, comes_to_ok, without_softgpu};
+use softgpu_harness::programs::built;
+use softgpu_harness::puppet::Puppet;
+use softgpu_harness::soft_gpu_dir::SoftGpuDir;
+use testing::until;
 
-/// `CUDA_ERROR_SYSTEM_NOT_READY`.
+/// Result `CUDA_ERROR_SYSTEM_NOT_READY` of refused processes.
 const REFUSED: u32 = 802;
 
-/// The one line of standard error.
+/// Returns the only line of standard error.
 fn line(error: &str) -> &str {
     let line = error.strip_suffix('\n').unwrap_or(error);
     assert!(
@@ -22,14 +23,14 @@ fn line(error: &str) -> &str {
 
 #[test]
 fn a_process_on_another_device_than_its_pods() {
-    let node = Node::new(Place::new(&["--gpu", "H100", "--gpus", "2"]), "");
+    let node = Node::new(SoftGpuDir::new(&["--gpu", "H100", "--gpus", "2"]), "");
     node.pod("pod", SHARED, "slot = \"1\"\n");
-    // The driver cannot be told which device it is.
+    // The program selects a device which the driver's environment does not show.
     let program = node.build("victims/setenv", &["-rdynamic"]);
     assert!(comes_to_ok(&mut node.command(&program)).contains("cuInit: 0"));
     let mut command = node.command(&program);
     node.put(&mut command, "pod");
-    let (out, error) = said(&command.output().unwrap(), &command);
+    let (out, error) = checked_output(&command.output().unwrap(), &command);
     assert!(out.contains(&format!("cuInit: {REFUSED}")), "{out}");
     assert!(
         line(&error).contains("another device than its pod's slot"),
@@ -39,10 +40,10 @@ fn a_process_on_another_device_than_its_pods() {
         node.instance("pod")["refused_connections"]["wrong-device"],
         1
     );
-    // Who leaves that to us is on the right one.
+    // A program which leaves the device to the library is on the right one.
     let mut command = node.command(built("vector_add"));
     node.put(&mut command, "pod");
-    node.place.succeeds(&mut command);
+    node.softgpu.succeeds(&mut command);
 }
 
 #[test]
@@ -50,30 +51,33 @@ fn more_processes_than_mps_takes() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("slices");
     std::fs::write(&file, "[[gpu]]\nslices = [\"1g.10gb\"]\n").unwrap();
-    let place = Place::new(&["--mig", file.to_str().unwrap()]);
-    let node = Node::new(place, "");
+    let softgpu = SoftGpuDir::new(&["--mig", file.to_str().unwrap()]);
+    let node = Node::new(softgpu, "");
     node.pod("pod", SHARED, "");
     let mut puppets = Vec::new();
     let refused = loop {
         let mut command = std::process::Command::new(built("puppet"));
-        node.place.is_for(&mut command);
-        command.arg(crate::build::ptx());
+        node.softgpu.is_for(&mut command);
+        command.arg(softgpu_harness::programs::ptx());
         node.put(&mut command, "pod");
         let error = tempfile::NamedTempFile::new().unwrap();
         command.stderr(error.reopen().unwrap());
         let mut puppet = Puppet::start(&mut command);
-        puppet.tell("open");
+        puppet.send("open");
         let result = puppet.answer().result;
         if result != 0 {
             assert_eq!(result, REFUSED);
             break std::fs::read_to_string(error.path()).unwrap();
         }
         puppets.push(puppet);
-        assert!(puppets.len() < 48, "nobody is refused");
+        assert!(puppets.len() < 48, "no process is refused");
     };
-    let expected = format!("MPS takes {} client processes", puppets.len());
+    let expected = format!(
+        "too many MPS clients: the slot has {0}, and {0} are allowed",
+        puppets.len()
+    );
     assert!(line(&refused).contains(&expected), "{refused}");
-    // A place that becomes free is another's.
+    // A freed client slot is usable by another process.
     drop(puppets.pop());
     let all = puppets.len();
     until("the agent knows that it has ended", || {
@@ -84,12 +88,12 @@ fn more_processes_than_mps_takes() {
     });
     let mut command = node.command(built("vector_add"));
     node.put(&mut command, "pod");
-    node.place.succeeds(&mut command);
+    node.softgpu.succeeds(&mut command);
 }
 
 #[test]
 fn a_part_of_the_sms_without_mps() {
-    let node = Node::new(Place::h100(), "mps-control = \"/bin/false\"\n");
+    let node = Node::new(SoftGpuDir::h100(), "mps-control = \"/bin/false\"\n");
     let part = format!("{SHARED}weir.dev/sm-percent=\"50\"\n");
     node.publish("part", &part, "");
     node.publish("whole", SHARED, "");
@@ -106,13 +110,13 @@ fn a_part_of_the_sms_without_mps() {
     let output = run("part");
     assert_ne!(output.status.code(), Some(0), "{output:?}");
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    let told = error.lines().find(|line| line.starts_with("weir: "));
+    let line = error.lines().find(|line| line.starts_with("weir: "));
     assert!(
-        told.is_some_and(|line| line.contains("MPS does not run")),
+        line.is_some_and(|line| line.contains("MPS does not run")),
         "{error}"
     );
     assert!(error.contains("cuInit"), "{error}");
-    // One that has all of them needs none.
+    // A pod with all SMs needs no MPS.
     let output = run("whole");
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(without_softgpu(&output.stderr), "", "{output:?}");
@@ -120,13 +124,13 @@ fn a_part_of_the_sms_without_mps() {
 
 #[test]
 fn a_collective_among_ranks() {
-    let place = Place::h100();
-    let config = place.folder().join("softgpu.toml");
+    let softgpu = SoftGpuDir::h100();
+    let config = softgpu.folder().join("softgpu.toml");
     let mut file = std::fs::File::options().append(true).open(config).unwrap();
     for name in ["ncclDevKernel_x", "plain"] {
         writeln!(file, "\n[[kernel]]\nname = {name:?}\nduration-us = 5").unwrap();
     }
-    let node = Node::new(place, "");
+    let node = Node::new(softgpu, "");
     node.pod("pod", SHARED, "");
     let program = node.build("victims/collective", &[]);
     let alone = comes_to_ok(&mut node.command(&program));
@@ -136,7 +140,7 @@ fn a_collective_among_ranks() {
     assert_eq!(alone, answers(0));
     let mut command = node.command(&program);
     node.put(&mut command, "pod");
-    let (out, error) = said(&command.output().unwrap(), &command);
+    let (out, error) = checked_output(&command.output().unwrap(), &command);
     assert_eq!(out, answers(800));
     assert!(
         line(&error).contains("ncclDevKernel_x refused (CUDA_ERROR_NOT_PERMITTED)"),

@@ -5,17 +5,17 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::build::{ptx, sources};
-use crate::node::{LIBRARIES, Node, library, without_softgpu};
+use softgpu_harness::node::{LIBRARIES, Node, library, without_softgpu};
+use softgpu_harness::programs::{ptx, sources};
 
-/// A folder with the preload library and whatever programs and libraries a test has built, beside a software GPU.
+/// A folder with the preload library and the programs and libraries built by a test, beside a software GPU.
 struct Victims {
     folder: TempDir,
     node: Node,
 }
 
-/// How often the core was asked for a wrapper, in each process that has ended by itself and had it.
-type Asked = Vec<u32>;
+/// Number of calls of the core's wrapper function, for each process that loaded it and ended by itself.
+type WrapCounts = Vec<u32>;
 
 impl Victims {
     fn new() -> Self {
@@ -38,7 +38,7 @@ impl Victims {
         self.file("libweir_preload.so")
     }
 
-    /// The library in the pod, whose core is the real one.
+    /// Returns the pod's library, with the real core.
     fn of_pod(&self) -> PathBuf {
         self.node.gate("pod").join(LIBRARIES[0])
     }
@@ -52,11 +52,11 @@ impl Victims {
             .args(["-ldl", "-lpthread"])
             .output()
             .expect("the C programs are built with `cc`: install gcc");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{}: {said}", source.display());
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {printed}", source.display());
     }
 
-    /// Builds a program.
+    /// Builds a program in the folder.
     fn program(&self, name: &str, options: &[&str]) {
         let source = sources().join(format!("victims/{name}.c"));
         self.compile(&source, name, options);
@@ -70,19 +70,19 @@ impl Victims {
         self.compile(&source, &format!("lib{name}.so"), &options);
     }
 
-    /// An option for the linker: libraries are there.
+    /// Returns the linker option for libraries in the folder.
     fn here(&self) -> String {
         format!("-L{}", self.folder.path().display())
     }
 
     fn driver(&self) -> String {
-        format!("-L{}", self.node.place.folder().display())
+        format!("-L{}", self.node.softgpu.folder().display())
     }
 
     fn command(&self, program: &Path) -> Command {
-        let place = &self.node.place;
-        let mut command = place.command(program);
-        let folders = [self.folder.path(), place.folder()];
+        let softgpu = &self.node.softgpu;
+        let mut command = softgpu.command(program);
+        let folders = [self.folder.path(), softgpu.folder()];
         command.env("LD_LIBRARY_PATH", std::env::join_paths(folders).unwrap());
         command.env("CORE_SAYS", self.file("said"));
         command.env_remove("WEIR_PRELOAD_CORE");
@@ -90,8 +90,8 @@ impl Victims {
         command
     }
 
-    /// What a program prints, which has to come to `ok`; with these preloaded.
-    fn says(&self, program: &str, arguments: &[&str], preloaded: &[PathBuf]) -> String {
+    /// Runs a program with these libraries preloaded, and returns its output, which must end with `ok`.
+    fn output_of(&self, program: &str, arguments: &[&str], preloaded: &[PathBuf]) -> String {
         let mut command = self.command(&self.file(program));
         command.arg(ptx()).args(arguments);
         if !preloaded.is_empty() {
@@ -108,50 +108,53 @@ impl Victims {
             "{preloaded:?} {command:?}: {output:?}"
         );
         assert_eq!(without_softgpu(&output.stderr), "", "{output:?}");
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(said.lines().next_back(), Some("ok"), "{said}");
-        said
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(printed.lines().next_back(), Some("ok"), "{printed}");
+        printed
     }
 
-    /// What the core has said since this was asked.
-    fn asked(&self) -> Asked {
+    /// Returns and resets the core's counts.
+    fn wrap_counts(&self) -> WrapCounts {
         let path = self.file("said");
-        let said = std::fs::read_to_string(&path).unwrap_or_default();
+        let printed = std::fs::read_to_string(&path).unwrap_or_default();
         let _was_there = std::fs::remove_file(path);
-        let counts = said.lines().map(|line| {
+        let counts = printed.lines().map(|line| {
             let (wraps, strange) = line.split_once(' ').unwrap();
             assert_eq!(
                 strange, "0",
-                "the core was shown something that is not the driver's"
+                "the core received a function that is not the driver's"
             );
             wraps.parse().unwrap()
         });
         counts.collect()
     }
 
-    /// A program does the same with the library as without it; how often the core was asked.
-    fn does_the_same(&self, program: &str) -> Asked {
-        let alone = self.says(program, &[], &[]);
-        assert_eq!(self.asked(), Asked::new());
-        let preloaded = self.says(program, &[], &[self.preload()]);
+    /// Asserts that a program's output is the same with the library as without it; returns the core's counts.
+    fn check_same_output(&self, program: &str) -> WrapCounts {
+        let alone = self.output_of(program, &[], &[]);
+        assert_eq!(self.wrap_counts(), WrapCounts::new());
+        let preloaded = self.output_of(program, &[], &[self.preload()]);
         assert_eq!(alone, preloaded, "{program}");
-        let asked = self.asked();
-        let in_pod = self.says(program, &[], &[self.of_pod()]);
+        let wrap_counts = self.wrap_counts();
+        let in_pod = self.output_of(program, &[], &[self.of_pod()]);
         assert_eq!(alone, in_pod, "{program}");
-        assert_eq!(self.asked(), Asked::new());
-        asked
+        assert_eq!(self.wrap_counts(), WrapCounts::new());
+        wrap_counts
     }
 }
 
-/// A program that is built of one file and opens the driver by itself.
-fn plain(name: &str) -> Asked {
+/// Builds a program of one file that opens the driver by itself, and checks it.
+fn plain(name: &str) -> WrapCounts {
     let victims = Victims::new();
     victims.program(name, &[]);
-    victims.does_the_same(name)
+    victims.check_same_output(name)
 }
 
-fn at_least(asked: &Asked, count: u32) {
-    assert!(asked.iter().any(|asked| *asked >= count), "{asked:?}");
+fn at_least(wrap_counts: &WrapCounts, count: u32) {
+    assert!(
+        wrap_counts.iter().any(|wrap_counts| *wrap_counts >= count),
+        "{wrap_counts:?}"
+    );
 }
 
 #[test]
@@ -205,7 +208,7 @@ fn deepbind() {
     let victims = Victims::new();
     victims.library("namesake_library", &[]);
     victims.program("deepbind", &[]);
-    victims.does_the_same("deepbind");
+    victims.check_same_output("deepbind");
 }
 
 #[test]
@@ -213,14 +216,14 @@ fn early() {
     let victims = Victims::new();
     victims.library("early_library", &[]);
     victims.program("early", &[]);
-    at_least(&victims.does_the_same("early"), 8000);
+    at_least(&victims.check_same_output("early"), 8000);
 }
 
 #[test]
 fn forks() {
-    // The parent, and the program that the last child becomes.
-    let asked = plain("forks");
-    assert!(asked.len() >= 2, "{asked:?}");
+    // The parent, and the program that the last child executes.
+    let wrap_counts = plain("forks");
+    assert!(wrap_counts.len() >= 2, "{wrap_counts:?}");
 }
 
 #[test]
@@ -234,7 +237,7 @@ fn local() {
     victims.library("namesake_library", &[]);
     victims.library("local_library", &[&victims.driver(), "-l:libcuda.so.1"]);
     victims.program("local", &[]);
-    at_least(&victims.does_the_same("local"), 2);
+    at_least(&victims.check_same_output("local"), 2);
 }
 
 #[test]
@@ -242,8 +245,8 @@ fn namesake() {
     let victims = Victims::new();
     victims.library("namesake_library", &[]);
     victims.program("namesake", &[&victims.here(), "-lnamesake_library"]);
-    // The driver's own is looked up once.
-    assert_eq!(victims.does_the_same("namesake"), [1]);
+    // Only the driver's own function is looked up, once.
+    assert_eq!(victims.check_same_output("namesake"), [1]);
 }
 
 #[test]
@@ -266,7 +269,7 @@ fn scopes() {
     let victims = Victims::new();
     victims.library("scopes_library", &[]);
     victims.program("scopes", &[]);
-    victims.does_the_same("scopes");
+    victims.check_same_output("scopes");
 }
 
 #[test]
@@ -291,11 +294,11 @@ fn absent() {
         }
         assert!(output.status.success(), "{output:?}");
     }
-    // Nothing of the driver's was there to ask about, so that the core was not even loaded.
-    assert_eq!(victims.asked(), Asked::new());
+    // No function of the driver was looked up, so the core was not even loaded.
+    assert_eq!(victims.wrap_counts(), WrapCounts::new());
 }
 
-/// A library that exports `dlsym` as well, before ours and behind it.
+/// A library that exports `dlsym` as well, preloaded before ours and after it.
 #[test]
 fn another_preloaded_library() {
     let victims = Victims::new();
@@ -311,15 +314,15 @@ fn another_preloaded_library() {
         ("namesake", &[&*victims.here(), "-lnamesake_library"]),
     ] {
         victims.program(name, options);
-        let alone = victims.says(name, &[], std::slice::from_ref(&second));
-        let behind = victims.says(name, &[], &[victims.preload(), second.clone()]);
-        // What comes to us first is seen by us.
-        assert!(!victims.asked().is_empty(), "{name}");
-        let before = victims.says(name, &[], &[second.clone(), victims.preload()]);
-        victims.asked();
+        let alone = victims.output_of(name, &[], std::slice::from_ref(&second));
+        let behind = victims.output_of(name, &[], &[victims.preload(), second.clone()]);
+        // Lookups that reach our library first are seen by the core.
+        assert!(!victims.wrap_counts().is_empty(), "{name}");
+        let before = victims.output_of(name, &[], &[second.clone(), victims.preload()]);
+        victims.wrap_counts();
         assert!(alone == behind && alone == before, "{name}");
-        let behind = victims.says(name, &[], &[victims.of_pod(), second.clone()]);
-        let before = victims.says(name, &[], &[second.clone(), victims.of_pod()]);
+        let behind = victims.output_of(name, &[], &[victims.of_pod(), second.clone()]);
+        let before = victims.output_of(name, &[], &[second.clone(), victims.of_pod()]);
         assert!(alone == behind && alone == before, "{name}");
     }
 }
@@ -356,5 +359,5 @@ fn a_program_that_uses_no_gpu_never_loads_the_core() {
             "{output:?}"
         );
     }
-    assert_eq!(victims.asked(), Asked::new());
+    assert_eq!(victims.wrap_counts(), WrapCounts::new());
 }

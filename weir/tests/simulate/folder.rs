@@ -1,4 +1,4 @@
-//! A folder with a small question in it.
+//! A folder with the inputs of a small simulation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -73,7 +73,7 @@ impl Folder {
     }
 }
 
-/// Exit code 2, nothing on stdout, one line on stderr.
+/// Asserts exit code 2, nothing on stdout and one line on stderr; returns that line.
 pub(crate) fn refusal(output: &Output) -> String {
     let stderr = String::from_utf8(output.stderr.clone()).unwrap();
     assert_eq!(output.status.code(), Some(2), "{stderr}");

@@ -1,4 +1,4 @@
-//! Signals: the first asks for what is done by then, the second ends it at once.
+//! Signals: the first requests the partial result, the second ends the process at once.
 
 use std::fs;
 use std::process::{Child, Command, Output, Stdio};
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use super::folder::Folder;
 
-/// Whatever is waited for has to come within this time.
+/// Longest wait for any condition.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Far more than is done by then.
+/// Arguments of a run that takes far longer than the test.
 const ENDLESS: [&str; 8] = [
     "--generate",
     "torpor-node",
@@ -25,12 +25,12 @@ const ENDLESS: [&str; 8] = [
 ];
 
 #[test]
-fn a_signal_gives_what_was_done() {
+fn a_signal_prints_the_partial_result() {
     let folder = Folder::new();
     folder.write("cluster.toml", "like = \"torpor\"\n");
     folder.write("functions.toml", "models = \"torpor\"\n");
     for signal in [Signal::INT, Signal::TERM] {
-        // Nothing shows from outside when the first run begins: with ever more patience.
+        // The begin of the first run is not visible from outside, so the delays grow.
         let whole = [500, 2_000, 8_000, 30_000]
             .into_iter()
             .find_map(|patience| {
@@ -38,13 +38,13 @@ fn a_signal_gives_what_was_done() {
                 assert_eq!(output.status.code(), Some(130), "{signal:?}");
                 if output.stdout.is_empty() {
                     let stderr = String::from_utf8_lossy(&output.stderr);
-                    let said = "interrupted while the trace was read";
-                    assert!(stderr.contains(said), "{stderr}");
+                    let printed = "interrupted while the trace was read";
+                    assert!(stderr.contains(printed), "{stderr}");
                     return None;
                 }
                 Some(serde_json::from_slice::<Value>(&output.stdout).unwrap())
             });
-        let whole = whole.expect("a run is begun");
+        let whole = whole.expect("a run is start");
         assert_eq!(whole["interrupted"], true);
         let runs = whole["runs"].as_array().unwrap();
         assert!(!runs.is_empty() && runs.len() < 200, "{}", runs.len());
@@ -60,7 +60,7 @@ fn a_signal_gives_what_was_done() {
 }
 
 #[test]
-fn a_signal_gives_the_experiments_done_by_then() {
+fn a_signal_prints_the_completed_experiments() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args([
         "simulate",
@@ -73,8 +73,8 @@ fn a_signal_gives_the_experiments_done_by_then() {
     let output = signalled_after(command, Signal::TERM, 500);
     assert_eq!(output.status.code(), Some(130));
     let stderr = String::from_utf8_lossy(&output.stderr);
-    let said = "interrupted: these are the claims that were run by then";
-    assert!(stderr.contains(said), "{stderr}");
+    let printed = "interrupted: these are the claims that were run by then";
+    assert!(stderr.contains(printed), "{stderr}");
     for line in String::from_utf8(output.stdout).unwrap().lines() {
         let claim: Value = serde_json::from_str(line).unwrap();
         assert!(claim.is_object(), "{line}");
@@ -82,7 +82,7 @@ fn a_signal_gives_the_experiments_done_by_then() {
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn a_second_signal_ends_the_process_at_once() {
     let folder = Folder::new();
     let pipe = folder.path("pipe.csv");
     let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
@@ -92,17 +92,20 @@ fn a_second_signal_ends_it_at_once() {
         [Signal::TERM, Signal::TERM],
         [Signal::TERM, Signal::INT],
     ] {
-        // Nobody writes, so what reads it never looks whether it is to end.
-        let mut child = begun(folder.command(&["--trace", &pipe]));
+        // The pipe has no writer, so the reading command never polls for interrupts.
+        let mut child = start(folder.command(&["--trace", &pipe]));
         kill(&child, signals[0]);
         std::thread::park_timeout(Duration::from_millis(300));
-        assert!(child.try_wait().unwrap().is_none(), "one only asks");
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "one signal does not end it"
+        );
         kill(&child, signals[1]);
         let begin = Instant::now();
         while child.try_wait().unwrap().is_none() {
             assert!(
                 begin.elapsed() < PATIENCE,
-                "it has not ended by {signals:?} within {PATIENCE:?}"
+                "the process has not ended by {signals:?} within {PATIENCE:?}"
             );
             std::thread::park_timeout(Duration::from_millis(5));
         }
@@ -120,7 +123,7 @@ fn an_interrupted_trace_is_not_written() {
     command.args(["simulate", "--generate", "torpor-node", "--count", "100000"]);
     command.args(["--write-trace", "out.csv"]);
     let before = files(&folder);
-    // At once: on a fast machine it has ended soon.
+    // At once: on a fast machine the command ends soon.
     let output = signalled_after(command, Signal::TERM, 0);
     assert_eq!(output.status.code(), Some(130));
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -137,20 +140,20 @@ fn files(folder: &Folder) -> Vec<String> {
     names
 }
 
-/// Started, and listening for signals.
-fn begun(mut command: Command) -> Child {
+/// Starts a command and waits until it handles signals.
+fn start(mut command: Command) -> Child {
     let child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let begin = Instant::now();
-    // It listens before it has a thread of its own to run on.
+    // The signal handlers are installed before the worker thread starts.
     let threads = format!("/proc/{}/task", child.id());
     while fs::read_dir(&threads).map_or(0, Iterator::count) < 2 {
         assert!(
             begin.elapsed() < PATIENCE,
-            "it does not begin within {PATIENCE:?}"
+            "the process has no worker thread within {PATIENCE:?}"
         );
         std::thread::park_timeout(Duration::from_millis(5));
     }
@@ -163,7 +166,7 @@ fn kill(child: &Child, signal: Signal) {
 }
 
 fn signalled_after(command: Command, signal: Signal, milliseconds: u64) -> Output {
-    let child = begun(command);
+    let child = start(command);
     std::thread::park_timeout(Duration::from_millis(milliseconds));
     kill(&child, signal);
     child.wait_with_output().unwrap()

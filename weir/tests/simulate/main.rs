@@ -1,4 +1,4 @@
-//! `weir simulate` as its users meet it: the real binary, its files, its messages, its exit codes.
+//! Tests of `weir simulate` as a user runs it: files, messages, exit codes.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod folder;
@@ -13,7 +13,7 @@ use serde_json::Value;
 use folder::{CLUSTER, FUNCTIONS, Folder, docs};
 
 #[test]
-fn a_sweep_says_how_many_gpus_are_enough() {
+fn a_sweep_finds_the_number_of_gpus() {
     let folder = Folder::new();
     let whole = folder.json(&["--sweep", "gpus=1..3"]);
     assert_eq!(
@@ -25,12 +25,12 @@ fn a_sweep_says_how_many_gpus_are_enough() {
         (&answer["gpus"], &answer["holds"], &answer["cost_per_hour"]),
         (&Value::from(2), &Value::from(true), &Value::from(4.0))
     );
-    let said = answer["sentence"].as_str().unwrap();
-    let begin = "2 GPUs hold the objectives of all 2 functions, each at the worse end of its 95 % interval over 10 seeds, for \
+    let printed = answer["sentence"].as_str().unwrap();
+    let begin = "2 GPUs meet the objectives of all 2 functions, each at the worse end of its 95 % interval over 10 seeds, for \
                  4.00 an hour; the fewest of 1 to 3.";
-    assert_eq!(said, begin);
+    assert_eq!(printed, begin);
     let more = answer["more"].as_str().unwrap();
-    let begin = "With 1 GPU what binds is gpu-time: 2 of 2 functions miss their objectives: GPU time is used up";
+    let begin = "With 1 GPU the binding limit is gpu-time: 2 of 2 functions miss their objectives: GPU time is used up";
     assert!(more.starts_with(begin), "{more}");
     assert_eq!(whole["seeds"].as_array().unwrap().len(), 10);
     assert_eq!(whole["arrivals"], "fixed");
@@ -80,11 +80,11 @@ fn the_same_files_and_seed_give_the_same_bytes() {
 }
 
 #[test]
-fn a_table_for_people_says_what_binds() {
+fn the_table_names_the_binding_resource() {
     let folder = Folder::new();
     let output = folder.run(&["--rule", "adaptive,arrival-order"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    for said in [
+    for expected in [
         "adaptive",
         "arrival-order",
         "gpu-time",
@@ -93,21 +93,21 @@ fn a_table_for_people_says_what_binds() {
         "cost/h",
         "an hour",
     ] {
-        assert!(text.contains(said), "{said}: {text}");
+        assert!(text.contains(expected), "{expected}: {text}");
     }
     let slow = folder.run(&["--rate-scale", "0.5"]);
     let text = String::from_utf8(slow.stdout).unwrap();
-    let begin = "Yes: 1 GPU holds the objectives of all 2 functions";
+    let begin = "Yes: 1 GPU meets the objectives of all 2 functions";
     assert!(text.starts_with(begin), "{text}");
     let text = String::from_utf8(folder.run(&[]).stdout).unwrap();
     assert!(
-        text.starts_with("No: 1 GPU does not hold every objective; what binds is gpu-time."),
+        text.starts_with("No: 1 GPU does not meet every objective; the binding limit is gpu-time."),
         "{text}"
     );
 }
 
 #[test]
-fn what_cannot_be_kept_has_its_word() {
+fn unattainable_objectives_are_reported_with_their_reason() {
     let folder = Folder::new();
     let limit = |whole: &Value, at: usize| {
         whole["runs"][0]["functions"][at]["limit"]
@@ -125,7 +125,7 @@ fn what_cannot_be_kept_has_its_word() {
         ("nothing".to_owned(), "memory".to_owned())
     );
     assert_eq!(whole["runs"][0]["functions"][1]["attainment"]["mean"], 0.0);
-    // Two models of which one fits at a time, whose loads take most of the time.
+    // Two models of which one fits at a time, with loads that take most of the time.
     folder.write(
         "functions.toml",
         &FUNCTIONS.replace("weights_mb = 200", "weights_mb = 600"),
@@ -138,20 +138,20 @@ fn what_cannot_be_kept_has_its_word() {
 }
 
 #[test]
-fn a_page_stands_alone() {
+fn a_page_is_self_contained() {
     let folder = Folder::new();
     let output = folder.run(&["--sweep", "gpus=1..3", "--html", "page.html"]);
     assert_eq!(output.status.code(), Some(0));
     let page = fs::read_to_string(folder.path("page.html")).unwrap();
-    for said in [
+    for expected in [
         "How many GPUs?",
-        "What it rests on",
+        "Evidence",
         "Attainment over GPUs",
         "within a latency",
-        "How busy each GPU was",
-        "2 GPUs hold the objectives of all 2 functions",
+        "Busy share of each GPU",
+        "2 GPUs meet the objectives of all 2 functions",
     ] {
-        assert!(page.contains(said), "{said}");
+        assert!(page.contains(expected), "{expected}");
     }
     for outside in ["http://", "https://", "<script", "src=", "@import", "url("] {
         assert!(!page.contains(outside), "{outside}");
@@ -159,7 +159,7 @@ fn a_page_stands_alone() {
 }
 
 #[test]
-fn a_made_up_workload_is_run_and_written() {
+fn a_generated_workload_is_run_and_written() {
     let folder = Folder::new();
     folder.write("cluster.toml", "like = \"torpor\"\n");
     folder.write("functions.toml", "models = \"torpor\"\n");
@@ -192,8 +192,8 @@ fn a_made_up_workload_is_run_and_written() {
         ])
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains("requests written to out.csv"), "{said}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(printed.contains("requests written to out.csv"), "{printed}");
     folder.write("functions.toml", FUNCTIONS);
     let output = folder
         .command(&["--trace", "out.csv", "--json"])
@@ -204,7 +204,7 @@ fn a_made_up_workload_is_run_and_written() {
 }
 
 #[test]
-fn the_examples_of_the_documentation_are_right() {
+fn the_examples_of_the_documentation_are_correct() {
     let folder = Folder::new();
     for file in ["cluster.toml", "functions.toml"] {
         fs::copy(docs(file), folder.path(file)).unwrap();
@@ -235,7 +235,7 @@ fn every_key_can_be_swept_and_is_answered() {
             "rate-scale=0.25..1.25..0.25",
             "1",
             Some(0.75),
-            "the most of 0.25 to 1.25",
+            "the highest of 0.25 to 1.25",
         ),
         ("models-gb=1,2,20", "0.5", Some(2.0), "the least of 1 to 20"),
         (
@@ -244,14 +244,14 @@ fn every_key_can_be_swept_and_is_answered() {
             Some(10.0),
             "the least of 10 to 20",
         ),
-        ("gpus=1..2", "5", None, "with none of 1 to 2 (GPUs a node)"),
+        ("gpus=1..2", "5", None, "none of 1 to 2 (GPUs a node)"),
     ] {
         let whole = folder.json(&["--sweep", sweep, "--rate-scale", fixed, "--seeds=3"]);
         let answer = &whole["answer"][0];
-        let said = answer["sentence"].as_str().unwrap();
-        assert_eq!(answer["value"].as_f64(), value, "{sweep}: {said}");
-        assert_eq!(answer["holds"], value.is_some(), "{sweep}: {said}");
-        assert!(said.contains(which), "{sweep}: {said}");
+        let printed = answer["sentence"].as_str().unwrap();
+        assert_eq!(answer["value"].as_f64(), value, "{sweep}: {printed}");
+        assert_eq!(answer["holds"], value.is_some(), "{sweep}: {printed}");
+        assert!(printed.contains(which), "{sweep}: {printed}");
         assert_eq!(whole["swept"], sweep.split('=').next().unwrap());
     }
 }
@@ -285,7 +285,7 @@ fn each_rule_has_its_answer() {
     assert_eq!(whole["runs"].as_array().unwrap().len(), 4);
 }
 
-/// All keys of an object and of what is in it.
+/// Collects all keys of a JSON value, recursively.
 fn keys(of: &Value, all: &mut Vec<String>) {
     match of {
         Value::Object(map) => {
@@ -308,22 +308,25 @@ fn every_key_of_the_json_is_documented() {
     all.dedup();
     assert!(all.len() > 40, "{all:?}");
     for key in all {
-        let said = [
+        let printed = [
             format!("`{key}`"),
             format!("`{key}[]`"),
             format!("\"{key}\""),
         ];
-        assert!(said.iter().any(|said| text.contains(said)), "{key}");
+        assert!(
+            printed.iter().any(|printed| text.contains(printed)),
+            "{key}"
+        );
     }
 }
 
 #[test]
-fn what_rests_on_few_requests_says_so() {
+fn results_of_few_requests_carry_a_note() {
     let folder = Folder::new();
     folder.write("trace.csv", "arrival_s,function\n0.5,a\n1.5,a\n9.5,a\n");
     let whole = folder.json(&[]);
     let notes = whole["runs"][0]["notes"].to_string();
-    assert!(notes.contains("Of 1 function so few requests"), "{notes}");
+    assert!(notes.contains("Too few requests of 1 function"), "{notes}");
     let notes = Folder::new().json(&[])["runs"][0]["notes"].to_string();
     assert_eq!(notes, "[]");
 }

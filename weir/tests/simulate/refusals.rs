@@ -1,27 +1,31 @@
-//! What is wrong is told with file, line and key, and with what is allowed: exit code 2, and nothing is written.
+//! Errors in files and options are reported with file, line and key, and with the allowed values: exit code 2, and nothing is
+//! written.
 
 use std::fs;
 use std::process::Command;
 
 use super::folder::{CLUSTER, FUNCTIONS, Folder, refusal};
 
-/// What one change to a file leads to.
-fn spoiled(file: &str, text: &str, changes: &[(&str, &str, &str)]) {
+/// Applies each change to a file, and asserts its error message.
+fn check_errors(file: &str, text: &str, changes: &[(&str, &str, &str)]) {
     let folder = Folder::new();
-    for (from, to, said) in changes {
+    for (from, to, expected) in changes {
         assert!(text.contains(from), "{from}");
         folder.write(file, &text.replacen(from, to, 1));
         let output = folder.run(&["--html", "page.html"]);
-        let told = refusal(&output);
-        assert!(told.contains(file) && told.contains(said), "{to}: {told}");
+        let stderr = refusal(&output);
+        assert!(
+            stderr.contains(file) && stderr.contains(expected),
+            "{to}: {stderr}"
+        );
         assert!(fs::metadata(folder.path("page.html")).is_err(), "{to}");
     }
 }
 
 #[test]
-fn a_broken_cluster_is_told_with_line_and_key() {
+fn errors_in_a_cluster_name_line_and_key() {
     let number = "a number above 0 and below 1e12 is needed";
-    spoiled(
+    check_errors(
         "cluster.toml",
         CLUSTER,
         &[
@@ -89,8 +93,8 @@ fn a_broken_cluster_is_told_with_line_and_key() {
 }
 
 #[test]
-fn broken_functions_are_told_with_line_and_key() {
-    spoiled(
+fn errors_in_functions_name_line_and_key() {
+    check_errors(
         "functions.toml",
         FUNCTIONS,
         &[
@@ -159,7 +163,7 @@ fn broken_functions_are_told_with_line_and_key() {
             (
                 "[default]",
                 "[[function]]\nname = \"*\"\nleave_out = true\n[default]",
-                "every function that is called is left out",
+                "every function with requests is excluded by leave_out",
             ),
         ],
     );
@@ -168,17 +172,17 @@ fn broken_functions_are_told_with_line_and_key() {
         "functions.toml",
         "[default]\nobjective_ms = 10\nexecution_ms = 3\n",
     );
-    let told = refusal(&folder.run(&[]));
+    let stderr = refusal(&folder.run(&[]));
     assert!(
-        told.contains("functions.toml: function \"even\": its weights are not known"),
-        "{told}"
+        stderr.contains("functions.toml: function \"even\": its weights are not known"),
+        "{stderr}"
     );
 }
 
 #[test]
-fn a_broken_trace_is_told_with_its_line() {
+fn errors_in_a_trace_name_the_line() {
     let folder = Folder::new();
-    for (text, said) in [
+    for (text, expected) in [
         (
             "arrival_s,function\n0.5,a\nsoon,a\n",
             "line 3: arrival_s is \"soon\"",
@@ -194,53 +198,53 @@ fn a_broken_trace_is_told_with_its_line() {
             "line 2: service_ms",
         ),
         ("when,who\n0.5,a\n", "the heading is of no known format"),
-        ("arrival_s,function\n", "there is no row"),
+        ("arrival_s,function\n", "there are no rows"),
         ("", "the file is empty"),
     ] {
         folder.write("trace.csv", text);
-        let told = refusal(&folder.run(&[]));
+        let stderr = refusal(&folder.run(&[]));
         assert!(
-            told.contains("trace.csv") && told.contains(said),
-            "{text}: {told}"
+            stderr.contains("trace.csv") && stderr.contains(expected),
+            "{text}: {stderr}"
         );
     }
 }
 
 #[test]
-fn files_that_cannot_be_used_are_named() {
+fn unusable_files_are_named() {
     let folder = Folder::new();
-    let told = refusal(&folder.command(&["--trace", "none.csv"]).output().unwrap());
+    let stderr = refusal(&folder.command(&["--trace", "none.csv"]).output().unwrap());
     assert!(
-        told.contains("none.csv") && told.contains("cannot be read"),
-        "{told}"
+        stderr.contains("none.csv") && stderr.contains("cannot be read"),
+        "{stderr}"
     );
     for missing in ["cluster.toml", "functions.toml"] {
         let folder = Folder::new();
         fs::remove_file(folder.path(missing)).unwrap();
-        let told = refusal(&folder.run(&[]));
+        let stderr = refusal(&folder.run(&[]));
         assert!(
-            told.contains(&format!("{missing} cannot be read")),
-            "{told}"
+            stderr.contains(&format!("{missing} cannot be read")),
+            "{stderr}"
         );
         fs::write(folder.path(missing), [0xff, 0xfe]).unwrap();
-        let told = refusal(&folder.run(&[]));
+        let stderr = refusal(&folder.run(&[]));
         assert!(
-            told.contains(&format!("{missing} cannot be read")),
-            "{told}"
+            stderr.contains(&format!("{missing} cannot be read")),
+            "{stderr}"
         );
     }
-    // Before the run, and with nothing left behind.
+    // Refused before the run, and with no file left behind.
     for page in [".", "no/folder/page.html"] {
-        let told = refusal(&folder.run(&["--html", page]));
+        let stderr = refusal(&folder.run(&["--html", page]));
         assert!(
-            told.contains(&format!("{page} cannot be written")),
-            "{told}"
+            stderr.contains(&format!("{page} cannot be written")),
+            "{stderr}"
         );
-        assert!(!told.contains(".tmp"), "{told}");
-        let told = refusal(&folder.run(&["--write-trace", page]));
+        assert!(!stderr.contains(".tmp"), "{stderr}");
+        let stderr = refusal(&folder.run(&["--write-trace", page]));
         assert!(
-            told.contains(&format!("{page} cannot be written")),
-            "{told}"
+            stderr.contains(&format!("{page} cannot be written")),
+            "{stderr}"
         );
     }
     let output = Command::new(env!("CARGO_BIN_EXE_weir"))
@@ -260,7 +264,7 @@ fn files_that_cannot_be_used_are_named() {
 }
 
 #[test]
-fn a_page_that_is_there_stays_until_the_next_is_whole() {
+fn an_existing_page_stays_until_the_new_one_is_complete() {
     let folder = Folder::new();
     folder.write("page.html", "before");
     folder.write("trace.csv", "arrival_s,function\n0.5,a\nsoon,a\n");
@@ -276,33 +280,36 @@ fn a_page_that_is_there_stays_until_the_next_is_whole() {
 }
 
 #[test]
-fn settings_of_no_function_are_noted() {
+fn settings_without_a_function_are_noted() {
     let folder = Folder::new();
     let more = format!("{FUNCTIONS}[[function]]\nname = \"evn\"\npercentile = 99\n");
     folder.write("functions.toml", &more);
     let text = String::from_utf8(folder.run(&["--seeds", "1"]).stdout).unwrap();
     assert!(
-        text.contains("No function of the trace has the name of a [[function]] \"evn\"."),
+        text.contains("No function of the trace matches the name of [[function]] \"evn\"."),
         "{text}"
     );
 }
 
 #[test]
-fn what_cannot_be_asked_is_told() {
+fn errors_in_options_state_the_allowed_values() {
     let folder = Folder::new();
-    let told = refusal(&folder.command(&["--generate", "nothing"]).output().unwrap());
+    let stderr = refusal(&folder.command(&["--generate", "nothing"]).output().unwrap());
     assert!(
-        told.contains("no preset \"nothing\"") && told.contains("torpor-node"),
-        "{told}"
+        stderr.contains("no preset \"nothing\"") && stderr.contains("torpor-node"),
+        "{stderr}"
     );
-    let told = refusal(&folder.command(&[]).output().unwrap());
+    let stderr = refusal(&folder.command(&[]).output().unwrap());
     assert!(
-        told.contains("--trace FILE or --generate NAME is needed"),
-        "{told}"
+        stderr.contains("--trace FILE or --generate NAME is needed"),
+        "{stderr}"
     );
-    let told = refusal(&folder.run(&["--from", "1000"]));
-    assert!(told.contains("there is no request in the window"), "{told}");
-    for (arguments, said) in [
+    let stderr = refusal(&folder.run(&["--from", "1000"]));
+    assert!(
+        stderr.contains("there is no request in the window"),
+        "{stderr}"
+    );
+    for (arguments, expected) in [
         (
             ["--sweep", "gpus=0..4"],
             "gpus is 0: a whole number from 1 to 64",
@@ -324,13 +331,13 @@ fn what_cannot_be_asked_is_told() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(output.stdout.is_empty(), "{arguments:?}");
-        assert!(stderr.contains(said), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
         assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
     }
 }
 
 #[test]
-fn all_that_is_missing_is_named_at_once() {
+fn all_missing_options_are_named_at_once() {
     let simulate = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         refusal(&command.arg("simulate").args(arguments).output().unwrap())
@@ -345,11 +352,11 @@ fn all_that_is_missing_is_named_at_once() {
 }
 
 #[test]
-fn what_a_trace_does_not_use_is_refused() {
+fn options_that_a_trace_ignores_are_refused() {
     let folder = Folder::new();
     let llm = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,1,1\n";
     folder.write("llm.csv", llm);
-    for (arguments, said) in [
+    for (arguments, expected) in [
         (
             &["--trace", "llm.csv", "--durations", "x"][..],
             "--durations belongs to an Azure Functions 2019 trace: llm.csv is Azure LLM 2023",
@@ -363,8 +370,8 @@ fn what_a_trace_does_not_use_is_refused() {
             "--placement belongs to a trace of counts a minute",
         ),
     ] {
-        let told = refusal(&folder.command(arguments).output().unwrap());
-        assert!(told.contains(said), "{told}");
+        let stderr = refusal(&folder.command(arguments).output().unwrap());
+        assert!(stderr.contains(expected), "{stderr}");
     }
     let output = Command::new(env!("CARGO_BIN_EXE_weir"))
         .current_dir(folder.0.path())
@@ -379,16 +386,16 @@ fn what_a_trace_does_not_use_is_refused() {
         ])
         .output()
         .unwrap();
-    let told = refusal(&output);
+    let stderr = refusal(&output);
     assert!(
-        told.contains("--seconds is not used where --write-trace is all"),
-        "{told}"
+        stderr.contains("--seconds is not used where --write-trace is all"),
+        "{stderr}"
     );
     assert!(fs::metadata(folder.path("out.csv")).is_err());
 }
 
 #[test]
-fn an_unknown_experiment_is_told_which_there_are() {
+fn an_unknown_experiment_is_refused_with_the_list() {
     let output = Command::new(env!("CARGO_BIN_EXE_weir"))
         .args(["simulate", "experiment", "no-such"])
         .output()

@@ -16,15 +16,15 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use time::OffsetDateTime;
 use x509_parser::prelude::FromDer as _;
 
-/// A certificate is valid from so many seconds before it is made, for clocks that are behind.
+/// Number of seconds by which a certificate's validity begins before its creation, for clocks that are behind.
 const SKEW_SECS: i64 = 300;
 
 /// A certificate and its key.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Pair {
-    /// The certificate.
+    /// The certificate as PEM.
     pub(crate) certificate: String,
-    /// Its private key, in PKCS #8.
+    /// The private key of the certificate as PEM, in PKCS #8.
     pub(crate) key: String,
 }
 
@@ -36,9 +36,9 @@ impl std::fmt::Debug for Pair {
     }
 }
 
-/// A certificate could not be made.
+/// The reason why a certificate could not be created.
 #[derive(Debug, thiserror::Error)]
-#[error("a certificate cannot be made: {0}")]
+#[error("cannot create a certificate: {0}")]
 pub(crate) struct MakeError(#[from] rcgen::Error);
 
 fn parameters(name: &str, begin: i64, end: i64) -> CertificateParams {
@@ -63,7 +63,8 @@ fn issuing() -> CertificateParams {
 /// Returns a new authority, valid for `life` seconds from the second `now`.
 ///
 /// # Errors
-/// No key can be made.
+///
+/// Fails if no key can be generated.
 pub(crate) fn authority(now: i64, life: i64) -> Result<Pair, MakeError> {
     let key = KeyPair::generate()?;
     let times = parameters("", now - SKEW_SECS, now.saturating_add(life));
@@ -76,11 +77,12 @@ pub(crate) fn authority(now: i64, life: i64) -> Result<Pair, MakeError> {
     })
 }
 
-/// Returns a new pair under an authority for servers and clients of these names of DNS, valid for `life` seconds from the second
-/// `now`, and no longer than the authority.
+/// Returns a new pair under an authority, for servers and clients of these DNS names. It is valid for `life` seconds
+/// from the second `now`, but no longer than the authority.
 ///
 /// # Errors
-/// The authority's key cannot be used, or no key can be made.
+///
+/// Fails if the authority's key cannot be used, or if no key can be generated.
 pub(crate) fn pair(
     authority: &Pair,
     names: &[String],
@@ -105,7 +107,7 @@ pub(crate) fn pair(
     })
 }
 
-/// Returns from when until when the first certificate of a PEM is valid.
+/// Returns the validity of the first certificate of a PEM; `None` if it cannot be parsed.
 pub(crate) fn validity(pem: &str) -> Option<Validity> {
     let der = CertificateDer::from_pem_slice(pem.as_bytes()).ok()?;
     let (_, certificate) = x509_parser::certificate::X509Certificate::from_der(&der).ok()?;
@@ -116,7 +118,8 @@ pub(crate) fn validity(pem: &str) -> Option<Validity> {
     })
 }
 
-/// Returns the validity of an authority, if its certificate can be read and the key is its.
+/// Returns the validity of an authority; `None` if its certificate cannot be parsed, is none of an authority, or does
+/// not match the key.
 pub(crate) fn usable_authority(pair: &Pair) -> Option<Validity> {
     let der = CertificateDer::from_pem_slice(pair.certificate.as_bytes()).ok()?;
     let (_, certificate) = x509_parser::certificate::X509Certificate::from_der(&der).ok()?;
@@ -129,8 +132,8 @@ pub(crate) fn usable_authority(pair: &Pair) -> Option<Validity> {
     }
 }
 
-/// Whether a pair can be used at the second `now` and for some time: it is not due for renewal, its key is its, and whoever trusts
-/// `bundle` takes it for each of `names`.
+/// Returns whether a pair can be used at the second `now` and for some time: it is not due for renewal, its key
+/// matches, and a client that trusts `bundle` accepts it for each of `names`.
 pub(crate) fn is_usable(pair: &Pair, bundle: &str, names: &[String], now: i64) -> bool {
     let is_due = validity(&pair.certificate).is_none_or(|validity| validity.is_due(now));
     !is_due && verify(pair, bundle, names, now).is_some()
@@ -171,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_is_taken_by_whoever_trusts_its_authority() {
+    fn a_pair_is_accepted_by_clients_that_trust_its_authority() {
         let own = authority(NOW, 90_000).unwrap();
         let other = authority(NOW, 90_000).unwrap();
         let signed = pair(&own, &names(), NOW, 9_000).unwrap();
@@ -205,7 +208,7 @@ mod tests {
         };
         assert_eq!(usable_authority(&mixed), None);
         let signed = pair(&own, &names(), NOW, 9_000).unwrap();
-        assert_eq!(usable_authority(&signed), None, "it is no authority");
+        assert_eq!(usable_authority(&signed), None, "not an authority");
         let torn = Pair {
             certificate: signed.certificate.clone(),
             key: own.key.clone(),

@@ -1,22 +1,22 @@
-//! What was found, and how it is printed.
+//! Findings of a check, and how they are printed.
 
 use serde_json::{Value, json};
 
-/// One thing that was looked at.
+/// The finding about one checked item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Finding {
-    /// What.
+    /// The checked item, for example `revision default/f-00001`.
     name: String,
-    /// Whether it is as it should be; `None`: it is not known, or is a matter of taste.
+    /// Whether the checked item is in order; `None` if that is unknown or a matter of choice.
     is_good: Option<bool>,
-    /// How it is.
+    /// The state that was found.
     text: String,
-    /// What to do about it; empty where nothing is to be done.
+    /// The remedy; empty where none is needed.
     remedy: String,
 }
 
 impl Finding {
-    /// It is as it should be.
+    /// Returns a finding about an item that is in order.
     pub(super) fn good(name: impl Into<String>, text: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -26,7 +26,7 @@ impl Finding {
         }
     }
 
-    /// It is not, and this is the remedy.
+    /// Returns a finding about an item that is wrong, with its remedy.
     pub(super) fn wrong(
         name: impl Into<String>,
         text: impl Into<String>,
@@ -40,7 +40,7 @@ impl Finding {
         }
     }
 
-    /// It is not known, or may stay as it is; this would change it.
+    /// Returns a finding about an item whose state is unknown or acceptable, with what would change it.
     pub(super) fn open(
         name: impl Into<String>,
         text: impl Into<String>,
@@ -52,7 +52,7 @@ impl Finding {
         }
     }
 
-    /// It could not be looked at.
+    /// Returns a finding about an item that could not be checked.
     pub(super) fn unknown(name: impl Into<String>, error: &kube::Error) -> Self {
         let remedy = match error {
             kube::Error::Api(status) if status.code == 403 => {
@@ -60,20 +60,20 @@ impl Finding {
             }
             _ => "check again",
         };
-        Self::open(name, format!("cannot be looked at: {error}"), remedy)
+        Self::open(name, format!("cannot be checked: {error}"), remedy)
     }
 
     pub(super) fn is_wrong(&self) -> bool {
         self.is_good == Some(false)
     }
 
-    /// Returns it in one line.
+    /// Returns the finding as one line of text, without its remedy.
     pub(super) fn line(&self) -> String {
         format!("{}: {}", self.name, self.text)
     }
 }
 
-/// Returns a line for each, and the remedy below what is not good.
+/// Returns a line for each finding, with its remedy below.
 pub(super) fn text(findings: &[Finding]) -> String {
     let mut page = String::new();
     for finding in findings {
@@ -90,7 +90,7 @@ pub(super) fn text(findings: &[Finding]) -> String {
     page
 }
 
-/// Returns `{"checks":[{"name", "ok", "text", "remedy"}]}`; `ok` is null where it is not known.
+/// Returns `{"checks":[{"name", "ok", "text", "remedy"}]}`; `ok` is null where it is unknown.
 pub(super) fn json(findings: &[Finding]) -> String {
     let checks: Vec<Value> = findings
         .iter()
@@ -113,15 +113,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_remedy_stands_below_what_is_not_good() {
+    fn a_remedy_is_printed_below_its_finding() {
         let findings = [
             Finding::good("kubernetes", "1.36"),
             Finding::wrong("webhook", "it does not answer", "kubectl logs x"),
-            Finding::open("metrics", "nobody reads them", ""),
+            Finding::open("metrics", "not scraped", ""),
         ];
         assert_eq!(
             text(&findings),
-            "✓ kubernetes: 1.36\n✗ webhook: it does not answer\n    → kubectl logs x\n– metrics: nobody reads them\n"
+            "✓ kubernetes: 1.36\n✗ webhook: it does not answer\n    → kubectl logs x\n– metrics: not scraped\n"
         );
         let page: Value = serde_json::from_str(&json(&findings)).unwrap();
         assert_eq!(page["checks"][1]["ok"], false);

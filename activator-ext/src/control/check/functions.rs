@@ -1,4 +1,4 @@
-//! Revisions that have opted in: attached, with the options that were asked for, and in time.
+//! Checks of revisions that have opted in: whether they are attached, with their options, and in time.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::control::names::{CONTROL, MANAGED_BY, MANAGER, SERVICE_NAME, SKIP_MIR
 use crate::source::kubernetes::{resource, revision};
 use crate::view::Revision;
 
-/// The container that answers for a revision's pod.
+/// The name of the queue-proxy's container in a revision's pod.
 const QUEUE_PROXY: &str = "queue-proxy";
 
 impl Subject {
@@ -27,7 +27,7 @@ impl Subject {
         }
     }
 
-    /// Looks at each revision that a Route names, and at each function.
+    /// Checks each opted-in revision that a Route names, and each GpuFunction.
     pub(super) async fn functions(&self) -> Result<Vec<Finding>, kube::Error> {
         let mut findings = Vec::new();
         let revisions = self
@@ -76,7 +76,7 @@ impl Subject {
         Ok(findings)
     }
 
-    /// The addresses of pods of role `data` that are ready.
+    /// Returns the addresses of the ready pods of role `data`.
     async fn owners(&self) -> Result<BTreeSet<String>, kube::Error> {
         let pods = self.pods(&self.arguments.system_namespace, DATA).await?;
         let ready = pods.iter().filter(|pod| is_ready(pod));
@@ -84,7 +84,7 @@ impl Subject {
         Ok(addresses.flatten().map(|it| it.ip.clone()).collect())
     }
 
-    /// The image that pods of opted-in revisions get; `None`: they keep Knative's.
+    /// Returns the queue-proxy image for pods of opted-in revisions; `None` if they keep Knative's.
     async fn queue_proxy_image(&self) -> Result<Option<String>, kube::Error> {
         let namespace = &self.arguments.weir_namespace;
         let deployments: Api<DynamicObject> = Api::namespaced_with(
@@ -120,7 +120,7 @@ impl Subject {
             ),
         );
         if let Some(problem) = revision.settings.problems.first() {
-            return Ok(Finding::wrong(name, problem, "mend the annotation"));
+            return Ok(Finding::wrong(name, problem, "correct the annotation"));
         }
         let endpoints: Api<Endpoints> = Api::namespaced(self.client.clone(), namespace);
         let endpoints = endpoints.get_opt(&own.name).await?;
@@ -141,11 +141,11 @@ impl Subject {
         let addresses: Vec<_> = addresses.flat_map(|it| &it.addresses).collect();
         if addresses.is_empty() {
             let text = format!(
-                "nobody gets its requests: its Endpoints have the label {SKIP_MIRROR}, and no slice of Weir's names a pod"
+                "no pod gets its requests: its Endpoints have the label {SKIP_MIRROR}, and no slice of Weir's names a pod"
             );
             return Ok(Finding::wrong(name, text, back));
         }
-        // As far as one may look.
+        // A user of one namespace may not list the pods of role `data`.
         if let Some(owners) = owners
             && !addresses.iter().any(|it| owners.contains(*it))
         {
@@ -169,7 +169,7 @@ impl Subject {
             let has = proxy.image.as_deref();
             if let Some(image) = image.filter(|image| has != Some(image)) {
                 let text = format!(
-                    "{pod} has queue-proxy {}, not {image}: it is older than the opt-in or the upgrade, or the webhook did not answer",
+                    "{pod} has queue-proxy {}, not {image}: the pod is older than the opt-in or the upgrade, or the webhook did not answer",
                     has.unwrap_or_default()
                 );
                 return Ok(Finding::open(name, text, restart));
@@ -177,7 +177,7 @@ impl Subject {
             let environment = proxy.env.iter().flatten();
             let mut environment = environment.map(|variable| variable.name.as_str());
             if image.is_some() && options && !environment.any(|name| name == "WEIR_SLO") {
-                let text = format!("the options have not arrived in {pod}");
+                let text = format!("{pod} does not have the revision's options");
                 return Ok(Finding::wrong(name, text, restart));
             }
         }
@@ -189,7 +189,7 @@ impl Subject {
     }
 }
 
-/// What a function says of itself.
+/// Returns the finding about a GpuFunction by its status.
 fn function(object: &DynamicObject) -> Finding {
     let namespace = object.namespace().unwrap_or_default();
     let name = format!("function {namespace}/{}", object.name_any());
@@ -197,7 +197,7 @@ fn function(object: &DynamicObject) -> Finding {
     let conditions = status["conditions"].as_array().into_iter().flatten();
     let ready = conditions.into_iter().find(|it| it["type"] == "Ready");
     let Some(ready) = ready else {
-        let text = "role control has not said yet how it stands";
+        let text = "role control has not written its status yet";
         return Finding::open(name, text, "check again in 15 s");
     };
     let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);

@@ -1,4 +1,4 @@
-//! What Weir needs of the cluster: Kubernetes, Knative, Endpoints that are copied to slices.
+//! Checks of Weir's requirements: Kubernetes, Knative, and Endpoints that are mirrored to slices.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Endpoints};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -12,15 +12,16 @@ use crate::control::names::{
 };
 use crate::source::kubernetes::{CONFIG_NETWORK, resource};
 
-/// The oldest Kubernetes with all that the manifests use: policies in CEL and conditions of webhooks.
+/// Oldest minor version of Kubernetes that supports all that the manifests use: policies in CEL and match conditions of
+/// webhooks.
 const MINOR_MIN: u32 = 30;
-/// Knative's programs that Weir has to do with.
+/// Knative's programs on which Weir depends.
 const PROGRAMS: [&str; 3] = ["activator", "autoscaler", "controller"];
-/// The release of a program.
+/// The label with a program's release.
 const VERSION: &str = "app.kubernetes.io/version";
 
 impl Subject {
-    /// Looks at what else is there without Weir.
+    /// Checks Knative's programs, the cluster's network and the mirroring of Endpoints.
     pub(super) async fn knative(&self) -> Vec<Finding> {
         let mut findings = match self.release().await {
             Ok(findings) => findings,
@@ -35,7 +36,7 @@ impl Subject {
         findings
     }
 
-    /// Whether the cluster is new enough.
+    /// Checks whether the cluster's version is supported.
     pub(super) async fn kubernetes(&self) -> Result<Finding, kube::Error> {
         let version = self.client.apiserver_version().await?;
         let digits = |text: &str| text.trim_end_matches('+').parse::<u32>().unwrap_or(0);
@@ -105,7 +106,8 @@ impl Subject {
         )
     }
 
-    /// Whether the Endpoints of public Services are copied to slices: else there would be no way back.
+    /// Checks whether the Endpoints of public Services are mirrored to slices: otherwise Weir could not leave the path
+    /// again.
     async fn mirroring(&self) -> Result<Finding, kube::Error> {
         let public = ListParams::default().labels(&format!("{SERVICE_TYPE}={PUBLIC}"));
         let endpoints: Api<Endpoints> = Api::all(self.client.clone());
@@ -121,13 +123,13 @@ impl Subject {
         };
         let is_skipped =
             |it: &&Endpoints| it.labels().get(SKIP_MIRROR).is_some_and(|it| it == "true");
-        // Neither Kubernetes nor Weir names anybody for it.
+        // Requests of this Service reach no pod: it has neither a mirrored slice nor one of Weir's.
         if let Some(it) = endpoints.iter().find(|it| is_skipped(it) && !has_slice(it)) {
             let (namespace, name) = (it.namespace().unwrap_or_default(), it.name_any());
             return Ok(Finding::wrong(
                 "endpoints",
                 format!(
-                    "nobody gets the requests of {namespace}/{name}: its Endpoints have the label {SKIP_MIRROR}, and there is no slice of Weir's"
+                    "no pod gets the requests of {namespace}/{name}: its Endpoints have the label {SKIP_MIRROR}, and there is no slice of Weir's"
                 ),
                 format!("kubectl -n {namespace} label endpoints {name} {SKIP_MIRROR}-"),
             ));

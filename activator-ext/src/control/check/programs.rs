@@ -1,4 +1,4 @@
-//! Weir's own programs: do they run, with which images, may they do what they do, and are they asked.
+//! Checks of Weir's own programs: whether they run, with which images, with which rights, and whether they are reached.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,7 +19,8 @@ use crate::control::names::CONTROL;
 use crate::control::nodes::{advertised_twice, capacity};
 use crate::source::kubernetes::resource;
 
-/// What role `control` must be allowed to: verb, group, resource and subresource. The rest of its rights is beside these.
+/// Rights which role `control` must have: verb, group, resource and subresource. Its other rights are granted along
+/// with these.
 const CONTROL_RIGHTS: [(&str, &str, &str, &str); 8] = [
     ("list", "serving.knative.dev", "revisions", ""),
     (
@@ -35,28 +36,28 @@ const CONTROL_RIGHTS: [(&str, &str, &str, &str); 8] = [
     ("patch", "weir.dev", "gpufunctions", "status"),
     ("patch", "", "nodes", "status"),
 ];
-/// The same for role `data`.
+/// Rights which role `data` must have, in the same form.
 const DATA_RIGHTS: [(&str, &str, &str, &str); 4] = [
     ("watch", "serving.knative.dev", "revisions", ""),
     ("watch", "discovery.k8s.io", "endpointslices", ""),
     ("create", "authentication.k8s.io", "tokenreviews", ""),
     ("create", "authorization.k8s.io", "subjectaccessreviews", ""),
 ];
-/// Seconds after its last renewal from which a Lease counts as expired, unless clocks differ.
+/// Age of a Lease's last renewal, in seconds, from which it counts as expired unless clocks differ.
 const LEASE_SECONDS: i64 = 30;
-/// One that is held is renewed within this time.
+/// Time within which the holder of a Lease renews it.
 const RENEWAL_MAX: Duration = Duration::from_secs(5);
 /// The Deployment of role `data`.
 pub(super) const DATA: &str = "weir-activator";
-/// Names a pod's program.
+/// The label with the name of a pod's program.
 const NAME: &str = "app.kubernetes.io/name";
-/// Where agents' metrics are.
+/// The port of the agents' metrics.
 const METRICS_PORT: u16 = 9471;
-/// What a node offers.
+/// The resource that a node with an agent offers.
 const SEATS: &str = "weir.dev/seats";
 
 impl Subject {
-    /// Looks at Weir's programs; `None`: there are none.
+    /// Checks Weir's programs; returns `None` if there are none.
     pub(super) async fn programs(&self) -> Result<Option<Vec<Finding>>, kube::Error> {
         let arguments = &self.arguments;
         let (own, knatives) = (&arguments.weir_namespace, &arguments.system_namespace);
@@ -93,7 +94,8 @@ impl Subject {
         Ok(pods.list(&labelled).await?.items)
     }
 
-    /// The pods of a Deployment or DaemonSet, of which so many are wanted; `None`: it is not there.
+    /// Checks the pods of a Deployment or DaemonSet, of which `wanted` should be ready; `None`: the object does not
+    /// exist.
     async fn program(
         &self,
         role: &str,
@@ -109,7 +111,7 @@ impl Subject {
         let pods = self.pods(namespace, name).await?;
         let mut images = BTreeSet::new();
         let (mut ready, mut waits) = (0, None);
-        // Those that leave, and those that were evicted, are replaced.
+        // Pods that are being deleted, and evicted pods, are replaced.
         for pod in pods.iter().filter(|pod| !has_ended(pod)) {
             let status = pod.status.as_ref();
             ready += u64::from(is_ready(pod));
@@ -151,7 +153,7 @@ impl Subject {
             if age.abs() < LEASE_SECONDS {
                 return Ok(Finding::good("leader", holder));
             }
-            // The clock here may be another than the leader's.
+            // The local clock may differ from the leader's.
             tokio::time::sleep(RENEWAL_MAX).await;
             if look().await?.is_some_and(|(_, again)| again != renewed) {
                 return Ok(Finding::good("leader", holder));
@@ -201,7 +203,7 @@ impl Subject {
                     );
                 }
                 Err(error) => {
-                    let text = format!("cannot be asked for: {error}");
+                    let text = format!("cannot be reviewed: {error}");
                     return Finding::open(name, text, "check as a cluster administrator");
                 }
             }
@@ -209,7 +211,7 @@ impl Subject {
         Finding::good(name, "as the manifests give them")
     }
 
-    /// Whether admission reaches role `control`: a Service with an annotation that it refuses is tried out, and not made.
+    /// Checks whether admission reaches role `control`, by the dry run of a Service with an invalid annotation.
     async fn webhook(&self) -> Finding {
         let namespace = self.arguments.namespace.as_deref().unwrap_or("default");
         let kind = resource("serving.knative.dev", "Service");
@@ -234,16 +236,16 @@ impl Subject {
         };
         match services.create(&trial, &object).await {
             Err(kube::Error::Api(status)) if status.message.contains("weir.dev/slo") => {
-                Finding::good("webhook", "wrong annotations are refused")
+                Finding::good("webhook", "invalid annotations are refused")
             }
             Err(error) => Finding::open(
                 "webhook",
                 format!("cannot be tried out: {error}"),
-                format!("check as somebody who may create Knative Services in {namespace}"),
+                format!("check as a user with the right to create Knative Services in {namespace}"),
             ),
             Ok(_) => Finding::wrong(
                 "webhook",
-                "a wrong annotation was not refused, so pods with a GPU do not start",
+                "an invalid annotation was not refused, so pods with a GPU do not start",
                 format!(
                     "kubectl -n {} logs -l {NAME}={CONTROL}; kubectl get validatingwebhookconfiguration weir -o yaml",
                     self.arguments.weir_namespace
@@ -299,7 +301,7 @@ impl Subject {
             if let Some(advertised) = advertised_twice(&labels, &capacity) {
                 findings.push(Finding::wrong(
                     name,
-                    format!("NVIDIA's device plugin gives its GPUs away as well ({advertised}), so it has no seats"),
+                    format!("NVIDIA's device plugin advertises its GPUs as well ({advertised}), so it has no seats"),
                     "take the node from the plugin, or split its GPUs and label it weir.dev/gpus=split (docs/install.md)",
                 ));
                 continue;
@@ -308,7 +310,7 @@ impl Subject {
             findings.push(match seats {
                 None | Some("0") => Finding::wrong(
                     name,
-                    "its agent has not been heard for a minute, so it has no seats",
+                    "its agent has not answered for a minute, so it has no seats",
                     format!("kubectl -n {namespace} logs {}", pod.name_any()),
                 ),
                 Some(seats) => Finding::good(name, format!("{seats} seats")),
@@ -318,7 +320,7 @@ impl Subject {
         Ok(findings)
     }
 
-    /// How MPS stands on the slots of a node, by its agent's metrics.
+    /// Checks the state of MPS on the slots of a node, by its agent's metrics.
     async fn mps(&self, namespace: &str, pod: &str, node: &str) -> Finding {
         let name = format!("MPS of {node}");
         let path =
@@ -331,7 +333,11 @@ impl Subject {
             Ok(page) => page,
             Err(error) => {
                 let text = format!("its metrics cannot be read: {error}");
-                return Finding::open(name, text, "check as somebody who may get pods/proxy");
+                return Finding::open(
+                    name,
+                    text,
+                    "check as a user with the right to get pods/proxy",
+                );
             }
         };
         let states: Vec<_> = page.lines().filter_map(mps_state).collect();
@@ -349,7 +355,7 @@ impl Subject {
         }
     }
 
-    /// Whether somebody reads the metrics.
+    /// Checks whether Prometheus scrapes Weir's metrics.
     async fn scraped(&self) -> Result<Finding, kube::Error> {
         let kind = resource("monitoring.coreos.com", "PodMonitor");
         let monitors: Api<DynamicObject> = Api::all_with(self.client.clone(), &kind);
@@ -365,26 +371,26 @@ impl Subject {
             Finding::open(
                 "metrics",
                 "there are no PodMonitors of Weir",
-                "add the component monitoring, or let Prometheus go by prometheus.io/port",
+                "add the component monitoring, or configure Prometheus to use the annotation prometheus.io/port",
             )
         })
     }
 }
 
-/// Whether Kubernetes takes a pod for ready.
+/// Returns whether Kubernetes considers a pod ready.
 pub(super) fn is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|it| it.conditions.as_ref());
     let mut conditions = conditions.into_iter().flatten();
     conditions.any(|it| it.type_ == "Ready" && it.status == "True")
 }
 
-/// Whether a pod leaves, or has ended.
+/// Returns whether a pod is being deleted, or has ended.
 fn has_ended(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|it| it.phase.as_deref());
     pod.metadata.deletion_timestamp.is_some() || matches!(phase, Some("Failed" | "Succeeded"))
 }
 
-/// Returns the slot and the state that a line of metrics gives MPS there.
+/// Returns the slot and the current state of MPS by a line of metrics.
 fn mps_state(line: &str) -> Option<(&str, &str)> {
     let labels = line.strip_prefix("weir_gpu_slot_mps_state{")?;
     let labels = labels.strip_suffix("} 1")?;
@@ -395,7 +401,7 @@ fn mps_state(line: &str) -> Option<(&str, &str)> {
     Some((label("slot")?, label("state")?))
 }
 
-/// Returns the digest of an image, as far as it is known.
+/// Returns the digest of an image if it is known, else its name or id.
 fn digest<'a>(id: &'a str, image: &'a str) -> &'a str {
     if id.is_empty() {
         return image;
@@ -408,7 +414,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_state_of_mps_is_the_one_that_is_1() {
+    fn the_current_state_of_mps_has_the_value_1() {
         let line = |state: &str, value: u8| {
             format!("weir_gpu_slot_mps_state{{gpu=\"GPU-1\",slot=\"0\",state=\"{state}\"}} {value}")
         };
@@ -418,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_named_by_its_digest_where_that_is_known() {
+    fn an_image_is_named_by_its_digest_if_that_is_known() {
         assert_eq!(digest("registry/x@sha256:ab", "registry/x:1"), "sha256:ab");
         assert_eq!(digest("sha256:ab", "registry/x:1"), "sha256:ab");
         assert_eq!(digest("", "registry/x:1"), "registry/x:1");

@@ -1,4 +1,4 @@
-//! What is known of functions: from the caches, from pods of role `data`, and from agents.
+//! The state of functions: from the caches, from pods of role `data`, and from agents.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -14,15 +14,15 @@ use serde_json::{Value, json};
 
 use super::status::Variant;
 use super::{Existing, Functions, Memory, Name};
-use crate::control::ask::{AGENT, CONCURRENCY, DATA};
 use crate::control::cluster::autoscaler_kind;
 use crate::control::nodes::agents;
+use crate::control::query::{AGENT, CONCURRENCY, DATA};
 use crate::source::kubernetes::revision;
 use crate::view::Revision;
 
-/// Says whether a Route names a revision.
+/// The label that indicates whether a Route names a revision.
 const ROUTING_STATE: &str = "serving.knative.dev/routingState";
-/// By it the uids of a revision's Configuration and Knative Service are found.
+/// The labels with the names and uids of a revision's Knative Service and Configuration.
 const OWNERS: [(&str, &str, &str); 2] = [
     (
         "Service",
@@ -35,40 +35,40 @@ const OWNERS: [(&str, &str, &str); 2] = [
         "serving.knative.dev/configurationUID",
     ),
 ];
-/// The generation of the Configuration of which a revision is.
+/// The label with the generation of a revision's Configuration.
 const GENERATION: &str = "serving.knative.dev/configurationGeneration";
 
-/// All that is known at a time.
+/// The state of all functions at one time.
 #[derive(Default)]
 pub(super) struct Gathered {
-    pub(super) functions: BTreeMap<Name, Found>,
-    /// Pods of role `data` are there, and none of them has said how functions stand.
+    pub(super) functions: BTreeMap<Name, FunctionState>,
+    /// Whether there are pods of role `data`, and none has answered.
     pub(super) is_unanswered: bool,
-    /// Agents that have not answered; 1 if it is not known which there are.
+    /// Number of agents that have not answered; 1 if the agents could not be listed.
     pub(super) silent_agents: usize,
-    /// Variants that no Route names, though their functions have others.
+    /// Variants that no Route names though their functions have other variants.
     pub(super) unrouted: BTreeMap<Name, Arc<DynamicObject>>,
 }
 
-/// What is known of a function.
+/// The state of one function.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct FunctionState {
     pub(super) variants: Vec<Variant>,
-    /// Instances that get no requests for a while.
+    /// Number of ejected instances: they temporarily get no requests.
     pub(super) ejected: u64,
-    /// Owner references.
+    /// Owner references to the variants' Knative Services or Configurations.
     pub(super) owners: Vec<Value>,
 }
 
-/// What a pod of role `data` has counted of a revision.
-pub(super) struct Counted {
+/// The counts of one revision by one pod of role `data`.
+pub(super) struct RevisionCounts {
     pub(super) function: Name,
     pub(super) pod: String,
     pub(super) revision: String,
     pub(super) counts: Counts,
 }
 
-/// What an agent answers on `/v1/instances`.
+/// An agent's answer to `/v1/instances`.
 #[derive(Debug, Deserialize)]
 struct AgentAnswer {
     instances: Vec<AgentInstance>,
@@ -92,7 +92,7 @@ struct AgentRefused {
 }
 
 impl Functions {
-    /// Asks all, and puts together what they answer.
+    /// Queries role `data` and agents, and combines their answers with the caches.
     pub(super) async fn gather(&self, memory: &mut Memory) -> Gathered {
         let mut gathered = self.variants();
         let pods = self.attacher.pods.good(&self.cluster.pods);
@@ -101,7 +101,7 @@ impl Functions {
             .map(|(name, ip)| async move {
                 (
                     name,
-                    DATA.ask::<DataAnswer>(&self.identity, ip, "/v1/functions")
+                    DATA.query::<DataAnswer>(&self.identity, ip, "/v1/functions")
                         .await,
                 )
             })
@@ -119,7 +119,7 @@ impl Functions {
                     .map(move |it| (of(it), function.clone()))
             })
             .collect();
-        // By revision: addresses, and whether requests go there by all that know it.
+        // By revision: each address, and whether all pods of role `data` that know the instance send requests to it.
         let mut instances: HashMap<Name, BTreeMap<String, bool>> = HashMap::new();
         gathered.is_unanswered =
             !pods.is_empty() && answers.iter().all(|(_, answer)| answer.is_err());
@@ -133,7 +133,7 @@ impl Functions {
                             let Some(name) = names.get(&own) else {
                                 continue;
                             };
-                            counted.push(Counted {
+                            counted.push(RevisionCounts {
                                 function: name.clone(),
                                 pod: pod.clone(),
                                 revision: variant.revision,
@@ -154,7 +154,7 @@ impl Functions {
                     tracing::info!(
                         pod,
                         error,
-                        "a pod of role `data` does not say how functions stand"
+                        "a pod of role `data` does not report the state of functions"
                     );
                 }
             }
@@ -193,7 +193,7 @@ impl Functions {
         }
     }
 
-    /// Returns the variants of all functions that have opted in, as far as the caches know them.
+    /// Returns the variants of all functions that have opted in, by the caches.
     fn variants(&self) -> Gathered {
         let mut gathered = Gathered::default();
         let objects = self.cluster.revisions.state();
@@ -212,7 +212,7 @@ impl Functions {
                 .and_then(|it| it.parse().ok())
                 .unwrap_or(0);
             let own = configuration_of(&revision);
-            // The newest generation, and whether any of them is active.
+            // The newest generation, and whether any generation is active.
             let newest = newest.entry(own).or_insert((generation, false));
             newest.0 = newest.0.max(generation);
             newest.1 |= is_active;
@@ -221,7 +221,7 @@ impl Functions {
         for (object, revision, is_active, generation) in known {
             let (last, any_active) = newest[&configuration_of(&revision)];
             let is_newest = generation == last;
-            // One that no Route names is a variant only if its Configuration has no other.
+            // A revision without a Route is a variant only if its Configuration has no other.
             if !(is_active || is_newest && !any_active) {
                 continue;
             }
@@ -241,7 +241,7 @@ impl Functions {
                 .sort_by_key(|owner| (owner["kind"].to_string(), owner["name"].to_string()));
             found.owners.dedup();
         }
-        // A function whose only variant has no Route is not one of several.
+        // A function with one variant needs no event.
         let functions = &gathered.functions;
         gathered.unrouted.retain(|(namespace, name), _| {
             functions.iter().any(|(function, found)| {
@@ -272,13 +272,13 @@ impl Functions {
             uses_gpu: settings.uses_gpu(),
             objective: settings.slo,
             not_ready: not_ready(object),
-            attached: self.attacher.standing(&revision.name),
+            attached: self.attacher.reported_status(&revision.name),
             wanted: desired.unwrap_or(0),
             ..Variant::default()
         }
     }
 
-    /// Asks agents where instances are.
+    /// Queries agents for the slots of instances, and for refused instances.
     async fn place(&self, gathered: &mut Gathered) {
         let Ok(agents) = agents(&self.client, &self.agent_namespace).await else {
             gathered.silent_agents = 1;
@@ -289,7 +289,7 @@ impl Functions {
                 (
                     node,
                     AGENT
-                        .ask::<AgentAnswer>(&self.identity, *ip, "/v1/instances")
+                        .query::<AgentAnswer>(&self.identity, *ip, "/v1/instances")
                         .await,
                 )
             })
@@ -329,7 +329,7 @@ impl Functions {
     }
 }
 
-/// The namespace and name of a revision's Configuration; of its own where it has none.
+/// Returns the namespace and name of a revision's Configuration, or of the revision itself if it has none.
 fn configuration_of(revision: &Revision) -> Name {
     let own = if revision.configuration.is_empty() {
         &revision.name.name
@@ -339,7 +339,7 @@ fn configuration_of(revision: &Revision) -> Name {
     (revision.name.namespace.clone(), own.clone())
 }
 
-/// The reference to a revision's Knative Service, else to its Configuration.
+/// Returns the reference to a revision's Knative Service, or to its Configuration if it has no Service.
 fn owner(object: &DynamicObject) -> Option<Value> {
     let label = |key: &str| object.labels().get(key).filter(|value| !value.is_empty());
     OWNERS.iter().find_map(|(kind, name, uid)| {
@@ -350,7 +350,7 @@ fn owner(object: &DynamicObject) -> Option<Value> {
     })
 }
 
-/// Why Knative does not take a revision for ready: reason and message.
+/// Returns the reason and message of a revision's condition Ready if it is not True.
 fn not_ready(object: &DynamicObject) -> Option<(String, String)> {
     let conditions = object.data["status"]["conditions"].as_array()?;
     let ready = conditions.iter().find(|it| it["type"] == "Ready")?;

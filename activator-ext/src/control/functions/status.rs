@@ -1,4 +1,4 @@
-//! What a GpuFunction says: its status, from what is known of its variants. Nothing here asks anybody.
+//! The status of a GpuFunction, computed from the state of its variants, without input or output.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,48 +10,48 @@ use serde_json::{Map, Value, json};
 
 use crate::control::facts::Obstacle;
 
-/// The shorter time over which requests in time are counted, and the longer.
+/// The two periods over which requests in time are counted.
 const SPANS: [(&str, Span); 2] = [
     ("fiveMinutes", Span::from_secs(300)),
     ("hour", Span::from_secs(3_600)),
 ];
 
-/// What is known of a variant: of one revision that a Route names, or that is the newest of its Configuration.
+/// The state of a variant: a revision that a Route names, or the newest one of its Configuration.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Variant {
-    /// The Knative Service's name, else the Configuration's.
+    /// Name of the Knative Service, or of the Configuration if there is no Service.
     pub(super) owner: String,
     pub(super) revision: String,
     pub(super) version: String,
     pub(super) is_pipeline: bool,
     pub(super) uses_gpu: bool,
     pub(super) objective: Option<Duration>,
-    /// The word of Knative: the reason and message of its condition Ready, if that is not True.
+    /// Reason and message of Knative's condition Ready, if that is not True.
     pub(super) not_ready: Option<(String, String)>,
-    /// Whether it is attached, and what stands against it; `None`: it has not been looked at yet.
+    /// Whether the variant is attached, and the obstacle to attaching it; `None` if it has not been reconciled yet.
     pub(super) attached: Option<(bool, Option<Obstacle>)>,
-    /// Instances that the autoscaler wants.
+    /// Number of instances that the autoscaler requests.
     pub(super) wanted: u64,
-    /// Instances that requests can go to.
+    /// Number of instances that requests can be sent to.
     pub(super) ready: u64,
-    /// Slots of its instances, as `node/slot`.
+    /// Slots of the variant's instances, in the form `node/slot`.
     pub(super) slots: Vec<String>,
-    /// What agents say of instances that they refuse.
+    /// The agents' texts on instances that they refuse.
     pub(super) refused: Vec<String>,
 }
 
-/// What is known of a function.
+/// The state of a function.
 #[derive(Debug, Default)]
 pub(super) struct Function<'a> {
     pub(super) variants: Vec<Variant>,
-    /// Instances that requests do not go to for a while, since they failed.
+    /// Number of ejected instances: they temporarily get no requests, since they failed.
     pub(super) ejected: u64,
-    /// Agents that have not answered.
+    /// Number of agents that have not answered.
     pub(super) silent_agents: usize,
     pub(super) requests: Option<&'a Window>,
 }
 
-/// `True`, `False` or `Unknown`, a reason and a message.
+/// A condition: status `True`, `False` or `Unknown`, a reason and a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Condition {
     status: &'static str,
@@ -74,7 +74,8 @@ impl Condition {
 }
 
 impl Function<'_> {
-    /// Returns the status, with what `old` says of when conditions changed.
+    /// Returns the status at `now`. Conditions that are unchanged from `old` keep their transition time; others get
+    /// `clock`.
     pub(super) fn status(&self, now: Time, clock: &str, generation: i64, old: &Value) -> Value {
         let variants: Vec<_> = self.variants.iter().map(Variant::describe).collect();
         let sum = |count: fn(&Variant) -> u64| self.variants.iter().map(count).sum::<u64>();
@@ -91,7 +92,7 @@ impl Function<'_> {
             "slots": slots,
             "conditions": self.conditions(clock, generation, &old["conditions"]),
         });
-        // The strictest is what all are held to.
+        // All requests have to meet the strictest objective.
         if let Some(objective) = self.variants.iter().filter_map(|it| it.objective).min() {
             status["objective"] = text(objective).into();
         }
@@ -146,7 +147,7 @@ impl Function<'_> {
                 } else {
                     reason
                 };
-                // Knative gives a reason alone where nothing has failed yet.
+                // Knative sets no message as long as nothing has failed.
                 let text = if message.is_empty() {
                     reason
                 } else {
@@ -181,7 +182,7 @@ impl Function<'_> {
             Some(revision) => Condition::new(
                 "Unknown",
                 "NotLookedAt",
-                format!("{revision} has not been looked at yet"),
+                format!("{revision} has not been reconciled yet"),
             ),
             None => Condition::new("True", "Attached", "all variants are attached"),
         }
@@ -238,7 +239,7 @@ impl Variant {
     }
 }
 
-/// Returns a duration as annotations have it: `2s`, `250ms`, `1500us`.
+/// Returns a duration in the form used by annotations: `2s`, `250ms`, `1500us`.
 fn text(duration: Duration) -> String {
     let us = duration.as_micros();
     if us.is_multiple_of(1_000_000) {
@@ -250,7 +251,7 @@ fn text(duration: Duration) -> String {
     }
 }
 
-/// Returns ten-thousandths as a decimal number: objects of Kubernetes have no floating point.
+/// Returns ten-thousandths as a decimal number in a string, since Kubernetes objects contain no floating point.
 fn ratio_text(ratio: u32) -> String {
     format!("{}.{:04}", ratio / 10_000, ratio % 10_000)
 }
@@ -313,7 +314,7 @@ mod tests {
         function.variants[0].refused = vec!["f-1: no slot has the memory".to_owned()];
         function.variants[0].slots = vec!["n/0".to_owned()];
         assert_eq!(conditions(&function)[2].2, "Refused");
-        // What was refused a while ago is there now.
+        // The instance refused before has a slot now.
         function.variants[0].slots.push("n/1".to_owned());
         assert_eq!(conditions(&function)[2].2, "Placed");
         function.variants[0].attached = Some((false, Some(Obstacle::NoOwner)));
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_keeps_the_time_at_which_it_became_what_it_is() {
+    fn a_condition_keeps_its_transition_time_while_its_status_is_unchanged() {
         let function = Function {
             variants: vec![variant()],
             ..Function::default()
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_in_time_are_said_where_there_were_any() {
+    fn the_ratio_in_time_is_reported_if_there_were_requests() {
         let mut window = Window::default();
         let minute = |minutes: u64| Time(minutes * Span::from_secs(60).0);
         let counts = |judged, in_time| Counts { judged, in_time };

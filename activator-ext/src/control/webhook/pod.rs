@@ -1,4 +1,4 @@
-//! What the pod webhook makes of a pod (design §4.10): pure, and the same when it is asked again about its own answer.
+//! Changes of the pod webhook to a pod (contracts §10): a pure function, and idempotent.
 
 use annotations::review::review;
 use annotations::values::quantity;
@@ -7,42 +7,43 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use serde_json::{Map, Value, json};
 
-/// Knative's container.
+/// The name of Knative's sidecar container.
 const QUEUE_PROXY: &str = "queue-proxy";
-/// Knative gives it to the containers that a revision names, and to no other.
+/// The variable which Knative sets in the containers of a revision's template, and in no other.
 const USER_VARIABLE: &str = "K_REVISION";
-/// The CSI driver that the agent serves.
+/// Name of the CSI driver, served by the agent.
 pub(crate) const DRIVER: &str = "csi.weir.dev";
-/// The volume's name, where no other has it.
+/// Name of the volume, unless another volume has it.
 const VOLUME: &str = "weir";
-/// Where a container sees what the agent has for it.
+/// Mount path of the agent's files in a container.
 const MOUNT: &str = "/weir";
-/// Where a user container sees the pipe of the MPS daemon.
+/// Mount path of the MPS daemon's pipe in a user container.
 pub(crate) const MPS_MOUNT: &str = "/weir-mps";
-/// Where it sees the software GPU: at the node's own path, by which a software GPU has its UUIDs.
+/// Mount path of the software GPU: the same as on the node, since the path determines the software GPU's UUIDs.
 const SOFTGPU_MOUNT: &str = "/run/weir/softgpu";
-/// The memory that MPS shares between processes.
+/// Mount path of the memory which MPS shares between processes.
 const SHM_MOUNT: &str = "/dev/shm";
-/// The preload library.
+/// Path of the preload library in a container.
 const PRELOAD: &str = "/weir/libweir_preload.so";
-/// Bytes of a MiB.
+/// Number of bytes of a MiB.
 const MIB: u64 = 1 << 20;
 
-/// What is the same for all pods.
+/// The settings which are the same for all pods.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Delivery {
-    /// The image of container `queue-proxy`; `None`: it keeps its own.
+    /// The image of the container `queue-proxy`; `None`: it is not changed.
     pub(crate) queue_proxy_image: Option<String>,
-    /// For pods that name none; `None`: none.
+    /// The runtime class of pods that name none; `None`: it is not set.
     pub(crate) runtime_class: Option<String>,
-    /// Whether the nodes' GPUs are software ones, whose library the volume delivers.
+    /// Whether the nodes' GPUs are software GPUs, whose library the volume delivers.
     pub(crate) software_gpu: bool,
 }
 
-/// Returns the spec that a pod gets, if it is another than it has.
+/// Returns the changed spec of a pod; `None` if nothing changes.
 ///
 /// # Errors
-/// What in the pod stands against it, in one sentence.
+///
+/// Fails with one sentence about the part of the pod that prevents the change.
 pub(crate) fn deliver(pod: &DynamicObject, delivery: &Delivery) -> Result<Option<Value>, String> {
     let Some(before) = pod.data.get("spec") else {
         return Ok(None);
@@ -51,7 +52,7 @@ pub(crate) fn deliver(pod: &DynamicObject, delivery: &Delivery) -> Result<Option
     let has_proxy = containers(&mut spec, "containers").any(|it| name(it) == QUEUE_PROXY);
     let own = pod.annotations().iter();
     let own = own.map(|(key, value)| (key.as_str(), value.as_str()));
-    // What is refused has been said of the revision; the program keeps the default of it.
+    // Invalid annotations were reported at the revision; the queue-proxy uses their defaults.
     let (settings, _) = review(own);
     if !has_proxy || !settings.opted_in() {
         return Ok(None);
@@ -81,7 +82,7 @@ fn name(container: &Value) -> &str {
     container["name"].as_str().unwrap_or_default()
 }
 
-/// Returns the list at a key, which is made if missing.
+/// Returns the list at a key, and inserts an empty one if there is none.
 fn list<'a>(object: &'a mut Value, key: &str) -> &'a mut Vec<Value> {
     let place = &mut object[key];
     if !place.is_array() {
@@ -89,11 +90,11 @@ fn list<'a>(object: &'a mut Value, key: &str) -> &'a mut Vec<Value> {
     }
     match place {
         Value::Array(list) => list,
-        _ => unreachable!("it has just been made one"),
+        _ => unreachable!("the value was replaced by a list"),
     }
 }
 
-/// Returns the object at a key, which is made if missing.
+/// Returns the object at a key, and inserts an empty one if there is none.
 fn map<'a>(object: &'a mut Value, key: &str) -> &'a mut Map<String, Value> {
     let place = &mut object[key];
     if !place.is_object() {
@@ -101,11 +102,11 @@ fn map<'a>(object: &'a mut Value, key: &str) -> &'a mut Map<String, Value> {
     }
     match place {
         Value::Object(map) => map,
-        _ => unreachable!("it has just been made one"),
+        _ => unreachable!("the value was replaced by an object"),
     }
 }
 
-/// Sets a variable, in place of one that is there.
+/// Sets an environment variable, replacing one of the same name.
 fn set(container: &mut Value, name: &str, value: &str) {
     let variables = list(container, "env");
     let new = json!({ "name": name, "value": value });
@@ -115,7 +116,7 @@ fn set(container: &mut Value, name: &str, value: &str) {
     }
 }
 
-/// Puts `value` in front of what a variable lists. One that comes from elsewhere cannot be extended.
+/// Prepends `value` to the list in an environment variable. Fails if the variable is set by `valueFrom`.
 fn prepend(container: &mut Value, name: &str, value: &str) -> Result<(), String> {
     let of = self::name(container).to_owned();
     let variables = list(container, "env");
@@ -126,7 +127,7 @@ fn prepend(container: &mut Value, name: &str, value: &str) -> Result<(), String>
     let there = &mut variables[there];
     if there.get("valueFrom").is_some_and(|from| !from.is_null()) {
         return Err(format!(
-            "container {of}: {name} comes from elsewhere (valueFrom) and cannot be extended; allowed: a value, or \
+            "container {of}: {name} is set by valueFrom and cannot be extended; allowed: a value, or \
              weir.dev/skip-containers: {of}"
         ));
     }
@@ -142,7 +143,7 @@ fn prepend(container: &mut Value, name: &str, value: &str) -> Result<(), String>
     Ok(())
 }
 
-/// Makes Weir's program of container `queue-proxy`.
+/// Sets image and options of the container `queue-proxy`.
 fn adopt(proxy: &mut Value, pod: &DynamicObject, delivery: &Delivery) {
     if let Some(image) = &delivery.queue_proxy_image {
         proxy["image"] = json!(image);
@@ -154,7 +155,7 @@ fn adopt(proxy: &mut Value, pod: &DynamicObject, delivery: &Delivery) {
     }
 }
 
-/// Returns the name of the agent's volume, which is there afterwards.
+/// Returns the name of the agent's volume, and adds the volume if there is none.
 fn volume(spec: &mut Value, pod: &DynamicObject) -> String {
     let volumes = list(spec, "volumes");
     let there = volumes.iter().position(|it| it["csi"]["driver"] == DRIVER);
@@ -177,7 +178,7 @@ fn volume(spec: &mut Value, pod: &DynamicObject) -> String {
     if let Some(revision) = label("revision") {
         attributes.insert("revision".to_owned(), json!(revision));
     }
-    // The label of metrics (design §4.4).
+    // The label `function` of metrics (contracts §4).
     let function = pod.annotations().get("weir.dev/function");
     let function = function.or_else(|| label("service"));
     if let Some(function) = function.or_else(|| label("configuration")) {
@@ -189,7 +190,7 @@ fn volume(spec: &mut Value, pod: &DynamicObject) -> String {
         .to_owned()
 }
 
-/// Mounts a folder of the volume. What is mounted there from it already stays.
+/// Mounts a folder of the volume. An equal mount is kept; fails if another volume is mounted at the path.
 fn mount(
     container: &mut Value,
     volume: &str,
@@ -213,7 +214,7 @@ fn mount(
                 ""
             };
             Err(format!(
-                "container {of}: volume {other} is mounted at {path}, where Weir's is to be{why}; allowed: another path"
+                "container {of}: volume {other} is mounted at {path}, which Weir needs{why}; allowed: another path"
             ))
         }
         None => {
@@ -244,14 +245,14 @@ fn mount_all(
     Ok(())
 }
 
-/// Whether the revision names it; else another webhook has added it.
+/// Returns whether a container is part of the revision's template, and not added by another webhook.
 fn is_users(container: &Value) -> bool {
     let variables = container["env"].as_array();
     let mut variables = variables.into_iter().flatten();
     variables.any(|it| it["name"] == USER_VARIABLE)
 }
 
-/// Puts a user container behind the agent's gate.
+/// Mounts the agent's files into a user container and preloads the library.
 fn gate(
     container: &mut Value,
     volume: &str,
@@ -279,7 +280,7 @@ fn gate(
     Ok(())
 }
 
-/// Requests what the scheduler is to count, at the first user container.
+/// Sets the requests and limits for the scheduler on the first user container.
 fn request(spec: &mut Value, settings: &Settings) {
     let mut wanted = vec![("weir.dev/seats", 1)];
     if let Some(memory) = settings
@@ -289,7 +290,7 @@ fn request(spec: &mut Value, settings: &Settings) {
         wanted.push(("weir.dev/host-memory-mib", memory.div_ceil(MIB)));
     }
     if settings.isolation == Isolation::Shared {
-        // Permille of a slot: its SMs × the guaranteed part of its time.
+        // Permille of a slot: the requested SMs multiplied by the guaranteed share of their time.
         let share = u64::from(settings.sm_hundredths) * u64::from(settings.quota_request_ppm);
         let permille = share.div_ceil(10_000 * 1_000);
         if permille > 0 {
@@ -302,7 +303,7 @@ fn request(spec: &mut Value, settings: &Settings) {
     };
     const SIDES: [&str; 2] = ["requests", "limits"];
     for (resource, amount) in wanted {
-        // More may be asked for; with less, the scheduler would not count what the annotations ask for.
+        // A larger amount is kept; a smaller one would make the scheduler count less than the annotations request.
         let given = SIDES.iter().filter_map(|side| {
             let own = &first["resources"][*side][resource];
             Some((own.clone(), quantity(own.as_str()?).ok()?))
@@ -310,7 +311,7 @@ fn request(spec: &mut Value, settings: &Settings) {
         let most = given.max_by_key(|(_, own)| *own);
         let most = most.filter(|(_, own)| *own >= amount);
         let value = most.map_or_else(|| json!(amount.to_string()), |(own, _)| own);
-        // The API takes no extended resource of which request and limit differ.
+        // The API rejects an extended resource whose request and limit differ.
         for side in SIDES {
             let resources = map(&mut first["resources"], side);
             resources.insert(resource.to_owned(), value.clone());
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_without_gpu_keys_gets_the_program_and_its_options_alone() {
+    fn a_function_without_gpu_keys_gets_only_the_queue_proxy_and_its_options() {
         let spec = delivered(&pod(json!({ "weir.dev/slo": "200ms" }), both()));
         let proxy = &spec["containers"][1];
         assert_eq!(proxy["image"], "weir/queue-proxy@sha256:1");
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_are_none_of_ours_stay_as_they_are() {
+    fn unrelated_pods_are_unchanged() {
         let alone = json!([{ "name": "user-container" }]);
         for (annotations, containers) in [
             (json!({ "weir.dev/slo": "1s" }), alone),
@@ -388,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_function_gets_the_volume_the_library_and_what_the_scheduler_counts() {
+    fn a_gpu_function_gets_the_volume_the_library_and_resource_requests() {
         let spec = delivered(&pod(
             json!({
                 "weir.dev/isolation": "shared", "weir.dev/sm-percent": "50", "weir.dev/quota-request": "0.25",
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_kept_and_extended() {
+    fn existing_volumes_and_variables_are_kept_and_extended() {
         let mut containers = both();
         containers[0]["env"]
             .as_array_mut()
@@ -462,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn less_than_the_annotations_ask_for_is_raised_and_more_is_kept() {
+    fn requests_below_the_annotations_are_raised_and_larger_ones_kept() {
         let mut containers = both();
         let limits = json!({"weir.dev/plan-permille": "1", "weir.dev/seats": "2", "weir.dev/host-memory-mib": "1k"});
         containers[0]["resources"] = json!({ "limits": limits });
@@ -496,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn sidecars_that_others_have_added_and_skipped_containers_get_no_library() {
+    fn injected_sidecars_and_skipped_containers_get_no_library() {
         let mut containers = both();
         let list = containers.as_array_mut().unwrap();
         list.push(json!({ "name": "istio-proxy", "env": [] }));
@@ -508,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_the_way_is_named() {
+    fn a_conflicting_mount_or_variable_is_named() {
         let mut containers = both();
         containers[0]["volumeMounts"] = json!([{ "name": "shm", "mountPath": "/dev/shm/" }]);
         let why = deliver(

@@ -1,5 +1,5 @@
-//! What the validating webhook says of a Knative Service, Configuration or Revision: the strict reading of `weir.dev/`
-//! annotations, of which only what has changed is refused.
+//! The validating webhook for a Knative Service, Configuration or Revision: strict parsing of `weir.dev/` annotations,
+//! of which only changed ones are refused.
 
 use annotations::review::Refusal;
 use annotations::template::{Review, Template, misplaced_key, short_probe};
@@ -7,18 +7,18 @@ use kube::ResourceExt as _;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-/// What is said of an object.
+/// The result of a review.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
-    /// Why it is refused; empty: it is not.
+    /// Reasons to refuse the object; empty if it is allowed.
     pub(super) refusals: Vec<String>,
-    /// What is returned to its user besides.
+    /// Warnings returned to the user.
     pub(super) warnings: Vec<String>,
 }
 
-/// Returns the verdict on `new` in place of `old`, if there was one.
+/// Returns the verdict on `new`, which replaces `old` if there is one.
 pub(super) fn judge(kind: &str, old: Option<&DynamicObject>, new: &DynamicObject) -> Verdict {
-    // One that is on its way out changes nothing any more.
+    // An object that is being deleted may be updated, whatever its annotations.
     if new.metadata.deletion_timestamp.is_some() {
         return Verdict::default();
     }
@@ -58,7 +58,7 @@ fn review_of_old(kind: &str, old: &DynamicObject) -> Option<Vec<Refusal>> {
     review(kind, old).map(|(review, _)| review.refusals)
 }
 
-/// Returns what there is to say of an object's template, and the seconds after which its liveness probes give up.
+/// Returns the review of an object's template, and for each liveness probe the seconds after which it fails.
 fn review(kind: &str, object: &DynamicObject) -> Option<(Review, Vec<u64>)> {
     let (annotations, spec): (Vec<(&str, &str)>, &Value) = if kind == "Revision" {
         let own = object.annotations().iter();
@@ -88,11 +88,11 @@ fn probes(spec: &Value) -> Vec<u64> {
     let probes = containers.into_iter().flatten();
     let probes = probes.filter_map(|container| container.get("livenessProbe"));
     let number = |probe: &Value, key: &str, default| match probe[key].as_u64() {
-        // Knative writes 0 where nothing is said.
+        // Knative writes 0 for a missing number.
         None | Some(0) => default,
         Some(number) => number,
     };
-    // Kubernetes' defaults.
+    // The defaults of Kubernetes.
     probes
         .filter(|probe| !probe.is_null())
         .map(|probe| {
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_on_the_service_itself_and_a_short_probe_are_warned_of() {
+    fn a_key_on_the_service_itself_and_a_short_probe_cause_warnings() {
         let mut object = service(json!({ "weir.dev/gpu-memory": "1Gi" }), 1);
         object
             .annotations_mut()
@@ -157,7 +157,7 @@ mod tests {
         assert!(verdict.refusals.is_empty());
         assert_eq!(verdict.warnings.len(), 2, "{verdict:?}");
         assert!(verdict.warnings[0].contains("spec.template.metadata.annotations"));
-        assert!(verdict.warnings[1].contains("gives up after 3 s"));
+        assert!(verdict.warnings[1].contains("fails after 3 s"));
     }
 
     #[test]
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_being_deleted_is_let_go() {
+    fn an_object_that_is_being_deleted_is_allowed() {
         let mut wrong = service(json!({ "weir.dev/late": "never" }), 1);
         wrong.metadata.deletion_timestamp =
             serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();

@@ -1,8 +1,8 @@
-//! The two pages that the agent shares with each process (design §4.8): a memory file each, sealed so that nobody can shrink it
-//! under the other's feet, and mapped.
+//! The two pages that the agent shares with each process (contracts §8): a memory file each, mapped, and sealed so that neither
+//! side can shrink it while the other has it mapped.
 //!
-//! What lies in them are atomics alone, so a reference to a page that another process writes to is sound; what that
-//! process writes is checked by whoever reads it.
+//! Pages contain only atomics, so a reference to a page that another process writes to is sound; each reader validates the
+//! values.
 
 use std::fs::File;
 use std::io;
@@ -39,7 +39,7 @@ impl Contents for Facts {
     }
 }
 
-/// A page, mapped for as long as this lives. The file can be handed to the other process.
+/// A page, mapped for the lifetime of this value. Its file can be sent to the other process.
 #[derive(Debug)]
 pub struct Page<T: Contents> {
     mapped: NonNull<T>,
@@ -47,16 +47,16 @@ pub struct Page<T: Contents> {
     contents: PhantomData<T>,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread, and holds atomics alone.
+// SAFETY: the mapping belongs to the process, not to a thread, and contains only atomics.
 unsafe impl<T: Contents> Send for Page<T> {}
 // SAFETY: as above.
 unsafe impl<T: Contents> Sync for Page<T> {}
 
 impl<T: Contents> Page<T> {
-    /// A page with nothing in it.
+    /// Creates a page with initial contents.
     ///
     /// # Errors
-    /// The kernel has no file descriptor, no memory or no memory files.
+    /// Returns an error when file descriptors or memory are exhausted, or the kernel has no memory files.
     pub fn new() -> io::Result<Self> {
         const { assert!(size_of::<T>() <= PAGE_BYTES && align_of::<T>() <= PAGE_BYTES) };
         let file = memfd_create(T::NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -74,7 +74,7 @@ impl<T: Contents> Page<T> {
             )
         }?;
         let mapped = NonNull::new(mapped.cast::<T>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: a page that is large enough, aligned to pages, which nobody else has yet.
+        // SAFETY: large enough, page-aligned, and not shared with another process yet.
         unsafe { mapped.write(T::new()) };
         Ok(Self {
             mapped,
@@ -83,16 +83,16 @@ impl<T: Contents> Page<T> {
         })
     }
 
-    /// The file, for a process that writes to it.
+    /// Returns the file, for a process that may write to it.
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// The file opened anew, for a process that must not write to it.
+    /// Returns the file opened read-only, for a process that must not write to it.
     ///
     /// # Errors
-    /// `/proc` is not there, or no file descriptor is left.
+    /// Returns an error when `/proc` is missing or file descriptors are exhausted.
     pub fn read_only(&self) -> io::Result<OwnedFd> {
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         File::open(path).map(OwnedFd::from)
@@ -103,7 +103,7 @@ impl<T: Contents> Deref for Page<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: mapped and written to since `new`, until `drop`.
+        // SAFETY: mapped and initialised from `new` until `drop`.
         unsafe { self.mapped.as_ref() }
     }
 }
@@ -115,7 +115,7 @@ impl<T: Contents> Drop for Page<T> {
     }
 }
 
-/// The other side's page, mapped for as long as this lives.
+/// A page of the other side, mapped for the lifetime of this value.
 #[derive(Debug)]
 pub struct View<T: Contents> {
     mapped: NonNull<T>,
@@ -148,18 +148,18 @@ impl<T: Contents> View<T> {
     }
 }
 
-/// Maps the *orders* that an agent has handed over. They are read alone: a store ends the process.
+/// Maps the *orders* received from an agent, read-only: a store would end the process.
 ///
 /// # Errors
-/// It is no such file, or cannot be mapped.
+/// Returns an error when the file is not a sealed page, or cannot be mapped.
 pub fn open_orders(file: BorrowedFd<'_>) -> io::Result<View<Orders>> {
     View::new(file, ProtFlags::READ)
 }
 
-/// Maps the *facts* that an agent has handed over.
+/// Maps the *facts* received from an agent.
 ///
 /// # Errors
-/// It is no such file, or cannot be mapped.
+/// Returns an error when the file is not a sealed page, or cannot be mapped.
 pub fn open_facts(file: BorrowedFd<'_>) -> io::Result<View<Facts>> {
     View::new(file, ProtFlags::READ | ProtFlags::WRITE)
 }
@@ -168,7 +168,7 @@ impl<T: Contents> Deref for View<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: mapped since `new`, until `drop`; any bytes are a value, since all that lies in pages are numbers.
+        // SAFETY: mapped from `new` until `drop`; any bytes are a valid value, since pages contain only numbers.
         unsafe { self.mapped.as_ref() }
     }
 }
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_side_writes_the_other_reads() {
+    fn values_written_to_a_page_are_in_its_file() {
         let page = Page::<Facts>::new().unwrap();
         page.launches.0.store(7, Ordering::Relaxed);
         let file = File::from(page.file().try_clone_to_owned().unwrap());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_can_shrink_it_or_write_to_what_is_read_only() {
+    fn a_page_cannot_be_shrunk_nor_written_read_only() {
         let page = Page::<Orders>::new().unwrap();
         assert!(ftruncate(page.file(), 0).is_err());
         let other = page.read_only().unwrap();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_side_sees_what_is_written() {
+    fn both_sides_share_the_values_of_a_page() {
         let (orders, facts) = (
             Page::<Orders>::new().unwrap(),
             Page::<Facts>::new().unwrap(),

@@ -2,37 +2,38 @@
 //!
 //! | key | meaning | default |
 //! |---|---|---|
-//! | `node.run-directory` | where the agent keeps what lives as long as the node runs | `/run/weir` |
-//! | `node.control-address` | control API; only on loopback in this release | `127.0.0.1:9470` |
-//! | `node.metrics-address` | Prometheus metrics | `0.0.0.0:9471` |
-//! | `node.nvml-library` | NVML, by path or as the loader finds it | `libnvidia-ml.so.1` |
-//! | `node.mps-control` | the MPS control program, by path or as `PATH` finds it | `nvidia-cuda-mps-control` |
-//! | `node.mps-multiuser` | one MPS server for clients of all users; else they wait for each other | `true` |
-//! | `node.preload` | the folder of `libweir_preload.so` and `libweir_preload_core.so` | that of the executable |
-//! | `node.host-memory` | host memory that models may take | no bound |
-//! | `node.log` | `error`, `warn`, `info`, `debug` or `trace` | `info` |
-//! | `tokens.rule` | by what rule tokens are given | `weir` |
+//! | `node.run-directory` | directory of runtime state, kept until the node reboots | `/run/weir` |
+//! | `node.control-address` | address of the control API; on loopback unless certificates are configured | `127.0.0.1:9470` |
+//! | `node.metrics-address` | address of the Prometheus metrics | `0.0.0.0:9471` |
+//! | `node.nvml-library` | NVML library, a path or a name for the loader | `libnvidia-ml.so.1` |
+//! | `node.mps-control` | MPS control program, a path or a name in `PATH` | `nvidia-cuda-mps-control` |
+//! | `node.mps-multiuser` | one MPS server for clients of all users; otherwise users wait for each other | `true` |
+//! | `node.preload` | folder of `libweir_preload.so` and `libweir_preload_core.so` | folder of the executable |
+//! | `node.host-memory` | host memory available to models | no bound |
+//! | `node.log` | log level: `error`, `warn`, `info`, `debug` or `trace` | `info` |
+//! | `tokens.rule` | scheduling rule of the tokens | `weir` |
 //! | `tokens.sm-limit` | SMs that may be occupied at once, in per cent: above 0, up to 400 | 100 |
-//! | `tokens.window` | the most that a pod can save up, in time at its share | `1s` |
-//! | `tokens.horizon` | over any span of this length a pod gets at most its limit | `10s` |
-//! | `tokens.cycle` | in one, each of those that compete has its turn | `100ms` |
-//! | `tokens.slice-min` | nobody is closed for another before it has held for this long | `2ms` |
-//! | `tokens.slice-max` | a token is renewed in steps of this length while nobody else wants it | `100ms` |
-//! | `tokens.backfill` | how long one that waits and does not fit may be overtaken by smaller ones; `0`: never | `20ms` |
-//! | `tokens.inflight` | work of a process in flight while others wait, or have within the last `tokens.window`, or its pod has a limit | `2ms` |
-//! | `tokens.inflight-alone` | the same of a pod without a limit while nobody has waited for that long | `100ms` |
-//! | `tokens.time-scale` | multiplies all durations of this table: 1 to 8, for a software GPU whose time is scaled | 1 |
-//! | `slots.kind` | `mps` or `exclusive` | `mps` |
-//! | `slots.seats` | pods on a slot, at most | what MPS allows; 64 on an exclusive slot |
-//! | `slots.plan` | Σ `sm-percent` × `quota-request` that an mps slot takes, in per cent of it; more than 100 promises what there is not | 90 |
-//! | `slots.context-residue.mps`, `.exclusive` | device memory that stays with a context | measured by each process |
-//! | `[[slot]]` | for slots that match `uuid` or `index` (`0`, `0-3`, `*`, `1:2`, `1:*`): `kind`, `seats`, `context-residue` | |
-//! | `pods.directory` | one folder for each pod | `pods` in the run directory |
-//! | `metrics.pods` | label `pod` on metrics of used and asked time, quotas and memory: one series a pod | `false` |
-//! | `price.gpu-hour` | price of a whole GPU for an hour, in any currency: from 0 to 1000000, six decimals at most | none |
+//! | `tokens.window` | largest credit that a pod can accumulate, in time at its share | `1s` |
+//! | `tokens.horizon` | span over which a pod receives at most its limit | `10s` |
+//! | `tokens.cycle` | span in which each competing pod has its turn | `100ms` |
+//! | `tokens.slice-min` | shortest time of holding before a token is closed for another pod | `2ms` |
+//! | `tokens.slice-max` | length of each renewal of a token while no other pod wants it | `100ms` |
+//! | `tokens.backfill` | longest time for which smaller requests may overtake a waiting one that does not fit; `0`: never | `20ms` |
+//! | `tokens.inflight` | bound of a process's work in flight while others wait or have waited within the last `tokens.window`, or its pod has a limit | `2ms` |
+//! | `tokens.inflight-alone` | bound of a process's work in flight for a pod without a limit while no other has waited for that long | `100ms` |
+//! | `tokens.time-scale` | factor of all durations of this table, 1 to 8, for a software GPU with scaled time | 1 |
+//! | `slots.kind` | sharing mode, `mps` or `exclusive` | `mps` |
+//! | `slots.seats` | maximum number of pods on a slot | the limit of MPS; 64 on an exclusive slot |
+//! | `slots.plan` | limit of Σ `sm-percent` × `quota-request` on an mps slot, in per cent of it; above 100 the slot is overcommitted | 90 |
+//! | `slots.context-residue.mps`, `.exclusive` | device memory taken by a context | measured by each process |
+//! | `[[slot]]` | overrides for slots that match `uuid` or `index` (`0`, `0-3`, `*`, `1:2`, `1:*`): `kind`, `seats`, `context-residue` | |
+//! | `pods.directory` | directory with one folder per pod | `pods` in the run directory |
+//! | `metrics.pods` | label `pod` on metrics of used and asked time, quotas and memory: one series per pod | `false` |
+//! | `price.gpu-hour` | price of a whole GPU for an hour, in any currency: 0 to 1000000, at most six decimals | none |
 //!
 //! The last `[[slot]]` that matches and names a key wins.
 
+mod kind;
 pub(crate) mod reader;
 mod slots;
 mod tokens;
@@ -47,7 +48,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::{Serialize, Serializer};
 use toml::de::DeTable;
 
-use crate::state::SlotKind;
+pub use kind::SlotKind;
 pub use reader::Problem;
 use reader::{Document, Table};
 pub use slots::{
@@ -57,53 +58,54 @@ pub use slots::{
 pub use tokens::{Rule, TokenSettings};
 use units::{show_decimal, show_quantity};
 
-/// Where the file is unless a path is given.
+/// Default path of the configuration file.
 pub const PATH_DEFAULT: &str = "/etc/weir/agent.toml";
-/// Bytes of the file, at most.
+/// Maximum size of the file, in bytes.
 pub const FILE_MAX: u64 = 1 << 20;
-/// `[[slot]]` tables, at most.
+/// Maximum number of `[[slot]]` tables.
 const OVERRIDES_MAX: usize = 1_024;
-/// Everything that the file says.
+/// Contents of the configuration file, with defaults for missing keys.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Config {
-    /// `[node]`.
+    /// Settings of the agent itself: table `[node]`.
     pub node: NodeConfig,
-    /// `[tokens]`.
+    /// Settings of the token scheduler: table `[tokens]`.
     pub tokens: TokenSettings,
-    /// `[slots]`.
+    /// Defaults for all slots: table `[slots]`.
     pub slots: SlotDefaults,
-    /// `[[slot]]`, in the order of the file.
+    /// Overrides for single slots: tables `[[slot]]`, in the order of the file.
     #[serde(rename = "slot", skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<SlotOverride>,
-    /// `[pods]`.
+    /// Settings of pods: table `[pods]`.
     pub pods: PodsConfig,
-    /// `[metrics]`.
+    /// Settings of metrics: table `[metrics]`.
     pub metrics: MetricsConfig,
-    /// `[price]`.
+    /// Prices for cost metrics: table `[price]`.
     #[serde(skip_serializing_if = "PriceConfig::is_empty")]
     pub price: PriceConfig,
-    /// `[csi]`; `None`: pods' folders are made by somebody else.
+    /// Settings of volumes: table `[csi]`; `None`: another program creates the pods' folders.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub csi: Option<CsiConfig>,
 }
 
-/// `[csi]`: the agent publishes volumes for the kubelet.
+/// Table `[csi]`: the agent publishes volumes for the kubelet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct CsiConfig {
-    /// A process in whose mount namespace the kubelet is; `None`: the agent is there as well.
+    /// A process in the kubelet's mount namespace; `None`: the agent's own namespace is the kubelet's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_process: Option<HostProcess>,
-    /// The kubelet's directory, as it names it; `None`: as the command line of a process `kubelet` says, else `/var/lib/kubelet`.
+    /// Path of the kubelet's directory in its own file system; `None`: from the command line of a process named `kubelet`, else
+    /// `/var/lib/kubelet`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kubelet_directory: Option<PathBuf>,
-    /// The node's name; `None`: `NODE_NAME` of the environment, else the host's.
+    /// Name of the node; `None`: environment variable `NODE_NAME`, else the host name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// What clients of an MPS daemon and the daemon see as `/dev/shm`; a path on the host.
+    /// Path on the host of the folder that MPS daemons and their clients have as `/dev/shm`.
     pub shared_memory: PathBuf,
-    /// The folder of a software GPU, for pods to see, a path on the host; `None`: the GPUs are real.
+    /// Path on the host of a software GPU's folder, shown to pods; `None`: the GPUs are real.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub software_gpu: Option<PathBuf>,
 }
@@ -112,9 +114,9 @@ pub struct CsiConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HostProcess {
-    /// That named `kubelet`; where there is none, process 1.
+    /// The process named `kubelet`; process 1 where there is none.
     Kubelet,
-    /// That of this id.
+    /// The process with this ID.
     #[serde(untagged)]
     Id(u32),
 }
@@ -144,43 +146,44 @@ impl CsiConfig {
     }
 }
 
-/// `[node]`.
+/// Table `[node]`: paths, addresses and limits of the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct NodeConfig {
-    /// Where the agent keeps what lives as long as the node runs.
+    /// Directory of runtime state, kept until the node reboots.
     pub run_directory: PathBuf,
-    /// Control API. Connections that do not come in by the loopback are by mutual TLS, and need `certificates`.
+    /// Address of the control API. Connections from outside the loopback use mutual TLS and need `certificates`.
     pub control_address: SocketAddr,
-    /// The folder with `tls.crt`, `tls.key` and `ca.crt`, which are read again when they change; `None`: the control API is on the
-    /// loopback alone.
+    /// Folder with `tls.crt`, `tls.key` and `ca.crt`, which are reloaded when they change; `None`: the control API is limited
+    /// to the loopback.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificates: Option<PathBuf>,
-    /// Prometheus metrics.
+    /// Address of the Prometheus metrics.
     pub metrics_address: SocketAddr,
-    /// NVML.
+    /// Path or name of the NVML library.
     pub nvml_library: PathBuf,
-    /// The MPS control program.
+    /// Path of the MPS control program, or its name in `PATH`.
     pub mps_control: PathBuf,
-    /// One MPS server serves clients of all users. Else clients of another user than the first wait until its are gone.
+    /// Whether one MPS server serves clients of all users. Otherwise clients of another user wait until those of the current
+    /// user have disconnected.
     pub mps_multiuser: bool,
-    /// The folder of the preload libraries; `None`: that of the executable.
+    /// Folder of the preload libraries; `None`: that of the executable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preload: Option<PathBuf>,
-    /// Host memory that models may take, in bytes; `None`: no bound.
+    /// Host memory available to models, in bytes; `None`: no bound.
     #[serde(
         skip_serializing_if = "Option::is_none",
         serialize_with = "as_quantity"
     )]
     pub host_memory: Option<u64>,
-    /// What is logged.
+    /// Lowest level of the log lines that are written.
     pub log: LogLevel,
 }
 
-/// What is logged: this and what is graver.
+/// Log level: lines of this level and more severe ones are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-#[expect(missing_docs, reason = "they are tracing's")]
+#[expect(missing_docs, reason = "the levels of tracing")]
 pub enum LogLevel {
     Error,
     Warn,
@@ -199,27 +202,28 @@ const LOG_LEVELS: [(&str, LogLevel); 5] = [
     ("trace", LogLevel::Trace),
 ];
 
-/// `[pods]`.
+/// Table `[pods]`: settings of pods.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct PodsConfig {
-    /// One folder for each pod.
+    /// Directory with one folder per pod.
     pub directory: PathBuf,
 }
 
-/// `[metrics]`.
+/// Table `[metrics]`: settings of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct MetricsConfig {
-    /// Used and asked time, quotas and memory have the label `pod`.
+    /// Whether metrics of used and asked time, quotas and memory have the label `pod`.
     pub pods: bool,
 }
 
-/// `[price]`.
+/// Table `[price]`: prices for cost metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct PriceConfig {
-    /// Price of a whole GPU for an hour, in millionths of the currency's unit; a MIG instance costs its compute slices' part (M3.12).
+    /// Price of a whole GPU for an hour, in millionths of the currency's unit; a MIG instance costs its share of the compute
+    /// slices (M3.12).
     #[serde(
         skip_serializing_if = "Option::is_none",
         serialize_with = "as_millionths"
@@ -227,7 +231,7 @@ pub struct PriceConfig {
     pub gpu_hour: Option<u64>,
 }
 
-/// The most that `price.gpu-hour` may be, in millionths.
+/// Largest `price.gpu-hour`, in millionths.
 const GPU_HOUR_MAX: u64 = 1_000_000 * 1_000_000;
 
 impl PriceConfig {
@@ -270,27 +274,28 @@ impl Default for Config {
     }
 }
 
-/// The file cannot be used.
+/// Error of reading the configuration file.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{}: {why}", path.display())]
     Unreadable {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
-        /// Why.
+        /// Cause, such as the error of the system call.
         why: String,
     },
-    /// It says what it cannot.
+    /// The file contains invalid settings.
     #[error("{}", show_problems(path, problems))]
     Invalid {
-        /// The file.
+        /// Path of the configuration file.
         path: PathBuf,
-        /// In the order of their lines; at least one.
+        /// All problems found, ordered by line; at least one.
         problems: Vec<Problem>,
     },
 }
 
+/// Returns one line per problem: `path:line: key: text`.
 fn show_problems(path: &Path, problems: &[Problem]) -> String {
     let mut text = String::new();
     for (number, problem) in problems.iter().enumerate() {
@@ -308,10 +313,10 @@ fn show_problems(path: &Path, problems: &[Problem]) -> String {
 }
 
 impl Config {
-    /// Reads a file.
+    /// Reads and validates a configuration file.
     ///
     /// # Errors
-    /// It cannot be read, or says what it cannot.
+    /// Returns an error when the file cannot be read, or contains invalid settings.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = read_bounded(path, FILE_MAX).map_err(|why| ConfigError::Unreadable {
             path: path.to_path_buf(),
@@ -323,15 +328,15 @@ impl Config {
         })
     }
 
-    /// Reads the file's text.
+    /// Parses and validates the text of a configuration file.
     ///
     /// # Errors
-    /// Everything that is wrong in it.
+    /// Returns all problems found, ordered by line.
     pub fn parse(text: &str) -> Result<Self, Vec<Problem>> {
         let document = Document::new(text);
         let (root, errors) = DeTable::parse_recoverable(text);
         for error in &errors {
-            // A message of several lines would not stay with its line's number.
+            // A message must stay on the line with its number.
             let message = error.message().replace('\n', ", ");
             document.wrong(error.span().unwrap_or(0..0), "", message);
         }
@@ -390,7 +395,7 @@ impl Config {
         config
     }
 
-    /// What holds for a slot: a whole GPU by its number, or the MIG instance of this number of it.
+    /// Returns the settings of a slot: a whole GPU by its index, or the MIG instance with this index on it.
     #[must_use]
     pub fn slot(&self, uuid: &str, gpu: u32, instance: Option<u32>) -> SlotConfig {
         let matching = || {
@@ -449,18 +454,18 @@ impl NodeConfig {
     }
 }
 
-/// Reads a text file of at most `max` bytes.
+/// Reads a UTF-8 text file of at most `max` bytes; returns the reason when that fails.
 pub(crate) fn read_bounded(path: &Path, max: u64) -> Result<String, String> {
     use std::io::Read as _;
     let mut bytes = Vec::new();
-    // A pipe of that name is not waited for.
+    // Does not block on a named pipe.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = rustix::fs::open(path, flags, Mode::empty())
         .map(std::fs::File::from)
         .map_err(|errno| std::io::Error::from(errno).to_string())?;
     let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
     if !is_file {
-        return Err("is no regular file".to_owned());
+        return Err("is not a regular file".to_owned());
     }
     file.take(max + 1)
         .read_to_end(&mut bytes)
@@ -499,7 +504,7 @@ pub(crate) fn absolute(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// A path, or a name that is looked for.
+/// Parses an absolute path, or a file name to search for.
 fn file(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     let is_name = path.components().count() == 1 && !text.ends_with('/');
@@ -516,7 +521,7 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-#[expect(clippy::ref_option, reason = "as serde calls it")]
+#[expect(clippy::ref_option, reason = "signature required by serde")]
 fn as_millionths<S: Serializer>(value: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
     match value {
         Some(value) => serializer.serialize_str(&show_decimal(*value, 6)),
@@ -524,7 +529,7 @@ fn as_millionths<S: Serializer>(value: &Option<u64>, serializer: S) -> Result<S:
     }
 }
 
-#[expect(clippy::ref_option, reason = "as serde calls it")]
+#[expect(clippy::ref_option, reason = "signature required by serde")]
 fn as_quantity<S: Serializer>(bytes: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
     match bytes {
         Some(bytes) => serializer.serialize_str(&show_quantity(*bytes)),

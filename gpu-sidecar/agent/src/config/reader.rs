@@ -1,4 +1,4 @@
-//! Walks a TOML document key by key, so that each problem has its line and all are found at once.
+//! Reader of a TOML document by keys, which finds all problems at once, each with its line.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -6,18 +6,18 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Something in the file that cannot be used.
+/// An invalid setting in the file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// The line, from 1.
+    /// Line number in the file, from 1.
     pub line: usize,
-    /// The key with its table, as `tokens.window`; empty: the file as a whole.
+    /// Key with its table, such as `tokens.window`; empty for the file as a whole.
     pub key: String,
-    /// What is wrong, and what is allowed.
+    /// Description of the problem and the allowed values.
     pub text: String,
 }
 
-/// The document's text, and what was found wrong in it.
+/// Text of the document and the problems found in it.
 #[derive(Debug)]
 pub(crate) struct Document<'a> {
     text: &'a str,
@@ -32,7 +32,7 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// Notes a problem at a place.
+    /// Records a problem at this byte range.
     pub(crate) fn wrong(&self, at: Range<usize>, key: impl Into<String>, text: impl Into<String>) {
         let before = self.text.get(..at.start).unwrap_or(self.text);
         let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
@@ -43,7 +43,7 @@ impl<'a> Document<'a> {
         });
     }
 
-    /// All problems in the order of their lines.
+    /// Returns all problems, ordered by line.
     pub(crate) fn problems(self) -> Vec<Problem> {
         let mut problems = self.problems.into_inner();
         problems.sort();
@@ -51,7 +51,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// A table that is being read. What of it was not asked for when it is [`Table::end`]ed is not known.
+/// A table that is being read. Keys which were not requested before [`Table::end`] are reported as unknown.
 #[derive(Debug)]
 pub(crate) struct Table<'a, 'd> {
     document: &'a Document<'d>,
@@ -77,6 +77,7 @@ impl<'a, 'd> Table<'a, 'd> {
         }
     }
 
+    /// Returns the key with its table, such as `tokens.window`.
     fn path(&self, key: &str) -> String {
         if self.name.is_empty() {
             key.to_owned()
@@ -85,28 +86,30 @@ impl<'a, 'd> Table<'a, 'd> {
         }
     }
 
-    /// Where the table stands.
+    /// Returns the byte range of the table.
     pub(crate) fn at(&self) -> Range<usize> {
         self.at.clone()
     }
 
+    /// Returns a key's value and marks the key as known.
     fn find(&self, key: &'static str) -> Option<&'a Spanned<DeValue<'d>>> {
         self.known.borrow_mut().push(key);
         self.table?.get(key)
     }
 
-    /// The place of a key's value, if it is there.
+    /// Returns the byte range of a key's value, if it is present.
     pub(crate) fn place(&self, key: &str) -> Option<Range<usize>> {
         self.table?.get(key).map(Spanned::span)
     }
 
-    /// Notes that a key's value cannot be used.
+    /// Records that a key's value is invalid.
     pub(crate) fn wrong(&self, key: &str, text: impl Into<String>) {
         let at = self.place(key).unwrap_or_else(|| self.at());
         self.document.wrong(at, self.path(key), text);
     }
 
-    /// A value that `read` takes from its text. Numbers are taken as they are written.
+    /// Returns the value that `read` parses from the text of a key's value; records a problem when it is invalid. Numbers are
+    /// passed as they are written.
     pub(crate) fn value<T>(
         &self,
         key: &'static str,
@@ -120,7 +123,10 @@ impl<'a, 'd> Table<'a, 'd> {
             DeValue::Boolean(flag) => flag.to_string(),
             other => {
                 let kind = other.type_str();
-                self.wrong(key, format!("is a {kind}; a string or a number is needed"));
+                self.wrong(
+                    key,
+                    format!("has type {kind}; a string or a number is needed"),
+                );
                 return None;
             }
         };
@@ -133,7 +139,7 @@ impl<'a, 'd> Table<'a, 'd> {
         }
     }
 
-    /// A table in this one; an empty one where it is missing.
+    /// Returns a table within this one; an empty one when it is missing.
     pub(crate) fn table(&self, key: &'static str) -> Self {
         let path = self.path(key);
         match self.find(key) {
@@ -141,20 +147,20 @@ impl<'a, 'd> Table<'a, 'd> {
             Some(value) => {
                 let table = value.get_ref().as_table();
                 if table.is_none() {
-                    self.wrong(key, "is no table");
+                    self.wrong(key, "is not a table");
                 }
                 Self::new(self.document, path, value.span(), table)
             }
         }
     }
 
-    /// The tables of an array of tables.
+    /// Returns the tables of an array of tables.
     pub(crate) fn tables(&self, key: &'static str) -> Vec<Self> {
         let Some(value) = self.find(key) else {
             return Vec::new();
         };
         let Some(array) = value.get_ref().as_array() else {
-            self.wrong(key, format!("is no array of tables: write [[{key}]]"));
+            self.wrong(key, format!("is not an array of tables: use [[{key}]]"));
             return Vec::new();
         };
         let mut tables = Vec::new();
@@ -168,13 +174,13 @@ impl<'a, 'd> Table<'a, 'd> {
                 )),
                 None => self
                     .document
-                    .wrong(value.span(), self.path(key), "is no table"),
+                    .wrong(value.span(), self.path(key), "is not a table"),
             }
         }
         tables
     }
 
-    /// Notes each key that nobody has asked for.
+    /// Records a problem for each key that was not requested.
     pub(crate) fn end(self) {
         let known = self.known.borrow();
         for (key, _) in self.table.into_iter().flatten() {
@@ -183,7 +189,7 @@ impl<'a, 'd> Table<'a, 'd> {
                 let mut names = known.clone();
                 names.sort_unstable();
                 let allowed = names.join(", ");
-                let text = format!("is no key here; allowed: {allowed}");
+                let text = format!("unknown key; allowed: {allowed}");
                 self.document.wrong(key.span(), path, text);
             }
         }

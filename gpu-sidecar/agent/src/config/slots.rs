@@ -1,42 +1,41 @@
-//! `[slots]` and `[[slot]]`: how slots are shared.
+//! Tables `[slots]` and `[[slot]]`: sharing of slots.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 
+use super::SlotKind;
 use super::reader::Table;
 use super::{as_quantity, integer, one_of};
-use crate::state::SlotKind;
 use annotations::values::quantity;
 
-/// Pods on a slot, at most: what a file can ask for.
+/// Largest number of pods per slot that can be configured.
 const SEATS_MAX: u32 = 1_024;
-/// What holds for slots unless a `[[slot]]` says otherwise.
+/// Settings of slots without a `[[slot]]` of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct SlotDefaults {
-    /// How they are shared.
+    /// Sharing mode of the slots.
     pub kind: SlotKind,
-    /// Pods on a slot; `None`: what MPS allows, [`EXCLUSIVE_SEATS`] on an exclusive slot.
+    /// Maximum number of pods per slot; `None`: the limit of MPS, [`EXCLUSIVE_SEATS`] on an exclusive slot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seats: Option<u32>,
-    /// Requests (`sm-percent` × `quota-request`) that an mps slot takes, in per cent of it.
+    /// Limit of the sum of requests (`sm-percent` × `quota-request`) on an mps slot, in per cent of it.
     pub plan: u32,
-    /// Device memory that stays with a context.
+    /// Device memory taken by a context.
     pub context_residue: Residues,
 }
 
-/// What is planned for unless the file says otherwise: the rest is what tokens of different lengths leave over
-/// (papers: §4.2).
+/// Default of `slots.plan`, in per cent; the remainder covers the loss between tokens of different lengths (mechanisms §4.2).
 pub const PLAN_PERCENT: u32 = 90;
-/// More would be promised than there is four times over.
+/// Largest `slots.plan`: four times overcommitted.
 const PLAN_MAX: u32 = 400;
-/// Pods on an exclusive slot unless the file says otherwise.
+/// Default of the maximum number of pods on an exclusive slot.
 pub const EXCLUSIVE_SEATS: u32 = 64;
 
-/// Device memory that stays with a context, in bytes, by the kind of the slot; `None`: each process measures it.
+/// Device memory taken by a context, in bytes, by the kind of the slot; `None`: each process measures it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[expect(missing_docs, reason = "by the kind of the slot")]
+#[expect(missing_docs, reason = "named after the kind of the slot")]
 pub struct Residues {
     #[serde(
         skip_serializing_if = "Option::is_none",
@@ -51,7 +50,7 @@ pub struct Residues {
 }
 
 impl Residues {
-    /// For a kind.
+    /// Returns the configured memory of a context, in bytes, for a kind of slot.
     #[must_use]
     pub const fn of(self, kind: SlotKind) -> Option<u64> {
         match kind {
@@ -61,21 +60,21 @@ impl Residues {
     }
 }
 
-/// Which slots a `[[slot]]` is about.
+/// Selector of the slots of a `[[slot]]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SlotMatch {
-    /// One, by its UUID.
+    /// The slot with this UUID.
     Uuid(String),
-    /// Those of GPUs of these numbers: whole, or with the second pattern the MIG instances of these numbers.
+    /// Slots of the GPUs with these indices; with a second pattern only the MIG instances with those indices.
     Index(Numbers, Option<Numbers>),
 }
 
-/// Some numbers.
+/// A set of indices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Numbers {
-    /// All.
+    /// All indices (`*`).
     All,
-    /// From the first to the second.
+    /// Indices from the first to the second, both included.
     Range(u32, u32),
 }
 
@@ -93,7 +92,7 @@ impl Numbers {
         (first <= last).then_some(Self::Range(first, last))
     }
 
-    /// Whether a number is one of them.
+    /// Returns whether the index is in the set.
     #[must_use]
     pub fn contains(self, number: u32) -> bool {
         match self {
@@ -124,13 +123,13 @@ impl SlotMatch {
             Some(instances) => Some(Self::Index(gpus, Some(Numbers::parse(instances)?))),
         });
         parsed.ok_or_else(|| {
-            "allowed: a GPU's number, a range or *, as 0, 0-3 or *; with the MIG instances of it, as 1:2 or 1:*"
+            "allowed: a GPU's number, a range or *, as 0, 0-3 or *; optionally with its MIG instances, as 1:2 or 1:*"
                 .to_owned()
         })
     }
 
-    /// Whether it is about this slot: a whole GPU, or the instance of this number of it. Without a pattern for instances a
-    /// pattern matches whole GPUs and all instances.
+    /// Returns whether this pattern selects a slot: a whole GPU, or the MIG instance with this index on it. A pattern without
+    /// instances matches whole GPUs and all instances.
     #[must_use]
     pub fn matches(&self, uuid: &str, gpu: u32, instance: Option<u32>) -> bool {
         match self {
@@ -157,20 +156,20 @@ impl fmt::Display for SlotMatch {
     }
 }
 
-/// A `[[slot]]`.
+/// Settings of one `[[slot]]` table, which override the defaults for the slots that it selects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct SlotOverride {
-    /// Which slots.
+    /// Selector of the slots to which these overrides apply.
     #[serde(serialize_with = "as_text")]
     pub slot: SlotMatch,
-    /// How they are shared.
+    /// Sharing mode; `None`: the default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<SlotKind>,
-    /// Pods on a slot.
+    /// Maximum number of pods per slot; `None`: the default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seats: Option<u32>,
-    /// Device memory that stays with a context.
+    /// Device memory taken by a context, in bytes; `None`: the default.
     #[serde(
         skip_serializing_if = "Option::is_none",
         serialize_with = "as_quantity"
@@ -178,14 +177,14 @@ pub struct SlotOverride {
     pub context_residue: Option<u64>,
 }
 
-/// What the file says of one slot.
+/// Effective settings of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotConfig {
-    /// How it is shared.
+    /// Sharing mode of the slot.
     pub kind: SlotKind,
-    /// Pods on it; `None`: what MPS allows, [`EXCLUSIVE_SEATS`] on an exclusive slot.
+    /// Maximum number of pods; `None`: the limit of MPS, [`EXCLUSIVE_SEATS`] on an exclusive slot.
     pub seats: Option<u32>,
-    /// Device memory that stays with a context.
+    /// Device memory taken by a context, in bytes; `None`: each process measures it.
     pub context_residue: Option<u64>,
 }
 

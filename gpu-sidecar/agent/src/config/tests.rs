@@ -14,7 +14,7 @@ fn problems(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn an_empty_file_is_the_default() {
+fn an_empty_file_yields_the_defaults() {
     assert_eq!(Config::parse(""), Ok(Config::default()));
     assert_eq!(
         Config::parse("[node]\n[tokens]\n[slots]\n[pods]"),
@@ -101,7 +101,7 @@ gpu-hour = 2.49
 }
 
 #[test]
-fn the_run_directory_moves_the_pods() {
+fn the_pods_directory_follows_the_run_directory() {
     let config = Config::parse("[node]\nrun-directory = \"/x\"").unwrap();
     assert_eq!(config.pods.directory, Path::new("/x/pods"));
 }
@@ -135,16 +135,16 @@ fn patterns_match_gpus_and_instances() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_line_and_what_is_allowed() {
+fn problems_have_their_line_and_the_allowed_values() {
     for (text, expected) in [
         (
             "[tokens]\n\nwindos = \"1s\"",
-            "agent.toml:3: tokens.windos: is no key here; allowed: backfill, cycle, horizon, inflight, \
+            "agent.toml:3: tokens.windos: unknown key; allowed: backfill, cycle, horizon, inflight, \
              inflight-alone, rule, slice-max, slice-min, sm-limit, time-scale, window",
         ),
         (
             "[token]\nwindow = \"1s\"",
-            "agent.toml:1: token: is no key here; allowed: metrics, node, pods, price, slot, slots, \
+            "agent.toml:1: token: unknown key; allowed: metrics, node, pods, price, slot, slots, \
              tokens",
         ),
         (
@@ -154,7 +154,7 @@ fn what_is_wrong_is_said_with_its_line_and_what_is_allowed() {
         ),
         (
             "[tokens]\nwindow = 1",
-            "agent.toml:2: tokens.window: \"1\": a duration is needed, as 250us, 100ms, 1.5s or 1m30s",
+            "agent.toml:2: tokens.window: \"1\": allowed: a duration such as 250us, 100ms, 1.5s or 1m30s",
         ),
         (
             "[tokens]\nwindow = \"0s\"",
@@ -205,12 +205,12 @@ fn what_is_wrong_is_said_with_its_line_and_what_is_allowed() {
         ),
         (
             "[node]\nhost-memory = \"64GB\"",
-            "agent.toml:2: node.host-memory: \"64GB\": a quantity of bytes is needed, as 8Gi, 512Mi, 1.5G or \
+            "agent.toml:2: node.host-memory: \"64GB\": allowed: a quantity of bytes such as 8Gi, 512Mi, 1.5G or \
              1000000",
         ),
         (
             "[node]\nlog = [1]",
-            "agent.toml:2: node.log: is a array; a string or a number is needed",
+            "agent.toml:2: node.log: has type array; a string or a number is needed",
         ),
         (
             "[slots]\nkind = \"mig\"",
@@ -222,11 +222,11 @@ fn what_is_wrong_is_said_with_its_line_and_what_is_allowed() {
         ),
         (
             "[slots]\ncontext-residue = \"1Gi\"",
-            "agent.toml:2: slots.context-residue: is no table",
+            "agent.toml:2: slots.context-residue: is not a table",
         ),
         (
             "[slot]\nindex = 0",
-            "agent.toml:1: slot: is no array of tables: write [[slot]]",
+            "agent.toml:1: slot: is not an array of tables: use [[slot]]",
         ),
         (
             "\n[[slot]]\nkind = \"mps\"",
@@ -243,8 +243,8 @@ fn what_is_wrong_is_said_with_its_line_and_what_is_allowed() {
         ),
         (
             "[[slot]]\nindex = \"all\"",
-            "agent.toml:2: slot.index: \"all\": allowed: a GPU's number, a range or *, as 0, 0-3 or *; with the \
-             MIG instances of it, as 1:2 or 1:*",
+            "agent.toml:2: slot.index: \"all\": allowed: a GPU's number, a range or *, as 0, 0-3 or *; optionally \
+             with its MIG instances, as 1:2 or 1:*",
         ),
     ] {
         assert_eq!(problems(text), [expected], "{text}");
@@ -252,7 +252,7 @@ fn what_is_wrong_is_said_with_its_line_and_what_is_allowed() {
 }
 
 #[test]
-fn all_problems_are_told_in_the_order_of_their_lines() {
+fn all_problems_are_reported_in_line_order() {
     let text = "[tokens]\nwindow = 1\nrule = \"x\"\n[node]\nlog = \"loud\"\nnothing = 1\n";
     let lines: Vec<_> = problems(text)
         .iter()
@@ -262,17 +262,17 @@ fn all_problems_are_told_in_the_order_of_their_lines() {
 }
 
 #[test]
-fn text_that_is_no_toml_is_refused_with_its_line() {
-    let said = problems("[node]\nlog = \n");
-    assert!(said[0].starts_with("agent.toml:2: "), "{said:?}");
-    let said = problems("[node]\nlog = \"info\"\nlog = \"debug\"\n");
-    assert!(said[0].starts_with("agent.toml:3: "), "{said:?}");
+fn invalid_toml_is_reported_with_its_line() {
+    let message = problems("[node]\nlog = \n");
+    assert!(message[0].starts_with("agent.toml:2: "), "{message:?}");
+    let message = problems("[node]\nlog = \"info\"\nlog = \"debug\"\n");
+    assert!(message[0].starts_with("agent.toml:3: "), "{message:?}");
 }
 
 #[test]
-fn files_that_cannot_be_read_are_said_so() {
+fn unreadable_files_are_reported_with_the_cause() {
     let folder = tempfile::tempdir().unwrap();
-    let said = |name: &str| {
+    let message = |name: &str| {
         let error = Config::read(&folder.path().join(name)).unwrap_err();
         error
             .to_string()
@@ -281,18 +281,18 @@ fn files_that_cannot_be_read_are_said_so() {
             .1
             .to_owned()
     };
-    assert_eq!(said("missing"), "No such file or directory (os error 2)");
+    assert_eq!(message("missing"), "No such file or directory (os error 2)");
     std::fs::create_dir(folder.path().join("folder")).unwrap();
-    assert_eq!(said("folder"), "is no regular file");
+    assert_eq!(message("folder"), "is not a regular file");
     std::fs::write(folder.path().join("bytes"), b"ab\xff").unwrap();
-    assert_eq!(said("bytes"), "is not UTF-8 at byte 2");
+    assert_eq!(message("bytes"), "is not UTF-8 at byte 2");
     let long = vec![b'#'; usize::try_from(FILE_MAX).unwrap() + 1];
     std::fs::write(folder.path().join("long"), long).unwrap();
-    assert_eq!(said("long"), "is larger than 1048576 bytes");
+    assert_eq!(message("long"), "is larger than 1048576 bytes");
 }
 
 #[test]
-fn the_manifests_configurations_hold() {
+fn the_configurations_of_the_manifests_are_valid() {
     for text in [
         include_str!("../../../../manifests/components/agent/agent.toml"),
         include_str!("../../../../manifests/components/softgpu/agent.toml"),
@@ -306,7 +306,7 @@ fn the_manifests_configurations_hold() {
 }
 
 #[test]
-fn what_the_kubelet_is_to_be_found_by_is_checked() {
+fn the_host_process_is_validated() {
     let host = |value: &str| Config::parse(&format!("[csi]\nhost-process = {value}\n"));
     let found = host("1").unwrap().csi.unwrap().host_process;
     assert_eq!(found, Some(HostProcess::Id(1)));

@@ -1,36 +1,36 @@
-//! `[tokens]`: rule and lengths of the token scheduler.
+//! Table `[tokens]`: rule and durations of the token scheduler.
 
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 
 use super::reader::Table;
-use annotations::ALL_HUNDREDTHS;
+use annotations::SM_WHOLE;
 use annotations::values::{decimal, duration};
 
 use super::units::{show_decimal, show_duration};
 use super::{integer, one_of};
 
-/// SMs that may be occupied at once, in per cent, at most.
+/// Largest `tokens.sm-limit`, in per cent.
 const SM_LIMIT_MAX: u64 = 400;
-/// `tokens.time-scale`, at most.
+/// Largest factor of durations, `tokens.time-scale`.
 const TIME_SCALE_MAX: u32 = 8;
-/// The longest duration of a token setting before it is scaled.
+/// Longest duration of a token setting, before scaling.
 const DURATION_MAX: Duration = Duration::from_secs(100);
 
-/// By what rule tokens are given.
+/// Scheduling rule of the tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
-    /// Guarantees and limits as accounts that survive windows.
+    /// Guarantees and limits as accounts which persist across windows.
     Weir,
-    /// As FaST-GShare's text has it.
+    /// The rule as published in FaST-GShare.
     Paper,
-    /// Time sharing without space.
+    /// Time sharing alone, without sharing of SMs.
     TimeOnly,
-    /// The GPU belongs to the pod that came first.
+    /// The pod that came first has the GPU for itself.
     Exclusive,
-    /// Nobody is ever held.
+    /// No pod is ever held back.
     Racing,
     /// A token bucket for each pod, filled by feedback, as in HAMi.
     ReactiveBucket,
@@ -45,40 +45,40 @@ const RULES: [(&str, Rule); 6] = [
     ("reactive-bucket", Rule::ReactiveBucket),
 ];
 
-/// Rule and lengths of the token scheduler. Durations are as they hold: multiplied by `time_scale`.
+/// Rule and durations of the token scheduler. Durations are effective ones, already multiplied by `time_scale`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct TokenSettings {
-    /// By what rule tokens are given.
+    /// Scheduling rule of the tokens.
     pub rule: Rule,
     /// SMs that may be occupied at once, in hundredths of a per cent.
     #[serde(rename = "sm-limit", serialize_with = "as_percent")]
     pub sm_limit_hundredths: u32,
-    /// The most that a pod can save up, in time at its share.
+    /// Largest credit that a pod can accumulate, in time at its share.
     #[serde(serialize_with = "as_duration")]
     pub window: Duration,
-    /// Over any span of this length a pod gets at most its limit.
+    /// Span over which a pod receives at most its limit.
     #[serde(serialize_with = "as_duration")]
     pub horizon: Duration,
-    /// In one, each of those that compete has its turn.
+    /// Span in which each competing pod has its turn.
     #[serde(serialize_with = "as_duration")]
     pub cycle: Duration,
-    /// Nobody is closed for another before it has held for this long.
+    /// Shortest time of holding before a token is closed for another pod.
     #[serde(serialize_with = "as_duration")]
     pub slice_min: Duration,
-    /// A token is renewed in steps of this length while nobody else wants it.
+    /// Length of each renewal of a token while no other pod wants it.
     #[serde(serialize_with = "as_duration")]
     pub slice_max: Duration,
-    /// How long one that waits and does not fit may be overtaken by smaller ones.
+    /// Longest time for which smaller requests may overtake a waiting one that does not fit.
     #[serde(serialize_with = "as_duration")]
     pub backfill: Duration,
-    /// Work of a process in flight while others wait, or have within the last window, or its pod has a limit.
+    /// Bound of a process's work in flight while others wait or have waited within the last window, or its pod has a limit.
     #[serde(serialize_with = "as_duration")]
     pub inflight: Duration,
-    /// The same of a pod without a limit while nobody has waited for that long.
+    /// Bound of a process's work in flight for a pod without a limit while no other has waited for that long.
     #[serde(serialize_with = "as_duration")]
     pub inflight_alone: Duration,
-    /// By what the durations of the file were multiplied.
+    /// Factor by which the durations of the file were multiplied.
     pub time_scale: u32,
 }
 
@@ -86,7 +86,7 @@ impl Default for TokenSettings {
     fn default() -> Self {
         Self {
             rule: Rule::Weir,
-            sm_limit_hundredths: ALL_HUNDREDTHS,
+            sm_limit_hundredths: SM_WHOLE,
             window: Duration::from_secs(1),
             horizon: Duration::from_secs(10),
             cycle: Duration::from_millis(100),
@@ -166,7 +166,7 @@ impl TokenSettings {
             ),
         ] {
             if shorter > longer {
-                // The one of the two that the file names.
+                // Report the key that is in the file.
                 let place = if table.place(key).is_some() {
                     key
                 } else {
@@ -202,7 +202,10 @@ impl TokenSettings {
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "signature required by serde"
+)]
 fn as_percent<S: Serializer>(hundredths: &u32, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&show_decimal(u64::from(*hundredths), 2))
 }

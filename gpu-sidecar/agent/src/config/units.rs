@@ -1,8 +1,8 @@
-//! Durations, quantities and shares as they are shown: as [`annotations::values`] reads them.
+//! Formatting of durations, quantities and decimals, as [`annotations::values`] parses them.
 
 use std::time::Duration;
 
-/// A duration as [`annotations::values::duration`] reads it, in the largest unit in which it is whole.
+/// Formats a duration for [`annotations::values::duration`], in the largest unit in which it is whole.
 pub(crate) fn show_duration(duration: Duration) -> String {
     let ns = duration.as_nanos();
     for (unit, unit_ns) in [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)] {
@@ -16,7 +16,7 @@ pub(crate) fn show_duration(duration: Duration) -> String {
     }
 }
 
-/// A quantity as [`annotations::values::quantity`] reads it, in the largest binary unit in which it is whole.
+/// Formats a quantity for [`annotations::values::quantity`], in the largest binary unit in which it is whole.
 pub(crate) fn show_quantity(bytes: u64) -> String {
     for (unit, shift) in [("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)] {
         if bytes != 0 && bytes.trailing_zeros() >= shift {
@@ -26,7 +26,7 @@ pub(crate) fn show_quantity(bytes: u64) -> String {
     bytes.to_string()
 }
 
-/// A decimal number as [`annotations::values::decimal`] reads it.
+/// Formats a decimal number for [`annotations::values::decimal`].
 pub(crate) fn show_decimal(value: u64, places: u32) -> String {
     let unit = 10_u64.saturating_pow(places);
     let (whole, fraction) = (value / unit, value % unit);
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_can_be_read() {
+    fn formatted_values_can_be_parsed() {
         for text in ["0", "1s", "100ms", "250us", "1001us", "7ns", "90s"] {
             assert_eq!(show_duration(duration(text).unwrap()), text);
         }

@@ -1,9 +1,9 @@
-//! Requests of a kubelet that names the socket's path as the authority.
+//! Rewriting of requests with the socket's path as the authority.
 //!
-//! The kubelet's gRPC client does so when it registers a plugin (kubernetes/kubernetes #109081), and HTTP/2's own syntax (RFC 9113 8.3.1)
-//! has no such authority: the server refuses the request. On a Unix socket the authority says nothing, so it is exchanged for `localhost`
-//! as the bytes come in. The header block is walked (RFC 7541 6) and not decoded: lengths suffice, and what the peers have in
-//! their tables stays at the same index.
+//! The kubelet's gRPC client sends such requests when it registers a plugin (kubernetes/kubernetes #109081). HTTP/2's syntax
+//! (RFC 9113 8.3.1) has no such authority, and the server would refuse the request. On a Unix socket the authority carries no
+//! information, so it is replaced by `localhost` in the incoming bytes. The header block is walked (RFC 7541 6) but not
+//! decoded: lengths suffice, and the entries of the peers' tables keep their indices.
 
 use std::io;
 use std::pin::Pin;
@@ -12,38 +12,38 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 
-/// Bytes with which a client begins.
+/// Length of the client preface, in bytes.
 const PREFACE: usize = 24;
-/// Bytes of a frame's head.
+/// Length of a frame header, in bytes.
 const HEAD: usize = 9;
-/// The type of a frame with a header block, and its flags.
+/// Type of a frame with a header block, followed by its flags.
 const HEADERS: u8 = 1;
 const END_HEADERS: u8 = 0x04;
 const PADDED: u8 = 0x08;
 const PRIORITY: u8 = 0x20;
-/// A longer frame is no kubelet's: it goes on as it is.
+/// Longest rewritten frame, in bytes; the kubelet sends no longer one, which is passed unchanged.
 const FRAME_MAX: usize = 16 * 1024;
-/// The index of `:authority` in the static table.
+/// Index of `:authority` in the static table.
 const AUTHORITY: usize = 1;
-/// In its place.
+/// Authority after the rewrite.
 const LOCALHOST: &[u8] = b"localhost";
 
-/// A connection whose requests have `localhost` as the authority.
+/// A connection which presents `localhost` as the authority of its requests.
 #[derive(Debug)]
 pub(super) struct Localhost {
     stream: UnixStream,
     rewrite: Rewrite,
-    /// Bytes that are ready, from `taken` on.
+    /// Rewritten bytes; those before `taken` are read already.
     ready: Vec<u8>,
     taken: usize,
 }
 
-/// What is known of the bytes so far.
+/// State of the rewriting.
 #[derive(Debug)]
 struct Rewrite {
-    /// So many bytes go on as they are.
+    /// Number of bytes to pass unchanged.
     pass: usize,
-    /// A frame that is not whole.
+    /// Received part of the current frame.
     part: Vec<u8>,
 }
 
@@ -62,7 +62,7 @@ impl Localhost {
 }
 
 impl Rewrite {
-    /// Takes bytes as they come, and appends to `out` those that are ready.
+    /// Consumes received bytes and appends rewritten ones to `out`.
     fn take(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) {
         while !bytes.is_empty() {
             if self.pass > 0 {
@@ -94,12 +94,13 @@ impl Rewrite {
     }
 }
 
+/// Returns the length of a frame's payload, in bytes.
 fn length(head: &[u8]) -> usize {
     let [high, middle, low] = [head[0], head[1], head[2]].map(usize::from);
     high << 16 | middle << 8 | low
 }
 
-/// Appends a whole frame of a header block, with `localhost` as its authority where it has one.
+/// Appends a whole frame of a header block, with `localhost` as its authority if it has one.
 fn rewrite(frame: &[u8], out: &mut Vec<u8>) {
     let rewritten = || {
         let flags = frame[4];
@@ -129,11 +130,11 @@ fn rewrite(frame: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Returns where the value of a literal `:authority` stands in a header block, its length included.
+/// Returns the range of the value of a literal `:authority` in a header block, its length prefix included.
 fn authority(block: &[u8]) -> Option<(usize, usize)> {
     let mut at = 0;
     while let Some(&first) = block.get(at) {
-        // Of a field with a literal value the index of its name; 0: the name is literal as well.
+        // Prefix length of the name's index in a field with a literal value; index 0: the name is literal too.
         let prefix = match first {
             0x80.. => {
                 at = integer(block, at, 7)?.1;
@@ -159,7 +160,7 @@ fn authority(block: &[u8]) -> Option<(usize, usize)> {
     None
 }
 
-/// Returns an integer with a prefix of so many bits (RFC 7541 5.1), and where it ends.
+/// Returns an integer with a prefix of `prefix` bits (RFC 7541 5.1) and the position of its end.
 fn integer(block: &[u8], at: usize, prefix: u32) -> Option<(usize, usize)> {
     let max = (1_usize << prefix) - 1;
     let mut value = usize::from(*block.get(at)?) & max;
@@ -178,7 +179,7 @@ fn integer(block: &[u8], at: usize, prefix: u32) -> Option<(usize, usize)> {
     None
 }
 
-/// Returns where a string ends (RFC 7541 5.2), if all of it is there.
+/// Returns the position of the end of a string (RFC 7541 5.2), if it is complete.
 fn string(block: &[u8], at: usize) -> Option<usize> {
     let (length, begin) = integer(block, at, 7)?;
     let end = begin.checked_add(length)?;
@@ -234,7 +235,7 @@ mod tests {
 
     const PREFACE_TEXT: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-    /// `:method` POST, `:authority` as a literal that is indexed, and a field with a literal name.
+    /// Returns a header block: `:method` POST, `:authority` as a literal with indexing, and a field with a literal name.
     fn block(authority: &[u8]) -> Vec<u8> {
         let mut block = vec![0x83, 0x41, u8::try_from(authority.len()).unwrap()];
         block.extend_from_slice(authority);
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_authority_is_exchanged_however_the_bytes_come_in() {
+    fn the_authority_is_replaced_for_any_chunking() {
         let stream = |authority: &[u8]| {
             let mut priority = vec![0, 0, 0, 0, 16];
             priority.extend(block(authority));
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_wrong_goes_on_as_it_is() {
+    fn incomplete_or_invalid_frames_pass_unchanged() {
         let cut = [
             PREFACE_TEXT.to_vec(),
             frame(HEADERS, END_HEADERS, &[0x41, 0x7f, 0xff, 0xff]),

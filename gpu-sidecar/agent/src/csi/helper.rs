@@ -1,8 +1,8 @@
-//! A process of the agent's own that mounts where the kubelet is.
+//! A helper process that mounts in the kubelet's mount namespace.
 //!
-//! In a container the kubelet's folders are in another mount namespace. A thread cannot enter it while others share its working
-//! directory, so a small process does, before it has any other: `gpu-sidecar mounts --process PID`. It takes a request a line on its
-//! standard input, and answers each on its standard output; it ends with its input.
+//! In a container the kubelet's folders are in another mount namespace. A thread cannot enter it while other threads share its
+//! working directory, so a small process enters it before it starts any thread: `gpu-sidecar mounts --process PID`. It reads
+//! one request per line from standard input, and writes a reply for each to standard output; it ends at the end of its input.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -17,37 +17,39 @@ use serde::{Deserialize, Serialize};
 use super::mounts;
 use crate::config::HostProcess;
 
-/// What is to be done.
+/// A request to the helper.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Request {
-    /// Make the volume at `target` of these parts.
-    Show { target: PathBuf, parts: Vec<Part> },
-    /// Take back the volume at `target`, and its folder.
-    TakeBack { target: PathBuf },
+    /// Create the volume at `target` from these parts.
+    #[serde(rename = "show")]
+    Publish { target: PathBuf, parts: Vec<Part> },
+    /// Unmount the volume at `target` and remove its folder.
+    #[serde(rename = "take-back")]
+    Unpublish { target: PathBuf },
 }
 
-/// A folder in a volume.
+/// A folder within a volume.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Part {
     pub(super) name: String,
-    /// What is shown there; `None`: nothing.
+    /// Folder mounted there; `None`: the folder stays empty.
     pub(super) source: Option<PathBuf>,
     pub(super) is_read_only: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Answer {
+struct Reply {
     error: Option<String>,
 }
 
 impl Request {
     fn serve(&self) -> io::Result<()> {
         match self {
-            Self::Show { target, parts } => show(target, parts),
-            Self::TakeBack { target } => {
-                // Detached as a whole: what is mounted in it goes with it.
-                mounts::take_back(target)?;
+            Self::Publish { target, parts } => publish(target, parts),
+            Self::Unpublish { target } => {
+                // The unmount detaches the whole tree, mounts within it included.
+                mounts::unmount_all(target)?;
                 match std::fs::remove_dir(target) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                     _ => Ok(()),
@@ -57,11 +59,13 @@ impl Request {
     }
 }
 
-fn show(target: &Path, parts: &[Part]) -> io::Result<()> {
+/// Creates the volume at `target`: an in-memory file system with a folder for each part, on which the part's source is mounted.
+/// The file system itself becomes read-only; a part with `is_read_only` false stays writable. Idempotent for a published volume.
+fn publish(target: &Path, parts: &[Part]) -> io::Result<()> {
     super::make_folder(target)?;
     mounts::make_root(target)?;
     for part in parts {
-        // On a volume that is published already nothing can be made, and nothing is missing.
+        // A published volume is read-only and already has all folders.
         match super::make_folder(&target.join(&part.name)) {
             Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {}
             other => other?,
@@ -69,8 +73,8 @@ fn show(target: &Path, parts: &[Part]) -> io::Result<()> {
     }
     for part in parts {
         if let Some(source) = &part.source {
-            let place = target.join(&part.name);
-            mounts::bind(source, &place, part.is_read_only).map_err(|error| {
+            let folder = target.join(&part.name);
+            mounts::bind(source, &folder, part.is_read_only).map_err(|error| {
                 io::Error::new(error.kind(), format!("{}: {error}", source.display()))
             })?;
         }
@@ -78,16 +82,17 @@ fn show(target: &Path, parts: &[Part]) -> io::Result<()> {
     mounts::seal_root(target)
 }
 
-/// Serves requests in the mount namespace of a process, until there are no more. Exit code 1: the namespace cannot be entered.
+/// Serves requests in the mount namespace of a process until the end of the input. Returns exit code 1 when the namespace
+/// cannot be entered.
 pub(crate) fn run(process: Option<u32>) -> ExitCode {
     if let Some(process) = process
         && let Err(error) = enter(process)
     {
-        let text = format!("the mount namespace of process {process} cannot be entered: {error}");
-        let _unread = answer(Some(text));
+        let text = format!("cannot enter the mount namespace of process {process}: {error}");
+        let _unread = reply(Some(text));
         return ExitCode::FAILURE;
     }
-    if answer(None).is_err() {
+    if reply(None).is_err() {
         return ExitCode::FAILURE;
     }
     for line in io::stdin().lock().lines() {
@@ -97,7 +102,7 @@ pub(crate) fn run(process: Option<u32>) -> ExitCode {
         let outcome = serde_json::from_str::<Request>(&line)
             .map_err(io::Error::from)
             .and_then(|request| request.serve());
-        if answer(outcome.err().map(|error| error.to_string())).is_err() {
+        if reply(outcome.err().map(|error| error.to_string())).is_err() {
             break;
         }
     }
@@ -111,15 +116,15 @@ fn enter(process: u32) -> io::Result<()> {
     Ok(())
 }
 
-fn answer(error: Option<String>) -> io::Result<()> {
-    let mut line = serde_json::to_vec(&Answer { error })?;
+fn reply(error: Option<String>) -> io::Result<()> {
+    let mut line = serde_json::to_vec(&Reply { error })?;
     line.push(b'\n');
     let mut stdout = io::stdout().lock();
     stdout.write_all(&line)?;
     stdout.flush()
 }
 
-/// The process, which is started when it is needed.
+/// The helper process, started on first use.
 #[derive(Debug)]
 pub(super) struct Helper {
     process: Option<HostProcess>,
@@ -130,12 +135,12 @@ pub(super) struct Helper {
 struct Running {
     child: Child,
     requests: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    replies: BufReader<ChildStdout>,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _gone = self.child.kill();
         let _waited = self.child.wait();
     }
@@ -154,23 +159,23 @@ impl Running {
             .spawn()?;
         let missing = || io::Error::other("a pipe is missing");
         let requests = child.stdin.take().ok_or_else(missing)?;
-        let answers = child.stdout.take().ok_or_else(missing)?;
+        let replies = child.stdout.take().ok_or_else(missing)?;
         let mut running = Self {
             child,
             requests,
-            answers: BufReader::new(answers),
+            replies: BufReader::new(replies),
         };
-        running.answer()?;
+        running.read_reply()?;
         Ok(running)
     }
 
-    fn answer(&mut self) -> io::Result<()> {
+    fn read_reply(&mut self) -> io::Result<()> {
         let mut line = String::new();
-        if self.answers.read_line(&mut line)? == 0 {
+        if self.replies.read_line(&mut line)? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let answer: Answer = serde_json::from_str(&line)?;
-        answer
+        let reply: Reply = serde_json::from_str(&line)?;
+        reply
             .error
             .map_or(Ok(()), |error| Err(io::Error::other(error)))
     }
@@ -183,7 +188,7 @@ impl Running {
 }
 
 impl Helper {
-    /// One that mounts where `process` does; `None`: where this process does.
+    /// Creates a helper for the mount namespace of `process`; `None`: that of this process.
     pub(super) const fn new(process: Option<HostProcess>) -> Self {
         Self {
             process,
@@ -191,14 +196,14 @@ impl Helper {
         }
     }
 
-    /// Blocks until a request is served.
+    /// Sends a request and blocks until it is served.
     ///
     /// # Errors
-    /// What the kernel says against it, or that the process cannot be started.
+    /// Returns the error of the request, or of starting the process.
     pub(super) fn call(&self, request: &Request) -> io::Result<()> {
-        let mut place = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        // One that was killed is replaced.
-        let sent = place
+        let mut current = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        // A helper that was killed is replaced.
+        let sent = current
             .take()
             .and_then(|mut running| running.send(request).ok().map(|()| running));
         let mut running = match sent {
@@ -209,11 +214,11 @@ impl Helper {
                 running
             }
         };
-        let outcome = running.answer();
+        let outcome = running.read_reply();
         let is_gone =
             matches!(&outcome, Err(error) if error.kind() == io::ErrorKind::UnexpectedEof);
         if !is_gone {
-            *place = Some(running);
+            *current = Some(running);
         }
         outcome
     }

@@ -1,4 +1,4 @@
-//! Where the kubelet keeps what it has.
+//! Location of the kubelet's directory, and access to it from this process.
 
 use std::fs::File;
 use std::io;
@@ -8,38 +8,38 @@ use std::sync::Arc;
 
 use crate::config::{CsiConfig, HostProcess};
 
-/// Where it does unless it is told otherwise.
+/// Default directory of the kubelet.
 const DIRECTORY: &str = "/var/lib/kubelet";
-/// Its name as a process.
+/// Process name of the kubelet.
 const NAME: &str = "kubelet";
-/// Its option that names the directory.
+/// Option of the kubelet for the directory.
 const OPTION: &str = "--root-dir";
 
-/// The kubelet's directory, and how it is reached.
+/// The kubelet's directory and the root of its file system.
 #[derive(Debug, Clone)]
 pub(crate) struct Kubelet {
-    /// As the kubelet names it.
+    /// Path of the directory in the kubelet's file system.
     pub(crate) directory: PathBuf,
-    /// The root of the file system in which that name holds, which outlives the process through which it was found; `None`: this
-    /// process's own.
+    /// Root of the kubelet's file system, which stays open when the process through which it was found ends; `None`: this
+    /// process's own root.
     root: Option<Arc<File>>,
 }
 
 impl HostProcess {
-    /// Returns the process's id.
+    /// Returns the process ID.
     pub(super) fn find(self) -> u32 {
         match self {
-            Self::Kubelet => running().map_or(1, |(id, _)| id),
+            Self::Kubelet => find_process().map_or(1, |(id, _)| id),
             Self::Id(id) => id,
         }
     }
 }
 
 impl Kubelet {
-    /// Finds it: as configured, else as the command line of a process named `kubelet` says, else where it is on most nodes.
+    /// Finds the kubelet's directory: as configured, else from the command line of a process named `kubelet`, else the default.
     ///
     /// # Errors
-    /// The host's file system cannot be reached.
+    /// Returns an error when the host's file system cannot be opened.
     pub(crate) fn find(config: &CsiConfig) -> io::Result<Self> {
         let configured = config.kubelet_directory.clone();
         let root = config.host_process.map(|process| {
@@ -47,17 +47,17 @@ impl Kubelet {
             let opened = File::open(&root);
             opened.map_err(|error| io::Error::new(error.kind(), format!("{root}: {error}")))
         });
-        let given = || running().and_then(|(_, line)| given(&line));
+        let root_dir_of = || find_process().and_then(|(_, line)| root_dir_of(&line));
         Ok(Self {
             directory: configured
-                .or_else(given)
+                .or_else(root_dir_of)
                 .unwrap_or_else(|| PathBuf::from(DIRECTORY)),
             root: root.transpose()?.map(Arc::new),
         })
     }
 
-    /// Returns the path by which this process reaches what the kubelet calls `path`.
-    pub(crate) fn seen_from_here(&self, path: &Path) -> PathBuf {
+    /// Returns the path under which this process reaches the kubelet's `path`.
+    pub(crate) fn local_path(&self, path: &Path) -> PathBuf {
         match &self.root {
             Some(root) => {
                 let root = format!("/proc/self/fd/{}", root.as_raw_fd());
@@ -68,8 +68,8 @@ impl Kubelet {
     }
 }
 
-/// Returns the id and the command line of a process named `kubelet`.
-fn running() -> Option<(u32, String)> {
+/// Returns the ID and the command line of a process named `kubelet`.
+fn find_process() -> Option<(u32, String)> {
     let processes = std::fs::read_dir("/proc").ok()?.flatten();
     let mut processes = processes.map(|entry| entry.path());
     processes.find_map(|process| {
@@ -83,8 +83,8 @@ fn running() -> Option<(u32, String)> {
     })
 }
 
-/// Returns what a command line, its arguments ended by NUL, gives as the directory.
-fn given(line: &str) -> Option<PathBuf> {
+/// Returns the directory root_dir_of by a command line with NUL-terminated arguments.
+fn root_dir_of(line: &str) -> Option<PathBuf> {
     let mut arguments = line.split('\0');
     while let Some(argument) = arguments.next() {
         let value = if argument == OPTION {
@@ -105,14 +105,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_directory_is_taken_from_the_kubelets_command_line() {
-        let given = |line: &str| given(line).map(|path| path.display().to_string());
+    fn the_directory_is_read_from_the_command_line() {
+        let root_dir_of = |line: &str| root_dir_of(line).map(|path| path.display().to_string());
         let equal = "/usr/bin/kubelet\0--root-dir=/data/kubelet\0--v=2\0";
-        assert_eq!(given(equal).as_deref(), Some("/data/kubelet"));
+        assert_eq!(root_dir_of(equal).as_deref(), Some("/data/kubelet"));
         let apart = "kubelet\0--root-dir\0/data\0";
-        assert_eq!(given(apart).as_deref(), Some("/data"));
-        assert_eq!(given("kubelet\0--root-dir=data\0"), None);
-        assert_eq!(given("kubelet\0--config=/etc/kubelet.yaml\0"), None);
+        assert_eq!(root_dir_of(apart).as_deref(), Some("/data"));
+        assert_eq!(root_dir_of("kubelet\0--root-dir=data\0"), None);
+        assert_eq!(root_dir_of("kubelet\0--config=/etc/kubelet.yaml\0"), None);
     }
 
     #[test]
@@ -123,7 +123,7 @@ mod tests {
             directory: PathBuf::from("/"),
             root: Some(Arc::new(File::open(host.path()).unwrap())),
         };
-        assert!(kubelet.seen_from_here(Path::new("/pods")).is_dir());
-        assert!(!kubelet.seen_from_here(Path::new("/proc")).exists());
+        assert!(kubelet.local_path(Path::new("/pods")).is_dir());
+        assert!(!kubelet.local_path(Path::new("/proc")).exists());
     }
 }

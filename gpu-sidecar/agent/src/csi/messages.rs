@@ -1,28 +1,28 @@
-//! Messages of the kubelet's plugin registration (`pluginregistration`, v1) and of the container storage interface
-//! (`csi.v1`, 1.11), as far as a driver of inline volumes has to do with them. Fields that are not read are left out.
+//! Messages of the kubelet's plugin registration (`pluginregistration`, v1) and of the container storage interface (`csi.v1`,
+//! 1.11), limited to those of a driver of inline volumes. Unread fields are omitted.
 
 use std::collections::HashMap;
 
-/// A request or answer without fields that matter.
+/// A request or response without relevant fields.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub(super) struct Empty {}
 
-/// `pluginregistration.PluginInfo`.
+/// Response of `GetInfo`: `pluginregistration.PluginInfo`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(super) struct PluginInfo {
-    /// `CSIPlugin`.
+    /// Type of the plugin: `CSIPlugin`.
     #[prost(string, tag = "1")]
     pub(super) kind: String,
     #[prost(string, tag = "2")]
     pub(super) name: String,
-    /// The path of the socket on which the driver's services are.
+    /// Path of the socket with the driver's services.
     #[prost(string, tag = "3")]
     pub(super) endpoint: String,
     #[prost(string, repeated, tag = "4")]
     pub(super) supported_versions: Vec<String>,
 }
 
-/// `pluginregistration.RegistrationStatus`.
+/// Request of `NotifyRegistrationStatus`: `pluginregistration.RegistrationStatus`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(super) struct RegistrationStatus {
     #[prost(bool, tag = "1")]
@@ -31,7 +31,7 @@ pub(super) struct RegistrationStatus {
     pub(super) error: String,
 }
 
-/// `csi.v1.GetPluginInfoResponse`.
+/// Name and version of the driver: `csi.v1.GetPluginInfoResponse`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(super) struct DriverInfo {
     #[prost(string, tag = "1")]
@@ -40,31 +40,31 @@ pub(super) struct DriverInfo {
     pub(super) vendor_version: String,
 }
 
-/// `csi.v1.ProbeResponse`.
+/// Readiness of the driver: `csi.v1.ProbeResponse`.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub(super) struct ProbeResponse {
     #[prost(message, optional, tag = "1")]
     pub(super) ready: Option<BoolValue>,
 }
 
-/// `google.protobuf.BoolValue`.
+/// A wrapped boolean: `google.protobuf.BoolValue`.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub(super) struct BoolValue {
     #[prost(bool, tag = "1")]
     pub(super) value: bool,
 }
 
-/// `csi.v1.NodeGetInfoResponse`.
+/// Identity of the node: `csi.v1.NodeGetInfoResponse`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(super) struct NodeInfo {
     #[prost(string, tag = "1")]
     pub(super) node_id: String,
-    /// 0: no bound of the driver's.
+    /// Maximum number of volumes; 0: unlimited.
     #[prost(int64, tag = "2")]
     pub(super) max_volumes_per_node: i64,
 }
 
-/// `csi.v1.NodePublishVolumeRequest`.
+/// Request to publish a volume: `csi.v1.NodePublishVolumeRequest`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(super) struct Publish {
     #[prost(string, tag = "1")]
@@ -75,7 +75,7 @@ pub(super) struct Publish {
     pub(super) volume_context: HashMap<String, String>,
 }
 
-/// `csi.v1.NodeUnpublishVolumeRequest`.
+/// Request to remove a volume: `csi.v1.NodeUnpublishVolumeRequest`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(super) struct Unpublish {
     #[prost(string, tag = "1")]

@@ -1,8 +1,9 @@
-//! The agent as the driver `csi.weir.dev` of inline volumes: the kubelet asks it for each pod's volume before it starts a
-//! container, and its refusal becomes the kubelet's event.
+//! The CSI driver `csi.weir.dev` for inline volumes: the kubelet requests each pod's volume before it starts a container, and a
+//! refusal becomes an event of the kubelet.
 //!
-//! Two sockets below the kubelet's directory, both for root alone: `plugins_registry/csi.weir.dev-reg.sock`, by which the kubelet
-//! finds the driver, and `plugins/csi.weir.dev/csi.sock`, on which it is asked. No sidecar containers.
+//! Two sockets below the kubelet's directory, both for root alone: `plugins_registry/csi.weir.dev-reg.sock`, through which the
+//! kubelet discovers the driver, and `plugins/csi.weir.dev/csi.sock`, on which the driver serves requests. No sidecar
+//! containers are needed.
 
 mod authority;
 pub(crate) mod helper;
@@ -41,31 +42,31 @@ use messages::{
 };
 pub(crate) use volume::Volumes;
 
-/// The driver's name.
+/// Name of the driver.
 pub(crate) const DRIVER: &str = "csi.weir.dev";
-/// Connections of one socket at a time.
+/// Maximum number of connections of one socket.
 const CONNECTIONS_MAX: usize = 16;
-/// Requests of one connection at a time.
+/// Maximum number of concurrent requests of one connection.
 const STREAMS_MAX: u32 = 64;
-/// Volumes that are worked on at a time, of the threads that scrapes and questions wait on as well; more wait.
+/// Maximum number of volumes processed at a time, on the threads that scrapes and API queries use as well; more wait.
 const VOLUMES_AT_ONCE: usize = 8;
-/// A connection without an answer to a ping for this long is closed.
+/// Interval and timeout of the pings on a connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
-/// What is under way at the end has this long.
+/// Time for requests in flight to finish at shutdown.
 const DRAIN_SPAN: Duration = Duration::from_secs(5);
-/// What is left of pods that have gone is looked for this often.
+/// Interval of the searches for remains of deleted pods.
 const SWEEP_PERIOD: Duration = Duration::from_secs(30);
-/// After a failure to take a connection.
+/// Pause after a failure to accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The two sockets.
+/// Paths of the two sockets, as this process reaches them.
 #[derive(Debug, Clone)]
 struct Sockets {
     registration: PathBuf,
     driver: PathBuf,
 }
 
-/// What answers.
+/// State of the driver's services.
 #[derive(Debug)]
 struct Driver {
     volumes: Arc<Volumes>,
@@ -74,10 +75,10 @@ struct Driver {
     places: Arc<Semaphore>,
 }
 
-/// Serves both sockets until it is cancelled, and takes them away.
+/// Serves both sockets until `cancel` is cancelled, then removes them.
 ///
 /// # Errors
-/// A socket cannot be made.
+/// Returns an error when a socket or the shared-memory folder cannot be created.
 pub(crate) async fn serve(
     kubelet: &Kubelet,
     node: String,
@@ -94,8 +95,8 @@ pub(crate) async fn serve(
         .join(DRIVER)
         .join("csi.sock");
     let sockets = Sockets {
-        registration: kubelet.seen_from_here(&registration),
-        driver: kubelet.seen_from_here(&endpoint),
+        registration: kubelet.local_path(&registration),
+        driver: kubelet.local_path(&endpoint),
     };
     volumes.open_shared_memory()?;
     let driver = Arc::new(Driver {
@@ -104,10 +105,11 @@ pub(crate) async fn serve(
         node,
         places: Arc::new(Semaphore::new(VOLUMES_AT_ONCE)),
     });
-    // By the registration the kubelet learns of the other one, which is to be there then.
+    // The kubelet connects to the driver's socket once it finds the registration socket, so the driver's socket is created
+    // first.
     let listeners = [listen(&sockets.driver)?, listen(&sockets.registration)?];
-    tracing::info!(socket = %sockets.driver.display(), "volumes are published");
-    let [asked, registered] =
+    tracing::info!(socket = %sockets.driver.display(), "serving CSI volumes");
+    let [driver_served, registration_served] =
         listeners.map(|listener| accept(listener, Arc::clone(&driver), cancel.clone()));
     let swept = async {
         let mut tick = tokio::time::interval(SWEEP_PERIOD);
@@ -118,23 +120,23 @@ pub(crate) async fn serve(
         }
     };
     tokio::select! {
-        _ended = async { tokio::join!(asked, registered) } => {}
+        _ended = async { tokio::join!(driver_served, registration_served) } => {}
         () = swept => {}
     }
     for socket in [&sockets.registration, &sockets.driver] {
-        // Else the kubelet would call a driver that is not there.
+        // Otherwise the kubelet would call a stopped driver.
         let _gone = std::fs::remove_file(socket);
     }
     Ok(())
 }
 
-/// Makes a folder, and those above it.
+/// Creates a folder and its missing parents.
 fn make_folder(folder: &Path) -> io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true).mode(0o755).create(folder)
 }
 
-/// Listens at a path, in place of a former agent's socket.
+/// Listens at a path for root alone, replacing the socket of an earlier agent.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let named =
         |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
@@ -150,6 +152,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
+/// Accepts and serves connections until `cancel` is cancelled, then drains them for [`DRAIN_SPAN`].
 async fn accept(listener: UnixListener, driver: Arc<Driver>, cancel: CancellationToken) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let tasks = TaskTracker::new();
@@ -165,7 +168,7 @@ async fn accept(listener: UnixListener, driver: Arc<Driver>, cancel: Cancellatio
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "a connection of the kubelet's cannot be taken");
+                tracing::warn!(%error, "cannot accept a connection of the kubelet");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
@@ -187,7 +190,7 @@ async fn accept(listener: UnixListener, driver: Arc<Driver>, cancel: Cancellatio
                 builder.serve_connection(TokioIo::new(Localhost::new(stream)), service)
             );
             tokio::select! {
-                // Whatever a client does wrong ends its connection.
+                // A protocol error ends the connection.
                 _ended = connection.as_mut() => return,
                 () = cancel.cancelled() => connection.as_mut().graceful_shutdown(),
             }
@@ -199,6 +202,7 @@ async fn accept(listener: UnixListener, driver: Arc<Driver>, cancel: Cancellatio
 }
 
 impl Driver {
+    /// Routes a request to its gRPC method.
     async fn answer(&self, request: http::Request<Incoming>) -> http::Response<Body> {
         match request.uri().path() {
             "/pluginregistration.Registration/GetInfo" => {
@@ -213,9 +217,9 @@ impl Driver {
             "/pluginregistration.Registration/NotifyRegistrationStatus" => {
                 unary(request, |status: RegistrationStatus| async move {
                     if status.plugin_registered {
-                        tracing::info!("the kubelet knows {DRIVER}");
+                        tracing::info!("the kubelet has registered {DRIVER}");
                     } else {
-                        tracing::error!(error = status.error, "the kubelet does not take {DRIVER}");
+                        tracing::error!(error = status.error, "the kubelet has rejected {DRIVER}");
                     }
                     Ok(Empty {})
                 })
@@ -228,7 +232,7 @@ impl Driver {
                 };
                 unary(request, |_: Empty| async { Ok(info) }).await
             }
-            // Neither a controller nor topology.
+            // No controller service and no topology.
             "/csi.v1.Identity/GetPluginCapabilities" | "/csi.v1.Node/NodeGetCapabilities" => {
                 unary(request, |_: Empty| async { Ok(Empty {}) }).await
             }
@@ -247,13 +251,13 @@ impl Driver {
             }
             "/csi.v1.Node/NodePublishVolume" => {
                 let (volumes, places) = (Arc::clone(&self.volumes), Arc::clone(&self.places));
-                unary(request, |asked: Publish| {
+                unary(request, |message: Publish| {
                     blocking(places, move || {
-                        let (id, target) = (&asked.volume_id, &asked.target_path);
+                        let (id, target) = (&message.volume_id, &message.target_path);
                         volumes
-                            .publish(id, target, &asked.volume_context)
+                            .publish(id, target, &message.volume_context)
                             .inspect_err(|why| {
-                                tracing::warn!(target, why = why.message(), "a volume is refused");
+                                tracing::warn!(target, why = why.message(), "refused a volume");
                             })
                     })
                 })
@@ -261,20 +265,22 @@ impl Driver {
             }
             "/csi.v1.Node/NodeUnpublishVolume" => {
                 let (volumes, places) = (Arc::clone(&self.volumes), Arc::clone(&self.places));
-                unary(request, |asked: Unpublish| {
+                unary(request, |message: Unpublish| {
                     blocking(places, move || {
-                        volumes.unpublish(&asked.volume_id, &asked.target_path)
+                        volumes.unpublish(&message.volume_id, &message.target_path)
                     })
                 })
                 .await
             }
-            other => Status::unimplemented(format!("{other}: not of a driver of inline volumes"))
-                .into_http(),
+            other => Status::unimplemented(format!(
+                "{other}: not implemented by a driver of inline volumes"
+            ))
+            .into_http(),
         }
     }
 }
 
-/// Answers a call with one message by one message.
+/// Serves a unary gRPC call.
 async fn unary<Q, A, F>(
     request: http::Request<Incoming>,
     answer: impl FnOnce(Q) -> F + Send + Clone + 'static,
@@ -292,13 +298,13 @@ where
     grpc.unary(service, request).await
 }
 
-/// Runs on a thread of its own what waits for the kernel and for the agent.
+/// Runs blocking work on another thread, at most [`VOLUMES_AT_ONCE`] at a time.
 async fn blocking(
     places: Arc<Semaphore>,
     work: impl FnOnce() -> Result<(), Status> + Send + 'static,
 ) -> Result<Empty, Status> {
     let place = places.acquire_owned().await;
-    // The kubelet may hang up meanwhile: the work goes on.
+    // The work continues when the kubelet disconnects meanwhile.
     let work = move || {
         let _place = place;
         work()

@@ -1,14 +1,14 @@
-//! Volumes: for each a pod's folder, and at the kubelet's target the parts of it that containers see.
+//! Volumes: for each, a pod's folder, and mounted at the kubelet's target the parts of it for the containers.
 //!
-//! | in a volume | what | seen by |
+//! | in a volume | contents | used by |
 //! |---|---|---|
 //! | `gate/` | socket and libraries | user containers |
 //! | `lease/` | empty: queue-proxy behaves as without it | queue-proxy |
-//! | `mps/` | the pipe of the slot's MPS daemon; empty where there is none | user containers of shared slots |
-//! | `shm/` | the memory that its clients share; writable | the same |
-//! | `softgpu/` | the software GPU, where the node has one | user containers |
+//! | `mps/` | pipe of the slot's MPS daemon; empty where there is none | user containers on shared slots |
+//! | `shm/` | memory shared by the daemon's clients; writable | user containers on shared slots |
+//! | `softgpu/` | software GPU, where the node has one | user containers |
 //!
-//! A volume that cannot be published leaves nothing behind: the kubelet asks again.
+//! A volume that cannot be published leaves nothing behind: the kubelet retries.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
@@ -32,20 +32,20 @@ use crate::pods::{Pods, RefusedVolume};
 use crate::state::{Pod, SlotKind};
 use crate::stop::Stop;
 
-/// A pod is placed, or refused, within this time.
+/// Time within which a pod has to be placed or refused.
 const PLACED_WITHIN: Duration = Duration::from_secs(10);
-/// It is looked at so often.
-const LOOK_PERIOD: Duration = Duration::from_millis(10);
-/// Bytes of all attributes together, at most: the kubelet's bound on annotations.
+/// Interval of the checks whether a pod is placed.
+const POLL_PERIOD: Duration = Duration::from_millis(10);
+/// Maximum total size of the volume attributes, in bytes: the kubelet's bound on annotations.
 const ATTRIBUTES_MAX: usize = 256 * 1024;
-/// Where user containers see the pipe of their MPS daemon.
+/// Path of the MPS pipe directory in user containers.
 const MPS_MOUNT: &str = "/weir-mps";
-/// What was published, in a pod's folder.
+/// File in a pod's folder with its published volume.
 const RECORD: &str = "volume.json";
-/// The kubelet's names of what it says of the pod.
+/// Prefix of the kubelet's attributes about the pod.
 const POD: &str = "csi.storage.k8s.io/pod.";
 
-/// Publishes volumes.
+/// Publisher of pods' volumes.
 #[derive(Debug)]
 pub(crate) struct Volumes {
     config: CsiConfig,
@@ -54,21 +54,21 @@ pub(crate) struct Volumes {
     directory: PathBuf,
     node: Arc<Node>,
     pods: Arc<Pods>,
-    /// Pods whose volume somebody works on.
+    /// UIDs of pods with a volume that is being published or removed.
     busy: Mutex<HashSet<String>>,
     stop: Stop,
 }
 
-/// What a pod's folder says of its volume.
+/// Contents of `volume.json`: the volume published for a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     id: String,
     target: PathBuf,
 }
 
-/// A pod for which a volume is asked.
+/// Validated attributes of a request for a pod's volume.
 #[derive(Debug)]
-struct Asked {
+struct VolumeRequest {
     uid: String,
     name: String,
     namespace: String,
@@ -77,10 +77,10 @@ struct Asked {
     function: Option<String>,
 }
 
-/// Somebody works on a pod's volume, until it is dropped.
-struct Turn<'a>(&'a Volumes, String);
+/// Exclusive access to a pod's volume, until it is dropped.
+struct VolumeLock<'a>(&'a Volumes, String);
 
-impl Drop for Turn<'_> {
+impl Drop for VolumeLock<'_> {
     fn drop(&mut self) {
         self.0.lock().remove(&self.1);
     }
@@ -106,10 +106,10 @@ impl Volumes {
         }
     }
 
-    /// Makes the folder that pods of shared slots see as `/dev/shm`, for all users as that is.
+    /// Creates the folder that pods of shared slots have as `/dev/shm`, writable for all users with the sticky bit.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// Returns an error when it cannot be created.
     pub(crate) fn open_shared_memory(&self) -> io::Result<()> {
         let folder = &self.config.shared_memory;
         let named = |error: io::Error| {
@@ -124,20 +124,21 @@ impl Volumes {
         self.busy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn turn(&self, uid: &str) -> Result<Turn<'_>, Status> {
+    /// Locks a pod's volume; returns `aborted` while it is locked already.
+    fn lock_volume(&self, uid: &str) -> Result<VolumeLock<'_>, Status> {
         if self.lock().insert(uid.to_owned()) {
-            Ok(Turn(self, uid.to_owned()))
+            Ok(VolumeLock(self, uid.to_owned()))
         } else {
             Err(Status::aborted(format!(
-                "the volume of pod {uid} is being published or taken back"
+                "the volume of pod {uid} is being published or removed"
             )))
         }
     }
 
-    /// Makes a pod's folder and shows it at the target. A volume that is published already is none of the worse for it.
+    /// Creates a pod's folder and mounts it at the target. Idempotent for a published volume.
     ///
     /// # Errors
-    /// What is asked cannot be used, or the pod is refused: the text says why.
+    /// Returns a status with the reason when the request is invalid or the pod is refused.
     pub(crate) fn publish(
         &self,
         id: &str,
@@ -145,72 +146,72 @@ impl Volumes {
         attributes: &HashMap<String, String>,
     ) -> Result<(), Status> {
         let target = self.target(target)?;
-        let asked = Asked::read(attributes)?;
-        if pod_of(&self.kubelet.directory, &target) != Some(&asked.uid) {
+        let request = VolumeRequest::read(attributes)?;
+        if pod_of(&self.kubelet.directory, &target) != Some(&request.uid) {
             let text = format!(
-                "target_path {} is not of pod {}",
+                "target_path {} does not belong to pod {}",
                 target.display(),
-                asked.uid
+                request.uid
             );
             return Err(Status::invalid_argument(text));
         }
-        let _turn = self.turn(&asked.uid)?;
+        let _lock = self.lock_volume(&request.uid)?;
         let record = Record {
             id: id.to_owned(),
             target: target.clone(),
         };
-        let folder = self.directory.join(&asked.uid);
+        let folder = self.directory.join(&request.uid);
         if let Some(other) = read_record(&folder)
             && other != record
         {
             return Err(Status::already_exists(format!(
-                "pod {}/{} has a volume of this driver already ({}); allowed: one",
-                asked.namespace, asked.name, other.id
+                "pod {}/{} already has a volume of this driver ({}); allowed: one",
+                request.namespace, request.name, other.id
             )));
         }
         let is_new = !folder.exists();
         if is_new {
-            make_folder(&self.directory, &asked, &record)
-                .map_err(wrong("the pod's folder cannot be made"))?;
+            make_folder(&self.directory, &request, &record)
+                .map_err(internal("cannot create the pod's folder"))?;
         }
         let outcome = self
-            .placed(&asked, &folder)
-            .and_then(|pod| self.show(&pod, &folder, &target));
+            .placed(&request, &folder)
+            .and_then(|pod| self.mount(&pod, &folder, &target));
         let refused = outcome.as_ref().err().map(|status| RefusedVolume {
-            namespace: asked.namespace.clone(),
-            revision: asked.revision.clone(),
-            pod: asked.name.clone(),
+            namespace: request.namespace.clone(),
+            revision: request.revision.clone(),
+            pod: request.name.clone(),
             text: status.message().to_owned(),
             at: Instant::now(),
         });
-        self.pods.lock().set_refused_volume(&asked.uid, refused);
+        self.pods.lock().set_refused_volume(&request.uid, refused);
         if outcome.is_err() && is_new {
-            // The kubelet may forget it without a word.
-            let _left = self.take_away(&folder, &target);
+            // The kubelet may drop the volume without another request.
+            let _left = self.remove_volume(&folder, &target);
         }
         outcome
     }
 
-    /// Takes a volume back; one that is not there is gone already.
+    /// Removes a volume. Idempotent for a removed volume.
     ///
     /// # Errors
-    /// What is asked cannot be used, or the kernel refuses.
+    /// Returns a status when the request is invalid or the kernel refuses.
     pub(crate) fn unpublish(&self, id: &str, target: &str) -> Result<(), Status> {
         let target = self.target(target)?;
         let Some(uid) = pod_of(&self.kubelet.directory, &target).map(str::to_owned) else {
-            let text = format!("target_path {} is of no pod", target.display());
+            let text = format!("target_path {} belongs to no pod", target.display());
             return Err(Status::invalid_argument(text));
         };
-        let _turn = self.turn(&uid)?;
+        let _lock = self.lock_volume(&uid)?;
         let folder = self.directory.join(&uid);
         let is_its = read_record(&folder).is_some_and(|record| record.id == id);
         let folder = if is_its { folder } else { PathBuf::new() };
-        self.take_away(&folder, &target)
-            .map_err(wrong("the volume cannot be taken back"))
+        self.remove_volume(&folder, &target)
+            .map_err(internal("cannot remove the volume"))
     }
 
-    /// Takes away what is left of pods that the kubelet does not know any more: it need not say so where a volume was refused or an
-    /// agent ended meanwhile.
+    /// Removes the remains of pods unknown to the kubelet, which does not unpublish where a volume was refused or the agent was
+    /// down.
     pub(crate) fn sweep(&self) {
         let Ok(entries) = fs::read_dir(&self.directory) else {
             return;
@@ -221,23 +222,23 @@ impl Volumes {
             let Some(record) = read_record(&folder).filter(|_| is_uid(&name)) else {
                 continue;
             };
-            let Ok(_turn) = self.turn(&name) else {
+            let Ok(_lock) = self.lock_volume(&name) else {
                 continue;
             };
             let known = self.kubelet.directory.join("pods").join(&name);
-            let known = self.kubelet.seen_from_here(&known);
+            let known = self.kubelet.local_path(&known);
             if matches!(known.try_exists(), Ok(false)) {
-                let gone = self.take_away(&folder, &record.target);
+                let gone = self.remove_volume(&folder, &record.target);
                 tracing::info!(
                     pod = name,
                     ?gone,
-                    "the kubelet has forgotten a pod: its folder is taken away"
+                    "removed the folder of a pod that the kubelet no longer has"
                 );
             }
         }
     }
 
-    /// Returns the target, if the kubelet may name it.
+    /// Returns the target path, if it is below the kubelet's directory.
     fn target(&self, target: &str) -> Result<PathBuf, Status> {
         let path = PathBuf::from(target);
         let is_plain = path
@@ -252,14 +253,14 @@ impl Volumes {
         )))
     }
 
-    /// Blocks until the pod is placed.
-    fn placed(&self, asked: &Asked, folder: &Path) -> Result<Arc<Pod>, Status> {
+    /// Blocks until the pod is placed or refused, at most for [`PLACED_WITHIN`].
+    fn placed(&self, request: &VolumeRequest, folder: &Path) -> Result<Arc<Pod>, Status> {
         let end = Instant::now() + PLACED_WITHIN;
         loop {
-            // What is in the folder is said of this one; the agent may still know one of before by the same name.
+            // The files in the folder are of this pod; the agent may still list an earlier one of the same name.
             if folder.join("gate").join(protocol::GPU_SOCKET).exists() {
                 let view = self.pods.lock();
-                if let Some(pod) = view.served.iter().find(|pod| pod.name == asked.uid) {
+                if let Some(pod) = view.served.iter().find(|pod| pod.name == request.uid) {
                     return Ok(Arc::clone(pod));
                 }
             }
@@ -268,19 +269,19 @@ impl Volumes {
             }
             if Instant::now() >= end {
                 let text = format!(
-                    "the agent has not placed pod {}/{} within {} s; the kubelet tries again",
-                    asked.namespace,
-                    asked.name,
+                    "the agent has not placed pod {}/{} within {} s; the kubelet retries",
+                    request.namespace,
+                    request.name,
                     PLACED_WITHIN.as_secs()
                 );
                 return Err(Status::deadline_exceeded(text));
             }
-            self.stop.wait(LOOK_PERIOD);
+            self.stop.wait(POLL_PERIOD);
         }
     }
 
-    /// Mounts what a pod's containers see.
-    fn show(&self, pod: &Pod, folder: &Path, target: &Path) -> Result<(), Status> {
+    /// Creates the pod's volume at `target` and mounts its parts there. `folder` is the pod's folder.
+    fn mount(&self, pod: &Pod, folder: &Path, target: &Path) -> Result<(), Status> {
         let pipe = self.pipe(pod)?;
         let part = |name: &str, source: Option<PathBuf>, is_read_only| Part {
             name: name.to_owned(),
@@ -288,7 +289,7 @@ impl Volumes {
             is_read_only,
         };
         let shared = self.config.shared_memory.clone();
-        let request = Request::Show {
+        let request = Request::Publish {
             target: target.to_path_buf(),
             parts: vec![
                 part("gate", Some(folder.join("gate")), true),
@@ -300,13 +301,14 @@ impl Volumes {
         };
         self.helper
             .call(&request)
-            .map_err(wrong("the volume cannot be mounted"))
+            .map_err(internal("cannot mount the volume"))
     }
 
-    /// Returns the pipe directory of the MPS daemon of a pod's slot; `None`: its pods share by time alone.
+    /// Returns the pipe directory of the MPS daemon of a pod's slot; `None` when the slot has no daemon.
     ///
     /// # Errors
-    /// The daemon does not answer yet: a pod without it would compute on all SMs for its whole life.
+    /// Returns `unavailable` while the daemon does not answer yet: a pod without it would compute on all SMs for its whole
+    /// lifetime.
     fn pipe(&self, pod: &Pod) -> Result<Option<PathBuf>, Status> {
         let node = self.node.lock();
         let own = node
@@ -316,25 +318,25 @@ impl Volumes {
             return Ok(None);
         };
         match own.mps {
-            // Its folder alone is there a little earlier, without the socket.
+            // The folder alone exists earlier, without the socket.
             MpsState::Up { .. } => Ok(Some(pipe)),
-            // It never will.
+            // The slot has no daemon.
             MpsState::None | MpsState::Unable { .. } => Ok(None),
             _ => Err(Status::unavailable(format!(
-                "slot {}: its MPS daemon is not up yet; the kubelet tries again",
+                "slot {}: its MPS daemon is not up yet; the kubelet retries",
                 own.slot.name
             ))),
         }
     }
 
-    /// Takes back what is mounted at a target, and the pod's folder. An empty path is none.
-    fn take_away(&self, folder: &Path, target: &Path) -> io::Result<()> {
+    /// Unmounts a target and removes the pod's folder; an empty folder path is skipped.
+    fn remove_volume(&self, folder: &Path, target: &Path) -> io::Result<()> {
         let target = target.to_path_buf();
-        self.helper.call(&Request::TakeBack { target })?;
+        self.helper.call(&Request::Unpublish { target })?;
         if folder.as_os_str().is_empty() {
             return Ok(());
         }
-        // The agent does not look at a name that begins with a dot.
+        // The agent ignores names that begin with a dot.
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let leaving = self.directory.join(format!(".{name}.gone"));
         remove_all(&leaving)?;
@@ -353,11 +355,11 @@ fn remove_all(folder: &Path) -> io::Result<()> {
     }
 }
 
-fn wrong(what: &'static str) -> impl FnOnce(io::Error) -> Status {
+fn internal(what: &'static str) -> impl FnOnce(io::Error) -> Status {
     move |error| Status::internal(format!("{what}: {error}"))
 }
 
-/// Returns the UID of the pod to which a target of the kubelet's belongs: `…/pods/UID/volumes/…`.
+/// Returns the UID of the pod of a kubelet's target: `…/pods/UID/volumes/…`.
 fn pod_of<'a>(kubelet: &Path, target: &'a Path) -> Option<&'a str> {
     let rest = target.strip_prefix(kubelet.join("pods")).ok()?;
     let uid = rest.components().next()?.as_os_str().to_str()?;
@@ -369,7 +371,7 @@ fn read_record(folder: &Path) -> Option<Record> {
     serde_json::from_slice(&text).ok()
 }
 
-impl Asked {
+impl VolumeRequest {
     fn read(attributes: &HashMap<String, String>) -> Result<Self, Status> {
         let size: usize = attributes
             .iter()
@@ -396,7 +398,7 @@ impl Asked {
             .get("csi.storage.k8s.io/ephemeral")
             .is_some_and(|value| value != "true")
         {
-            let text = "allowed: inline volumes alone (ephemeral)";
+            let text = "allowed: inline volumes only (ephemeral)";
             return Err(Status::invalid_argument(text));
         }
         let label = |key: &str| {
@@ -422,7 +424,7 @@ impl Asked {
         })
     }
 
-    /// In the form of the downward API. A string of JSON is one of Go as well.
+    /// Returns the annotations in the form of the downward API. A JSON string is a valid Go string.
     fn annotations(&self) -> String {
         let lines = self.annotations.iter().map(|(key, value)| {
             let value = serde_json::Value::from(value.as_str());
@@ -431,6 +433,7 @@ impl Asked {
         lines.collect()
     }
 
+    /// Returns the text of `pod.toml`.
     fn pod_file(&self) -> String {
         let mut table = toml::Table::new();
         let mut put = |key: &str, value: Option<&str>| {
@@ -448,16 +451,16 @@ impl Asked {
     }
 }
 
-/// Makes a pod's folder as a whole.
-fn make_folder(directory: &Path, asked: &Asked, record: &Record) -> io::Result<()> {
-    let new = directory.join(format!(".{}.new", asked.uid));
+/// Creates a pod's folder atomically.
+fn make_folder(directory: &Path, request: &VolumeRequest, record: &Record) -> io::Result<()> {
+    let new = directory.join(format!(".{}.new", request.uid));
     remove_all(&new)?;
     make(&new)?;
     make(&new.join("lease"))?;
     fs::write(new.join(RECORD), serde_json::to_vec(record)?)?;
-    fs::write(new.join("pod.toml"), asked.pod_file())?;
-    fs::write(new.join("annotations"), asked.annotations())?;
-    fs::rename(new, directory.join(&asked.uid))
+    fs::write(new.join("pod.toml"), request.pod_file())?;
+    fs::write(new.join("annotations"), request.annotations())?;
+    fs::rename(new, directory.join(&request.uid))
 }
 
 #[cfg(test)]
@@ -479,25 +482,25 @@ mod tests {
     }
 
     #[test]
-    fn only_annotations_of_weir_reach_the_pods_folder_and_as_they_were() {
+    fn only_annotations_of_weir_reach_the_pods_folder_unchanged() {
         let value = "a \"b\"\n\u{1}é=\\";
-        let asked = Asked::read(&attributes(&[
+        let request = VolumeRequest::read(&attributes(&[
             ("weir.dev/function", value),
             ("other.dev/key", "1"),
             ("revision", "hello-00001"),
         ]));
-        let asked = asked.unwrap();
-        let text = asked.annotations();
+        let request = request.unwrap();
+        let text = request.annotations();
         let (read, bad) = annotations::podinfo::parse(&text);
         assert_eq!(read, [("weir.dev/function", value.to_owned())]);
         assert!(bad.is_empty());
-        let file = asked.pod_file();
+        let file = request.pod_file();
         assert!(file.contains("revision = \"hello-00001\""), "{file}");
     }
 
     #[test]
-    fn what_the_kubelet_cannot_have_said_is_refused() {
-        for (wrong, text) in [
+    fn invalid_attributes_are_refused() {
+        for (internal, text) in [
             (vec![("csi.storage.k8s.io/pod.uid", "../x")], "pod.uid"),
             (vec![("csi.storage.k8s.io/ephemeral", "false")], "inline"),
             (vec![("revision", "Not/a label")], "revision"),
@@ -506,17 +509,17 @@ mod tests {
                 "bytes",
             ),
         ] {
-            let why = Asked::read(&attributes(&wrong)).unwrap_err();
+            let why = VolumeRequest::read(&attributes(&internal)).unwrap_err();
             assert!(why.message().contains(text), "{why}");
         }
         let mut none = attributes(&[]);
         none.remove("csi.storage.k8s.io/pod.uid");
-        let why = Asked::read(&none).unwrap_err();
+        let why = VolumeRequest::read(&none).unwrap_err();
         assert!(why.message().contains("podInfoOnMount"), "{why}");
     }
 
     #[test]
-    fn a_target_tells_its_pod() {
+    fn a_target_contains_the_uid_of_its_pod() {
         let kubelet = Path::new("/var/lib/kubelet");
         let of = |rest: &str| {
             let target = kubelet.join(rest);

@@ -1,4 +1,4 @@
-//! Commands to a daemon: through the control program's standard input, as everybody does.
+//! Commands to a daemon, through the standard input of the control program.
 
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
@@ -10,14 +10,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// A command is answered within this time, or not at all.
+/// Timeout for the answer to commands.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// Bytes of an answer, at most.
+/// Maximum length of an answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
-/// Pids of an answer, at most.
+/// Maximum number of process IDs read from an answer.
 const PIDS_MAX: usize = 1_024;
 
-/// As the kernel takes it.
+/// Converts a duration into the kernel's form.
 pub(crate) fn timespec(duration: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
@@ -25,11 +25,11 @@ pub(crate) fn timespec(duration: Duration) -> Timespec {
     }
 }
 
-/// What the daemon of a pipe directory answers to lines.
+/// Sends lines of commands to the daemon of a pipe directory and returns its answer.
 ///
 /// # Errors
-/// Nobody answers there, or not in time.
-pub(crate) fn ask(program: &Path, pipe: &Path, lines: &str) -> Result<String, String> {
+/// Returns an error when no daemon answers within [`ANSWER_MAX`], or the control program fails.
+pub(crate) fn query(program: &Path, pipe: &Path, lines: &str) -> Result<String, String> {
     let mut child = Command::new(program)
         .env("CUDA_MPS_PIPE_DIRECTORY", pipe)
         .env_remove("CUDA_VISIBLE_DEVICES")
@@ -38,33 +38,29 @@ pub(crate) fn ask(program: &Path, pipe: &Path, lines: &str) -> Result<String, St
         .stderr(Stdio::null())
         .spawn()
         .map_err(|error| format!("{}: {error}", program.display()))?;
-    let answer = converse(&mut child, lines);
+    let answer = exchange(&mut child, lines);
     if answer.is_err() {
         let _gone = child.kill();
     }
-    // Killed, or at the end of its output: it does not keep anybody waiting.
+    // The program was killed or has closed its output, so the wait is short.
     let status = child.wait().map_err(|error| error.to_string())?;
     let answer = answer?;
     if status.success() {
         Ok(answer)
     } else {
-        let said = answer
-            .lines()
-            .next()
-            .unwrap_or("it said nothing")
-            .to_owned();
+        let line = answer.lines().next().unwrap_or("no output").to_owned();
         Err(format!(
-            "the MPS control program ended with {status}: {said}"
+            "the MPS control program failed with {status}: {line}"
         ))
     }
 }
 
-fn converse(child: &mut Child, lines: &str) -> Result<String, String> {
+fn exchange(child: &mut Child, lines: &str) -> Result<String, String> {
     let until = Instant::now() + ANSWER_MAX;
-    let pipe = "its pipes are there";
-    let mut input = child.stdin.take().ok_or(pipe)?;
-    let output = child.stdout.take().ok_or(pipe)?;
-    // Few bytes: they fit into the pipe. Who does not read them has ended, and its status tells.
+    let missing = "a pipe of the MPS control program is missing";
+    let mut input = child.stdin.take().ok_or(missing)?;
+    let output = child.stdout.take().ok_or(missing)?;
+    // The few bytes fit into the pipe's buffer. A program that does not read them has ended, and its status is reported.
     let _ended = writeln!(input, "{}", lines.trim_end());
     drop(input);
     let mut answer = Vec::new();
@@ -104,12 +100,12 @@ fn await_until(fd: std::os::fd::BorrowedFd<'_>, until: Instant) -> Result<(), St
     }
 }
 
-/// As the kernel takes it.
+/// Converts a process ID into the kernel's form; `None` for an invalid one.
 pub(crate) fn pid_of(pid: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(pid).ok()?)
 }
 
-/// The numbers of an answer, one a line. What is no number is none.
+/// Returns the process IDs in an answer, one per line; other lines are skipped.
 pub(crate) fn pids(answer: &str) -> Vec<u32> {
     let numbers = answer.lines().filter_map(|line| line.trim().parse().ok());
     numbers.take(PIDS_MAX).collect()
@@ -126,16 +122,16 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_answered() {
+    fn commands_receive_their_answer() {
         let program = script("echo \"$CUDA_MPS_PIPE_DIRECTORY\"; cat");
-        let answer = ask(&program, Path::new("/pipe"), "get_server_list").unwrap();
+        let answer = query(&program, Path::new("/pipe"), "get_server_list").unwrap();
         assert_eq!(answer, "/pipe\nget_server_list\n");
     }
 
     #[test]
-    fn who_fails_is_quoted() {
+    fn a_failing_program_is_reported_with_its_output() {
         let program = script("echo Cannot find MPS control daemon process; exit 1");
-        let why = ask(&program, Path::new("/pipe"), "x").unwrap_err();
+        let why = query(&program, Path::new("/pipe"), "x").unwrap_err();
         assert!(
             why.ends_with(": Cannot find MPS control daemon process"),
             "{why}"
@@ -143,15 +139,15 @@ mod tests {
     }
 
     #[test]
-    fn who_talks_without_end_is_cut_off() {
+    fn an_endless_answer_is_cut_off() {
         let program =
             script("while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done");
-        let why = ask(&program, Path::new("/pipe"), "x").unwrap_err();
+        let why = query(&program, Path::new("/pipe"), "x").unwrap_err();
         assert_eq!(why, "the answer is longer than 262144 bytes");
     }
 
     #[test]
-    fn what_is_no_pid_is_none() {
+    fn lines_without_a_pid_are_skipped() {
         assert_eq!(pids("12\n\n 13 \nServer 9 not found\n-4\n"), [12, 13]);
     }
 }

@@ -1,4 +1,4 @@
-//! A thread for each slot that starts its daemon, watches it, and starts it again.
+//! A thread per slot which starts, watches and restarts its daemon.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{PidfdFlags, Signal, kill_process, pidfd_open};
 
-use super::control::{ask, pid_of, pids, timespec};
+use super::control::{pid_of, pids, query, timespec};
 use super::{can_run, find_program};
 use crate::config::Config;
 use crate::events::{EventKind, Events};
@@ -24,63 +24,63 @@ use crate::node::{MpsState, Node};
 use crate::state::{Command as ServiceCommand, ServiceHandle, Slot, SlotKey};
 use crate::stop::Stop;
 
-/// How often a daemon is asked whether it is well.
+/// Interval of the health checks of a daemon.
 const HEALTH_SPAN: Duration = Duration::from_secs(2);
-/// One that has ended is started again after this time, and then after twice as long each time, up to …
+/// Delay before the first restart of a daemon; it doubles with each restart, up to [`RESTART_SPAN_MAX`].
 const RESTART_SPAN: Duration = Duration::from_millis(100);
-/// … this.
+/// Longest delay before a restart.
 const RESTART_SPAN_MAX: Duration = Duration::from_secs(10);
-/// One that has run for this long is started again at once.
+/// Uptime of a daemon after which the restart delay is reset to [`RESTART_SPAN`].
 const STEADY_SPAN: Duration = Duration::from_secs(60);
-/// A daemon that was started answers within this time.
+/// Time within which a started daemon has to answer.
 const START_MAX: Duration = Duration::from_secs(10);
-/// How often it is looked whether it does.
-const LOOK_SPAN: Duration = Duration::from_millis(20);
-/// A daemon that is told to quit, or killed, is waited for this long.
+/// Interval of the checks whether a started daemon answers.
+const START_POLL_SPAN: Duration = Duration::from_millis(20);
+/// Longest wait for a daemon to end after `quit` or SIGKILL.
 const QUIT_MAX: Duration = Duration::from_secs(3);
-/// Times in a row that a daemon may fail to answer before it is ended.
+/// Number of consecutive failed health checks after which a daemon is killed.
 const SILENT_MAX: u32 = 3;
-/// Orders that wait, at most.
+/// Capacity of a thread's order queue.
 const ORDERS_MAX: usize = 16;
-/// What of a daemon's words is kept, in bytes.
-const SAID_MAX: u64 = 4_096;
-/// The file of a daemon's words is emptied when it has grown to this size.
-const SAID_FILE_MAX: u64 = 1 << 20;
+/// Number of bytes read from the end of a daemon's output.
+const OUTPUT_MAX: u64 = 4_096;
+/// Size at which the file with a daemon's output is truncated, in bytes.
+const OUTPUT_FILE_MAX: u64 = 1 << 20;
 
-/// What a slot's thread is told.
+/// An order to a slot's thread.
 #[derive(Debug)]
 enum Order {
-    /// The slot is lost: no daemon is started.
+    /// The slot is lost: no daemon is started on it.
     Pause,
-    /// It is back: whatever daemon is left of before is ended.
+    /// The slot is back: a daemon left from before is stopped.
     Resume(Arc<Slot>),
-    /// A fault on the GPU: look at once who was hit.
-    Look,
-    /// The agent ends; the daemon ends with it, or goes on.
+    /// A fault on the GPU: check at once which clients have failed.
+    Check,
+    /// The agent stops; the daemon stops with it, or keeps running.
     End { with_daemon: bool },
 }
 
-/// A slot's thread, and how it is told.
-type OfSlot = (SyncSender<Order>, JoinHandle<()>);
+/// A slot's thread and the sender of its orders.
+type ThreadHandle = (SyncSender<Order>, JoinHandle<()>);
 
-/// The program whose children the daemons are.
+/// The program that starts the daemons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Supervisor {
-    /// This one: it starts daemons, and ends those that are silent.
+    /// This program: it starts daemons, and kills unresponsive ones.
     Own,
-    /// `gpu-sidecar mps`: daemons are only watched.
+    /// A separate `gpu-sidecar mps`: daemons are only watched.
     Other,
 }
 
-/// All daemons.
+/// The daemons of all slots.
 pub(crate) struct Daemons {
     config: Config,
     supervisor: Supervisor,
     node: Arc<Node>,
     events: Arc<Events>,
-    /// `None`: this program has no token service.
+    /// Token service to notify; `None` in a program without one.
     service: Option<ServiceHandle>,
-    threads: Mutex<BTreeMap<SlotKey, OfSlot>>,
+    threads: Mutex<BTreeMap<SlotKey, ThreadHandle>>,
 }
 
 impl Daemons {
@@ -101,7 +101,7 @@ impl Daemons {
         }
     }
 
-    /// A slot that is to be shared by MPS.
+    /// Starts the thread of a slot shared by MPS.
     pub(crate) fn add(&self, slot: &Arc<Slot>) {
         let (sender, receiver) = sync_channel(ORDERS_MAX);
         let thread = Thread {
@@ -113,7 +113,7 @@ impl Daemons {
             service: self.service.clone(),
             slot: Arc::clone(slot),
             orders: receiver,
-            left: None,
+            abandoned: None,
         };
         let builder = std::thread::Builder::new().name(format!("mps-{}", slot.name));
         match builder.spawn(move || thread.run()) {
@@ -122,46 +122,50 @@ impl Daemons {
                 threads.insert(slot.key, (sender, handle));
             }
             Err(error) => {
-                let reason = format!("no thread for it: {error}");
+                let reason = format!("cannot start a thread for the daemon: {error}");
                 self.events
-                    .tell(EventKind::MpsUnable, &slot.name, "", &*reason);
+                    .record(EventKind::MpsUnable, &slot.name, "", &*reason);
                 self.node.set_mps(slot.key, MpsState::Unable { reason });
             }
         }
     }
 
+    /// Sends an order to a slot's thread.
     fn order(&self, key: SlotKey, order: Order) {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((sender, _)) = threads.get(&key) {
-            if matches!(order, Order::Look) {
-                // A thread that has so many orders looks anyway.
+            if matches!(order, Order::Check) {
+                // A thread with a full queue checks anyway.
                 let _full = sender.try_send(order);
             } else {
-                // The others must not be lost; the thread takes them within seconds.
+                // Other orders must not be lost; the thread takes them within seconds.
                 let _ended = sender.send(order);
             }
         }
     }
 
+    /// Stops restarting the daemon of a lost slot.
     pub(crate) fn pause(&self, key: SlotKey) {
         self.order(key, Order::Pause);
     }
 
+    /// Restarts the daemon of a slot that is back.
     pub(crate) fn resume(&self, slot: &Arc<Slot>) {
         self.order(slot.key, Order::Resume(Arc::clone(slot)));
     }
 
-    pub(crate) fn look(&self, key: SlotKey) {
-        self.order(key, Order::Look);
+    /// Checks at once which clients of a slot's daemon have failed.
+    pub(crate) fn check(&self, key: SlotKey) {
+        self.order(key, Order::Check);
     }
 
-    /// Whether the thread of a slot has ended without an order: nothing starts its daemon again.
+    /// Returns whether the thread of a slot has ended without an order: its daemon is no longer restarted.
     pub(crate) fn has_ended(&self) -> bool {
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         threads.values().any(|(_, thread)| thread.is_finished())
     }
 
-    /// Ends the threads; the daemons go on unless they are to end too.
+    /// Ends all threads; the daemons keep running unless `with_daemons` is set.
     pub(crate) fn end(&self, with_daemons: bool) {
         let threads = {
             let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
@@ -179,6 +183,7 @@ impl Daemons {
     }
 }
 
+/// State of a slot's thread.
 struct Thread {
     program: PathBuf,
     supervisor: Supervisor,
@@ -188,38 +193,41 @@ struct Thread {
     service: Option<ServiceHandle>,
     slot: Arc<Slot>,
     orders: Receiver<Order>,
-    /// A daemon that was left alone when the slot was lost.
-    left: Option<Child>,
+    /// A daemon left running when the slot was lost.
+    abandoned: Option<Child>,
 }
 
-/// A daemon that runs.
+/// A running daemon with its process and its servers.
 #[derive(Debug)]
 struct Running {
-    /// `None`: that of a former agent.
+    /// Child process; `None` for an adopted daemon.
     child: Option<Child>,
-    /// The process, where its number is known.
+    /// Process ID and pidfd, where the ID is known.
     process: Option<(u32, OwnedFd)>,
+    /// Time of the start or the adoption.
     since: Instant,
+    /// Number of consecutive failed health checks.
     silent: u32,
+    /// Servers of the daemon, by process ID.
     servers: BTreeMap<u32, Server>,
 }
 
-/// A server of the daemon, as last seen.
+/// A server of the daemon, as of the last health check.
 #[derive(Debug, Default)]
 struct Server {
     is_at_fault: bool,
     clients: Vec<u32>,
 }
 
-/// Why a daemon is no longer watched.
+/// Reason to stop watching a daemon.
 #[derive(Debug)]
-enum Over {
-    /// It has ended, or was ended.
+enum WatchEnd {
+    /// The daemon has ended or was killed, for this reason.
     Ended(String),
-    /// The slot is lost.
+    /// The slot was lost.
     Paused,
-    /// The thread is to end, and the daemon with it or not.
-    Done { with_daemon: bool },
+    /// The thread was ordered to end, with the daemon or without it.
+    Shutdown { with_daemon: bool },
 }
 
 impl Thread {
@@ -227,19 +235,20 @@ impl Thread {
         self.slot.mps_pipe.clone().unwrap_or_default()
     }
 
-    /// Beside the pipe directory.
-    fn beside(&self, name: &str) -> PathBuf {
+    /// Returns the path of a file next to the pipe directory.
+    fn sibling(&self, name: &str) -> PathBuf {
         self.pipe().with_file_name(name)
     }
 
-    fn say(&self, state: MpsState) {
+    /// Sets the state of MPS on the slot; where it is new, records an event and notifies the service.
+    fn set_state(&self, state: MpsState) {
         let slot = &self.slot;
         let (kind, is_up, text) = match &state {
             MpsState::Up { adopted, pid, .. } => {
                 let pid = pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string());
                 let text = match (*adopted, self.supervisor) {
                     (true, Supervisor::Own) => {
-                        format!("the daemon of a former agent goes on (pid {pid})")
+                        format!("the daemon of an earlier agent was adopted (pid {pid})")
                     }
                     (true, Supervisor::Other) => {
                         format!("the daemon of `gpu-sidecar mps` answers (pid {pid})")
@@ -257,7 +266,7 @@ impl Thread {
             return;
         }
         if let Some(kind) = kind {
-            self.events.tell(kind, &slot.name, "", &*text);
+            self.events.record(kind, &slot.name, "", &*text);
         }
         let command = ServiceCommand::MpsState {
             slot: slot.key,
@@ -269,43 +278,44 @@ impl Thread {
         }
     }
 
+    /// Runs the daemon until an order ends the thread.
     fn run(mut self) {
         let mut span = RESTART_SPAN;
         let mut is_first = true;
         loop {
             let program = can_run(&self.slot).and_then(|()| find_program(&self.program));
-            let over = match program {
-                Ok(program) => match self.begin(&program, is_first) {
+            let end = match program {
+                Ok(program) => match self.start_or_adopt(&program, is_first) {
                     Ok(running) => {
                         is_first = false;
                         self.watch(&program, running, &mut span)
                     }
-                    Err(over) => over,
+                    Err(end) => end,
                 },
                 Err(reason) => {
-                    // The program may come later, with the driver.
-                    self.say(MpsState::Unable { reason });
+                    // The program may be installed later, with the driver.
+                    self.set_state(MpsState::Unable { reason });
                     span = self.restart_span_max();
                     match self.wait(span) {
-                        Some(over) => over,
+                        Some(end) => end,
                         None => continue,
                     }
                 }
             };
-            match over {
-                Over::Done { .. } => return,
-                Over::Paused => {
+            match end {
+                WatchEnd::Shutdown { .. } => return,
+                WatchEnd::Paused => {
                     let reason = "the slot is lost".to_owned();
-                    self.say(MpsState::Down { reason });
+                    self.set_state(MpsState::Down { reason });
                     if !self.await_resume() {
                         return;
                     }
                     span = RESTART_SPAN;
                 }
-                Over::Ended(reason) => {
-                    self.say(MpsState::Down { reason });
+                WatchEnd::Ended(reason) => {
+                    self.set_state(MpsState::Down { reason });
                     match self.wait(span) {
-                        Some(Over::Done { .. }) => return,
+                        Some(WatchEnd::Shutdown { .. }) => return,
                         Some(_) if !self.await_resume() => return,
                         Some(_) | None => {}
                     }
@@ -315,33 +325,33 @@ impl Thread {
         }
     }
 
-    /// Returns the longest time between two looks for a daemon.
+    /// Returns the longest delay between two attempts to start or find a daemon.
     fn restart_span_max(&self) -> Duration {
         match self.supervisor {
             Supervisor::Own => RESTART_SPAN_MAX,
-            // The program that starts it has waited already.
+            // The program that starts the daemon backs off itself.
             Supervisor::Other => HEALTH_SPAN,
         }
     }
 
-    /// Waits for so long; an order that ends the wait for good.
-    fn wait(&self, span: Duration) -> Option<Over> {
+    /// Waits for `span`; returns the reason when an order ends the watch.
+    fn wait(&self, span: Duration) -> Option<WatchEnd> {
         let until = Instant::now() + span;
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.orders.recv_timeout(left) {
-                Ok(Order::Pause) => return Some(Over::Paused),
-                Ok(Order::End { with_daemon }) => return Some(Over::Done { with_daemon }),
+                Ok(Order::Pause) => return Some(WatchEnd::Paused),
+                Ok(Order::End { with_daemon }) => return Some(WatchEnd::Shutdown { with_daemon }),
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Some(Over::Done { with_daemon: false });
+                    return Some(WatchEnd::Shutdown { with_daemon: false });
                 }
-                Ok(Order::Resume(_) | Order::Look) => {}
+                Ok(Order::Resume(_) | Order::Check) => {}
                 Err(RecvTimeoutError::Timeout) => return None,
             }
         }
     }
 
-    /// Waits until the slot is back; `false`: the thread is to end. What is left of the daemon of before is ended.
+    /// Blocks until the slot is back, and stops a daemon left from before. Returns `false` when the thread has to end.
     fn await_resume(&mut self) -> bool {
         loop {
             match self.orders.recv() {
@@ -365,13 +375,14 @@ impl Thread {
         }
     }
 
-    /// Tells whatever daemon listens in the pipe directory to end, and sees to it.
+    /// Stops the daemon of the pipe directory: sends `quit`, then kills it after [`QUIT_MAX`]. Does nothing under another
+    /// supervisor.
     fn quit(&mut self, program: &Path) {
         if self.supervisor == Supervisor::Other {
             return;
         }
         let pid = self.written_pid();
-        let _silent = ask(program, &self.pipe(), "quit -t 1");
+        let _silent = query(program, &self.pipe(), "quit -t 1");
         if let Some(pid) = pid.and_then(pid_of)
             && let Ok(process) = pidfd_open(pid, PidfdFlags::empty())
             && !has_ended(&process, QUIT_MAX)
@@ -379,26 +390,26 @@ impl Thread {
             let _gone = kill_process(pid, Signal::KILL);
             let _waited = has_ended(&process, QUIT_MAX);
         }
-        if let Some(mut child) = self.left.take() {
+        if let Some(mut child) = self.abandoned.take() {
             let _gone = child.kill();
             let _status = child.wait();
         }
     }
 
-    /// The daemon's number as it has written it, if there is such a process and it is one.
+    /// Returns the process ID from the daemon's file, if that process exists and is an MPS daemon.
     fn written_pid(&self) -> Option<u32> {
         let file = self.pipe().join("nvidia-cuda-mps-control.pid");
         let text = crate::config::read_bounded(&file, 64).ok()?;
         let pid = text.trim().parse().ok()?;
-        // A number may long be another's.
+        // The ID may have been reused.
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
         comm.starts_with("nvidia-cuda-mps").then_some(pid)
     }
 
-    /// Goes on with the daemon of a former agent, or starts one.
-    fn begin(&self, program: &Path, is_first: bool) -> Result<Running, Over> {
+    /// Adopts a daemon that answers in the pipe directory, or starts one and waits until it answers.
+    fn start_or_adopt(&self, program: &Path, is_first: bool) -> Result<Running, WatchEnd> {
         let pipe = self.pipe();
-        // Also one that somebody else has started there meanwhile: two cannot be.
+        // Also a daemon that another program has started meanwhile: a pipe directory has at most one.
         if self.answers(program).is_ok() {
             let pid = self.written_pid();
             let process = pid.and_then(|pid| {
@@ -415,32 +426,32 @@ impl Thread {
             if self.supervisor == Supervisor::Other && !is_first {
                 self.count_restart();
             }
-            self.say(self.up(&running));
+            self.set_state(self.up(&running));
             return Ok(running);
         }
         if self.supervisor == Supervisor::Other {
-            return Err(Over::Ended(format!(
+            return Err(WatchEnd::Ended(format!(
                 "no daemon answers in {}: `gpu-sidecar mps` starts it",
                 pipe.display()
             )));
         }
-        self.say(MpsState::Starting);
+        self.set_state(MpsState::Starting);
         if !is_first {
             self.count_restart();
         }
-        let ended = |what: &str, error: std::io::Error| Over::Ended(format!("{what}: {error}"));
-        let log = self.beside("log");
+        let ended = |what: &str, error: std::io::Error| WatchEnd::Ended(format!("{what}: {error}"));
+        let log = self.sibling("log");
         for folder in [&pipe, &log] {
-            // Clients of all users look into the pipe directory.
+            // Clients of all users access the pipe directory.
             let made = DirBuilder::new().recursive(true).mode(0o755).create(folder);
             made.map_err(|error| ended(&folder.display().to_string(), error))?;
         }
-        let said = self.beside("daemon.log");
+        let output_path = self.sibling("daemon.log");
         let output = File::options()
             .create(true)
             .append(true)
-            .open(&said)
-            .map_err(|error| ended(&said.display().to_string(), error))?;
+            .open(&output_path)
+            .map_err(|error| ended(&output_path.display().to_string(), error))?;
         let _kept = output.set_len(0);
         let mut command = Command::new(program);
         command.arg("-f");
@@ -454,7 +465,7 @@ impl Thread {
             .env_remove("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE")
             .env_remove("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")
             .current_dir("/")
-            // A signal to the agent's group is none of the daemon's.
+            // A signal to the agent's process group must not reach the daemon.
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -473,50 +484,53 @@ impl Thread {
         let until = Instant::now() + START_MAX;
         loop {
             if let Some(status) = running.ended() {
-                let said = last_said(&said);
-                return Err(Over::Ended(format!("the daemon {status}: {said}")));
+                let output = last_output_line(&output_path);
+                return Err(WatchEnd::Ended(format!("the daemon {status}: {output}")));
             }
             let answer = self.answers(program);
             if answer.is_ok() {
-                self.say(self.up(&running));
+                self.set_state(self.up(&running));
                 return Ok(running);
             }
             if Instant::now() >= until {
                 running.kill();
                 let why = answer.err().unwrap_or_default();
-                return Err(Over::Ended(format!(
+                return Err(WatchEnd::Ended(format!(
                     "the daemon did not answer within {} s: {why}",
                     START_MAX.as_secs()
                 )));
             }
-            if let Some(over) = self.wait(LOOK_SPAN) {
-                // Nobody is connected yet.
-                if !matches!(over, Over::Done { with_daemon: false }) {
+            if let Some(end) = self.wait(START_POLL_SPAN) {
+                // No client is connected yet.
+                if !matches!(end, WatchEnd::Shutdown { with_daemon: false }) {
                     running.kill();
                 }
-                return Err(over);
+                return Err(end);
             }
         }
     }
 
+    /// Counts a restart of the daemon.
     fn count_restart(&self) {
         if let Some(own) = self.node.lock().slot_mut(self.slot.key) {
             own.mps_restarts += 1;
         }
     }
 
+    /// Checks whether a daemon answers in the pipe directory; returns the reason when none does.
     fn answers(&self, program: &Path) -> Result<(), String> {
         let pipe = self.pipe();
         if !pipe.exists() {
-            return Err("there is no pipe directory".to_owned());
+            return Err("the pipe directory does not exist".to_owned());
         }
-        let answer = ask(program, &pipe, "get_default_active_thread_percentage")?;
+        let answer = query(program, &pipe, "get_default_active_thread_percentage")?;
         match answer.trim().parse::<f64>() {
             Ok(_) => Ok(()),
-            Err(_) => Err(format!("it answers {:?}", answer.trim())),
+            Err(_) => Err(format!("unexpected answer {:?}", answer.trim())),
         }
     }
 
+    /// Returns the state of a running daemon with its clients.
     fn up(&self, running: &Running) -> MpsState {
         let mut clients: Vec<_> = running
             .servers
@@ -531,13 +545,13 @@ impl Thread {
         }
     }
 
-    /// Watches a daemon until it has ended, or an order comes.
-    fn watch(&mut self, program: &Path, mut running: Running, span: &mut Duration) -> Over {
+    /// Watches a daemon until it has ended or an order ends the watch; returns the reason.
+    fn watch(&mut self, program: &Path, mut running: Running, span: &mut Duration) -> WatchEnd {
         let mut next = Instant::now();
         loop {
             if Instant::now() >= next {
-                if let Err(over) = self.examine(program, &mut running) {
-                    return over;
+                if let Err(end) = self.check_health(program, &mut running) {
+                    return end;
                 }
                 next = Instant::now() + HEALTH_SPAN;
             }
@@ -545,59 +559,59 @@ impl Thread {
                 *span = RESTART_SPAN;
             }
             let left = next.saturating_duration_since(Instant::now());
-            // The end of the process is seen at once, an order within this time.
-            if running.has_ended_within(left.min(LOOK_SPAN * 5)) {
+            // The end of the process is noticed at once, an order within this time.
+            if running.has_ended_within(left.min(START_POLL_SPAN * 5)) {
                 let status = running.ended().unwrap_or_else(|| "has ended".to_owned());
-                self.hit(&running.servers, &format!("the daemon {status}"));
-                return Over::Ended(format!("the daemon {status}"));
+                self.report_failed_clients(&running.servers, &format!("the daemon {status}"));
+                return WatchEnd::Ended(format!("the daemon {status}"));
             }
             while let Ok(order) = self.orders.try_recv() {
                 match order {
                     Order::Pause => {
-                        self.left = running.child;
-                        return Over::Paused;
+                        self.abandoned = running.child;
+                        return WatchEnd::Paused;
                     }
-                    Order::Look => next = Instant::now(),
+                    Order::Check => next = Instant::now(),
                     Order::Resume(_) => {}
                     Order::End { with_daemon } => {
                         if with_daemon {
                             self.quit(program);
                             running.kill();
                         }
-                        return Over::Done { with_daemon };
+                        return WatchEnd::Shutdown { with_daemon };
                     }
                 }
             }
         }
     }
 
-    /// Asks whether it is well, and who is connected.
-    fn examine(&self, program: &Path, running: &mut Running) -> Result<(), Over> {
+    /// Checks the daemon's health, and updates its servers and clients. Returns an error when the daemon counts as ended.
+    fn check_health(&self, program: &Path, running: &mut Running) -> Result<(), WatchEnd> {
         if let Err(why) = self.answers(program) {
             running.silent += 1;
             if running.silent >= SILENT_MAX && self.supervisor == Supervisor::Other {
-                return Err(Over::Ended(format!(
+                return Err(WatchEnd::Ended(format!(
                     "the daemon did not answer {SILENT_MAX} times in a row: {why}"
                 )));
             }
             if running.silent >= SILENT_MAX {
                 running.kill();
-                self.hit(&running.servers, "the daemon was ended");
-                return Err(Over::Ended(format!(
-                    "the daemon did not answer {SILENT_MAX} times in a row and was ended: {why}"
+                self.report_failed_clients(&running.servers, "the daemon was killed");
+                return Err(WatchEnd::Ended(format!(
+                    "the daemon did not answer {SILENT_MAX} times in a row and was killed: {why}"
                 )));
             }
             return Ok(());
         }
         running.silent = 0;
         let pipe = self.pipe();
-        let Ok(answer) = ask(program, &pipe, "get_server_list") else {
+        let Ok(answer) = query(program, &pipe, "get_server_list") else {
             return Ok(());
         };
         let mut servers = BTreeMap::new();
         for pid in pids(&answer) {
             let lines = format!("get_server_status {pid}\nget_client_list {pid}");
-            let Ok(answer) = ask(program, &pipe, &lines) else {
+            let Ok(answer) = query(program, &pipe, &lines) else {
                 return Ok(());
             };
             let server = Server {
@@ -609,7 +623,7 @@ impl Thread {
             };
             servers.insert(pid, server);
         }
-        // Who was connected before a server went wrong was hit by it; who comes later is not let in.
+        // Clients connected before a server's fault have failed with it; later ones are not admitted.
         for (pid, before) in &running.servers {
             let is_new = |now: &Server| now.is_at_fault && !before.is_at_fault;
             let one = || {
@@ -623,25 +637,28 @@ impl Thread {
             };
             match servers.get(pid) {
                 None if !before.clients.is_empty() => {
-                    self.hit(&one(), &format!("MPS server {pid} has ended"));
+                    self.report_failed_clients(&one(), &format!("MPS server {pid} has ended"));
                 }
                 Some(now) if is_new(now) => {
-                    let mut hit = one();
-                    let clients = hit.entry(*pid).or_default();
+                    let mut failed = one();
+                    let clients = failed.entry(*pid).or_default();
                     let others = now
                         .clients
                         .iter()
                         .filter(|pid| !before.clients.contains(pid));
                     clients.clients.extend(others);
-                    let why = self.fault();
-                    self.hit(&hit, &format!("a client's fault on MPS server {pid}{why}"));
+                    let why = self.last_fault();
+                    self.report_failed_clients(
+                        &failed,
+                        &format!("a client's fault on MPS server {pid}{why}"),
+                    );
                 }
                 _ => {}
             }
         }
         for (pid, now) in &servers {
             if now.is_at_fault && !running.servers.contains_key(pid) {
-                let why = self.fault();
+                let why = self.last_fault();
                 let one = BTreeMap::from([(
                     *pid,
                     Server {
@@ -649,17 +666,20 @@ impl Thread {
                         clients: now.clients.clone(),
                     },
                 )]);
-                self.hit(&one, &format!("a client's fault on MPS server {pid}{why}"));
+                self.report_failed_clients(
+                    &one,
+                    &format!("a client's fault on MPS server {pid}{why}"),
+                );
             }
         }
         running.servers = servers;
         self.node.set_mps(self.slot.key, self.up(running));
-        self.bound_said();
+        self.truncate_output();
         Ok(())
     }
 
-    /// Tells whose contexts have failed.
-    fn hit(&self, servers: &BTreeMap<u32, Server>, what: &str) {
+    /// Records an event with the clients of failed servers.
+    fn report_failed_clients(&self, servers: &BTreeMap<u32, Server>, what: &str) {
         let mut clients: Vec<_> = servers
             .values()
             .flat_map(|server| server.clients.iter().map(u32::to_string))
@@ -673,29 +693,30 @@ impl Thread {
             clients.join(", ")
         );
         self.events
-            .tell(EventKind::MpsClientsFailed, &self.slot.name, "", text);
+            .record(EventKind::MpsClientsFailed, &self.slot.name, "", text);
     }
 
-    /// What the server's log says of the last fault, if it says anything.
-    fn fault(&self) -> String {
-        let said = tail(&self.beside("log").join("server.log"), 2 * SAID_MAX);
+    /// Returns the last fault in the server's log in parentheses; empty when there is none.
+    fn last_fault(&self) -> String {
+        let text = tail(&self.sibling("log").join("server.log"), 2 * OUTPUT_MAX);
         let is_fault = |line: &&str| {
             let line = line.to_lowercase();
             line.contains("fatal") || line.contains("fault") || line.contains("exception")
         };
-        let line = said.lines().rev().find(is_fault);
+        let line = text.lines().rev().find(is_fault);
         line.map(|line| format!(" ({})", line.trim()))
             .unwrap_or_default()
     }
 
-    fn bound_said(&self) {
-        let path = self.beside("daemon.log");
+    /// Truncates the file with the daemon's output above [`OUTPUT_FILE_MAX`].
+    fn truncate_output(&self) {
+        let path = self.sibling("daemon.log");
         let Ok(file) = File::options().append(true).open(path) else {
             return;
         };
         if file
             .metadata()
-            .is_ok_and(|about| about.len() > SAID_FILE_MAX)
+            .is_ok_and(|about| about.len() > OUTPUT_FILE_MAX)
         {
             let _kept = file.set_len(0);
         }
@@ -703,7 +724,7 @@ impl Thread {
 }
 
 impl Running {
-    /// How it has ended; `None`: it runs, or nothing is known of its process.
+    /// Returns how the daemon has ended; `None` while it runs, or when its process is unknown.
     fn ended(&mut self) -> Option<String> {
         match &mut self.child {
             Some(child) => match child.try_wait() {
@@ -718,6 +739,7 @@ impl Running {
         }
     }
 
+    /// Waits for up to `span` for the daemon to end, and returns whether it has.
     fn has_ended_within(&self, span: Duration) -> bool {
         match &self.process {
             Some((_, process)) => has_ended(process, span),
@@ -743,13 +765,13 @@ impl Running {
     }
 }
 
-/// Whether a process ends within so long.
+/// Returns whether a process ends within `span`.
 fn has_ended(process: &OwnedFd, span: Duration) -> bool {
     let mut fds = [PollFd::new(process, PollFlags::IN)];
     matches!(poll(&mut fds, Some(&timespec(span))), Ok(count) if count > 0)
 }
 
-/// The last bytes of a file, as text.
+/// Returns the last `max` bytes of a file as text; empty when it is unreadable.
 fn tail(path: &Path, max: u64) -> String {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut file = File::open(path)?;
@@ -762,9 +784,9 @@ fn tail(path: &Path, max: u64) -> String {
     String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
 }
 
-/// The last line that a daemon has said.
-fn last_said(path: &Path) -> String {
-    let said = tail(path, SAID_MAX);
-    let line = said.lines().rev().find(|line| !line.trim().is_empty());
-    line.unwrap_or("it said nothing").trim().to_owned()
+/// Returns the last non-empty line of a daemon's output.
+fn last_output_line(path: &Path) -> String {
+    let text = tail(path, OUTPUT_MAX);
+    let line = text.lines().rev().find(|line| !line.trim().is_empty());
+    line.unwrap_or("no output").trim().to_owned()
 }

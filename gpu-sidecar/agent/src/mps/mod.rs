@@ -1,15 +1,15 @@
-//! MPS: one control daemon for each slot that is shared by it, with a pipe directory of its own.
+//! MPS: one control daemon with its own pipe directory for each shared slot.
 //!
-//! A daemon is started in the foreground as a child, in a process group of its own: it outlives the agent, since the
-//! contexts of running programs end with it. An agent that is started anew finds it by its pipe directory and goes on with it.
-//! In containers, whose end ends all their processes, `gpu-sidecar mps` runs them apart from the agent (module `program`).
-//! A daemon that has ended is started again after 100 ms, and then after twice as long each time, up to 10 s.
+//! A daemon is started in the foreground as a child, in a process group of its own: it outlives the agent, since the contexts
+//! of running programs end with it. A restarted agent finds it by its pipe directory and adopts it. In containers, whose end
+//! ends all their processes, `gpu-sidecar mps` runs the daemons apart from the agent (module `program`). A daemon that has
+//! ended is restarted after 100 ms, and after twice as long each further time, up to 10 s.
 //!
-//! MPS gives a fault of one client to all: whoever was connected is told in an event. It isolates nobody from anybody; only
-//! pods that asked for `isolation: shared` are on such a slot.
+//! MPS propagates a fault of one client to all clients of the server: an event lists the affected ones. It provides no
+//! isolation; only pods with `isolation: shared` are placed on such a slot.
 //!
-//! A process in another PID namespace than the daemon's, with another `/dev/shm`, or under another kernel (Kata, gVisor)
-//! cannot be a client.
+//! A process in another PID namespace than the daemon's, with another `/dev/shm`, or under another kernel (Kata, gVisor) cannot
+//! be a client.
 
 pub(crate) mod control;
 pub(crate) mod daemon;
@@ -17,37 +17,37 @@ pub(crate) mod program;
 
 use std::path::{Path, PathBuf};
 
-use annotations::ALL_HUNDREDTHS;
+use annotations::SM_WHOLE;
 use serde::Serialize;
 
 use crate::state::{PodSettings, Slot, SlotKind};
 
-/// What sets a pod's processes up as clients. The same figures are in the protocol's `Welcome` and in the control API.
+/// Environment that makes a pod's processes MPS clients. The protocol's `Welcome` and the control API contain the same values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MpsEnvironment {
-    /// `CUDA_MPS_PIPE_DIRECTORY`.
+    /// Value of `CUDA_MPS_PIPE_DIRECTORY`, the pipe directory of the slot's daemon.
     pub pipe_directory: PathBuf,
-    /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, in hundredths.
+    /// Value of `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, the share of the SMs, in hundredths of a per cent.
     pub active_thread_hundredths: u32,
-    /// `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` in bytes; `None`: none.
+    /// Value of `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`, in bytes; `None` without a limit.
     pub pinned_memory_bytes: Option<u64>,
 }
 
 impl MpsEnvironment {
-    /// For a pod on a slot; `None`: the slot is not shared by MPS.
+    /// Returns the environment of a pod on a slot; `None` when the slot is not shared by MPS.
     #[must_use]
     pub fn of(slot: &Slot, settings: &PodSettings) -> Option<Self> {
         let pipe_directory = slot.mps_pipe.clone()?;
-        // Below compute capability 7.0 there are no percentages.
+        // Compute capabilities below 7.0 have no percentages.
         let has_percentages = slot.compute_capability.is_none_or(|own| own >= (7, 0));
         Some(Self {
             pipe_directory,
             active_thread_hundredths: if has_percentages {
                 settings.sm_hundredths
             } else {
-                ALL_HUNDREDTHS
+                SM_WHOLE
             },
-            // A tenth wider than the limit that the preload keeps to the byte: what the context itself takes counts here too.
+            // A tenth above the limit that the preload library enforces to the byte, since the context itself counts here too.
             pinned_memory_bytes: settings.gpu_memory.map(|limit| {
                 let mib = 1_u64 << 20;
                 limit
@@ -58,7 +58,8 @@ impl MpsEnvironment {
         })
     }
 
-    /// As variables. Sizes are whole numbers of M, as MPS takes them; a client of a daemon sees its one device as 0.
+    /// Returns the environment variables. Sizes are whole mebibytes (`M`), as MPS requires; a client of a daemon sees its one
+    /// device as 0.
     #[must_use]
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         let hundredths = u64::from(self.active_thread_hundredths);
@@ -82,10 +83,10 @@ impl MpsEnvironment {
     }
 }
 
-/// The control program, found.
+/// Finds the MPS control program: at an absolute path, or by name in `PATH`.
 ///
 /// # Errors
-/// It is not there; the text says where it was looked for, and what has it.
+/// Returns a text with the searched places and the packages that contain the program.
 pub(crate) fn find_program(program: &Path) -> Result<PathBuf, String> {
     use rustix::fs::{Access, access};
     let is_program = |path: &Path| path.is_file() && access(path, Access::EXEC_OK).is_ok();
@@ -110,24 +111,27 @@ pub(crate) fn find_program(program: &Path) -> Result<PathBuf, String> {
         })
 }
 
-fn missing(looked: &str) -> String {
+fn missing(searched: &str) -> String {
     format!(
-        "no MPS control program: looked for {looked}; it comes with the driver (nvidia-compute-utils or \
-         nvidia-driver-cuda); name it with node.mps-control"
+        "no MPS control program: searched {searched}; it comes with the driver (nvidia-compute-utils or \
+         nvidia-driver-cuda); set node.mps-control to its path"
     )
 }
 
-/// A socket's path has at most this many bytes.
+/// Maximum length of a Unix socket's path, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
 
-/// Why MPS cannot run on a slot; `Ok`: it can.
+/// Checks whether MPS can run on a slot.
+///
+/// # Errors
+/// Returns the reason why it cannot.
 pub(crate) fn can_run(slot: &Slot) -> Result<(), String> {
     if slot.kind == SlotKind::Exclusive {
         return Err("the slot is exclusive".to_owned());
     }
     if let Some((major, minor)) = slot.compute_capability.filter(|own| *own < (7, 0)) {
         return Err(format!(
-            "compute capability {major}.{minor} has no MPS percentages; 7.0 and above has: make the slot exclusive"
+            "compute capability {major}.{minor} has no MPS percentages (7.0 or above required): configure the slot as exclusive"
         ));
     }
     let pipe = slot.mps_pipe.as_deref().unwrap_or_else(|| Path::new(""));
@@ -142,7 +146,10 @@ pub(crate) fn can_run(slot: &Slot) -> Result<(), String> {
     Ok(())
 }
 
-/// Why one more pod cannot be a client on a slot; `Ok`: it can.
+/// Checks whether a slot has room for one more MPS client.
+///
+/// # Errors
+/// Returns the reason why it has not.
 pub(crate) fn has_room(slot: &Slot, clients: usize) -> Result<(), String> {
     let limit = usize::try_from(slot.client_limit).unwrap_or(usize::MAX);
     if clients < limit {
@@ -160,9 +167,9 @@ mod tests {
     use crate::testing::{settings, slot};
 
     #[test]
-    fn a_pods_variables_follow_from_slot_and_settings() {
+    fn the_variables_follow_from_slot_and_settings() {
         let environment = MpsEnvironment::of(&slot(0), &settings()).unwrap();
-        // 8 GiB and a tenth, up to whole MiB.
+        // 8 GiB and a tenth, rounded up to whole MiB.
         assert_eq!(
             environment.variables(),
             [
@@ -183,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_cannot_run_is_said_why() {
+    fn can_run_reports_why_mps_cannot_run() {
         let mut old = slot(0);
         old.compute_capability = Some((6, 1));
         let why = can_run(&old).unwrap_err();
@@ -205,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_limit_is_said() {
+    fn has_room_reports_the_client_limit() {
         assert_eq!(has_room(&slot(0), 47), Ok(()));
         assert_eq!(
             has_room(&slot(0), 48),
@@ -214,16 +221,16 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_missing_is_said_where() {
+    fn a_missing_program_is_reported_with_the_searched_places() {
         let why = find_program(Path::new("/nowhere/nvidia-cuda-mps-control")).unwrap_err();
         assert!(
-            why.contains("looked for /nowhere/nvidia-cuda-mps-control; it comes with"),
+            why.contains("searched /nowhere/nvidia-cuda-mps-control; it comes with"),
             "{why}"
         );
         let why = find_program(Path::new("no-such-program-here")).unwrap_err();
         assert!(why.contains("no-such-program-here in PATH ("), "{why}");
         assert!(find_program(Path::new("sh")).is_ok());
-        // A file that cannot be executed is none.
+        // A file without execute permission does not count.
         let file = tempfile::NamedTempFile::new().unwrap();
         assert!(find_program(file.path()).is_err());
     }

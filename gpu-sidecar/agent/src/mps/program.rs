@@ -1,7 +1,7 @@
-//! `gpu-sidecar mps`: the daemons without an agent, so that agents can be exchanged in containers.
+//! `gpu-sidecar mps`: the daemons without an agent, so that agents in containers can be replaced.
 //!
-//! The end of a container ends all its processes, and the end of a daemon ends the contexts of all its clients. Where the agent
-//! is a pod, the daemons are in another, which an upgrade of agents leaves alone.
+//! The end of a container ends all its processes, and the end of a daemon destroys the contexts of all its clients. Where the
+//! agent runs in a pod, the daemons run in another pod, which an upgrade of the agent leaves alone.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -21,13 +21,14 @@ use crate::run::{ALIVE_SPAN, RunError, make_run_directory};
 use crate::state::{DeviceMemory, SlotKind};
 use crate::stop::Stop;
 
-/// Locked by the program that runs; in the run directory.
+/// File in the run directory which the running program locks.
 const LOCK_FILE: &str = "mps.lock";
 
-/// Keeps a daemon running for each slot that MPS shares, until SIGTERM or SIGINT, which ends the daemons too.
+/// Keeps a daemon running for each slot shared by MPS, until SIGTERM or SIGINT, which stops the daemons too.
 ///
 /// # Errors
-/// Another keeps them in this run directory, or the kernel has no threads or descriptors left.
+/// Returns an error when another program keeps the daemons of this run directory, threads or file descriptors are exhausted, or
+/// a thread of this one has ended unexpectedly.
 pub(crate) fn run(config: Config) -> Result<(), RunError> {
     let directory = config.node.run_directory.clone();
     make_run_directory(&directory)?;
@@ -50,18 +51,18 @@ async fn keep(config: Config) -> Result<(), RunError> {
         _signal = interrupt.recv() => Ok(()),
         () = ended(&watching, &daemons) => Err(RunError::MpsEnded),
     };
-    let is_asked = outcome.is_ok();
+    let is_requested = outcome.is_ok();
     let ending = tokio::task::spawn_blocking(move || {
         stop.set();
         let _panicked = watching.join();
-        // Those that a broken program leaves are taken over by the next.
-        daemons.end(is_asked);
+        // Daemons left running after a failure are adopted by the next program.
+        daemons.end(is_requested);
     });
     let _panicked = ending.await;
     outcome
 }
 
-/// Blocks until a thread has ended that is to run as long as the program.
+/// Waits until a thread has ended that should run as long as the program.
 async fn ended(watching: &JoinHandle<()>, daemons: &Daemons) {
     while !watching.is_finished() && !daemons.has_ended() {
         tokio::time::sleep(ALIVE_SPAN).await;
@@ -99,13 +100,13 @@ fn start(config: Config) -> std::io::Result<(Arc<Stop>, Arc<Daemons>, JoinHandle
     Ok((stop, daemons, watching))
 }
 
-/// Returns what brings changes of slots to their daemons.
+/// Returns a listener which forwards changes of slots to their daemons.
 pub(crate) fn listener(daemons: Arc<Daemons>) -> Listener {
     Box::new(move |change| match change {
         Change::Added(slot) if slot.kind == SlotKind::Mps => daemons.add(&slot),
         Change::Added(_) => {}
         Change::Lost(slot, _) => daemons.pause(slot),
         Change::Back(slot) => daemons.resume(&slot),
-        Change::Fault(slot) => daemons.look(slot),
+        Change::Fault(slot) => daemons.check(slot),
     })
 }

@@ -1,15 +1,15 @@
-//! Which slots there are, whether they are well, and who has how much of their memory: what NVML tells, asked each second.
+//! Discovery, health and memory use of slots: NVML, polled each second.
 //!
-//! Nothing is taken from a table of products: slots are whole GPUs with MIG off and, where it is on, their MIG instances.
-//! The number of SMs comes from NVML's attributes (MIG instances) or from its number of CUDA cores; the cores of an SM are
-//! fixed by the compute capability. Where neither is known, percentages are taken as they are given.
+//! No table of products is used: slots are whole GPUs with MIG off and, where it is on, their MIG instances. The number of SMs
+//! comes from NVML's attributes (MIG instances) or from its number of CUDA cores; the cores of an SM are fixed by the compute
+//! capability. Where neither is known, percentages are used as they are given.
 //!
-//! | seen | what follows |
+//! | observation | consequence |
 //! |---|---|
-//! | a GPU answers "lost", or is no longer there; a MIG instance is gone | its slots are lost, until they answer again |
-//! | an Xid that only a program's own fault makes (13, 31, 43, 45, 68, 109) | an event |
-//! | another Xid | the GPU's slots are lost until it has been gone and has come back, or the agent is started anew |
-//! | NVML as a whole does not answer, three times in a row | all slots are lost; the library is opened anew |
+//! | a GPU reports "lost", or is no longer listed; a MIG instance is gone | its slots are lost until they answer again |
+//! | an Xid caused only by a program's own fault (13, 31, 43, 45, 68, 109) | an event |
+//! | another Xid | the GPU's slots are lost until it has disappeared and reappeared, or the agent is restarted |
+//! | NVML as a whole fails, three times in a row | all slots are lost; the library is opened again |
 
 pub(crate) mod real;
 pub(crate) mod watch;
@@ -18,14 +18,14 @@ use std::time::Duration;
 
 use crate::state::{ProcessMemory, SlotKey};
 
-/// The whole library may fail this often in a row before all slots count as lost.
+/// Number of consecutive failures of the library after which all slots count as lost.
 const FAILURES_MAX: u32 = 3;
-/// GPUs of a node, at most; more are not looked at.
+/// Maximum number of GPUs of a node; further ones are ignored.
 const GPUS_MAX: u32 = 64;
-/// Processes of one GPU or instance, at most; more are not looked at.
+/// Maximum number of processes of one GPU or instance; further ones are ignored.
 const PROCESSES_MAX: usize = 4_096;
 
-/// SMs have this many cores; `None`: not known.
+/// Returns the number of CUDA cores per SM; `None` for an unknown compute capability.
 const fn cores_per_sm(capability: (u32, u32)) -> Option<u32> {
     Some(match capability {
         (3, _) => 192,
@@ -35,90 +35,92 @@ const fn cores_per_sm(capability: (u32, u32)) -> Option<u32> {
     })
 }
 
-/// NVML, as far as the agent needs it.
+/// The part of NVML that the agent uses.
 pub(crate) trait Nvml: Send + Sync {
-    /// Everything that is asked each second.
+    /// Returns the state of all GPUs, as polled each second.
     fn survey(&self) -> Result<Survey, String>;
 
-    /// Waits for errors of these GPUs until `told` says to end: `told(gpu's UUID, xid)`.
-    fn watch_errors(&self, told: &mut dyn FnMut(Option<Xid>) -> Watch) -> Result<(), String>;
+    /// Waits for GPU errors until `report` returns [`Watch::Off`]. Calls `report` for each error, and with `None` at least
+    /// every [`WATCH_SPAN`].
+    fn watch_errors(&self, report: &mut dyn FnMut(Option<Xid>) -> Watch) -> Result<(), String>;
 }
 
-/// Whether to go on.
+/// Whether to keep waiting for errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Watch {
     On,
     Off,
 }
 
-/// A GPU has reported an error.
+/// An error reported by a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Xid {
-    /// Whose; `None`: its UUID cannot be asked any more.
+    /// UUID of the GPU; `None` when it can no longer be queried.
     pub(crate) gpu_uuid: Option<String>,
-    /// `None`: NVML does not know it.
+    /// Number of the Xid; `None` when NVML does not report it.
     pub(crate) number: Option<u64>,
 }
 
-/// The driver.
+/// Version of the driver.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
 pub struct Driver {
-    /// As `580.82.07`.
+    /// Driver version, such as `580.82.07`.
     pub version: String,
-    /// The CUDA version that it supports at most, as (13, 0).
+    /// Highest supported CUDA version as (major, minor), such as (13, 0).
     pub cuda: Option<(u32, u32)>,
 }
 
 impl Driver {
+    /// Returns the driver's release, such as 580.
     fn release(&self) -> Option<u32> {
         self.version.split('.').next()?.parse().ok()
     }
 }
 
-/// What NVML tells at one moment.
+/// State of the driver and all GPUs at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Survey {
     pub(crate) driver: Driver,
     pub(crate) gpus: Vec<GpuSurvey>,
-    /// What could not be looked at.
+    /// Descriptions of what could not be queried.
     pub(crate) notes: Vec<String>,
 }
 
-/// A GPU by its number.
+/// A GPU by its NVML index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GpuSurvey {
     pub(crate) number: u32,
-    /// Or why it cannot be asked.
+    /// The GPU, or the reason why it cannot be queried.
     pub(crate) gpu: Result<Gpu, String>,
 }
 
-/// A GPU.
+/// State and properties of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Gpu {
     pub(crate) unit: Unit,
     pub(crate) product: String,
     pub(crate) capability: Option<(u32, u32)>,
-    /// MIG is on: only its instances are slots.
+    /// Whether MIG is on: only the instances are slots.
     pub(crate) is_mig: bool,
     pub(crate) instances: Vec<Instance>,
 }
 
-/// A MIG instance by its number.
+/// A MIG instance by its index on the GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Instance {
     pub(crate) number: u32,
-    /// Compute slices of seven.
+    /// Number of compute slices, of seven.
     pub(crate) slices: Option<u32>,
     pub(crate) unit: Unit,
 }
 
-/// Where kernels run: a whole GPU or a MIG instance.
+/// A device that runs kernels: a whole GPU or a MIG instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unit {
     pub(crate) uuid: String,
     pub(crate) memory_bytes: u64,
     pub(crate) sms: Option<u32>,
-    /// Pid, bytes, and whether it is an MPS client.
+    /// Process ID, device memory in bytes, and whether the process is an MPS client.
     pub(crate) processes: Vec<(u32, u64, bool)>,
 }
 
@@ -135,8 +137,8 @@ impl Unit {
     }
 }
 
-/// Client contexts that MPS allows: 48 up to CUDA 13.0, 60 with release 590 of the driver and later, 16 below compute
-/// capability 7.5. The limit of a MIG instance shrinks with its compute slices of seven.
+/// Returns the maximum number of MPS client contexts: 48 up to CUDA 13.0, 60 with release 590 of the driver and later, 16 below
+/// compute capability 7.5. The limit of a MIG instance shrinks with its compute slices of seven.
 pub(crate) fn client_limit(
     driver: &Driver,
     capability: Option<(u32, u32)>,
@@ -153,13 +155,13 @@ pub(crate) fn client_limit(
     }
 }
 
-/// Whether an Xid is the fault of a program on the GPU, and the GPU itself goes on: 13 and 31 (illegal access), 43 and 45
-/// (a program was stopped), 68 (video), 109 (a context switch timed out).
+/// Returns whether an Xid is the fault of a program, with the GPU itself still usable: 13 and 31 (illegal access), 43 and 45 (a
+/// program was stopped), 68 (video), 109 (a context switch timed out).
 pub(crate) const fn is_of_a_program(xid: u64) -> bool {
     matches!(xid, 13 | 31 | 43 | 45 | 68 | 109)
 }
 
-/// How long a wait for errors lasts before it is looked whether to end.
+/// Longest wait for errors before the next call of `report`.
 pub(crate) const WATCH_SPAN: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn cores_are_those_of_the_capability() {
+    fn cores_per_sm_follow_the_capability() {
         assert_eq!(cores_per_sm((7, 0)), Some(64));
         assert_eq!(cores_per_sm((8, 6)), Some(128));
         assert_eq!(cores_per_sm((9, 0)), Some(128));

@@ -1,4 +1,4 @@
-//! NVML itself, through the crate `nvml-wrapper`.
+//! [`Nvml`] on the library itself, through the crate `nvml-wrapper`.
 
 use std::path::Path;
 
@@ -14,11 +14,11 @@ use super::{
     Watch, Xid, cores_per_sm,
 };
 
-/// The library, loaded.
+/// The loaded NVML library.
 pub(crate) struct Library(nvml_wrapper::Nvml);
 
 impl Library {
-    /// Loads it.
+    /// Loads and initialises the library.
     pub(crate) fn open(path: &Path) -> Result<Self, String> {
         let opened = nvml_wrapper::Nvml::builder()
             .lib_path(path.as_os_str())
@@ -58,7 +58,7 @@ impl Library {
                         Ok(instance) => instances.push(instance),
                         Err(NvmlError::GpuLost) => return Err(NvmlError::GpuLost),
                         Err(error) => notes.push(format!(
-                            "MIG instance {number}:{at} cannot be asked: {}",
+                            "cannot query MIG instance {number}:{at}: {}",
                             show(&error)
                         )),
                     },
@@ -77,7 +77,7 @@ impl Library {
                     Err(error) => return Err(error),
                 },
                 sms: sms.filter(|sms| *sms > 0),
-                // Those of a GPU in MIG mode are told by its instances.
+                // In MIG mode the instances list the processes.
                 processes: if is_mig {
                     Vec::new()
                 } else {
@@ -119,26 +119,26 @@ fn instance(device: &Device<'_>, number: u32) -> Result<Instance, NvmlError> {
     })
 }
 
-/// Of a whole GPU or an instance: those that compute, MPS clients included.
+/// Returns the compute processes of a whole GPU or an instance, MPS clients included.
 fn processes(device: &Device<'_>) -> Result<Vec<(u32, u64, bool)>, NvmlError> {
     let bytes = |process: &ProcessInfo| match process.used_gpu_memory {
         UsedGpuMemory::Used(bytes) => bytes,
         UsedGpuMemory::Unavailable => 0,
     };
-    let ask = |answer| -> Result<Vec<ProcessInfo>, NvmlError> {
+    let or_empty = |answer| -> Result<Vec<ProcessInfo>, NvmlError> {
         match answer {
             Ok(processes) => Ok(processes),
             Err(error) => Ok(lost_or(error)?.unwrap_or_default()),
         }
     };
-    let clients = ask(device.mps_running_compute_processes())?;
+    let clients = or_empty(device.mps_running_compute_processes())?;
     let mut all: Vec<_> = clients
         .iter()
         .map(|process| (process.pid, bytes(process), true))
         .collect();
-    for process in ask(device.running_compute_processes())? {
-        match all.iter_mut().find(|known| known.0 == process.pid) {
-            Some(known) => known.1 = known.1.max(bytes(&process)),
+    for process in or_empty(device.running_compute_processes())? {
+        match all.iter_mut().find(|listed| listed.0 == process.pid) {
+            Some(listed) => listed.1 = listed.1.max(bytes(&process)),
             None => all.push((process.pid, bytes(&process), false)),
         }
     }
@@ -146,7 +146,7 @@ fn processes(device: &Device<'_>) -> Result<Vec<(u32, u64, bool)>, NvmlError> {
     Ok(all)
 }
 
-/// What a device does not tell is not known; a lost device is lost.
+/// Returns `None` for an unsupported query, and the error when the device is lost.
 fn lost_or<T>(error: NvmlError) -> Result<Option<T>, NvmlError> {
     match error {
         NvmlError::GpuLost | NvmlError::Uninitialized => Err(error),
@@ -154,12 +154,12 @@ fn lost_or<T>(error: NvmlError) -> Result<Option<T>, NvmlError> {
     }
 }
 
-/// In a few words.
+/// Returns a short description of an error.
 fn show(error: &NvmlError) -> String {
     match error {
         NvmlError::GpuLost => "the GPU is lost".to_owned(),
         NvmlError::DriverNotLoaded => "the NVIDIA driver is not loaded".to_owned(),
-        NvmlError::NoPermission => "no permission to talk to the driver".to_owned(),
+        NvmlError::NoPermission => "no permission to use the driver".to_owned(),
         error => error.to_string(),
     }
 }
@@ -187,7 +187,7 @@ impl Nvml for Library {
         })
     }
 
-    fn watch_errors(&self, told: &mut dyn FnMut(Option<Xid>) -> Watch) -> Result<(), String> {
+    fn watch_errors(&self, report: &mut dyn FnMut(Option<Xid>) -> Watch) -> Result<(), String> {
         let fail = |error: NvmlError| show(&error);
         let mut set = self.0.create_event_set().map_err(fail)?;
         let count = self.0.device_count().map_err(fail)?;
@@ -216,10 +216,10 @@ impl Nvml for Library {
                     })
                 }
                 Ok(_) | Err(NvmlError::Timeout) => None,
-                // Which GPU, the survey tells.
+                // The survey finds the GPU concerned.
                 Err(error) => return Err(show(&error)),
             };
-            if told(xid) == Watch::Off {
+            if report(xid) == Watch::Off {
                 return Ok(());
             }
         }

@@ -1,4 +1,4 @@
-//! The thread that asks NVML each second, and the one that waits for its errors.
+//! The thread that polls NVML each second, and the thread that waits for its errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -16,49 +16,52 @@ use crate::node::{MpsState, Node, NodeState, SLOTS_MAX};
 use crate::state::{DeviceMemory, MigInstance, ProcessMemory, Slot, SlotKey, SlotKind};
 use crate::stop::Stop;
 
-/// How often it is asked.
+/// Interval of the surveys.
 const SURVEY_SPAN: Duration = Duration::from_secs(1);
-/// Where it cannot be opened, it is tried again after this time, and then after twice as long, up to …
+/// Delay before the first retry to open the library; it doubles with each failure, up to [`OPEN_SPAN_MAX`].
 const OPEN_SPAN: Duration = Duration::from_secs(1);
-/// … this.
+/// Longest delay between retries to open the library.
 const OPEN_SPAN_MAX: Duration = Duration::from_secs(10);
-/// Errors that wait to be looked at.
+/// Capacity of the queue of errors.
 const XIDS_MAX: usize = 64;
 
-/// What has changed about slots.
+/// A change of a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change {
+    /// A slot was found.
     Added(Arc<Slot>),
+    /// A slot is lost, for this reason.
     Lost(SlotKey, String),
+    /// A lost slot is usable again.
     Back(Arc<Slot>),
-    /// A program's own fault on a GPU, which under MPS is that of all clients: its slots.
+    /// A program's fault on the GPU of this slot, which under MPS affects all clients.
     Fault(SlotKey),
 }
 
-/// Who is told.
+/// Callback for changes of slots.
 pub(crate) type Listener = Box<dyn FnMut(Change) + Send>;
 
-/// Finds slots, and follows them.
+/// Discovers slots and watches their state.
 pub(crate) struct Watcher {
     pub(crate) config: Config,
     pub(crate) node: Arc<Node>,
     pub(crate) events: Arc<Events>,
     pub(crate) device_memory: Arc<DeviceMemory>,
     pub(crate) listener: Listener,
-    /// GPUs that have reported an error that stays, by UUID, and it.
+    /// GPUs with a permanent error, by UUID, and the error.
     broken: BTreeMap<String, String>,
-    /// What was said already.
+    /// Notes recorded as events already.
     notes: BTreeSet<String>,
 }
 
-/// A unit of a survey that is to be a slot.
-struct Found<'a> {
+/// A unit of a survey that becomes a slot.
+struct FoundUnit<'a> {
     gpu_number: u32,
     gpu: &'a Gpu,
     instance: Option<&'a Instance>,
 }
 
-impl Found<'_> {
+impl FoundUnit<'_> {
     fn unit(&self) -> &Unit {
         self.instance.map_or(&self.gpu.unit, |own| &own.unit)
     }
@@ -71,16 +74,17 @@ impl Found<'_> {
     }
 }
 
-/// GPU instance and compute instance, where the UUID names them, as those of old drivers do: `MIG-GPU-…/1/0`.
+/// Returns the IDs of the GPU instance and the compute instance, where the UUID contains them, as with old drivers:
+/// `MIG-GPU-…/1/0`.
 fn instances_of(uuid: &str) -> Option<(u32, u32)> {
     let mut parts = uuid.strip_prefix("MIG-GPU-")?.split('/').skip(1);
     let numbers = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     parts.next().is_none().then_some(numbers)
 }
 
-/// The pipe directory of a slot's daemon.
+/// Returns the pipe directory of a slot's daemon.
 pub(crate) fn pipe_directory(run: &Path, uuid: &str) -> PathBuf {
-    // UUIDs of old drivers have slashes in them.
+    // UUIDs of MIG instances of old drivers contain slashes.
     run.join("mps").join(uuid.replace('/', "_")).join("pipe")
 }
 
@@ -103,7 +107,7 @@ impl Watcher {
         }
     }
 
-    /// Runs until the agent ends.
+    /// Watches slots until the agent ends, and opens the library again after each failure.
     pub(crate) fn run(
         mut self,
         stop: &Stop,
@@ -125,7 +129,7 @@ impl Watcher {
         }
     }
 
-    /// Asks the library until it fails or the agent ends.
+    /// Watches slots with an open library until it fails or the agent ends.
     fn follow(&mut self, stop: &Stop, nvml: &dyn Nvml) {
         let (sender, receiver) = sync_channel(XIDS_MAX);
         let is_over = AtomicBool::new(false);
@@ -133,14 +137,16 @@ impl Watcher {
             let waiter = std::thread::Builder::new().name("nvml-errors".to_owned());
             let wait = || wait_for_errors(nvml, stop, &is_over, &sender);
             if let Err(error) = waiter.spawn_scoped(scope, wait) {
-                self.note(format!("errors of GPUs are not told: {error}"));
+                self.note(format!("GPU errors are not reported: {error}"));
             }
-            self.ask(stop, nvml, &receiver);
+            self.poll(stop, nvml, &receiver);
             is_over.store(true, Ordering::Relaxed);
         });
     }
 
-    fn ask(&mut self, stop: &Stop, nvml: &dyn Nvml, xids: &Receiver<Xid>) {
+    /// Surveys the slots each second, and at once after a GPU error, until the agent ends or [`FAILURES_MAX`] surveys in a row
+    /// have failed; then all slots are marked as lost.
+    fn poll(&mut self, stop: &Stop, nvml: &dyn Nvml, xids: &Receiver<Xid>) {
         let mut failures = 0;
         loop {
             match nvml.survey() {
@@ -158,7 +164,7 @@ impl Watcher {
             }
             let next = Instant::now() + SURVEY_SPAN;
             loop {
-                // So often that the end of the agent is not waited for.
+                // In short steps, so that the end of the agent is noticed in time.
                 let left = next.saturating_duration_since(Instant::now());
                 match xids.recv_timeout(left.min(Duration::from_millis(100))) {
                     Ok(xid) => {
@@ -180,14 +186,15 @@ impl Watcher {
         }
     }
 
+    /// Records a note as an event, once.
     fn note(&mut self, note: String) {
-        // As many as there may be slots: whatever is said more often is not news.
+        // As many notes as there may be slots; repeated notes are ignored.
         if self.notes.len() < SLOTS_MAX && self.notes.insert(note.clone()) {
-            self.events.tell(EventKind::DeviceError, "", "", note);
+            self.events.record(EventKind::DeviceError, "", "", note);
         }
     }
 
-    /// NVML as a whole does not answer.
+    /// Marks all slots as lost, since NVML as a whole does not answer.
     pub(crate) fn fail(&mut self, why: &str) {
         let mut lost = Vec::new();
         {
@@ -195,7 +202,7 @@ impl Watcher {
             if state.nvml_problem.as_deref() != Some(why) {
                 state.nvml_problem = Some(why.to_owned());
                 let text = format!("no GPU can be found: {why}");
-                self.events.tell(EventKind::NvmlUnavailable, "", "", text);
+                self.events.record(EventKind::NvmlUnavailable, "", "", text);
             }
             for own in &state.slots {
                 if own.lost.is_none() {
@@ -210,6 +217,7 @@ impl Watcher {
         self.node.set_surveyed();
     }
 
+    /// Marks a slot as lost and notifies the listener, unless it is lost already.
     fn lose(&mut self, key: SlotKey, reason: &str) {
         let name = {
             let mut state = self.node.lock();
@@ -225,11 +233,11 @@ impl Watcher {
             own.memory_used = 0;
             own.slot.name.clone()
         };
-        self.events.tell(EventKind::SlotLost, &name, "", reason);
+        self.events.record(EventKind::SlotLost, &name, "", reason);
         (self.listener)(Change::Lost(key, reason.to_owned()));
     }
 
-    /// A GPU has reported an error.
+    /// Handles an error reported by a GPU.
     pub(crate) fn xid(&mut self, xid: &Xid) {
         let number = xid
             .number
@@ -240,14 +248,14 @@ impl Watcher {
             let of = state.slots.iter().filter(is_of);
             of.map(|own| own.slot.key).collect()
         };
-        let gpu = xid.gpu_uuid.as_deref().unwrap_or("a GPU that is lost");
+        let gpu = xid.gpu_uuid.as_deref().unwrap_or("a lost GPU");
         let is_harmless = xid.number.is_none_or(is_of_a_program);
         let text = if is_harmless {
             format!("Xid {number} on {gpu}: the fault of a program on it")
         } else {
             format!("Xid {number} on {gpu}")
         };
-        self.events.tell(EventKind::DeviceError, "", "", text);
+        self.events.record(EventKind::DeviceError, "", "", text);
         if is_harmless {
             for slot in slots {
                 (self.listener)(Change::Fault(slot));
@@ -261,7 +269,7 @@ impl Watcher {
         }
     }
 
-    /// Takes what a survey tells.
+    /// Applies a survey: adds, restores and loses slots, and updates the memory table.
     pub(crate) fn apply(&mut self, survey: &Survey) {
         for note in &survey.notes {
             self.note(note.clone());
@@ -276,12 +284,14 @@ impl Watcher {
         for own in &survey.gpus {
             let gpu_number = own.number;
             match &own.gpu {
-                Ok(gpu) if gpu.is_mig => found.extend(gpu.instances.iter().map(|instance| Found {
-                    gpu_number,
-                    gpu,
-                    instance: Some(instance),
-                })),
-                Ok(gpu) => found.push(Found {
+                Ok(gpu) if gpu.is_mig => {
+                    found.extend(gpu.instances.iter().map(|instance| FoundUnit {
+                        gpu_number,
+                        gpu,
+                        instance: Some(instance),
+                    }))
+                }
+                Ok(gpu) => found.push(FoundUnit {
                     gpu_number,
                     gpu,
                     instance: None,
@@ -297,19 +307,19 @@ impl Watcher {
             .filter_map(|own| own.gpu.as_ref().ok())
             .map(|gpu| gpu.unit.uuid.as_str())
             .collect();
-        // One that has been gone is another when it comes back.
+        // A GPU that has disappeared counts as another one when it reappears.
         self.broken.retain(|gpu, _| present.contains(gpu.as_str()));
         let mut table = BTreeMap::new();
-        let mut seen = BTreeSet::new();
+        let mut present_keys = BTreeSet::new();
         for own in &found {
-            if let Some(key) = self.take(survey, own) {
-                seen.insert(key);
+            if let Some(key) = self.apply_unit(survey, own) {
+                present_keys.insert(key);
                 tabulate(&mut table, own.unit(), key);
             }
         }
         let missing: Vec<_> = {
             let state = self.node.lock();
-            let is_missing = |own: &&_| !seen.contains(&slot_key(own));
+            let is_missing = |own: &&_| !present_keys.contains(&slot_key(own));
             let missing = state.slots.iter().filter(is_missing);
             missing
                 .map(|own| {
@@ -332,8 +342,9 @@ impl Watcher {
         self.node.set_surveyed();
     }
 
-    /// A unit that answers: a new slot, a known one, or one that is back. Its key, if it is a slot that is not lost.
-    fn take(&mut self, survey: &Survey, found: &Found<'_>) -> Option<SlotKey> {
+    /// Handles a unit that answers: a new slot, a known one, or one that is back. Returns its key, unless its GPU is broken and
+    /// the slot is new.
+    fn apply_unit(&mut self, survey: &Survey, found: &FoundUnit<'_>) -> Option<SlotKey> {
         let unit = found.unit();
         let known = {
             let state = self.node.lock();
@@ -368,8 +379,9 @@ impl Watcher {
                         own.mps = MpsState::Starting;
                     }
                 }
-                let text = format!("{} is there again", slot.uuid);
-                self.events.tell(EventKind::SlotBack, &slot.name, "", text);
+                let text = format!("{} is usable again", slot.uuid);
+                self.events
+                    .record(EventKind::SlotBack, &slot.name, "", text);
                 (self.listener)(Change::Back(slot));
                 return Some(key);
             }
@@ -385,7 +397,7 @@ impl Watcher {
         };
         let Some(slot) = added else {
             self.note(format!(
-                "{} is not used: {SLOTS_MAX} slots are remembered already; start the agent anew",
+                "{} is not used: {SLOTS_MAX} slots are remembered already; restart the agent",
                 unit.uuid
             ));
             return None;
@@ -399,17 +411,18 @@ impl Watcher {
         );
         match slot.sms {
             Some(sms) => text.push_str(&format!(", {sms} SMs")),
-            None => text.push_str(
-                "; how many SMs it has is not known: percentages are taken as they are given",
-            ),
+            None => text
+                .push_str("; the number of SMs is unknown: percentages are used as they are given"),
         }
-        self.events.tell(EventKind::SlotAdded, &slot.name, "", text);
+        self.events
+            .record(EventKind::SlotAdded, &slot.name, "", text);
         let key = slot.key;
         (self.listener)(Change::Added(slot));
         Some(key)
     }
 
-    fn slot(&self, survey: &Survey, found: &Found<'_>, key: SlotKey) -> Slot {
+    /// Returns the slot of a unit, as configured.
+    fn slot(&self, survey: &Survey, found: &FoundUnit<'_>, key: SlotKey) -> Slot {
         let unit = found.unit();
         let instance = found.instance;
         let number = instance.map(|instance| instance.number);
@@ -452,6 +465,7 @@ fn slot_key(own: &crate::node::SlotState) -> SlotKey {
     own.slot.key
 }
 
+/// Adds the processes of a unit to the table; a process on several units is listed with the one on which it has most memory.
 fn tabulate(table: &mut BTreeMap<u32, ProcessMemory>, unit: &Unit, key: SlotKey) {
     for (pid, memory) in unit.memory(key) {
         let own = table.entry(pid).or_insert(memory);
@@ -461,11 +475,12 @@ fn tabulate(table: &mut BTreeMap<u32, ProcessMemory>, unit: &Unit, key: SlotKey)
     }
 }
 
+/// Forwards GPU errors to the surveying thread until the agent or the survey ends.
 fn wait_for_errors(nvml: &dyn Nvml, stop: &Stop, is_over: &AtomicBool, sender: &SyncSender<Xid>) {
     while !stop.is_set() && !is_over.load(Ordering::Relaxed) {
-        let mut told = |xid: Option<Xid>| {
+        let mut report = |xid: Option<Xid>| {
             if let Some(xid) = xid {
-                // More than are looked at say nothing new.
+                // The queue is full of errors to handle; a further one adds nothing.
                 let _full = sender.try_send(xid);
             }
             if stop.is_set() || is_over.load(Ordering::Relaxed) {
@@ -474,14 +489,17 @@ fn wait_for_errors(nvml: &dyn Nvml, stop: &Stop, is_over: &AtomicBool, sender: &
                 Watch::On
             }
         };
-        if nvml.watch_errors(&mut told).is_err() && stop.wait(SURVEY_SPAN) {
+        if nvml.watch_errors(&mut report).is_err() && stop.wait(SURVEY_SPAN) {
             return;
         }
     }
 }
 
-/// Whether NVML answers there, and what it finds: for `gpu-sidecar check`.
-pub(crate) fn look(config: &Config, nvml: &dyn Nvml) -> Result<NodeState, String> {
+/// Queries NVML once and returns the slots found, for `gpu-sidecar check`.
+///
+/// # Errors
+/// Returns the reason why NVML does not answer.
+pub(crate) fn survey_once(config: &Config, nvml: &dyn Nvml) -> Result<NodeState, String> {
     let node = Arc::new(Node::default());
     let survey = nvml.survey()?;
     let mut watcher = Watcher::new(
@@ -502,17 +520,17 @@ mod tests {
     use super::*;
     use crate::nvml::{Driver, GpuSurvey};
 
-    struct Bench {
+    struct Fixture {
         watcher: Watcher,
         changes: Arc<Mutex<Vec<Change>>>,
     }
 
-    impl Bench {
+    impl Fixture {
         fn new(config: &str) -> Self {
             let changes = Arc::new(Mutex::new(Vec::new()));
-            let told = Arc::clone(&changes);
+            let recorded = Arc::clone(&changes);
             let config = Config::parse(config).unwrap();
-            let listener = Box::new(move |change| told.lock().unwrap().push(change));
+            let listener = Box::new(move |change| recorded.lock().unwrap().push(change));
             let watcher = Watcher::new(
                 config,
                 Arc::default(),
@@ -536,18 +554,18 @@ mod tests {
                 notes: Vec::new(),
             };
             self.watcher.apply(&survey);
-            self.told()
+            self.changes()
         }
 
-        fn told(&self) -> Vec<String> {
+        fn changes(&self) -> Vec<String> {
             let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-            let told = changes.drain(..).map(|change| match change {
+            let described = changes.drain(..).map(|change| match change {
                 Change::Added(slot) => format!("{} added", slot.name),
                 Change::Lost(key, why) => format!("{} lost: {why}", key.0),
                 Change::Back(slot) => format!("{} back", slot.name),
                 Change::Fault(key) => format!("{} fault", key.0),
             });
-            told.collect()
+            described.collect()
         }
     }
 
@@ -584,20 +602,20 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_found_lost_and_found_again() {
-        let mut bench = Bench::new("[[slot]]\nindex = 1\nkind = \"exclusive\"");
+    fn slots_are_added_lost_and_restored() {
+        let mut fixture = Fixture::new("[[slot]]\nindex = 1\nkind = \"exclusive\"");
         let both = || vec![Ok(gpu("GPU-a")), Ok(gpu("GPU-b"))];
-        assert_eq!(bench.apply(both()), ["0 added", "1 added"]);
-        assert!(bench.apply(both()).is_empty());
+        assert_eq!(fixture.apply(both()), ["0 added", "1 added"]);
+        assert!(fixture.apply(both()).is_empty());
         let lost = vec![Ok(gpu("GPU-a")), Err("the GPU is lost".to_owned())];
-        assert_eq!(bench.apply(lost.clone()), ["1 lost: the GPU is lost"]);
-        assert!(bench.apply(lost).is_empty());
-        assert_eq!(bench.apply(both()), ["1 back"]);
+        assert_eq!(fixture.apply(lost.clone()), ["1 lost: the GPU is lost"]);
+        assert!(fixture.apply(lost).is_empty());
+        assert_eq!(fixture.apply(both()), ["1 back"]);
         assert_eq!(
-            bench.apply(vec![Ok(gpu("GPU-b"))]),
+            fixture.apply(vec![Ok(gpu("GPU-b"))]),
             ["0 lost: the GPU is gone"]
         );
-        let state = bench.watcher.node.snapshot();
+        let state = fixture.watcher.node.snapshot();
         assert_eq!(state.slots.len(), 2);
         assert_eq!((state.slots[0].losses, state.slots[1].losses), (1, 1));
         assert_eq!(state.slots[1].slot.kind, SlotKind::Exclusive);
@@ -608,11 +626,11 @@ mod tests {
     }
 
     #[test]
-    fn mig_instances_are_slots_and_their_gpu_is_none() {
-        let mut bench = Bench::new("");
-        let told = bench.apply(vec![Ok(mig("GPU-a", &["MIG-1", "MIG-GPU-a/2/0"]))]);
-        assert_eq!(told, ["0:0 added", "0:1 added"]);
-        let slots = bench.watcher.node.snapshot().slots;
+    fn mig_instances_are_slots_and_their_gpu_is_not() {
+        let mut fixture = Fixture::new("");
+        let changes = fixture.apply(vec![Ok(mig("GPU-a", &["MIG-1", "MIG-GPU-a/2/0"]))]);
+        assert_eq!(changes, ["0:0 added", "0:1 added"]);
+        let slots = fixture.watcher.node.snapshot().slots;
         let slot = &slots[1].slot;
         assert_eq!(slot.gpu_uuid(), "GPU-a");
         assert_eq!((slot.client_limit, slot.seats), (20, 20));
@@ -622,12 +640,12 @@ mod tests {
             slot.mps_pipe.as_deref(),
             Some(Path::new("/run/weir/mps/MIG-GPU-a_2_0/pipe"))
         );
-        // Made anew, it is another.
-        let told = bench.apply(vec![Ok(mig("GPU-a", &["MIG-3", "MIG-GPU-a/2/0"]))]);
-        assert_eq!(told, ["0:0 added", "0 lost: the MIG instance is gone"]);
-        let told = bench.apply(vec![Ok(gpu("GPU-a"))]);
+        // A recreated instance is another slot.
+        let changes = fixture.apply(vec![Ok(mig("GPU-a", &["MIG-3", "MIG-GPU-a/2/0"]))]);
+        assert_eq!(changes, ["0:0 added", "0 lost: the MIG instance is gone"]);
+        let changes = fixture.apply(vec![Ok(gpu("GPU-a"))]);
         assert_eq!(
-            told,
+            changes,
             [
                 "0 added",
                 "1 lost: the MIG instance is gone",
@@ -637,58 +655,61 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_stays_loses_the_gpu_until_it_was_gone() {
-        let mut bench = Bench::new("");
+    fn a_permanent_error_loses_the_gpu_until_it_reappears() {
+        let mut fixture = Fixture::new("");
         let one = || vec![Ok(gpu("GPU-a"))];
-        let _added = bench.apply(one());
+        let _added = fixture.apply(one());
         let xid = |number| Xid {
             gpu_uuid: Some("GPU-a".to_owned()),
             number: Some(number),
         };
-        bench.watcher.xid(&xid(31));
-        assert_eq!(bench.told(), ["0 fault"]);
-        bench.watcher.xid(&xid(48));
-        assert_eq!(bench.told(), ["0 lost: Xid 48"]);
-        assert!(bench.apply(one()).is_empty());
+        fixture.watcher.xid(&xid(31));
+        assert_eq!(fixture.changes(), ["0 fault"]);
+        fixture.watcher.xid(&xid(48));
+        assert_eq!(fixture.changes(), ["0 lost: Xid 48"]);
+        assert!(fixture.apply(one()).is_empty());
         assert!(
-            bench
+            fixture
                 .apply(vec![Err("the GPU is lost".to_owned())])
                 .is_empty()
         );
-        assert_eq!(bench.apply(one()), ["0 back"]);
+        assert_eq!(fixture.apply(one()), ["0 back"]);
     }
 
     #[test]
-    fn without_nvml_all_slots_are_lost() {
-        let mut bench = Bench::new("");
-        bench.watcher.fail("no driver");
-        bench.watcher.fail("no driver");
-        assert_eq!(bench.watcher.events.past().len(), 1);
-        assert_eq!(bench.apply(vec![Ok(gpu("GPU-a"))]), ["0 added"]);
-        bench.watcher.fail("no driver");
-        assert_eq!(bench.told(), ["0 lost: NVML does not answer: no driver"]);
-        assert_eq!(bench.apply(vec![Ok(gpu("GPU-a"))]), ["0 back"]);
+    fn all_slots_are_lost_while_nvml_does_not_answer() {
+        let mut fixture = Fixture::new("");
+        fixture.watcher.fail("no driver");
+        fixture.watcher.fail("no driver");
+        assert_eq!(fixture.watcher.events.past().len(), 1);
+        assert_eq!(fixture.apply(vec![Ok(gpu("GPU-a"))]), ["0 added"]);
+        fixture.watcher.fail("no driver");
+        assert_eq!(
+            fixture.changes(),
+            ["0 lost: NVML does not answer: no driver"]
+        );
+        assert_eq!(fixture.apply(vec![Ok(gpu("GPU-a"))]), ["0 back"]);
     }
 
     #[test]
-    fn memory_is_told_by_process() {
-        let mut bench = Bench::new("");
+    fn memory_is_listed_by_process() {
+        let mut fixture = Fixture::new("");
         let mut one = gpu("GPU-a");
         one.unit.processes = vec![(10, 5, true), (11, 7, false)];
         let mut other = gpu("GPU-b");
         other.unit.processes = vec![(10, 9, false)];
-        let _added = bench.apply(vec![Ok(one), Ok(other)]);
-        let table = bench.watcher.device_memory.table();
-        let told: Vec<_> = table
+        let _added = fixture.apply(vec![Ok(one), Ok(other)]);
+        let table = fixture.watcher.device_memory.table();
+        let rows: Vec<_> = table
             .iter()
             .map(|(pid, own)| (*pid, own.slot.0, own.bytes, own.is_mps))
             .collect();
-        assert_eq!(told, [(10, 1, 9, false), (11, 0, 7, false)]);
-        assert_eq!(bench.watcher.node.snapshot().slots[0].memory_used, 12);
+        assert_eq!(rows, [(10, 1, 9, false), (11, 0, 7, false)]);
+        assert_eq!(fixture.watcher.node.snapshot().slots[0].memory_used, 12);
     }
 
     #[test]
-    fn a_library_that_fails_is_opened_anew() {
+    fn a_failing_library_is_opened_again() {
         struct Failing;
         impl Nvml for Failing {
             fn survey(&self) -> Result<Survey, String> {
@@ -696,18 +717,18 @@ mod tests {
             }
             fn watch_errors(
                 &self,
-                _told: &mut dyn FnMut(Option<Xid>) -> Watch,
+                _report: &mut dyn FnMut(Option<Xid>) -> Watch,
             ) -> Result<(), String> {
                 Err("driver is gone".to_owned())
             }
         }
-        let bench = Bench::new("");
-        let node = Arc::clone(&bench.watcher.node);
+        let fixture = Fixture::new("");
+        let node = Arc::clone(&fixture.watcher.node);
         let stop = Stop::default();
         let opened = std::sync::atomic::AtomicU32::new(0);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                bench.watcher.run(&stop, |_| {
+                fixture.watcher.run(&stop, |_| {
                     if opened.fetch_add(1, Ordering::Relaxed) > 0 {
                         stop.set();
                     }

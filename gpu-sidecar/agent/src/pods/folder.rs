@@ -1,7 +1,7 @@
-//! A pod's folder: files that others have written, read with care, and those that the agent writes.
+//! A pod's folder: files from its creator, read defensively, and the agent's own files.
 //!
-//! Everything is reached by the folder's descriptor, so that neither a long path nor a folder that is exchanged meanwhile
-//! matters. What comes into its place does so by a rename, as a whole.
+//! All access goes through the folder's descriptor, so that neither a long path nor a replaced folder matters. Files are
+//! replaced atomically by renaming.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -17,14 +17,14 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
 };
 
-/// The libraries that user containers load.
+/// Libraries loaded by user containers.
 const LIBRARIES: [&str; 2] = ["libweir_preload.so", "libweir_preload_core.so"];
-/// Connections that wait to be accepted, at most.
+/// Backlog of connections waiting to be accepted.
 const BACKLOG: i32 = 128;
-/// Bytes of the file that names the slot, at most.
+/// Maximum size of the file `slot`, in bytes.
 const SLOT_FILE_MAX: u64 = 256;
 
-/// What a file or folder was, to see whether it is another.
+/// Identity and version of a file, to detect changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FileStamp {
     device: u64,
@@ -33,20 +33,21 @@ pub(super) struct FileStamp {
     changed: (i64, i64),
 }
 
-/// What a pod's files were.
+/// Identity and versions of a pod's folder and files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
-    /// Device and inode.
+    /// Device and inode of the folder.
     pub(super) folder: (u64, u64),
     annotations: FileStamp,
     pod_file: Option<FileStamp>,
 }
 
-/// A folder, opened.
+/// An open pod folder.
 #[derive(Debug)]
 pub(super) struct Folder(OwnedFd);
 
-/// Names in a directory, those that begin with a dot left out, and whether they are all. The directory is made if missing.
+/// Returns the names in a directory, apart from those that begin with a dot, and whether the list is complete. Creates the
+/// directory when it is missing.
 pub(super) fn names(directory: &Path, max: usize) -> Result<(Vec<String>, bool), String> {
     use std::os::unix::fs::DirBuilderExt as _;
     let mut builder = std::fs::DirBuilder::new();
@@ -65,7 +66,7 @@ pub(super) fn names(directory: &Path, max: usize) -> Result<(Vec<String>, bool),
                 let Ok(entry) = entry else {
                     continue;
                 };
-                // What is not UTF-8 has no name that could be told; its annotations are not looked at.
+                // An invalid UTF-8 name becomes another one, which does not exist: such a folder is ignored.
                 let name = entry.file_name().to_string_lossy().into_owned();
                 if !name.starts_with('.') {
                     names.push(name);
@@ -76,10 +77,10 @@ pub(super) fn names(directory: &Path, max: usize) -> Result<(Vec<String>, bool),
 }
 
 impl Folder {
-    /// Opens one; `None`: there is none of that name.
+    /// Opens a pod's folder; `None` when there is no folder of this name.
     ///
     /// # Errors
-    /// There is something else, or it must not be read.
+    /// Returns an error when the entry is a link or must not be read.
     pub(super) fn open(directory: &Path, name: &str) -> Result<Option<Self>, String> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::open(directory.join(name), flags, Mode::empty()) {
@@ -91,7 +92,7 @@ impl Folder {
                 if is_link {
                     Err("is a symbolic link, and links are not followed".to_owned())
                 } else {
-                    // A file in the directory is nobody's pod.
+                    // A file in the directory is not a pod.
                     Ok(None)
                 }
             }
@@ -99,6 +100,7 @@ impl Folder {
         }
     }
 
+    /// Returns the identity and version of a file; `None` when it is missing.
     fn stamp_of(&self, name: &str) -> Result<Option<FileStamp>, String> {
         match statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(about) => Ok(Some(FileStamp {
@@ -112,7 +114,7 @@ impl Folder {
         }
     }
 
-    /// What its files are; `None`: it is no pod.
+    /// Returns the versions of the files in the folder; `None` when the folder is not a pod.
     pub(super) fn stamp(&self) -> Result<Option<Stamp>, String> {
         let Some(annotations) = self.stamp_of("annotations")? else {
             return Ok(None);
@@ -125,7 +127,7 @@ impl Folder {
         }))
     }
 
-    /// A text file of at most `max` bytes; `None`: it is not there.
+    /// Reads a UTF-8 text file of at most `max` bytes; `None` when it is missing.
     pub(super) fn read(&self, name: &str, max: u64) -> Result<Option<String>, String> {
         let flags =
             OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -140,7 +142,7 @@ impl Folder {
             Err(errno) => return Err(format!("{name}: {}", std::io::Error::from(errno))),
         };
         if !file.metadata().is_ok_and(|about| about.is_file()) {
-            return Err(format!("{name}: is no regular file"));
+            return Err(format!("{name}: is not a regular file"));
         }
         let mut bytes = Vec::new();
         file.take(max + 1)
@@ -157,6 +159,7 @@ impl Folder {
         })
     }
 
+    /// Replaces a file atomically.
     fn write(&self, name: &str, text: &str) -> Result<(), Errno> {
         let temporary = format!(".{name}.new");
         remove(&self.0, &temporary)?;
@@ -168,30 +171,30 @@ impl Folder {
         renameat(&self.0, &*temporary, &self.0, name)
     }
 
-    /// Says why the pod is refused; who cannot be told finds it in the events.
+    /// Writes the reason of a refusal into the folder. On failure it is only in the events.
     pub(super) fn write_refused(&self, text: &str) {
         let _full = self.write("refused", &format!("{text}\n"));
     }
 
-    /// It is not refused.
+    /// Removes the file `refused`.
     pub(super) fn clear_refused(&self) {
         let _gone = remove(&self.0, "refused");
     }
 
-    /// Notes the slot for a later agent.
+    /// Writes the slot's UUID for a later agent.
     pub(super) fn write_slot(&self, uuid: &str) {
         if let Err(errno) = self.write("slot", &format!("{uuid}\n")) {
-            tracing::warn!(%errno, uuid, "a pod's slot cannot be noted: a later agent may place it elsewhere");
+            tracing::warn!(%errno, uuid, "cannot write the pod's slot: a later agent may place the pod elsewhere");
         }
     }
 
-    /// The slot that an agent noted.
+    /// Returns the UUID of the slot written by an agent.
     pub(super) fn slot(&self) -> Option<String> {
         let text = self.read("slot", SLOT_FILE_MAX).ok()??;
         Some(text.trim().to_owned())
     }
 
-    /// Nobody is let in any more.
+    /// Removes the socket, so that no more processes connect.
     pub(super) fn close_gate(&self) {
         let _gone = unlinkat(
             &self.0,
@@ -200,7 +203,7 @@ impl Folder {
         );
     }
 
-    /// Puts the libraries and the socket into `gate/`; gives back the socket, which listens, and what is missing.
+    /// Creates `gate/` with the libraries and the socket. Returns the listening socket, and a description of a missing library.
     pub(super) fn open_gate(
         &self,
         preload: Option<&Path>,
@@ -226,8 +229,8 @@ impl Folder {
                 let source = source.unwrap_or_else(|| PathBuf::from(library));
                 let why = std::io::Error::from(errno);
                 missing = Some(format!(
-                    "{}: {why}; pods are served, but nothing holds their programs; name the folder of the libraries \
-                     with node.preload",
+                    "{}: {why}; pods are served, but their programs are not gated; set node.preload to the folder of \
+                     the libraries",
                     source.display()
                 ));
             }
@@ -244,7 +247,7 @@ fn remove(folder: &OwnedFd, name: &str) -> Result<(), Errno> {
     }
 }
 
-/// Puts a library into a gate, as a hard link where that is possible, unless it is there.
+/// Places a library in a gate, as a hard link where possible, unless it is there already.
 fn publish(source: &Path, gate: &OwnedFd, name: &str) -> Result<(), Errno> {
     let about = rustix::fs::stat(source)?;
     if FileType::from_raw_mode(about.st_mode) != FileType::RegularFile {
@@ -267,7 +270,7 @@ fn publish(source: &Path, gate: &OwnedFd, name: &str) -> Result<(), Errno> {
         let copy = openat(gate, &*temporary, flags, Mode::from_raw_mode(0o755))?;
         let mut copy = File::from(copy);
         std::io::copy(&mut from, &mut copy).map_err(io)?;
-        // By its time a later agent sees that it is the same.
+        // A later agent recognises the copy by its time.
         let time = rustix::fs::Timespec {
             tv_sec: about.st_mtime,
             tv_nsec: about.st_mtime_nsec.try_into().unwrap_or(0),
@@ -283,7 +286,7 @@ fn publish(source: &Path, gate: &OwnedFd, name: &str) -> Result<(), Errno> {
     renameat(gate, &*temporary, gate, name)
 }
 
-/// A socket for everybody who sees the gate; that of a former agent is replaced at one stroke.
+/// Creates the socket of a gate, which replaces that of an earlier agent atomically.
 fn listen_in(gate: &OwnedFd) -> Result<OwnedFd, Errno> {
     let temporary = format!(".{}.new", protocol::GPU_SOCKET);
     remove(gate, &temporary)?;
@@ -291,7 +294,7 @@ fn listen_in(gate: &OwnedFd) -> Result<OwnedFd, Errno> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     let path = format!("/proc/self/fd/{}/{temporary}", gate.as_raw_fd());
     bind(&socket, &SocketAddrUnix::new(path.as_str())?)?;
-    // Containers run as any user; who may connect follows from who sees the folder.
+    // Containers run as any user; access follows from the mount of the folder.
     chmodat(
         gate,
         &*temporary,

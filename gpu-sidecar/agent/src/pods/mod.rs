@@ -1,26 +1,27 @@
-//! Pods: one folder for each in the directory of pods. Whoever runs containers makes the folder and mounts its `gate/`.
+//! Pods: one folder per pod in the directory of pods. The program that runs the containers creates the folder and mounts its
+//! `gate/`.
 //!
-//! | in a pod's folder | written by | what |
+//! | in a pod's folder | written by | contents |
 //! |---|---|---|
-//! | `annotations` | its maker | the pod's annotations in the form of the downward API; what makes a folder a pod |
-//! | `pod.toml` | its maker | `namespace`, `revision`, `function`, `uid`, `name`, `slot` (UUID or name), `cgroup`, `mps-pipe-directory` (where its containers see the slot's); all optional |
-//! | `gate/` | the agent | what user containers see: `gpu.sock`, `libweir_preload.so`, `libweir_preload_core.so` |
-//! | `refused` | the agent | why the pod, or its last change, is refused; gone when it is not |
-//! | `slot` | the agent | the UUID of its slot, which is its for life, also over the agent's |
-//! | `processes` | the token service | its own |
+//! | `annotations` | its creator | the pod's annotations in the form of the downward API; its presence makes the folder a pod |
+//! | `pod.toml` | its creator | `namespace`, `revision`, `function`, `uid`, `name`, `slot` (UUID or name), `cgroup`, `mps-pipe-directory` (path of the slot's in its containers); all optional |
+//! | `gate/` | the agent | files for user containers: `gpu.sock`, `libweir_preload.so`, `libweir_preload_core.so` |
+//! | `refused` | the agent | reason why the pod, or its last change, is refused; absent otherwise |
+//! | `slot` | the agent | UUID of its slot, constant for the pod's lifetime, also across restarts of the agent |
+//! | `processes` | the token service | its processes |
 //!
-//! A folder whose name begins with a dot is not looked at: its maker fills it and renames it. Links are not followed.
-//! The directory is watched, and looked through each second. A pod that fits on no slot is tried again each time.
+//! A folder with a name that begins with a dot is ignored: its creator fills and then renames it. Links are not followed. The
+//! directory is watched, and scanned each second. A pod that fits on no slot is retried with each scan.
 //!
-//! | what | bound |
+//! | subject | bound |
 //! |---|---|
-//! | pods that are served | [`PODS_MAX`] |
-//! | entries of the directory that are looked at | [`ENTRIES_MAX`] |
+//! | served pods | [`PODS_MAX`] |
+//! | scanned entries of the directory | [`ENTRIES_MAX`] |
 //! | annotations | 256 KiB, the kubelet's own bound |
 //! | `pod.toml` | 16 KiB |
 
 pub(crate) mod folder;
-pub(crate) mod place;
+pub(crate) mod placement;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -46,38 +47,38 @@ use crate::state::{
 };
 use crate::stop::Stop;
 use folder::{Folder, Stamp};
-use place::{Placed, fits, place};
+use placement::{PlacedPod, fits, place};
 
-/// Entries of the directory that are looked at.
+/// Maximum number of entries of the directory per scan.
 pub(crate) const ENTRIES_MAX: usize = 4_096;
-/// Bytes of `pod.toml`, at most.
+/// Maximum size of `pod.toml`, in bytes.
 const POD_FILE_MAX: u64 = 16 * 1024;
-/// The directory is looked through so often in any case …
+/// Longest time between two scans of the directory.
 const SCAN_SPAN: Duration = Duration::from_secs(1);
-/// … and not more often than this, whatever happens in it.
+/// Shortest time between two scans, regardless of the number of changes.
 const SCAN_SPAN_MIN: Duration = Duration::from_millis(20);
-/// Refused volumes that are remembered, at most …
+/// Maximum number of remembered refused volumes.
 const REFUSED_VOLUMES_MAX: usize = 256;
-/// … and for how long: the kubelet asks again within two minutes.
+/// Time for which refused volumes are remembered; the kubelet retries within two minutes.
 const REFUSED_VOLUME_SPAN: Duration = Duration::from_secs(300);
-/// NVML is waited for this long before pods are placed.
+/// Longest wait for the first survey of NVML before pods are placed.
 const NVML_SPAN: Duration = Duration::from_secs(10);
 
-/// Why a pod is refused, in a word.
+/// Reason for which a pod is refused, as in metrics and the control API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum RefusedWhy {
-    /// Name, annotations or `pod.toml` cannot be used.
+pub(crate) enum RefusalReason {
+    /// Name, annotations or `pod.toml` are invalid.
     Invalid,
-    /// A file cannot be read, or the gate not be made.
+    /// A file is unreadable, or the gate cannot be created.
     Unreadable,
-    /// It fits on no slot.
+    /// The pod fits on no slot.
     NoSlot,
-    /// So many are served that no more are.
+    /// The maximum number of pods is served already.
     TooMany,
 }
 
-impl RefusedWhy {
+impl RefusalReason {
     pub(crate) const ALL: [Self; 4] =
         [Self::Invalid, Self::Unreadable, Self::NoSlot, Self::TooMany];
 
@@ -91,14 +92,14 @@ impl RefusedWhy {
     }
 }
 
-/// A pod is refused.
+/// Refusal of a pod, or of a change of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Refused {
-    pub(crate) reason: RefusedWhy,
+    pub(crate) reason: RefusalReason,
     pub(crate) text: String,
 }
 
-/// A volume that was refused to a pod. Its folder is gone at once; the kubelet asks again.
+/// Refusal of a pod's volume. The pod's folder is removed at once; the kubelet retries.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct RefusedVolume {
     pub(crate) namespace: String,
@@ -109,25 +110,25 @@ pub(crate) struct RefusedVolume {
     pub(crate) at: Instant,
 }
 
-/// What the others know of pods.
+/// Pods as visible to the other parts of the agent.
 #[derive(Debug, Default)]
 pub(crate) struct PodsView {
-    /// In the order of their names.
+    /// Served pods, ordered by name.
     pub(crate) served: Vec<Arc<Pod>>,
-    /// By the folder's name.
+    /// Refusals by the name of the pod's folder.
     pub(crate) refused: BTreeMap<String, Refused>,
-    /// By the pod's UID; at most [`REFUSED_VOLUMES_MAX`].
+    /// Refused volumes by the pod's UID; at most [`REFUSED_VOLUMES_MAX`].
     refused_volumes: BTreeMap<String, RefusedVolume>,
-    /// Times pods and changes of pods were refused, by [`RefusedWhy::ALL`].
-    pub(crate) refusals: [u64; RefusedWhy::ALL.len()],
+    /// Number of refusals of pods and changes, indexed as [`RefusalReason::ALL`].
+    pub(crate) refusals: [u64; RefusalReason::ALL.len()],
 }
 
-/// The same, shared.
+/// [`PodsView`] behind a lock.
 #[derive(Debug, Default)]
 pub(crate) struct Pods(Mutex<PodsView>);
 
 impl PodsView {
-    /// Notes that a volume was refused to a pod, or (`None`) that it was published.
+    /// Records the refusal of a pod's volume; `None` after its publication.
     pub(crate) fn set_refused_volume(&mut self, uid: &str, refused: Option<RefusedVolume>) {
         self.refused_volumes.remove(uid);
         let Some(refused) = refused else {
@@ -139,7 +140,7 @@ impl PodsView {
         }
     }
 
-    /// Returns the volumes that were refused within the last [`REFUSED_VOLUME_SPAN`], by the pods' UIDs.
+    /// Returns the refusals within the last [`REFUSED_VOLUME_SPAN`], by the pods' UIDs.
     pub(crate) fn refused_volumes(&mut self) -> &BTreeMap<String, RefusedVolume> {
         self.forget_refused_volumes();
         &self.refused_volumes
@@ -157,7 +158,7 @@ impl Pods {
     }
 }
 
-/// Numbers for pods.
+/// Allocator of pod keys and serial numbers.
 #[derive(Debug, Default)]
 struct Keys {
     used: u32,
@@ -166,6 +167,7 @@ struct Keys {
 }
 
 impl Keys {
+    /// Returns the next key and serial number; `None` when all keys are in use.
     fn take(&mut self) -> Option<(PodKey, u64)> {
         let key = if usize::try_from(self.used).is_ok_and(|used| used < PODS_MAX) {
             self.used += 1;
@@ -178,16 +180,16 @@ impl Keys {
     }
 }
 
-/// What is known of a folder.
+/// State of a pod's folder as of the last scan.
 #[derive(Debug)]
-struct Known {
+struct FolderState {
     stamp: Stamp,
     served: Option<Arc<Pod>>,
     refused: Option<Refused>,
 }
 
-/// Finds pods, and follows them.
-pub(crate) struct Keeper {
+/// Watches the directory of pods: places new pods, and applies changes and removals.
+pub(crate) struct PodWatcher {
     directory: PathBuf,
     preload: Option<PathBuf>,
     node: Arc<Node>,
@@ -195,13 +197,14 @@ pub(crate) struct Keeper {
     events: Arc<Events>,
     service: ServiceHandle,
     keys: Keys,
-    known: BTreeMap<String, Known>,
+    folders: BTreeMap<String, FolderState>,
+    /// Last note recorded for each entry.
     notes: BTreeMap<String, String>,
 }
 
-/// A pod's files, read and checked.
+/// Validated contents of a pod's files.
 #[derive(Debug)]
-struct Asked {
+struct PodRequest {
     namespace: String,
     function: String,
     revision: String,
@@ -213,7 +216,7 @@ struct Asked {
     settings: PodSettings,
 }
 
-impl Keeper {
+impl PodWatcher {
     pub(crate) fn new(
         directory: PathBuf,
         preload: Option<PathBuf>,
@@ -230,17 +233,17 @@ impl Keeper {
             events,
             service,
             keys: Keys::default(),
-            known: BTreeMap::new(),
+            folders: BTreeMap::new(),
             notes: BTreeMap::new(),
         }
     }
 
-    /// Runs until the agent or the service ends.
+    /// Watches the directory until the agent or the service ends.
     pub(crate) fn run(mut self, stop: &Stop) {
         self.node.wait_surveyed(NVML_SPAN);
         let watch = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK);
         if let Err(errno) = &watch {
-            let text = format!("changes are seen within 1 s, not at once: {errno}");
+            let text = format!("no inotify: changes are noticed within 1 s, not at once: {errno}");
             self.note(".", &text);
         }
         let watch = watch.ok();
@@ -260,7 +263,7 @@ impl Keeper {
         }
     }
 
-    /// Tells something about an entry that is no pod, unless it was told already.
+    /// Records an event about an entry that is not a pod, unless it is the same as the last one.
     fn note(&mut self, name: &str, text: &str) {
         if self.notes.get(name).map(String::as_str) == Some(text) || self.notes.len() >= ENTRIES_MAX
         {
@@ -268,7 +271,7 @@ impl Keeper {
         }
         self.notes.insert(name.to_owned(), text.to_owned());
         let text = format!("{}: {text}", self.directory.join(name).display());
-        self.events.tell(
+        self.events.record(
             EventKind::PodRefused,
             "",
             "",
@@ -276,19 +279,18 @@ impl Keeper {
         );
     }
 
-    /// Looks through the directory once.
+    /// Scans the directory once.
     fn scan(&mut self, watch: Option<&OwnedFd>) -> Result<(), SendError> {
         let names = match folder::names(&self.directory, ENTRIES_MAX) {
             Ok((names, is_all)) => {
                 if !is_all {
-                    let text =
-                        format!("more than {ENTRIES_MAX} entries: the others are not looked at");
+                    let text = format!("more than {ENTRIES_MAX} entries: the others are ignored");
                     self.note(".", &text);
                 }
                 names
             }
             Err(why) => {
-                // Nobody is taken for gone because of that.
+                // An unreadable directory removes no pods.
                 self.note(".", &why);
                 return Ok(());
             }
@@ -296,17 +298,17 @@ impl Keeper {
         if let Some(watch) = watch {
             let _not_watched = inotify::add_watch(watch, &self.directory, WATCHED);
         }
-        // Of those that are known, each: they need not be among those that were looked at.
+        // FolderState folders are always inspected: the names may be incomplete.
         let mut all = names;
-        all.extend(self.known.keys().cloned());
+        all.extend(self.folders.keys().cloned());
         all.sort_unstable();
         all.dedup();
-        // What was said of an entry that is gone is news when it comes again.
+        // A note about a removed entry is recorded again when the entry reappears.
         let is_there = |name: &String| name == "." || all.binary_search(name).is_ok();
         self.notes.retain(|name, _| is_there(name));
         for name in all {
             match Folder::open(&self.directory, &name) {
-                Ok(Some(folder)) => self.look(&name, &folder, watch)?,
+                Ok(Some(folder)) => self.inspect(&name, &folder, watch)?,
                 Ok(None) => self.forget(&name)?,
                 Err(text) => {
                     self.forget(&name)?;
@@ -317,32 +319,34 @@ impl Keeper {
         Ok(())
     }
 
-    /// A folder is no pod any more.
+    /// Handles a folder that is no longer a pod.
     fn forget(&mut self, name: &str) -> Result<(), SendError> {
-        let Some(known) = self.known.remove(name) else {
+        let Some(state) = self.folders.remove(name) else {
             return Ok(());
         };
         self.pods.lock().refused.remove(name);
-        match known.served {
+        match state.served {
             Some(pod) => self.remove(&pod),
             None => Ok(()),
         }
     }
 
+    /// Removes a served pod and frees its key.
     fn remove(&mut self, pod: &Arc<Pod>) -> Result<(), SendError> {
         self.pods
             .lock()
             .served
             .retain(|own| own.serial != pod.serial);
-        let text = "its folder or its annotations are gone";
+        let text = "its folder or its annotations were removed";
         self.events
-            .tell(EventKind::PodRemoved, "", &pod.display(), text);
+            .record(EventKind::PodRemoved, "", &pod.display(), text);
         self.service.send(Command::PodRemoved(pod.key))?;
         self.keys.free.push_back(pod.key);
         Ok(())
     }
 
-    fn look(
+    /// Inspects a pod's folder: adds, changes or refuses the pod where the folder has changed.
+    fn inspect(
         &mut self,
         name: &str,
         folder: &Folder,
@@ -350,9 +354,9 @@ impl Keeper {
     ) -> Result<(), SendError> {
         let stamp = match folder.stamp() {
             Ok(Some(stamp)) => stamp,
-            // Its maker is not done, or has taken it back.
+            // Its creator has not finished, or has withdrawn the pod.
             Ok(None) => {
-                if self.known.contains_key(name) {
+                if self.folders.contains_key(name) {
                     folder.close_gate();
                 }
                 self.watch(name, watch);
@@ -364,43 +368,49 @@ impl Keeper {
                 return Ok(());
             }
         };
-        if let Some(known) = self.known.get(name) {
-            let is_anew = known.stamp.folder != stamp.folder;
-            if is_anew {
+        if let Some(state) = self.folders.get(name) {
+            let is_replaced = state.stamp.folder != stamp.folder;
+            if is_replaced {
                 // Another folder of the same name is another pod.
                 self.forget(name)?;
-            } else if known.stamp == stamp
-                && known
+            } else if state.stamp == stamp
+                && state
                     .refused
                     .as_ref()
-                    .is_none_or(|refused| refused.reason == RefusedWhy::Invalid)
+                    .is_none_or(|refused| refused.reason == RefusalReason::Invalid)
             {
                 return Ok(());
             }
         }
-        if !self.known.contains_key(name) {
+        if !self.folders.contains_key(name) {
             self.watch(name, watch);
         }
-        let served = self.known.get(name).and_then(|known| known.served.clone());
+        let served = self
+            .folders
+            .get(name)
+            .and_then(|state| state.served.clone());
         let outcome = match served {
             None => self.add(name, folder)?.map(Some),
             Some(pod) => self.change(name, folder, &pod)?,
         };
-        let served = self.known.get(name).and_then(|known| known.served.clone());
+        let served = self
+            .folders
+            .get(name)
+            .and_then(|state| state.served.clone());
         let (served, refused) = match outcome {
             Ok(pod) => (pod.or(served), None),
             Err(refused) => (served, Some(refused)),
         };
-        let known = Known {
+        let state = FolderState {
             stamp,
             served,
             refused: refused.clone(),
         };
         let before = self
-            .known
-            .insert(name.to_owned(), known)
-            .and_then(|known| known.refused);
-        self.say_refused(name, folder, before.as_ref(), refused);
+            .folders
+            .insert(name.to_owned(), state)
+            .and_then(|state| state.refused);
+        self.publish_refusal(name, folder, before.as_ref(), refused);
         Ok(())
     }
 
@@ -410,7 +420,8 @@ impl Keeper {
         }
     }
 
-    fn say_refused(
+    /// Publishes a refusal in the folder, the control API, the metrics and the events; clears it with `None`.
+    fn publish_refusal(
         &self,
         name: &str,
         folder: &Folder,
@@ -427,10 +438,10 @@ impl Keeper {
         if before == Some(&refused) {
             return;
         }
-        // Numbers that change with every pod that comes are no other reason.
-        let is_news = before.is_none_or(|before| before.reason != refused.reason);
-        if is_news {
-            let place = RefusedWhy::ALL
+        // A text with other numbers is not a new reason.
+        let is_new_reason = before.is_none_or(|before| before.reason != refused.reason);
+        if is_new_reason {
+            let place = RefusalReason::ALL
                 .iter()
                 .position(|why| *why == refused.reason);
             if let Some(count) = place.and_then(|place| pods.refusals.get_mut(place)) {
@@ -439,36 +450,37 @@ impl Keeper {
         }
         pods.refused.insert(name.to_owned(), refused.clone());
         drop(pods);
-        if is_news {
+        if is_new_reason {
             self.events
-                .tell(EventKind::PodRefused, "", name, &*refused.text);
+                .record(EventKind::PodRefused, "", name, &*refused.text);
         }
         folder.write_refused(&refused.text);
     }
 
-    fn read(&self, name: &str, folder: &Folder) -> Result<Asked, Refused> {
+    /// Reads and validates the files of a pod's folder.
+    fn read(&self, name: &str, folder: &Folder) -> Result<PodRequest, Refused> {
         let refuse = |reason| move |text| Refused { reason, text };
         dns_subdomain(name)
             .map_err(|why| format!("the folder's name: {why}"))
-            .map_err(refuse(RefusedWhy::Invalid))?;
+            .map_err(refuse(RefusalReason::Invalid))?;
         let text = folder
             .read("annotations", podinfo::SIZE_MAX)
-            .and_then(|text| text.ok_or_else(|| "annotations: is gone".to_owned()))
-            .map_err(refuse(RefusedWhy::Unreadable))?;
-        let told = folder
+            .and_then(|text| text.ok_or_else(|| "annotations: has been removed".to_owned()))
+            .map_err(refuse(RefusalReason::Unreadable))?;
+        let pod_toml = folder
             .read("pod.toml", POD_FILE_MAX)
-            .map_err(refuse(RefusedWhy::Unreadable))?;
+            .map_err(refuse(RefusalReason::Unreadable))?;
         let read = read_strictly(&text);
-        let toml = pod_file(name, told.as_deref().unwrap_or(""));
+        let toml = pod_file(name, pod_toml.as_deref().unwrap_or(""));
         let mut problems = Vec::new();
         let read = read.map_err(|wrong| problems.extend(wrong)).ok();
         let toml = toml.map_err(|wrong| problems.extend(wrong)).ok();
         let (Some(read), Some(toml)) = (read, toml) else {
-            return Err(refuse(RefusedWhy::Invalid)(problems.join("\n")));
+            return Err(refuse(RefusalReason::Invalid)(problems.join("\n")));
         };
         let settings = PodSettings::from(&read);
         let function = read.function.or(toml.function);
-        Ok(Asked {
+        Ok(PodRequest {
             function: function.unwrap_or_else(|| toml.revision.clone()),
             namespace: toml.namespace,
             revision: toml.revision,
@@ -481,40 +493,41 @@ impl Keeper {
         })
     }
 
-    fn placed_but(&self, serial: u64) -> Vec<Arc<Pod>> {
+    /// Returns all served pods but the one with this serial number.
+    fn placed_except(&self, serial: u64) -> Vec<Arc<Pod>> {
         let others = self
-            .known
+            .folders
             .values()
-            .filter_map(|known| known.served.as_ref());
+            .filter_map(|state| state.served.as_ref());
         others.filter(|pod| pod.serial != serial).cloned().collect()
     }
 
-    /// A pod that is new.
+    /// Places and adds a new pod.
     fn add(&mut self, name: &str, folder: &Folder) -> Result<Result<Arc<Pod>, Refused>, SendError> {
-        let asked = match self.read(name, folder) {
-            Ok(asked) => asked,
+        let request = match self.read(name, folder) {
+            Ok(request) => request,
             Err(refused) => return Ok(Err(refused)),
         };
-        let slot = match self.slot(folder, &asked) {
+        let slot = match self.slot(folder, &request) {
             Ok(slot) => slot,
             Err(text) => {
                 return Ok(Err(Refused {
-                    reason: RefusedWhy::NoSlot,
+                    reason: RefusalReason::NoSlot,
                     text,
                 }));
             }
         };
         let is_full = self
-            .known
+            .folders
             .values()
-            .filter(|known| known.served.is_some())
+            .filter(|state| state.served.is_some())
             .count()
             >= PODS_MAX;
         let keys = (!is_full).then(|| self.keys.take()).flatten();
         let Some((key, serial)) = keys else {
             return Ok(Err(Refused {
-                reason: RefusedWhy::TooMany,
-                text: format!("{PODS_MAX} pods are served on this node, and no more are"),
+                reason: RefusalReason::TooMany,
+                text: format!("too many pods: at most {PODS_MAX} are served per node"),
             }));
         };
         let opened = folder.open_gate(self.preload.as_deref());
@@ -523,7 +536,7 @@ impl Keeper {
             Err(text) => {
                 self.keys.free.push_back(key);
                 return Ok(Err(Refused {
-                    reason: RefusedWhy::Unreadable,
+                    reason: RefusalReason::Unreadable,
                     text,
                 }));
             }
@@ -535,14 +548,14 @@ impl Keeper {
             key,
             serial,
             name: name.to_owned(),
-            namespace: asked.namespace,
-            function: asked.function,
-            revision: asked.revision,
-            uid: asked.uid,
-            cgroup: asked.cgroup,
-            pod_name: asked.pod_name,
-            mps_mount: asked.mps_mount,
-            settings: asked.settings,
+            namespace: request.namespace,
+            function: request.function,
+            revision: request.revision,
+            uid: request.uid,
+            cgroup: request.cgroup,
+            pod_name: request.pod_name,
+            mps_mount: request.mps_mount,
+            settings: request.settings,
             slot: slot.0,
             folder: self.directory.join(name),
         });
@@ -554,7 +567,7 @@ impl Keeper {
             .map_or_else(|| "no limit".to_owned(), show_quantity);
         let text = format!("placed; memory: {memory}");
         self.events
-            .tell(EventKind::PodAdded, &slot_name, &pod.display(), text);
+            .record(EventKind::PodAdded, &slot_name, &pod.display(), text);
         let command = Command::PodAdded {
             pod: Arc::clone(&pod),
             listener,
@@ -574,71 +587,76 @@ impl Keeper {
             .unwrap_or_default()
     }
 
-    /// Its slot and the slot's UUID: that of before, if it had one.
-    fn slot(&self, folder: &Folder, asked: &Asked) -> Result<(SlotKey, String), String> {
+    /// Returns the pod's slot and its UUID: the slot of an earlier agent if it had one, else a new placement.
+    fn slot(&self, folder: &Folder, request: &PodRequest) -> Result<(SlotKey, String), String> {
         let node = self.node.snapshot();
         if let Some(uuid) = folder.slot()
             && let Some(own) = node.slots.iter().find(|own| own.slot.uuid == uuid)
         {
-            // Its processes may be there already: what fits is not asked again.
+            // Its processes may be running on it already, so the placement is not checked again.
             return match &own.lost {
                 None => Ok((own.slot.key, uuid)),
                 Some(why) => Err(format!("its slot {} is lost: {why}", own.slot.name)),
             };
         }
-        let others = self.placed_but(0);
-        let placed: Vec<_> = others.iter().map(placed_of).collect();
-        let key = place(&node, &placed, &asked.settings, asked.preferred.as_deref())?;
+        let others = self.placed_except(0);
+        let placed: Vec<_> = others.iter().map(as_placed).collect();
+        let key = place(
+            &node,
+            &placed,
+            &request.settings,
+            request.preferred.as_deref(),
+        )?;
         let uuid = node.slot(key).map(|own| own.slot.uuid.clone());
         Ok((key, uuid.unwrap_or_default()))
     }
 
-    /// A pod whose files have changed. `Ok(Ok(None))`: nothing of what holds has.
+    /// Applies changed files of a pod. `Ok(Ok(None))`: its settings are unchanged.
     fn change(
         &mut self,
         name: &str,
         folder: &Folder,
         pod: &Arc<Pod>,
     ) -> Result<Result<Option<Arc<Pod>>, Refused>, SendError> {
-        let asked = match self.read(name, folder) {
-            Ok(asked) => asked,
-            Err(refused) => return Ok(Err(kept(refused))),
+        let request = match self.read(name, folder) {
+            Ok(request) => request,
+            Err(refused) => return Ok(Err(keeps_settings(refused))),
         };
-        let is_same = asked.namespace == pod.namespace
-            && asked.function == pod.function
-            && asked.revision == pod.revision
-            && asked.uid == pod.uid
-            && asked.cgroup == pod.cgroup;
+        let is_same = request.namespace == pod.namespace
+            && request.function == pod.function
+            && request.revision == pod.revision
+            && request.uid == pod.uid
+            && request.cgroup == pod.cgroup;
         if !is_same {
-            // Who it is cannot change: it is another.
+            // A changed identity makes it another pod.
             self.remove(pod)?;
-            if let Some(known) = self.known.get_mut(name) {
-                known.served = None;
+            if let Some(state) = self.folders.get_mut(name) {
+                state.served = None;
             }
             return Ok(self.add(name, folder)?.map(Some));
         }
-        if asked.settings == pod.settings {
+        if request.settings == pod.settings {
             return Ok(Ok(None));
         }
         let node = self.node.snapshot();
-        let others = self.placed_but(pod.serial);
-        let placed: Vec<_> = others.iter().map(placed_of).collect();
+        let others = self.placed_except(pod.serial);
+        let placed: Vec<_> = others.iter().map(as_placed).collect();
         if let Some(own) = node.slot(pod.slot)
-            && let Err(why) = fits(own, &placed, &asked.settings, node.plan)
+            && let Err(why) = fits(own, &placed, &request.settings, node.plan)
         {
-            return Ok(Err(kept(Refused {
-                reason: RefusedWhy::NoSlot,
+            return Ok(Err(keeps_settings(Refused {
+                reason: RefusalReason::NoSlot,
                 text: format!("slot {}: {why}", own.slot.name),
             })));
         }
         let changed = Arc::new(Pod {
-            settings: asked.settings,
+            settings: request.settings,
             ..(**pod).clone()
         });
         let slot_name = self.slot_name(pod.slot);
         let text = "its annotations have changed";
         self.events
-            .tell(EventKind::PodChanged, &slot_name, &pod.display(), text);
+            .record(EventKind::PodChanged, &slot_name, &pod.display(), text);
         self.service
             .send(Command::PodChanged(Arc::clone(&changed)))?;
         for own in &mut self.pods.lock().served {
@@ -650,19 +668,19 @@ impl Keeper {
     }
 }
 
-fn placed_of(pod: &Arc<Pod>) -> Placed<'_> {
-    Placed {
+fn as_placed(pod: &Arc<Pod>) -> PlacedPod<'_> {
+    PlacedPod {
         slot: pod.slot,
         settings: &pod.settings,
     }
 }
 
-/// A change that is refused leaves the pod as it was.
-fn kept(refused: Refused) -> Refused {
+/// Adds to a refusal that the pod keeps its previous settings.
+fn keeps_settings(refused: Refused) -> Refused {
     let Refused { reason, text } = refused;
     Refused {
         reason,
-        text: format!("{text}\nThe pod goes on as it was before this change."),
+        text: format!("{text}\nThe pod keeps its previous settings."),
     }
 }
 
@@ -675,7 +693,7 @@ const WATCHED: inotify::WatchFlags = inotify::WatchFlags::CREATE
     .union(inotify::WatchFlags::ONLYDIR)
     .union(inotify::WatchFlags::DONT_FOLLOW);
 
-/// Waits until something changes in a watched folder, for up to [`SCAN_SPAN`].
+/// Blocks until a watched folder changes, for up to [`SCAN_SPAN`].
 fn await_change(watch: &OwnedFd, stop: &Stop) {
     let steps = 10;
     for _ in 0..steps {
@@ -685,12 +703,12 @@ fn await_change(watch: &OwnedFd, stop: &Stop) {
             break;
         }
     }
-    // What changed is found by looking.
+    // The next scan finds what has changed.
     let mut events = [0; 4096];
     while rustix::io::read(watch, &mut events).is_ok_and(|count| count > 0) {}
 }
 
-/// What `pod.toml` says.
+/// Validated contents of `pod.toml`.
 #[derive(Debug)]
 struct PodFile {
     name: Option<String>,
@@ -703,6 +721,7 @@ struct PodFile {
     cgroup: Option<PathBuf>,
 }
 
+/// Parses a `pod.toml`, with defaults for the folder `name`; returns at most 32 problems.
 fn pod_file(name: &str, text: &str) -> Result<PodFile, Vec<String>> {
     let document = Document::new(text);
     let (root, errors) = DeTable::parse_recoverable(text);
@@ -735,7 +754,7 @@ fn pod_file(name: &str, text: &str) -> Result<PodFile, Vec<String>> {
             name: pod_name,
             mps_mount,
             namespace: namespace.unwrap_or_else(|| "default".to_owned()),
-            // A pod's name may have dots, and be longer than a label.
+            // A pod's name may contain dots and be longer than a label.
             revision: revision.unwrap_or_else(|| name.chars().take(63).collect()),
             function,
             uid,
@@ -754,7 +773,7 @@ fn pod_file(name: &str, text: &str) -> Result<PodFile, Vec<String>> {
     }
 }
 
-/// The folder of the preload libraries: as configured, else that of the executable.
+/// Returns the folder of the preload libraries: as configured, else that of the executable.
 pub(crate) fn preload_folder(configured: Option<&Path>) -> Option<PathBuf> {
     if let Some(folder) = configured {
         return Some(folder.to_path_buf());

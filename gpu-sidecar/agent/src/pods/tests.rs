@@ -4,19 +4,19 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use super::*;
 use annotations::Isolation;
 
-use crate::state::{Inbox, Slot, SlotKind, seam};
+use crate::state::{Inbox, Slot, SlotKind, service_channel};
 use crate::testing::slot;
 
 const SHARED: &str =
     "weir.dev/isolation=\"shared\"\nweir.dev/sm-percent=\"25\"\nweir.dev/gpu-memory=\"8Gi\"\n";
 
-struct Bench {
+struct Fixture {
     folder: tempfile::TempDir,
-    keeper: Keeper,
+    pod_watcher: PodWatcher,
     inbox: Inbox,
 }
 
-impl Bench {
+impl Fixture {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("pods")).unwrap();
@@ -24,7 +24,7 @@ impl Bench {
         for name in ["libweir_preload.so", "libweir_preload_core.so"] {
             fs::write(folder.path().join("lib").join(name), name).unwrap();
         }
-        let (service, inbox) = seam().unwrap();
+        let (service, inbox) = service_channel().unwrap();
         let node = Arc::new(Node::default());
         for kind in [SlotKind::Mps, SlotKind::Exclusive] {
             let added = node.lock().add(0, |key| Slot {
@@ -33,7 +33,7 @@ impl Bench {
             });
             assert!(added.is_some());
         }
-        let keeper = Keeper::new(
+        let pod_watcher = PodWatcher::new(
             folder.path().join("pods"),
             Some(folder.path().join("lib")),
             node,
@@ -43,16 +43,16 @@ impl Bench {
         );
         Self {
             folder,
-            keeper,
+            pod_watcher,
             inbox,
         }
     }
 
-    /// An agent that is started anew.
+    /// Restarts the agent on the same directory.
     fn again(self) -> Self {
-        let (service, inbox) = seam().unwrap();
-        let old = self.keeper;
-        let keeper = Keeper::new(
+        let (service, inbox) = service_channel().unwrap();
+        let old = self.pod_watcher;
+        let pod_watcher = PodWatcher::new(
             old.directory,
             old.preload,
             old.node,
@@ -62,7 +62,7 @@ impl Bench {
         );
         Self {
             folder: self.folder,
-            keeper,
+            pod_watcher,
             inbox,
         }
     }
@@ -76,12 +76,12 @@ impl Bench {
         fs::write(self.path(name).join("annotations"), annotations).unwrap();
     }
 
-    /// Looks once, and says what the service is told.
+    /// Scans once and returns the commands sent to the service.
     fn scan(&mut self) -> Vec<String> {
-        self.keeper.scan(None).unwrap();
-        let mut told = Vec::new();
+        self.pod_watcher.scan(None).unwrap();
+        let mut commands = Vec::new();
         while let Some(command) = self.inbox.next() {
-            told.push(match command {
+            commands.push(match command {
                 Command::PodAdded { pod, listener } => {
                     drop(listener);
                     format!("+{} {} on {}", pod.key.0, pod.display(), pod.slot.0)
@@ -93,34 +93,34 @@ impl Bench {
                 other => panic!("{other:?}"),
             });
         }
-        told
+        commands
     }
 
     fn refused(&self, name: &str) -> String {
-        let told = fs::read_to_string(self.path(name).join("refused")).unwrap_or_default();
-        let view = self.keeper.pods.lock();
+        let text = fs::read_to_string(self.path(name).join("refused")).unwrap_or_default();
+        let view = self.pod_watcher.pods.lock();
         let known = view
             .refused
             .get(name)
             .map(|refused| format!("{}\n", refused.text));
-        assert_eq!(known.unwrap_or_default(), told);
-        told
+        assert_eq!(known.unwrap_or_default(), text);
+        text
     }
 }
 
 #[test]
-fn a_pod_comes_changes_and_goes() {
-    let mut bench = Bench::new();
-    bench.pod("one", SHARED);
+fn a_pod_is_added_changed_and_removed() {
+    let mut fixture = Fixture::new();
+    fixture.pod("one", SHARED);
     fs::write(
-        bench.path("one").join("pod.toml"),
+        fixture.path("one").join("pod.toml"),
         "namespace = \"team\"\nrevision = \"resnet-1\"\nuid = \"1f8c2ab0-7d3e-4c51-9d0a-5b1f0c6e7a22\"\n",
     )
     .unwrap();
-    bench.pod("two", "other=\"1\"\n");
-    assert_eq!(bench.scan(), ["+0 team/one on 0", "+1 default/two on 1"]);
-    assert!(bench.scan().is_empty());
-    let gate = bench.path("one").join("gate");
+    fixture.pod("two", "other=\"1\"\n");
+    assert_eq!(fixture.scan(), ["+0 team/one on 0", "+1 default/two on 1"]);
+    assert!(fixture.scan().is_empty());
+    let gate = fixture.path("one").join("gate");
     let mode = |name: &str| {
         fs::symlink_metadata(gate.join(name))
             .unwrap()
@@ -132,68 +132,72 @@ fn a_pod_comes_changes_and_goes() {
         fs::read_to_string(gate.join("libweir_preload_core.so")).unwrap(),
         "libweir_preload_core.so"
     );
-    bench.pod("one", &SHARED.replace("25", "50"));
-    assert_eq!(bench.scan(), ["~0 5000"]);
-    // Another revision is another pod.
-    fs::write(bench.path("one").join("pod.toml"), "namespace = \"team\"\n").unwrap();
-    assert_eq!(bench.scan(), ["-0", "+2 team/one on 0"]);
-    fs::remove_file(bench.path("one").join("annotations")).unwrap();
-    fs::remove_dir_all(bench.path("two")).unwrap();
-    assert_eq!(bench.scan(), ["-2", "-1"]);
+    fixture.pod("one", &SHARED.replace("25", "50"));
+    assert_eq!(fixture.scan(), ["~0 5000"]);
+    // A changed revision makes it another pod.
+    fs::write(
+        fixture.path("one").join("pod.toml"),
+        "namespace = \"team\"\n",
+    )
+    .unwrap();
+    assert_eq!(fixture.scan(), ["-0", "+2 team/one on 0"]);
+    fs::remove_file(fixture.path("one").join("annotations")).unwrap();
+    fs::remove_dir_all(fixture.path("two")).unwrap();
+    assert_eq!(fixture.scan(), ["-2", "-1"]);
     assert!(!gate.join("gpu.sock").exists());
-    assert!(bench.keeper.pods.lock().served.is_empty());
+    assert!(fixture.pod_watcher.pods.lock().served.is_empty());
 }
 
 #[test]
 fn another_folder_of_the_same_name_is_another_pod() {
-    let mut bench = Bench::new();
-    bench.pod("one", SHARED);
-    assert_eq!(bench.scan(), ["+0 default/one on 0"]);
-    fs::rename(bench.path("one"), bench.path(".gone")).unwrap();
-    bench.pod("one", SHARED);
-    assert_eq!(bench.scan(), ["-0", "+1 default/one on 0"]);
+    let mut fixture = Fixture::new();
+    fixture.pod("one", SHARED);
+    assert_eq!(fixture.scan(), ["+0 default/one on 0"]);
+    fs::rename(fixture.path("one"), fixture.path(".gone")).unwrap();
+    fixture.pod("one", SHARED);
+    assert_eq!(fixture.scan(), ["-0", "+1 default/one on 0"]);
 }
 
 #[test]
-fn a_bad_pod_is_refused_alone_and_served_when_it_is_good() {
-    let mut bench = Bench::new();
-    bench.pod(
+fn an_invalid_pod_is_refused_alone_until_it_is_valid() {
+    let mut fixture = Fixture::new();
+    fixture.pod(
         "bad",
         "weir.dev/isolation=\"shared\"\nweir.dev/sm-percent=\"0\"\n",
     );
-    bench.pod("good", SHARED);
-    assert_eq!(bench.scan(), ["+0 default/good on 0"]);
+    fixture.pod("good", SHARED);
+    assert_eq!(fixture.scan(), ["+0 default/good on 0"]);
     assert_eq!(
-        bench.refused("bad"),
+        fixture.refused("bad"),
         "weir.dev/sm-percent=\"0\": allowed: 1 to 100, with at most two decimals\n"
     );
-    assert!(bench.scan().is_empty());
-    assert_eq!(bench.keeper.pods.lock().refusals, [1, 0, 0, 0]);
-    bench.pod("bad", SHARED);
-    assert_eq!(bench.scan(), ["+1 default/bad on 0"]);
-    assert_eq!(bench.refused("bad"), "");
-    // A bad change leaves it as it was.
-    bench.pod("bad", "weir.dev/isolation=\"share\"\n");
-    assert!(bench.scan().is_empty());
+    assert!(fixture.scan().is_empty());
+    assert_eq!(fixture.pod_watcher.pods.lock().refusals, [1, 0, 0, 0]);
+    fixture.pod("bad", SHARED);
+    assert_eq!(fixture.scan(), ["+1 default/bad on 0"]);
+    assert_eq!(fixture.refused("bad"), "");
+    // A refused change keeps the previous settings.
+    fixture.pod("bad", "weir.dev/isolation=\"share\"\n");
+    assert!(fixture.scan().is_empty());
     assert_eq!(
-        bench.refused("bad"),
-        "weir.dev/isolation=\"share\": allowed: strict, tenant, shared\nThe pod goes on as it was before this \
-         change.\n"
+        fixture.refused("bad"),
+        "weir.dev/isolation=\"share\": allowed: strict, tenant, shared\nThe pod keeps its previous \
+         settings.\n"
     );
-    bench.pod("bad", SHARED);
-    assert!(bench.scan().is_empty());
-    assert_eq!(bench.refused("bad"), "");
-    assert_eq!(bench.keeper.pods.lock().served.len(), 2);
+    fixture.pod("bad", SHARED);
+    assert!(fixture.scan().is_empty());
+    assert_eq!(fixture.refused("bad"), "");
+    assert_eq!(fixture.pod_watcher.pods.lock().served.len(), 2);
 }
 
 #[test]
-fn pod_files_are_checked() {
-    let mut bench = Bench::new();
-    bench.pod("one", SHARED);
+fn pod_files_are_validated() {
+    let mut fixture = Fixture::new();
+    fixture.pod("one", SHARED);
     for (text, expected) in [
         (
             "namespce = \"x\"",
-            "pod.toml:1: namespce: is no key here; allowed: cgroup, function, mps-pipe-directory, name, namespace, revision, slot, uid\n",
+            "pod.toml:1: namespce: unknown key; allowed: cgroup, function, mps-pipe-directory, name, namespace, revision, slot, uid\n",
         ),
         (
             "uid = \"7\"",
@@ -207,70 +211,70 @@ fn pod_files_are_checked() {
             "cgroup = \"x\"",
             "pod.toml:1: cgroup: \"x\": allowed: an absolute path\n",
         ),
-        ("slot = \"9\"", "there is no slot \"9\"; slots: 0, 1\n"),
+        ("slot = \"9\"", "unknown slot \"9\"; slots: 0, 1\n"),
     ] {
-        fs::write(bench.path("one").join("pod.toml"), text).unwrap();
-        assert!(bench.scan().is_empty());
-        assert_eq!(bench.refused("one"), expected);
+        fs::write(fixture.path("one").join("pod.toml"), text).unwrap();
+        assert!(fixture.scan().is_empty());
+        assert_eq!(fixture.refused("one"), expected);
     }
 }
 
 #[test]
-fn who_fits_nowhere_is_tried_again() {
-    let mut bench = Bench::new();
-    bench.pod("big", &SHARED.replace("8Gi", "50Gi"));
-    bench.pod("bigger", &SHARED.replace("8Gi", "60Gi"));
-    assert_eq!(bench.scan(), ["+0 default/big on 0"]);
+fn a_pod_that_fits_nowhere_is_retried() {
+    let mut fixture = Fixture::new();
+    fixture.pod("big", &SHARED.replace("8Gi", "50Gi"));
+    fixture.pod("bigger", &SHARED.replace("8Gi", "60Gi"));
+    assert_eq!(fixture.scan(), ["+0 default/big on 0"]);
     assert_eq!(
-        bench.refused("bigger"),
-        "slot 0: 60Gi of memory are wanted (context included), and 30Gi of 80Gi are free; slot 1: is exclusive; \
+        fixture.refused("bigger"),
+        "slot 0: 60Gi of memory requested (context included), 30Gi of 80Gi free; slot 1: is exclusive; \
          isolation: shared needs an mps slot\n"
     );
-    fs::remove_dir_all(bench.path("big")).unwrap();
-    let told = bench.scan();
-    assert_eq!(told, ["-0", "+1 default/bigger on 0"]);
-    assert_eq!(bench.refused("bigger"), "");
+    fs::remove_dir_all(fixture.path("big")).unwrap();
+    let commands = fixture.scan();
+    assert_eq!(commands, ["-0", "+1 default/bigger on 0"]);
+    assert_eq!(fixture.refused("bigger"), "");
 }
 
 #[test]
-fn a_later_agent_finds_the_slot_and_replaces_the_socket() {
-    let mut bench = Bench::new();
-    let another = bench.keeper.node.lock().add(0, |key| slot(key.0));
+fn a_later_agent_keeps_the_slot_and_replaces_the_socket() {
+    let mut fixture = Fixture::new();
+    let another = fixture.pod_watcher.node.lock().add(0, |key| slot(key.0));
     assert!(another.is_some());
-    bench.pod("one", SHARED);
-    fs::write(bench.path("one").join("pod.toml"), "slot = \"2\"").unwrap();
-    assert_eq!(bench.scan(), ["+0 default/one on 2"]);
-    let before = fs::symlink_metadata(bench.path("one").join("gate/gpu.sock")).unwrap();
-    // Without the preference it would be another.
-    fs::write(bench.path("one").join("pod.toml"), "").unwrap();
-    let mut bench = bench.again();
-    assert_eq!(bench.scan(), ["+0 default/one on 2"]);
-    let after = fs::symlink_metadata(bench.path("one").join("gate/gpu.sock")).unwrap();
+    fixture.pod("one", SHARED);
+    fs::write(fixture.path("one").join("pod.toml"), "slot = \"2\"").unwrap();
+    assert_eq!(fixture.scan(), ["+0 default/one on 2"]);
+    let before = fs::symlink_metadata(fixture.path("one").join("gate/gpu.sock")).unwrap();
+    // Without the preference the placement would differ.
+    fs::write(fixture.path("one").join("pod.toml"), "").unwrap();
+    let mut fixture = fixture.again();
+    assert_eq!(fixture.scan(), ["+0 default/one on 2"]);
+    let after = fs::symlink_metadata(fixture.path("one").join("gate/gpu.sock")).unwrap();
     use std::os::unix::fs::MetadataExt as _;
     assert_ne!(before.ino(), after.ino());
-    // Its slot is lost: it is not put elsewhere.
-    bench.keeper.node.lock().slots[2].lost = Some("Xid 79".to_owned());
-    let mut bench = bench.again();
-    assert!(bench.scan().is_empty());
-    assert_eq!(bench.refused("one"), "its slot 2 is lost: Xid 79\n");
+    // While its slot is lost, the pod is not placed elsewhere.
+    fixture.pod_watcher.node.lock().slots[2].lost = Some("Xid 79".to_owned());
+    let mut fixture = fixture.again();
+    assert!(fixture.scan().is_empty());
+    assert_eq!(fixture.refused("one"), "its slot 2 is lost: Xid 79\n");
 }
 
 #[test]
-fn what_must_not_be_followed_or_read_is_refused() {
-    let mut bench = Bench::new();
-    let outside = bench.folder.path().join("outside");
+fn links_and_unreadable_files_are_refused() {
+    let mut fixture = Fixture::new();
+    let outside = fixture.folder.path().join("outside");
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("annotations"), SHARED).unwrap();
-    symlink(&outside, bench.path("link")).unwrap();
-    fs::create_dir(bench.path("inner")).unwrap();
+    symlink(&outside, fixture.path("link")).unwrap();
+    fs::create_dir(fixture.path("inner")).unwrap();
     symlink(
         outside.join("annotations"),
-        bench.path("inner").join("annotations"),
+        fixture.path("inner").join("annotations"),
     )
     .unwrap();
-    fs::create_dir_all(bench.path("folder").join("annotations")).unwrap();
-    fs::create_dir(bench.path("pipe")).unwrap();
-    let pipe = bench.path("pipe").join("annotations");
+    fs::create_dir_all(fixture.path("folder").join("annotations")).unwrap();
+    fs::create_dir(fixture.path("pipe")).unwrap();
+    let pipe = fixture.path("pipe").join("annotations");
     rustix::fs::mknodat(
         rustix::fs::CWD,
         &pipe,
@@ -279,42 +283,42 @@ fn what_must_not_be_followed_or_read_is_refused() {
         0,
     )
     .unwrap();
-    bench.pod("huge", &format!("a=\"{}\"\n", "x".repeat(256 * 1024)));
-    bench.pod("bytes", "");
-    fs::write(bench.path("bytes").join("annotations"), b"a=\"\xff\"\n").unwrap();
-    bench.pod("gate", SHARED);
-    symlink(&outside, bench.path("gate").join("gate")).unwrap();
-    fs::write(bench.path("file"), "").unwrap();
-    assert!(bench.scan().is_empty());
+    fixture.pod("huge", &format!("a=\"{}\"\n", "x".repeat(256 * 1024)));
+    fixture.pod("bytes", "");
+    fs::write(fixture.path("bytes").join("annotations"), b"a=\"\xff\"\n").unwrap();
+    fixture.pod("gate", SHARED);
+    symlink(&outside, fixture.path("gate").join("gate")).unwrap();
+    fs::write(fixture.path("file"), "").unwrap();
+    assert!(fixture.scan().is_empty());
     for (name, expected) in [
         (
             "inner",
             "annotations: is a symbolic link, and links are not followed\n",
         ),
-        ("folder", "annotations: is no regular file\n"),
-        ("pipe", "annotations: is no regular file\n"),
+        ("folder", "annotations: is not a regular file\n"),
+        ("pipe", "annotations: is not a regular file\n"),
         ("huge", "annotations: is larger than 262144 bytes\n"),
         ("bytes", "annotations: is not UTF-8 at byte 3\n"),
     ] {
-        assert_eq!(bench.refused(name), expected);
+        assert_eq!(fixture.refused(name), expected);
     }
     assert!(
-        bench.refused("gate").starts_with("gate: "),
+        fixture.refused("gate").starts_with("gate: "),
         "{}",
-        bench.refused("gate")
+        fixture.refused("gate")
     );
     assert!(!outside.join("gpu.sock").exists());
-    let events = bench.keeper.events.past();
-    let told = |part: &str| events.iter().any(|event| event.text.contains(part));
-    assert!(told("link: is a symbolic link"));
+    let events = fixture.pod_watcher.events.past();
+    let is_recorded = |part: &str| events.iter().any(|event| event.text.contains(part));
+    assert!(is_recorded("link: is a symbolic link"));
     let count = events.len();
-    assert!(bench.scan().is_empty());
-    assert_eq!(bench.keeper.events.past().len(), count);
+    assert!(fixture.scan().is_empty());
+    assert_eq!(fixture.pod_watcher.events.past().len(), count);
 }
 
 #[test]
-fn odd_names_are_refused_and_harm_nobody() {
-    let mut bench = Bench::new();
+fn invalid_names_are_refused_alone() {
+    let mut fixture = Fixture::new();
     let odd = [
         "Übung",
         "a b",
@@ -327,27 +331,27 @@ fn odd_names_are_refused_and_harm_nobody() {
         &"x".repeat(255),
     ];
     for name in odd {
-        bench.pod(name, SHARED);
+        fixture.pod(name, SHARED);
     }
-    bench.pod(".hidden", SHARED);
-    bench.pod("one", SHARED);
-    assert_eq!(bench.scan(), ["+0 default/one on 0"]);
+    fixture.pod(".hidden", SHARED);
+    fixture.pod("one", SHARED);
+    assert_eq!(fixture.scan(), ["+0 default/one on 0"]);
     for name in odd {
         assert!(
-            bench
+            fixture
                 .refused(name)
                 .starts_with("the folder's name: allowed: "),
             "{name}"
         );
     }
-    assert!(!bench.path(".hidden").join("gate").exists());
+    assert!(!fixture.path(".hidden").join("gate").exists());
 }
 
 #[test]
-fn a_thousand_folders_are_borne() {
-    let mut bench = Bench::new();
+fn more_folders_than_pods_are_handled() {
+    let mut fixture = Fixture::new();
     {
-        let mut node = bench.keeper.node.lock();
+        let mut node = fixture.pod_watcher.node.lock();
         for own in &mut node.slots {
             own.slot = Arc::new(Slot {
                 seats: 1_100,
@@ -356,46 +360,46 @@ fn a_thousand_folders_are_borne() {
         }
     }
     for number in 0..PODS_MAX + 10 {
-        bench.pod(&format!("pod-{number:04}"), "");
+        fixture.pod(&format!("pod-{number:04}"), "");
     }
-    // The service takes as many commands as there may be pods before somebody waits.
-    assert_eq!(bench.scan().len(), PODS_MAX);
+    // The command queue has room for as many commands as there may be pods.
+    assert_eq!(fixture.scan().len(), PODS_MAX);
     let last = format!("pod-{:04}", PODS_MAX + 9);
     assert_eq!(
-        bench.refused(&last),
-        "1024 pods are served on this node, and no more are\n"
+        fixture.refused(&last),
+        "too many pods: at most 1024 are served per node\n"
     );
-    assert!(bench.scan().is_empty());
-    fs::remove_dir_all(bench.path("pod-0000")).unwrap();
-    let told = bench.scan();
-    assert_eq!(told, ["-0", "+0 default/pod-1024 on 1"]);
+    assert!(fixture.scan().is_empty());
+    fs::remove_dir_all(fixture.path("pod-0000")).unwrap();
+    let commands = fixture.scan();
+    assert_eq!(commands, ["-0", "+0 default/pod-1024 on 1"]);
 }
 
 #[test]
-fn without_libraries_pods_are_served_and_it_is_said() {
-    let mut bench = Bench::new();
-    fs::remove_dir_all(bench.folder.path().join("lib")).unwrap();
-    bench.pod("one", SHARED);
-    assert_eq!(bench.scan(), ["+0 default/one on 0"]);
-    let events = bench.keeper.events.past();
-    let is_told =
-        |event: &Arc<crate::events::Event>| event.text.contains("nothing holds their programs");
-    assert!(events.iter().any(is_told), "{events:?}");
+fn missing_libraries_are_reported_and_pods_are_served() {
+    let mut fixture = Fixture::new();
+    fs::remove_dir_all(fixture.folder.path().join("lib")).unwrap();
+    fixture.pod("one", SHARED);
+    assert_eq!(fixture.scan(), ["+0 default/one on 0"]);
+    let events = fixture.pod_watcher.events.past();
+    let is_reported =
+        |event: &Arc<crate::events::Event>| event.text.contains("their programs are not gated");
+    assert!(events.iter().any(is_reported), "{events:?}");
 }
 
 #[test]
-fn changes_are_seen_without_waiting_for_the_next_look() {
-    let bench = Bench::new();
-    let Bench {
+fn changes_are_noticed_before_the_next_scan() {
+    let fixture = Fixture::new();
+    let Fixture {
         folder,
-        keeper,
+        pod_watcher,
         inbox,
-    } = bench;
-    keeper.node.set_surveyed();
+    } = fixture;
+    pod_watcher.node.set_surveyed();
     let stop = Stop::default();
-    let pods = Arc::clone(&keeper.pods);
+    let pods = Arc::clone(&pod_watcher.pods);
     std::thread::scope(|scope| {
-        scope.spawn(|| keeper.run(&stop));
+        scope.spawn(|| pod_watcher.run(&stop));
         let path = folder.path().join("pods/one");
         fs::create_dir(&path).unwrap();
         fs::write(path.join("annotations"), SHARED).unwrap();

@@ -1,4 +1,4 @@
-//! What the parts around the service say: slots, pods, their ends.
+//! Commands from the other parts of the agent: added, changed and removed slots and pods.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -6,87 +6,93 @@ use std::sync::atomic::Ordering;
 
 use rustix::event::epoll;
 
-use super::connections::Door;
-use super::pod::Served;
+use super::connections::AcceptLimiter;
+use super::pod::ServedPod;
 use super::roster;
-use super::slot::{HELLO_MAX_NS, Shared};
+use super::slot::{HELLO_MAX_NS, ServedSlot};
 use super::turn::{LISTENER, Service};
 use crate::state::{Command, Declined, Pod, PodKey, Slot, SlotKey};
 
 impl Service {
-    pub(super) fn obey(&mut self, command: Command) {
+    /// Applies a command to the slots and pods of the service.
+    pub(super) fn handle_command(&mut self, command: Command) {
         let now = super::now_ns();
         match command {
             Command::SlotAdded(slot) | Command::SlotBack(slot) => self.add_slot(slot, now),
             Command::SlotLost { slot, reason } => {
-                if let Some(shared) = self.slots.get_mut(&slot) {
-                    shared.is_lost = true;
+                if let Some(served_slot) = self.slots.get_mut(&slot) {
+                    served_slot.is_lost = true;
                     tracing::warn!(slot = slot.0, reason, "slot lost");
                     self.stop_pods(slot, true);
                 }
             }
             Command::MpsState { slot, is_up, text } => {
-                if let Some(shared) = self.slots.get_mut(&slot) {
-                    shared.mps = (is_up, text);
+                if let Some(served_slot) = self.slots.get_mut(&slot) {
+                    served_slot.mps = (is_up, text);
                 }
             }
             Command::PodAdded { pod, listener } => self.add_pod(pod, listener, now),
             Command::PodChanged(pod) => self.change_pod(pod),
             Command::PodRemoved(key) => self.remove_pod(key),
             Command::Evict { answer, .. } | Command::Restore { answer, .. } => {
-                let text = "models do not leave their slot in this release";
-                // Who asked may have gone.
+                let text = "eviction of models is not supported in this release";
+                // The caller may have given up.
                 let _gone = answer.send(Err(Declined(text.to_owned())));
             }
             Command::Stop => self.is_stopping = true,
         }
     }
 
+    /// Adds a slot, frozen at first; a slot that is back gets its new properties and resumes granting.
     pub(super) fn add_slot(&mut self, slot: Arc<Slot>, now: u64) {
         let key = slot.key;
-        if let Some(shared) = self.slots.get_mut(&key) {
-            // Whoever has its tokens has them still.
-            shared.slot = slot;
-            shared.is_lost = false;
+        if let Some(served_slot) = self.slots.get_mut(&key) {
+            // The holders of its tokens still hold them.
+            served_slot.slot = slot;
+            served_slot.is_lost = false;
             self.stop_pods(key, false);
             return;
         }
-        match Shared::new(Arc::clone(&slot), &self.settings.tokens, now) {
-            Ok(mut shared) => {
+        match ServedSlot::new(Arc::clone(&slot), &self.settings.tokens, now) {
+            Ok(mut served_slot) => {
                 for served in self.pods.values().filter(|served| served.pod.slot == key) {
                     let added =
-                        shared
+                        served_slot
                             .tokens
                             .add_pod(policy::Time(now), served.id(), served.quota());
                     if let Err(refusal) = added {
-                        tracing::error!(%refusal, "the scheduler does not take the pod");
+                        tracing::error!(%refusal, "the scheduler rejects the pod");
                     }
                     if !served.silent.is_empty() {
-                        shared.frozen_until = Some(now.saturating_add(HELLO_MAX_NS));
+                        served_slot.frozen_until = Some(now.saturating_add(HELLO_MAX_NS));
                     }
                 }
-                self.slots.insert(key, shared);
+                self.slots.insert(key, served_slot);
             }
-            Err(error) => tracing::error!(slot = slot.name, %error, "the slot gives no tokens"),
+            Err(error) => {
+                tracing::error!(slot = slot.name, %error, "invalid token settings for the slot")
+            }
         }
     }
 
+    /// Stops (`stopped`) or resumes granting to all pods of a slot.
     pub(super) fn stop_pods(&mut self, key: SlotKey, stopped: bool) {
         let pods: Vec<_> = self
             .pods
             .values()
             .filter(|served| served.pod.slot == key)
-            .map(Served::id)
+            .map(ServedPod::id)
             .collect();
         for pod in pods {
-            self.on_slot(key, |slot, hands| {
-                slot.tell(hands, |tokens, now, actions| {
+            self.on_slot(key, |slot, context| {
+                slot.update(context, |tokens, now, actions| {
                     tokens.hard_stop(now, pod, stopped, actions);
                 });
             });
         }
     }
 
+    /// Serves a pod from now on. Processes that an earlier agent served, and that are alive, count as silent.
     pub(super) fn add_pod(&mut self, pod: Arc<Pod>, listener: OwnedFd, now: u64) {
         let key = pod.key;
         if self.pods.contains_key(&key) {
@@ -94,11 +100,11 @@ impl Service {
         }
         let silent: Vec<_> = roster::survivors(&pod.folder)
             .into_iter()
-            .map(|known| (known, None))
+            .map(|record| (record, None))
             .collect();
-        let served = Served {
+        let served = ServedPod {
             listener,
-            door: Door::default(),
+            accept_limiter: AcceptLimiter::default(),
             counters: crate::state::PodCounters::default(),
             claims: super::memory::Claims::default(),
             time: super::settle::PodTime::default(),
@@ -110,7 +116,7 @@ impl Service {
             pod,
         };
         let slot = served.pod.slot;
-        let (id, quota, waits) = (served.id(), served.quota(), !served.silent.is_empty());
+        let (id, quota, has_silent) = (served.id(), served.quota(), !served.silent.is_empty());
         let added = epoll::add(
             &self.epoll,
             &served.listener,
@@ -118,18 +124,18 @@ impl Service {
             epoll::EventFlags::IN,
         );
         if let Err(error) = added {
-            tracing::error!(pod = served.pod.display(), %error, "cannot listen");
+            tracing::error!(pod = served.pod.display(), %error, "cannot listen for the pod's processes");
             return;
         }
         self.pods.insert(key, served);
-        let is_frozen = self.on_slot(slot, |slot, hands| {
-            if waits && slot.frozen_until.is_some() {
-                slot.frozen_until = Some(hands.now.saturating_add(HELLO_MAX_NS));
+        let is_frozen = self.on_slot(slot, |slot, context| {
+            if has_silent && slot.frozen_until.is_some() {
+                slot.frozen_until = Some(context.now.saturating_add(HELLO_MAX_NS));
             }
             let is_lost = slot.is_lost;
-            slot.tell(hands, |tokens, now, actions| {
+            slot.update(context, |tokens, now, actions| {
                 if let Err(refusal) = tokens.add_pod(now, id, quota) {
-                    tracing::error!(%refusal, "the scheduler does not take the pod");
+                    tracing::error!(%refusal, "the scheduler rejects the pod");
                 }
                 if is_lost {
                     tokens.hard_stop(now, id, true, actions);
@@ -137,12 +143,13 @@ impl Service {
             });
             slot.frozen_until.is_some()
         });
-        if waits && is_frozen == Some(false) {
-            // Others compute there already: who was there before counts as computing until it says otherwise.
+        if has_silent && is_frozen == Some(false) {
+            // Other pods compute on the slot already: the silent processes count as holders until they greet.
             self.count_silent(slot);
         }
     }
 
+    /// Applies changed settings of a pod: the quota to the scheduler, limits to the pages of its processes.
     pub(super) fn change_pod(&mut self, pod: Arc<Pod>) {
         let Some(served) = self.pods.get_mut(&pod.key) else {
             return;
@@ -150,13 +157,13 @@ impl Service {
         served.pod = pod;
         let (slot, id, quota) = (served.pod.slot, served.id(), served.quota());
         let (limit, processes) = (served.memory_limit(), served.processes.clone());
-        let inflight = self.on_slot(slot, |slot, hands| {
-            slot.tell(hands, |tokens, now, actions| {
+        let inflight = self.on_slot(slot, |slot, context| {
+            slot.update(context, |tokens, now, actions| {
                 if let Err(refusal) = tokens.set_quota(now, id, quota, actions) {
-                    tracing::error!(%refusal, "the quota stays as it was");
+                    tracing::error!(%refusal, "the scheduler rejects the quota; the previous one stays in effect");
                 }
             });
-            slot.inflight_us(id, hands.now)
+            slot.inflight_us(id, context.now)
         });
         for process in processes {
             let process = self.processes.get(&process.0);
@@ -170,6 +177,7 @@ impl Service {
         }
     }
 
+    /// Removes a pod with its processes, and closes its connections.
     pub(super) fn remove_pod(&mut self, key: PodKey) {
         let Some(served) = self.pods.get(&key) else {
             return;
@@ -183,8 +191,8 @@ impl Service {
         let _gone = epoll::delete(&self.epoll, &served.listener);
         let id = served.id();
         let stand_ins: Vec<_> = served.silent.iter().filter_map(|(_, id)| *id).collect();
-        self.on_slot(served.pod.slot, |slot, hands| {
-            slot.tell(hands, |tokens, now, actions| {
+        self.on_slot(served.pod.slot, |slot, context| {
+            slot.update(context, |tokens, now, actions| {
                 for process in stand_ins {
                     tokens.remove_process(now, process, actions);
                 }

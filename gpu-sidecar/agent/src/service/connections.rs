@@ -1,4 +1,4 @@
-//! Connections: who may have one, what comes over it, and its end.
+//! Connections of processes: admission, received messages and disconnection.
 
 use std::os::fd::OwnedFd;
 
@@ -9,37 +9,39 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use super::pod::belongs;
-use super::process::{Came, Process, REPORTS_MAX};
+use super::process::{Process, REPORTS_MAX, Received};
 use super::roster;
 use super::turn::{CONNECTION, LISTENER, MESSAGES_AT_ONCE, Service};
 use crate::events::EventKind;
 use crate::state::PodKey;
 
-/// Processes of all pods together.
+/// Maximum number of processes of all pods together.
 const PROCESSES_MAX: usize = 8_192;
-/// Processes of one pod.
+/// Maximum number of processes of one pod.
 const PROCESSES_OF_POD_MAX: usize = 256;
-/// Connections of one pod that are taken within a second: as many as it may have at once. More wait in the kernel, so that a pod
-/// that connects without end costs the others nothing.
+/// Maximum number of connections of one pod accepted per second: as many as it may have at once. More wait in the kernel's
+/// backlog, so that a pod which connects in a loop costs the other pods nothing.
 const CONNECTIONS_PER_SECOND: u32 = 256;
 const SECOND_NS: u64 = 1_000_000_000;
-/// When a connection cannot be taken, the next is tried so much later: what lacks, as files, is not there again at once.
+/// Pause after a failure to accept, in nanoseconds: the missing resource, such as a file descriptor, is not available again at
+/// once.
 const PAUSE_NS: u64 = 100_000_000;
 
-/// How fast a pod's connections are taken.
+/// Rate limit of the connections accepted from one pod.
 #[derive(Debug, Default)]
-pub(super) struct Door {
-    /// The begin of the second that is counted.
+pub(super) struct AcceptLimiter {
+    /// Start of the current second, in nanoseconds.
     second: u64,
-    /// Connections taken within it.
+    /// Number of connections accepted within the current second.
     taken: u32,
-    /// Nobody listens until then.
-    shut_until: Option<u64>,
+    /// Time until which accepting is paused, in nanoseconds.
+    paused_until: Option<u64>,
 }
 
-impl Door {
-    /// Counts one more; after the last of a second it says until when nobody listens.
-    fn take(&mut self, now: u64) -> Option<u64> {
+impl AcceptLimiter {
+    /// Counts an accepted connection; when it is the last one allowed within its second, returns the time until which accepting
+    /// must pause.
+    fn count(&mut self, now: u64) -> Option<u64> {
         if now.saturating_sub(self.second) >= SECOND_NS {
             (self.second, self.taken) = (now, 0);
         }
@@ -47,13 +49,14 @@ impl Door {
         (self.taken >= CONNECTIONS_PER_SECOND).then(|| self.second.saturating_add(SECOND_NS))
     }
 
-    /// When it opens, if it is shut.
-    pub(super) const fn opens_at(&self) -> Option<u64> {
-        self.shut_until
+    /// Returns the time at which accepting resumes, if it is paused.
+    pub(super) const fn resumes_at(&self) -> Option<u64> {
+        self.paused_until
     }
 }
 
 impl Service {
+    /// Accepts connections of a pod, at most [`MESSAGES_AT_ONCE`] and within its rate limit.
     pub(super) fn accept(&mut self, key: PodKey) {
         for _connection in 0..MESSAGES_AT_ONCE {
             let Some(served) = self.pods.get_mut(&key) else {
@@ -64,14 +67,14 @@ impl Service {
                 Ok(connection) => connection,
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
                 Err(error) => {
-                    tracing::warn!(pod = served.pod.display(), %error, "cannot accept");
-                    self.shut_door(key, super::now_ns().saturating_add(PAUSE_NS));
+                    tracing::warn!(pod = served.pod.display(), %error, "cannot accept a connection");
+                    self.pause_accepting(key, super::now_ns().saturating_add(PAUSE_NS));
                     return;
                 }
             };
-            let until = served.door.take(super::now_ns());
+            let until = served.accept_limiter.count(super::now_ns());
             if let Some(until) = until {
-                self.shut_door(key, until);
+                self.pause_accepting(key, until);
             }
             self.admit(key, connection);
             if until.is_some() {
@@ -80,7 +83,7 @@ impl Service {
         }
     }
 
-    /// Takes a connection, or says why not.
+    /// Admits a connection as a process of the pod, or refuses it with a reason.
     fn admit(&mut self, key: PodKey, connection: OwnedFd) {
         let Some(served) = self.pods.get(&key) else {
             return;
@@ -88,7 +91,7 @@ impl Service {
         let pid = match rustix::net::sockopt::socket_peercred(&connection) {
             Ok(credentials) => credentials.pid.as_raw_pid().cast_unsigned(),
             Err(error) => {
-                tracing::warn!(pod = served.pod.display(), %error, "a peer without credentials");
+                tracing::warn!(pod = served.pod.display(), %error, "the peer has no credentials");
                 return;
             }
         };
@@ -98,7 +101,7 @@ impl Service {
         let process = match Process::new(id, key, connection, pid) {
             Ok(process) => process,
             Err(error) => {
-                tracing::debug!(pid, %error, "a process that is not there");
+                tracing::debug!(pid, %error, "the connecting process has ended");
                 return;
             }
         };
@@ -117,12 +120,13 @@ impl Service {
             return;
         };
         let refusal = if served.processes.len() >= PROCESSES_OF_POD_MAX {
-            let text = format!("a pod has at most {PROCESSES_OF_POD_MAX} processes here");
+            let text =
+                format!("too many processes: at most {PROCESSES_OF_POD_MAX} per pod are allowed");
             Some((Refusal::TooMany, text))
         } else if belongs(&served.pod, pid) {
             None
         } else {
-            let text = "the process is of another pod than the socket".to_owned();
+            let text = "the process belongs to another pod than the socket".to_owned();
             Some((Refusal::NotOfThisPod, text))
         };
         served.processes.push(id);
@@ -132,24 +136,24 @@ impl Service {
         }
     }
 
-    /// Listens to a pod no more until then.
-    fn shut_door(&mut self, key: PodKey, until: u64) {
+    /// Pauses accepting connections of a pod until this time.
+    fn pause_accepting(&mut self, key: PodKey, until: u64) {
         let Some(served) = self.pods.get_mut(&key) else {
             return;
         };
-        served.door.shut_until = Some(until);
+        served.accept_limiter.paused_until = Some(until);
         self.listen(key, epoll::EventFlags::empty());
     }
 
-    /// Listens again to pods whose doors open by now.
-    pub(super) fn open_doors(&mut self, now: u64) {
+    /// Resumes accepting connections of the pods with a pause that has passed.
+    pub(super) fn resume_accepting(&mut self, now: u64) {
         let due = self.pods.values_mut().filter(|served| {
-            let opens_at = served.door.opens_at();
-            opens_at.is_some_and(|at| at <= now)
+            let resumes_at = served.accept_limiter.resumes_at();
+            resumes_at.is_some_and(|at| at <= now)
         });
         let keys: Vec<_> = due
             .map(|served| {
-                served.door.shut_until = None;
+                served.accept_limiter.paused_until = None;
                 served.pod.key
             })
             .collect();
@@ -158,21 +162,23 @@ impl Service {
         }
     }
 
+    /// Sets the events of a pod's listener for which the thread wakes.
     fn listen(&self, key: PodKey, events: epoll::EventFlags) {
         let Some(served) = self.pods.get(&key) else {
             return;
         };
         let data = epoll::EventData::new_u64(LISTENER | u64::from(key.0));
         if let Err(error) = epoll::modify(&self.epoll, &served.listener, data, events) {
-            tracing::error!(pod = served.pod.display(), %error, "cannot listen");
+            tracing::error!(pod = served.pod.display(), %error, "cannot listen for the pod's processes");
         }
     }
 
+    /// Returns an unused process number; `None` while [`PROCESSES_MAX`] processes are connected.
     pub(super) fn free_process(&mut self) -> Option<ProcessId> {
         if self.processes.len() >= PROCESSES_MAX {
             return None;
         }
-        // Numbers of processes that were forgotten are given again, the oldest first.
+        // Freed numbers are reused, the oldest first.
         loop {
             let number = self.next_process;
             self.next_process = (number + 1) % (2 * u32::try_from(PROCESSES_MAX).unwrap_or(1));
@@ -182,41 +188,44 @@ impl Service {
         }
     }
 
+    /// Returns whether the number belongs to a silent process which the scheduler counts as a holder.
     pub(super) fn is_stand_in(&self, id: ProcessId) -> bool {
         self.pods
             .values()
             .any(|served| served.silent.iter().any(|(_, own)| *own == Some(id)))
     }
 
+    /// Sends a refusal with its reason to a process, counts and records it, and disconnects the process.
     pub(super) fn refuse(&mut self, id: ProcessId, reason: Refusal, text: &str) {
         let Some(process) = self.processes.get(&id.0) else {
             return;
         };
         let (pod, pid) = (process.pod, process.pid);
-        let _said = process.say(&FromAgent::Refused {
+        let _sent = process.send(&FromAgent::Refused {
             reason,
             text: text.to_owned(),
         });
         if let Some(served) = self.pods.get_mut(&pod) {
-            served.refused(reason);
+            served.count_refused(reason);
         }
-        self.tell(
+        self.record_event(
             EventKind::ProcessRefused,
             pod,
             format!("process {pid}: {text}"),
         );
-        self.lose(id);
+        self.disconnect(id);
     }
 
-    pub(super) fn hear(&mut self, id: ProcessId) {
+    /// Reads and dispatches messages of a process, at most [`MESSAGES_AT_ONCE`].
+    pub(super) fn receive(&mut self, id: ProcessId) {
         for _message in 0..MESSAGES_AT_ONCE {
             let Some(process) = self.processes.get(&id.0) else {
                 return;
             };
             match process.next() {
-                Came::Message(message) => self.understand(id, message),
-                Came::Nothing => return,
-                Came::Malformed(malformed) => {
+                Received::Message(message) => self.dispatch(id, message),
+                Received::Nothing => return,
+                Received::Malformed(malformed) => {
                     self.agent.malformed_messages += 1;
                     let reason = match malformed {
                         protocol::message::Malformed::Version(_) => Refusal::Version,
@@ -225,20 +234,21 @@ impl Service {
                     self.refuse(id, reason, &malformed.to_string());
                     return;
                 }
-                Came::End => {
-                    self.lose(id);
+                Received::End => {
+                    self.disconnect(id);
                     return;
                 }
             }
         }
     }
 
-    pub(super) fn understand(&mut self, id: ProcessId, message: FromProcess) {
+    /// Handles a message of a process; refuses the process when the message is not allowed in its state.
+    pub(super) fn dispatch(&mut self, id: ProcessId, message: FromProcess) {
         let Some(process) = self.processes.get_mut(&id.0) else {
             return;
         };
         let (has_greeted, is_attached) = (process.has_greeted, process.attached.is_some());
-        let is_welcome = process.is_welcome;
+        let is_welcomed = process.is_welcomed;
         match message {
             FromProcess::Hello {
                 open,
@@ -248,9 +258,9 @@ impl Service {
                 ..
             } if !has_greeted => {
                 process.has_greeted = true;
-                process.was_open = open;
+                process.greeted_open = open;
                 process.program = program;
-                process.before = (busy_ns, bytes_used);
+                process.usage_before = (busy_ns, bytes_used);
                 self.welcome(id);
             }
             FromProcess::Attach {
@@ -259,20 +269,25 @@ impl Service {
                 mps,
                 busy_ns,
                 ..
-            } if is_welcome && !is_attached => {
-                // What it computed while its hello waited to be heard is none of ours.
-                process.before.0 = process.before.0.max(busy_ns);
+            } if is_welcomed && !is_attached => {
+                // Kernel time between sending and handling the hello does not count.
+                process.usage_before.0 = process.usage_before.0.max(busy_ns);
                 self.attach(id, uuid, multiprocessors, mps);
             }
-            FromProcess::Ask { epoch } if is_attached => self.ask(id, epoch),
-            FromProcess::Closed { epoch } if is_attached => self.closed(id, epoch),
+            FromProcess::Ask { epoch } if is_attached => self.request_token(id, epoch),
+            FromProcess::Closed { epoch } if is_attached => self.gate_closed(id, epoch),
             FromProcess::Claim { seq, bytes } if is_attached => self.claim(id, seq, bytes),
-            FromProcess::Present if is_attached => self.present(id),
+            FromProcess::Present if is_attached => self.probe_answered(id),
             FromProcess::Report(report) if has_greeted => self.report(id, &report),
-            _ => self.refuse(id, Refusal::Protocol, "a message out of turn"),
+            _ => self.refuse(
+                id,
+                Refusal::Protocol,
+                "unexpected message for the state of the connection",
+            ),
         }
     }
 
+    /// Records a report of a process as an event, at most [`REPORTS_MAX`] per process.
     pub(super) fn report(&mut self, id: ProcessId, report: &Report) {
         let Some(process) = self.processes.get_mut(&id.0) else {
             return;
@@ -283,26 +298,26 @@ impl Service {
         process.reports += 1;
         let (pid, pod) = (process.pid, process.pod);
         let text = match report {
-            Report::UnknownSymbol(name) => format!("looked up {name}, which is not known here"),
+            Report::UnknownSymbol(name) => format!("looked up the unknown function {name}"),
             Report::Collective(name) => {
+                format!("{name} refused: collectives among ranks cannot run on a time-shared slot")
+            }
+            Report::Fatal(code) => format!("sticky driver error {code}"),
+            Report::OutOfMemory(bytes) => {
                 format!(
-                    "{name} refused: collectives among ranks cannot run on a slot that is shared in time"
+                    "an allocation of {bytes} bytes exceeds the pod's memory limit and was refused"
                 )
             }
-            Report::Fatal(code) => format!("the driver's error {code} stays"),
-            Report::OutOfMemory(bytes) => {
-                format!("an allocation of {bytes} bytes refused: beyond the pod's limit")
-            }
         };
-        self.tell(
+        self.record_event(
             EventKind::ProcessReport,
             pod,
             format!("process {pid}: {text}"),
         );
     }
 
-    /// The connection of a process is gone, or was ended here.
-    pub(super) fn lose(&mut self, id: ProcessId) {
+    /// Handles the end of a connection, by either side. A live process with pages stays until it ends or connects again.
+    pub(super) fn disconnect(&mut self, id: ProcessId) {
         let now = super::now_ns();
         let Some(process) = self.processes.get_mut(&id.0) else {
             return;
@@ -310,9 +325,10 @@ impl Service {
         if let Some(connection) = process.connection() {
             let _gone = epoll::delete(&self.epoll, connection);
         }
-        process.hang_up(now);
-        // Who never had pages holds nothing; a dead one no longer does. One that has connected anew has said how it stands.
-        if process.attached.is_none() || !process.lives() || self.has_returned(id) {
+        process.close_connection(now);
+        // A process without pages holds nothing, and a dead one no longer does. One that has connected again has reported its
+        // state there.
+        if process.attached.is_none() || !process.is_alive() || self.has_returned(id) {
             self.forget(id);
             return;
         }
@@ -326,15 +342,15 @@ impl Service {
         if attached.is_open() {
             attached.shut(now);
         } else if attached.closing_since.is_none() && attached.since.take().is_some() {
-            // It could not be told that it has a token.
+            // A grant could not reach the process: it no longer waits.
             if let Some(served) = self.pods.get_mut(&pod) {
                 served.count_time(now);
                 served.waiters = served.waiters.saturating_sub(1);
             }
             if let Some(key) = self.slot_of(id) {
-                self.on_slot(key, |slot, hands| {
-                    slot.asked_early.retain(|own| *own != id);
-                    slot.tell(hands, |tokens, now, actions| {
+                self.on_slot(key, |slot, context| {
+                    slot.early_requests.retain(|own| *own != id);
+                    slot.update(context, |tokens, now, actions| {
                         tokens.closed(now, id, actions);
                     });
                 });
@@ -342,7 +358,7 @@ impl Service {
         }
     }
 
-    /// The process of this connection has a later one, with pages.
+    /// Returns whether the process of this connection has a later connection with pages.
     fn has_returned(&self, id: ProcessId) -> bool {
         let at = |process: &Process| process.attached.as_ref().map(|attached| attached.at);
         let Some(process) = self.processes.get(&id.0) else {
@@ -353,8 +369,8 @@ impl Service {
         })
     }
 
-    /// Forgets lost connections of a process that has connected anew: it has said how it stands.
-    pub(super) fn forget_former(&mut self, id: ProcessId) {
+    /// Removes lost connections of a process that has connected again and reported its state there.
+    pub(super) fn forget_former_connections(&mut self, id: ProcessId) {
         let Some(process) = self.processes.get(&id.0) else {
             return;
         };
@@ -369,17 +385,17 @@ impl Service {
         }
     }
 
-    /// A process is no more.
+    /// Removes a process: settles its kernel time, and returns its token and its claims.
     pub(super) fn forget(&mut self, id: ProcessId) {
         let now = super::now_ns();
         let key = self.slot_of(id);
-        // What it has used until now is the pod's.
+        // Its usage until now is charged to the pod.
         if let Some(key) = key
             && let Some(pod) = self.processes.get(&id.0).map(|process| process.pod)
         {
-            self.on_slot(key, |slot, hands| {
-                if let Some(served) = hands.pods.get_mut(&pod) {
-                    slot.settle_pod(served, hands.processes, hands.now);
+            self.on_slot(key, |slot, context| {
+                if let Some(served) = context.pods.get_mut(&pod) {
+                    slot.settle_pod(served, context.processes, context.now);
                 }
             });
         }
@@ -404,16 +420,16 @@ impl Service {
             served.claims.remove(id);
         }
         if let Some(key) = key {
-            self.on_slot(key, |slot, hands| {
-                slot.asked_early.retain(|own| *own != id);
-                slot.settle(hands);
-                slot.tell(hands, |tokens, now, actions| {
+            self.on_slot(key, |slot, context| {
+                slot.early_requests.retain(|own| *own != id);
+                slot.settle(context);
+                slot.update(context, |tokens, now, actions| {
                     tokens.remove_process(now, id, actions);
                 });
             });
         }
         if process.attached.is_some() {
-            self.tell(
+            self.record_event(
                 EventKind::ProcessGone,
                 pod,
                 format!("process {} ({})", process.pid, process.program),
@@ -422,18 +438,19 @@ impl Service {
         }
     }
 
+    /// Writes the pod's processes into its folder, for the next agent.
     pub(super) fn write_roster(&self, pod: PodKey) {
         let Some(served) = self.pods.get(&pod) else {
             return;
         };
-        let mut known: Vec<_> = served
+        let mut records: Vec<_> = served
             .processes
             .iter()
-            .filter_map(|id| self.processes.get(&id.0)?.known())
+            .filter_map(|id| self.processes.get(&id.0)?.record())
             .collect();
-        known.extend(served.silent.iter().map(|(known, _)| *known));
-        if let Err(error) = roster::write(&served.pod.folder, &known) {
-            tracing::warn!(pod = served.pod.display(), %error, "the pod's processes cannot be written down");
+        records.extend(served.silent.iter().map(|(record, _)| *record));
+        if let Err(error) = roster::write(&served.pod.folder, &records) {
+            tracing::warn!(pod = served.pod.display(), %error, "cannot write the pod's `processes` file");
         }
     }
 }

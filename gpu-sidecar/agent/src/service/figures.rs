@@ -1,4 +1,4 @@
-//! What metrics and control API are told.
+//! Figures for metrics and the control API.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use policy::tokens::ProcessId;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::process::Process;
-use super::slot::Shared;
+use super::slot::ServedSlot;
 use super::turn::Service;
 use crate::state::{Figures, PodFigures, ProcessFigures, SlotFigures};
 
-/// Tells each process of a pod what the others hold.
-pub(super) fn tell_of_others(pod: &[ProcessId], processes: &HashMap<u32, Process>) {
+/// Publishes to each process of a pod the device memory of the pod's other processes.
+pub(super) fn publish_memory_of_others(pod: &[ProcessId], processes: &HashMap<u32, Process>) {
     let attached = pod.iter().filter_map(|id| {
         let attached = processes.get(&id.0)?.attached.as_ref()?;
         let own = attached.facts().bytes_used.load(Ordering::Relaxed);
@@ -30,10 +30,11 @@ pub(super) fn tell_of_others(pod: &[ProcessId], processes: &HashMap<u32, Process
 }
 
 impl Service {
+    /// Settles all slots and returns the figures at this time.
     pub(super) fn figures(&mut self, now: u64) -> Figures {
         let keys: Vec<_> = self.slots.keys().copied().collect();
         for key in keys {
-            self.on_slot(key, |slot, hands| slot.settle(hands));
+            self.on_slot(key, |slot, context| slot.settle(context));
         }
         let memory = self.settings.device_memory.table();
         let mut slots: Vec<_> = self
@@ -66,18 +67,18 @@ impl Service {
                     sm_hundredths: attached.sm_hundredths,
                     is_open: attached.is_open(),
                     parked: facts.parked.load(Ordering::Relaxed),
-                    launches: attached.seen.launches,
-                    busy_ns: attached.seen.busy_ns,
+                    launches: attached.observed.launches,
+                    busy_ns: attached.observed.busy_ns,
                     bytes_used,
                     bytes_fixed: facts.bytes_fixed.load(Ordering::Relaxed),
                     context_residue: nvml.map(|nvml| nvml.bytes.saturating_sub(bytes_used)),
                     is_mps: Some(attached.is_mps),
-                    unknown_symbols: attached.seen.unknown_symbols,
-                    ungated_ns: attached.seen.ungated_ns,
+                    unknown_symbols: attached.observed.unknown_symbols,
+                    ungated_ns: attached.observed.ungated_ns,
                     last_error: facts.last_error.load(Ordering::Relaxed),
                 });
             }
-            tell_of_others(&served.processes, processes);
+            publish_memory_of_others(&served.processes, processes);
             let slot = self.slots.get(&served.pod.slot);
             if let Some(account) = slot.and_then(|slot| slot.tokens.account(served.id())) {
                 served.counters.held_idle_ns = account.held_idle.0;
@@ -107,8 +108,9 @@ impl Service {
         }
     }
 
-    pub(super) fn slot_figures(&self, shared: &Shared) -> SlotFigures {
-        let key = shared.slot.key;
+    /// Returns the figures of a slot with those of its pods added up.
+    pub(super) fn slot_figures(&self, served_slot: &ServedSlot) -> SlotFigures {
+        let key = served_slot.slot.key;
         let pods = self.pods.values().filter(|served| served.pod.slot == key);
         let (mut holders, mut waiters, mut processes) = (0, 0, 0);
         for served in pods {
@@ -118,13 +120,13 @@ impl Service {
         }
         SlotFigures {
             slot: key,
-            is_lost: shared.is_lost,
-            held_hundredths: u32::try_from(shared.tokens.occupied()).unwrap_or(u32::MAX),
+            is_lost: served_slot.is_lost,
+            held_hundredths: u32::try_from(served_slot.tokens.occupied()).unwrap_or(u32::MAX),
             holders,
             waiters,
-            grants: shared.grants,
-            idle_while_waiting_ns: shared.idle_ns,
-            busy_ns: shared.busy.total(),
+            grants: served_slot.grants,
+            idle_while_waiting_ns: served_slot.idle_ns,
+            busy_ns: served_slot.busy.total(),
             processes,
         }
     }

@@ -1,15 +1,17 @@
-//! Asking for a token, giving it back; claims of memory.
+//! Requests and returns of tokens, and claims of memory.
 
 use policy::tokens::ProcessId;
 use protocol::message::FromAgent;
 
-use super::figures::tell_of_others;
-use super::memory::Answer;
+use super::figures::publish_memory_of_others;
+use super::memory::ClaimAnswer;
 use super::turn::Service;
 use crate::state::{PodKey, SlotKey};
 
 impl Service {
-    pub(super) fn ask(&mut self, id: ProcessId, epoch: u64) {
+    /// Handles a request for a token. A request by a holder, or by a process that still closes, is repeated after the return of
+    /// its token.
+    pub(super) fn request_token(&mut self, id: ProcessId, epoch: u64) {
         let now = super::now_ns();
         let Some(key) = self.slot_of(id) else { return };
         let Some(process) = self.processes.get_mut(&id.0) else {
@@ -20,67 +22,68 @@ impl Service {
             return;
         };
         if attached.is_open() {
-            // Asked before the token came, or by a thread that finds the gate shut from inside.
+            // Requested before the grant arrived, or by a thread that finds the gate shut from inside.
             if epoch == attached.epoch() {
-                attached.asks_again = true;
+                attached.requests_again = true;
             }
             return;
         }
         let waits_already = attached.since.is_some() && attached.closing_since.is_none();
         if attached.closing_since.is_some() {
-            attached.asks_again = true;
+            attached.requests_again = true;
             return;
         }
         if waits_already {
             return;
         }
-        self.wait(id, pod, key, now);
+        self.enqueue(id, pod, key, now);
     }
 
-    /// A process without a token waits for one from now on.
-    pub(super) fn wait(&mut self, id: ProcessId, pod: PodKey, key: SlotKey, now: u64) {
+    /// Enqueues a process without a token with the scheduler, from now on.
+    pub(super) fn enqueue(&mut self, id: ProcessId, pod: PodKey, key: SlotKey, now: u64) {
         if let Some(attached) = self
             .processes
             .get_mut(&id.0)
             .and_then(|process| process.attached.as_mut())
         {
             attached.since = Some(now);
-            attached.asks_again = false;
+            attached.requests_again = false;
         }
         if let Some(served) = self.pods.get_mut(&pod) {
             served.count_time(now);
             served.waiters += 1;
         }
-        self.on_slot(key, |slot, hands| {
+        self.on_slot(key, |slot, context| {
             if slot.frozen_until.is_some() {
-                slot.asked_early.push(id);
+                slot.early_requests.push(id);
                 return;
             }
-            slot.settle(hands);
-            slot.tell(hands, |tokens, now, actions| tokens.ask(now, id, actions));
+            slot.settle(context);
+            slot.update(context, |tokens, now, actions| tokens.ask(now, id, actions));
         });
     }
 
-    pub(super) fn closed(&mut self, id: ProcessId, epoch: u64) {
+    /// Handles the report that a process has closed its gate of this epoch.
+    pub(super) fn gate_closed(&mut self, id: ProcessId, epoch: u64) {
         let Some(process) = self.processes.get(&id.0) else {
             return;
         };
         let Some(attached) = &process.attached else {
             return;
         };
-        // The token of that epoch is held, or was closed and not yet given back.
+        // The epoch's token is held, or its gate was closed and the return is outstanding.
         let is_current = if attached.is_open() {
             epoch == attached.epoch()
         } else {
             attached.closing_since.is_some() && epoch.checked_add(1) == Some(attached.epoch())
         };
         if is_current {
-            self.gave_back(id);
+            self.release_token(id);
         }
     }
 
-    /// A process has no token any more, and nothing of it is in flight.
-    pub(super) fn gave_back(&mut self, id: ProcessId) {
+    /// Takes back the token of a process with nothing in flight: settles its time and counts its overrun.
+    pub(super) fn release_token(&mut self, id: ProcessId) {
         let now = super::now_ns();
         let Some(key) = self.slot_of(id) else { return };
         let Some(process) = self.processes.get_mut(&id.0) else {
@@ -92,19 +95,19 @@ impl Service {
         };
         let closing_since = attached.closing_since;
         let contended_since = attached.contended_since.or(closing_since);
-        let again = attached.asks_again;
+        let again = attached.requests_again;
         attached.note_shut();
-        self.on_slot(key, |slot, hands| {
+        self.on_slot(key, |slot, context| {
             let others_wait = slot.tokens.waiting() > 0;
-            if let Some(served) = hands.pods.get_mut(&pod) {
-                slot.settle_pod(served, hands.processes, now);
+            if let Some(served) = context.pods.get_mut(&pod) {
+                slot.settle_pod(served, context.processes, now);
                 served.count_time(now);
                 served.holders = served.holders.saturating_sub(1);
-                let busy_until = hands
+                let busy_until = context
                     .processes
                     .get(&id.0)
                     .and_then(|process| process.attached.as_ref())
-                    .map_or(0, |attached| attached.seen.busy_until);
+                    .map_or(0, |attached| attached.observed.busy_until);
                 if let Some(since) = closing_since
                     && busy_until > since
                 {
@@ -116,23 +119,24 @@ impl Service {
                     slot.idle_ns = slot.idle_ns.saturating_add(now.saturating_sub(from));
                 }
             }
-            slot.tell(hands, |tokens, now, actions| {
+            slot.update(context, |tokens, now, actions| {
                 tokens.closed(now, id, actions)
             });
         });
         if again {
-            self.wait(id, pod, key, now);
+            self.enqueue(id, pod, key, now);
         }
     }
 
-    /// Takes a process's answer to a probe. An answer without a probe is ignored.
-    pub(super) fn present(&mut self, id: ProcessId) {
+    /// Handles an answer to a probe; ignores one without a probe.
+    pub(super) fn probe_answered(&mut self, id: ProcessId) {
         let Some(key) = self.slot_of(id) else { return };
-        self.on_slot(key, |slot, hands| {
-            slot.tokens.responds(policy::Time(hands.now), id);
+        self.on_slot(key, |slot, context| {
+            slot.tokens.responds(policy::Time(context.now), id);
         });
     }
 
+    /// Handles a claim of memory: answers it at once, or asks the pod's other processes to relinquish unused claims.
     pub(super) fn claim(&mut self, id: ProcessId, seq: u32, bytes: u64) {
         let now = super::now_ns();
         let Some(pod) = self.processes.get(&id.0).map(|process| process.pod) else {
@@ -156,13 +160,14 @@ impl Service {
                     if let Some(process) = self.processes.get(&other.0)
                         && process.attached.is_some()
                     {
-                        let _said = process.say(&FromAgent::Relinquish);
+                        let _sent = process.send(&FromAgent::Relinquish);
                     }
                 }
             }
         }
     }
 
+    /// Answers the claims that fit by now or have timed out.
     pub(super) fn answer_claims(&mut self, now: u64) {
         let mut answers = std::mem::take(&mut self.answers);
         for served in self.pods.values_mut() {
@@ -172,16 +177,16 @@ impl Service {
             };
             served.claims.answer(limit, now, &mut answers);
         }
-        for Answer {
+        for ClaimAnswer {
             process,
             seq,
             claim,
         } in answers.drain(..)
         {
-            // With the answer the process learns how the pod stands.
+            // The process reads the memory of the others together with the answer.
             let pod = self.processes.get(&process.0).map(|process| process.pod);
             if let Some(served) = pod.and_then(|pod| self.pods.get(&pod)) {
-                tell_of_others(&served.processes, &self.processes);
+                publish_memory_of_others(&served.processes, &self.processes);
             }
             if let Some(process) = self.processes.get_mut(&process.0)
                 && let Some(attached) = &mut process.attached

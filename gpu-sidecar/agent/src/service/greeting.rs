@@ -1,9 +1,9 @@
-//! How a process begins: where it may compute, and its pages.
+//! Start of a connection: the answer to `Hello`, and the pages after `Attach`.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-use annotations::ALL_HUNDREDTHS;
+use annotations::SM_WHOLE;
 use policy::tokens::{PodId, ProcessId};
 use protocol::message::{FromAgent, OnLoss, Refusal};
 
@@ -12,10 +12,11 @@ use crate::events::EventKind;
 use crate::mps::MpsEnvironment;
 use crate::state::{Pod, Slot, SlotKind};
 
-/// A process waits so long for its slot's MPS daemon to start, in nanoseconds.
+/// Longest time that a greeting process waits for the MPS daemon of its slot, in nanoseconds.
 const MPS_WAIT_NS: u64 = 1_500_000_000;
 
 impl Service {
+    /// Answers a `Hello` with the device and the limits of the process, refuses it, or lets it wait for the MPS daemon.
     pub(super) fn welcome(&mut self, id: ProcessId) {
         let now = super::now_ns();
         let Some(served) = self
@@ -25,17 +26,17 @@ impl Service {
         else {
             return;
         };
-        let Some(shared) = self.slots.get(&served.pod.slot) else {
-            self.refuse(id, Refusal::SlotLost, "the pod's slot gives no tokens");
+        let Some(served_slot) = self.slots.get(&served.pod.slot) else {
+            self.refuse(id, Refusal::SlotLost, "the pod's slot is not served");
             return;
         };
-        if shared.is_lost {
+        if served_slot.is_lost {
             self.refuse(id, Refusal::SlotLost, "the pod's slot is lost");
             return;
         }
-        let environment = MpsEnvironment::of(&shared.slot, &served.pod.settings);
-        let (is_up, text) = &shared.mps;
-        let wants_mps = shared.slot.kind == SlotKind::Mps;
+        let environment = MpsEnvironment::of(&served_slot.slot, &served.pod.settings);
+        let (is_up, text) = &served_slot.mps;
+        let wants_mps = served_slot.slot.kind == SlotKind::Mps;
         let is_late = self
             .early
             .iter()
@@ -47,23 +48,23 @@ impl Service {
             return;
         }
         self.early.retain(|(own, _)| *own != id);
-        let part = served.pod.settings.sm_hundredths < ALL_HUNDREDTHS;
+        let part = served.pod.settings.sm_hundredths < SM_WHOLE;
         if wants_mps && !is_up && part {
             let text = format!(
-                "MPS does not run on slot {}, and without it no process can have a part of the SMs: {text}",
-                shared.slot.name
+                "MPS does not run on slot {} and is required for an SM share below 100 %: {text}",
+                served_slot.slot.name
             );
             self.refuse(id, Refusal::NoMps, &text);
             return;
         }
         if wants_mps && *is_up {
-            // A process is one client, however many connections it has or had.
+            // A process is one client, regardless of its number of connections.
             let own = self.processes.get(&id.0).map(|process| process.pid);
             let clients: BTreeSet<_> = self
                 .processes
                 .values()
                 .filter(|other| {
-                    other.is_welcome
+                    other.is_welcomed
                         && other.id != id
                         && Some(other.pid) != own
                         && self
@@ -74,10 +75,10 @@ impl Service {
                 .map(|other| other.pid)
                 .collect();
             let clients = clients.len();
-            let limit = shared.slot.client_limit;
+            let limit = served_slot.slot.client_limit;
             if clients >= limit as usize {
                 let text = format!(
-                    "MPS takes {limit} client processes on this slot, and {clients} are there"
+                    "too many MPS clients: the slot has {clients}, and {limit} are allowed"
                 );
                 self.refuse(id, Refusal::TooMany, &text);
                 return;
@@ -86,28 +87,29 @@ impl Service {
         let mps = environment.filter(|_| *is_up);
         let welcome = FromAgent::Welcome {
             on_loss: OnLoss::Open,
-            visible_devices: shared.slot.uuid.clone(),
+            visible_devices: served_slot.slot.uuid.clone(),
             mps_pipe_directory: mps.as_ref().map_or_else(String::new, |mps| {
                 let mount = served.pod.mps_mount.as_ref();
                 mount.unwrap_or(&mps.pipe_directory).display().to_string()
             }),
             active_thread_hundredths: mps
                 .as_ref()
-                .map_or(ALL_HUNDREDTHS, |mps| mps.active_thread_hundredths),
+                .map_or(SM_WHOLE, |mps| mps.active_thread_hundredths),
             mps_memory_limit: mps.and_then(|mps| mps.pinned_memory_bytes).unwrap_or(0),
             memory_limit: served.memory_limit(),
-            context_residue: shared.slot.context_residue.unwrap_or(0),
+            context_residue: served_slot.slot.context_residue.unwrap_or(0),
             pod: served.pod.display(),
         };
-        let said = self.processes.get_mut(&id.0).is_some_and(|process| {
-            process.is_welcome = process.say(&welcome);
-            process.is_welcome
+        let is_sent = self.processes.get_mut(&id.0).is_some_and(|process| {
+            process.is_welcomed = process.send(&welcome);
+            process.is_welcomed
         });
-        if !said {
-            self.lose(id);
+        if !is_sent {
+            self.disconnect(id);
         }
     }
 
+    /// Answers the processes with an MPS daemon that answers by now, or with a wait that has timed out.
     pub(super) fn answer_early(&mut self, now: u64) {
         let ready: Vec<_> = self
             .early
@@ -123,6 +125,7 @@ impl Service {
         }
     }
 
+    /// Checks the device of a process, sends its pages and adds it to the scheduler.
     pub(super) fn attach(
         &mut self,
         id: ProcessId,
@@ -137,42 +140,42 @@ impl Service {
         else {
             return;
         };
-        let Some(shared) = self.slots.get(&served.pod.slot) else {
+        let Some(served_slot) = self.slots.get(&served.pod.slot) else {
             return;
         };
-        if shared.slot.uuid_bytes().is_some_and(|own| own != uuid) {
+        if served_slot.slot.uuid_bytes().is_some_and(|own| own != uuid) {
             let text = format!(
-                "the process computes on another device than its pod's slot {}; it must not choose devices by itself",
-                shared.slot.uuid
+                "wrong device: the process computes on another device than its pod's slot {}; programs must not select devices themselves",
+                served_slot.slot.uuid
             );
             self.refuse(id, Refusal::WrongDevice, &text);
             return;
         }
-        // Where no daemon answers, nobody is bound by one, whatever it says.
-        let mps = mps && shared.mps.0;
-        // Who has more than may be occupied at once computes alone.
-        let sm_limit = shared.tokens.settings().sm_limit;
-        let sm = share(&shared.slot, &served.pod, multiprocessors, mps).min(sm_limit);
+        // Where no daemon answers, none limits the process, whatever it reports.
+        let mps = mps && served_slot.mps.0;
+        // A process with a larger share than may be occupied at once computes alone.
+        let sm_limit = served_slot.tokens.settings().sm_limit;
+        let sm = share(&served_slot.slot, &served.pod, multiprocessors, mps).min(sm_limit);
         let key = served.pod.slot;
         let limit = served.memory_limit();
         let now = super::now_ns();
-        let inflight = shared.inflight_us(served.id(), now);
+        let inflight = served_slot.inflight_us(served.id(), now);
         let Some(process) = self.processes.get_mut(&id.0) else {
             return;
         };
-        let (open, before) = (process.was_open, process.before);
+        let (open, usage_before) = (process.greeted_open, process.usage_before);
         let attached = process.attach(sm, mps, open, now, |orders| {
             orders.memory_limit.store(limit, Ordering::Relaxed);
             orders.inflight_us_max.store(inflight, Ordering::Relaxed);
-            orders.memory_claim.store(before.1, Ordering::Relaxed);
+            orders.memory_claim.store(usage_before.1, Ordering::Relaxed);
         });
         if let Err(error) = attached {
-            tracing::warn!(pid = process.pid, %error, "no pages for a process");
-            self.lose(id);
+            tracing::warn!(pid = process.pid, %error, "cannot create the pages of a process");
+            self.disconnect(id);
             return;
         }
         if let Some(attached) = &mut process.attached {
-            attached.seen.busy_before_ns = before.0;
+            attached.observed.busy_before_ns = usage_before.0;
         }
         let (pid, program, pod) = (process.pid, process.program.clone(), process.pod);
         let text = format!(
@@ -181,51 +184,55 @@ impl Service {
             sm % 100,
             if mps { " by MPS" } else { "" }
         );
-        self.tell(EventKind::ProcessConnected, pod, text);
+        self.record_event(EventKind::ProcessConnected, pod, text);
         let mut stand_in = None;
         if let Some(served) = self.pods.get_mut(&pod) {
-            served.claims.adopt(id, before.1);
+            served.claims.adopt(id, usage_before.1);
             served.count_time(now);
             if open {
                 served.holders += 1;
             }
-            // It was known, and has said hello.
-            if let Some(at) = served.silent.iter().position(|(known, _)| known.pid == pid) {
+            // An earlier agent served the process, and it has greeted now.
+            if let Some(at) = served
+                .silent
+                .iter()
+                .position(|(record, _)| record.pid == pid)
+            {
                 stand_in = served.silent.swap_remove(at).1;
                 if stand_in.is_some() {
                     served.holders = served.holders.saturating_sub(1);
                 }
             }
         }
-        self.have_all_spoken(key);
-        self.on_slot(key, |slot, hands| {
-            slot.tell(hands, |tokens, now, actions| {
+        self.end_freeze_early(key);
+        self.on_slot(key, |slot, context| {
+            slot.update(context, |tokens, now, actions| {
                 let pod = PodId(pod.0);
                 if let Err(refusal) = tokens.add_process(now, id, pod, sm, open, actions) {
-                    tracing::error!(%refusal, "the scheduler does not take the process");
+                    tracing::error!(%refusal, "the scheduler rejects the process");
                 }
-                // Only now, so that nobody is given its SMs between the two.
+                // After adding the process, so that its SMs are not granted in between.
                 if let Some(stand_in) = stand_in {
                     tokens.remove_process(now, stand_in, actions);
                 }
             });
         });
-        self.forget_former(id);
+        self.forget_former_connections(id);
         self.write_roster(pod);
     }
 }
 
-/// A process's share of SMs, counted after the driver's rounding. It is believed when it says that it has more than it should.
+/// Returns the SM share of a process after the driver's rounding, in hundredths of a per cent. A reported share above the
+/// configured one is believed.
 ///
-/// `mps`: it is bound by an MPS daemon.
+/// `mps`: an MPS daemon limits the process.
 fn share(slot: &Slot, pod: &Pod, multiprocessors: u32, mps: bool) -> u32 {
     if !mps {
-        return ALL_HUNDREDTHS;
+        return SM_WHOLE;
     }
-    let told = slot.sms.filter(|sms| *sms > 0).map_or(0, |sms| {
-        (u64::from(multiprocessors) * u64::from(ALL_HUNDREDTHS)).div_ceil(u64::from(sms))
+    let reported = slot.sms.filter(|sms| *sms > 0).map_or(0, |sms| {
+        (u64::from(multiprocessors) * u64::from(SM_WHOLE)).div_ceil(u64::from(sms))
     });
-    let told = u32::try_from(told).unwrap_or(ALL_HUNDREDTHS);
-    told.max(pod.settings.sm_hundredths)
-        .clamp(1, ALL_HUNDREDTHS)
+    let reported = u32::try_from(reported).unwrap_or(SM_WHOLE);
+    reported.max(pod.settings.sm_hundredths).clamp(1, SM_WHOLE)
 }

@@ -1,49 +1,50 @@
-//! How the processes of a pod share its memory limit: each claims what it wants to hold, and all claims together are within the
-//! limit (M4.15).
+//! Sharing of a pod's memory limit among its processes: each claims the memory that it wants to hold, and the sum of all claims
+//! is within the limit (M4.15).
 //!
-//! A claim that does not fit waits for a moment while the others are asked for what they have claimed and do not use.
+//! A claim that does not fit waits for a moment while the other processes are asked to relinquish unused claims.
 
 use policy::tokens::ProcessId;
 
-/// How long a claim waits for others to give back, in nanoseconds.
+/// Longest time that a claim waits for other processes to relinquish theirs, in nanoseconds.
 pub(super) const PATIENCE_NS: u64 = 200_000_000;
-/// Claims that wait at most; a process has one.
-const WAITING_MAX: usize = 1_024;
+/// Maximum number of pending claims of a pod; a process has one.
+const PENDING_MAX: usize = 1_024;
 
-/// A claim that waits.
+/// A claim that waits for memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Waiting {
+struct PendingClaim {
     process: ProcessId,
     seq: u32,
     bytes: u64,
     until: u64,
 }
 
-/// The claims of one pod.
+/// Granted and pending claims of one pod.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     held: Vec<(ProcessId, u64)>,
-    waiting: Vec<Waiting>,
+    pending: Vec<PendingClaim>,
 }
 
-/// A claim is answered: the process may hold so much.
+/// Answer to a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Answer {
-    /// Who.
+pub(super) struct ClaimAnswer {
+    /// Process that made the claim.
     pub(super) process: ProcessId,
-    /// Which question.
+    /// Sequence number of the claim.
     pub(super) seq: u32,
-    /// What it may hold now, whether or not that is what it wanted.
+    /// Memory that the process may hold now, in bytes, whether or not it is the claimed amount.
     pub(super) claim: u64,
 }
 
 impl Claims {
+    /// Returns the sum of all granted claims of other processes, in bytes.
     fn sum_of_others(&self, process: ProcessId) -> u64 {
         let others = self.held.iter().filter(|(other, _)| *other != process);
         others.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
-    /// What a process may hold.
+    /// Returns the memory that a process may hold, in bytes.
     pub(super) fn of(&self, process: ProcessId) -> u64 {
         let own = self.held.iter().find(|(other, _)| *other == process);
         own.map_or(0, |(_, bytes)| *bytes)
@@ -56,12 +57,13 @@ impl Claims {
         }
     }
 
-    /// A process that was there before the agent holds so much already, whatever the limit says now.
+    /// Records the memory that a process held before this agent started, whatever the current limit.
     pub(super) fn adopt(&mut self, process: ProcessId, bytes: u64) {
         self.set(process, bytes);
     }
 
-    /// A process wants to hold `bytes`. `None`: the others are to be asked first.
+    /// Handles a claim to hold `bytes` within `limit`. Returns `None` when the claim waits for other processes to relinquish
+    /// memory.
     pub(super) fn claim(
         &mut self,
         process: ProcessId,
@@ -69,31 +71,31 @@ impl Claims {
         bytes: u64,
         limit: u64,
         now: u64,
-    ) -> Option<Answer> {
-        self.waiting.retain(|waiting| waiting.process != process);
+    ) -> Option<ClaimAnswer> {
+        self.pending.retain(|claim| claim.process != process);
         let held = self.of(process);
         let fits = self.sum_of_others(process).saturating_add(bytes) <= limit;
         if bytes <= held || fits {
             self.set(process, bytes);
-            return Some(Answer {
+            return Some(ClaimAnswer {
                 process,
                 seq,
                 claim: bytes,
             });
         }
-        let can_be = bytes <= limit
+        let can_fit_later = bytes <= limit
             && self
                 .held
                 .iter()
                 .any(|(other, bytes)| *other != process && *bytes > 0);
-        if !can_be || self.waiting.len() >= WAITING_MAX {
-            return Some(Answer {
+        if !can_fit_later || self.pending.len() >= PENDING_MAX {
+            return Some(ClaimAnswer {
                 process,
                 seq,
                 claim: held,
             });
         }
-        self.waiting.push(Waiting {
+        self.pending.push(PendingClaim {
             process,
             seq,
             bytes,
@@ -102,44 +104,44 @@ impl Claims {
         None
     }
 
-    /// Answers claims that fit by now or have waited for long enough, in the order in which they came.
-    pub(super) fn answer(&mut self, limit: u64, now: u64, answers: &mut Vec<Answer>) {
-        for waiting in std::mem::take(&mut self.waiting) {
-            let Waiting {
+    /// Answers the pending claims that fit by now or have timed out, in order of arrival.
+    pub(super) fn answer(&mut self, limit: u64, now: u64, answers: &mut Vec<ClaimAnswer>) {
+        for pending in std::mem::take(&mut self.pending) {
+            let PendingClaim {
                 process,
                 seq,
                 bytes,
                 until,
-            } = waiting;
+            } = pending;
             if self.sum_of_others(process).saturating_add(bytes) <= limit {
                 self.set(process, bytes);
-                answers.push(Answer {
+                answers.push(ClaimAnswer {
                     process,
                     seq,
                     claim: bytes,
                 });
             } else if now >= until {
                 let claim = self.of(process);
-                answers.push(Answer {
+                answers.push(ClaimAnswer {
                     process,
                     seq,
                     claim,
                 });
             } else {
-                self.waiting.push(waiting);
+                self.pending.push(pending);
             }
         }
     }
 
-    /// When the next claim has waited for long enough.
+    /// Returns the time at which the next pending claim times out.
     pub(super) fn next(&self) -> Option<u64> {
-        self.waiting.iter().map(|waiting| waiting.until).min()
+        self.pending.iter().map(|claim| claim.until).min()
     }
 
-    /// A process is gone.
+    /// Removes the claims of a process.
     pub(super) fn remove(&mut self, process: ProcessId) {
         self.held.retain(|(other, _)| *other != process);
-        self.waiting.retain(|waiting| waiting.process != process);
+        self.pending.retain(|claim| claim.process != process);
     }
 }
 
@@ -151,14 +153,14 @@ mod tests {
     const B: ProcessId = ProcessId(2);
 
     #[test]
-    fn claims_together_are_within_the_limit() {
+    fn the_sum_of_claims_is_within_the_limit() {
         let mut claims = Claims::default();
-        let got = |answer: Option<Answer>| answer.map(|answer| answer.claim);
-        assert_eq!(got(claims.claim(A, 1, 60, 100, 0)), Some(60));
-        assert_eq!(got(claims.claim(B, 1, 40, 100, 0)), Some(40));
-        // More than there can ever be is refused at once; what another may give back waits.
-        assert_eq!(got(claims.claim(A, 2, 101, 100, 0)), Some(60));
-        assert_eq!(got(claims.claim(A, 3, 61, 100, 0)), None);
+        let granted = |answer: Option<ClaimAnswer>| answer.map(|answer| answer.claim);
+        assert_eq!(granted(claims.claim(A, 1, 60, 100, 0)), Some(60));
+        assert_eq!(granted(claims.claim(B, 1, 40, 100, 0)), Some(40));
+        // A claim above the limit is refused at once; one that other processes can make room for waits.
+        assert_eq!(granted(claims.claim(A, 2, 101, 100, 0)), Some(60));
+        assert_eq!(granted(claims.claim(A, 3, 61, 100, 0)), None);
         assert_eq!(claims.next(), Some(PATIENCE_NS));
         let mut answers = Vec::new();
         claims.answer(100, PATIENCE_NS - 1, &mut answers);
@@ -166,7 +168,7 @@ mod tests {
         claims.answer(100, PATIENCE_NS, &mut answers);
         assert_eq!(
             answers,
-            [Answer {
+            [ClaimAnswer {
                 process: A,
                 seq: 3,
                 claim: 60
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_goes_to_who_waits() {
+    fn relinquished_memory_is_granted_to_pending_claims() {
         let mut claims = Claims::default();
         let _all = claims.claim(A, 1, 100, 100, 0);
         assert_eq!(claims.claim(B, 1, 30, 100, 0), None);
@@ -184,7 +186,7 @@ mod tests {
         claims.answer(100, 1, &mut answers);
         assert_eq!(
             answers,
-            [Answer {
+            [ClaimAnswer {
                 process: B,
                 seq: 1,
                 claim: 30
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_was_lowered_takes_nothing_away() {
+    fn a_lowered_limit_revokes_no_claim() {
         let mut claims = Claims::default();
         claims.adopt(A, 90);
         let less = claims.claim(A, 1, 80, 50, 0).map(|answer| answer.claim);

@@ -1,26 +1,26 @@
-//! The token service: who computes when. One thread owns all slots, connections and pages; every decision is made by
-//! [`policy::tokens`].
+//! The token service, which schedules the pods. One thread owns all slots, connections and pages; [`policy::tokens`] makes
+//! every decision.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | `turn` | the thread: what is ready, what is due |
-//! | `commands`, `connections`, `greeting`, `gates` | what the parts around it say, and processes: from hello to tokens and claims |
-//! | `look`, `figures` | what nobody tells; what metrics and control API are told |
-//! | `slot` | a slot's scheduler, and carrying out what it says |
+//! | `turn` | the event loop |
+//! | `commands`, `connections`, `greeting`, `gates` | commands of the other parts, and processes: from hello to tokens and claims |
+//! | `poll`, `figures` | polling of state without events; figures for metrics and the control API |
+//! | `slot` | a slot's scheduler, and the execution of its actions |
 //! | `pod` | a pod's socket, memory and counters |
-//! | `process` | one connection, its pages, what it says of itself and what of that is believed |
-//! | `memory` | how the processes of a pod share its memory limit |
-//! | `settle` | kernel time, from what processes publish to what the scheduler is told |
-//! | `roster` | which processes there were before the agent was started anew |
+//! | `process` | one connection, its pages, and the validation of what the process publishes |
+//! | `memory` | sharing of a pod's memory limit among its processes |
+//! | `settle` | kernel time, from what processes publish to what the scheduler is charged |
+//! | `roster` | processes that an earlier agent served |
 
 mod commands;
 mod connections;
 mod figures;
 mod gates;
 mod greeting;
-mod look;
 mod memory;
 mod pod;
+mod poll;
 mod process;
 mod roster;
 mod settle;
@@ -31,14 +31,14 @@ use std::thread;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::state::{ServiceHandle, ServiceSettings, seam};
+use crate::state::{ServiceHandle, ServiceSettings, service_channel};
 
-/// Starts the service's thread.
+/// Starts the service's thread and returns the handle to it.
 ///
 /// # Errors
-/// No thread or file descriptor is left, or the settings contradict each other.
+/// Returns an error when no thread or file descriptor is left.
 pub fn start(settings: ServiceSettings) -> std::io::Result<ServiceHandle> {
-    // Each process takes four, and there may be thousands. What is not allowed stays as it is.
+    // Each process needs four descriptors, and there may be thousands of processes. A failure leaves the limit unchanged.
     let files = getrlimit(Resource::Nofile);
     let _unchanged = setrlimit(
         Resource::Nofile,
@@ -47,7 +47,7 @@ pub fn start(settings: ServiceSettings) -> std::io::Result<ServiceHandle> {
             ..files
         },
     );
-    let (handle, inbox) = seam()?;
+    let (handle, inbox) = service_channel()?;
     let service = turn::Service::new(settings, inbox)?;
     thread::Builder::new()
         .name("tokens".to_owned())
@@ -55,7 +55,7 @@ pub fn start(settings: ServiceSettings) -> std::io::Result<ServiceHandle> {
     Ok(handle)
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`, as the pages have them.
+/// Returns the time of `CLOCK_MONOTONIC` in nanoseconds, the clock of the pages.
 pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! A pod: its socket, its memory, what is counted of it.
+//! A served pod: its socket, memory and counters.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -6,52 +6,52 @@ use std::sync::Arc;
 use policy::tokens::{PodId, ProcessId, Quota, Share};
 use protocol::message::Refusal;
 
-use super::connections::Door;
+use super::connections::AcceptLimiter;
 use super::memory::Claims;
-use super::roster::Known;
+use super::roster::ProcessRecord;
 use super::settle::PodTime;
 use crate::state::{Pod, PodCounters, protocol_refusal};
 
-/// A pod that is served.
+/// A pod with its listener and its processes.
 #[derive(Debug)]
-pub(super) struct Served {
-    /// What is known of it.
+pub(super) struct ServedPod {
+    /// Identity and settings of the pod.
     pub(super) pod: Arc<Pod>,
-    /// Where its processes connect.
+    /// Listening socket to which the processes of the pod connect.
     pub(super) listener: OwnedFd,
-    /// How fast they may.
-    pub(super) door: Door,
-    /// What only grows.
+    /// Rate limit of connections to the listener.
+    pub(super) accept_limiter: AcceptLimiter,
+    /// Monotonic counters since the pod was added.
     pub(super) counters: PodCounters,
-    /// How its processes share its memory.
+    /// Claims of the pod's processes on its limit of device memory.
     pub(super) claims: Claims,
-    /// How their kernel time adds up.
+    /// Union of the kernel times of the pod's processes.
     pub(super) time: PodTime,
-    /// Its processes.
+    /// Numbers of the pod's connected processes in the scheduler.
     pub(super) processes: Vec<ProcessId>,
-    /// Processes that had pages from an agent before this one and have not said hello, and the number under which the
-    /// scheduler counts them once it counts them.
-    pub(super) silent: Vec<(Known, Option<ProcessId>)>,
-    /// Processes with a token or with unfinished work.
+    /// Processes which had pages from an earlier agent and have not greeted, each with its scheduler number once the scheduler
+    /// counts it.
+    pub(super) silent: Vec<(ProcessRecord, Option<ProcessId>)>,
+    /// Number of processes with a token or with unfinished work.
     pub(super) holders: u32,
-    /// Processes that wait.
+    /// Number of processes waiting for a token.
     pub(super) waiters: u32,
-    /// Until when `given_ns` and `asked_ns` are counted.
+    /// Time up to which `given_ns` and `asked_ns` are counted, in nanoseconds.
     pub(super) counted_to: u64,
 }
 
-impl Served {
-    /// The scheduler's number of it: the same as everybody's.
+impl ServedPod {
+    /// Returns the number of the pod in the scheduler, which is its key.
     pub(super) fn id(&self) -> PodId {
         PodId(self.pod.key.0)
     }
 
-    /// Its quota. The annotations were checked; a contradiction is none to compute by.
+    /// Returns the quota of the pod from its validated annotations.
     pub(super) fn quota(&self) -> Quota {
         quota(&self.pod)
     }
 
-    /// Counts the time until now as that of the state in which it was.
+    /// Adds the time since the last call to the counter of the current state: held, waiting or neither.
     pub(super) fn count_time(&mut self, now: u64) {
         let passed = now.saturating_sub(self.counted_to);
         self.counted_to = self.counted_to.max(now);
@@ -62,37 +62,37 @@ impl Served {
         }
     }
 
-    /// Counts a connection that was refused.
-    pub(super) fn refused(&mut self, reason: Refusal) {
+    /// Counts a refused connection by its reason.
+    pub(super) fn count_refused(&mut self, reason: Refusal) {
         let name = protocol_refusal(reason);
         *self.counters.refused_connections.entry(name).or_default() += 1;
     }
 
-    /// Its memory limit; 0: none.
+    /// Returns the limit of device memory of the pod, in bytes; 0: none.
     pub(super) fn memory_limit(&self) -> u64 {
         self.pod.settings.gpu_memory.unwrap_or(0)
     }
 }
 
-/// The quota that a pod's annotations state.
+/// Returns the quota from a pod's annotations; a request above the limit is lowered to it.
 pub(super) fn quota(pod: &Pod) -> Quota {
     let share = |ppm| Share::from_parts_per_million(ppm).unwrap_or(Share::WHOLE);
     let limit = share(pod.settings.quota_limit_ppm);
     let request = share(pod.settings.quota_request_ppm).min(limit);
     Quota::new(request, limit).unwrap_or_else(|_| {
         Quota::new(Share::NONE, limit)
-            .unwrap_or_else(|_| unreachable!("nothing is below every limit"))
+            .unwrap_or_else(|_| unreachable!("a request of zero is below every limit"))
     })
 }
 
-/// Whether a process may speak for a pod: it is of the pod's cgroup, where both are known. Who connects to the socket has it
-/// mounted, so where there are no cgroups of pods the socket alone says who it is.
+/// Returns whether a process belongs to a pod: it does when it is in the pod's cgroup, as far as both are known. The peer has
+/// the pod's socket mounted, so without pod cgroups the socket alone identifies the pod.
 pub(super) fn belongs(pod: &Pod, pid: u32) -> bool {
     let Some(uid) = &pod.uid else { return true };
     match crate::identity::pod_uid_of(pid) {
         Ok(Some(own)) => own == *uid,
         Ok(None) => true,
-        // It is gone, or cannot be looked at.
+        // The process has ended, or its cgroup is unreadable.
         Err(_) => false,
     }
 }

@@ -1,4 +1,4 @@
-//! One process of a pod: its connection and its pages, and what of its words is believed.
+//! One process of a pod: its connection and pages, and the validation of what it publishes.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -17,131 +17,138 @@ use rustix::net::{
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::futex;
 
-use super::roster::{self, Known};
+use super::roster::{self, ProcessRecord};
 use crate::state::{PodCounters, PodKey};
 
-/// A process.
+/// A connection of a process, from its acceptance until the process is forgotten.
 #[derive(Debug)]
 pub(super) struct Process {
-    /// Its number for the scheduler and the table of connections.
+    /// Number in the scheduler and in the table of connections.
     pub(super) id: ProcessId,
-    /// Whose it is.
+    /// Pod of the process.
     pub(super) pod: PodKey,
-    /// As the kernel tells it.
+    /// Process ID from the socket's credentials; 0 for a process of another PID namespace.
     pub(super) pid: u32,
-    /// As it names itself.
+    /// Program name, as reported by the process.
     pub(super) program: String,
-    /// `None`: it has gone away without being dead.
+    /// Connection; `None` after its end, while the process is still alive.
     connection: Option<OwnedFd>,
-    /// Its number may be another's soon; this is its own.
-    life: Option<OwnedFd>,
+    /// Identifies the process even after its ID is reused; `None` for a process of another PID namespace.
+    pidfd: Option<OwnedFd>,
+    /// Start time of the process, in clock ticks since boot.
     start: Option<u64>,
-    /// It has said hello.
+    /// Whether the process has sent `Hello`.
     pub(super) has_greeted: bool,
-    /// It was told where it may compute.
-    pub(super) is_welcome: bool,
-    /// It was open, or computed, when it greeted.
-    pub(super) was_open: bool,
-    /// Its pages, and what was seen of them.
+    /// Whether the process was sent `Welcome`.
+    pub(super) is_welcomed: bool,
+    /// Whether the gate of the process was open, or it computed, when it sent `Hello`.
+    pub(super) greeted_open: bool,
+    /// Shared pages of the process, and the values observed in them; `None` before `Attach`.
     pub(super) attached: Option<Attached>,
-    /// Bytes of the pod's memory that it may hold.
+    /// Granted claim on the pod's memory, in bytes.
     pub(super) claim: u64,
-    /// When the connection was lost, in nanoseconds.
+    /// Time at which the connection ended, in nanoseconds.
     pub(super) lost_at: Option<u64>,
-    /// It was killed.
-    pub(super) is_ended: bool,
-    /// Kernel time and bytes of the device that it had when it greeted.
-    pub(super) before: (u64, u64),
-    /// Reports that were taken of it.
+    /// Whether this agent has killed the process.
+    pub(super) is_killed: bool,
+    /// Kernel time in nanoseconds and device memory in bytes, as the process reported them with `Hello`.
+    pub(super) usage_before: (u64, u64),
+    /// Number of reports recorded.
     pub(super) reports: u32,
 }
 
-/// Reports of one process that are told; more say nothing new.
+/// Maximum number of reports recorded per process; more of them add no information.
 pub(super) const REPORTS_MAX: u32 = 32;
 
-/// A process with pages.
+/// State of a process with pages.
 #[derive(Debug)]
 pub(super) struct Attached {
     orders: Page<Orders>,
     facts: Page<Facts>,
-    /// Its share of SMs, counted after the driver's rounding.
+    /// Share of the SMs after the driver's rounding, in hundredths of a per cent.
     pub(super) sm_hundredths: u32,
-    /// It is a client of an MPS server.
+    /// Whether the process is a client of an MPS server.
     pub(super) is_mps: bool,
-    /// Where its gate stands.
+    /// Epoch of the process's gate: even while the gate is open.
     epoch: u64,
-    /// Since when it has its token, or waits for it.
+    /// Time of the grant of the process's token, or of the request that is waiting, in nanoseconds.
     pub(super) since: Option<u64>,
-    /// Since when it was told to close, if it has not done so.
+    /// Time of the order to close, in nanoseconds, while the return of the token is outstanding.
     pub(super) closing_since: Option<u64>,
-    /// Since when others wait for the SMs that it holds.
+    /// Time since which other processes wait for the SMs of this one, in nanoseconds.
     pub(super) contended_since: Option<u64>,
-    /// It has asked since its token was given.
-    pub(super) asks_again: bool,
-    /// When the pages were made.
+    /// Whether the process has requested another token since the grant of the current one.
+    pub(super) requests_again: bool,
+    /// Time at which the pages were created, in nanoseconds.
     pub(super) at: u64,
-    /// What was seen of the facts.
-    pub(super) seen: Seen,
+    /// Values of the facts at the last observation.
+    pub(super) observed: Observed,
 }
 
-/// What was seen of a process's facts.
+/// Validated values of a process's facts at the last observation.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
-    /// Kernel time.
+pub(super) struct Observed {
+    /// Kernel time since the pages were created, in nanoseconds.
     pub(super) busy_ns: u64,
-    /// Kernel time that the process had before these pages.
+    /// Kernel time of the process before these pages, in nanoseconds.
     pub(super) busy_before_ns: u64,
-    /// Kernel time whose stretches were not seen yet.
+    /// Kernel time without a matching stretch so far, in nanoseconds.
     pub(super) unmatched_ns: u64,
-    /// Stretches.
+    /// Number of stretches read.
     pub(super) stretches: u64,
-    /// Until when it was busy, as far as is known.
+    /// End of the last known stretch of kernel time, in nanoseconds.
     pub(super) busy_until: u64,
+    /// Number of launches counted for the pod.
     pub(super) launches: u64,
+    /// Number of launches at the last settlement.
     pub(super) launches_at_settle: u64,
-    /// When nothing was first seen in flight; 0: something was when it was last looked.
+    /// Time at which nothing was first observed in flight, in nanoseconds; 0: something was in flight at the last observation.
     pub(super) idle_at: u64,
-    /// When a launch was first seen to be under way of which nothing more is known; 0: none is.
+    /// Time at which a launch without further information was first observed, in nanoseconds; 0: there is none.
     pub(super) under_way_at: u64,
+    /// Number of unknown driver functions counted for the pod.
     pub(super) unknown_symbols: u64,
+    /// Time without an agent counted for the pod, in nanoseconds.
     pub(super) ungated_ns: u64,
+    /// Number of refused allocations counted for the pod.
     pub(super) refused_allocations: u64,
+    /// Number of exceeded in-flight bounds counted for the pod.
     pub(super) bound_exceeded: u64,
 }
 
-/// What came over a connection.
+/// Outcome of reading from a connection.
 #[derive(Debug)]
-pub(super) enum Came {
-    /// A message.
+pub(super) enum Received {
+    /// A valid message from the process.
     Message(FromProcess),
-    /// Nothing more for now.
+    /// No message is available now.
     Nothing,
-    /// No message.
+    /// A message that could not be parsed.
     Malformed(Malformed),
-    /// The other side is gone.
+    /// The peer has closed the connection.
     End,
 }
 
 impl Process {
-    /// One that has just connected.
+    /// Creates the state of a process that has just connected.
     ///
     /// # Errors
-    /// It is dead already, or no file descriptor is left to tell when it will be.
+    /// Returns an error when the process has ended already, or no file descriptor is left to watch it.
     pub(super) fn new(
         id: ProcessId,
         pod: PodKey,
         connection: OwnedFd,
         pid: u32,
     ) -> io::Result<Self> {
-        // One of another PID namespace has no number here.
+        // A process of another PID namespace has no ID here.
         let number = i32::try_from(pid)
             .ok()
             .and_then(rustix::process::Pid::from_raw);
-        let life = number
+        let pidfd = number
             .map(|number| pidfd_open(number, PidfdFlags::empty()))
             .transpose()?;
         let start = roster::start_of(pid);
-        if life.is_some() && start.is_none() {
+        if pidfd.is_some() && start.is_none() {
             return Err(Errno::SRCH.into());
         }
         Ok(Self {
@@ -150,41 +157,40 @@ impl Process {
             pid,
             program: String::new(),
             connection: Some(connection),
-            life,
+            pidfd,
             start,
             has_greeted: false,
-            is_welcome: false,
-            was_open: false,
+            is_welcomed: false,
+            greeted_open: false,
             attached: None,
             claim: 0,
             lost_at: None,
-            is_ended: false,
-            before: (0, 0),
+            is_killed: false,
+            usage_before: (0, 0),
             reports: 0,
         })
     }
 
-    /// Its connection, if there is one.
+    /// Returns the connection of the process; `None` after it was closed.
     pub(super) fn connection(&self) -> Option<BorrowedFd<'_>> {
         self.connection.as_ref().map(AsFd::as_fd)
     }
 
-    /// Closes the connection.
-    pub(super) fn hang_up(&mut self, now: u64) {
+    /// Closes the connection at this time.
+    pub(super) fn close_connection(&mut self, now: u64) {
         self.connection = None;
         self.lost_at = Some(now);
     }
 
-    /// Whether it still lives. One that cannot be told apart from others by a file descriptor lives as long as its
-    /// connection.
-    pub(super) fn lives(&self) -> bool {
-        let Some(life) = &self.life else {
+    /// Returns whether the process is alive. One without a pidfd counts as alive as long as its connection.
+    pub(super) fn is_alive(&self) -> bool {
+        let Some(pidfd) = &self.pidfd else {
             return self.connection.is_some();
         };
-        !has_ended(life)
+        !has_ended(pidfd)
     }
 
-    /// Whether it is the same process as that of another connection.
+    /// Returns whether two connections are of the same process: same pod, ID and start time.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.pod == other.pod
             && self.pid == other.pid
@@ -192,27 +198,27 @@ impl Process {
             && self.start.is_some()
     }
 
-    /// Ends it.
+    /// Kills the process, if its pidfd is known.
     pub(super) fn kill(&mut self) {
-        self.is_ended = true;
-        if let Some(life) = &self.life {
-            let _dead = pidfd_send_signal(life, Signal::KILL);
+        self.is_killed = true;
+        if let Some(pidfd) = &self.pidfd {
+            let _dead = pidfd_send_signal(pidfd, Signal::KILL);
         }
     }
 
-    /// How it is written down.
-    pub(super) fn known(&self) -> Option<Known> {
-        Some(Known {
+    /// Returns the process's record for the roster; `None` without pages or start time.
+    pub(super) fn record(&self) -> Option<ProcessRecord> {
+        Some(ProcessRecord {
             pid: self.pid,
             start: self.start?,
             sm_hundredths: self.attached.as_ref()?.sm_hundredths,
         })
     }
 
-    /// The next message.
-    pub(super) fn next(&self) -> Came {
+    /// Reads the next message without blocking.
+    pub(super) fn next(&self) -> Received {
         let Some(connection) = &self.connection else {
-            return Came::End;
+            return Received::End;
         };
         let mut bytes = [MaybeUninit::uninit(); MESSAGE_MAX];
         let received = recv(
@@ -221,19 +227,19 @@ impl Process {
             RecvFlags::DONTWAIT | RecvFlags::TRUNC,
         );
         match received {
-            Ok((_, 0)) => Came::End,
-            Ok((_, whole)) if whole > MESSAGE_MAX => Came::Malformed(Malformed::Length),
+            Ok((_, 0)) => Received::End,
+            Ok((_, whole)) if whole > MESSAGE_MAX => Received::Malformed(Malformed::Length),
             Ok(((read, _), _)) => match FromProcess::read(read) {
-                Ok(message) => Came::Message(message),
-                Err(malformed) => Came::Malformed(malformed),
+                Ok(message) => Received::Message(message),
+                Err(malformed) => Received::Malformed(malformed),
             },
-            Err(Errno::AGAIN | Errno::INTR) => Came::Nothing,
-            Err(_) => Came::End,
+            Err(Errno::AGAIN | Errno::INTR) => Received::Nothing,
+            Err(_) => Received::End,
         }
     }
 
-    /// Says something. `false`: it does not read what it is told, or is gone.
-    pub(super) fn say(&self, message: &FromAgent) -> bool {
+    /// Sends a message without blocking. Returns `false` when the socket buffer is full or the connection has ended.
+    pub(super) fn send(&self, message: &FromAgent) -> bool {
         let Some(connection) = &self.connection else {
             return false;
         };
@@ -242,7 +248,10 @@ impl Process {
         send(connection, writer.finish(), flags).is_ok()
     }
 
-    /// Makes pages and hands them over.
+    /// Creates the pages and sends them to the process; `prepare` fills the orders first.
+    ///
+    /// # Errors
+    /// Returns an error when the pages cannot be created or sent.
     pub(super) fn attach(
         &mut self,
         sm_hundredths: u32,
@@ -253,11 +262,11 @@ impl Process {
     ) -> io::Result<()> {
         let orders = Page::<Orders>::new()?;
         let facts = Page::<Facts>::new()?;
-        // A gate that was found open stays so until the scheduler says otherwise.
+        // A gate that was open stays open until the scheduler closes it.
         let epoch = if open { 2 } else { 1 };
         orders.gate.set(epoch);
         if open {
-            // Until the process has carried over how it stands, it counts as one of whose work nothing is known.
+            // Until the process has copied its state to these pages, it counts as having work of unknown length.
             facts.inflight_us.store(1, Ordering::Release);
             facts.unmeasured.store(1, Ordering::Release);
         }
@@ -286,18 +295,18 @@ impl Process {
             since: open.then_some(now),
             closing_since: None,
             contended_since: None,
-            asks_again: false,
+            requests_again: false,
             at: now,
-            seen: Seen::default(),
+            observed: Observed::default(),
         });
         Ok(())
     }
 }
 
-fn has_ended(life: &OwnedFd) -> bool {
-    // The descriptor is readable once no thread is left, whether or not the parent has taken notice.
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    // A pidfd is readable once no thread is left, whether or not the parent has waited for the process.
     let mut fds = [rustix::event::PollFd::new(
-        life,
+        pidfd,
         rustix::event::PollFlags::IN,
     )];
     let now = rustix::event::Timespec {
@@ -308,27 +317,27 @@ fn has_ended(life: &OwnedFd) -> bool {
 }
 
 impl Attached {
-    /// What the process says of itself.
+    /// Returns the page of facts, which the process writes and the agent reads.
     pub(super) fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// What it is ordered.
+    /// Returns the page of orders, which the agent writes and the process reads.
     pub(super) fn orders(&self) -> &Orders {
         &self.orders
     }
 
-    /// Where its gate stands: even is open.
+    /// Returns the epoch of the process's gate: even while the gate is open.
     pub(super) const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// It has a token.
+    /// Returns whether the gate of the process is open: it holds a token.
     pub(super) const fn is_open(&self) -> bool {
         self.epoch & 1 == 0
     }
 
-    /// Opens the gate.
+    /// Opens the gate until `until`, with at most `inflight_us_max` microseconds of work in flight, and wakes parked threads.
     pub(super) fn open(&mut self, until: u64, inflight_us_max: u32, now: u64) {
         self.orders.open_until.store(until, Ordering::Relaxed);
         self.orders
@@ -341,35 +350,36 @@ impl Attached {
         self.since = Some(now);
         self.closing_since = None;
         self.contended_since = None;
-        self.asks_again = false;
-        self.seen.idle_at = now;
+        self.requests_again = false;
+        self.observed.idle_at = now;
     }
 
-    /// Shuts the gate, and has the process say when nothing is in flight.
+    /// Shuts the gate and orders the process to report when nothing is in flight.
     pub(super) fn shut(&mut self, now: u64) {
         if self.is_open() {
             self.epoch += 1;
             self.orders.gate.set(self.epoch);
-            self.attention();
+            self.raise_attention();
             self.closing_since = Some(now);
         }
     }
 
-    /// Shuts the gate and takes the token as given back. Returns whether the process has asked for another.
+    /// Shuts the gate and counts the token as returned. Returns whether the process has requested another one.
     pub(super) fn revoke(&mut self) -> bool {
         if self.is_open() {
             self.epoch += 1;
             self.orders.gate.set(self.epoch);
-            self.attention();
+            self.raise_attention();
         }
         self.closing_since = None;
         self.contended_since = None;
         self.since = None;
-        std::mem::take(&mut self.asks_again)
+        std::mem::take(&mut self.requests_again)
     }
 
-    /// Since when something is in flight or under way, in nanoseconds, where the process itself says `unfinished_since`. `None`:
-    /// nothing is, since [`Seen::idle_at`] at least. `is_active`: it has launched since it was last looked.
+    /// Returns the time since which work is in flight or being launched, in nanoseconds; `unfinished_since` is the process's
+    /// own report. `None`: nothing is in flight, at least since [`Observed::idle_at`]. `is_active`: the process has launched
+    /// since the last observation.
     pub(super) fn in_flight_since(
         &mut self,
         unfinished_since: Option<u64>,
@@ -377,32 +387,32 @@ impl Attached {
         now: u64,
     ) -> Option<u64> {
         let is_under_way = self.facts.inflight_us.load(Ordering::Acquire) != 0;
-        let seen = &mut self.seen;
+        let observed = &mut self.observed;
         if unfinished_since.is_none() && !is_under_way {
-            seen.under_way_at = 0;
-            // Since when exactly is not known.
-            if is_active || seen.idle_at == 0 {
-                seen.idle_at = now;
+            observed.under_way_at = 0;
+            // The exact time is unknown.
+            if is_active || observed.idle_at == 0 {
+                observed.idle_at = now;
             }
             return None;
         }
-        seen.idle_at = 0;
+        observed.idle_at = 0;
         if unfinished_since.is_some() {
-            seen.under_way_at = 0;
-        } else if is_active || seen.under_way_at == 0 {
-            seen.under_way_at = now;
+            observed.under_way_at = 0;
+        } else if is_active || observed.under_way_at == 0 {
+            observed.under_way_at = now;
         }
-        Some(unfinished_since.unwrap_or(seen.under_way_at))
+        Some(unfinished_since.unwrap_or(observed.under_way_at))
     }
 
-    /// How long what is in flight is expected to take; `None`: some of it was never measured.
+    /// Returns the expected duration of the work in flight; `None` when some of it was never measured.
     pub(super) fn expected(&self) -> Option<Span> {
         let is_measured = self.facts.unmeasured.load(Ordering::Acquire) == 0;
         let in_flight = self.facts.inflight_us.load(Ordering::Acquire);
         is_measured.then(|| Span(u64::from(in_flight) * 1_000))
     }
 
-    /// Takes note that the process has shut the gate from inside.
+    /// Records that the process has shut the gate from inside.
     pub(super) fn note_shut(&mut self) {
         if self.is_open() {
             self.epoch += 1;
@@ -412,7 +422,7 @@ impl Attached {
         self.since = None;
     }
 
-    /// Renews a token.
+    /// Extends the token until `until`.
     pub(super) fn extend(&self, until: u64, inflight_us_max: u32) {
         self.orders.open_until.store(until, Ordering::Relaxed);
         self.orders
@@ -420,7 +430,7 @@ impl Attached {
             .store(inflight_us_max, Ordering::Relaxed);
     }
 
-    /// Says whether others wait for its SMs.
+    /// Publishes whether other processes wait for its SMs.
     pub(super) fn contended(&mut self, is: bool, inflight_us_max: u32, now: u64) {
         self.contended_since = is.then_some(now);
         self.orders
@@ -430,71 +440,72 @@ impl Attached {
             .contended
             .store(u32::from(is), Ordering::Release);
         if is {
-            self.attention();
+            self.raise_attention();
         }
     }
 
-    fn attention(&self) {
+    /// Increments the attention word and wakes the process's thread that waits for it.
+    fn raise_attention(&self) {
         self.orders.attention.fetch_add(1, Ordering::Release);
         wake(&self.orders.attention);
     }
 
-    /// Answers a claim.
+    /// Publishes the answer to a claim of memory.
     pub(super) fn answer_claim(&self, seq: u32, claim: u64) {
         self.orders.memory_claim.store(claim, Ordering::Release);
         self.orders.claim_answered.store(seq, Ordering::Release);
         wake(&self.orders.claim_answered);
     }
 
-    /// Adds what is new in the facts to what is counted of the pod.
+    /// Adds the growth of the facts since the last observation to the pod's counters.
     pub(super) fn count(&mut self, counters: &mut PodCounters) {
         let facts = &self.facts;
-        let seen = &mut self.seen;
-        let grow = |seen: &mut u64, now: u64, counter: &mut u64| {
-            // A count that goes backwards is a lie, and adds nothing.
-            if now > *seen {
-                *counter = counter.saturating_add(now - *seen);
-                *seen = now;
+        let observed = &mut self.observed;
+        let grow = |counted: &mut u64, now: u64, counter: &mut u64| {
+            // A decreasing count is invalid and adds nothing.
+            if now > *counted {
+                *counter = counter.saturating_add(now - *counted);
+                *counted = now;
             }
         };
-        for (seen, fact, counter) in [
+        for (counted, fact, counter) in [
             (
-                &mut seen.launches,
+                &mut observed.launches,
                 &facts.launches.0,
                 &mut counters.launches,
             ),
             (
-                &mut seen.unknown_symbols,
+                &mut observed.unknown_symbols,
                 &facts.unknown_symbols,
                 &mut counters.unknown_symbols,
             ),
             (
-                &mut seen.ungated_ns,
+                &mut observed.ungated_ns,
                 &facts.ungated_ns,
                 &mut counters.ungated_ns,
             ),
             (
-                &mut seen.refused_allocations,
+                &mut observed.refused_allocations,
                 &facts.refused_allocations,
                 &mut counters.refused_allocations,
             ),
             (
-                &mut seen.bound_exceeded,
+                &mut observed.bound_exceeded,
                 &facts.bound_exceeded,
                 &mut counters.bound_exceeded,
             ),
         ] {
-            grow(seen, fact.load(Ordering::Relaxed), counter);
+            grow(counted, fact.load(Ordering::Relaxed), counter);
         }
     }
 
-    /// Gives a sign of life.
-    pub(super) fn beat(&self) {
+    /// Increments the heartbeat, which shows waiting threads that the agent is alive.
+    pub(super) fn heartbeat(&self) {
         self.orders.heartbeat.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Wakes all that wait on a word, in whatever process.
+/// Wakes all threads that wait on a word, in any process.
 fn wake(word: &AtomicU32) {
-    let _nobody = futex::wake(word, futex::Flags::empty(), i32::MAX.cast_unsigned());
+    let _woken = futex::wake(word, futex::Flags::empty(), i32::MAX.cast_unsigned());
 }

@@ -1,28 +1,28 @@
-//! Which processes of a pod had pages, kept in its folder: an agent that is started anew gives no token on a slot before each of
-//! them has said hello or is dead (invariant 6).
+//! Roster of the processes with pages, kept in the pod's folder: a restarted agent grants no token on a slot before each of
+//! them has greeted or died (invariant 6).
 //!
-//! A line is `PID START SM`: the process's number, the time of its start as `/proc` tells it, since numbers are given again,
-//! and its share of SMs in hundredths of a per cent.
+//! A line is `PID START SM`: the process ID, its start time from `/proc`, since IDs are reused, and its share of the SMs in
+//! hundredths of a per cent.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The file in the pod's folder.
+/// Name of the file in the pod's folder.
 const NAME: &str = "processes";
-/// Lines that are read at most: a pod has fewer processes.
+/// Maximum number of lines read, above the number of processes that a pod may have.
 const LINES_MAX: usize = 1_024;
-/// No longer file was written by an agent.
+/// Maximum size of a file written by an agent, in bytes; a larger one is ignored.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// A process that had pages.
+/// Record of a process with pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Known {
-    /// Its number.
+pub(super) struct ProcessRecord {
+    /// Process ID in the agent's PID namespace.
     pub(super) pid: u32,
-    /// When it was started, in clock ticks since the machine's own start.
+    /// Start time, in clock ticks since boot.
     pub(super) start: u64,
-    /// Its share of SMs.
+    /// Share of the SMs, in hundredths of a per cent.
     pub(super) sm_hundredths: u32,
 }
 
@@ -30,8 +30,8 @@ fn path(folder: &Path) -> PathBuf {
     folder.join(NAME)
 }
 
-/// Those that were there and still live.
-pub(super) fn survivors(folder: &Path) -> Vec<Known> {
+/// Returns the recorded processes that are still alive.
+pub(super) fn survivors(folder: &Path) -> Vec<ProcessRecord> {
     let path = path(folder);
     if fs::symlink_metadata(&path).map_or(0, |data| data.len()) > BYTES_MAX {
         return Vec::new();
@@ -40,29 +40,29 @@ pub(super) fn survivors(folder: &Path) -> Vec<Known> {
     text.lines()
         .take(LINES_MAX)
         .filter_map(parse)
-        .filter(lives)
+        .filter(is_alive)
         .collect()
 }
 
-fn parse(line: &str) -> Option<Known> {
+fn parse(line: &str) -> Option<ProcessRecord> {
     let mut words = line.split(' ');
-    let known = Known {
+    let record = ProcessRecord {
         pid: words.next()?.parse().ok()?,
         start: words.next()?.parse().ok()?,
         sm_hundredths: words.next()?.parse().ok()?,
     };
-    words.next().is_none().then_some(known)
+    words.next().is_none().then_some(record)
 }
 
-/// Writes who is there now. It comes into its place whole; a full disk leaves the old one, which names more or fewer processes
+/// Writes the records, replacing the file atomically. On a full disk the old file stays, which lists more or fewer processes
 /// than there are for the two seconds after the next start.
-pub(super) fn write(folder: &Path, known: &[Known]) -> std::io::Result<()> {
+pub(super) fn write(folder: &Path, records: &[ProcessRecord]) -> std::io::Result<()> {
     let mut text = String::new();
-    for Known {
+    for ProcessRecord {
         pid,
         start,
         sm_hundredths,
-    } in known
+    } in records
     {
         let _string = writeln!(text, "{pid} {start} {sm_hundredths}");
     }
@@ -71,33 +71,33 @@ pub(super) fn write(folder: &Path, known: &[Known]) -> std::io::Result<()> {
     fs::rename(new, path(folder))
 }
 
-/// When a process was started; `None`: there is none of that number, or it is a corpse.
+/// Returns the start time of a process; `None` when there is no such process, or it is a zombie.
 pub(super) fn start_of(pid: u32) -> Option<u64> {
     let stat = stat(pid)?;
-    let is_corpse = matches!(stat.state, 'Z' | 'X') && stat.threads < 2;
-    (!is_corpse).then_some(stat.start)
+    let is_zombie = matches!(stat.state, 'Z' | 'X') && stat.threads < 2;
+    (!is_zombie).then_some(stat.start)
 }
 
-/// Whether a process is still there. What cannot be looked at counts as being there.
-pub(super) fn lives(known: &Known) -> bool {
-    match fs::metadata(format!("/proc/{}", known.pid)) {
+/// Returns whether a recorded process is alive. One that cannot be examined counts as alive.
+pub(super) fn is_alive(record: &ProcessRecord) -> bool {
+    match fs::metadata(format!("/proc/{}", record.pid)) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
         Err(_) => true,
-        Ok(_) => match stat(known.pid) {
-            Some(_) => start_of(known.pid) == Some(known.start),
-            // Gone between the two, or no file can be opened.
-            None => fs::metadata(format!("/proc/{}", known.pid)).is_ok(),
+        Ok(_) => match stat(record.pid) {
+            Some(_) => start_of(record.pid) == Some(record.start),
+            // Ended between the two calls, or no file can be opened.
+            None => fs::metadata(format!("/proc/{}", record.pid)).is_ok(),
         },
     }
 }
 
-/// The process does nothing until it is continued.
+/// Returns whether a process is stopped, until a `SIGCONT`.
 pub(super) fn is_stopped(pid: u32) -> bool {
     stat(pid).is_some_and(|stat| matches!(stat.state, 'T' | 't'))
 }
 
 struct Stat {
-    /// Of the first thread: that one may have ended before others.
+    /// State of the first thread, which may have ended before others.
     state: char,
     threads: u64,
     start: u64,
@@ -105,7 +105,7 @@ struct Stat {
 
 fn stat(pid: u32) -> Option<Stat> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in parentheses and may contain anything.
+    // The program's name is in parentheses and may contain any character.
     let (_, rest) = text.rsplit_once(')')?;
     let mut words = rest.split_whitespace();
     let state = words.next()?.chars().next()?;
@@ -124,22 +124,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_that_live_are_found_again_and_others_are_not() {
+    fn only_live_processes_survive() {
         let folder = tempfile::tempdir().unwrap();
         let own = std::process::id();
         let start = start_of(own).unwrap();
-        let known = |pid, start| Known {
+        let record = |pid, start| ProcessRecord {
             pid,
             start,
             sm_hundredths: 1_200,
         };
-        let all = [known(own, start), known(own, start + 1), known(u32::MAX, 1)];
+        let all = [
+            record(own, start),
+            record(own, start + 1),
+            record(u32::MAX, 1),
+        ];
         write(folder.path(), &all).unwrap();
         assert_eq!(survivors(folder.path()), all[..1]);
     }
 
     #[test]
-    fn a_file_that_is_none_of_ours_is_nobody() {
+    fn malformed_files_contain_no_processes() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(survivors(folder.path()), []);
         for text in ["", "x\n\n1 2\n1 2 3 4\n-1 2 3\n", "\u{0}"] {

@@ -1,7 +1,7 @@
-//! Kernel time: from what processes publish to what the scheduler is told.
+//! Settlement of kernel time, from what processes publish to what the scheduler is charged.
 //!
-//! A process is believed about itself alone, and within what can be: it has not computed before it had its pages, nor for longer
-//! than it has had them. Of a pod with one process its sum counts; of several the union of their stretches.
+//! A process is believed about itself alone, and only within what is possible: no time before its pages were created, and no
+//! more than has passed since. A pod with one process is charged its sum, a pod with several the union of their stretches.
 
 use std::sync::atomic::Ordering;
 
@@ -9,31 +9,32 @@ use protocol::union::Union;
 
 use super::process::Process;
 
-/// What of several processes' time was counted once.
+/// Union of the stretches of a pod's processes that were charged already.
 #[derive(Debug, Default)]
 pub(super) struct PodTime {
     union: Union,
     stretches: Vec<(u64, u64)>,
 }
 
-/// What a settlement has found of one process.
+/// Kernel time and work of one process since its last settlement.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Found {
-    /// New kernel time of the pod.
+pub(super) struct Settlement {
+    /// New kernel time of the pod, in nanoseconds.
     pub(super) pod_ns: u64,
-    /// New kernel time of the process.
+    /// New kernel time of the process, in nanoseconds.
     pub(super) own_ns: u64,
-    /// It has launched since the last time.
+    /// Whether the process has launched since the last settlement.
     pub(super) is_active: bool,
-    /// Since when something of it is in flight.
+    /// Time since which the process reports work in flight, in nanoseconds.
     pub(super) unfinished_since: Option<u64>,
 }
 
 impl PodTime {
-    /// Looks what is new of a process. `alone`: no other process of the pod has pages.
-    pub(super) fn settle(&mut self, process: &mut Process, alone: bool, now: u64) -> Found {
+    /// Reads the page of facts of a process and returns its kernel time and launches since the last call, within what is
+    /// possible. `alone`: no other process of the pod has pages.
+    pub(super) fn settle(&mut self, process: &mut Process, alone: bool, now: u64) -> Settlement {
         let Some(attached) = &mut process.attached else {
-            return Found::default();
+            return Settlement::default();
         };
         let facts = attached.facts();
         let begun = attached.at;
@@ -41,16 +42,16 @@ impl PodTime {
         let busy_since = facts.busy_since.load(Ordering::Acquire);
         let busy_ns = facts.busy_ns.load(Ordering::Acquire);
         self.stretches.clear();
-        let stretches = facts.stretches(attached.seen.stretches, &mut self.stretches);
-        let seen = &mut attached.seen;
-        // Not more than the time that there was, and never less than before.
-        let since = busy_ns.saturating_sub(seen.busy_before_ns);
-        let believed = since.min(now.saturating_sub(begun)).max(seen.busy_ns);
-        let own_ns = believed - seen.busy_ns;
-        seen.busy_ns = believed;
-        seen.stretches = stretches;
-        let is_active = launches != seen.launches_at_settle;
-        seen.launches_at_settle = launches;
+        let stretches = facts.stretches(attached.observed.stretches, &mut self.stretches);
+        let observed = &mut attached.observed;
+        // At most the time that has passed, and never less than before.
+        let since = busy_ns.saturating_sub(observed.busy_before_ns);
+        let believed = since.min(now.saturating_sub(begun)).max(observed.busy_ns);
+        let own_ns = believed - observed.busy_ns;
+        observed.busy_ns = believed;
+        observed.stretches = stretches;
+        let is_active = launches != observed.launches_at_settle;
+        observed.launches_at_settle = launches;
         let mut fresh = 0_u64;
         let mut length = 0_u64;
         for &(begin, end) in &self.stretches {
@@ -58,20 +59,20 @@ impl PodTime {
             if begin < end {
                 length += end - begin;
                 fresh += self.union.add(begin, end);
-                seen.busy_until = seen.busy_until.max(end);
+                observed.busy_until = observed.busy_until.max(end);
             }
         }
         let pod_ns = if alone {
-            seen.unmatched_ns = 0;
+            observed.unmatched_ns = 0;
             own_ns
         } else {
-            // Stretches come later than the sum, and contain gaps that it does not.
-            let unmatched = seen.unmatched_ns.saturating_add(own_ns);
+            // Stretches are published later than the sum, and contain gaps that it does not.
+            let unmatched = observed.unmatched_ns.saturating_add(own_ns);
             let matched = unmatched.min(length);
-            seen.unmatched_ns = unmatched - matched;
+            observed.unmatched_ns = unmatched - matched;
             scaled(fresh, matched, length)
         };
-        Found {
+        Settlement {
             pod_ns,
             own_ns,
             is_active,

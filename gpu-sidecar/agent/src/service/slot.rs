@@ -1,4 +1,4 @@
-//! A slot: its scheduler, and what is done of what it says.
+//! A slot: its scheduler, and the execution of its actions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,52 +8,53 @@ use policy::{Span, Time};
 
 use protocol::message::FromAgent;
 
-use super::pod::Served;
+use super::pod::ServedPod;
 use super::process::Process;
 use super::roster;
 use crate::config::TokenSettings;
 use crate::state::{PodKey, Slot, SlotKind};
 
-/// So long a slot waits, after the agent has come, for processes that were there before it to say hello.
+/// Longest time that a slot waits after the start of the agent for processes of an earlier agent to greet, in nanoseconds.
 pub(super) const HELLO_MAX_NS: u64 = 2_000_000_000;
-/// And so long for the pods themselves to be found.
+/// Time after the start of the agent for the pods themselves to be found, in nanoseconds.
 pub(super) const FIRST_LOOK_NS: u64 = 300_000_000;
 
-/// A slot and who computes on it.
+/// A slot with its scheduler.
 #[derive(Debug)]
-pub(super) struct Shared {
-    /// What is known of it.
+pub(super) struct ServedSlot {
+    /// Identity and properties of the slot.
     pub(super) slot: Arc<Slot>,
-    /// Who computes when.
+    /// Scheduler of the tokens.
     pub(super) tokens: Tokens,
-    /// Nothing is granted: it is lost.
+    /// Whether the slot is lost: nothing is granted.
     pub(super) is_lost: bool,
-    /// Whether its MPS daemon answers, and what is to be said of it.
+    /// Whether the slot's MPS daemon answers, and a description of the daemon's state.
     pub(super) mps: (bool, String),
-    /// Until when nothing is granted, since processes of an agent before may compute.
+    /// Time until which nothing is granted because processes of an earlier agent may compute, in nanoseconds.
     pub(super) frozen_until: Option<u64>,
-    /// Until when pods that were there may not have been found yet.
+    /// Time until which pods of an earlier agent may not have been found yet, in nanoseconds.
     pub(super) first_look_until: u64,
-    /// Asked while nothing was granted.
-    pub(super) asked_early: Vec<ProcessId>,
-    /// Tokens given.
+    /// Processes that requested a token while the slot was frozen.
+    pub(super) early_requests: Vec<ProcessId>,
+    /// Number of tokens granted.
     pub(super) grants: u64,
-    /// Time in which the device was idle while a token went from one process to another.
+    /// Time during which the device was idle between two holders, in nanoseconds.
     pub(super) idle_ns: u64,
-    /// Wall time in which a kernel ran, over all pods: what the union of their times is at most.
+    /// Upper bound of the union of all pods' kernel times.
     pub(super) busy: protocol::union::Union,
     actions: Vec<Action>,
 }
 
-/// What is needed to carry out what a scheduler says.
-pub(super) struct Hands<'a> {
+/// State which the execution of a scheduler's actions needs, apart from the slot itself.
+pub(super) struct SlotContext<'a> {
     pub(super) processes: &'a mut HashMap<u32, Process>,
-    pub(super) pods: &'a mut HashMap<PodKey, Served>,
+    pub(super) pods: &'a mut HashMap<PodKey, ServedPod>,
+    /// Current time, in nanoseconds of `CLOCK_MONOTONIC`.
     pub(super) now: u64,
 }
 
-impl Shared {
-    /// A slot without pods.
+impl ServedSlot {
+    /// Creates a slot without pods, frozen until [`FIRST_LOOK_NS`] from now.
     pub(super) fn new(
         slot: Arc<Slot>,
         settings: &TokenSettings,
@@ -64,10 +65,10 @@ impl Shared {
             slot,
             tokens,
             is_lost: false,
-            mps: (false, "was not started yet".to_owned()),
+            mps: (false, "not started yet".to_owned()),
             frozen_until: Some(now.saturating_add(FIRST_LOOK_NS)),
             first_look_until: now.saturating_add(FIRST_LOOK_NS),
-            asked_early: Vec::new(),
+            early_requests: Vec::new(),
             grants: 0,
             idle_ns: 0,
             busy: protocol::union::Union::new(),
@@ -75,26 +76,28 @@ impl Shared {
         })
     }
 
-    /// Work that each process of a pod may have in flight, in microseconds as a page states it.
+    /// Returns the work that each process of a pod may have in flight, in microseconds as in the pages.
     pub(super) fn inflight_us(&self, pod: PodId, now: u64) -> u32 {
         let micros = self.tokens.in_flight(Time(now), pod).0 / 1_000;
         u32::try_from(micros.clamp(1, u64::from(u32::MAX >> 1))).unwrap_or(1)
     }
 
-    /// Tells the scheduler what the processes of the slot have used.
-    pub(super) fn settle(&mut self, hands: &mut Hands<'_>) {
-        let now = hands.now;
-        for served in hands.pods.values_mut() {
+    /// Settles the pods of the slot that hold a token or have unfinished work; see [`ServedSlot::settle_pod`].
+    pub(super) fn settle(&mut self, context: &mut SlotContext<'_>) {
+        let now = context.now;
+        for served in context.pods.values_mut() {
             if served.pod.slot == self.slot.key && served.holders > 0 {
-                self.settle_pod(served, hands.processes, now);
+                self.settle_pod(served, context.processes, now);
             }
         }
     }
 
-    /// The same of one pod.
+    /// Reports the kernel time of a pod's processes since the last call to the scheduler, which charges the pod for it. Also
+    /// reports whether each process is active, busy or idle, and since when it has unfinished work, and updates the counters of
+    /// the pod.
     pub(super) fn settle_pod(
         &mut self,
-        served: &mut Served,
+        served: &mut ServedPod,
         processes: &mut HashMap<u32, Process>,
         now: u64,
     ) {
@@ -113,91 +116,96 @@ impl Shared {
                 continue;
             };
             let is_lost = process.lost_at.is_some();
-            let before = process.attached.as_ref().map_or(0, |a| a.seen.busy_until);
-            let found = served.time.settle(process, attached < 2, now);
+            let before = process
+                .attached
+                .as_ref()
+                .map_or(0, |a| a.observed.busy_until);
+            let settlement = served.time.settle(process, attached < 2, now);
             let Some(attached) = &mut process.attached else {
                 continue;
             };
             let counters = &mut served.counters;
-            if found.pod_ns > 0 {
-                counters.used_wall_ns = counters.used_wall_ns.saturating_add(found.pod_ns);
-                counters.asked_ns = counters.asked_ns.saturating_add(found.pod_ns);
-                used.0 = used.0.saturating_add(found.pod_ns);
+            if settlement.pod_ns > 0 {
+                counters.used_wall_ns = counters.used_wall_ns.saturating_add(settlement.pod_ns);
+                counters.asked_ns = counters.asked_ns.saturating_add(settlement.pod_ns);
+                used.0 = used.0.saturating_add(settlement.pod_ns);
             }
-            if found.own_ns > 0 {
+            if settlement.own_ns > 0 {
                 let sms =
                     u128::from(self.slot.sms.unwrap_or(1)) * u128::from(attached.sm_hundredths);
-                let sm_ns = u128::from(found.own_ns) * sms / 10_000;
+                let sm_ns = u128::from(settlement.own_ns) * sms / 10_000;
                 let sm_ns = u64::try_from(sm_ns).unwrap_or(u64::MAX);
                 counters.used_sm_ns = counters.used_sm_ns.saturating_add(sm_ns);
-                let until = attached.seen.busy_until.max(before);
+                let until = attached.observed.busy_until.max(before);
                 if until > 0 {
-                    let _fresh = self.busy.add(until.saturating_sub(found.own_ns), until);
+                    let _fresh = self
+                        .busy
+                        .add(until.saturating_sub(settlement.own_ns), until);
                 }
             }
             self.tokens
-                .unfinished(at, *id, found.unfinished_since.map(Time));
-            if found.is_active {
+                .unfinished(at, *id, settlement.unfinished_since.map(Time));
+            if settlement.is_active {
                 self.tokens.active(at, *id);
             }
-            match attached.in_flight_since(found.unfinished_since, found.is_active, now) {
-                // Without a connection it cannot be asked, and may have opened its gate for want of an agent.
+            match attached.in_flight_since(settlement.unfinished_since, settlement.is_active, now) {
+                // Without a connection it cannot be probed, and may have opened its gate for want of an agent.
                 Some(_) if is_lost => {}
                 Some(since) => {
                     self.tokens.unfinished(at, *id, Some(Time(since)));
                     self.tokens.busy(at, *id, Time(since), attached.expected());
                 }
-                None => self.tokens.idle(at, *id, Time(attached.seen.idle_at)),
+                None => self.tokens.idle(at, *id, Time(attached.observed.idle_at)),
             }
             attached.count(counters);
         }
-        // After what is unfinished: the scheduler takes all before that for told, and what is told twice would count twice
-        // until the next time. Nothing is told of a holder that says nothing, whose time goes on counting.
+        // After the unfinished work: the scheduler takes all time before it as reported, and time reported twice would count
+        // twice until the next call. A holder that reports nothing is charged for the passing time.
         if used > Span::ZERO {
             self.tokens.used(at, pod, used);
         }
     }
 
-    /// Lets the scheduler decide, and carries out what it says.
-    pub(super) fn decide(&mut self, hands: &mut Hands<'_>) {
-        // Who asks while nothing is granted is not known to the scheduler yet, so that it can only close and extend.
-        self.settle(hands);
+    /// Settles the pods of the slot, wakes the scheduler and executes its actions.
+    pub(super) fn decide(&mut self, context: &mut SlotContext<'_>) {
+        // Requests during the freeze do not reach the scheduler, so that it can only close and extend.
+        self.settle(context);
         let mut actions = std::mem::take(&mut self.actions);
-        self.tokens.wake(Time(hands.now), &mut actions);
-        self.carry_out(&mut actions, hands);
+        self.tokens.wake(Time(context.now), &mut actions);
+        self.execute(&mut actions, context);
         self.actions = actions;
     }
 
-    /// Tells the scheduler something and carries out what it says to it.
-    pub(super) fn tell(
+    /// Passes an event to the scheduler and executes the resulting actions.
+    pub(super) fn update(
         &mut self,
-        hands: &mut Hands<'_>,
+        context: &mut SlotContext<'_>,
         event: impl FnOnce(&mut Tokens, Time, &mut Vec<Action>),
     ) {
         let mut actions = std::mem::take(&mut self.actions);
-        event(&mut self.tokens, Time(hands.now), &mut actions);
-        self.carry_out(&mut actions, hands);
+        event(&mut self.tokens, Time(context.now), &mut actions);
+        self.execute(&mut actions, context);
         self.actions = actions;
     }
 
-    fn carry_out(&mut self, actions: &mut Vec<Action>, hands: &mut Hands<'_>) {
-        let mut ask_again = Vec::new();
-        self.carry_out_each(actions, hands, &mut ask_again);
-        // A new token is not revoked before it could have been used, so this comes to an end.
-        while let Some(id) = ask_again.pop() {
+    fn execute(&mut self, actions: &mut Vec<Action>, context: &mut SlotContext<'_>) {
+        let mut repeated_requests = Vec::new();
+        self.execute_each(actions, context, &mut repeated_requests);
+        // Terminates: a new token is not revoked before it could have been used.
+        while let Some(id) = repeated_requests.pop() {
             let mut more = Vec::new();
-            self.tokens.ask(Time(hands.now), id, &mut more);
-            self.carry_out_each(&mut more, hands, &mut ask_again);
+            self.tokens.ask(Time(context.now), id, &mut more);
+            self.execute_each(&mut more, context, &mut repeated_requests);
         }
     }
 
-    fn carry_out_each(
+    fn execute_each(
         &mut self,
         actions: &mut Vec<Action>,
-        hands: &mut Hands<'_>,
-        ask_again: &mut Vec<ProcessId>,
+        context: &mut SlotContext<'_>,
+        repeated_requests: &mut Vec<ProcessId>,
     ) {
-        let now = hands.now;
+        let now = context.now;
         for action in actions.drain(..) {
             let id = match action {
                 Action::Grant { process, .. }
@@ -207,14 +215,14 @@ impl Shared {
                 | Action::Probe { process }
                 | Action::Revoke { process, .. } => process,
             };
-            let Some(process) = hands.processes.get_mut(&id.0) else {
+            let Some(process) = context.processes.get_mut(&id.0) else {
                 continue;
             };
             let (pod, pid) = (process.pod, process.pid);
             let is_lost = process.lost_at.is_some();
             if let Action::Probe { .. } = action {
-                // One that cannot be asked does not answer.
-                let _said = process.say(&FromAgent::Probe);
+                // A process that cannot be probed does not answer.
+                let _sent = process.send(&FromAgent::Probe);
                 if roster::is_stopped(pid) {
                     self.tokens.stopped(Time(now), id);
                 }
@@ -229,7 +237,7 @@ impl Shared {
                     let waited = attached.since.map_or(0, |since| now.saturating_sub(since));
                     attached.open(until.0, inflight, now);
                     self.grants += 1;
-                    if let Some(served) = hands.pods.get_mut(&pod) {
+                    if let Some(served) = context.pods.get_mut(&pod) {
                         served.count_time(now);
                         served.holders += 1;
                         served.waiters = served.waiters.saturating_sub(1);
@@ -244,23 +252,23 @@ impl Shared {
                 }
                 Action::Probe { .. } => {}
                 Action::Revoke { reason, .. } => {
-                    let idle_since = match attached.seen.idle_at {
-                        0 => attached.seen.busy_until,
+                    let idle_since = match attached.observed.idle_at {
+                        0 => attached.observed.busy_until,
                         since => since,
                     };
                     let contended_since = attached.contended_since.or(attached.closing_since);
                     let from = idle_since.max(contended_since.unwrap_or(now));
                     self.idle_ns = self.idle_ns.saturating_add(now.saturating_sub(from));
-                    // One that is lost could not be given another.
-                    let asks_again = attached.revoke() && !is_lost;
-                    if asks_again {
+                    // A process without a connection cannot receive another token.
+                    let requests_again = attached.revoke() && !is_lost;
+                    if requests_again {
                         attached.since = Some(now);
-                        ask_again.push(id);
+                        repeated_requests.push(id);
                     }
-                    if let Some(served) = hands.pods.get_mut(&pod) {
+                    if let Some(served) = context.pods.get_mut(&pod) {
                         served.count_time(now);
                         served.holders = served.holders.saturating_sub(1);
-                        served.waiters += u32::from(asks_again);
+                        served.waiters += u32::from(requests_again);
                         served.counters.revoked(reason);
                     }
                 }
@@ -269,14 +277,14 @@ impl Shared {
         }
     }
 
-    /// When it next has something to do, in nanoseconds.
+    /// Returns the time of the next scheduler wake-up or of the end of the freeze, in nanoseconds.
     pub(super) fn next(&self) -> Option<u64> {
         let own = self.tokens.next_wake().map(|time| time.0);
         own.into_iter().chain(self.frozen_until).min()
     }
 }
 
-/// The scheduler's settings: one that is not shared belongs to whoever came first.
+/// Returns the scheduler's settings. An exclusive slot belongs to the pod that came first.
 fn rules(settings: &TokenSettings, kind: SlotKind) -> Settings {
     let span = |span: std::time::Duration| Span(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX));
     let rule = match kind {

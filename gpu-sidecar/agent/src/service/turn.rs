@@ -1,5 +1,5 @@
-//! The service's thread: takes what is ready, lets each slot decide that has something to decide, and sleeps until something
-//! happens or is due.
+//! The event loop of the service's thread: handles ready descriptors, wakes the slots that are due, and sleeps until the next
+//! event or deadline.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,42 +9,43 @@ use policy::tokens::ProcessId;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-use super::memory::Answer;
-use super::pod::Served;
+use super::memory::ClaimAnswer;
+use super::pod::ServedPod;
 use super::process::Process;
-use super::slot::{Hands, Shared};
+use super::slot::{ServedSlot, SlotContext};
 use crate::events::EventKind;
 use crate::state::{AgentFigures, Inbox, PUBLISH_SPAN, PodKey, ServiceSettings, SlotKey};
 
-/// Messages of one process that are taken before others have their turn.
+/// Maximum number of messages of one process handled before other descriptors.
 pub(super) const MESSAGES_AT_ONCE: usize = 16;
-/// How often a process with parked threads gets a sign of life, in nanoseconds.
-const BEAT_NS: u64 = 50_000_000;
-/// How often it is looked after what tells nobody when it ends, in nanoseconds.
-const LOOK_NS: u64 = 100_000_000;
+/// Interval of the heartbeats while a process waits, in nanoseconds.
+const HEARTBEAT_NS: u64 = 50_000_000;
+/// Interval of polling peers whose exit raises no event, in nanoseconds.
+const POLL_NS: u64 = 100_000_000;
 
+/// Tag of the command channel in epoll data.
 const WAKE: u64 = 0;
-/// What is ready is the listener of this pod.
+/// Tag of a pod's listener in epoll data; the low 32 bits are the pod's key.
 pub(super) const LISTENER: u64 = 1 << 32;
-/// What is ready is the connection of this process.
+/// Tag of a process's connection in epoll data; the low 32 bits are the process's number.
 pub(super) const CONNECTION: u64 = 2 << 32;
 
-/// All that the thread owns.
+/// State of the service, owned by its thread.
 pub(super) struct Service {
     pub(super) settings: ServiceSettings,
     pub(super) inbox: Inbox,
     pub(super) epoll: OwnedFd,
-    pub(super) slots: HashMap<SlotKey, Shared>,
-    pub(super) pods: HashMap<PodKey, Served>,
+    pub(super) slots: HashMap<SlotKey, ServedSlot>,
+    pub(super) pods: HashMap<PodKey, ServedPod>,
     pub(super) processes: HashMap<u32, Process>,
     pub(super) next_process: u32,
-    /// Processes that have said hello before their slot's MPS daemon answers, and until when they wait for it.
+    /// Processes that have greeted before their slot's MPS daemon answers, each with the end of its wait in nanoseconds.
     pub(super) early: Vec<(ProcessId, u64)>,
     pub(super) agent: AgentFigures,
     pub(super) published_at: u64,
-    pub(super) looked_at: u64,
-    pub(super) beat_at: u64,
-    pub(super) answers: Vec<Answer>,
+    pub(super) polled_at: u64,
+    pub(super) heartbeat_at: u64,
+    pub(super) answers: Vec<ClaimAnswer>,
     pub(super) is_stopping: bool,
 }
 
@@ -68,15 +69,15 @@ impl Service {
             early: Vec::new(),
             agent: AgentFigures::default(),
             published_at: 0,
-            looked_at: 0,
-            beat_at: 0,
+            polled_at: 0,
+            heartbeat_at: 0,
             answers: Vec::new(),
             is_stopping: false,
         })
     }
 
     pub(super) fn run(mut self) {
-        // A timer that comes 50 µs late is half a hand-over. Without the right to it, hand-overs take longer.
+        // A timer that is 50 µs late costs half a hand-over. Without the privileges, hand-overs take longer.
         let _slack = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
         let _nice = rustix::process::setpriority_process(None, -10);
         let mut ready = Vec::with_capacity(256);
@@ -104,60 +105,67 @@ impl Service {
             }
             self.agent.wakeups += 1;
             for event in &ready {
-                self.take(event.data.u64());
+                self.handle_ready(event.data.u64());
             }
-            self.due();
+            self.handle_due();
         }
     }
 
-    /// When there is something to do, in nanoseconds.
+    /// Returns the time of the next deadline, in nanoseconds; `None` when only events wake the thread.
     pub(super) fn next(&self, now: u64) -> Option<u64> {
-        let slots = self.slots.values().filter_map(Shared::next);
+        let slots = self.slots.values().filter_map(ServedSlot::next);
         let claims = self.pods.values().filter_map(|served| served.claims.next());
-        let doors = self.pods.values().filter_map(|pod| pod.door.opens_at());
+        let resumptions = self
+            .pods
+            .values()
+            .filter_map(|pod| pod.accept_limiter.resumes_at());
         let early = self.early.iter().map(|(_, until)| *until);
-        let beats = self.somebody_waits().then_some(self.beat_at + BEAT_NS);
-        let looks = self.must_look().then_some(self.looked_at + LOOK_NS);
+        let beats = self
+            .has_waiters()
+            .then_some(self.heartbeat_at + HEARTBEAT_NS);
+        let polls = self.must_poll().then_some(self.polled_at + POLL_NS);
         slots
             .chain(claims)
-            .chain(doors)
+            .chain(resumptions)
             .chain(early)
             .chain(beats)
-            .chain(looks)
+            .chain(polls)
             .min()
             .map(|at| at.max(now))
     }
 
-    pub(super) fn somebody_waits(&self) -> bool {
+    /// Returns whether any process waits for a token.
+    pub(super) fn has_waiters(&self) -> bool {
         self.slots
             .values()
-            .any(|slot| slot.tokens.waiting() > 0 || !slot.asked_early.is_empty())
+            .any(|slot| slot.tokens.waiting() > 0 || !slot.early_requests.is_empty())
     }
 
-    /// Something is there whose end, or whose use, nobody tells.
-    pub(super) fn must_look(&self) -> bool {
+    /// Returns whether any state changes without an event: silent or lost processes, or holders.
+    pub(super) fn must_poll(&self) -> bool {
         self.pods.values().any(|served| !served.silent.is_empty())
             || self.processes.values().any(|process| {
                 process.lost_at.is_some()
                     || process
                         .attached
                         .as_ref()
-                        // One that holds is settled now and then, also while nothing is to be decided.
+                        // Holders are settled periodically, also while no decision is due.
                         .is_some_and(|attached| {
                             attached.is_open() || attached.closing_since.is_some()
                         })
             })
     }
 
-    pub(super) fn take(&mut self, data: u64) {
+    /// Handles a ready descriptor by the tag in its epoll data.
+    pub(super) fn handle_ready(&mut self, data: u64) {
         let number = u32::try_from(data & u64::from(u32::MAX)).unwrap_or(0);
         match data >> 32 << 32 {
             LISTENER => self.accept(PodKey(number)),
-            CONNECTION => self.hear(ProcessId(number)),
+            CONNECTION => self.receive(ProcessId(number)),
             _ => {
                 self.inbox.clear_wake();
                 while let Some(command) = self.inbox.next() {
-                    self.obey(command);
+                    self.handle_command(command);
                     if self.is_stopping {
                         return;
                     }
@@ -166,22 +174,23 @@ impl Service {
         }
     }
 
-    pub(super) fn due(&mut self) {
+    /// Handles everything that is due by now: pauses, claims, heartbeats, polling, slots and figures.
+    pub(super) fn handle_due(&mut self) {
         let now = super::now_ns();
-        self.open_doors(now);
+        self.resume_accepting(now);
         self.answer_early(now);
         self.answer_claims(now);
-        if now >= self.beat_at + BEAT_NS && self.somebody_waits() {
-            self.beat_at = now;
+        if now >= self.heartbeat_at + HEARTBEAT_NS && self.has_waiters() {
+            self.heartbeat_at = now;
             for process in self.processes.values() {
                 if let Some(attached) = &process.attached {
-                    attached.beat();
+                    attached.heartbeat();
                 }
             }
         }
-        if now >= self.looked_at + LOOK_NS {
-            self.looked_at = now;
-            self.look(now);
+        if now >= self.polled_at + POLL_NS {
+            self.polled_at = now;
+            self.poll_peers(now);
         }
         let mut keys: Vec<SlotKey> = Vec::new();
         for (key, slot) in &self.slots {
@@ -191,38 +200,40 @@ impl Service {
         }
         for key in keys {
             self.thaw(key, now);
-            self.on_slot(key, |slot, hands| slot.decide(hands));
+            self.on_slot(key, |slot, context| slot.decide(context));
         }
         let is_time = now.saturating_sub(self.published_at)
             >= u64::try_from(PUBLISH_SPAN.as_nanos()).unwrap_or(u64::MAX);
-        if self.inbox.are_figures_wanted() || (is_time && !self.processes.is_empty()) {
+        if self.inbox.take_figures_request() || (is_time && !self.processes.is_empty()) {
             self.published_at = now;
             let figures = self.figures(now);
             self.inbox.publish(figures);
         }
     }
 
-    /// Does something with a slot and what its orders need.
+    /// Runs `work` with a slot and its context, and returns the result; `None` when there is no such slot.
     pub(super) fn on_slot<T>(
         &mut self,
         key: SlotKey,
-        work: impl FnOnce(&mut Shared, &mut Hands<'_>) -> T,
+        work: impl FnOnce(&mut ServedSlot, &mut SlotContext<'_>) -> T,
     ) -> Option<T> {
         let slot = self.slots.get_mut(&key)?;
-        let mut hands = Hands {
+        let mut context = SlotContext {
             processes: &mut self.processes,
             pods: &mut self.pods,
             now: super::now_ns(),
         };
-        Some(work(slot, &mut hands))
+        Some(work(slot, &mut context))
     }
 
+    /// Returns the slot of a process's pod.
     pub(super) fn slot_of(&self, id: ProcessId) -> Option<SlotKey> {
         let process = self.processes.get(&id.0)?;
         Some(self.pods.get(&process.pod)?.pod.slot)
     }
 
-    pub(super) fn tell(&self, kind: EventKind, pod: PodKey, text: impl Into<String>) {
+    /// Records an event of a pod, with its slot.
+    pub(super) fn record_event(&self, kind: EventKind, pod: PodKey, text: impl Into<String>) {
         let Some(served) = self.pods.get(&pod) else {
             return;
         };
@@ -230,6 +241,6 @@ impl Service {
         let slot = slot.map_or("", |slot| slot.slot.name.as_str());
         self.settings
             .events
-            .tell(kind, slot, &served.pod.display(), text);
+            .record(kind, slot, &served.pod.display(), text);
     }
 }

@@ -1,23 +1,23 @@
-//! Programs that a test makes.
+//! Executable scripts for tests.
 
 use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Makes a shell script that can be run at once.
+/// Writes a shell script that can be executed at once.
 ///
-/// Another process writes it: a file that this one has open for writing is for a moment open in every child that another
-/// test just starts, and cannot be run as long (`ETXTBSY`).
+/// Another process writes it: a file open for writing here would be inherited for a moment by every child that another test
+/// spawns, and executing it would fail for as long (`ETXTBSY`).
 pub(crate) fn make(path: &Path, text: &str) {
     let mut install = Command::new("install")
         .args(["-m", "755", "/dev/stdin"])
         .arg(path)
         .stdin(Stdio::piped())
         .spawn()
-        .expect("`install` is there, which comes with coreutils");
-    let mut input = install.stdin.take().expect("it is piped");
-    write!(input, "#!/bin/sh\n{text}\n").expect("it is read");
+        .expect("cannot spawn `install` of coreutils");
+    let mut input = install.stdin.take().expect("standard input is piped");
+    write!(input, "#!/bin/sh\n{text}\n").expect("cannot write the script");
     drop(input);
-    let status = install.wait().expect("it is our child");
+    let status = install.wait().expect("cannot wait for `install`");
     assert!(status.success(), "install: {status}");
 }

@@ -1,13 +1,14 @@
-//! The agent's page against the catalogue: an MPS slot, a MIG slice, exclusive slots.
+//! The agent's metrics against the catalogue: an MPS slot, a MIG slice, exclusive slots.
 
 use dashboards::catalogue::{Program, catalogue};
 use dashboards::page::{Expectation, differences};
 use dashboards::promtool;
 
 use crate::SHARED;
-use crate::place::{Node, until};
+use crate::node::Node;
+use testing::until;
 
-/// Series of one revision on one slot, at most.
+/// Maximum number of series of one revision on one slot.
 const SERIES_MAX: usize = 60;
 const CONDITIONS: [&str; 3] = [
     "where a pod has weir.dev/gpu-memory",
@@ -48,7 +49,7 @@ fn node(config: &str) -> (Node, String) {
 }
 
 #[test]
-fn the_page_is_what_the_catalogue_lists() {
+fn the_page_matches_the_catalogue() {
     let (_node, page) = node("[price]\ngpu-hour = 2.5\n");
     assert_eq!(problems(&page, &CONDITIONS, false), [""; 0]);
     let of_pods = page.lines().filter(|line| line.contains("revision=\""));
@@ -86,7 +87,7 @@ fn the_page_is_what_the_catalogue_lists() {
 }
 
 #[test]
-fn by_pod_only_what_is_attributed_has_the_label() {
+fn with_pods_only_attributed_metrics_have_the_label() {
     let (_node, page) = node("[metrics]\npods = true\n");
     assert_eq!(problems(&page, &CONDITIONS[..2], true), [""; 0]);
 }

@@ -1,5 +1,5 @@
-//! The agent as the kubelet's driver of inline volumes, which are mounted in a mount namespace of the test's own.
-#![expect(clippy::print_stderr, reason = "says what was not done")]
+//! The agent as the kubelet's CSI driver of inline volumes, mounted in a private mount namespace of the test.
+#![expect(clippy::print_stderr, reason = "reports skipped tests")]
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,7 +14,8 @@ use rustix::process::Signal;
 use tokio::net::UnixStream;
 
 use crate::H100;
-use crate::place::{Node, signal, until};
+use crate::node::{Node, signal};
+use testing::until;
 
 const UID: &str = "0f9a8d74-9cb7-44dd-b98e-09fd62def2f4";
 
@@ -51,7 +52,7 @@ struct Info {
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 struct Nothing {}
 
-/// One call of gRPC: the answer, or the status's number and text.
+/// Performs a unary gRPC call; returns the response, or status code and message.
 #[tokio::main(flavor = "current_thread")]
 async fn call<A: Message + Default>(
     socket: &Path,
@@ -89,7 +90,7 @@ async fn call<A: Message + Default>(
     Ok(A::decode(bytes).unwrap())
 }
 
-/// A node whose agent publishes volumes, and the process that keeps its mounts.
+/// A node with an agent that publishes volumes, and the process that holds the mount namespace.
 struct Kubelet {
     node: Node,
     holder: Child,
@@ -103,14 +104,14 @@ impl Drop for Kubelet {
 }
 
 impl Kubelet {
-    /// `None`: this user may not mount.
+    /// Starts the node; `None` when the user has no permission to mount.
     fn new() -> Option<Self> {
         let may_mount = Command::new("unshare")
             .args(["--mount", "true"])
             .output()
             .is_ok_and(|output| output.status.success());
         if !may_mount {
-            eprintln!("mounts need root: volumes were not published");
+            eprintln!("skipped: mounting volumes requires root");
             return None;
         }
         let mut node = Node::new(H100, "");
@@ -128,7 +129,7 @@ impl Kubelet {
             node.softgpu(),
         );
         let own = fs::read_link("/proc/self/ns/mnt").unwrap();
-        until("it has mounts of its own", || {
+        until("the holder has its own mount namespace", || {
             let its = fs::read_link(format!("/proc/{}/ns/mnt", holder.id())).ok()?;
             let program = fs::read_to_string(format!("/proc/{}/comm", holder.id())).ok()?;
             (its != own && program == "sleep\n").then_some(())
@@ -140,7 +141,7 @@ impl Kubelet {
 
     fn start(&mut self) {
         self.node.start();
-        until("slots are there", || {
+        until("slots are found", || {
             let slots = self.node.get("/v1/slots")["slots"].clone();
             (!slots.as_array()?.is_empty()).then_some(())
         });
@@ -158,7 +159,7 @@ impl Kubelet {
             .join("volumes/kubernetes.io~csi/weir/mount")
     }
 
-    /// What is at a path, as the mounts show it.
+    /// Returns a path as seen in the mount namespace.
     fn inside(&self, path: &Path) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.holder.id()));
         root.join(path.strip_prefix("/").unwrap())
@@ -180,7 +181,7 @@ impl Kubelet {
         target: &Path,
         annotations: &[(&str, &str)],
     ) -> Result<(), (i32, String)> {
-        // As the kubelet, which makes the folder above.
+        // The kubelet creates the parent folder.
         let _there = fs::create_dir_all(target.parent().unwrap());
         let of_pod = [("name", "hello-1"), ("namespace", "default"), ("uid", uid)];
         let mut context: HashMap<_, _> = of_pod
@@ -189,20 +190,20 @@ impl Kubelet {
             .collect();
         let own = annotations.iter();
         context.extend(own.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
-        let asked = Publish {
+        let request = Publish {
             volume_id: id.to_owned(),
             target_path: target.display().to_string(),
             volume_context: context,
         };
-        call::<Nothing>(&self.socket(), "/csi.v1.Node/NodePublishVolume", &asked).map(drop)
+        call::<Nothing>(&self.socket(), "/csi.v1.Node/NodePublishVolume", &request).map(drop)
     }
 
     fn unpublish(&self, id: &str, uid: &str) -> Result<(), (i32, String)> {
-        let asked = Unpublish {
+        let request = Unpublish {
             volume_id: id.to_owned(),
             target_path: self.target(uid).display().to_string(),
         };
-        call::<Nothing>(&self.socket(), "/csi.v1.Node/NodeUnpublishVolume", &asked).map(drop)
+        call::<Nothing>(&self.socket(), "/csi.v1.Node/NodeUnpublishVolume", &request).map(drop)
     }
 }
 
@@ -214,7 +215,7 @@ const SHARED: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn the_kubelet_finds_the_driver_and_its_socket() {
+fn the_kubelet_discovers_the_driver_and_its_socket() {
     let Some(mut kubelet) = Kubelet::new() else {
         return;
     };
@@ -226,7 +227,7 @@ fn the_kubelet_finds_the_driver_and_its_socket() {
     assert_eq!((&*info.kind, &*info.name), ("CSIPlugin", "csi.weir.dev"));
     assert_eq!(info.endpoint, kubelet.socket().display().to_string());
     assert_eq!(info.versions, ["1.0.0"]);
-    // The same numbers: `node_id` is the first field.
+    // `node_id` is the first field too.
     let node: Info = call(&kubelet.socket(), "/csi.v1.Node/NodeGetInfo", &Nothing {}).unwrap();
     assert_eq!(node.kind, "node-1");
     let unknown = call::<Nothing>(
@@ -235,18 +236,18 @@ fn the_kubelet_finds_the_driver_and_its_socket() {
         &Nothing {},
     );
     assert_eq!(unknown.unwrap_err().0, 12, "UNIMPLEMENTED");
-    // Nobody is to call a driver that has ended.
+    // A stopped driver leaves no socket to call.
     assert_eq!(kubelet.node.end(Signal::TERM), Some(0));
     assert!(!registration.exists() && !kubelet.socket().exists());
 }
 
 #[test]
-fn a_volume_shows_a_pods_containers_what_the_agent_has_for_them() {
+fn a_volume_contains_the_pods_files_and_mounts() {
     let Some(mut kubelet) = Kubelet::new() else {
         return;
     };
     kubelet.publish("csi-1", UID, &SHARED).unwrap();
-    let pod = kubelet.node.instance(UID).expect("it is served");
+    let pod = kubelet.node.instance(UID).expect("the pod is served");
     assert_eq!(pod["revision"], "hello-00001", "{pod}");
     let volume = kubelet.inside(&kubelet.target(UID));
     assert!(volume.join("gate/gpu.sock").exists());
@@ -262,7 +263,7 @@ fn a_volume_shows_a_pods_containers_what_the_agent_has_for_them() {
         );
     }
     fs::write(volume.join("shm/new"), "").unwrap();
-    // The kubelet asks again whenever it is not sure, and once more of an agent that has been replaced.
+    // The kubelet repeats requests, also to an agent that has been replaced.
     kubelet.publish("csi-1", UID, &SHARED).unwrap();
     kubelet.node.end(Signal::KILL);
     kubelet.start();
@@ -280,13 +281,13 @@ fn a_volume_shows_a_pods_containers_what_the_agent_has_for_them() {
         assert!(!kubelet.inside(&kubelet.target(UID)).exists());
         assert!(!kubelet.node.run().join("pods").join(UID).exists());
     }
-    until("it is served no more", || {
+    until("the pod is removed", || {
         kubelet.node.instance(UID).is_none().then_some(())
     });
 }
 
 #[test]
-fn a_refusal_is_said_in_the_agents_words_and_leaves_nothing() {
+fn a_refusal_has_the_agents_reason_and_leaves_nothing() {
     let Some(kubelet) = Kubelet::new() else {
         return;
     };
@@ -329,7 +330,7 @@ fn a_volume_of_a_shared_slot_waits_for_the_slots_mps_daemon() {
     let Some(mut kubelet) = Kubelet::new() else {
         return;
     };
-    // As after the node's start, where an agent is there before the program that keeps the daemons.
+    // As at boot, when an agent starts before the program that keeps the daemons.
     kubelet.node.end(Signal::TERM);
     let daemons = kubelet.node.run().join("mps");
     for entry in fs::read_dir(&daemons).unwrap() {
@@ -369,13 +370,13 @@ fn a_volume_of_a_shared_slot_waits_for_the_slots_mps_daemon() {
 }
 
 #[test]
-fn what_is_left_of_a_pod_that_the_kubelet_has_forgotten_is_taken_away() {
+fn the_remains_of_a_deleted_pod_are_removed() {
     let Some(mut kubelet) = Kubelet::new() else {
         return;
     };
     kubelet.publish("csi-1", UID, &SHARED).unwrap();
     kubelet.node.end(Signal::KILL);
-    // As the kubelet does it, once all is unmounted.
+    // As the kubelet does after unmounting everything.
     let target = kubelet.target(UID);
     let status = Command::new("nsenter")
         .arg(format!("--mount=/proc/{}/ns/mnt", kubelet.holder.id()))

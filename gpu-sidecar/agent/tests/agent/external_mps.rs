@@ -1,4 +1,4 @@
-//! MPS daemons that `gpu-sidecar mps` keeps, with agents that come and go.
+//! MPS daemons of `gpu-sidecar mps`, with agents that start and stop.
 
 use std::fs;
 use std::process::{Child, Stdio};
@@ -7,11 +7,12 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::Signal;
 
 use crate::H100;
-use crate::place::{Node, is_gone, signal, until};
+use crate::node::{Node, is_gone, signal};
+use testing::until;
 
 const EXTERNAL: &[&str] = &["--external-mps"];
 
-/// `gpu-sidecar mps`, which is killed with its daemons' node when a test fails.
+/// A running `gpu-sidecar mps`, killed when a test fails.
 struct Mps(Option<Child>);
 
 impl Mps {
@@ -36,7 +37,7 @@ impl Drop for Mps {
     }
 }
 
-/// Whether a program keeps the daemons of the node's run directory.
+/// Returns whether a program keeps the daemons of the node's run directory.
 fn is_locked(node: &Node) -> bool {
     let file = fs::File::open(node.run().join("mps.lock")).unwrap();
     flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
@@ -48,7 +49,7 @@ fn down(node: &Node) -> Option<String> {
 }
 
 #[test]
-fn daemons_of_another_program_are_watched_and_neither_started_nor_ended() {
+fn daemons_of_another_program_are_only_watched() {
     let mut node = Node::new(H100, "");
     node.start_with(EXTERNAL);
     let why = until("no daemon answers", || down(&node));
@@ -65,14 +66,14 @@ fn daemons_of_another_program_are_watched_and_neither_started_nor_ended() {
     for how in [Signal::TERM, Signal::KILL] {
         node.end(how);
         assert!(!is_gone(daemon), "{how:?}");
-        // As manifests say it.
+        // The variable that the manifests set.
         let mut command = node.command(&[]);
         command.env("WEIR_EXTERNAL_MPS", "true");
         node.start_as(command);
         assert_eq!(node.daemon(0), daemon);
         assert_eq!(node.slot(0)["mps"]["restarts"], 0);
     }
-    // One that is killed is started again by the program whose child it was.
+    // A killed daemon is restarted by its parent program.
     signal(daemon, Signal::KILL);
     let next = until("another daemon answers", || {
         Some(node.daemon(0)).filter(|pid| *pid != daemon)
@@ -84,20 +85,22 @@ fn daemons_of_another_program_are_watched_and_neither_started_nor_ended() {
 }
 
 #[test]
-fn daemons_outlive_a_killed_keeper_and_are_taken_over_by_the_next() {
+fn daemons_outlive_a_killed_program_and_are_adopted_by_the_next() {
     let mut node = Node::new(H100, "");
     node.start_with(EXTERNAL);
     let mps = Mps::start(&node);
     let daemon = node.daemon(0);
     assert_eq!(mps.end(Signal::KILL), None);
     let mps = Mps::start(&node);
-    until("it has the lock", || is_locked(&node).then_some(()));
+    until("the program has the lock", || {
+        is_locked(&node).then_some(())
+    });
     let second = node.command_of("mps", &[]).output().unwrap();
-    let said = String::from_utf8(second.stderr).unwrap();
-    assert_eq!(second.status.code(), Some(1), "{said}");
+    let message = String::from_utf8(second.stderr).unwrap();
+    assert_eq!(second.status.code(), Some(1), "{message}");
     assert!(
-        said.contains("another gpu-sidecar mps runs there"),
-        "{said}"
+        message.contains("another gpu-sidecar mps is running"),
+        "{message}"
     );
     assert_eq!(node.daemon(0), daemon);
     assert!(!is_gone(daemon));
@@ -106,16 +109,16 @@ fn daemons_outlive_a_killed_keeper_and_are_taken_over_by_the_next() {
 }
 
 #[test]
-fn an_agent_that_leaves_daemons_to_another_program_cannot_end_them() {
+fn external_mps_excludes_stop_mps() {
     let node = Node::new(H100, "");
     let ran = node
         .command(&["--external-mps", "--stop-mps"])
         .output()
         .unwrap();
     assert_eq!(ran.status.code(), Some(2));
-    let said = String::from_utf8(ran.stderr).unwrap();
+    let message = String::from_utf8(ran.stderr).unwrap();
     assert!(
-        said.contains("'--external-mps' cannot be used with '--stop-mps'"),
-        "{said}"
+        message.contains("'--external-mps' cannot be used with '--stop-mps'"),
+        "{message}"
     );
 }

@@ -1,10 +1,10 @@
-//! The agent as its users have it: a process, with software GPUs and real MPS daemons.
+//! The agent as a process, with software GPUs and real MPS daemons.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod catalogue;
 mod csi;
 mod external_mps;
-mod place;
+mod node;
 #[path = "../../src/testing/script.rs"]
 mod script;
 
@@ -13,28 +13,29 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use place::{Node, check, connects, is_gone, program, signal, until};
+use node::{Node, check, connects, is_gone, program, signal};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, connect, socket,
 };
 use rustix::process::Signal;
 use softgpu_wire::message::{Kind, Message};
+use testing::until;
 
 const H100: &str = "[[gpu]]\npart = \"H100\"";
 const SHARED: &str = "weir.dev/isolation=\"shared\"\nweir.dev/sm-percent=\"25\"\nweir.dev/quota-request=\"0.3\"\n\
                       weir.dev/quota-limit=\"0.8\"\nweir.dev/gpu-memory=\"8Gi\"\n";
 
 #[test]
-fn slots_are_those_that_nvml_finds() {
+fn slots_are_the_devices_that_nvml_lists() {
     let gpus = "[[gpu]]\npart = \"H100\"\n[[gpu]]\npart = \"V100\"\n[[gpu]]\npart = \"A100\"\n\
                 slices = [\"3g.40gb\", \"2g.20gb\"]";
     let node = Node::running(gpus, "[[slot]]\nindex = 1\nkind = \"exclusive\"\n");
-    let told = until("all slots are there", || {
-        let told = node.get("/v1/slots");
-        (told["slots"].as_array().unwrap().len() == 4).then_some(told)
+    let slots = until("all slots are there", || {
+        let slots = node.get("/v1/slots");
+        (slots["slots"].as_array().unwrap().len() == 4).then_some(slots)
     });
-    assert_eq!(told["driver"]["version"], "580.82.07");
-    let figures: Vec<_> = told["slots"]
+    assert_eq!(slots["driver"]["version"], "580.82.07");
+    let figures: Vec<_> = slots["slots"]
         .as_array()
         .unwrap()
         .iter()
@@ -55,15 +56,15 @@ fn slots_are_those_that_nvml_finds() {
             ("2:1", "mps", 28)
         ]
     );
-    let limit = |at: usize| told["slots"][at]["mps"]["client_limit"].as_u64().unwrap();
+    let limit = |at: usize| slots["slots"][at]["mps"]["client_limit"].as_u64().unwrap();
     assert_eq!((limit(0), limit(2), limit(3)), (48, 20, 13));
-    assert_eq!(told["slots"][1]["mps"]["state"]["state"], "none");
+    assert_eq!(slots["slots"][1]["mps"]["state"]["state"], "none");
     let daemons = [0, 2, 3].map(|at| node.daemon(at));
-    // Each has its own device and directory.
+    // Each daemon has its own device and directory.
     for (daemon, at) in daemons.iter().zip([0, 2, 3]) {
         let environment = fs::read(format!("/proc/{daemon}/environ")).unwrap();
         let environment = String::from_utf8_lossy(&environment).into_owned();
-        let uuid = told["slots"][at]["uuid"].as_str().unwrap();
+        let uuid = slots["slots"][at]["uuid"].as_str().unwrap();
         assert!(
             environment.contains(&format!("CUDA_VISIBLE_DEVICES={uuid}\0")),
             "{environment}"
@@ -86,10 +87,10 @@ fn slots_are_those_that_nvml_finds() {
 }
 
 #[test]
-fn a_daemon_that_is_killed_is_started_again() {
+fn a_killed_daemon_is_restarted() {
     let node = Node::running(H100, "");
     let before = node.daemon(0);
-    // Somebody is connected.
+    // A client is connected.
     let pipe = node.slot(0)["mps"]["pipe_directory"]
         .as_str()
         .unwrap()
@@ -105,7 +106,7 @@ fn a_daemon_that_is_killed_is_started_again() {
         0
     );
     let own = std::process::id();
-    until("the client is seen", || {
+    until("the client is listed", || {
         let clients = node.slot(0)["mps"]["state"]["clients"].clone();
         clients
             .as_array()?
@@ -138,7 +139,7 @@ fn a_daemon_that_is_killed_is_started_again() {
 }
 
 #[test]
-fn a_daemon_outlives_agents_and_is_taken_over() {
+fn a_daemon_outlives_agents_and_is_adopted() {
     let mut node = Node::running(H100, "");
     let daemon = node.daemon(0);
     for how in [Signal::KILL, Signal::TERM] {
@@ -151,11 +152,11 @@ fn a_daemon_outlives_agents_and_is_taken_over() {
         assert_eq!(
             node.events("mps-up"),
             [format!(
-                "the daemon of a former agent goes on (pid {daemon})"
+                "the daemon of an earlier agent was adopted (pid {daemon})"
             )]
         );
     }
-    // One that is nobody's child is watched all the same.
+    // An adopted daemon, which is not a child, is watched as well.
     signal(daemon, Signal::KILL);
     let next = until("another answers", || {
         Some(node.daemon(0)).filter(|pid| *pid != daemon)
@@ -169,24 +170,24 @@ fn a_daemon_outlives_agents_and_is_taken_over() {
 }
 
 #[test]
-fn without_the_program_it_is_said_and_pods_are_refused() {
+fn a_missing_control_program_is_reported_and_pods_are_refused() {
     let node = Node::running(H100, "mps-control = \"/nowhere/nvidia-cuda-mps-control\"\n");
-    let why = "no MPS control program: looked for /nowhere/nvidia-cuda-mps-control; it comes with the driver \
-               (nvidia-compute-utils or nvidia-driver-cuda); name it with node.mps-control";
-    until("it is said", || {
+    let why = "no MPS control program: searched /nowhere/nvidia-cuda-mps-control; it comes with the driver \
+               (nvidia-compute-utils or nvidia-driver-cuda); set node.mps-control to its path";
+    until("the state is unable", || {
         let state = node.slot(0)["mps"]["state"].clone();
         (state["state"] == "unable" && state["reason"] == why).then_some(())
     });
     assert_eq!(node.events("mps-unable"), [why]);
     let folder = node.pod("one", SHARED);
-    let told = until("it is refused", || {
+    let reason = until("the pod is refused", || {
         fs::read_to_string(folder.join("refused")).ok()
     });
-    assert_eq!(told, format!("slot 0: MPS cannot run there: {why}\n"));
+    assert_eq!(reason, format!("slot 0: MPS cannot run there: {why}\n"));
     assert!(node.metrics().contains("slot=\"0\",state=\"unable\"} 1"));
 }
 
-/// A control program that says what files in the pipe directory say.
+/// Creates a control program from a script and returns the configuration for it.
 fn scripted(node: &Node, text: &str) -> String {
     let path = node.softgpu().join("scripted");
     script::make(&path, text);
@@ -194,7 +195,7 @@ fn scripted(node: &Node, text: &str) -> String {
 }
 
 #[test]
-fn a_clients_fault_is_told_with_all_who_are_hit() {
+fn a_clients_fault_is_reported_with_all_affected_clients() {
     let mut node = Node::new(H100, "");
     node.config = scripted(
         &node,
@@ -217,18 +218,18 @@ fn a_clients_fault_is_told_with_all_who_are_hit() {
     fs::write(pipe.join("status"), "ACTIVE\n").unwrap();
     fs::write(pipe.join("clients"), "1000011\n1000012\n").unwrap();
     fs::write(pipe.join("servers"), "77\n").unwrap();
-    until("clients are seen", || {
+    until("clients are listed", || {
         let clients = node.slot(0)["mps"]["state"]["clients"].clone();
         (clients == serde_json::json!([1_000_011, 1_000_012])).then_some(())
     });
     let log = "[x] Client connected\n[x] Server encountered a fatal exception\n[x] more\n";
     fs::write(pipe.with_file_name("log").join("server.log"), log).unwrap();
     fs::write(pipe.join("status"), "FAULT\n").unwrap();
-    let told = until("it is told", || {
-        Some(node.events("mps-clients-failed")).filter(|told| !told.is_empty())
+    let texts = until("the failure is reported", || {
+        Some(node.events("mps-clients-failed")).filter(|texts| !texts.is_empty())
     });
     assert_eq!(
-        told,
+        texts,
         [
             "a client's fault on MPS server 77 ([x] Server encountered a fatal exception): all its clients have \
              failed: pid 1000011, 1000012"
@@ -236,21 +237,21 @@ fn a_clients_fault_is_told_with_all_who_are_hit() {
     );
     assert_eq!(node.end(Signal::TERM), Some(0));
     node.start_with(&["--stop-mps"]);
-    // Nobody knows its process: what answers is gone on with.
-    until("it is up", || {
+    // Its process is unknown: the answering daemon is adopted.
+    until("the daemon is up", || {
         (node.slot(0)["mps"]["state"]["adopted"] == true).then_some(())
     });
 }
 
 #[test]
-fn a_daemon_that_does_not_start_is_quoted() {
+fn a_daemon_that_fails_to_start_is_reported_with_its_output() {
     let mut node = Node::new(H100, "");
     node.config = scripted(
         &node,
         "echo one >&2; echo 'Failed to start: no device' >&2; exit 3",
     );
     node.start();
-    let reason = until("it is told", || {
+    let reason = until("the daemon is down", || {
         let state = node.slot(0)["mps"]["state"].clone();
         (state["state"] == "down").then(|| state["reason"].as_str().unwrap().to_owned())
     });
@@ -267,8 +268,8 @@ fn a_lost_gpu_is_a_lost_slot() {
     let node = Node::running(gpus, "");
     let _device = node.device();
     let daemon = node.daemon(0);
-    // A program's own fault is no loss.
-    until("it is told", || {
+    // A program's own fault does not lose the slot.
+    until("the Xid is reported", || {
         node.inject(1, 31);
         node.events("device-error")
             .iter()
@@ -292,10 +293,10 @@ fn a_lost_gpu_is_a_lost_slot() {
     assert_eq!(line("weir_gpu_slot_lost{", "0"), "1");
     assert_eq!(line("weir_gpu_slot_lost{", "1"), "0");
     assert_eq!(line("weir_gpu_slot_losses_total{", "0"), "1");
-    // Nobody is placed there, and nobody starts its daemon again.
+    // No pod is placed on it, and its daemon is not restarted.
     signal(daemon, Signal::KILL);
     let folder = node.pod("one", SHARED);
-    let placed = until("it is placed", || node.instance("one"));
+    let placed = until("the pod is placed", || node.instance("one"));
     assert_eq!(placed["slot"], "1");
     assert!(folder.join("slot").exists());
     let state = until("the daemon is down", || {
@@ -306,7 +307,7 @@ fn a_lost_gpu_is_a_lost_slot() {
 }
 
 #[test]
-fn pods_come_change_and_go() {
+fn pods_are_added_changed_and_removed() {
     let mut node = Node::running(H100, "");
     node.daemon(0);
     let one = node.pod("one", SHARED);
@@ -315,34 +316,34 @@ fn pods_come_change_and_go() {
         "namespace = \"team\"\nrevision = \"resnet-00001\"\nfunction = \"resnet\"\n",
     )
     .unwrap();
-    let told = until("it is there", || {
+    let pod = until("the pod is served", || {
         let all = node.get("/v1/instances");
         let one = all["instances"][0].clone();
         (one["revision"] == "resnet-00001").then_some(one)
     });
-    assert_eq!(told["sm_percent"], 25.0);
+    assert_eq!(pod["sm_percent"], 25.0);
     assert_eq!(
-        (&told["quota_request"], &told["quota_limit"]),
+        (&pod["quota_request"], &pod["quota_limit"]),
         (&0.3.into(), &0.8.into())
     );
     assert_eq!(
-        told["environment"]["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"],
+        pod["environment"]["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"],
         "25"
     );
     assert_eq!(
-        told["environment"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"],
+        pod["environment"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"],
         "0=9012M"
     );
     assert!(connects(&one.join("gate/gpu.sock")));
     let bad = node.pod("bad", "weir.dev/sm-percent=\"7\"\n");
-    let text = until("it is refused", || {
+    let text = until("the pod is refused", || {
         fs::read_to_string(bad.join("refused")).ok()
     });
     assert_eq!(
         text,
         "weir.dev/sm-percent: allowed only with weir.dev/isolation=\"shared\"\n"
     );
-    until("it is told", || {
+    until("the refusal is listed", || {
         let refused = node.get("/v1/instances")["refused"][0].clone();
         (refused["id"] == "bad" && refused["reason"] == "invalid").then_some(())
     });
@@ -355,46 +356,46 @@ fn pods_come_change_and_go() {
         node.metrics()
             .contains("weir_gpu_pods_refused_total{reason=\"invalid\"} 1")
     );
-    // Quotas are told with the labels by which everything else of it is.
+    // Quotas have the same labels as all other metrics of the pod.
     let labels = "function=\"resnet\",gpu=\"";
-    until("it is measured", || {
+    until("the pod has metrics", || {
         let page = node.metrics();
         let has = |name: &str| page.contains(&format!("{name}{{{labels}"));
         (has("weir_gpu_quota_limit_ratio") && has("weir_gpu_used_seconds_total")).then_some(())
     });
     fs::write(one.join("annotations"), SHARED.replace("25", "50")).unwrap();
-    until("it has changed", || {
+    until("the settings have changed", || {
         (node.get("/v1/instances/one")["sm_percent"] == 50.0).then_some(())
     });
-    // The next agent finds it, and its socket answers again.
+    // The next agent finds the pod, and its socket accepts connections again.
     node.end(Signal::KILL);
     assert!(!connects(&one.join("gate/gpu.sock")));
     node.start();
-    until("it is there again", || {
+    until("the socket accepts connections", || {
         connects(&one.join("gate/gpu.sock")).then_some(())
     });
     fs::remove_dir_all(&one).unwrap();
-    until("it is gone", || {
+    until("the pod is removed", || {
         (node.request("GET /v1/instances/one").0 == 404).then_some(())
     });
     assert_eq!(
         node.events("pod-removed"),
-        ["its folder or its annotations are gone"]
+        ["its folder or its annotations were removed"]
     );
 }
 
 #[test]
-fn the_api_answers_what_it_is_asked() {
+fn the_api_answers_valid_and_invalid_requests() {
     let node = Node::running(H100, "");
     node.daemon(0);
     let one = node.pod("one", SHARED);
-    until("it is placed", || node.instance("one"));
+    until("the pod is placed", || node.instance("one"));
     assert!(connects(&one.join("gate/gpu.sock")));
     for verb in ["evict", "restore"] {
         let (status, body) = node.request(&format!("POST /v1/instances/one:{verb}"));
-        let told: serde_json::Value = serde_json::from_str(&body).unwrap();
+        let answer: serde_json::Value = serde_json::from_str(&body).unwrap();
         assert_eq!(status, 409, "{body}");
-        assert!(!told["reason"].as_str().unwrap().is_empty(), "{body}");
+        assert!(!answer["reason"].as_str().unwrap().is_empty(), "{body}");
     }
     for (request, status, part) in [
         ("GET /", 404, "\"allowed\":[\"GET /v1/slots\""),
@@ -416,8 +417,8 @@ fn the_api_answers_what_it_is_asked() {
             "browsers",
         ),
     ] {
-        let (got, body) = node.request(request);
-        assert_eq!(got, status, "{request}: {body}");
+        let (received, body) = node.request(request);
+        assert_eq!(received, status, "{request}: {body}");
         assert!(body.contains(part), "{request}: {body}");
     }
     let long = format!("GET /v1/slots\nX-Long: {}", "x".repeat(20_000));
@@ -427,20 +428,20 @@ fn the_api_answers_what_it_is_asked() {
 }
 
 #[test]
-fn connections_that_say_nothing_do_not_stay() {
+fn silent_connections_are_closed() {
     let node = Node::running(H100, "");
     let address = node.control();
     let silent: Vec<_> = (0..64)
         .map(|_| TcpStream::connect(&address).unwrap())
         .collect();
-    // There is no place; within the time for a head there is.
+    // All permits are taken, and become free within the timeout of a head.
     assert_eq!(node.request("GET /healthz").0, 200);
     for mut stream in silent {
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
-        let mut said = Vec::new();
-        let _reset = stream.read_to_end(&mut said);
+        let mut received = Vec::new();
+        let _reset = stream.read_to_end(&mut received);
     }
 }
 
@@ -472,9 +473,9 @@ fn streams_of_events_are_bounded_and_end_with_the_agent() {
 }
 
 #[test]
-fn a_node_without_a_gpu_is_said_to_be_one() {
+fn a_node_without_a_gpu_reports_the_reason() {
     let node = Node::running(H100, "nvml-library = \"/nowhere/libnvidia-ml.so.1\"\n");
-    let problem = until("it is said", || {
+    let problem = until("the problem is reported", || {
         node.get("/v1/slots")["nvml_problem"]
             .as_str()
             .map(str::to_owned)
@@ -484,32 +485,35 @@ fn a_node_without_a_gpu_is_said_to_be_one() {
         "{problem}"
     );
     let folder = node.pod("one", SHARED);
-    let told = until("it is refused", || {
+    let reason = until("the pod is refused", || {
         fs::read_to_string(folder.join("refused")).ok()
     });
-    assert_eq!(told, format!("there is no slot on this node: {problem}\n"));
+    assert_eq!(reason, format!("no slots on this node: {problem}\n"));
     assert!(node.metrics().contains("weir_gpu_agent_nvml_up 0"));
 }
 
 #[test]
-fn there_is_one_agent_for_a_run_directory() {
+fn a_run_directory_has_one_agent() {
     let node = Node::running(H100, "");
     let output = node.command(&[]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("another agent runs there"), "{said}");
-    // It has taken nothing from the one that runs.
+    let output_text = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output_text.contains("another agent is running"),
+        "{output_text}"
+    );
+    // The running agent is unaffected.
     assert_eq!(node.request("GET /healthz").0, 200);
 }
 
 #[test]
-fn check_says_what_holds() {
+fn check_prints_the_effective_configuration() {
     let node = Node::new(H100, "");
     let nvml = node.softgpu().join("libnvidia-ml.so.1");
     let text = format!("[node]\nnvml-library = {nvml:?}\n[tokens]\nwindow = \"500ms\"\n");
     let output = check(&text, &[]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let said = String::from_utf8(output.stdout).unwrap();
+    let output_text = String::from_utf8(output.stdout).unwrap();
     for part in [
         "window = \"500ms\"",
         "horizon = \"10s\"",
@@ -517,47 +521,47 @@ fn check_says_what_holds() {
         "# NVML answers; driver 580.82.07; slots: 1",
         "(NVIDIA H100 80GB HBM3), mps, 132 SMs, 81559 MiB, 48 seats",
     ] {
-        assert!(said.contains(part), "{part}\n{said}");
+        assert!(output_text.contains(part), "{part}\n{output_text}");
     }
-    // What it prints is a configuration.
-    let again = check(&said, &[]);
+    // The output is a valid configuration.
+    let again = check(&output_text, &[]);
     assert_eq!(again.status.code(), Some(0), "{again:?}");
     let output = check(&text, &["--json"]);
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(told["valid"], true);
-    assert_eq!(told["config"]["tokens"]["window"], "500ms");
-    assert_eq!(told["nvml"]["slots"][0]["sms"], 132);
-    // Without NVML it is valid all the same.
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["valid"], true);
+    assert_eq!(report["config"]["tokens"]["window"], "500ms");
+    assert_eq!(report["nvml"]["slots"][0]["sms"], 132);
+    // The configuration is valid without NVML too.
     let output = check("[node]\nnvml-library = \"/nowhere/nvml.so\"\n", &[]);
     assert_eq!(output.status.code(), Some(0));
-    let said = String::from_utf8(output.stdout).unwrap();
+    let output_text = String::from_utf8(output.stdout).unwrap();
     assert!(
-        said.contains("# NVML does not answer: /nowhere/nvml.so: cannot be loaded"),
-        "{said}"
+        output_text.contains("# NVML does not answer: /nowhere/nvml.so: cannot be loaded"),
+        "{output_text}"
     );
 }
 
 #[test]
-fn check_names_each_problem_and_fails_with_2() {
+fn check_reports_each_problem_and_exits_with_2() {
     let text = "[tokens]\nwindos = \"1s\"\nrule = \"fair\"\n";
     let output = check(text, &[]);
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(
         String::from_utf8(output.stderr).unwrap(),
-        "agent.toml:2: tokens.windos: is no key here; allowed: backfill, cycle, horizon, inflight, inflight-alone, \
+        "agent.toml:2: tokens.windos: unknown key; allowed: backfill, cycle, horizon, inflight, inflight-alone, \
          rule, slice-max, slice-min, sm-limit, time-scale, window\n\
          agent.toml:3: tokens.rule: \"fair\": allowed: weir, paper, time-only, exclusive, racing, reactive-bucket\n"
     );
     let output = check(text, &["--json"]);
     assert_eq!(output.status.code(), Some(2));
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(told["valid"], false);
-    assert_eq!(told["problems"][0]["line"], 2);
-    assert_eq!(told["problems"][1]["key"], "tokens.rule");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["valid"], false);
+    assert_eq!(report["problems"][0]["line"], 2);
+    assert_eq!(report["problems"][1]["key"], "tokens.rule");
 }
 
 #[test]
-fn a_command_line_that_cannot_be_used_fails_with_2() {
+fn an_invalid_command_line_exits_with_2() {
     for arguments in [
         &["check", "/nowhere/agent.toml"][..],
         &["run", "--config", "/nowhere/agent.toml"],

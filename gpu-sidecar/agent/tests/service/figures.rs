@@ -1,10 +1,11 @@
-//! What metrics are made of: nothing falls, and everything adds up.
+//! Figures for the metrics: counters are monotonic and consistent.
 
 use std::sync::atomic::Ordering;
 
 use gpu_sidecar::state::{Figures, PodCounters};
 
-use crate::node::{Node, now_ns, pause, until};
+use crate::node::{Node, now_ns, pause};
+use testing::until;
 
 fn numbers(counters: &PodCounters) -> Vec<u64> {
     vec![
@@ -48,24 +49,24 @@ fn check(before: &Figures, after: &Figures) {
 }
 
 #[test]
-fn nothing_falls_and_everything_adds_up() {
+fn counters_are_monotonic_and_consistent() {
     let node = Node::new();
     let pods = [node.pod(0, 60), node.pod(1, 60), node.pod(2, 30)];
-    let mut puppets: Vec<_> = pods.iter().map(|pod| node.begun(pod)).collect();
+    let mut puppets: Vec<_> = pods.iter().map(|pod| node.attached(pod)).collect();
     for puppet in &puppets {
-        puppet.claims_work();
+        puppet.report_work();
     }
-    let other = node.other(&pods[2]);
-    let mut mortal = Some(other.connect().begin());
+    let other = node.child_process(&pods[2]);
+    let mut mortal = Some(other.connect().greet_and_attach());
     if let Some(mortal) = &mortal {
-        mortal.ask();
+        mortal.request_token();
         mortal.wait_open();
     }
     let begun = now_ns();
     let mut before = node.figures();
     let mut busy = [0; 3];
     for puppet in &puppets {
-        puppet.ask();
+        puppet.request_token();
     }
     for round in 0..60 {
         for (puppet, busy) in puppets.iter_mut().zip(&mut busy) {
@@ -80,7 +81,7 @@ fn nothing_falls_and_everything_adds_up() {
             puppet.facts().push(begin, end);
             puppet.facts().launches.0.fetch_add(1, Ordering::Release);
             assert!(puppet.give_back());
-            puppet.ask();
+            puppet.request_token();
         }
         if round == 30
             && let Some(mortal) = mortal.take()
@@ -105,14 +106,14 @@ fn nothing_falls_and_everything_adds_up() {
     assert!(slot.idle_while_waiting_ns <= figures.at_ns - begun);
 }
 
-/// What a process has done at last counts, also when it dies with it.
+/// The last usage of a process counts, also when the process dies with its token.
 #[test]
-fn what_the_dead_have_used_is_their_pods() {
+fn the_last_usage_of_a_dead_process_is_charged_to_its_pod() {
     let node = Node::new();
     let pod = node.pod(0, 50);
-    let other = node.other(&pod);
-    let puppet = other.connect().begin();
-    puppet.ask();
+    let other = node.child_process(&pod);
+    let puppet = other.connect().greet_and_attach();
+    puppet.request_token();
     puppet.wait_open();
     let begin = now_ns();
     pause(20);
@@ -133,25 +134,27 @@ fn what_the_dead_have_used_is_their_pods() {
     assert!(counters.asked_ns >= busy && counters.given_ns >= busy);
 }
 
-/// Who waits for its own limit is denied nothing by a token that nobody uses.
+/// A pod that waits for its own limit loses nothing to an unused token.
 #[test]
-fn idle_time_is_counted_while_others_could_compute_alone() {
+fn idle_time_counts_only_while_a_waiting_pod_may_compute() {
     let node = Node::new();
     let poor = node.pod_with(0, |settings| {
         settings.quota_request_ppm = 0;
         settings.quota_limit_ppm = 1;
     });
     let pod = node.pod(1, 60);
-    let (mut waiter, mut holder) = (node.begun(&poor), node.begun(&pod));
-    waiter.claims_work();
-    waiter.ask();
+    let (mut waiter, mut holder) = (node.attached(&poor), node.attached(&pod));
+    waiter.report_work();
+    waiter.request_token();
     until("a token", || waiter.held());
     pause(5);
     waiter.facts().busy_ns.store(5_000_000, Ordering::Release);
     assert!(waiter.give_back());
-    waiter.ask();
-    until("it to wait", || node.of_pod(&poor).is_waiting.then_some(()));
-    holder.ask();
+    waiter.request_token();
+    until("the pod to wait", || {
+        node.of_pod(&poor).is_waiting.then_some(())
+    });
+    holder.request_token();
     holder.wait_open();
     let now = now_ns();
     holder.facts().push(now - 1, now);

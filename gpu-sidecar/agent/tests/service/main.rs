@@ -1,20 +1,20 @@
-//! The token service, attacked: processes that behave, that lie, that flood, that stop and that die. A test says in which
-//! order things happen, who has tokens at the same time and what adds up; it never says how long something takes.
+//! The token service against well-behaved, malicious, flooding, stopped and dying processes. Tests assert the order of events,
+//! simultaneous holders and totals, never how long something takes.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod death;
 mod figures;
-mod held;
-mod lies;
-mod life;
+mod idle_holders;
+mod invalid_input;
+mod lifecycle;
 mod memory;
 mod node;
+mod process_exit;
 mod puppet;
 mod random;
 mod restart;
 mod slots;
 
-/// A process of its own: the same program once more.
+/// Entry point of a child process: the test executable runs itself with this test alone.
 #[test]
 fn child() {
     puppet::child();

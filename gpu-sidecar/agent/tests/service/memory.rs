@@ -1,14 +1,15 @@
-//! How the processes of a pod share its memory.
+//! Sharing of a pod's memory limit among its processes.
 
 use std::sync::atomic::Ordering;
 
 use protocol::message::{FromAgent, FromProcess};
 
-use crate::node::{Node, until};
+use crate::node::Node;
 use crate::puppet::Puppet;
+use testing::until;
 
 fn claim(puppet: &Puppet, seq: u32, bytes: u64) -> u64 {
-    puppet.say(&FromProcess::Claim { seq, bytes });
+    puppet.send(&FromProcess::Claim { seq, bytes });
     answered(puppet, seq)
 }
 
@@ -21,53 +22,53 @@ fn answered(puppet: &Puppet, seq: u32) -> u64 {
 }
 
 #[test]
-fn claims_together_stay_within_the_limit() {
+fn the_sum_of_claims_stays_within_the_limit() {
     let node = Node::new();
     let pod = node.pod_with(0, |settings| settings.gpu_memory = Some(100));
-    let other = node.other(&pod);
-    let (first, second) = (other.connect().begin(), node.begun(&pod));
+    let other = node.child_process(&pod);
+    let (first, second) = (other.connect().greet_and_attach(), node.attached(&pod));
     assert_eq!(first.orders().memory_limit.load(Ordering::Acquire), 100);
     assert_eq!(claim(&first, 1, 60), 60);
     assert_eq!(claim(&second, 1, 40), 40);
     for (seq, lie) in [(2, 101), (3, u64::MAX), (4, u64::MAX - 39)] {
         assert_eq!(claim(&second, seq, lie), 40);
     }
-    // The other is asked, says nothing, and the answer is no.
+    // The other process is asked and does not respond: the claim is refused.
     assert_eq!(claim(&second, 5, 41), 40);
     assert_eq!(first.answer(), FromAgent::Relinquish);
-    // It is asked and gives back.
-    second.say(&FromProcess::Claim { seq: 6, bytes: 70 });
+    // It is asked and relinquishes memory.
+    second.send(&FromProcess::Claim { seq: 6, bytes: 70 });
     assert_eq!(first.answer(), FromAgent::Relinquish);
     first.facts().bytes_used.store(30, Ordering::Release);
     assert_eq!(claim(&first, 2, 30), 30);
     assert_eq!(answered(&second, 6), 70);
     assert_eq!(second.orders().memory_others.load(Ordering::Acquire), 30);
     // It is asked and dies.
-    second.say(&FromProcess::Claim { seq: 7, bytes: 100 });
+    second.send(&FromProcess::Claim { seq: 7, bytes: 100 });
     assert_eq!(first.answer(), FromAgent::Relinquish);
     other.kill();
     drop(first);
     assert_eq!(answered(&second, 7), 100);
 }
 
-/// What the others hold is told, also once they hold nothing.
+/// The memory of the other processes is published, also once it is zero.
 #[test]
-fn what_others_hold_is_told() {
+fn the_memory_of_other_processes_is_published() {
     let node = Node::new();
     let pod = node.pod_with(0, |settings| settings.gpu_memory = Some(100));
-    let other = node.other(&pod);
-    let (first, second) = (other.connect().begin(), node.begun(&pod));
+    let other = node.child_process(&pod);
+    let (first, second) = (other.connect().greet_and_attach(), node.attached(&pod));
     first.facts().bytes_used.store(30, Ordering::Release);
     second.facts().bytes_used.store(12, Ordering::Release);
     let others = |puppet: &Puppet, bytes| {
-        until("what others hold", || {
+        until("the memory of others", || {
             let _figures = node.figures();
             (puppet.orders().memory_others.load(Ordering::Acquire) == bytes).then_some(())
         });
     };
     others(&second, 30);
     others(&first, 12);
-    // Who asks is told at once.
+    // An answer to a claim publishes it at once.
     for seq in 1..=20 {
         let bytes = u64::from(seq) + 30;
         first.facts().bytes_used.store(bytes, Ordering::Release);
@@ -82,10 +83,10 @@ fn what_others_hold_is_told() {
 }
 
 #[test]
-fn a_limit_that_is_raised_answers_who_waits_or_asks() {
+fn a_raised_limit_admits_larger_claims() {
     let node = Node::new();
     let pod = node.pod_with(0, |settings| settings.gpu_memory = Some(100));
-    let puppet = node.begun(&pod);
+    let puppet = node.attached(&pod);
     assert_eq!(claim(&puppet, 1, 101), 0);
     node.change(&pod, |settings| settings.gpu_memory = Some(200));
     until("the limit", || {

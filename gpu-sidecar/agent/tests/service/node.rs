@@ -1,10 +1,9 @@
-//! A service, its slot and its pods.
+//! A service under test with its slot and its pods.
 
-use annotations::{ALL_PPM, Evict, Isolation};
+use annotations::{Evict, Isolation, SHARE_WHOLE};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 use gpu_sidecar::config::TokenSettings;
 use gpu_sidecar::events::{EventKind, Events};
@@ -17,14 +16,12 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
 };
 use tempfile::TempDir;
+use testing::until;
 
-use crate::puppet::{Other, Puppet};
+use crate::puppet::{ChildProcess, Puppet};
 
-/// Of slot 0.
+/// UUID of slot 0, as processes report it.
 pub(crate) const UUID: [u8; 16] = [0; 16];
-/// Whatever is waited for has to come within this time.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
 pub(crate) fn pause(milliseconds: i64) {
     let moment = Timespec {
         tv_sec: 0,
@@ -33,22 +30,8 @@ pub(crate) fn pause(milliseconds: i64) {
     poll(&mut [], Some(&moment)).unwrap();
 }
 
-/// Waits until something holds.
+/// Polls `condition` until it returns a value, and returns it; panics after [`PATIENCE`].
 #[track_caller]
-pub(crate) fn until<T>(what: &str, mut holds: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(value) = holds() {
-            return value;
-        }
-        assert!(
-            begin.elapsed() < PATIENCE,
-            "not within {PATIENCE:?}: {what}"
-        );
-        pause(1);
-    }
-}
-
 pub(crate) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
@@ -80,7 +63,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// A service that knows of nothing.
+    /// Creates a service without slots and pods.
     pub(crate) fn bare() -> Self {
         Self::of(TokenSettings::default())
     }
@@ -100,12 +83,12 @@ impl Node {
         }
     }
 
-    /// One with slot 0, whose MPS daemon runs.
+    /// Creates a service with slot 0 and a running MPS daemon.
     pub(crate) fn new() -> Self {
         Self::with(TokenSettings::default())
     }
 
-    /// The same by other rules.
+    /// Creates a service with slot 0, a running MPS daemon and these token settings.
     pub(crate) fn with(tokens: TokenSettings) -> Self {
         let node = Self::of(tokens);
         node.send(Command::SlotAdded(Arc::new(slot(0))));
@@ -118,7 +101,7 @@ impl Node {
     }
 
     pub(crate) fn mps(&self, is_up: bool) {
-        let text = "the daemon is as the test wants".to_owned();
+        let text = "state set by the test".to_owned();
         self.send(Command::MpsState {
             slot: SlotKey(0),
             is_up,
@@ -126,7 +109,7 @@ impl Node {
         });
     }
 
-    /// A pod with a share of SMs in per cent.
+    /// Adds a pod with this share of the SMs, in per cent.
     pub(crate) fn pod(&self, key: u32, percent: u32) -> Arc<Pod> {
         self.pod_with(key, |settings| settings.sm_hundredths = percent * 100)
     }
@@ -135,8 +118,8 @@ impl Node {
         let mut settings = PodSettings {
             isolation: Isolation::Shared,
             sm_hundredths: 2_500,
-            quota_request_ppm: ALL_PPM / 10,
-            quota_limit_ppm: ALL_PPM,
+            quota_request_ppm: SHARE_WHOLE / 10,
+            quota_limit_ppm: SHARE_WHOLE,
             gpu_memory: None,
             evict: Evict::Never,
             slo: None,
@@ -179,20 +162,23 @@ impl Node {
         self.send(Command::PodChanged(Arc::new(changed)));
     }
 
+    /// Connects a puppet to a pod.
     pub(crate) fn connect(&self, pod: &Pod) -> Puppet {
         Puppet::new(&socket(pod))
     }
 
-    pub(crate) fn begun(&self, pod: &Pod) -> Puppet {
-        Puppet::begun(&socket(pod))
+    /// Connects a puppet to a pod and attaches it.
+    pub(crate) fn attached(&self, pod: &Pod) -> Puppet {
+        Puppet::attached(&socket(pod))
     }
 
-    pub(crate) fn other(&self, pod: &Pod) -> Other {
-        Other::new(&socket(pod))
+    /// Starts a child process for connections to a pod.
+    pub(crate) fn child_process(&self, pod: &Pod) -> ChildProcess {
+        ChildProcess::new(&socket(pod))
     }
 
-    /// Returns figures in which all that was sent before has been heard. The service hears first and publishes then, so that
-    /// what is sent in between is in the next figures only.
+    /// Returns figures which include everything sent before. The service publishes after it has handled its messages, so the
+    /// second publication from now includes them all.
     pub(crate) fn figures(&self) -> Arc<Figures> {
         let published_after = |at| {
             until("figures", || {
@@ -227,7 +213,7 @@ impl Node {
         until("the end", || self.handle.is_ended().then_some(()));
     }
 
-    /// The service is there anew, with the slot and no pods.
+    /// Restarts the service, with the slot and without pods.
     pub(crate) fn restart(&mut self) {
         self.stop();
         self.handle = gpu_sidecar::service::start(self.settings.clone()).unwrap();
@@ -244,7 +230,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // A process that closes its connection and lives is killed after a while, and puppets are of the test's own process.
+        // A live process without a connection is killed after a while, and puppets belong to the test's own process.
         let _ended = self.handle.send(Command::Stop);
         while !self.handle.is_ended() {
             pause(1);

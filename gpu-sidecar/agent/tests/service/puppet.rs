@@ -1,4 +1,4 @@
-//! A process that does what a test says, and nothing else.
+//! A scripted process: a connection to the service driven by a test.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -19,17 +19,18 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::node::{UUID, now_ns, until};
+use crate::node::{UUID, now_ns};
+use testing::until;
 
 const VARIABLE: &str = "WEIR_TEST_CHILD";
 
-/// A connection, and its pages.
+/// A connection with its pages.
 #[derive(Debug)]
 pub(crate) struct Puppet {
     connection: OwnedFd,
     pages: Option<(View<Orders>, View<Facts>)>,
-    /// The last even epoch that was given back.
-    given_back: u64,
+    /// Last even epoch that was returned.
+    returned: u64,
 }
 
 fn dial(path: &Path) -> OwnedFd {
@@ -70,7 +71,7 @@ fn receive(socket: &OwnedFd, milliseconds: i64) -> Option<(Vec<u8>, Vec<OwnedFd>
 }
 
 impl Puppet {
-    /// One of the test's own process.
+    /// Connects from the test's own process.
     pub(crate) fn new(socket: &Path) -> Self {
         Self::of(dial(socket))
     }
@@ -79,20 +80,21 @@ impl Puppet {
         Self {
             connection,
             pages: None,
-            given_back: 0,
+            returned: 0,
         }
     }
 
-    pub(crate) fn say(&self, message: &FromProcess) -> bool {
-        self.raw(message.write().finish())
+    pub(crate) fn send(&self, message: &FromProcess) -> bool {
+        self.send_raw(message.write().finish())
     }
 
-    pub(crate) fn raw(&self, bytes: &[u8]) -> bool {
+    pub(crate) fn send_raw(&self, bytes: &[u8]) -> bool {
         send(&self.connection, bytes, SendFlags::NOSIGNAL).is_ok()
     }
 
-    /// What comes within that time. `Err(true)`: the connection has ended.
-    pub(crate) fn hear(&self, milliseconds: i64) -> Result<(FromAgent, Vec<OwnedFd>), bool> {
+    /// Receives a message and its files within `milliseconds`. `Err(false)`: none arrived; `Err(true)`: the connection has
+    /// ended.
+    pub(crate) fn receive(&self, milliseconds: i64) -> Result<(FromAgent, Vec<OwnedFd>), bool> {
         let (bytes, files) = receive(&self.connection, milliseconds).ok_or(false)?;
         if bytes.is_empty() {
             return Err(true);
@@ -101,12 +103,12 @@ impl Puppet {
     }
 
     pub(crate) fn answer(&self) -> FromAgent {
-        self.hear(20_000).expect("an answer").0
+        self.receive(20_000).expect("no answer").0
     }
 
-    /// Until the connection has ended; whatever else comes is left.
-    pub(crate) fn ended(&self) {
-        while !matches!(self.hear(20_000), Err(true)) {}
+    /// Waits until the connection has ended, and discards received messages.
+    pub(crate) fn wait_ended(&self) {
+        while !matches!(self.receive(20_000), Err(true)) {}
     }
 
     pub(crate) fn hello(&self) -> FromAgent {
@@ -120,11 +122,11 @@ impl Puppet {
         busy_ns: u64,
         bytes_used: u64,
     ) -> FromAgent {
-        assert!(self.say(&hello(again, open, busy_ns, bytes_used)));
+        assert!(self.send(&hello(again, open, busy_ns, bytes_used)));
         self.answer()
     }
 
-    /// Asks for pages as a client of MPS.
+    /// Requests pages as an MPS client.
     pub(crate) fn attach(&mut self) -> Result<(), FromAgent> {
         self.attach_with(UUID, 1, true)
     }
@@ -135,13 +137,13 @@ impl Puppet {
         multiprocessors: u32,
         mps: bool,
     ) -> Result<(), FromAgent> {
-        assert!(self.say(&attach(uuid, multiprocessors, mps)));
-        let (message, files) = self.hear(20_000).expect("pages");
+        assert!(self.send(&attach(uuid, multiprocessors, mps)));
+        let (message, files) = self.receive(20_000).expect("no pages");
         if message != FromAgent::Pages {
             return Err(message);
         }
         let [orders, facts] = files.as_slice() else {
-            panic!("two files");
+            panic!("expected two files");
         };
         self.pages = Some((
             open_orders(orders.as_fd()).unwrap(),
@@ -150,31 +152,31 @@ impl Puppet {
         Ok(())
     }
 
-    pub(crate) fn begun(socket: &Path) -> Self {
-        Self::new(socket).begin()
+    pub(crate) fn attached(socket: &Path) -> Self {
+        Self::new(socket).greet_and_attach()
     }
 
-    pub(crate) fn begin(mut self) -> Self {
+    pub(crate) fn greet_and_attach(mut self) -> Self {
         let welcome = self.hello();
         assert!(matches!(welcome, FromAgent::Welcome { .. }), "{welcome:?}");
         self.attach().unwrap();
         self
     }
 
-    pub(crate) fn begin_again(mut self, open: bool, bytes: u64) -> Self {
+    pub(crate) fn reattach(mut self, open: bool, bytes: u64) -> Self {
         let welcome = self.hello_with(true, open, 0, bytes);
         assert!(matches!(welcome, FromAgent::Welcome { .. }), "{welcome:?}");
         self.attach().unwrap();
         self
     }
 
-    /// Says that work is in flight, and will be for longer than any test lasts.
-    pub(crate) fn claims_work(&self) {
-        self.claims_work_of(Duration::from_secs(1_000));
+    /// Reports work in flight that outlasts every test.
+    pub(crate) fn report_work(&self) {
+        self.report_work_of(Duration::from_secs(1_000));
     }
 
-    /// Says that work of that length has just begun.
-    pub(crate) fn claims_work_of(&self, span: Duration) {
+    /// Reports that work of this duration has just begun.
+    pub(crate) fn report_work_of(&self, span: Duration) {
         let us = u32::try_from(span.as_micros()).unwrap();
         self.facts().inflight_us.store(us, Ordering::Release);
         self.facts().busy_since.store(now_ns(), Ordering::Release);
@@ -208,24 +210,24 @@ impl Puppet {
         })
     }
 
-    pub(crate) fn ask(&self) {
-        self.say(&FromProcess::Ask {
+    pub(crate) fn request_token(&self) {
+        self.send(&FromProcess::Ask {
             epoch: self.epoch(),
         });
     }
 
-    /// The even epoch that it holds, or has held and not given back.
+    /// Returns the even epoch of a token that is held or not yet returned.
     pub(crate) fn held(&self) -> Option<u64> {
         let epoch = self.epoch() & !1;
-        (epoch > self.given_back).then_some(epoch)
+        (epoch > self.returned).then_some(epoch)
     }
 
     pub(crate) fn give_back(&mut self) -> bool {
         let Some(epoch) = self.held() else {
             return false;
         };
-        self.given_back = epoch;
-        self.say(&FromProcess::Closed { epoch })
+        self.returned = epoch;
+        self.send(&FromProcess::Closed { epoch })
     }
 }
 
@@ -251,14 +253,14 @@ pub(crate) fn attach(uuid: [u8; 16], multiprocessors: u32, mps: bool) -> FromPro
     }
 }
 
-/// A process of its own. It connects when it is told, and hands the connection to the test, which speaks in its name.
+/// A child process which connects on command and passes the connection to the test, which uses it on the child's behalf.
 #[derive(Debug)]
-pub(crate) struct Other {
+pub(crate) struct ChildProcess {
     child: Child,
     line: OwnedFd,
 }
 
-impl Other {
+impl ChildProcess {
     pub(crate) fn new(socket: &Path) -> Self {
         let (line, theirs) = socketpair(
             AddressFamily::UNIX,
@@ -280,8 +282,8 @@ impl Other {
 
     pub(crate) fn connect(&self) -> Puppet {
         send(&self.line, b"c", SendFlags::NOSIGNAL).unwrap();
-        let (_, mut files) = receive(&self.line, 20_000).expect("a connection");
-        Puppet::of(files.pop().expect("a connection"))
+        let (_, mut files) = receive(&self.line, 20_000).expect("no connection");
+        Puppet::of(files.pop().expect("no connection"))
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -292,26 +294,26 @@ impl Other {
         kill_process(Pid::from_raw(self.pid().cast_signed()).unwrap(), signal).unwrap();
     }
 
-    /// Ends it as an operator would, and does not come back before it is dead. Nobody has taken notice of its death yet.
+    /// Kills the process and waits until it is dead; it is not reaped yet.
     pub(crate) fn kill(&self) {
         self.signal(Signal::KILL);
-        until("the death", || (!self.lives()).then_some(()));
+        until("the death", || (!self.is_alive()).then_some(()));
     }
 
-    pub(crate) fn lives(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()));
         stat.is_ok_and(|stat| !stat.contains(") Z ") && !stat.contains(") X "))
     }
 }
 
-impl Drop for Other {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         let _dead = self.child.kill();
         let _status = self.child.wait();
     }
 }
 
-/// What such a process does.
+/// Main function of a child process: connects for each byte received on standard input.
 pub(crate) fn child() {
     let Some(socket) = std::env::var_os(VARIABLE) else {
         return;

@@ -1,35 +1,25 @@
-//! Forty processes of ten pods that do anything in any order, against a naive model: the SMs of those whose gate was seen open
-//! and that have not said that it is shut.
+//! Random operations of forty processes in ten pods, against a naive model: the SMs of the processes with an observed open gate
+//! and without a return of it.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use protocol::message::FromProcess;
 
-use crate::node::{Node, PATIENCE, now_ns, pause, until};
+use testing::{PATIENCE, Random, until};
+
+use crate::node::{Node, now_ns, pause};
 use crate::puppet::Puppet;
 
 const PODS: usize = 10;
 const PUPPETS: usize = 40;
 const OPERATIONS: u32 = 20_000;
-/// Per cent of the SMs of which at least so many are held at some time, or some were left idle while processes waited.
+/// Per cent of the SMs that must be held at some time; otherwise SMs stayed idle while processes waited.
 const ENOUGH: u32 = 90;
-/// An epoch so far ahead is none of a token that the agent may have given by the time it hears of it.
+/// Distance to an epoch which the agent cannot reach before it handles the message.
 const FAR: u64 = 1_000_000;
-/// Shares in per cent.
+/// SM shares of the pods, in per cent.
 const SHARES: [u32; PODS] = [50, 30, 30, 10, 7, 100, 25, 1, 60, 20];
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(self.0 >> 33).unwrap() % bound
-    }
-}
 
 fn occupied(puppets: &[Puppet]) -> u32 {
     let held = puppets
@@ -40,7 +30,7 @@ fn occupied(puppets: &[Puppet]) -> u32 {
 }
 
 #[test]
-fn sms_never_add_up_to_more_than_there_are() {
+fn held_sms_never_exceed_the_slot() {
     let seed = std::env::var("SEED").map_or(0x5eed, |seed| seed.parse().unwrap());
     let mut random = Random(seed);
     let node = Node::new();
@@ -49,26 +39,26 @@ fn sms_never_add_up_to_more_than_there_are() {
         .map(|(key, share)| node.pod(key, share))
         .collect();
     let begin = |at: usize| {
-        let puppet = node.begun(&pods[at % PODS]);
-        // As long as it says so, nobody takes it for deaf.
-        puppet.claims_work();
+        let puppet = node.attached(&pods[at % PODS]);
+        // With reported work the process never counts as unresponsive.
+        puppet.report_work();
         puppet
     };
     let mut puppets: Vec<_> = (0..PUPPETS).map(begin).collect();
-    // A service that has just begun grants nothing for a while: pods that were there before it are to be found first.
-    puppets[0].ask();
+    // A started service grants nothing for a while, until the pods of an earlier agent are found.
+    puppets[0].request_token();
     until("the first token", || puppets[0].held());
     assert!(puppets[0].give_back());
     let begin_of_operations = Instant::now();
     let mut most = 0;
     let mut operation = 0;
-    // However fast the operations are, the service is given the time to answer them.
+    // Give the service time to respond, however fast the operations are.
     while operation < OPERATIONS || (most < ENOUGH && begin_of_operations.elapsed() < PATIENCE) {
         operation += 1;
-        let at = random.below(PUPPETS);
+        let at = random.index(PUPPETS);
         let puppet = &mut puppets[at];
-        match random.below(20) {
-            0..8 => puppet.ask(),
+        match random.index(20) {
+            0..8 => puppet.request_token(),
             8..14 => {
                 let _none = puppet.give_back();
             }
@@ -86,25 +76,25 @@ fn sms_never_add_up_to_more_than_there_are() {
                     u64::MAX,
                     puppet.epoch() + FAR,
                     puppet.epoch() + FAR + 1,
-                ][random.below(5)];
-                puppet.say(&FromProcess::Ask { epoch });
+                ][random.index(5)];
+                puppet.send(&FromProcess::Ask { epoch });
                 if Some(epoch) != puppet.held() {
-                    puppet.say(&FromProcess::Closed { epoch });
+                    puppet.send(&FromProcess::Closed { epoch });
                 }
             }
             17 => node.change(&pods[at % PODS], |settings| {
-                settings.quota_limit_ppm = [1, 500_000, 1_000_000][random.below(3)];
+                settings.quota_limit_ppm = [1, 500_000, 1_000_000][random.index(3)];
                 settings.quota_request_ppm = settings.quota_limit_ppm / 20;
             }),
             18 if operation % 8 == 0 => {
-                // It connects anew, after it has given back, and before the old connection is gone.
+                // The process connects again, after returning its token and before the old connection ends.
                 let _none = puppet.give_back();
                 let busy = puppet.facts().busy_ns.load(Ordering::Relaxed);
                 *puppet = begin(at);
                 puppet.facts().busy_ns.store(busy, Ordering::Release);
             }
             _ => {
-                // The others go on.
+                // Let the other threads run.
                 if operation % 16 == 0 {
                     pause(1);
                 }
@@ -123,10 +113,10 @@ fn sms_never_add_up_to_more_than_there_are() {
     }
     assert!(
         most >= ENOUGH,
-        "{most} % of the SMs at most were held in {operation} operations and {:?}, waited for {ENOUGH} %, seed {seed}",
+        "at most {most} % of the SMs were held in {operation} operations and {:?}, expected {ENOUGH} %, seed {seed}",
         begin_of_operations.elapsed()
     );
-    // Everybody gets a token in the end, and then nobody has one.
+    // Finally every process gets a token, and none keeps one.
     for pod in &pods {
         node.change(pod, |settings| {
             settings.quota_limit_ppm = 1_000_000;
@@ -140,13 +130,13 @@ fn sms_never_add_up_to_more_than_there_are() {
     }
     let mut served = [false; PUPPETS];
     for puppet in &puppets {
-        puppet.ask();
+        puppet.request_token();
     }
-    until("everybody's turn", || {
+    until("a token for every process", || {
         for (puppet, served) in puppets.iter_mut().zip(&mut served) {
             *served |= puppet.give_back();
             if !*served {
-                puppet.ask();
+                puppet.request_token();
             }
         }
         served.iter().all(|own| *own).then_some(())

@@ -1,4 +1,4 @@
-//! What a machine refuses.
+//! Errors of a machine.
 
 use super::{EventId, StreamId};
 use crate::ledger::ProcessId;
@@ -7,82 +7,82 @@ use crate::mig::LayoutError;
 use crate::node::NodeError;
 use crate::part::PartError;
 
-/// Why a node or a process cannot be made.
+/// Reason for which a node or a process cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
-    /// A GPU cannot be sliced so.
+    /// The slices of a GPU do not fit.
     #[error("GPU {gpu}: {error}")]
     Slices {
-        /// Which, by its place in [`Node::gpus`](crate::node::Node::gpus).
+        /// Index of the GPU in [`Node::gpus`](crate::node::Node::gpus).
         gpu: usize,
-        /// Why.
+        /// Reason for which the slices do not fit.
         error: LayoutError,
     },
-    /// A GPU has no slices.
-    #[error("GPU {gpu}: a {part} cannot be sliced")]
+    /// The GPU model does not support MIG.
+    #[error("GPU {gpu}: {part} does not support MIG")]
     NoMig {
-        /// Which, by its place in [`Node::gpus`](crate::node::Node::gpus).
+        /// Index of the GPU in [`Node::gpus`](crate::node::Node::gpus).
         gpu: usize,
-        /// What it is.
+        /// Name of the GPU model.
         part: String,
     },
-    /// A GPU's figures are out of range.
+    /// A property of a GPU is out of range.
     #[error("GPU {gpu}: {error}")]
     Part {
-        /// Which, by its place in [`Node::gpus`](crate::node::Node::gpus).
+        /// Index of the GPU in [`Node::gpus`](crate::node::Node::gpus).
         gpu: usize,
-        /// Why.
+        /// The property and its range.
         error: PartError,
     },
-    /// The node cannot be as it is said to be.
+    /// The topology of the node is invalid.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// There is no such GPU or slice.
-    #[error("there is no GPU or slice {0}")]
+    /// No GPU or slice has this number.
+    #[error("no GPU or slice {0}")]
     NoUnit(u32),
-    /// MPS takes no further client.
-    #[error("{clients} MPS clients are there already, and no more are taken")]
+    /// The largest number of MPS clients is reached.
+    #[error("limit of {clients} MPS clients reached")]
     TooManyClients {
-        /// How many there are.
+        /// Number of clients, which is the limit.
         clients: u32,
     },
-    /// There is no memory for the context.
+    /// The device memory has no room for the context.
     #[error("no memory for a context: {0}")]
     Memory(#[from] MemoryError),
 }
 
-/// Why a command is not taken.
+/// Reason for which a command is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// There is no such stream, or no more.
-    #[error("there is no stream {}", .0.0)]
+    /// The stream does not exist, or was destroyed.
+    #[error("no stream {}", .0.0)]
     NoStream(StreamId),
-    /// There is no such event, or no more.
-    #[error("there is no event {}", .0.0)]
+    /// The event does not exist, or was destroyed.
+    #[error("no event {}", .0.0)]
     NoEvent(EventId),
-    /// It copies to a GPU or slice that there is not.
-    #[error("there is no GPU or slice {0} to copy to")]
+    /// The destination of a copy does not exist.
+    #[error("copy to GPU or slice {0}, which does not exist")]
     NoPeer(u32),
-    /// It copies to its own GPU or slice as to another.
-    #[error("GPU or slice {0} is the process's own: a copy there is one within")]
+    /// A copy to a peer names the process's own GPU or slice.
+    #[error("GPU or slice {0} is the process's own: use a copy within the device")]
     OwnPeer(u32),
 }
 
-/// Why a process cannot be suspended.
+/// Reason for which a process cannot be suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SuspendError {
-    /// There is no such process.
-    #[error("there is no process {}", .0.0)]
+    /// The process does not exist.
+    #[error("no process {}", .0.0)]
     NoProcess(ProcessId),
-    /// Work of it is under way.
-    #[error("commands of {streams} streams of process {} are under way", .process.0)]
+    /// The process has commands in progress.
+    #[error("process {} has commands in progress in {streams} streams", .process.0)]
     Running {
-        /// The process.
+        /// Process that was to be suspended.
         process: ProcessId,
-        /// How many of its streams are at work.
+        /// Number of the process's streams with a command in progress.
         streams: usize,
     },
-    /// It is suspended already.
-    #[error("process {} is suspended already", .0.0)]
+    /// The process is already suspended.
+    #[error("process {} is already suspended", .0.0)]
     Suspended(ProcessId),
 }

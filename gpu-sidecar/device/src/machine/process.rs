@@ -1,57 +1,59 @@
-//! Processes: they come, hold memory, are suspended, fail and go.
+//! Processes: admission, memory, suspension, abort and dismissal.
 
 use super::{Machine, MachineError, ProcessSettings, SuspendError};
 use crate::ledger::ProcessId;
 use crate::memory::MemoryError;
 use crate::part::sms_of_percentage;
 
+/// State of a process.
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) unit: u32,
-    /// Its streams, by their places.
+    /// Slots of the process's streams.
     pub(super) streams: Vec<u32>,
     pub(super) is_suspended: bool,
     is_mps_client: bool,
 }
 
 impl Machine {
-    /// A process makes a context on a GPU or slice.
+    /// Creates a process with a context on a GPU or slice.
     ///
     /// # Errors
-    /// There is no room for it: nothing has changed.
+    ///
+    /// Returns an error, without effect, if the unit does not exist, has too many MPS clients or no room for the context.
     pub fn admit(
         &mut self,
         unit: u32,
         settings: &ProcessSettings,
     ) -> Result<ProcessId, MachineError> {
         let process = ProcessId(self.next_process);
-        let there = self
+        let device = self
             .units
             .get_mut(unit as usize)
             .ok_or(MachineError::NoUnit(unit))?;
         let is_mps_client = settings.mps.is_some();
-        if is_mps_client && there.mps_clients >= there.info.mps_clients_max {
+        if is_mps_client && device.mps_clients >= device.info.mps_clients_max {
             return Err(MachineError::TooManyClients {
-                clients: there.mps_clients,
+                clients: device.mps_clients,
             });
         }
         let residue = if settings.without_context {
             0
         } else {
-            there.residue
+            device.residue
         };
-        there
+        device
             .memory
             .admit(self.now, process, residue, settings.memory_limit)?;
         let percentage = settings
             .active_thread_percentage_hundredths
             .filter(|_| is_mps_client);
-        let all = there.info.sms;
+        let all = device.info.sms;
         let sms = percentage.map_or(all, |percent| {
-            sms_of_percentage(all, there.sm_unit, percent)
+            sms_of_percentage(all, device.sm_unit, percent)
         });
-        there.compute.admit(process, sms, settings.mps);
-        there.mps_clients += u32::from(is_mps_client);
+        device.compute.admit(process, sms, settings.mps);
+        device.mps_clients += u32::from(is_mps_client);
         self.next_process += 1;
         self.processes.insert(
             process,
@@ -65,29 +67,30 @@ impl Machine {
         Ok(process)
     }
 
-    /// SMs that a process may use at once, its percentage rounded to whole units; `None`: there is no such process.
+    /// Returns the SMs that a process may use at once, its percentage rounded to whole units; `None` if the process does not
+    /// exist.
     #[must_use]
     pub fn sms_of(&self, process: ProcessId) -> Option<u32> {
         let unit = self.processes.get(&process)?.unit;
         self.units[unit as usize].compute.limit(process)
     }
 
-    /// All that a process has queued or running is dropped, as after an error that a context does not survive: nothing
-    /// of it is told as done, and who waits for its events goes on. Its streams and its memory stay.
+    /// Drops all queued and running work of a process, as after a sticky error of its context. Dropped commands are not reported
+    /// as completed, and streams that wait for the process's events continue. Its streams and memory remain.
     pub fn abort(&mut self, process: ProcessId) {
         let Some(of) = self.processes.get_mut(&process) else {
             return;
         };
         let unit = of.unit;
-        let places = std::mem::take(&mut of.streams);
-        let there = &mut self.units[unit as usize];
-        there.drop_waiting(|job| job.process == process);
-        there
+        let slots = std::mem::take(&mut of.streams);
+        let device = &mut self.units[unit as usize];
+        device.drop_waiting(|job| job.process == process);
+        device
             .compute
             .advance(self.now, &mut self.ended, &mut self.ledger);
-        there.compute.stop(process, &mut self.ledger);
+        device.compute.stop(process, &mut self.ledger);
         self.unit_changes(unit);
-        // Copies that were under way hold their engines no more; those that waited held none.
+        // Copies in progress release their engines; waiting ones held none.
         let mut dropped = Vec::new();
         self.network
             .advance(self.now, &mut self.ended, &mut self.ledger);
@@ -107,46 +110,47 @@ impl Machine {
             .retain(|turn| hosts.contains_key(&turn.work));
         self.unqueue(process);
         let mut records = Vec::new();
-        for &place in &places {
-            if let Some(stream) = self.streams.get_mut(place) {
+        for &slot in &slots {
+            if let Some(stream) = self.streams.get_mut(slot) {
                 let of_records = stream.waiting.drain(..);
                 records.extend(of_records.filter_map(|command| command.own_record()));
                 stream.drop_all();
             }
         }
         if let Some(of) = self.processes.get_mut(&process) {
-            of.streams = places.clone();
+            of.streams = slots.clone();
         }
         for record in records {
-            self.happen(record);
+            self.complete_record(record);
         }
-        for place in places {
-            self.remove_if_over(place);
+        for slot in slots {
+            self.remove_if_finished(slot);
         }
         self.share();
     }
 
-    /// A process is gone: what it had submitted is dropped, what it held is free.
+    /// Removes a process: drops its work and frees its memory.
     pub fn dismiss(&mut self, process: ProcessId) {
         self.abort(process);
         let Some(of) = self.processes.remove(&process) else {
             return;
         };
-        for place in of.streams {
-            if let Some(stream) = self.streams.remove(place) {
-                self.stream_places.remove(&stream.id);
+        for slot in of.streams {
+            if let Some(stream) = self.streams.remove(slot) {
+                self.stream_slots.remove(&stream.id);
             }
         }
-        let there = &mut self.units[of.unit as usize];
-        there.compute.dismiss(process, &mut self.ledger);
-        there.memory.dismiss(self.now, process, &mut self.ledger);
-        there.mps_clients -= u32::from(of.is_mps_client);
+        let device = &mut self.units[of.unit as usize];
+        device.compute.dismiss(process, &mut self.ledger);
+        device.memory.dismiss(self.now, process, &mut self.ledger);
+        device.mps_clients -= u32::from(of.is_mps_client);
     }
 
-    /// A process takes device memory.
+    /// Allocates device memory for a process.
     ///
     /// # Errors
-    /// There is none for it, it is suspended, or there is no such process.
+    ///
+    /// Returns an error if there is no room, or the process is suspended or does not exist.
     pub fn allocate(&mut self, process: ProcessId, bytes: u64) -> Result<(), MemoryError> {
         let unit = self.unit_of(process)?;
         self.units[unit]
@@ -154,10 +158,11 @@ impl Machine {
             .allocate(self.now, process, bytes, &mut self.ledger)
     }
 
-    /// A process gives device memory back.
+    /// Frees device memory of a process.
     ///
     /// # Errors
-    /// It does not hold as much, it is suspended, or there is no such process.
+    ///
+    /// Returns an error if the process holds less, is suspended or does not exist.
     pub fn free(&mut self, process: ProcessId, bytes: u64) -> Result<(), MemoryError> {
         let unit = self.unit_of(process)?;
         self.units[unit]
@@ -165,19 +170,20 @@ impl Machine {
             .release(self.now, process, bytes, &mut self.ledger)
     }
 
-    /// All that a process holds, its context's residue included, leaves the device, and nothing of it runs until it is
-    /// resumed: what is submitted waits. Returns the bytes it has allocated.
+    /// Suspends a process: moves all its memory off the device, its context's residue included, and runs none of its commands
+    /// until it is resumed. Returns the bytes that it has allocated.
     ///
     /// # Errors
-    /// Work of it is under way, it is suspended already, or there is no such process: nothing has changed.
+    ///
+    /// Returns an error, without effect, if the process has commands in progress, is already suspended or does not exist.
     pub fn suspend(&mut self, process: ProcessId) -> Result<u64, SuspendError> {
         let of = self.processes.get_mut(&process);
         let of = of.ok_or(SuspendError::NoProcess(process))?;
         if of.is_suspended {
             return Err(SuspendError::Suspended(process));
         }
-        let at_work = |place: &&u32| {
-            let stream = self.streams.get(**place);
+        let at_work = |slot: &&u32| {
+            let stream = self.streams.get(**slot);
             stream.is_some_and(|stream| stream.current.is_some())
         };
         let streams = of.streams.iter().filter(at_work).count();
@@ -188,8 +194,8 @@ impl Machine {
         let memory = &mut self.units[of.unit as usize].memory;
         let left = memory.suspend(self.now, process, &mut self.ledger);
         let allocated = left.map_err(|_| SuspendError::Suspended(process))?;
-        for &place in &of.streams {
-            if let Some(stream) = self.streams.get_mut(place) {
+        for &slot in &of.streams {
+            if let Some(stream) = self.streams.get_mut(slot) {
                 stream.is_suspended = true;
             }
         }
@@ -197,11 +203,12 @@ impl Machine {
         Ok(allocated)
     }
 
-    /// What a suspended process holds comes back to the device, and what it has submitted runs. One that is not suspended
-    /// stays as it is.
+    /// Resumes a suspended process: moves its memory back to the device and runs its commands. Does nothing if the process is not
+    /// suspended.
     ///
     /// # Errors
-    /// There is no room for it, or no such process: nothing has changed.
+    ///
+    /// Returns an error, without effect, if there is no room or the process does not exist.
     pub fn resume(&mut self, process: ProcessId) -> Result<(), MemoryError> {
         let unit = self.unit_of(process)?;
         self.units[unit]
@@ -212,17 +219,17 @@ impl Machine {
         };
         of.is_suspended = false;
         for at in 0..of.streams.len() {
-            let Some(&place) = self
+            let Some(&slot) = self
                 .processes
                 .get(&process)
                 .and_then(|of| of.streams.get(at))
             else {
                 break;
             };
-            if let Some(stream) = self.streams.get_mut(place) {
+            if let Some(stream) = self.streams.get_mut(slot) {
                 stream.is_suspended = false;
             }
-            self.queue_head(place);
+            self.queue_head(slot);
         }
         Ok(())
     }
@@ -234,11 +241,11 @@ impl Machine {
         }
     }
 
-    /// A process's streams are no more among those that may start.
+    /// Removes a process's streams from those whose first command may start.
     fn unqueue(&mut self, process: ProcessId) {
         let streams = &mut self.streams;
-        self.heads.remove(|place| {
-            let stream = streams.get_mut(place);
+        self.heads.remove(|slot| {
+            let stream = streams.get_mut(slot);
             let its = stream.filter(|stream| stream.process == process);
             its.map(|stream| stream.is_queued = false).is_some()
         });

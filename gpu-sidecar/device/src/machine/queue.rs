@@ -1,4 +1,4 @@
-//! The heads of streams that may start, now or later or when an event happens.
+//! Streams whose first command may start, now, later, or when an event completes.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,21 +7,21 @@ use super::{EventId, SubmitError};
 use crate::Time;
 use crate::ids::IdMap;
 
-/// The streams whose first command may start, by their places.
+/// Streams whose first command may start, by their slots.
 #[derive(Debug, Default)]
 pub(super) struct Heads {
-    /// Those that may start now, by their commands' numbers.
+    /// Streams ready now, ordered by the numbers of their commands.
     ready: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Those that may start later, by the time from which on they may.
+    /// Streams ready later, ordered by the earliest start of their commands.
     later: BinaryHeap<Reverse<(Time, u64, u32)>>,
 }
 
 impl Heads {
-    pub(super) fn is_one_ready(&self) -> bool {
+    pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// When the first of those that may start later may start; never, if there is none.
+    /// Returns the earliest start among the later streams; [`Time::NEVER`] if there are none.
     pub(super) fn next_later(&self) -> Time {
         self.later
             .peek()
@@ -36,8 +36,8 @@ impl Heads {
         }
     }
 
-    /// What may start by now is ready.
-    pub(super) fn go_to(&mut self, now: Time) {
+    /// Moves the streams that may start by `now` to the ready ones.
+    pub(super) fn advance_to(&mut self, now: Time) {
         while let Some(&Reverse((at, command, stream))) = self.later.peek() {
             if at > now {
                 return;
@@ -51,21 +51,21 @@ impl Heads {
         self.ready.pop().map(|Reverse((_, stream))| stream)
     }
 
-    /// Takes streams out.
+    /// Removes the streams for which `is_out` returns true.
     pub(super) fn remove(&mut self, mut is_out: impl FnMut(u32) -> bool) {
         self.ready.retain(|Reverse((_, stream))| !is_out(*stream));
         self.later.retain(|Reverse((.., stream))| !is_out(*stream));
     }
 }
 
-/// Events, and those who wait for what was recorded in them. A record is known by the number of its command.
+/// Events and the streams that wait for them. A record is identified by the number of its command.
 #[derive(Debug, Default)]
 pub(super) struct Events {
-    /// The last record of each.
+    /// Last submitted record of each event.
     latest: IdMap<EventId, Option<u64>>,
-    /// Records that have not happened, and the streams whose first command waits for them, with its number.
+    /// Records that are not complete, each with the streams whose first command, given by its number, waits for it.
     pending: IdMap<u64, Vec<(u32, u64)>>,
-    /// Empty lists, kept for their room.
+    /// Empty lists, kept for their capacity.
     spare: Vec<Vec<(u32, u64)>>,
 }
 
@@ -78,7 +78,7 @@ impl Events {
         self.latest.remove(&event);
     }
 
-    /// A command records an event.
+    /// Registers the record of an event by a command.
     pub(super) fn record(&mut self, event: EventId, command: u64) -> Result<(), SubmitError> {
         let latest = self.latest.get_mut(&event);
         *latest.ok_or(SubmitError::NoEvent(event))? = Some(command);
@@ -87,14 +87,14 @@ impl Events {
         Ok(())
     }
 
-    /// The last record of an event, if it has not happened.
+    /// Returns the last submitted record of an event, unless it is complete.
     pub(super) fn latest(&self, event: EventId) -> Result<Option<u64>, SubmitError> {
         let latest = self.latest.get(&event).copied();
         let latest = latest.ok_or(SubmitError::NoEvent(event))?;
         Ok(latest.filter(|record| self.pending.contains_key(record)))
     }
 
-    /// A stream's first command waits for a record; false: that has happened.
+    /// Lets a stream's first command wait for a record. Returns `false` if the record is already complete.
     pub(super) fn wait(&mut self, record: u64, stream: u32, command: u64) -> bool {
         match self.pending.get_mut(&record) {
             None => false,
@@ -105,20 +105,20 @@ impl Events {
         }
     }
 
-    /// A record has happened, or never will. Returns who waited for it; to be given back to [`Events::keep`].
-    pub(super) fn happen(&mut self, record: u64) -> Vec<(u32, u64)> {
+    /// Completes or drops a record, and returns the streams that waited for it. The list is to be passed to [`Events::recycle`].
+    pub(super) fn complete_record(&mut self, record: u64) -> Vec<(u32, u64)> {
         self.pending.remove(&record).unwrap_or_default()
     }
 
-    /// Keeps a list for its room.
-    pub(super) fn keep(&mut self, mut list: Vec<(u32, u64)>) {
+    /// Clears a list and keeps it for reuse of its capacity.
+    pub(super) fn recycle(&mut self, mut list: Vec<(u32, u64)>) {
         if list.capacity() > 0 {
             list.clear();
             self.spare.push(list);
         }
     }
 
-    /// How many events there are, and how many records have not happened.
+    /// Returns the number of events and the number of incomplete records.
     #[cfg(test)]
     pub(super) fn count(&self) -> (usize, usize) {
         (self.latest.len(), self.pending.len())

@@ -1,17 +1,18 @@
-//! Streams, and the work that their commands consist of.
+//! Streams, and execution of their commands.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Done, HostTurn, Machine, StreamId, SubmitError};
+use super::{Completion, HostTurn, Machine, StreamId, SubmitError};
 use crate::compute::Kernel;
 use crate::ledger::{Job, ProcessId, WorkId};
 use crate::network::Route;
 use crate::node::Direction;
-use crate::op::{Graph, Op, Way};
+use crate::op::{CopyKind, Graph, Op};
 use crate::{Span, Time};
 
+/// State of a stream.
 #[derive(Debug)]
 pub(super) struct Stream {
     pub(super) id: StreamId,
@@ -19,64 +20,67 @@ pub(super) struct Stream {
     pub(super) unit: u32,
     pub(super) waiting: VecDeque<Command>,
     pub(super) current: Option<Current>,
-    /// Its first command is among the heads, or waits for a record.
+    /// Whether the stream's first command is among the heads or waits for a record.
     pub(super) is_queued: bool,
-    /// Its process is suspended.
+    /// Whether the stream's process is suspended.
     pub(super) is_suspended: bool,
-    /// It takes no more commands.
+    /// Whether the stream accepts no further commands.
     pub(super) is_destroyed: bool,
-    /// All that was submitted cannot have ended earlier, as it was known when it was submitted.
-    pub(super) least_end: Time,
-    /// What the commands that wait take at least, all together.
-    pub(super) least_waiting: Span,
+    /// Earliest possible end of all submitted commands, as computed at their submission.
+    pub(super) earliest_end: Time,
+    /// Sum of the shortest spans of the waiting commands.
+    pub(super) min_waiting: Span,
 }
 
+/// Command that has not started.
 #[derive(Debug)]
 pub(super) struct Command {
     pub(super) id: u64,
     pub(super) not_before: Time,
     pub(super) op: Op,
-    /// Of a record: its own number. Of a wait: that of the record for which it waits, if it does.
+    /// For a record, its own number. For a wait, the number of the record it waits for, if any.
     pub(super) record: Option<u64>,
-    /// What it takes at least.
-    pub(super) least: Span,
+    /// Shortest span that the command can take.
+    pub(super) min_span: Span,
 }
 
-/// The command that a stream is at.
+/// Command that a stream is executing.
 #[derive(Debug)]
 pub(super) struct Current {
     id: u64,
     started: Time,
-    least: Span,
-    doing: Doing,
+    min_span: Span,
+    progress: Progress,
 }
 
+/// Progress of a command.
 #[derive(Debug)]
-enum Doing {
-    /// One piece of work, the copy engine it needs, and where it stands.
-    Work(Option<Direction>, Place),
+enum Progress {
+    /// One piece of work, with the copy engine that it needs and its state.
+    Work(Option<Direction>, WorkState),
     Graph(GraphRun),
 }
 
-/// Where the work of a command stands.
+/// State of a piece of work.
 #[derive(Clone, Copy, Debug)]
-enum Place {
-    /// Among the kernels of its unit.
+enum WorkState {
+    /// Runs as a kernel, in this slot of its unit.
     Kernel(u32),
-    /// Among the transfers.
+    /// Runs as a transfer, in this slot of the network.
     Transfer(u32),
-    /// In the queue for a copy engine.
+    /// Waits for a copy engine.
     Engine,
-    /// It ends at a time of its own.
+    /// Ends at this time.
     Until(Time),
-    /// With the host.
+    /// Waits for the host.
     Host,
 }
 
+/// Execution of a graph.
 #[derive(Debug)]
 struct GraphRun {
     graph: Arc<Graph>,
-    /// For each piece of work: how many before it have not ended.
+    /// Number of unfinished predecessors of each node.
     open: Vec<u32>,
     left: usize,
 }
@@ -97,31 +101,31 @@ impl Stream {
             is_queued: false,
             is_suspended,
             is_destroyed: false,
-            least_end: Time::ZERO,
-            least_waiting: Span::ZERO,
+            earliest_end: Time::ZERO,
+            min_waiting: Span::ZERO,
         }
     }
 
-    /// Drops what it has.
+    /// Drops all commands.
     pub(super) fn drop_all(&mut self) {
         self.waiting.clear();
         self.current = None;
         self.is_queued = false;
-        (self.least_end, self.least_waiting) = (Time::ZERO, Span::ZERO);
+        (self.earliest_end, self.min_waiting) = (Time::ZERO, Span::ZERO);
     }
 
-    /// Its function of the host ends at a time that is known now.
+    /// Sets the end of the stream's host function, once it is known.
     pub(super) const fn ends_at(&mut self, at: Time) {
         if let Some(current) = &mut self.current
-            && let Doing::Work(_, place) = &mut current.doing
+            && let Progress::Work(_, slot) = &mut current.progress
         {
-            *place = Place::Until(at);
+            *slot = WorkState::Until(at);
         }
     }
 }
 
 impl Command {
-    /// The record that it makes.
+    /// Returns the number of the record that the command makes, if any.
     pub(super) const fn own_record(&self) -> Option<u64> {
         match self.op {
             Op::Record(_) => self.record,
@@ -131,19 +135,19 @@ impl Command {
 }
 
 impl Current {
-    /// The copy engine that a piece of its work needs.
+    /// Returns the copy engine that a piece of its work needs.
     pub(super) fn engine(&self, node: u32) -> Option<Direction> {
-        match &self.doing {
-            Doing::Work(engine, _) => *engine,
-            Doing::Graph(run) => run.graph.nodes.get(node as usize)?.op.engine(),
+        match &self.progress {
+            Progress::Work(engine, _) => *engine,
+            Progress::Graph(run) => run.graph.nodes.get(node as usize)?.op.engine(),
         }
     }
 }
 
 impl Machine {
-    /// Sees to it that a stream's first command starts when it may.
-    pub(super) fn queue_head(&mut self, place: u32) {
-        let Some(stream) = self.streams.get_mut(place) else {
+    /// Queues a stream's first command, to start when it may.
+    pub(super) fn queue_head(&mut self, slot: u32) {
+        let Some(stream) = self.streams.get_mut(slot) else {
             return;
         };
         if stream.is_queued || stream.is_suspended || stream.current.is_some() {
@@ -155,62 +159,62 @@ impl Machine {
         stream.is_queued = true;
         let (id, not_before) = (head.id, head.not_before);
         if let (Op::Wait(_), Some(record)) = (&head.op, head.record)
-            && self.events.wait(record, place, id)
+            && self.events.wait(record, slot, id)
         {
             return;
         }
-        self.heads.add(self.now, not_before, id, place);
+        self.heads.add(self.now, not_before, id, slot);
     }
 
-    /// A stream that takes no more commands and has none is no more.
-    pub(super) fn remove_if_over(&mut self, place: u32) {
-        let is_over = |stream: &&Stream| {
+    /// Removes a destroyed stream without commands.
+    pub(super) fn remove_if_finished(&mut self, slot: u32) {
+        let is_finished = |stream: &&Stream| {
             stream.is_destroyed && stream.current.is_none() && stream.waiting.is_empty()
         };
-        let Some(stream) = self.streams.get(place).filter(is_over) else {
+        let Some(stream) = self.streams.get(slot).filter(is_finished) else {
             return;
         };
         if let Some(process) = self.processes.get_mut(&stream.process) {
-            process.streams.retain(|&own| own != place);
+            process.streams.retain(|&own| own != slot);
         }
-        self.streams.remove(place);
+        self.streams.remove(slot);
     }
 
-    pub(super) fn start_head(&mut self, place: u32, done: &mut Vec<Done>) {
+    pub(super) fn start_head(&mut self, slot: u32, done: &mut Vec<Completion>) {
         let now = self.now;
-        let Some(stream) = self.streams.get_mut(place) else {
+        let Some(stream) = self.streams.get_mut(slot) else {
             return;
         };
         stream.is_queued = false;
         let Some(command) = stream.waiting.pop_front() else {
             return;
         };
-        stream.least_waiting = stream.least_waiting.less(command.least);
+        stream.min_waiting = stream.min_waiting.less(command.min_span);
         let job = Job {
             work: WorkId {
                 command: command.id,
                 node: 0,
             },
             process: stream.process,
-            tag: place,
+            tag: slot,
         };
         let (id, unit) = (stream.id, stream.unit);
         let mut current = Current {
             id: command.id,
             started: now,
-            least: command.least,
-            doing: Doing::Work(command.op.engine(), Place::Until(now)),
+            min_span: command.min_span,
+            progress: Progress::Work(command.op.engine(), WorkState::Until(now)),
         };
         match command.op {
             Op::Record(_) | Op::Wait(_) => {
                 if let (Op::Record(_), Some(record)) = (&command.op, command.record) {
-                    self.happen(record);
+                    self.complete_record(record);
                 }
-                self.end_command(place, &current, done);
+                self.end_command(slot, &current, done);
                 return;
             }
             Op::Graph(graph) if graph.is_empty() => {
-                self.end_command(place, &current, done);
+                self.end_command(slot, &current, done);
                 return;
             }
             Op::Graph(graph) => {
@@ -225,54 +229,55 @@ impl Machine {
                 let mut open = self.spare_counts.pop().unwrap_or_default();
                 open.extend(graph.nodes.iter().map(|node| node.before));
                 let left = graph.len();
-                current.doing = Doing::Graph(GraphRun { graph, open, left });
+                current.progress = Progress::Graph(GraphRun { graph, open, left });
             }
             op => {
                 let engine = op.engine();
-                current.doing = Doing::Work(engine, self.start_work(job, id, unit, &op));
+                current.progress = Progress::Work(engine, self.start_work(job, id, unit, &op));
             }
         }
-        if let Some(stream) = self.streams.get_mut(place) {
+        if let Some(stream) = self.streams.get_mut(slot) {
             stream.current = Some(current);
         }
     }
 
-    fn start_work(&mut self, job: Job, stream: StreamId, unit: u32, op: &Op) -> Place {
-        let there = &mut self.units[unit as usize];
+    /// Starts a piece of work and returns its state.
+    fn start_work(&mut self, job: Job, stream: StreamId, unit: u32, op: &Op) -> WorkState {
+        let device = &mut self.units[unit as usize];
         match op {
             Op::Kernel(kernel) => {
                 let kernel = Kernel {
                     duration: self.scale.span(kernel.duration),
                     ..*kernel
                 };
-                there
+                device
                     .compute
                     .advance(self.now, &mut self.ended, &mut self.ledger);
-                let place = there.compute.start(job, &kernel);
+                let slot = device.compute.start(job, &kernel);
                 self.unit_changes(unit);
-                place.map_or(Place::Until(self.now), Place::Kernel)
+                slot.map_or(WorkState::Until(self.now), WorkState::Kernel)
             }
-            Op::Copy { way, bytes } => {
-                let route = self.route(unit, *way);
-                let Some(direction) = way.direction() else {
+            Op::Copy { kind, bytes } => {
+                let route = self.route(unit, *kind);
+                let Some(direction) = kind.direction() else {
                     return self.transfer(job, 2 * u128::from(*bytes), route);
                 };
                 let engine = self.units[unit as usize].engine(direction);
                 if engine.free == 0 {
                     engine.waiting.push_back((job, *bytes, route));
-                    return Place::Engine;
+                    return WorkState::Engine;
                 }
                 engine.free -= 1;
                 self.transfer(job, u128::from(*bytes), route)
             }
             Op::Set { bytes } => {
-                let route = there.within;
+                let route = device.within;
                 self.transfer(job, u128::from(*bytes), route)
             }
             Op::Delay(span) => {
                 let end = self.now.after(self.scale.span(*span));
                 self.delays.push(Reverse((end, job)));
-                Place::Until(end)
+                WorkState::Until(end)
             }
             Op::Host => {
                 self.hosts.insert(job.work, job);
@@ -281,36 +286,36 @@ impl Machine {
                     stream,
                     at: self.now,
                 });
-                Place::Host
+                WorkState::Host
             }
-            // No part of a graph, and seen to before.
-            Op::Graph(_) | Op::Record(_) | Op::Wait(_) => Place::Until(self.now),
+            // Graphs cannot contain these, and they were handled before.
+            Op::Graph(_) | Op::Record(_) | Op::Wait(_) => WorkState::Until(self.now),
         }
     }
 
-    fn transfer(&mut self, job: Job, bytes: u128, route: Route) -> Place {
+    fn transfer(&mut self, job: Job, bytes: u128, route: Route) -> WorkState {
         self.network
             .advance(self.now, &mut self.ended, &mut self.ledger);
         self.has_network_changed = true;
-        Place::Transfer(self.network.start(job, bytes, route))
+        WorkState::Transfer(self.network.start(job, bytes, route))
     }
 
-    /// The links that a copy of a unit crosses.
-    fn route(&self, unit: u32, way: Way) -> Route {
-        let there = &self.units[unit as usize];
-        let gpu = there.info.gpu;
-        match way {
-            Way::HostToDevice => self.fabric.to_host(gpu, Direction::ToDevice),
-            Way::DeviceToHost => self.fabric.to_host(gpu, Direction::FromDevice),
-            Way::Peer(other) => {
+    /// Returns the links that a copy of a unit crosses.
+    fn route(&self, unit: u32, kind: CopyKind) -> Route {
+        let device = &self.units[unit as usize];
+        let gpu = device.info.gpu;
+        match kind {
+            CopyKind::HostToDevice => self.fabric.to_host(gpu, Direction::ToDevice),
+            CopyKind::DeviceToHost => self.fabric.to_host(gpu, Direction::FromDevice),
+            CopyKind::Peer(other) => {
                 let to = self.units.get(other as usize);
                 self.fabric.to_peer(gpu, to.map_or(gpu, |to| to.info.gpu))
             }
-            Way::Within => there.within,
+            CopyKind::Within => device.within,
         }
     }
 
-    /// A copy has ended or was dropped: the next one has its engine.
+    /// Frees a copy engine, or passes it to the next waiting copy.
     pub(super) fn free_engine(&mut self, unit: u32, direction: Direction) {
         let engine = self.units[unit as usize].engine(direction);
         let Some((job, bytes, route)) = engine.waiting.pop_front() else {
@@ -320,13 +325,14 @@ impl Machine {
         let started = self.transfer(job, bytes.into(), route);
         let stream = self.streams.get_mut(job.tag);
         if let Some(current) = stream.and_then(|stream| stream.current.as_mut())
-            && let Doing::Work(_, place) = &mut current.doing
+            && let Progress::Work(_, slot) = &mut current.progress
         {
-            *place = started;
+            *slot = started;
         }
     }
 
-    pub(super) fn end_work(&mut self, job: Job, done: &mut Vec<Done>) {
+    /// Ends a piece of work, and its command if that was the last piece.
+    pub(super) fn end_work(&mut self, job: Job, done: &mut Vec<Completion>) {
         let Some(stream) = self.streams.get_mut(job.tag) else {
             return;
         };
@@ -337,7 +343,7 @@ impl Machine {
         if let Some(direction) = current.engine(job.work.node) {
             self.free_engine(unit, direction);
         }
-        let Doing::Graph(run) = &mut current.doing else {
+        let Progress::Graph(run) = &mut current.progress else {
             self.end_command(job.tag, &current, done);
             return;
         };
@@ -356,7 +362,7 @@ impl Machine {
         }
         if run.left == 0 {
             self.end_command(job.tag, &current, done);
-            if let Doing::Graph(run) = current.doing {
+            if let Progress::Graph(run) = current.progress {
                 self.keep_counts(run.open);
             }
         } else if let Some(stream) = self.streams.get_mut(job.tag) {
@@ -369,70 +375,70 @@ impl Machine {
         self.spare_counts.push(counts);
     }
 
-    /// What was recorded has happened, or never will: nobody waits for it any more.
-    pub(super) fn happen(&mut self, record: u64) {
-        let waiting = self.events.happen(record);
-        for &(place, command) in &waiting {
-            let Some(stream) = self.streams.get_mut(place) else {
+    /// Completes or drops a record, and queues the streams that waited for it.
+    pub(super) fn complete_record(&mut self, record: u64) {
+        let waiting = self.events.complete_record(record);
+        for &(slot, command) in &waiting {
+            let Some(stream) = self.streams.get_mut(slot) else {
                 continue;
             };
-            // It may have been dropped since, and its place given to another stream.
+            // The command may have been dropped since, and its slot reused by another stream.
             if stream
                 .waiting
                 .front()
                 .is_some_and(|head| head.id == command)
             {
                 stream.is_queued = false;
-                self.queue_head(place);
+                self.queue_head(slot);
             }
         }
-        self.events.keep(waiting);
+        self.events.recycle(waiting);
     }
 
-    fn end_command(&mut self, place: u32, current: &Current, done: &mut Vec<Done>) {
-        let Some(stream) = self.streams.get(place) else {
+    fn end_command(&mut self, slot: u32, current: &Current, done: &mut Vec<Completion>) {
+        let Some(stream) = self.streams.get(slot) else {
             return;
         };
-        done.push(Done {
+        done.push(Completion {
             command: current.id,
             stream: stream.id,
             started: current.started,
             ended: self.now,
         });
         if stream.is_destroyed {
-            self.remove_if_over(place);
+            self.remove_if_finished(slot);
         }
-        self.queue_head(place);
+        self.queue_head(slot);
     }
 
-    /// What a command of a stream takes at least: so long, if nothing else runs and no one has to be waited for.
-    pub(super) fn least_span(&mut self, place: u32, op: &Op) -> Result<Span, SubmitError> {
-        let Some(stream) = self.streams.get(place) else {
+    /// Returns the shortest span of a command: its duration if nothing else runs and it waits for nothing.
+    pub(super) fn min_span(&mut self, slot: u32, op: &Op) -> Result<Span, SubmitError> {
+        let Some(stream) = self.streams.get(slot) else {
             return Ok(Span::ZERO);
         };
         let (process, unit) = (stream.process, stream.unit);
         let Op::Graph(graph) = op else {
-            return self.least_span_of_work(process, unit, op);
+            return self.min_span_of_work(process, unit, op);
         };
-        // The longest way through it: for each piece of work, when it can begin at the earliest.
+        // Longest path through the graph, from the earliest start of each node.
         let mut begins = std::mem::take(&mut self.begins);
         begins.clear();
         begins.resize(graph.len(), 0);
-        let mut least = 0;
+        let mut longest = 0;
         for (node, at) in graph.nodes.iter().zip(0..) {
-            let span = self.least_span_of_work(process, unit, &node.op)?;
+            let span = self.min_span_of_work(process, unit, &node.op)?;
             let end = u64::saturating_add(begins[at], span.0);
             for &next in &node.next {
                 let begins = &mut begins[next as usize];
                 *begins = end.max(*begins);
             }
-            least = end.max(least);
+            longest = end.max(longest);
         }
         self.begins = begins;
-        Ok(Span(least))
+        Ok(Span(longest))
     }
 
-    fn least_span_of_work(
+    fn min_span_of_work(
         &mut self,
         process: ProcessId,
         unit: u32,
@@ -447,8 +453,8 @@ impl Machine {
                 let compute = &mut self.units[unit as usize].compute;
                 Ok(compute.span_alone(process, &kernel))
             }
-            Op::Copy { way, bytes } => {
-                if let Way::Peer(other) = *way {
+            Op::Copy { kind, bytes } => {
+                if let CopyKind::Peer(other) = *kind {
                     if other as usize >= self.units.len() {
                         return Err(SubmitError::NoPeer(other));
                     }
@@ -456,8 +462,8 @@ impl Machine {
                         return Err(SubmitError::OwnPeer(other));
                     }
                 }
-                let times = if *way == Way::Within { 2 } else { 1 };
-                let route = self.route(unit, *way);
+                let times = if *kind == CopyKind::Within { 2 } else { 1 };
+                let route = self.route(unit, *kind);
                 Ok(self.network.span_alone(times * u128::from(*bytes), route))
             }
             Op::Set { bytes } => {
@@ -469,19 +475,21 @@ impl Machine {
         }
     }
 
-    /// The earliest time at which the command that a stream is at can have ended.
-    pub(super) fn least_end_of_current(&self, stream: &Stream) -> Time {
+    /// Returns the earliest possible end of the command that a stream is executing.
+    pub(super) fn earliest_end_of_current(&self, stream: &Stream) -> Time {
         let Some(current) = &stream.current else {
             return self.now;
         };
         let unit = &self.units[stream.unit as usize];
-        match current.doing {
-            Doing::Work(_, Place::Kernel(place)) => unit.compute.least_end(place, self.now),
-            Doing::Work(_, Place::Transfer(place)) => self.network.least_end(place, self.now),
-            Doing::Work(_, Place::Engine) => self.now.after(current.least),
-            Doing::Work(_, Place::Until(end)) => end,
-            Doing::Work(_, Place::Host) => self.now,
-            Doing::Graph(_) => current.started.after(current.least),
+        match current.progress {
+            Progress::Work(_, WorkState::Kernel(slot)) => unit.compute.earliest_end(slot, self.now),
+            Progress::Work(_, WorkState::Transfer(slot)) => {
+                self.network.earliest_end(slot, self.now)
+            }
+            Progress::Work(_, WorkState::Engine) => self.now.after(current.min_span),
+            Progress::Work(_, WorkState::Until(end)) => end,
+            Progress::Work(_, WorkState::Host) => self.now,
+            Progress::Graph(_) => current.started.after(current.min_span),
         }
     }
 }

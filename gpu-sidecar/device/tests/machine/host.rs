@@ -1,4 +1,4 @@
-//! Functions of the host, and how early a stream can be over.
+//! Host functions, and the earliest possible end of a stream.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use device::compute::Kernel;
 use device::law::Law;
 use device::ledger::WorkId;
 use device::machine::{HostTurn, ProcessSettings};
-use device::op::{Graph, Op, Way};
+use device::op::{CopyKind, Graph, Op};
 use device::{Span, Time};
 
 use crate::{ALONE, CLIENT, ended, kernel, machine, pass, run, submit};
 
 #[test]
-fn a_function_of_the_host_ends_when_the_host_says_so() {
+fn a_host_function_ends_when_it_is_released() {
     let mut machine = machine(&[]);
     let process = machine.admit(0, &ALONE).unwrap();
     let stream = machine.stream(process);
@@ -23,14 +23,14 @@ fn a_function_of_the_host_ends_when_the_host_says_so() {
         command: host,
         node: 0,
     };
-    assert!(!machine.release(work, Time(0)), "its turn has not come");
+    assert!(!machine.release(work, Time(0)), "it has not started");
     pass(&mut machine, 50);
     assert_eq!(machine.take_host_turns(), []);
     pass(&mut machine, 400);
     let at = Time(100_000);
     assert_eq!(machine.take_host_turns(), [HostTurn { work, stream, at }]);
     assert_eq!(machine.take_host_turns(), []);
-    assert_eq!(machine.next(), None, "only the host can go on");
+    assert_eq!(machine.next(), None, "only the host can continue");
     assert!(machine.release(work, Time(700_000)));
     assert!(!machine.release(work, Time(800_000)), "only once");
     assert_eq!(machine.earliest_end(stream), Some(Time(800_000)));
@@ -40,7 +40,7 @@ fn a_function_of_the_host_ends_when_the_host_says_so() {
 }
 
 #[test]
-fn what_is_released_for_the_past_ends_now() {
+fn a_release_in_the_past_takes_effect_now() {
     let mut machine = machine(&[]);
     let process = machine.admit(0, &ALONE).unwrap();
     let stream = machine.stream(process);
@@ -53,7 +53,7 @@ fn what_is_released_for_the_past_ends_now() {
 }
 
 #[test]
-fn a_graph_waits_for_its_functions_of_the_host() {
+fn a_graph_waits_for_its_host_functions() {
     let mut machine = machine(&[]);
     let process = machine.admit(0, &ALONE).unwrap();
     let stream = machine.stream(process);
@@ -65,18 +65,18 @@ fn a_graph_waits_for_its_functions_of_the_host() {
     let command = submit(&mut machine, stream, Time(0), Op::Graph(Arc::new(graph)));
     pass(&mut machine, 15);
     let turns = machine.take_host_turns();
-    let told: Vec<_> = turns
+    let started: Vec<_> = turns
         .iter()
         .map(|turn| (turn.work.command, turn.work.node, turn.at.0))
         .collect();
-    assert_eq!(told, [(command, 1, 0), (command, 2, 10_000)]);
+    assert_eq!(started, [(command, 1, 0), (command, 2, 10_000)]);
     assert!(machine.release(turns[0].work, Time(90_000)));
     assert!(machine.release(turns[1].work, Time(40_000)));
     assert_eq!(ended(&run(&mut machine), stream, command), 90);
 }
 
 #[test]
-fn the_earliest_end_is_the_end_if_nothing_competes() {
+fn the_earliest_end_is_exact_if_nothing_competes() {
     let mut machine = machine(&[]);
     let settings = ProcessSettings {
         active_thread_percentage_hundredths: Some(2_500),
@@ -92,21 +92,21 @@ fn the_earliest_end_is_the_end_if_nothing_competes() {
         law: Law::Power { exponent: 0.7 },
         interference_millionths: 0,
     });
-    let copy = |way| Op::Copy {
-        way,
+    let copy = |kind| Op::Copy {
+        kind,
         bytes: 7_777_777,
     };
     let mut graph = Graph::default();
     let first = graph.add(part.clone(), &[]).unwrap();
-    graph.add(copy(Way::HostToDevice), &[first]).unwrap();
+    graph.add(copy(CopyKind::HostToDevice), &[first]).unwrap();
     graph.add(Op::Delay(Span(77)), &[first]).unwrap();
     let ops = [
         (0, part.clone()),
-        (9_000_000, copy(Way::Within)),
+        (9_000_000, copy(CopyKind::Within)),
         (9_000_001, Op::Set { bytes: 12_345 }),
         (9_000_002, Op::Delay(Span(1_234))),
         (9_000_003, Op::Graph(Arc::new(graph))),
-        (90_000_003, copy(Way::DeviceToHost)),
+        (90_000_003, copy(CopyKind::DeviceToHost)),
         (90_000_004, part),
     ];
     let mut ends = Vec::new();
@@ -119,7 +119,7 @@ fn the_earliest_end_is_the_end_if_nothing_competes() {
         pass(&mut machine, micros);
         assert_eq!(machine.earliest_end(stream), end, "at {micros} µs");
     }
-    // All from the first pass on: the ends as told when each was submitted.
+    // All commands ran from the first advance on, and ended when predicted at their submission.
     let mut fresh = crate::machine(&[]);
     let process = fresh.admit(0, &settings).unwrap();
     let stream = fresh.stream(process);
@@ -138,7 +138,7 @@ fn the_earliest_end_is_never_late_under_contention() {
     for stream in streams {
         submit(&mut machine, stream, Time(0), kernel(5_000));
     }
-    // Turns of 2 ms, changes of 0.2 ms: the first until 9.8 ms, the second until 11 ms.
+    // Time slices of 2 ms, switches of 0.2 ms: the first ends at 9.8 ms, the second at 11 ms.
     for (at, first, second) in [
         (1_000, 5_000, 6_000),
         (3_000, 6_000, 7_200),

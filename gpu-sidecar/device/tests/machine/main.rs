@@ -9,13 +9,13 @@ mod units;
 
 use device::compute::Kernel;
 use device::law::Law;
-use device::machine::{Done, Machine, MpsServer, ProcessSettings, StreamId};
+use device::machine::{Completion, Machine, MpsServer, ProcessSettings, StreamId};
 use device::node::{Gpu, Node};
 use device::op::Op;
 use device::part::Part;
 use device::{Span, Time};
 
-/// By itself.
+/// Settings of a process without MPS.
 const ALONE: ProcessSettings = ProcessSettings {
     mps: None,
     active_thread_percentage_hundredths: None,
@@ -23,7 +23,7 @@ const ALONE: ProcessSettings = ProcessSettings {
     without_context: false,
 };
 
-/// A client of the MPS server.
+/// Settings of a client of MPS server 0.
 const CLIENT: ProcessSettings = ProcessSettings {
     mps: Some(MpsServer(0)),
     ..ALONE
@@ -57,21 +57,21 @@ fn submit(machine: &mut Machine, stream: StreamId, not_before: Time, op: Op) -> 
     machine.submit(stream, not_before, op).unwrap()
 }
 
-/// Lets time pass to this many microseconds; what has ended.
-fn pass(machine: &mut Machine, micros: u64) -> Vec<Done> {
+/// Advances the time to this many microseconds, and returns the commands that ended.
+fn pass(machine: &mut Machine, micros: u64) -> Vec<Completion> {
     let mut done = Vec::new();
     machine.advance(Time(micros * 1_000), &mut done);
     done
 }
 
-fn run(machine: &mut Machine) -> Vec<Done> {
+fn run(machine: &mut Machine) -> Vec<Completion> {
     let done = pass(machine, 3_600_000_000);
     assert_eq!(machine.next(), None);
     done
 }
 
-/// When a command ended, in microseconds.
-fn ended(done: &[Done], stream: StreamId, command: u64) -> u64 {
-    let of = |done: &&Done| done.stream == stream && done.command == command;
+/// Returns the end of a command in microseconds.
+fn ended(done: &[Completion], stream: StreamId, command: u64) -> u64 {
+    let of = |done: &&Completion| done.stream == stream && done.command == command;
     done.iter().find(of).unwrap().ended.0 / 1_000
 }

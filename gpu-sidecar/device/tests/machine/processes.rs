@@ -1,17 +1,17 @@
-//! Processes: what they hold, how they fail, are suspended and go.
+//! Processes: memory, aborts, suspension and dismissal.
 
-use device::ledger::{Entry, Held};
+use device::ledger::{Entry, Resource};
 use device::machine::{Machine, MachineError, ProcessSettings, SubmitError, SuspendError};
 use device::memory::MemoryError;
-use device::op::{Op, Way};
+use device::op::{CopyKind, Op};
 use device::{Span, Time};
 
 use crate::{ALONE, CLIENT, ended, kernel, machine, pass, run, submit};
 
 const MIB: u64 = 1 << 20;
-/// 25 MB at 25 GB/s: 1 ms.
+/// Copy of 25 MB at 25 GB/s, which takes 1 ms.
 const COPY: Op = Op::Copy {
-    way: Way::HostToDevice,
+    kind: CopyKind::HostToDevice,
     bytes: 25_000_000,
 };
 
@@ -36,7 +36,7 @@ fn contexts_need_memory() {
 }
 
 #[test]
-fn what_is_aborted_is_never_done_and_its_memory_stays() {
+fn aborted_commands_never_complete_and_memory_stays_held() {
     let mut machine = machine(&[]);
     let [fails, stays] = [(); 2].map(|()| machine.admit(0, &CLIENT).unwrap());
     machine.allocate(fails, 100).unwrap();
@@ -55,22 +55,22 @@ fn what_is_aborted_is_never_done_and_its_memory_stays() {
     let turn = machine.take_host_turns()[0];
     machine.abort(fails);
     assert!(!machine.release(turn.work, Time(0)));
-    // What it held until now is told, and its memory is still held.
+    // The ledger has what it held until now, and its memory is still held.
     let held: Vec<_> = machine
         .take_ledger(false)
         .iter()
-        .map(|entry| (entry.held, entry.amount, entry.from.0, entry.to.0))
+        .map(|entry| (entry.resource, entry.amount, entry.from.0, entry.to.0))
         .collect();
     assert_eq!(
         held,
         [
-            (Held::Memory { unit: 0 }, 0, 0, 0),
-            (Held::Sms { unit: 0 }, 108_000, 0, 500_000),
-            (Held::Link { link: 0 }, 25_000_000_000, 0, 500_000),
+            (Resource::Memory { unit: 0 }, 0, 0, 0),
+            (Resource::Sms { unit: 0 }, 108_000, 0, 500_000),
+            (Resource::Link { link: 0 }, 25_000_000_000, 0, 500_000),
         ][1..]
     );
     assert_eq!(machine.memory(0).unwrap().held(fails), 300 * MIB + 100);
-    // It runs again what it is given anew; who waited goes on, and the copy engine is free.
+    // It runs new commands, the waiting stream continues, and the copy engine is free.
     let again = submit(&mut machine, runs, Time(0), kernel(1_000));
     let done = run(&mut machine);
     assert_eq!(done.len(), 3);
@@ -80,7 +80,7 @@ fn what_is_aborted_is_never_done_and_its_memory_stays() {
 }
 
 #[test]
-fn what_a_process_held_until_it_was_gone_is_in_the_ledger() {
+fn a_dismissed_process_has_its_resources_in_the_ledger() {
     let mut machine = machine(&[]);
     let process = machine.admit(0, &ALONE).unwrap();
     let stream = machine.stream(process);
@@ -94,13 +94,13 @@ fn what_a_process_held_until_it_was_gone_is_in_the_ledger() {
     let held: Vec<_> = machine
         .take_ledger(false)
         .iter()
-        .map(|entry| (entry.held, entry.amount, entry.to.0))
+        .map(|entry| (entry.resource, entry.amount, entry.to.0))
         .collect();
     assert_eq!(
         held,
         [
-            (Held::Sms { unit: 0 }, 108_000, 2_000_000),
-            (Held::Memory { unit: 0 }, 300 * MIB, 2_000_000),
+            (Resource::Sms { unit: 0 }, 108_000, 2_000_000),
+            (Resource::Memory { unit: 0 }, 300 * MIB, 2_000_000),
         ]
     );
     assert_eq!(run(&mut machine), []);
@@ -109,7 +109,7 @@ fn what_a_process_held_until_it_was_gone_is_in_the_ledger() {
 }
 
 #[test]
-fn copies_that_waited_for_an_engine_are_dropped_and_the_engine_goes_on() {
+fn dropping_copies_that_wait_for_an_engine_passes_it_to_the_next() {
     let mut machine = machine(&[]);
     let [gone, stays] = [(); 2].map(|()| machine.admit(0, &CLIENT).unwrap());
     let [first, second] = [(); 2].map(|()| machine.stream(gone));
@@ -126,9 +126,9 @@ fn copies_that_waited_for_an_engine_are_dropped_and_the_engine_goes_on() {
     assert_eq!(ended(&done, fourth, two), 2_400);
 }
 
-/// Who held memory from when to when, in microseconds.
+/// Returns the memory of each process over time: process, MiB, start and end in microseconds.
 fn memory(machine: &mut Machine) -> Vec<(u32, u64, u64, u64)> {
-    let of = |entry: &&Entry| matches!(entry.held, Held::Memory { .. });
+    let of = |entry: &&Entry| matches!(entry.resource, Resource::Memory { .. });
     let line = |entry: &Entry| {
         (
             entry.process.0,
@@ -160,7 +160,7 @@ fn a_suspended_process_holds_nothing_and_runs_nothing_until_it_is_resumed() {
         Err(SuspendError::Running { process, streams })
     );
     assert_eq!(ended(&pass(&mut machine, 20), stream, running), 10);
-    // What has not started does not keep it.
+    // Commands that have not started do not prevent suspension.
     let queued = submit(&mut machine, stream, Time(0), kernel(10));
     assert_eq!(machine.suspend(process), Ok(50_000 * MIB));
     assert_eq!(
@@ -181,7 +181,11 @@ fn a_suspended_process_holds_nothing_and_runs_nothing_until_it_is_resumed() {
         Time(0),
         Op::Delay(Span(1_000)),
     );
-    assert_eq!(pass(&mut machine, 40).len(), 2, "those of the other");
+    assert_eq!(
+        pass(&mut machine, 40).len(),
+        2,
+        "the commands of the other process"
+    );
     assert_eq!(machine.next(), None);
     assert!(matches!(
         machine.resume(process),
@@ -212,7 +216,7 @@ fn a_suspended_process_holds_nothing_and_runs_nothing_until_it_is_resumed() {
 }
 
 #[test]
-fn a_wait_that_stood_before_the_suspension_goes_on_after_it() {
+fn a_wait_from_before_a_suspension_continues_after_it() {
     let mut machine = machine(&[]);
     let [process, other] = [(); 2].map(|()| machine.admit(0, &ALONE).unwrap());
     let (waits, records) = (machine.stream(process), machine.stream(other));
@@ -241,19 +245,19 @@ fn a_wait_that_stood_before_the_suspension_goes_on_after_it() {
 }
 
 #[test]
-fn what_is_still_held_is_in_the_ledger_if_that_is_asked_for() {
+fn a_flush_adds_resources_still_held_to_the_ledger() {
     let mut machine = machine(&[]);
     let process = machine.admit(0, &CLIENT).unwrap();
     let stream = machine.stream(process);
     submit(&mut machine, stream, Time(0), kernel(10_000));
     machine.advance(Time(4_000_000), &mut Vec::new());
     assert_eq!(machine.take_ledger(false), []);
-    let told: Vec<_> = machine
+    let ends: Vec<_> = machine
         .take_ledger(true)
         .iter()
         .map(|entry| entry.to.0)
         .collect();
-    assert_eq!(told, [4_000_000; 2]);
+    assert_eq!(ends, [4_000_000; 2]);
     run(&mut machine);
     let rest: Vec<_> = machine
         .take_ledger(true)

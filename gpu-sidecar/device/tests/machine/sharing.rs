@@ -1,7 +1,7 @@
-//! Who runs when on one GPU: clients of MPS servers, and processes by themselves.
+//! Sharing of the SMs of one GPU between clients of MPS servers and processes without MPS.
 
 use device::Time;
-use device::ledger::{Entry, Held};
+use device::ledger::{Entry, Resource};
 use device::machine::{Machine, MachineError, MpsServer, ProcessSettings, StreamId};
 
 use crate::{ALONE, CLIENT, ended, kernel, machine, pass, run, submit};
@@ -20,9 +20,9 @@ const fn client(server: u32, percent_hundredths: u32) -> ProcessSettings {
     }
 }
 
-/// What each process had of the SMs from when to when, in thousandths of SMs and microseconds.
+/// Returns the SMs of each process over time: process, thousandths of SMs, start and end in microseconds.
 fn sms(ledger: &[Entry]) -> Vec<(u32, u64, u64, u64)> {
-    let of = |entry: &&Entry| matches!(entry.held, Held::Sms { .. });
+    let of = |entry: &&Entry| matches!(entry.resource, Resource::Sms { .. });
     let line = |entry: &Entry| {
         (
             entry.process.0,
@@ -37,14 +37,14 @@ fn sms(ledger: &[Entry]) -> Vec<(u32, u64, u64, u64)> {
 }
 
 #[test]
-fn the_clients_of_a_server_are_one_among_those_who_take_turns() {
+fn clients_of_one_server_share_one_turn() {
     let mut machine = machine(&[]);
     let [one, two] = [(); 2].map(|()| stream(&mut machine, client(0, 5_000)));
     let alone = stream(&mut machine, ALONE);
     let first = submit(&mut machine, one, Time(0), kernel(2_000));
     let second = submit(&mut machine, two, Time(0), kernel(1_500));
     let third = submit(&mut machine, alone, Time(0), kernel(3_000));
-    // The process by itself: 0 – 2, 4.4 – 5.4 ms. The clients, half of the SMs each: 2.2 – 4.2, 5.6 – 7.6 ms.
+    // The process without MPS: 0 – 2, 4.4 – 5.4 ms. The clients, half of the SMs each: 2.2 – 4.2, 5.6 – 7.6 ms.
     let done = run(&mut machine);
     assert_eq!(ended(&done, alone, third), 5_400);
     assert_eq!(ended(&done, two, second), 6_600);
@@ -74,7 +74,7 @@ fn two_servers_take_turns() {
 }
 
 #[test]
-fn the_clients_of_one_server_have_no_turns() {
+fn clients_of_one_server_run_without_turns() {
     let mut machine = machine(&[]);
     let [one, two] = [(); 2].map(|()| stream(&mut machine, client(0, 5_000)));
     stream(&mut machine, ALONE);
@@ -97,7 +97,7 @@ fn a_percentage_counts_only_under_mps() {
     let client = machine
         .admit(0, &ProcessSettings { mps, ..quarter })
         .unwrap();
-    // 27 of 108, rounded up to whole pairs.
+    // 27 of 108 SMs, rounded up to whole pairs.
     assert_eq!(machine.sms_of(alone), Some(108));
     assert_eq!(machine.sms_of(client), Some(28));
     machine.dismiss(client);
@@ -105,7 +105,7 @@ fn a_percentage_counts_only_under_mps() {
 }
 
 #[test]
-fn mps_takes_so_many_clients_on_a_gpu_and_fewer_on_a_slice() {
+fn mps_admits_a_limited_number_of_clients_and_fewer_on_a_slice() {
     for (slices, clients) in [(&[][..], 48), (&["1g.10gb"], 6), (&["3g.40gb"], 20)] {
         let mut machine = machine(slices);
         for server in 0..clients {
@@ -118,7 +118,7 @@ fn mps_takes_so_many_clients_on_a_gpu_and_fewer_on_a_slice() {
             "{error}"
         );
         assert_eq!(machine.unit_info(0).unwrap().mps_clients_max, clients);
-        // Others are not counted.
+        // Processes without MPS do not count.
         let alone = machine.admit(0, &ALONE).unwrap();
         machine.dismiss(alone);
         assert!(machine.admit(0, &CLIENT).is_err());
@@ -126,7 +126,7 @@ fn mps_takes_so_many_clients_on_a_gpu_and_fewer_on_a_slice() {
 }
 
 #[test]
-fn who_leaves_a_server_leaves_its_sms_to_the_others_of_it() {
+fn sms_of_a_dismissed_client_go_to_the_servers_other_clients() {
     let mut machine = machine(&[]);
     let gone = machine.admit(0, &CLIENT).unwrap();
     let (one, two) = (machine.stream(gone), stream(&mut machine, CLIENT));

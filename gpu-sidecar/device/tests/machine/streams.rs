@@ -5,7 +5,7 @@ use std::sync::Arc;
 use device::compute::Kernel;
 use device::law::Law;
 use device::machine::{StreamId, SubmitError};
-use device::op::{Graph, Op, Way};
+use device::op::{CopyKind, Graph, Op};
 use device::{Span, Time};
 
 use crate::{ALONE, CLIENT, ended, kernel, machine, run, submit};
@@ -23,14 +23,14 @@ fn a_turn_lasts_over_the_kernels_of_a_stream() {
             last[n] = submit(&mut machine, stream, Time(0), kernel(100));
         }
     }
-    // Twenty of 100 µs are one turn of 2 ms, at the end of which the first has nothing left.
+    // Twenty kernels of 100 µs are one turn of 2 ms, at the end of which the first stream is empty.
     let done = run(&mut machine);
     assert_eq!(ended(&done, streams[0], last[0]), 2_000);
     assert_eq!(ended(&done, streams[1], last[1]), 4_200);
 }
 
 #[test]
-fn a_slice_slows_a_kernel_down_as_its_law_says() {
+fn a_slice_slows_a_kernel_down_according_to_its_law() {
     for (law, slowdown) in [
         (Law::Linear, 108.0 / 14.0),
         (
@@ -55,7 +55,7 @@ fn a_slice_slows_a_kernel_down_as_its_law_says() {
 }
 
 #[test]
-fn a_wait_is_for_the_record_before_it_whatever_is_recorded_later() {
+fn a_wait_is_for_the_last_record_submitted_before_it() {
     let mut machine = machine(&[]);
     let process = machine.admit(0, &CLIENT).unwrap();
     let [slow, waits, idle] = [(); 3].map(|()| machine.stream(process));
@@ -74,7 +74,7 @@ fn a_wait_is_for_the_record_before_it_whatever_is_recorded_later() {
 }
 
 #[test]
-fn who_waits_for_a_process_that_is_gone_goes_on() {
+fn streams_that_wait_for_a_dismissed_process_continue() {
     let mut machine = machine(&[]);
     let [gone, stays] = [(); 2].map(|()| machine.admit(0, &CLIENT).unwrap());
     let (records, waits) = (machine.stream(gone), machine.stream(stays));
@@ -90,7 +90,7 @@ fn who_waits_for_a_process_that_is_gone_goes_on() {
 }
 
 #[test]
-fn a_graph_runs_in_its_order() {
+fn a_graph_runs_in_the_order_of_its_dependencies() {
     let mut machine = machine(&[]);
     let process = machine.admit(0, &CLIENT).unwrap();
     let stream = machine.stream(process);
@@ -113,18 +113,18 @@ fn a_graph_runs_in_its_order() {
 }
 
 #[test]
-fn copies_of_one_direction_wait_for_the_engine() {
+fn copies_in_one_direction_wait_for_the_engine() {
     let mut machine = machine(&[]);
     let process = machine.admit(0, &CLIENT).unwrap();
     let [one, two, back] = [(); 3].map(|()| machine.stream(process));
-    // 25 MB at 25 GB/s: 1 ms.
-    let copy = |way| Op::Copy {
-        way,
+    // 25 MB at 25 GB/s take 1 ms.
+    let copy = |kind| Op::Copy {
+        kind,
         bytes: 25_000_000,
     };
-    let first = submit(&mut machine, one, Time(0), copy(Way::HostToDevice));
-    let second = submit(&mut machine, two, Time(0), copy(Way::HostToDevice));
-    let third = submit(&mut machine, back, Time(0), copy(Way::DeviceToHost));
+    let first = submit(&mut machine, one, Time(0), copy(CopyKind::HostToDevice));
+    let second = submit(&mut machine, two, Time(0), copy(CopyKind::HostToDevice));
+    let third = submit(&mut machine, back, Time(0), copy(CopyKind::DeviceToHost));
     let done = run(&mut machine);
     assert_eq!(ended(&done, one, first), 1_000);
     assert_eq!(ended(&done, two, second), 2_000);
@@ -132,7 +132,7 @@ fn copies_of_one_direction_wait_for_the_engine() {
 }
 
 #[test]
-fn every_command_of_a_process_that_stays_is_done_once() {
+fn every_command_completes_once() {
     let mut machine = machine(&["3g.40gb", "3g.40gb"]);
     let process = machine.admit(1, &ALONE).unwrap();
     let stream = machine.stream(process);
@@ -142,11 +142,11 @@ fn every_command_of_a_process_that_stays_is_done_once() {
         kernel(7),
         Op::Delay(Span::ZERO),
         Op::Copy {
-            way: Way::Peer(0),
+            kind: CopyKind::Peer(0),
             bytes: 0,
         },
         Op::Copy {
-            way: Way::Peer(0),
+            kind: CopyKind::Peer(0),
             bytes: 1,
         },
         Op::Wait(event),
@@ -168,7 +168,7 @@ fn copies_of_one_instant_queue_in_the_order_of_their_submission() {
         let process = machine.admit(0, &CLIENT).unwrap();
         let streams = [(); 3].map(|()| machine.stream(process));
         let copy = Op::Copy {
-            way: Way::HostToDevice,
+            kind: CopyKind::HostToDevice,
             bytes: 25_000_000,
         };
         let order = [2, 0, 1];
@@ -181,13 +181,13 @@ fn copies_of_one_instant_queue_in_the_order_of_their_submission() {
 }
 
 #[test]
-fn what_ends_at_one_instant_is_told_in_the_order_of_its_submission() {
+fn simultaneous_completions_are_in_the_order_of_submission() {
     let mut machine = machine(&["3g.40gb", "3g.40gb"]);
     let streams = [1, 0, 0, 0, 1].map(|unit| {
         let process = machine.admit(unit, &CLIENT).unwrap();
         machine.stream(process)
     });
-    // All take 1 ms.
+    // All commands take 1 ms.
     let small = Op::Kernel(Kernel {
         duration: Span::from_millis(1),
         sms: 1,
@@ -197,7 +197,7 @@ fn what_ends_at_one_instant_is_told_in_the_order_of_its_submission() {
     let ops = [
         Op::Delay(Span::from_millis(1)),
         Op::Copy {
-            way: Way::DeviceToHost,
+            kind: CopyKind::DeviceToHost,
             bytes: 25_000_000,
         },
         small.clone(),
@@ -211,19 +211,19 @@ fn what_ends_at_one_instant_is_told_in_the_order_of_its_submission() {
         .collect();
     let done = run(&mut machine);
     assert!(done.iter().all(|done| done.ended == Time(1_000_000)));
-    let told: Vec<_> = done.iter().map(|done| done.command).collect();
-    assert_eq!(told, commands);
+    let completed: Vec<_> = done.iter().map(|done| done.command).collect();
+    assert_eq!(completed, commands);
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_and_changes_nothing() {
+fn invalid_commands_are_refused_without_effect() {
     let mut machine = machine(&["3g.40gb", "3g.40gb"]);
     let process = machine.admit(1, &ALONE).unwrap();
     let stream = machine.stream(process);
     let event = machine.event();
     machine.destroy_event(event);
     let peer = |unit| Op::Copy {
-        way: Way::Peer(unit),
+        kind: CopyKind::Peer(unit),
         bytes: 1,
     };
     let mut graph = Graph::default();
@@ -238,17 +238,17 @@ fn what_cannot_be_run_is_refused_and_changes_nothing() {
     ] {
         assert_eq!(machine.submit(stream, Time(0), op), Err(error));
     }
-    let nobody = StreamId(9);
+    let unknown = StreamId(9);
     assert_eq!(
-        machine.submit(nobody, Time(0), peer(0)),
-        Err(SubmitError::NoStream(nobody))
+        machine.submit(unknown, Time(0), peer(0)),
+        Err(SubmitError::NoStream(unknown))
     );
     assert_eq!(machine.next(), None);
     assert_eq!(submit(&mut machine, stream, Time(0), peer(0)), 0);
 }
 
 #[test]
-fn a_stream_that_is_destroyed_finishes_what_it_has() {
+fn a_destroyed_stream_finishes_its_commands() {
     let mut machine = machine(&[]);
     let process = machine.admit(0, &ALONE).unwrap();
     let stream = machine.stream(process);
@@ -265,11 +265,11 @@ fn a_stream_that_is_destroyed_finishes_what_it_has() {
     let done: Vec<_> = run(&mut machine).iter().map(|done| done.command).collect();
     assert_eq!(done, commands);
     let next = machine.stream(process);
-    assert!(next > stream, "numbers are not used again");
+    assert!(next > stream, "ids are not reused");
 }
 
 #[test]
-fn who_waits_for_an_event_waits_though_it_is_destroyed() {
+fn a_wait_outlasts_the_destruction_of_its_event() {
     let mut machine = machine(&[]);
     let process = machine.admit(0, &ALONE).unwrap();
     let (records, waits) = (machine.stream(process), machine.stream(process));

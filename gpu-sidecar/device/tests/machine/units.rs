@@ -1,8 +1,8 @@
-//! GPUs and slices, and how much slower and smaller than life they are.
+//! GPUs and slices, and their reduction in speed and size.
 
 use device::machine::{Machine, MachineError, SliceInfo, UnitInfo};
 use device::node::{NodeError, Scale};
-use device::op::{Op, Way};
+use device::op::{CopyKind, Op};
 use device::part::Part;
 use device::{Span, Time};
 
@@ -11,7 +11,7 @@ use crate::{ALONE, ended, kernel, machine, node, run, submit};
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn units_tell_what_they_are() {
+fn unit_info_describes_gpus_and_slices() {
     let machine = machine(&["1g.10gb", "3g.40gb"]);
     assert_eq!(machine.units(), 2);
     let slice = machine.unit_info(1).unwrap();
@@ -35,7 +35,7 @@ fn units_tell_what_they_are() {
     assert_eq!(machine.unit_info(2), None);
     let whole = crate::machine(&[]).unit_info(0).unwrap();
     assert_eq!((whole.sms, whole.slice), (108, None));
-    // To the device, from it, and the memory of each slice in proportion.
+    // Links to the device, from it, and the memory of each slice in proportion.
     let links: Vec<_> = machine.links().collect();
     let eighth = 2_039_000_000_000 / 8;
     assert_eq!(links, [25_000_000_000, 25_000_000_000, 4 * eighth, eighth]);
@@ -48,15 +48,15 @@ fn a_copy_within_reads_and_writes_and_a_memset_writes() {
     let streams = [(); 2].map(|()| machine.stream(process));
     // 4.8 GB at 4.8 TB/s: 1 ms for each time the bytes move.
     let bytes = 4_800_000_000;
-    let way = Way::Within;
-    let copy = submit(&mut machine, streams[0], Time(0), Op::Copy { way, bytes });
+    let kind = CopyKind::Within;
+    let copy = submit(&mut machine, streams[0], Time(0), Op::Copy { kind, bytes });
     let done = run(&mut machine);
     assert_eq!(ended(&done, streams[0], copy), 2_000);
     let at = machine.now();
     let from = at.0 / 1_000;
-    let copy = submit(&mut machine, streams[0], at, Op::Copy { way, bytes });
+    let copy = submit(&mut machine, streams[0], at, Op::Copy { kind, bytes });
     let set = submit(&mut machine, streams[1], at, Op::Set { bytes });
-    // Both at half speed, then the copy alone; no engine is held.
+    // Both run at half speed, then the copy alone; neither holds a copy engine.
     machine.advance(at.after(Span::from_secs(1)), &mut Vec::new());
     let ledger = machine.take_ledger(true);
     let ends = [copy, set].map(|command| {
@@ -75,7 +75,7 @@ fn a_copy_within_reads_and_writes_and_a_memset_writes() {
 }
 
 #[test]
-fn a_slower_and_smaller_node_is_the_same_but_slower_and_smaller() {
+fn a_scaled_node_differs_only_in_speed_and_size() {
     let end = |scale: Scale| {
         let mut node = node("A100", &["3g.40gb"]);
         node.scale = scale;
@@ -84,12 +84,12 @@ fn a_slower_and_smaller_node_is_the_same_but_slower_and_smaller() {
             let process = machine.admit(0, &ALONE).unwrap();
             machine.stream(process)
         });
-        // Turns, delays and copies; the bytes are made smaller by whoever copies.
+        // Turns, delays and copies; sizes of transfers are reduced by the caller.
         let bytes = 512_000_000 / u64::from(scale.bytes);
         for stream in streams {
-            for way in [Way::HostToDevice, Way::Within] {
+            for kind in [CopyKind::HostToDevice, CopyKind::Within] {
                 submit(&mut machine, stream, Time(0), kernel(3_000));
-                submit(&mut machine, stream, Time(0), Op::Copy { way, bytes });
+                submit(&mut machine, stream, Time(0), Op::Copy { kind, bytes });
             }
             submit(&mut machine, stream, Time(0), Op::Set { bytes });
             submit(&mut machine, stream, Time(0), Op::Delay(Span(12_345_678)));
@@ -104,13 +104,13 @@ fn a_slower_and_smaller_node_is_the_same_but_slower_and_smaller() {
         time: 8,
         bytes: 512,
     });
-    // A rate that is rounded down is at most one byte per second off, of some millions.
+    // Rounding down changes a rate by less than one byte per second, of some millions.
     assert!((slow / 8).abs_diff(life) < life / 100_000, "{slow} {life}");
     assert_eq!((small, left), (memory / 512, free / 512));
 }
 
 #[test]
-fn what_is_out_of_range_is_refused() {
+fn values_out_of_range_are_refused() {
     let mut wrong = node("A100", &[]);
     wrong.scale.bytes = 513;
     assert!(matches!(
@@ -127,7 +127,7 @@ fn what_is_out_of_range_is_refused() {
     wrong.gpus[0].slices = vec!["1g.10gb".to_owned()];
     assert_eq!(
         Machine::new(&wrong).unwrap_err().to_string(),
-        "GPU 0: a V100 cannot be sliced"
+        "GPU 0: V100 does not support MIG"
     );
     assert_eq!(Part::named("A100").unwrap().check().ok(), Some(()));
 }

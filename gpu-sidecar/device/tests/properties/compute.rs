@@ -1,8 +1,8 @@
-//! The SMs of one GPU against a model that works everything out anew at every step.
+//! The SMs of one GPU against a reference model which recomputes everything at every step.
 
 use device::compute::{Compute, Kernel, MpsServer, Turns};
 use device::law::{FULL_SPEED, Law};
-use device::ledger::{Entry, Held, Job, Ledger, ProcessId, WorkId};
+use device::ledger::{Entry, Job, Ledger, ProcessId, Resource, WorkId};
 use device::{Span, Time};
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ const TURNS: Turns = Turns {
     slice: Span(2_000),
     switch: Span(300),
 };
-/// The MPS server and the limit of each process.
+/// MPS server and SM limit of each process.
 const PROCESSES: [(Option<u32>, u32); 6] = [
     (None, 56),
     (Some(0), 10),
@@ -49,7 +49,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Processes by themselves before servers, each in the order of their numbers.
+/// Order of turns: processes without MPS before servers, each by number.
 type Participant = (bool, u32);
 
 fn participant(process: usize) -> Participant {
@@ -77,7 +77,7 @@ struct Naive {
     running: Vec<Running>,
     turn: Option<(Participant, u64)>,
     ended: Vec<(u64, u64)>,
-    /// Work, thousandths of SMs, from, to.
+    /// Entries of the ledger: work, thousandths of SMs, start and end.
     held: Vec<(u64, u64, u64, u64)>,
 }
 
@@ -257,7 +257,7 @@ impl Real {
     }
 }
 
-/// Joins what continues; by work, and from when.
+/// Merges adjacent entries of equal amount, sorted by work and start.
 fn joined(mut lines: Vec<(u64, u64, u64, u64)>) -> Vec<(u64, u64, u64, u64)> {
     lines.sort_by_key(|line| (line.0, line.2));
     lines.dedup_by(|later, line| {
@@ -274,7 +274,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
     #[test]
-    fn sms_are_shared_as_the_naive_model_says(steps in prop::collection::vec(step(), 1..60)) {
+    fn sms_are_shared_as_in_the_naive_model(steps in prop::collection::vec(step(), 1..60)) {
         let mut naive = Naive::default();
         let mut real = Real {
             compute: Compute::new(0, SMS, WHOLE, TURNS),
@@ -307,7 +307,7 @@ proptest! {
         prop_assert_eq!(naive.running.len(), 0);
         prop_assert_eq!(&real.ended, &naive.ended);
         let line = |entry: &Entry| {
-            assert_eq!(entry.held, Held::Sms { unit: 0 });
+            assert_eq!(entry.resource, Resource::Sms { unit: 0 });
             (entry.work.unwrap().command, entry.amount, entry.from.0, entry.to.0)
         };
         let held = real.ledger.take().iter().map(line).collect();

@@ -1,4 +1,4 @@
-//! Runs a machine through random steps, and knows beside it what memory is held and which commands are to be done.
+//! Runs a machine through random steps, and tracks separately the memory held and the commands to complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,16 +7,16 @@ use device::compute::Kernel;
 use device::law::Law;
 use device::ledger::{Entry, ProcessId};
 use device::machine::{
-    Done, EventId, HostTurn, Machine, MpsServer, ProcessSettings, StreamId, SuspendError,
+    Completion, EventId, HostTurn, Machine, MpsServer, ProcessSettings, StreamId, SuspendError,
 };
 use device::memory::MemoryError;
 use device::node::{Gpu, Node, NvLink, Scale, Switch};
-use device::op::{Graph, Op, Way};
+use device::op::{CopyKind, Graph, Op};
 use device::part::Part;
 use device::{Span, Time};
 use proptest::prelude::*;
 
-/// One thing that happens.
+/// One random operation on the machine.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Kernel {
@@ -118,7 +118,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A whole A100 and one cut in three, both behind a switch, with an NVLink.
+/// Returns a node with a whole A100 and one with three slices, both behind one switch and with an NVLink.
 pub(crate) fn node(scale: Scale) -> Node {
     let part = Part::named("A100").unwrap();
     let gpu = |slices: &[&str]| Gpu {
@@ -154,47 +154,47 @@ const KINDS: [Kind; PROCESSES] = [
 
 const MIB: u64 = 1 << 20;
 
-/// A process as it is known beside the machine.
+/// Expected state of a process.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct ProcessModel {
     pub(crate) unit: u32,
-    /// Who takes part in time slicing: its server, or itself.
+    /// Participant in time slicing: its MPS server, or the process itself.
     pub(crate) participant: (Option<u32>, ProcessId),
     pub(crate) sms: u32,
     pub(crate) memory_limit: u64,
     allocated: u64,
     is_suspended: bool,
     is_gone: bool,
-    /// Bytes × nanoseconds held on the device.
+    /// Integral of the memory held on the device, in bytes × nanoseconds.
     pub(crate) byte_nanos: u128,
 }
 
-/// What a command does.
+/// Expected work of a command.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Does {
-    /// Nanoseconds × SMs on the node as it is.
+pub(crate) enum ExpectedWork {
+    /// Work of kernels in nanoseconds × SMs, on the scaled node.
     Kernels(u128),
-    /// Bytes over each of so many links.
+    /// Transfer of bytes over each of a number of links.
     Bytes(u128, usize),
     Other,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Submitted {
+pub(crate) struct SubmittedCommand {
     pub(crate) process: ProcessId,
     pub(crate) stream: StreamId,
-    pub(crate) does: Does,
+    pub(crate) expected: ExpectedWork,
     pub(crate) earliest_end: Time,
-    /// Since when it is dropped: it can never be done after that.
+    /// Time at which the command was dropped, after which it must not complete.
     pub(crate) dropped: Option<Time>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Ran {
-    pub(crate) done: Vec<Done>,
+pub(crate) struct RunRecord {
+    pub(crate) done: Vec<Completion>,
     pub(crate) ledger: Vec<Entry>,
-    pub(crate) submitted: BTreeMap<u64, Submitted>,
-    pub(crate) known: BTreeMap<ProcessId, Known>,
+    pub(crate) submitted: BTreeMap<u64, SubmittedCommand>,
+    pub(crate) known: BTreeMap<ProcessId, ProcessModel>,
     pub(crate) sms: Vec<u32>,
     pub(crate) memory: Vec<u64>,
     pub(crate) links: Vec<u64>,
@@ -207,21 +207,21 @@ struct Driver {
     processes: [Option<ProcessId>; PROCESSES],
     streams: [Option<StreamId>; STREAMS],
     events: [EventId; EVENTS],
-    /// Turns of the host that are released with the next pass.
+    /// Host functions that are released at the next advance.
     turns: Vec<HostTurn>,
-    done: Vec<Done>,
-    are_done: BTreeSet<u64>,
+    done: Vec<Completion>,
+    completed: BTreeSet<u64>,
     ledger: Vec<Entry>,
-    submitted: BTreeMap<u64, Submitted>,
-    known: BTreeMap<ProcessId, Known>,
-    /// Since when memory is as it is.
+    submitted: BTreeMap<u64, SubmittedCommand>,
+    known: BTreeMap<ProcessId, ProcessModel>,
+    /// Time of the last update of `byte_nanos`.
     since: Time,
     stride: Option<u64>,
 }
 
-/// Runs the steps and then everything that is left. `stride`: time passes in pieces, after each of which the ledger is
-/// taken.
-pub(crate) fn run(steps: &[Step], scale: Scale, stride: Option<u64>) -> Ran {
+/// Runs the steps and then all remaining work. With a `stride`, time advances in pieces of that many nanoseconds, with the ledger
+/// taken after each.
+pub(crate) fn run(steps: &[Step], scale: Scale, stride: Option<u64>) -> RunRecord {
     let mut machine = Machine::new(&node(scale)).unwrap();
     let events = [(); EVENTS].map(|()| machine.event());
     let mut driver = Driver {
@@ -233,7 +233,7 @@ pub(crate) fn run(steps: &[Step], scale: Scale, stride: Option<u64>) -> Ran {
         events,
         turns: Vec::new(),
         done: Vec::new(),
-        are_done: BTreeSet::new(),
+        completed: BTreeSet::new(),
         ledger: Vec::new(),
         submitted: BTreeMap::new(),
         known: BTreeMap::new(),
@@ -249,7 +249,7 @@ pub(crate) fn run(steps: &[Step], scale: Scale, stride: Option<u64>) -> Ran {
     driver.finish();
     let infos = (0..4).map(|unit| driver.machine.unit_info(unit).unwrap());
     let (sms, memory) = infos.map(|info| (info.sms, info.memory)).unzip();
-    Ran {
+    RunRecord {
         sms,
         memory,
         links: driver.machine.links().collect(),
@@ -272,24 +272,24 @@ impl Driver {
         (kernel, nanos * u128::from(sms.clamp(1, 108)))
     }
 
-    fn submit_at(&mut self, stream: usize, not_before: Time, op: Op, does: Does) {
+    fn submit_at(&mut self, stream: usize, not_before: Time, op: Op, expected: ExpectedWork) {
         let Some(stream) = self.streams[stream] else {
             return;
         };
         let process = self.process_of(stream);
         let command = self.machine.submit(stream, not_before, op).unwrap();
-        let submitted = Submitted {
+        let submitted = SubmittedCommand {
             process,
             stream,
-            does,
+            expected,
             earliest_end: self.machine.earliest_end(stream).unwrap(),
             dropped: None,
         };
         assert!(self.submitted.insert(command, submitted).is_none());
     }
 
-    fn submit(&mut self, stream: usize, op: Op, does: Does) {
-        self.submit_at(stream, self.machine.now(), op, does);
+    fn submit(&mut self, stream: usize, op: Op, expected: ExpectedWork) {
+        self.submit_at(stream, self.machine.now(), op, expected);
     }
 
     fn process_of(&self, stream: StreamId) -> ProcessId {
@@ -305,7 +305,7 @@ impl Driver {
                 sms,
             } => {
                 let (kernel, work) = self.kernel(micros, sms);
-                self.submit(stream, Op::Kernel(kernel), Does::Kernels(work));
+                self.submit(stream, Op::Kernel(kernel), ExpectedWork::Kernels(work));
             }
             Step::Copy {
                 stream,
@@ -319,22 +319,27 @@ impl Driver {
                 later,
             } => {
                 let at = self.machine.now().after(Span(later * 1_000));
-                self.submit_at(stream, at, Op::Delay(Span(micros * 1_000)), Does::Other);
+                self.submit_at(
+                    stream,
+                    at,
+                    Op::Delay(Span(micros * 1_000)),
+                    ExpectedWork::Other,
+                );
             }
-            Step::Host { stream } => self.submit(stream, Op::Host, Does::Other),
+            Step::Host { stream } => self.submit(stream, Op::Host, ExpectedWork::Other),
             Step::Join { from, to, destroy } => {
                 let event = self.machine.event();
-                self.submit(from, Op::Record(event), Does::Other);
-                self.submit(to, Op::Wait(event), Does::Other);
+                self.submit(from, Op::Record(event), ExpectedWork::Other);
+                self.submit(to, Op::Wait(event), ExpectedWork::Other);
                 if destroy {
                     self.machine.destroy_event(event);
                 }
             }
             Step::Record { stream, event } => {
-                self.submit(stream, Op::Record(self.events[event]), Does::Other);
+                self.submit(stream, Op::Record(self.events[event]), ExpectedWork::Other);
             }
             Step::Wait { stream, event } => {
-                self.submit(stream, Op::Wait(self.events[event]), Does::Other);
+                self.submit(stream, Op::Wait(self.events[event]), ExpectedWork::Other);
             }
             Step::Pass { micros } => self.pass(Span(micros * 1_000)),
             Step::Allocate { process, mib } => self.allocate(process, mib * MIB),
@@ -367,24 +372,24 @@ impl Driver {
 
     fn copy(&mut self, stream: usize, kind: u8, bytes: u64) {
         let sliced = stream / 2 >= 4;
-        let (op, does) = match kind {
-            0 | 1 => (Way::HostToDevice, 2),
-            2 => (Way::DeviceToHost, 2),
-            // Over the NVLink.
-            3 => (Way::Peer(if sliced { 0 } else { 1 }), 1),
-            // Between slices of one GPU: out and back in, past the switch.
-            4 if sliced => (Way::Peer(2), 2),
-            4 => (Way::Within, 0),
+        let (op, expected) = match kind {
+            0 | 1 => (CopyKind::HostToDevice, 2),
+            2 => (CopyKind::DeviceToHost, 2),
+            // Across the NVLink.
+            3 => (CopyKind::Peer(if sliced { 0 } else { 1 }), 1),
+            // Between slices of one GPU: out and back in, bypassing the switch's uplink.
+            4 if sliced => (CopyKind::Peer(2), 2),
+            4 => (CopyKind::Within, 0),
             _ => {
-                let does = Does::Bytes(bytes.into(), 1);
-                return self.submit(stream, Op::Set { bytes }, does);
+                let expected = ExpectedWork::Bytes(bytes.into(), 1);
+                return self.submit(stream, Op::Set { bytes }, expected);
             }
         };
-        let does = match does {
-            0 => Does::Bytes(2 * u128::from(bytes), 1),
-            links => Does::Bytes(bytes.into(), links),
+        let expected = match expected {
+            0 => ExpectedWork::Bytes(2 * u128::from(bytes), 1),
+            links => ExpectedWork::Bytes(bytes.into(), links),
         };
-        self.submit(stream, Op::Copy { way: op, bytes }, does);
+        self.submit(stream, Op::Copy { kind: op, bytes }, expected);
     }
 
     fn graph(&mut self, stream: usize, micros: u64) {
@@ -402,7 +407,7 @@ impl Driver {
         let host = graph.add(Op::Host, &[]).unwrap();
         graph.add(three, &[left, right, host]).unwrap();
         let graph = Op::Graph(Arc::new(graph));
-        self.submit(stream, graph, Does::Kernels(work));
+        self.submit(stream, graph, ExpectedWork::Kernels(work));
     }
 
     fn pass(&mut self, span: Span) {
@@ -415,13 +420,16 @@ impl Driver {
         self.machine.advance(to, &mut self.done);
         self.ledger.extend(self.machine.take_ledger(false));
         self.count_memory();
-        for done in &self.done[self.are_done.len()..] {
-            assert!(self.are_done.insert(done.command), "{done:?} twice");
+        for done in &self.done[self.completed.len()..] {
+            assert!(
+                self.completed.insert(done.command),
+                "{done:?} completed twice"
+            );
         }
         for turn in std::mem::take(&mut self.turns) {
-            // Those of processes that are gone are not there.
-            let is_there = self.submitted[&turn.work.command].dropped.is_none();
-            assert_eq!(self.machine.release(turn.work, to), is_there);
+            // Host functions of dismissed processes no longer exist.
+            let exists = self.submitted[&turn.work.command].dropped.is_none();
+            assert_eq!(self.machine.release(turn.work, to), exists);
         }
         for turn in self.machine.take_host_turns() {
             assert!(turn.at <= to);
@@ -450,7 +458,7 @@ impl Driver {
             if !is_waiting {
                 break;
             }
-            // There is no room for all that are suspended.
+            // The memory may not suffice to resume all suspended processes.
             for process in 0..PROCESSES {
                 let id = self.processes[process];
                 if id.is_some_and(|id| self.known[&id].is_suspended) {
@@ -462,7 +470,7 @@ impl Driver {
         self.ledger.extend(self.machine.take_ledger(true));
     }
 
-    /// Memory was as it is until now.
+    /// Adds the memory held since the last update to `byte_nanos`.
     fn count_memory(&mut self) {
         let span = self.machine.now().since(self.since).0;
         self.since = self.machine.now();
@@ -473,15 +481,15 @@ impl Driver {
     }
 
     fn free_of(&self, unit: u32) -> u64 {
-        let of = |known: &&Known| known.unit == unit;
+        let of = |known: &&ProcessModel| known.unit == unit;
         let held = self.known.values().filter(of);
         let held: u64 = held.map(|known| known.held(self.residue)).sum();
         self.machine.unit_info(unit).unwrap().memory - held
     }
 
-    /// What a machine must say when so much more is to be held.
-    fn fits(&self, unit: u32, held: u64, asked: u64, limit: u64) -> bool {
-        held + asked <= limit && asked <= self.free_of(unit)
+    /// Returns whether the machine is expected to admit an allocation.
+    fn fits(&self, unit: u32, held: u64, requested: u64, limit: u64) -> bool {
+        held + requested <= limit && requested <= self.free_of(unit)
     }
 
     fn admit(&mut self, process: usize) {
@@ -509,7 +517,7 @@ impl Driver {
         for stream in streams {
             self.streams[stream] = Some(self.machine.stream(id));
         }
-        let known = Known {
+        let known = ProcessModel {
             unit,
             participant: (server, server.map_or(id, |_| ProcessId(u32::MAX))),
             sms: self.machine.sms_of(id).unwrap(),
@@ -534,7 +542,7 @@ impl Driver {
     fn drop_commands(&mut self, process: ProcessId) {
         let now = self.machine.now();
         for (command, submitted) in &mut self.submitted {
-            if submitted.process == process && !self.are_done.contains(command) {
+            if submitted.process == process && !self.completed.contains(command) {
                 submitted.dropped.get_or_insert(now);
             }
         }
@@ -588,7 +596,7 @@ impl Driver {
         self.check_memory(id);
     }
 
-    /// Whether it is still suspended.
+    /// Resumes a process if it is suspended, and returns whether it is still suspended.
     fn resume(&mut self, process: usize) -> bool {
         let Some(id) = self.processes[process] else {
             return false;
@@ -614,7 +622,7 @@ impl Driver {
     }
 }
 
-impl Known {
+impl ProcessModel {
     fn held(&self, residue: u64) -> u64 {
         if self.is_suspended || self.is_gone {
             return 0;

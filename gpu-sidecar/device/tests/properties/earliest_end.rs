@@ -1,4 +1,4 @@
-//! How early a stream can be over, where nothing competes with it: exactly then it is.
+//! The earliest possible end of a stream is its actual end if nothing competes with it.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use device::compute::Kernel;
 use device::law::Law;
 use device::machine::{Machine, MpsServer, ProcessSettings};
 use device::node::Scale;
-use device::op::{Graph, Op, Way};
+use device::op::{CopyKind, Graph, Op};
 use device::{Span, Time};
 use proptest::prelude::*;
 
@@ -30,21 +30,21 @@ fn kernel() -> impl Strategy<Value = Op> {
 }
 
 fn work() -> impl Strategy<Value = Op> {
-    let way = prop_oneof![
-        Just(Way::HostToDevice),
-        Just(Way::DeviceToHost),
-        Just(Way::Peer(0)),
-        Just(Way::Within),
+    let kind = prop_oneof![
+        Just(CopyKind::HostToDevice),
+        Just(CopyKind::DeviceToHost),
+        Just(CopyKind::Peer(0)),
+        Just(CopyKind::Within),
     ];
     prop_oneof![
         3 => kernel(),
-        2 => (way, 0..50_000_000_u64).prop_map(|(way, bytes)| Op::Copy { way, bytes }),
+        2 => (kind, 0..50_000_000_u64).prop_map(|(kind, bytes)| Op::Copy { kind, bytes }),
         1 => (0..50_000_000_u64).prop_map(|bytes| Op::Set { bytes }),
         1 => (0..3_000_000_u64).prop_map(|nanos| Op::Delay(Span(nanos))),
     ]
 }
 
-/// One piece of work after the other, and delays beside them, which hold nothing.
+/// Pieces of work in sequence, with concurrent delays, which hold no resource.
 fn graph() -> impl Strategy<Value = Op> {
     prop::collection::vec((work(), 0..3_000_000_u64), 0..6).prop_map(|works| {
         let mut graph = Graph::default();
@@ -62,7 +62,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn alone_the_earliest_end_is_the_end(
+    fn the_earliest_end_of_a_lone_stream_is_its_end(
         steps in prop::collection::vec((prop_oneof![4 => work(), 1 => graph()], 0..5_000_000_u64, 0..3_000_000_u64), 1..20),
         unit in 1..4_u32,
         percent in 1..10_000_u32,
@@ -78,17 +78,17 @@ proptest! {
         let process = machine.admit(unit, &settings).unwrap();
         let stream = machine.stream(process);
         let mut done = Vec::new();
-        let mut told = Vec::new();
+        let mut expected = Vec::new();
         for (op, later, pass) in steps {
             let not_before = machine.now().after(Span(later));
             let command = machine.submit(stream, not_before, op).unwrap();
             let end = machine.earliest_end(stream).unwrap();
-            told.push((command, end));
+            expected.push((command, end));
             machine.advance(machine.now().after(Span(pass)), &mut done);
             prop_assert_eq!(machine.earliest_end(stream), Some(end.max(machine.now())));
         }
         machine.advance(Time(3_600_000_000_000), &mut done);
         let ended: Vec<_> = done.iter().map(|done| (done.command, done.ended)).collect();
-        prop_assert_eq!(ended, told);
+        prop_assert_eq!(ended, expected);
     }
 }

@@ -1,26 +1,26 @@
-//! A whole node under random commands.
+//! Invariants of a whole node under random commands.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use device::ledger::{Entry, Held, WorkId};
-use device::machine::{Done, StreamId};
+use device::ledger::{Entry, Resource, WorkId};
+use device::machine::{Completion, StreamId};
 use device::node::Scale;
 use device::{Span, Time};
 use proptest::prelude::*;
 
-use crate::driver::{Does, Ran, run, steps};
+use crate::driver::{ExpectedWork, RunRecord, run, steps};
 
-const LIFE: Scale = Scale { time: 1, bytes: 1 };
+const UNSCALED: Scale = Scale { time: 1, bytes: 1 };
 
 fn scale() -> impl Strategy<Value = Scale> {
     prop_oneof![
-        3 => Just(LIFE),
+        3 => Just(UNSCALED),
         1 => (1..=8_u32, 1..=512_u32).prop_map(|(time, bytes)| Scale { time, bytes }),
     ]
 }
 
-/// Tells of every stretch of time in which nothing changes what is held then.
-fn stretches<'a>(ledger: &'a [Entry], mut tell: impl FnMut(&BTreeMap<usize, &'a Entry>)) {
+/// Calls `visit` with the resources held in every period without a change, by the index of their entry.
+fn stretches<'a>(ledger: &'a [Entry], mut visit: impl FnMut(&BTreeMap<usize, &'a Entry>)) {
     let mut edges: BTreeMap<Time, (Vec<usize>, Vec<usize>)> = BTreeMap::new();
     for (at, entry) in ledger.iter().enumerate() {
         assert!(entry.from < entry.to && entry.amount > 0, "{entry:?}");
@@ -35,11 +35,11 @@ fn stretches<'a>(ledger: &'a [Entry], mut tell: impl FnMut(&BTreeMap<usize, &'a 
         for at in begin {
             held.insert(at, &ledger[at]);
         }
-        tell(&held);
+        visit(&held);
     }
 }
 
-/// The sums of what is held, by `key`.
+/// Returns the sums of the amounts held, by `key`.
 fn sums<'a, K: Ord>(
     held: &BTreeMap<usize, &'a Entry>,
     key: impl Fn(&'a Entry) -> K,
@@ -51,10 +51,10 @@ fn sums<'a, K: Ord>(
     sums
 }
 
-/// The ledger in an order of its own, with what was cut joined.
+/// Returns the ledger sorted, with adjacent entries merged.
 fn joined(ledger: &[Entry]) -> Vec<Entry> {
     let mut sorted = ledger.to_vec();
-    sorted.sort_by_key(|entry| (entry.held, entry.process, entry.work, entry.from));
+    sorted.sort_by_key(|entry| (entry.resource, entry.process, entry.work, entry.from));
     let mut joined: Vec<Entry> = Vec::new();
     for entry in sorted {
         match joined.last_mut() {
@@ -68,93 +68,99 @@ fn joined(ledger: &[Entry]) -> Vec<Entry> {
     joined
 }
 
-fn nothing_is_used_twice(ran: &Ran) {
-    stretches(&ran.ledger, |held| {
-        for (what, sum) in sums(held, |entry| entry.held) {
-            let most = match what {
-                Held::Sms { unit } => u64::from(ran.sms[unit as usize]) * 1_000,
-                Held::Link { link } => ran.links[link as usize],
-                Held::Memory { unit } => ran.memory[unit as usize],
+fn no_resource_is_overcommitted(record: &RunRecord) {
+    stretches(&record.ledger, |held| {
+        for (resource, sum) in sums(held, |entry| entry.resource) {
+            let most = match resource {
+                Resource::Sms { unit } => u64::from(record.sms[unit as usize]) * 1_000,
+                Resource::Link { link } => record.links[link as usize],
+                Resource::Memory { unit } => record.memory[unit as usize],
             };
-            assert!(sum <= most, "{what:?}: {sum} of {most}");
+            assert!(sum <= most, "{resource:?}: {sum} of {most}");
         }
-        for ((what, process), sum) in sums(held, |entry| (entry.held, entry.process)) {
-            let known = &ran.known[&process];
-            let most = match what {
-                Held::Sms { unit } => {
+        for ((resource, process), sum) in sums(held, |entry| (entry.resource, entry.process)) {
+            let known = &record.known[&process];
+            let most = match resource {
+                Resource::Sms { unit } => {
                     assert_eq!(unit, known.unit);
                     u64::from(known.sms) * 1_000
                 }
-                Held::Link { .. } => continue,
-                Held::Memory { unit } => {
+                Resource::Link { .. } => continue,
+                Resource::Memory { unit } => {
                     assert_eq!(unit, known.unit);
                     known.memory_limit
                 }
             };
-            assert!(sum <= most, "{what:?}: {process:?} has {sum} of {most}");
+            assert!(sum <= most, "{resource:?}: {process:?} has {sum} of {most}");
         }
     });
 }
 
-fn one_participant_runs_at_a_time(ran: &Ran) {
-    stretches(&ran.ledger, |held| {
+fn one_participant_runs_at_a_time(record: &RunRecord) {
+    stretches(&record.ledger, |held| {
         let mut on = BTreeMap::new();
         for entry in held.values() {
-            if let Held::Sms { unit } = entry.held {
-                let participant = ran.known[&entry.process].participant;
+            if let Resource::Sms { unit } = entry.resource {
+                let participant = record.known[&entry.process].participant;
                 assert_eq!(*on.entry(unit).or_insert(participant), participant);
             }
         }
     });
 }
 
-/// Max-min fairness: every transfer crosses a link that is full and on which nobody has more.
-fn every_transfer_has_a_reason_for_its_rate(ran: &Ran) {
-    stretches(&ran.ledger, |held| {
-        let mut ways: BTreeMap<WorkId, (u64, Vec<usize>)> = BTreeMap::new();
+/// Max-min fairness: every transfer crosses a saturated link on which no other transfer has a higher rate.
+fn every_transfer_is_limited_by_a_saturated_link(record: &RunRecord) {
+    stretches(&record.ledger, |held| {
+        let mut routes: BTreeMap<WorkId, (u64, Vec<usize>)> = BTreeMap::new();
         let mut links: BTreeMap<usize, (u64, u64, u64)> = BTreeMap::new();
         for entry in held.values() {
-            if let Held::Link { link } = entry.held {
+            if let Resource::Link { link } = entry.resource {
                 let link = link as usize;
-                let way = ways.entry(entry.work.unwrap()).or_default();
-                assert!(way.0 == 0 || way.0 == entry.amount, "one rate on all links");
-                way.0 = entry.amount;
-                way.1.push(link);
+                let route = routes.entry(entry.work.unwrap()).or_default();
+                assert!(
+                    route.0 == 0 || route.0 == entry.amount,
+                    "one rate on all links"
+                );
+                route.0 = entry.amount;
+                route.1.push(link);
                 let (sum, most, users) = links.entry(link).or_default();
                 *sum += entry.amount;
                 *most = entry.amount.max(*most);
                 *users += 1;
             }
         }
-        for (work, (rate, way)) in ways {
+        for (work, (rate, route)) in routes {
             let is_reason = |link: &usize| {
                 let (sum, most, users) = links[link];
-                ran.links[*link] - sum < users && rate == most
+                record.links[*link] - sum < users && rate == most
             };
-            assert!(way.iter().any(is_reason), "{work:?} at {rate} over {way:?}");
+            assert!(
+                route.iter().any(is_reason),
+                "{work:?} at {rate} over {route:?}"
+            );
         }
     });
 }
 
-fn work_is_conserved(ran: &Ran) {
+fn work_is_conserved(record: &RunRecord) {
     let mut of_work: BTreeMap<u64, Vec<&Entry>> = BTreeMap::new();
-    for entry in &ran.ledger {
+    for entry in &record.ledger {
         if let Some(work) = entry.work {
-            assert_eq!(ran.submitted[&work.command].process, entry.process);
+            assert_eq!(record.submitted[&work.command].process, entry.process);
             of_work.entry(work.command).or_default().push(entry);
         }
     }
-    for (command, submitted) in &ran.submitted {
+    for (command, submitted) in &record.submitted {
         let lines = of_work.get(command).map_or(&[][..], Vec::as_slice);
         let product = |entry: &Entry| u128::from(entry.amount) * u128::from(entry.span().0);
         let held: u128 = lines.iter().map(|entry| product(entry)).sum();
-        // What was dropped had at most as much.
+        // Dropped commands may have used less.
         let least = |all: u128| if submitted.dropped.is_some() { 0 } else { all };
-        match submitted.does {
-            Does::Other => assert_eq!(held, 0),
-            Does::Kernels(work) => {
-                // A thousandth of an SM is lost to rounding at most, and the last nanosecond is begun; a share of the SMs
-                // is a 32-bit fraction of time.
+        match submitted.expected {
+            ExpectedWork::Other => assert_eq!(held, 0),
+            ExpectedWork::Kernels(work) => {
+                // Rounding loses at most a thousandth of an SM, the last nanosecond is partly used, and a share of the SMs is a
+                // 32-bit fraction of time.
                 let lost: u128 = lines.iter().map(|entry| u128::from(entry.span().0)).sum();
                 let begun: u128 = lines.iter().map(|entry| 4 * u128::from(entry.amount)).sum();
                 let all = work * 1_000;
@@ -167,11 +173,11 @@ fn work_is_conserved(ran: &Ran) {
                     "{command}: {held} of {all}"
                 );
             }
-            Does::Bytes(bytes, links) => {
-                let crossed: BTreeSet<_> = lines.iter().map(|entry| entry.held).collect();
+            ExpectedWork::Bytes(bytes, links) => {
+                let crossed: BTreeSet<_> = lines.iter().map(|entry| entry.resource).collect();
                 assert!(crossed.len() == links || held == 0, "{crossed:?}");
                 for link in crossed {
-                    let own = lines.iter().filter(|entry| entry.held == link);
+                    let own = lines.iter().filter(|entry| entry.resource == link);
                     let sent: u128 = own.clone().map(|entry| product(entry)).sum();
                     let all = bytes * 1_000_000_000;
                     let begun = own.map(|entry| entry.amount).next_back().unwrap_or(0);
@@ -184,36 +190,36 @@ fn work_is_conserved(ran: &Ran) {
     }
 }
 
-fn memory_is_held_as_it_was_given(ran: &Ran) {
+fn memory_is_held_as_allocated(record: &RunRecord) {
     let mut held = BTreeMap::new();
-    for entry in &ran.ledger {
-        if let Held::Memory { .. } = entry.held {
+    for entry in &record.ledger {
+        if let Resource::Memory { .. } = entry.resource {
             let bytes = u128::from(entry.amount) * u128::from(entry.span().0);
             *held.entry(entry.process).or_insert(0) += bytes;
         }
     }
-    for (process, known) in &ran.known {
+    for (process, known) in &record.known {
         let held = held.get(process).copied().unwrap_or(0);
         assert_eq!(held, known.byte_nanos, "{process:?}");
     }
 }
 
-fn every_command_is_done_once_in_its_order(ran: &Ran) {
-    let mut last: BTreeMap<StreamId, Done> = BTreeMap::new();
+fn commands_complete_once_and_in_order(record: &RunRecord) {
+    let mut last: BTreeMap<StreamId, Completion> = BTreeMap::new();
     let mut done = BTreeMap::new();
     let mut now = Time::ZERO;
-    for one in &ran.done {
+    for one in &record.done {
         assert!(one.started <= one.ended && now <= one.ended, "{one:?}");
         now = one.ended;
-        assert_eq!(ran.submitted[&one.command].stream, one.stream);
+        assert_eq!(record.submitted[&one.command].stream, one.stream);
         assert!(done.insert(one.command, *one).is_none(), "{one:?}");
         if let Some(before) = last.insert(one.stream, *one) {
             assert!(before.command < one.command && before.ended <= one.started);
         }
     }
-    for (command, submitted) in &ran.submitted {
+    for (command, submitted) in &record.submitted {
         match done.get(command) {
-            None => assert!(submitted.dropped.is_some(), "{command} is not done"),
+            None => assert!(submitted.dropped.is_some(), "{command} has not completed"),
             Some(done) => {
                 assert_eq!(submitted.dropped, None, "{done:?}");
                 assert!(
@@ -229,87 +235,93 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_always_holds(steps in steps(), scale in scale()) {
-        let ran = run(&steps, scale, None);
-        nothing_is_used_twice(&ran);
-        one_participant_runs_at_a_time(&ran);
-        every_transfer_has_a_reason_for_its_rate(&ran);
-        work_is_conserved(&ran);
-        memory_is_held_as_it_was_given(&ran);
-        every_command_is_done_once_in_its_order(&ran);
+    fn invariants_hold_under_random_commands(steps in steps(), scale in scale()) {
+        let record = run(&steps, scale, None);
+        no_resource_is_overcommitted(&record);
+        one_participant_runs_at_a_time(&record);
+        every_transfer_is_limited_by_a_saturated_link(&record);
+        work_is_conserved(&record);
+        memory_is_held_as_allocated(&record);
+        commands_complete_once_and_in_order(&record);
     }
 
     #[test]
-    fn the_same_commands_give_the_same_ledger_in_whatever_pieces_time_passes(
+    fn the_ledger_does_not_depend_on_the_steps_in_which_time_advances(
         steps in steps(),
         stride in 50_000..2_000_000_u64,
     ) {
-        let (one, same) = (run(&steps, LIFE, None), run(&steps, LIFE, None));
+        let (one, same) = (run(&steps, UNSCALED, None), run(&steps, UNSCALED, None));
         prop_assert_eq!(&one.done, &same.done);
         prop_assert_eq!(&one.ledger, &same.ledger);
-        let other = run(&steps, LIFE, Some(stride));
+        let other = run(&steps, UNSCALED, Some(stride));
         prop_assert_eq!(&one.done, &other.done);
         prop_assert_eq!(joined(&one.ledger), joined(&other.ledger));
     }
 }
 
-/// Random steps reach what the properties speak of; otherwise they would hold of nothing.
+/// The random steps exercise what the properties are about, which would otherwise hold vacuously.
 #[test]
-fn random_steps_reach_everything() {
+fn random_steps_exercise_every_property() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
 
     let mut runner = TestRunner::deterministic();
     let mut reached = BTreeMap::new();
     for _ in 0..100 {
-        let ran = run(
+        let record = run(
             &steps().new_tree(&mut runner).unwrap().current(),
-            LIFE,
+            UNSCALED,
             None,
         );
         let mut reach = |what: &'static str, many: usize| *reached.entry(what).or_insert(0) += many;
-        reach("commands", ran.submitted.len());
-        reach("done", ran.done.len());
-        let dropped = ran.submitted.values().filter(|one| one.dropped.is_some());
+        reach("commands", record.submitted.len());
+        reach("done", record.done.len());
+        let dropped = record
+            .submitted
+            .values()
+            .filter(|one| one.dropped.is_some());
         reach("dropped", dropped.count());
         let (mut beside, mut slowed) = (0, 0);
-        stretches(&ran.ledger, |held| {
+        stretches(&record.ledger, |held| {
             let mut users = BTreeMap::new();
             for entry in held.values() {
                 users
-                    .entry(entry.held)
+                    .entry(entry.resource)
                     .or_insert_with(BTreeSet::new)
                     .insert(entry.process);
             }
-            let several = |held: fn(&Held) -> bool| {
+            let several = |held: fn(&Resource) -> bool| {
                 users
                     .iter()
                     .filter(|(key, users)| held(key) && users.len() > 1)
                     .count()
             };
-            beside += several(|held| matches!(held, Held::Sms { .. }));
-            slowed += several(|held| matches!(held, Held::Link { .. }));
+            beside += several(|held| matches!(held, Resource::Sms { .. }));
+            slowed += several(|held| matches!(held, Resource::Link { .. }));
         });
-        reach("processes side by side", beside);
+        reach("concurrent processes", beside);
         reach("links shared", slowed);
-        let waits = ran
+        let waits = record
             .done
             .windows(2)
             .filter(|two| two[0].ended < two[1].ended);
-        reach("ends apart", waits.count());
-        let late = |done: &&Done| ran.submitted[&done.command].earliest_end < done.ended;
-        reach("held up", ran.done.iter().filter(late).count());
-        let long = |done: &&Done| done.ended.since(done.started) > Span::from_millis(2);
-        reach("longer than a turn", ran.done.iter().filter(long).count());
+        reach("distinct ends", waits.count());
+        let late = |done: &&Completion| record.submitted[&done.command].earliest_end < done.ended;
+        reach("delayed", record.done.iter().filter(late).count());
+        let long = |done: &&Completion| done.ended.since(done.started) > Span::from_millis(2);
+        reach(
+            "longer than a turn",
+            record.done.iter().filter(long).count(),
+        );
     }
     for (what, least) in [
         ("commands", 2_000),
         ("done", 1_500),
         ("dropped", 50),
-        ("processes side by side", 50),
+        ("concurrent processes", 50),
         ("links shared", 50),
-        ("ends apart", 500),
-        ("held up", 200),
+        ("distinct ends", 500),
+        ("delayed", 200),
         ("longer than a turn", 100),
     ] {
         assert!(reached[what] >= least, "{what}: {}", reached[what]);

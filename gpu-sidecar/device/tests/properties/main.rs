@@ -1,4 +1,4 @@
-//! What always holds, whatever is asked of a machine.
+//! Invariants of a machine under arbitrary commands.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod compute;

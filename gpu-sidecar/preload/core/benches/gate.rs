@@ -1,4 +1,4 @@
-//! What an open gate costs a launch. Target (design 6): 30 ns for the check by itself.
+//! Cost of an open gate per launch. Target (docs/spec/targets.md): 30 ns for the check by itself.
 //!
 //! `cargo bench -p weir-preload-core --features bench --bench gate`
 
@@ -8,7 +8,7 @@ fn main() {
     divan::main();
 }
 
-/// The three words that a launch reads, and the word by which it says that it is under way.
+/// The check itself: three words that a launch reads, and the word by which its thread marks a launch in progress.
 #[divan::bench(sample_size = 10_000)]
 fn check(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| black_box(weir_preload_core::check_gate()));

@@ -1,17 +1,17 @@
-//! In which time at least one kernel of the process ran: the union over its streams.
+//! Periods in which at least one kernel of the process ran: the union over its streams.
 
 use std::sync::atomic::Ordering;
 
 use protocol::page::Facts;
 use protocol::union::Union;
 
-/// Stretches closer together than this are published as one, in nanoseconds: the page keeps a bounded number. The sum
-/// does not contain the gap.
+/// Periods less than this apart, in nanoseconds, are published as one, because the page has room for a bounded number. The total
+/// excludes the gaps.
 const JOIN_NS: u64 = 50_000;
-/// A stretch that goes on for so long, in nanoseconds, is published in parts, so that a reader is never far behind.
+/// Length in nanoseconds from which an open period is published in parts, so that readers are never far behind.
 const PART_NS: u64 = 2_000_000;
 
-/// What was busy, and what was published of it.
+/// Kernel time of the process, and the period that is not published yet.
 #[derive(Debug)]
 pub(crate) struct Busy {
     union: Union,
@@ -26,17 +26,17 @@ impl Busy {
         }
     }
 
-    /// Kernel time until now, in nanoseconds.
+    /// Returns the kernel time until now, in nanoseconds.
     pub(crate) const fn total_ns(&self) -> u64 {
         self.union.total()
     }
 
-    /// Adds a stretch; what of it was counted already counts once.
+    /// Adds a period from `begin` to `end`, in nanoseconds. Overlaps with earlier periods count once.
     pub(crate) fn add(&mut self, begin: u64, end: u64, facts: &Facts) {
         if begin >= end {
             return;
         }
-        let _fresh = self.union.add(begin, end);
+        let _added = self.union.add(begin, end);
         facts.busy_ns.store(self.union.total(), Ordering::Release);
         match &mut self.open {
             Some((from, to)) if begin <= to.saturating_add(JOIN_NS) && end >= *from => {
@@ -55,7 +55,7 @@ impl Busy {
         }
     }
 
-    /// Publishes what was held back to be joined.
+    /// Publishes the period that was held back to be joined with the next one.
     pub(crate) fn flush(&mut self, facts: &Facts) {
         if let Some((from, to)) = self.open.take() {
             facts.push(from, to);
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_near_is_published_together_and_all_of_it_once_flushed() {
+    fn near_periods_are_published_as_one_and_all_by_a_flush() {
         let (mut busy, facts) = (Busy::new(), Facts::new());
         for number in 0..500 {
             busy.add(number * 30_000, number * 30_000 + 20_000, &facts);

@@ -1,4 +1,4 @@
-//! What the process may hold of its pod's memory limit, as it was agreed with the agent.
+//! Memory claim of the process: its share of the pod's memory limit, as agreed with the agent.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -9,24 +9,25 @@ use protocol::page::Orders;
 
 use crate::{link, time};
 
-/// How long an answer to a claim is waited for.
+/// Time for which a claim waits for the agent's reply.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// The same where it is only to be known what others hold: the agent says that every 100 ms unasked.
+/// Time for which a refresh of the bytes held by other processes waits for the agent's reply. The agent also publishes them every
+/// 100 ms without a request.
 const COUNT_MAX: Duration = Duration::from_millis(50);
 
-static ASKED: Mutex<Asked> = Mutex::new(Asked { seq: 0, least: 0 });
+static REQUESTS: Mutex<ClaimRequests> = Mutex::new(ClaimRequests { seq: 0, least: 0 });
 
-/// What was asked of the agent.
+/// Claims sent to the agent.
 #[derive(Debug)]
-struct Asked {
-    /// The number of the last question.
+struct ClaimRequests {
+    /// Sequence number of the last claim.
     seq: u32,
-    /// The smallest claim among the questions that may be unanswered.
+    /// Smallest claim among those that may be unanswered, in bytes.
     least: u64,
 }
 
-impl Asked {
-    /// What is the process's whatever becomes of the questions under way, in bytes: the page's claim may be about to shrink.
+impl ClaimRequests {
+    /// Returns the bytes granted however the unanswered claims turn out: the claim on the page may be about to shrink.
     fn held(&self, answered: u32, claim: u64) -> u64 {
         if answered == self.seq {
             claim
@@ -35,8 +36,8 @@ impl Asked {
         }
     }
 
-    /// The number of a new question.
-    fn ask(&mut self, answered: u32, bytes: u64) -> u32 {
+    /// Records a new claim and returns its sequence number.
+    fn record(&mut self, answered: u32, bytes: u64) -> u32 {
         self.least = if answered == self.seq {
             bytes
         } else {
@@ -47,63 +48,64 @@ impl Asked {
     }
 
     fn send(&mut self, answered: u32, bytes: u64) -> u32 {
-        let seq = self.ask(answered, bytes);
+        let seq = self.record(answered, bytes);
         link::send(&FromProcess::Claim { seq, bytes });
         seq
     }
 }
 
-/// The process wants to hold so many bytes of the device in all. `false`: it must not.
+/// Claims `bytes` of the device in total for this process. Returns `false` if the agent refuses.
 pub(crate) fn claim(bytes: u64) -> bool {
     let limit = link::memory_limit();
     if limit == 0 {
         return true;
     }
-    let Some(orders) = link::agents_orders() else {
+    let Some(orders) = link::agent_orders() else {
         return bytes <= limit;
     };
-    let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut requests = REQUESTS.lock().unwrap_or_else(PoisonError::into_inner);
     let answered = orders.claim_answered.load(Ordering::Acquire);
-    let held = asked.held(answered, orders.memory_claim.load(Ordering::Acquire));
-    let seq = asked.send(answered, bytes);
+    let held = requests.held(answered, orders.memory_claim.load(Ordering::Acquire));
+    let seq = requests.send(answered, bytes);
     if bytes <= held {
         return true;
     }
     if is_answered(orders, seq, ANSWER_MAX) {
         orders.memory_claim.load(Ordering::Acquire) >= bytes
     } else {
-        // Nobody keeps the account of the pod, so each process keeps to the limit by itself.
+        // Without an agent no account of the pod is kept, so each process applies the whole limit to itself.
         bytes <= limit
     }
 }
 
-/// The process no longer wants to hold more than so many bytes. Not waited for.
+/// Lowers the claim of the process to `bytes`, without waiting for the reply.
 pub(crate) fn lower(bytes: u64) {
     if link::memory_limit() > 0
-        && let Some(orders) = link::agents_orders()
+        && let Some(orders) = link::agent_orders()
     {
-        let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
-        asked.send(orders.claim_answered.load(Ordering::Acquire), bytes);
+        let mut requests = REQUESTS.lock().unwrap_or_else(PoisonError::into_inner);
+        requests.send(orders.claim_answered.load(Ordering::Acquire), bytes);
     }
 }
 
-/// What other processes of the pod hold, in bytes, as the agent last said.
-pub(crate) fn others() -> u64 {
+/// Returns the bytes held by other processes of the pod, as last published by the agent.
+pub(crate) fn held_by_others() -> u64 {
     link::orders().memory_others.load(Ordering::Acquire)
 }
 
-/// Has the agent say anew what others hold, by asking for what is `claimed` already. A process without others does not ask.
-pub(crate) fn count_others(claimed: u64) {
-    if others() > 0
-        && let Some(orders) = link::agents_orders()
+/// Repeats the present claim, so that the agent publishes the bytes held by other processes anew, and waits for it for at most
+/// [`COUNT_MAX`]. Does nothing if no other process holds memory.
+pub(crate) fn refresh_held_by_others(claimed: u64) {
+    if held_by_others() > 0
+        && let Some(orders) = link::agent_orders()
     {
-        let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
-        let seq = asked.send(orders.claim_answered.load(Ordering::Acquire), claimed);
+        let mut requests = REQUESTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let seq = requests.send(orders.claim_answered.load(Ordering::Acquire), claimed);
         let _in_time = is_answered(orders, seq, COUNT_MAX);
     }
 }
 
-/// Waits for an answer. `false`: none came in time, or from this agent.
+/// Waits for the reply to a claim. Returns `false` if none came in time or the agent changed.
 fn is_answered(orders: &'static Orders, seq: u32, at_most: Duration) -> bool {
     let most = u64::try_from(at_most.as_nanos()).unwrap_or(u64::MAX);
     let until = time::now().saturating_add(most);
@@ -126,19 +128,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_that_is_about_to_shrink_is_not_relied_on() {
-        let mut asked = Asked { seq: 0, least: 0 };
-        assert_eq!(asked.held(0, 100), 100);
-        assert_eq!(asked.ask(0, 40), 1);
-        // The page still says 100.
-        assert_eq!(asked.held(0, 100), 40);
-        assert_eq!(asked.ask(0, 70), 2);
-        assert_eq!(asked.held(0, 100), 40);
-        assert_eq!(asked.held(1, 40), 40);
-        // Both are answered.
-        assert_eq!(asked.held(2, 70), 70);
-        assert_eq!(asked.ask(2, 90), 3);
-        assert_eq!(asked.held(2, 70), 70);
-        assert_eq!(asked.held(3, 90), 90);
+    fn only_the_smallest_unanswered_claim_is_relied_on() {
+        let mut requests = ClaimRequests { seq: 0, least: 0 };
+        assert_eq!(requests.held(0, 100), 100);
+        assert_eq!(requests.record(0, 40), 1);
+        // The page still has 100.
+        assert_eq!(requests.held(0, 100), 40);
+        assert_eq!(requests.record(0, 70), 2);
+        assert_eq!(requests.held(0, 100), 40);
+        assert_eq!(requests.held(1, 40), 40);
+        // Both claims are answered.
+        assert_eq!(requests.held(2, 70), 70);
+        assert_eq!(requests.record(2, 90), 3);
+        assert_eq!(requests.held(2, 70), 70);
+        assert_eq!(requests.held(3, 90), 90);
     }
 }

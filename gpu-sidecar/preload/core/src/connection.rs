@@ -1,5 +1,6 @@
-//! The socket. One file descriptor for the whole life of the process, far from those that programs close by number; another
-//! connection takes its place atomically, so that no other thread writes to a file that took its number meanwhile.
+//! The socket to the agent. Its file descriptor stays the same for the life of the process and is above those that programs close
+//! by number. A new connection replaces the old one atomically under the same number, so that no other thread writes to an
+//! unrelated file.
 
 use std::ffi::c_int;
 use std::mem::size_of;
@@ -14,29 +15,29 @@ use protocol::page::{Facts, Orders, PAGE_BYTES};
 
 use crate::time;
 
-/// File descriptors below belong to the program.
-const FROM: c_int = 700;
-/// So often it is looked whether the program has closed the connection, which whoever waits is not told.
-const LOOK: Duration = Duration::from_secs(1);
+/// Lowest descriptor used for the connection; lower ones belong to the program.
+const FIRST_DESCRIPTOR: c_int = 700;
+/// Interval at which a blocked reader checks whether the program has closed the descriptor, which wakes no reader.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
-/// The socket's own number: the program may have closed the descriptor, and have a file of its own there.
+/// Inode of the socket: the program may have closed the descriptor and opened a file of its own under the same number.
 static INODE: AtomicU64 = AtomicU64::new(0);
 static OPEN: AtomicBool = AtomicBool::new(false);
 static PATH: Mutex<Option<PathBuf>> = Mutex::new(None);
 
-/// What came.
+/// Outcome of waiting for a message.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// A message, perhaps with pages.
+    /// A message, with the files of two pages if it carries any.
     Message(FromAgent, Option<Files>),
-    /// Nothing in time, or nothing that can be read.
+    /// No message in time, or the read was interrupted.
     Nothing,
-    /// The connection is gone.
-    Gone,
+    /// The connection is closed.
+    Closed,
 }
 
-/// The memory files of two pages. Closed when dropped.
+/// Memory files of the two shared pages. Closed on drop.
 #[derive(Debug)]
 pub(crate) struct Files {
     orders: c_int,
@@ -46,18 +47,19 @@ pub(crate) struct Files {
 impl Drop for Files {
     fn drop(&mut self) {
         for file in [self.orders, self.facts] {
-            // SAFETY: a descriptor of this value's own.
+            // SAFETY: a descriptor owned by this value.
             let _any = unsafe { libc::close(file) };
         }
     }
 }
 
 impl Files {
-    /// Maps both, for the rest of the process's life. `None`: they are not what they should be.
+    /// Maps both pages for the rest of the process's life. Returns `None` if they cannot be mapped or have another layout
+    /// version.
     pub(crate) fn map(&self) -> Option<(&'static Orders, &'static Facts)> {
         let orders = map(self.orders, libc::PROT_READ)?.cast::<Orders>();
         let facts = map(self.facts, libc::PROT_READ | libc::PROT_WRITE)?.cast::<Facts>();
-        // SAFETY: a mapping of a page that holds it, aligned to the page, of atomics alone, never unmapped.
+        // SAFETY: a mapping of at least the page's size, page-aligned, of atomics only, never unmapped.
         let orders = unsafe { &*orders };
         // SAFETY: as above.
         let facts = unsafe { &*facts };
@@ -67,8 +69,8 @@ impl Files {
 }
 
 fn map(file: c_int, protection: c_int) -> Option<*const u8> {
-    // Who could shrink it could end the process.
-    // SAFETY: a descriptor that is held.
+    // Without this seal another process could shrink the file, and reads would then raise SIGBUS.
+    // SAFETY: an open descriptor.
     let seals = unsafe { libc::fcntl(file, libc::F_GET_SEALS) };
     if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
         return None;
@@ -78,7 +80,7 @@ fn map(file: c_int, protection: c_int) -> Option<*const u8> {
     if usize::try_from(bytes).ok()? < PAGE_BYTES {
         return None;
     }
-    // SAFETY: a new mapping, wherever the kernel puts it.
+    // SAFETY: a new mapping at an address chosen by the kernel.
     let page = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -92,35 +94,35 @@ fn map(file: c_int, protection: c_int) -> Option<*const u8> {
     (page != libc::MAP_FAILED).then(|| page.cast_const().cast())
 }
 
-/// Where the agent listens.
-pub(crate) fn keep(path: PathBuf) {
+/// Sets the path of the agent's socket.
+pub(crate) fn set_path(path: PathBuf) {
     *PATH.lock().unwrap_or_else(PoisonError::into_inner) = Some(path);
 }
 
-/// There is a connection, as far as is known.
+/// Returns whether the connection is open, as far as is known.
 pub(crate) fn is_open() -> bool {
     OPEN.load(Ordering::Acquire)
 }
 
-/// What came of an attempt to connect.
+/// Outcome of an attempt to connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConnectOutcome {
-    /// There is a connection.
+    /// The connection is open.
     Connected,
-    /// The socket is gone, or refuses: no agent is there.
+    /// The socket does not exist or refuses connections: no agent is running.
     NoAgent,
-    /// The agent is there and takes no connection now: its backlog is full; or this process can make none: it has no descriptor
-    /// left, or may not.
+    /// An agent is running but accepts no connection now, because its backlog is full; or this process cannot connect, for lack
+    /// of descriptors or permission.
     Busy,
 }
 
-/// Connects.
+/// Connects to the agent's socket and installs the connection.
 pub(crate) fn open() -> ConnectOutcome {
     let path = PATH.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let Some(path) = path else {
         return ConnectOutcome::NoAgent;
     };
-    // SAFETY: no memory is passed.
+    // SAFETY: the call passes no memory.
     let socket = unsafe {
         libc::socket(
             libc::AF_UNIX,
@@ -131,7 +133,7 @@ pub(crate) fn open() -> ConnectOutcome {
     if socket < 0 {
         return ConnectOutcome::Busy;
     }
-    // SAFETY: all zeroes are an address without a path.
+    // SAFETY: an all-zero address is valid, with an empty path.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::sa_family_t::try_from(libc::AF_UNIX).unwrap_or(1);
     let bytes = path.as_os_str().as_bytes();
@@ -140,13 +142,13 @@ pub(crate) fn open() -> ConnectOutcome {
         *place = byte.cast_signed();
     }
     let length = libc::socklen_t::try_from(size_of::<libc::sockaddr_un>()).unwrap_or(0);
-    // SAFETY: an address of that length. It does not block: where too many wait, it is tried again.
+    // SAFETY: an address of this length. The call does not block: with a full backlog it fails and is repeated later.
     let connected =
         fits && unsafe { libc::connect(socket, (&raw const address).cast(), length) } == 0;
-    // No agent can listen at a path that fits no address.
+    // No agent can listen at a path that exceeds an address.
     let error = if fits { errno() } else { libc::ENOENT };
-    let kept = connected && put(socket);
-    // SAFETY: a descriptor of this function's own; the connection has another one.
+    let kept = connected && install(socket);
+    // SAFETY: a descriptor owned by this function; the connection has a duplicate.
     let _any = unsafe { libc::close(socket) };
     OPEN.store(kept, Ordering::Release);
     match error {
@@ -156,12 +158,12 @@ pub(crate) fn open() -> ConnectOutcome {
     }
 }
 
-/// A socket's number; 0: the descriptor is none of a socket.
+/// Returns the inode of a socket; 0 if the descriptor is not a socket.
 fn inode(descriptor: c_int) -> u64 {
-    // SAFETY: all zeroes are a state of no file.
+    // SAFETY: an all-zero state is valid.
     let mut state: libc::statx = unsafe { std::mem::zeroed() };
     let wanted = libc::STATX_TYPE | libc::STATX_INO;
-    // SAFETY: a text that ends, and a place to write to; any number may be asked about.
+    // SAFETY: a NUL-terminated string, and `state` is valid for writes; any descriptor number may be queried.
     let code = unsafe {
         libc::statx(
             descriptor,
@@ -179,24 +181,24 @@ fn inode(descriptor: c_int) -> u64 {
     }
 }
 
-/// The connection's descriptor, unless the program has closed it.
+/// Returns the connection's descriptor; `None` if the program has closed it.
 fn own() -> Option<c_int> {
     let descriptor = DESCRIPTOR.load(Ordering::Acquire);
     let known = INODE.load(Ordering::Acquire);
     (descriptor >= 0 && known != 0 && inode(descriptor) == known).then_some(descriptor)
 }
 
-/// Puts the connection in the place of the one before.
-fn put(socket: c_int) -> bool {
+/// Installs a socket as the connection, under the number of the previous one if that is still open. Returns `false` on failure.
+fn install(socket: c_int) -> bool {
     let before = own();
     INODE.store(inode(socket), Ordering::Release);
     if let Some(place) = before {
-        // SAFETY: the place is this library's own.
+        // SAFETY: `place` is this library's own descriptor.
         return unsafe { libc::dup3(socket, place, libc::O_CLOEXEC) } >= 0;
     }
-    let mut from = FROM;
+    let mut from = FIRST_DESCRIPTOR;
     loop {
-        // SAFETY: a descriptor that is held.
+        // SAFETY: an open descriptor.
         let place = unsafe { libc::fcntl(socket, libc::F_DUPFD_CLOEXEC, from) };
         if place >= 0 {
             DESCRIPTOR.store(place, Ordering::Release);
@@ -205,21 +207,21 @@ fn put(socket: c_int) -> bool {
         if from == 3 {
             return false;
         }
-        // The process may have a low limit of files.
+        // The process may have a low limit of open files.
         from = 3;
     }
 }
 
-/// Ends the connection; whoever waits for a message learns it.
-pub(crate) fn shut() {
+/// Shuts the connection down, which wakes a thread that waits for a message.
+pub(crate) fn shutdown() {
     OPEN.store(false, Ordering::Release);
     if let Some(descriptor) = own() {
-        // SAFETY: no memory is passed.
+        // SAFETY: the call passes no memory.
         let _any = unsafe { libc::shutdown(descriptor, libc::SHUT_RDWR) };
     }
 }
 
-/// In a child of a fork: the connection is its parent's.
+/// Drops the parent's connection in the child of a fork.
 pub(crate) fn forget() {
     OPEN.store(false, Ordering::Release);
     let descriptor = own();
@@ -231,7 +233,7 @@ pub(crate) fn forget() {
     }
 }
 
-/// Sends a message whole; `false`: it was not.
+/// Sends a whole message; on failure shuts the connection down and returns `false`. Preserves `errno`.
 pub(crate) fn send(message: &[u8]) -> bool {
     if !is_open() {
         return false;
@@ -242,7 +244,7 @@ pub(crate) fn send(message: &[u8]) -> bool {
         set_errno(errno);
         return false;
     };
-    // SAFETY: memory of that length. An agent that does not read is as good as none.
+    // SAFETY: a buffer of this length. Does not block: an agent that does not read counts as lost.
     let sent = unsafe {
         libc::send(
             descriptor,
@@ -253,7 +255,7 @@ pub(crate) fn send(message: &[u8]) -> bool {
     };
     let whole = usize::try_from(sent) == Ok(message.len());
     if !whole {
-        shut();
+        shutdown();
     }
     set_errno(errno);
     whole
@@ -264,38 +266,40 @@ fn errno() -> c_int {
 }
 
 fn set_errno(value: c_int) {
-    // SAFETY: no memory is passed.
+    // SAFETY: the call takes no arguments.
     let place = unsafe { libc::__errno_location() };
-    // SAFETY: each thread has its own, always.
+    // SAFETY: this thread's own `errno`, always valid.
     unsafe { place.write(value) };
 }
 
-/// Waits for a message.
+/// Waits for a message from the agent for `at_most`, or for [`CHECK_INTERVAL`] if `None`. Returns [`Received::Nothing`] if none
+/// has come, and [`Received::Closed`] if the connection is closed, by this call as well: it shuts the connection down on a failed
+/// read and on an unreadable message.
 pub(crate) fn receive(at_most: Option<Duration>) -> Received {
     let Some(descriptor) = own().filter(|_| is_open()) else {
         OPEN.store(false, Ordering::Release);
-        return Received::Gone;
+        return Received::Closed;
     };
     let mut ready = libc::pollfd {
         fd: descriptor,
         events: libc::POLLIN,
         revents: 0,
     };
-    let span = at_most.unwrap_or(LOOK);
+    let span = at_most.unwrap_or(CHECK_INTERVAL);
     let until = time::now().saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX));
     let count = loop {
         let left = until.saturating_sub(time::now()).div_ceil(1_000_000);
         let timeout = c_int::try_from(left).unwrap_or(c_int::MAX);
-        // SAFETY: one entry.
+        // SAFETY: one valid entry.
         let count = unsafe { libc::poll(&raw mut ready, 1, timeout) };
-        // The program's signals, of which there may be many, are no answer.
+        // Signals of the program interrupt the call and may be frequent.
         if count >= 0 || errno() != libc::EINTR || timeout == 0 {
             break count;
         }
     };
     if own() != Some(descriptor) {
         OPEN.store(false, Ordering::Release);
-        return Received::Gone;
+        return Received::Closed;
     }
     if count <= 0 {
         return Received::Nothing;
@@ -306,13 +310,13 @@ pub(crate) fn receive(at_most: Option<Duration>) -> Received {
         iov_base: bytes.as_mut_ptr().cast(),
         iov_len: bytes.len(),
     };
-    // SAFETY: all zeroes are a head without parts.
+    // SAFETY: an all-zero header is valid and empty.
     let mut head: libc::msghdr = unsafe { std::mem::zeroed() };
     head.msg_iov = &raw mut part;
     head.msg_iovlen = 1;
     head.msg_control = control.0.as_mut_ptr().cast();
     head.msg_controllen = size_of::<Control>();
-    // SAFETY: the head names memory of this function's own.
+    // SAFETY: the header refers to buffers of this function.
     let read = unsafe {
         libc::recvmsg(
             descriptor,
@@ -323,48 +327,48 @@ pub(crate) fn receive(at_most: Option<Duration>) -> Received {
     let files = files(&head);
     match usize::try_from(read) {
         Ok(0) => {
-            shut();
-            Received::Gone
+            shutdown();
+            Received::Closed
         }
         Ok(length) => {
             let message = bytes.get(..length).map(FromAgent::read);
             match message {
                 Some(Ok(message)) => Received::Message(message, files),
-                // Of another version, or cut: nothing that this library can use.
+                // Of another protocol version, or truncated.
                 _ => {
-                    shut();
-                    Received::Gone
+                    shutdown();
+                    Received::Closed
                 }
             }
         }
         Err(_) if errno() == libc::EAGAIN || errno() == libc::EINTR => Received::Nothing,
         Err(_) => {
-            shut();
-            Received::Gone
+            shutdown();
+            Received::Closed
         }
     }
 }
 
-/// Room for two descriptors, aligned as their head must be.
+/// Control buffer with room for two descriptors, aligned for its header.
 #[repr(align(8))]
 struct Control([u8; 64]);
 
 fn files(head: &libc::msghdr) -> Option<Files> {
-    // SAFETY: a head that the kernel has filled.
+    // SAFETY: a header filled by the kernel.
     let control = unsafe { libc::CMSG_FIRSTHDR(head) };
-    // SAFETY: null, or a head within the memory above.
+    // SAFETY: null, or a header within the control buffer.
     let first = unsafe { control.as_ref() }?;
     if first.cmsg_level != libc::SOL_SOCKET || first.cmsg_type != libc::SCM_RIGHTS {
         return None;
     }
-    // SAFETY: arithmetic alone.
+    // SAFETY: pure arithmetic.
     let two = unsafe { libc::CMSG_LEN(u32::try_from(2 * size_of::<c_int>()).unwrap_or(8)) };
     if first.cmsg_len != two as usize {
         return None;
     }
-    // SAFETY: the head says that its data is there.
+    // SAFETY: the header's length covers its data.
     let data = unsafe { libc::CMSG_DATA(control) }.cast::<c_int>();
-    // SAFETY: two descriptors, as the length says.
+    // SAFETY: two descriptors, according to the length.
     let orders = unsafe { data.read_unaligned() };
     // SAFETY: as above.
     let second = unsafe { data.add(1) };

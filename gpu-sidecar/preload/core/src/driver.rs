@@ -1,39 +1,39 @@
-//! The driver's functions that this library calls itself, past its own wrappers. Each is looked up at its first call; one
-//! that the driver does not have answers [`NOT_SUPPORTED`].
+//! Functions of the driver that this library calls itself, bypassing its own wrappers. Each is looked up at its first call; a
+//! function that the driver lacks returns [`NOT_SUPPORTED`].
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// What every function of the driver answers: 0 or an error.
+/// `CUresult`: 0 or an error code.
 pub(crate) type Code = c_int;
-/// A handle of the driver: stream, event, context, function.
+/// Handle of the driver: stream, event, context or function.
 pub(crate) type Handle = usize;
-/// A device's memory address.
+/// `CUdeviceptr`: address in device memory.
 pub(crate) type Address = u64;
 
-/// No error.
+/// `CUDA_SUCCESS`
 pub(crate) const SUCCESS: Code = 0;
 /// `CUDA_ERROR_INVALID_VALUE`
 pub(crate) const INVALID_VALUE: Code = 1;
 /// `CUDA_ERROR_OUT_OF_MEMORY`
 pub(crate) const OUT_OF_MEMORY: Code = 2;
-/// `CUDA_ERROR_NOT_READY`: work is still under way.
+/// `CUDA_ERROR_NOT_READY`: the queried work has not finished.
 pub(crate) const NOT_READY: Code = 600;
 /// `CUDA_ERROR_NOT_PERMITTED`
 pub(crate) const NOT_PERMITTED: Code = 800;
 /// `CUDA_ERROR_NOT_SUPPORTED`
 pub(crate) const NOT_SUPPORTED: Code = 801;
 
-/// The handle of the legacy default stream.
+/// `CU_STREAM_LEGACY`: handle of the legacy default stream.
 pub(crate) const LEGACY: Handle = 1;
-/// The handle of the calling thread's default stream.
+/// `CU_STREAM_PER_THREAD`: handle of the calling thread's default stream.
 pub(crate) const PER_THREAD: Handle = 2;
 
 macro_rules! driver {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?);)*) => {
         $(
             $(#[$doc])*
-            #[allow(non_snake_case, reason = "the names are the driver's")]
+            #[allow(non_snake_case, reason = "named as in the driver API")]
             pub(crate) unsafe fn $name($($argument: $kind),*) -> Code {
                 static REAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
                 let mut real = REAL.load(Ordering::Acquire);
@@ -49,9 +49,9 @@ macro_rules! driver {
                     REAL.store(real, Ordering::Release);
                 }
                 type Function = unsafe extern "C" fn($($kind),*) -> Code;
-                // SAFETY: the driver's function of that name has this shape.
+                // SAFETY: the driver's function with this name has this signature.
                 let function = unsafe { std::mem::transmute::<*mut c_void, Function>(real) };
-                // SAFETY: the caller keeps to the function's own terms.
+                // SAFETY: the caller upholds the preconditions of the driver's function.
                 unsafe { function($($argument),*) }
             }
         )*

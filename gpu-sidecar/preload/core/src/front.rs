@@ -1,4 +1,4 @@
-//! The front, which has loaded this library: what it lends.
+//! Access to the front, which has loaded this library.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -6,34 +6,34 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use preload_table::abi::Front;
 
 static FRONT: AtomicPtr<Front> = AtomicPtr::new(std::ptr::null_mut());
-/// The handle of `libcuda.so.1`, which the program has opened.
+/// Handle of the driver's library, which the program has loaded; null until it is found.
 static DRIVER: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Keeps what the front lends. It lives as long as the process.
-pub(crate) fn keep(front: *const Front) {
+/// Stores the front's interface, which is valid as long as the process.
+pub(crate) fn set_front(front: *const Front) {
     FRONT.store(front.cast_mut(), Ordering::Release);
 }
 
 fn front() -> Option<&'static Front> {
-    // SAFETY: the front passes a static of its own, once, before anything else is called.
+    // SAFETY: null, or the front's static, which it passes before it calls anything else.
     unsafe { FRONT.load(Ordering::Acquire).as_ref() }
 }
 
-/// The folder in which the library lies.
+/// Returns the folder of the preload library; `None` if it is unknown.
 pub(crate) fn folder() -> Option<&'static CStr> {
     let folder = front()?.folder;
-    // SAFETY: the front passes a text that ends and stays, or null.
+    // SAFETY: a static NUL-terminated string of the front's, or null.
     (!folder.is_null()).then(|| unsafe { CStr::from_ptr(folder) })
 }
 
-/// A function of the driver itself, past all wrappers; null: it has none of that name.
+/// Returns the address of the driver's own function with this symbol, never a wrapper's; null if the driver lacks it.
 pub(crate) fn real(symbol: &CStr) -> *mut c_void {
     let Some(front) = front() else {
         return std::ptr::null_mut();
     };
     let mut driver = DRIVER.load(Ordering::Acquire);
     if driver.is_null() {
-        // SAFETY: a text that ends, and flags of the C library; only what is loaded already is opened.
+        // SAFETY: a NUL-terminated string; `RTLD_NOLOAD` opens loaded libraries only.
         driver = unsafe {
             libc::dlopen(
                 c"libcuda.so.1".as_ptr(),
@@ -41,7 +41,7 @@ pub(crate) fn real(symbol: &CStr) -> *mut c_void {
             )
         };
         if driver.is_null() {
-            // A program that links it dynamically has it loaded under another name at most.
+            // A program linked to the driver may have it loaded under this name.
             // SAFETY: as above.
             driver = unsafe {
                 libc::dlopen(c"libcuda.so".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD)
@@ -53,11 +53,11 @@ pub(crate) fn real(symbol: &CStr) -> *mut c_void {
         return std::ptr::null_mut();
     }
     let symbol: *const c_char = symbol.as_ptr();
-    // The front's own function: ours would be the front's wrapper again.
+    // The C library's `dlsym`: the exported one would return a wrapper.
     (front.real_dlsym)(driver, symbol)
 }
 
-/// The address at which the front exports this symbol; null: it does not.
-pub(crate) fn own(symbol: &CStr) -> *mut c_void {
+/// Returns the address at which the front exports this symbol; null if it does not.
+pub(crate) fn exported(symbol: &CStr) -> *mut c_void {
     front().map_or(std::ptr::null_mut(), |front| (front.own)(symbol.as_ptr()))
 }

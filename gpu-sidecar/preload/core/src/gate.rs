@@ -1,8 +1,8 @@
-//! The gate at each launch (design: open while the process has a token), and giving a token back that is not used.
+//! The gate at each launch (contracts §6: open while the process has a token), and the return of an unused token.
 //!
-//! A launch reads three words and takes no lock and no time: the gate, the work in flight, its bound. Before that it says in
-//! a word of its own thread that it is under way; whoever shuts the gate makes all threads' words visible with
-//! `membarrier` and waits until none is under way, so the launches pay nothing for it.
+//! A launch reads three words without a lock: the gate, the work in flight, and its bound. Before that it marks a launch in
+//! progress in a word of its own thread. To close the gate, a thread makes all threads' words visible with `membarrier` and waits
+//! until no launch is in progress, so that launches need no fence.
 
 use std::cell::Cell;
 use std::sync::atomic::{
@@ -15,73 +15,73 @@ use protocol::message::FromProcess;
 use crate::driver::{Code, Handle, NOT_PERMITTED, SUCCESS};
 use crate::functions::{self, Kind};
 use crate::silence::Silence;
-use crate::streams::{self, Default, IN_FLIGHT, SHUT};
+use crate::streams::{self, DefaultStream, IN_FLIGHT, SHUT};
 use crate::{capture, link, log, time};
 
-/// Threads that launch, with a word each; who comes later shares one.
+/// Number of threads with a word of their own; further threads share one.
 const THREADS: usize = 512;
-/// A thread at the gate looks again after this time, whoever wakes it or not.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// While too much is in flight, a thread looks this often whether some of it is done.
-const IN_FLIGHT_LOOK: Duration = Duration::from_micros(50);
-/// So long, in nanoseconds, a launch waits for others of its process that do not end; then it goes on, since they may wait
-/// for it. Such launches are counted.
+/// Interval at which a thread parked at the gate re-reads it, whether it is woken or not.
+const RECHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// Interval at which a thread checks for completed work while too much is in flight.
+const IN_FLIGHT_POLL: Duration = Duration::from_micros(50);
+/// Longest time in nanoseconds for which a launch waits for other launches of its process to finish; it then passes, since they
+/// may depend on it. Such launches are counted.
 const IN_FLIGHT_WAIT_MAX: u64 = 20_000_000;
-/// An agent that gives no sign for this long while a thread is parked is taken for gone.
+/// Time without a heartbeat, while a thread is parked, after which the agent counts as hung.
 const HUNG_AFTER: Duration = Duration::from_secs(1);
-/// A program that usually launches again within this time, in nanoseconds, after it has waited for the device, keeps its
-/// token meanwhile.
+/// A program that usually launches again within this time, in nanoseconds, after a wait for the device keeps its token meanwhile.
 const SHORT_GAP: u64 = 400_000;
 
 #[derive(Debug)]
 #[repr(align(64))]
 struct Thread {
-    /// 1 while a launch is under way.
-    under_way: AtomicU32,
-    /// The thread's number; 0: free.
+    /// 1 while the thread's launch is in progress.
+    launching: AtomicU32,
+    /// Thread id; 0 if the entry is free.
     id: AtomicI32,
 }
 
 static TABLE: [Thread; THREADS] = [const {
     Thread {
-        under_way: AtomicU32::new(0),
+        launching: AtomicU32::new(0),
         id: AtomicI32::new(0),
     }
 }; THREADS];
-/// Launches under way of threads that have no place in the table.
+/// Number of launches in progress in threads without an entry in the table.
 static SHARED: AtomicU32 = AtomicU32::new(0);
-/// The kernel has no `membarrier`: each launch pays for a fence of its own.
+/// Whether the kernel lacks `membarrier`, so that each launch executes a fence.
 static FENCED: AtomicBool = AtomicBool::new(true);
 
-/// The even epoch of the gate that this process has shut from inside.
+/// Even epoch of the gate whose token this process has returned by itself.
 static GIVEN_BACK: AtomicU64 = AtomicU64::new(0);
-/// The epoch for which was asked, plus one; 0: none.
-static ASKED: AtomicU64 = AtomicU64::new(0);
-/// When the host was last known to wait for nothing, in nanoseconds; 0: since then something was launched.
+/// Epoch for which a token was requested, plus one; 0 if none was.
+static REQUESTED: AtomicU64 = AtomicU64::new(0);
+/// Time since when the host is known to have no work in flight, in nanoseconds; 0 if something was launched since.
 static IDLE_SINCE: AtomicU64 = AtomicU64::new(0);
-/// How long the program usually takes from then to its next launch, in nanoseconds.
+/// Moving average of the time from then to the program's next launch, in nanoseconds.
 static USUAL_GAP: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// No destructor: threads end at any time.
+    /// Entry of the calling thread. It has no destructor, since threads end at any time.
     static OWN: Cell<Option<&'static Thread>> = const { Cell::new(None) };
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Prepares what shutting the gate needs.
+/// Registers the process for `membarrier`. To be called before the gate is used.
 pub(crate) fn prepare() {
     const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
-    // SAFETY: a system call without memory.
+    // SAFETY: a system call that passes no memory.
     let code = unsafe { libc::syscall(libc::SYS_membarrier, REGISTER_PRIVATE_EXPEDITED, 0, 0) };
     FENCED.store(code != 0, Ordering::Release);
 }
 
-/// Makes what all threads have written visible, and what they read next read after this.
+/// Memory barrier in all threads of the process: their earlier writes become visible, and their later reads are not reordered
+/// before it.
 fn barrier() {
     const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
     fence(Ordering::SeqCst);
     if !FENCED.load(Ordering::Relaxed) {
-        // SAFETY: a system call without memory.
+        // SAFETY: a system call that passes no memory.
         let _registered = unsafe { libc::syscall(libc::SYS_membarrier, PRIVATE_EXPEDITED, 0, 0) };
     }
 }
@@ -101,10 +101,10 @@ fn own() -> Option<&'static Thread> {
             .is_ok()
     };
     let found = TABLE.iter().find(|place| take(place, 0)).or_else(|| {
-        // Threads end without saying so.
+        // Entries of threads that have ended are reused: threads end without notice.
         TABLE.iter().find(|place| {
             let other = place.id.load(Ordering::Relaxed);
-            // SAFETY: signal 0 is sent to nobody.
+            // SAFETY: signal 0 only tests whether the thread exists.
             let gone = unsafe { libc::syscall(libc::SYS_tgkill, process, other, 0) } != 0;
             gone && take(place, other)
         })
@@ -113,14 +113,14 @@ fn own() -> Option<&'static Thread> {
     found
 }
 
-struct UnderWay(Option<&'static Thread>);
+struct LaunchGuard(Option<&'static Thread>);
 
-impl UnderWay {
+impl LaunchGuard {
     #[inline]
     fn begin() -> Self {
         let own = own();
         match own {
-            Some(own) => own.under_way.store(1, Ordering::Relaxed),
+            Some(own) => own.launching.store(1, Ordering::Relaxed),
             None => {
                 SHARED.fetch_add(1, Ordering::SeqCst);
             }
@@ -134,10 +134,10 @@ impl UnderWay {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for LaunchGuard {
     fn drop(&mut self) {
         match self.0 {
-            Some(own) => own.under_way.store(0, Ordering::Release),
+            Some(own) => own.launching.store(0, Ordering::Release),
             None => {
                 SHARED.fetch_sub(1, Ordering::SeqCst);
             }
@@ -145,86 +145,87 @@ impl Drop for UnderWay {
     }
 }
 
-/// Some thread is between the gate and the end of its launch. Right only after [`barrier`].
-fn any_under_way() -> bool {
+/// Returns whether some thread is between the gate and the end of its launch. Exact only after [`barrier`].
+fn any_launching() -> bool {
     SHARED.load(Ordering::SeqCst) != 0
         || TABLE
             .iter()
-            .any(|thread| thread.under_way.load(Ordering::Acquire) != 0)
+            .any(|thread| thread.launching.load(Ordering::Acquire) != 0)
 }
 
-/// A launch may be made now.
+/// Returns whether a launch may be made now.
 #[inline]
 fn may_launch(bound_holds: bool) -> bool {
     let bound = if bound_holds { bound() } else { SHUT };
     link::orders().gate.is_open() && IN_FLIGHT.load(Ordering::Relaxed) < bound
 }
 
-/// So much may be in flight, in nanoseconds.
+/// Returns the bound of the work in flight, in nanoseconds.
 #[inline]
 fn bound() -> u64 {
     u64::from(link::orders().inflight_us_max.load(Ordering::Relaxed)) * 1_000
 }
 
-/// What a launch does at the gate, without the launch.
+/// Runs the check of a launch at the gate, without the launch, and returns whether it would pass.
 #[cfg(feature = "bench")]
 #[must_use]
 pub fn check() -> bool {
-    let _under_way = UnderWay::begin();
+    let _guard = LaunchGuard::begin();
     may_launch(true)
 }
 
-/// Makes a launch when the gate is open.
+/// Makes a launch once the gate is open.
 pub(crate) fn launch(
     real: &dyn Fn() -> Code,
     stream: Handle,
-    default: Default,
+    default: DefaultStream,
     function: Handle,
     kind: Kind,
 ) -> Code {
-    // A driver that calls its own exported functions is inside a launch that has passed.
+    // A driver that calls its own exported functions does so within a launch that has passed.
     if !link::is_active() || INSIDE.get() {
         return real();
     }
     if capture::any() && capture::is_capturing(stream_of(stream, default)) {
         return real();
     }
-    let known = functions::known(function, kind);
-    if known.is_collective {
+    let info = functions::lookup(function, kind);
+    if info.is_collective {
         return refuse_collective(function);
     }
     let mut bound_holds = true;
     loop {
-        let under_way = UnderWay::begin();
+        let guard = LaunchGuard::begin();
         if may_launch(bound_holds) {
             INSIDE.set(true);
-            let launch = streams::before(stream, default, known);
+            let launch = streams::before(stream, default, info);
             let code = real();
             streams::after(&launch, code == SUCCESS);
             INSIDE.set(false);
             link::facts().launches.0.fetch_add(1, Ordering::Relaxed);
-            drop(under_way);
+            drop(guard);
             return code;
         }
-        drop(under_way);
+        drop(guard);
         bound_holds = wait_at_gate(stream, default);
     }
 }
 
-/// The handle by which the driver's functions without a default of their own know the stream.
-const fn stream_of(stream: Handle, default: Default) -> Handle {
+/// Returns the stream's handle with the default stream made explicit, for driver functions that have one entry point only.
+const fn stream_of(stream: Handle, default: DefaultStream) -> Handle {
     match (stream, default) {
-        (0, Default::Legacy) => crate::driver::LEGACY,
-        (0, Default::PerThread) => crate::driver::PER_THREAD,
+        (0, DefaultStream::Legacy) => crate::driver::LEGACY,
+        (0, DefaultStream::PerThread) => crate::driver::PER_THREAD,
         (stream, _) => stream,
     }
 }
 
-/// One rank would wait on the device for another that has no token, and hold up all others (gang leases are not given).
+/// Refuses a collective: one rank would wait on the device for another rank without a token, and delay all other processes (gang
+/// leases are not given).
 fn refuse_collective(function: Handle) -> Code {
-    static SAID: AtomicBool = AtomicBool::new(false);
+    static REPORTED: AtomicBool = AtomicBool::new(false);
     let name = functions::name(function).map_or("", |name| name.to_str().unwrap_or(""));
-    if !SAID.swap(true, Ordering::AcqRel) {
+    if !REPORTED.swap(true, Ordering::AcqRel) {
         log::line(&format!(
             "{name} refused (CUDA_ERROR_NOT_PERMITTED): collectives among several ranks cannot run on a slot that is shared in \
              time; use an exclusive slot for this function"
@@ -234,15 +235,15 @@ fn refuse_collective(function: Handle) -> Code {
     NOT_PERMITTED
 }
 
-/// Waits until a launch may be tried again. `false`: it may exceed the bound in flight, which cannot be kept.
+/// Waits until a launch may be tried again. Returns `false` if it may exceed the bound of the work in flight.
 #[cold]
-fn wait_at_gate(stream: Handle, default: Default) -> bool {
+fn wait_at_gate(stream: Handle, default: DefaultStream) -> bool {
     static NEVER: AtomicU32 = AtomicU32::new(0);
     let facts = link::facts();
     facts.parked.fetch_add(1, Ordering::AcqRel);
-    // The program has paused until now; what it waits for from here on is no pause of its own.
-    burst_begins(time::now());
-    // What this thread has launched is measured up to here.
+    // The program's pause ends here: the wait at the gate is not part of it.
+    begin_burst(time::now());
+    // Work that this thread has launched is measured up to here.
     streams::mark_all();
     let mut bound_since = None;
     let mut silence = Silence::default();
@@ -251,20 +252,26 @@ fn wait_at_gate(stream: Handle, default: Default) -> bool {
         let epoch = orders.gate.epoch();
         let shut = IN_FLIGHT.load(Ordering::Acquire) & SHUT != 0;
         if shut && epoch > GIVEN_BACK.load(Ordering::Acquire) && epoch & 1 == 0 {
-            // A new token.
+            // A new token was granted.
             IN_FLIGHT.fetch_and(!SHUT, Ordering::AcqRel);
             continue;
         }
         if epoch & 1 == 1 || shut {
-            if link::is_served() && ASKED.swap(epoch + 1, Ordering::AcqRel) != epoch + 1 {
+            if link::is_served() && REQUESTED.swap(epoch + 1, Ordering::AcqRel) != epoch + 1 {
                 link::send(&FromProcess::Ask { epoch });
             }
             let begin = time::now();
-            time::wait(orders.gate.word(), low_half(epoch), LOOK_AGAIN);
+            time::wait(orders.gate.word(), low_half(epoch), RECHECK_INTERVAL);
             let waited = Duration::from_nanos(time::now().saturating_sub(begin));
-            // An agent that is there and hung is no better than one that is gone.
-            if silence.lasts(orders, link::is_served(), waited, LOOK_AGAIN, HUNG_AFTER) {
-                link::suspect();
+            // A hung agent is treated like a stopped one.
+            if silence.has_lasted(
+                orders,
+                link::is_served(),
+                waited,
+                RECHECK_INTERVAL,
+                HUNG_AFTER,
+            ) {
+                link::abandon_hung_agent();
             }
             bound_since = None;
             continue;
@@ -272,27 +279,27 @@ fn wait_at_gate(stream: Handle, default: Default) -> bool {
         if may_launch(true) {
             break true;
         }
-        // Too much is in flight: some of it may be done.
+        // Too much was in flight; some of it may have finished.
         streams::reap_all();
         if may_launch(true) {
             break true;
         }
-        // Of a launch that is longer than the bound so little may be left that the next is to be there when it ends.
-        if streams::left_in_flight() < bound() {
+        // Of a launch longer than the bound so little may remain that the next one should be queued by the time it ends.
+        if streams::remaining_in_flight() < bound() {
             break false;
         }
-        // Streams run beside each other: while nobody waits, none is held up for the others' sake.
-        if orders.contended.load(Ordering::Relaxed) == 0 && streams::has_nothing(stream, default) {
+        // Streams run concurrently: while no process waits, no stream waits for the others.
+        if orders.contended.load(Ordering::Relaxed) == 0 && streams::is_empty(stream, default) {
             break false;
         }
         let now = time::now();
         let since = *bound_since.get_or_insert(now);
-        let patience = IN_FLIGHT_WAIT_MAX.saturating_add(streams::in_flight().saturating_mul(4));
-        if now.saturating_sub(since) > patience {
+        let wait_max = IN_FLIGHT_WAIT_MAX.saturating_add(streams::in_flight().saturating_mul(4));
+        if now.saturating_sub(since) > wait_max {
             facts.bound_exceeded.fetch_add(1, Ordering::Relaxed);
             break false;
         }
-        time::wait(&NEVER, 0, IN_FLIGHT_LOOK);
+        time::wait(&NEVER, 0, IN_FLIGHT_POLL);
     };
     facts.parked.fetch_sub(1, Ordering::AcqRel);
     bound_holds
@@ -303,15 +310,15 @@ const fn low_half(epoch: u64) -> u32 {
     epoch as u32
 }
 
-/// Another agent, or none, orders from now on: what was asked and given back counts no longer.
-pub(crate) fn start_over() {
-    ASKED.store(0, Ordering::Release);
+/// Forgets requested and returned tokens, because another agent, or none, controls the gate from now on.
+pub(crate) fn reset() {
+    REQUESTED.store(0, Ordering::Release);
     GIVEN_BACK.store(0, Ordering::Release);
     IN_FLIGHT.fetch_and(!SHUT, Ordering::AcqRel);
 }
 
-/// A burst of launches begins.
-pub(crate) fn burst_begins(now: u64) {
+/// Notes that a burst of launches begins, and updates the usual gap.
+pub(crate) fn begin_burst(now: u64) {
     let idle_since = IDLE_SINCE.swap(0, Ordering::AcqRel);
     if idle_since == 0 {
         return;
@@ -321,9 +328,9 @@ pub(crate) fn burst_begins(now: u64) {
     USUAL_GAP.store(usual - usual / 4 + gap.min(1 << 40) / 4, Ordering::Relaxed);
 }
 
-/// The program has waited for the device and goes on. Where others wait for the device, and the program usually takes its
-/// time, the token is given back at once.
-pub(crate) fn host_has_waited() {
+/// Notes that the program has waited for the device. If other processes wait and the program usually pauses, the token is
+/// returned at once.
+pub(crate) fn after_host_wait() {
     if !link::is_active() || streams::in_flight() != 0 {
         return;
     }
@@ -334,12 +341,12 @@ pub(crate) fn host_has_waited() {
     }
 }
 
-/// The program usually does something else for a while before it launches again.
+/// Returns whether the program usually pauses for at least [`SHORT_GAP`] before it launches again.
 pub(crate) fn usually_pauses() -> bool {
     USUAL_GAP.load(Ordering::Relaxed) >= SHORT_GAP
 }
 
-/// Gives the token back if nothing is in flight and no launch is under way.
+/// Returns the token to the agent if nothing is in flight and no launch is in progress. Returns whether it did.
 pub(crate) fn give_back() -> bool {
     let orders = link::orders();
     let epoch = orders.gate.epoch();
@@ -347,11 +354,11 @@ pub(crate) fn give_back() -> bool {
         || INSIDE.get()
         || OWN
             .get()
-            .is_some_and(|own| own.under_way.load(Ordering::Relaxed) != 0)
+            .is_some_and(|own| own.launching.load(Ordering::Relaxed) != 0)
     {
         return false;
     }
-    // Before the bit: who sees the bit knows by this which token it belongs to.
+    // Stored before the bit: a reader that sees the bit thereby knows the token to which it belongs.
     GIVEN_BACK.store(epoch, Ordering::Release);
     if IN_FLIGHT
         .compare_exchange(0, SHUT, Ordering::AcqRel, Ordering::Acquire)
@@ -360,8 +367,8 @@ pub(crate) fn give_back() -> bool {
         return false;
     }
     barrier();
-    if any_under_way() || streams::in_flight() != 0 {
-        // Somebody was faster, and computes.
+    if any_launching() || streams::in_flight() != 0 {
+        // Another thread launched first; the token is kept.
         IN_FLIGHT.fetch_and(!SHUT, Ordering::AcqRel);
         time::wake(orders.gate.word());
         return false;
@@ -371,16 +378,16 @@ pub(crate) fn give_back() -> bool {
     true
 }
 
-/// The token of that epoch was given back from inside.
+/// Returns whether this process has returned the token of that epoch by itself.
 pub(crate) fn was_given_back(epoch: u64) -> bool {
     IN_FLIGHT.load(Ordering::Acquire) & SHUT != 0 && GIVEN_BACK.load(Ordering::Acquire) == epoch
 }
 
-/// Waits until no launch is under way; the gate is shut.
+/// Waits until no launch is in progress. The gate must be closed.
 pub(crate) fn wait_for_launches() {
     static NEVER: AtomicU32 = AtomicU32::new(0);
     barrier();
-    while any_under_way() {
-        time::wait(&NEVER, 0, IN_FLIGHT_LOOK);
+    while any_launching() {
+        time::wait(&NEVER, 0, IN_FLIGHT_POLL);
     }
 }

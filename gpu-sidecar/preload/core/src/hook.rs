@@ -1,37 +1,41 @@
-//! The wrappers, by the names of the functions that they stand before.
+//! Wrappers of driver functions, declared by the macro `hooks!`.
 //!
-//! A wrapper never unwinds into the program: a panic inside sets a flag, and from then on everything passes to the driver
+//! A wrapper never unwinds into the program. A panic inside it sets a flag, after which every call passes to the driver
 //! unchanged.
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-/// A wrapper and the function behind it.
+/// A wrapper and the driver function that it wraps.
 #[derive(Debug)]
 pub(crate) struct Hook {
-    /// The symbol in the driver's file.
+    /// Symbol in the driver's file.
     pub(crate) symbol: &'static str,
-    /// The wrapper's address.
+    /// Returns the wrapper's address.
     pub(crate) wrapper: fn() -> *mut c_void,
-    /// The driver's function, once it was looked up.
+    /// Address of the driver's function; null until it is looked up.
     pub(crate) real: &'static AtomicPtr<c_void>,
 }
 
+/// Whether a wrapper has panicked.
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
-/// A wrapper has panicked: nothing is done any more but to pass calls on.
+/// Returns whether a wrapper has panicked, in which case every call passes to the driver unchanged.
 pub(crate) fn is_broken() -> bool {
     BROKEN.load(Ordering::Relaxed)
 }
 
-/// A wrapper has panicked.
-pub(crate) fn broke() {
+/// Disables all wrappers after a panic in one of them.
+pub(crate) fn disable() {
     if !BROKEN.swap(true, Ordering::AcqRel) {
-        crate::log::line("a defect in the preload library: from now on calls pass unchanged");
+        crate::log::line(
+            "internal error in the preload library: from now on all calls pass to the driver unchanged",
+        );
     }
 }
 
-/// The function that a hook stands before; looked up where the program has not come through a look-up.
+/// Returns the driver's function of a hook; looks it up if the program reached the wrapper without a look-up, and returns null if
+/// the driver lacks it.
 pub(crate) fn real(hook: &'static AtomicPtr<c_void>, symbol: &CStr) -> *mut c_void {
     let known = hook.load(Ordering::Acquire);
     if !known.is_null() {
@@ -44,11 +48,11 @@ pub(crate) fn real(hook: &'static AtomicPtr<c_void>, symbol: &CStr) -> *mut c_vo
     found
 }
 
-/// Declares wrappers: `fn SYMBOL(arguments) = path;`. The function at the path gets the driver's own function as a closure
-/// first, then the arguments, and its answer is the program's.
+/// Declares wrappers: `fn SYMBOL(arguments) = body;`. The body gets the driver's own function as a closure, then the arguments.
+/// Its result is returned to the program.
 macro_rules! hooks {
     ($list:ident: $(fn $name:ident($($argument:ident: $kind:ty),* $(,)?) = $body:expr;)*) => {
-        /// The wrappers declared here.
+        /// Wrappers declared in this module.
         pub(crate) static $list: &[crate::hook::Hook] = &[
             $(crate::hook::Hook {
                 symbol: stringify!($name),
@@ -57,9 +61,9 @@ macro_rules! hooks {
             },)*
         ];
         $(
-            #[allow(non_snake_case, reason = "the names are the driver's")]
+            #[allow(non_snake_case, reason = "named as in the driver API")]
             mod $name {
-                #[allow(unused_imports, reason = "not every signature has every type")]
+                #[allow(unused_imports, reason = "not every signature uses every type")]
                 use super::*;
 
                 pub(super) static REAL: std::sync::atomic::AtomicPtr<std::ffi::c_void> =
@@ -75,26 +79,26 @@ macro_rules! hooks {
                         return crate::driver::NOT_SUPPORTED;
                     }
                     type Function = unsafe extern "C" fn($($kind),*) -> crate::driver::Code;
-                    // SAFETY: the driver's function of this name has this shape.
+                    // SAFETY: the driver's function with this name has this signature.
                     let function = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Function>(real) };
-                    // SAFETY: the program's own arguments, as it passed them.
+                    // SAFETY: the program's own arguments, unchanged.
                     let call = || unsafe { function($($argument),*) };
                     if crate::hook::is_broken() {
                         return call();
                     }
-                    // Whether the driver was called: a defect after that must not call it twice.
-                    let done = std::cell::Cell::new(None);
+                    // The driver's result if it was called: after a later panic it must not be called again.
+                    let result = std::cell::Cell::new(None);
                     let once = || {
                         let code = call();
-                        done.set(Some(code));
+                        result.set(Some(code));
                         code
                     };
                     let body = std::panic::AssertUnwindSafe(|| ($body)(&once, $($argument),*));
                     match std::panic::catch_unwind(body) {
                         Ok(code) => code,
                         Err(_panic) => {
-                            crate::hook::broke();
-                            done.get().unwrap_or_else(call)
+                            crate::hook::disable();
+                            result.get().unwrap_or_else(call)
                         }
                     }
                 }

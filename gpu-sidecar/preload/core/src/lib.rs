@@ -1,19 +1,20 @@
-//! `libweir_preload_core.so`: what the preload library does once a program uses CUDA.
+//! `libweir_preload_core.so`: the wrappers of the CUDA driver API and NVML, loaded once a program uses CUDA.
 //!
-//! The front (`libweir_preload.so`) loads it at the first look-up of a function of the driver and asks it for each one: the
-//! answer is a wrapper or the driver's own address.
+//! The front (`libweir_preload.so`) loads this library when a driver function is first looked up, and calls it for each look-up.
+//! It returns a wrapper's address or the driver's own.
 //!
-//! | module | what |
+//! | module | purpose |
 //! |---|---|
-//! | `front`, `driver`, `hook`, `resolver` | what the front lends; the driver past all wrappers; wrappers; `cuGetProcAddress` |
-//! | `link`, `connection`, `threads` | the agent: hello, pages, its loss; the socket; threads without signals |
-//! | `gate`, `launch` | the gate at each launch, and everything that launches |
-//! | `streams`, `events`, `functions`, `busy`, `waits`, `capture` | what is in flight, how long it runs, and what it is not measured by |
-//! | `watch` | waits for what is in flight when the gate shuts; gives back what is not used |
-//! | `memory`, `nvml` | device memory within its limit, and what the program is told of it |
-//! | `lifetime` | the begin and end of the driver, contexts and streams |
+//! | `front`, `driver`, `hook`, `resolver` | the front; direct driver calls; wrapper declarations; `cuGetProcAddress` |
+//! | `link`, `connection`, `threads` | the agent's connection, pages and loss; the socket; threads without signals |
+//! | `gate`, `launch` | the gate that every launch passes; wrappers of all launch functions |
+//! | `streams`, `events`, `functions`, `busy`, `waits`, `capture` | work in flight and its run time |
+//! | `watch` | drains work in flight when the gate closes; returns unused tokens |
+//! | `memory`, `nvml` | device memory within the pod's limit, and the amounts reported to the program |
+//! | `lifetime` | initialisation of the driver, destruction of contexts and streams |
 //!
-//! Nothing here unwinds into the program, delivers its signals, or ends it. Without an agent all launches pass.
+//! The library never unwinds into the program, handles no signals, and never ends the process. Without an agent all launches
+//! pass.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::Ordering;
@@ -57,24 +58,25 @@ static CORE: Core = Core {
     unknown: unknown_for_front,
 };
 
-/// The one function that the front looks up. It may be called more than once.
+/// Entry point that the front looks up and calls. It may be called more than once.
 ///
 /// # Safety
-/// The pointer is null, or that of a [`Front`] that stays where it is.
+///
+/// `front` is null or points to a [`Front`] that is neither moved nor freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weir_preload_core(front: *const Front) -> *const Core {
-    // SAFETY: as above.
+    // SAFETY: the caller guarantees that the pointer is null or valid.
     let version = unsafe { front.as_ref() }.map(|front| front.abi_version);
     if version != Some(ABI_VERSION) {
         return std::ptr::null();
     }
-    front::keep(front);
-    follow_forks();
+    front::set_front(front);
+    register_fork_handler();
     &raw const CORE
 }
 
-/// A child of a fork is another process.
-fn follow_forks() {
+/// Registers the handler that resets this library in the child of a fork, which is a separate process to the agent.
+fn register_fork_handler() {
     type Handler = Option<extern "C" fn()>;
     unsafe extern "C" {
         fn __register_atfork(
@@ -84,13 +86,13 @@ fn follow_forks() {
             library: *const c_void,
         ) -> i32;
     }
-    static DONE: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+    static REGISTERED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
     extern "C" fn child() {
         link::child();
         memory::child();
     }
-    if !DONE.swap(true, Ordering::AcqRel) {
-        // SAFETY: a function that stays; the library is never unloaded.
+    if !REGISTERED.swap(true, Ordering::AcqRel) {
+        // SAFETY: the handler stays valid, since the library is never unloaded.
         let _registered = unsafe { __register_atfork(None, None, Some(child), std::ptr::null()) };
     }
 }
@@ -109,7 +111,7 @@ fn hooks() -> impl Iterator<Item = &'static Hook> {
         .flatten()
 }
 
-/// The address that a program gets for a function of the driver.
+/// Returns the address that a program gets for a driver function: the wrapper's, or `real` if there is none.
 pub(crate) fn wrap(symbol: &CStr, real: *mut c_void) -> *mut c_void {
     let Some(hook) = hooks().find(|hook| hook.symbol.as_bytes() == symbol.to_bytes()) else {
         if preload_table::entry(symbol.to_bytes()).is_none() {
@@ -118,8 +120,8 @@ pub(crate) fn wrap(symbol: &CStr, real: *mut c_void) -> *mut c_void {
         return real;
     };
     let wrapper = (hook.wrapper)();
-    // A driver whose references to its own functions the loader has bound to the front answers with the front's address.
-    let real = if real == front::own(symbol) {
+    // A driver whose references to its own functions were bound to the front returns the front's address.
+    let real = if real == front::exported(symbol) {
         front::real(symbol)
     } else {
         real
@@ -135,7 +137,7 @@ pub(crate) fn wrap(symbol: &CStr, real: *mut c_void) -> *mut c_void {
     wrapper
 }
 
-/// A function was looked up that the declaration table does not know: the program gets the driver's own, and it is counted.
+/// Counts and reports a driver function that the table lacks. The program gets the driver's own function.
 pub(crate) fn unknown(symbol: &CStr) {
     link::facts()
         .unknown_symbols
@@ -144,19 +146,19 @@ pub(crate) fn unknown(symbol: &CStr) {
 }
 
 extern "C" fn wrap_for_front(symbol: *const c_char, real: *mut c_void) -> *mut c_void {
-    // SAFETY: the front passes a text that ends.
+    // SAFETY: the front passes a NUL-terminated string.
     let symbol = unsafe { CStr::from_ptr(symbol) };
     std::panic::catch_unwind(|| wrap(symbol, real)).unwrap_or(real)
 }
 
 extern "C" fn wrap_nvml_for_front(symbol: *const c_char, real: *mut c_void) -> *mut c_void {
-    // SAFETY: the front passes a text that ends.
+    // SAFETY: the front passes a NUL-terminated string.
     let symbol = unsafe { CStr::from_ptr(symbol) };
     std::panic::catch_unwind(|| nvml::wrap(symbol, real)).unwrap_or(real)
 }
 
 extern "C" fn unknown_for_front(symbol: *const c_char) {
-    // SAFETY: the front passes a text that ends.
+    // SAFETY: the front passes a NUL-terminated string.
     let symbol = unsafe { CStr::from_ptr(symbol) };
-    let _nothing = std::panic::catch_unwind(|| unknown(symbol));
+    let _panicked = std::panic::catch_unwind(|| unknown(symbol));
 }

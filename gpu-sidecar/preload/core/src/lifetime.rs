@@ -1,4 +1,4 @@
-//! The begin and the end of what the library keeps account of: the driver, contexts, streams.
+//! Wrappers for initialisation of the driver and for destruction of contexts and streams.
 
 use std::ffi::{c_int, c_uint};
 
@@ -17,17 +17,17 @@ fn init(real: &dyn Fn() -> Code) -> Code {
     link::attach().err().unwrap_or(code)
 }
 
-fn context_ends(real: &dyn Fn() -> Code, context: Handle) -> Code {
+fn destroy_context(real: &dyn Fn() -> Code, context: Handle) -> Code {
     let code = real();
     if code == SUCCESS && link::is_active() {
-        streams::context_gone(context);
-        memory::context_gone(context);
+        streams::context_destroyed(context);
+        memory::context_destroyed(context);
     }
     code
 }
 
-/// The primary context ends with its last reference, or at once when it is reset.
-fn primary_ends(real: &dyn Fn() -> Code, device: c_int) -> Code {
+/// Releases or resets the primary context. It is destroyed with its last reference, or at once by a reset.
+fn release_primary(real: &dyn Fn() -> Code, device: c_int) -> Code {
     if !link::is_active() {
         return real();
     }
@@ -37,51 +37,51 @@ fn primary_ends(real: &dyn Fn() -> Code, device: c_int) -> Code {
         && let Some(context) = primary
         && !is_primary_active(device)
     {
-        streams::context_gone(context);
-        memory::context_gone(context);
+        streams::context_destroyed(context);
+        memory::context_destroyed(context);
     }
     code
 }
 
-/// The handle of the primary context, if there is one.
+/// Returns the handle of the primary context; `None` if it is not active.
 fn primary(device: c_int) -> Option<Handle> {
     if !is_primary_active(device) {
         return None;
     }
     let mut context = 0;
-    // SAFETY: a place to write to; the reference is given back at once.
+    // SAFETY: `context` is valid for writes; the reference is released below.
     let code = unsafe { driver::cuDevicePrimaryCtxRetain(&raw mut context, device) };
     if code != SUCCESS {
         return None;
     }
-    // SAFETY: the reference that was just taken.
+    // SAFETY: releases the reference retained above.
     let _back = unsafe { driver::cuDevicePrimaryCtxRelease_v2(device) };
     Some(context)
 }
 
 fn is_primary_active(device: c_int) -> bool {
     let (mut flags, mut active): (c_uint, c_int) = (0, 0);
-    // SAFETY: two places to write to.
+    // SAFETY: both pointers are valid for writes.
     let code =
         unsafe { driver::cuDevicePrimaryCtxGetState(device, &raw mut flags, &raw mut active) };
     code == SUCCESS && active != 0
 }
 
-fn stream_ends(real: &dyn Fn() -> Code, stream: Handle) -> Code {
+fn destroy_stream(real: &dyn Fn() -> Code, stream: Handle) -> Code {
     if link::is_active() {
-        streams::destroyed(stream);
+        streams::stream_destroyed(stream);
     }
     real()
 }
 
 hooks! { HOOKS:
     fn cuInit(flags: c_uint) = |real, _flags| init(real);
-    fn cuCtxDestroy(context: Handle) = context_ends;
-    fn cuCtxDestroy_v2(context: Handle) = context_ends;
-    fn cuDevicePrimaryCtxRelease(device: c_int) = primary_ends;
-    fn cuDevicePrimaryCtxRelease_v2(device: c_int) = primary_ends;
-    fn cuDevicePrimaryCtxReset(device: c_int) = primary_ends;
-    fn cuDevicePrimaryCtxReset_v2(device: c_int) = primary_ends;
-    fn cuStreamDestroy(stream: Handle) = stream_ends;
-    fn cuStreamDestroy_v2(stream: Handle) = stream_ends;
+    fn cuCtxDestroy(context: Handle) = destroy_context;
+    fn cuCtxDestroy_v2(context: Handle) = destroy_context;
+    fn cuDevicePrimaryCtxRelease(device: c_int) = release_primary;
+    fn cuDevicePrimaryCtxRelease_v2(device: c_int) = release_primary;
+    fn cuDevicePrimaryCtxReset(device: c_int) = release_primary;
+    fn cuDevicePrimaryCtxReset_v2(device: c_int) = release_primary;
+    fn cuStreamDestroy(stream: Handle) = destroy_stream;
+    fn cuStreamDestroy_v2(stream: Handle) = destroy_stream;
 }

@@ -1,9 +1,9 @@
-//! The connection to the node's agent, and the pages that are shared with it.
+//! The connection to the node's agent, and the pages shared with it.
 //!
-//! Without a socket there is no Weir, and everything passes to the driver unchanged. With one that is gone or refuses connections,
-//! and with an agent whose heartbeat stands still, the gate opens after [`OPENS_AFTER`] and the time is counted (design: invariant
-//! 6); the connection is tried again as long as the process lives. An agent that is there and does not answer yet, since others
-//! flood it, is waited for.
+//! Without a socket Weir is not installed, and everything passes to the driver unchanged. If the socket is missing or refuses
+//! connections later, or the agent's heartbeat stops, the gate opens after [`OPENS_AFTER`], the time is counted
+//! (invariant 6), and connecting is retried as long as the process lives. An agent that accepts connections but does not answer
+//! yet, because other processes overload it, is waited for.
 
 use std::ffi::{CStr, OsStr, c_int};
 use std::os::unix::ffi::OsStrExt as _;
@@ -20,60 +20,60 @@ use crate::connection::{self, ConnectOutcome, Received};
 use crate::driver::{self, Code, SUCCESS};
 use crate::{gate, log, memory, streams, threads, time, watch};
 
-/// A gate that nobody keeps opens after this time.
+/// Time after which a gate without an agent opens.
 pub(crate) const OPENS_AFTER: Duration = Duration::from_millis(100);
-/// How long an answer of the agent is waited for.
+/// Time for which a reply of the agent is waited for.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// How soon a connection that was not taken is tried again.
-const RETRY: Duration = Duration::from_millis(5);
-/// How soon a process that was refused tries again.
-const REFUSED_AFTER: Duration = Duration::from_secs(1);
-/// How often a lost agent is looked for.
-const LOOK_AFTER: Duration = Duration::from_millis(100);
+/// Interval between attempts to connect to an agent that accepts no connection.
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
+/// Interval between attempts of a process that the agent refused.
+const REFUSED_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval between attempts to reach a lost agent.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// `CUDA_ERROR_SYSTEM_NOT_READY`: what `cuInit` answers when the agent refuses the process.
+/// `CUDA_ERROR_SYSTEM_NOT_READY`: result of `cuInit` when the agent refuses the process.
 const REFUSED: Code = 802;
 
-/// What is ordered while no agent does: everything may be launched.
-static NOBODYS_ORDERS: Orders = {
+/// Orders in effect without an agent: every launch passes.
+static OPEN_ORDERS: Orders = {
     let mut orders = Orders::new();
     orders.gate = Gate::at(0);
     orders
 };
-/// What is ordered while an agent is there and has not given pages yet: nothing may be launched.
+/// Orders in effect while an agent is running but has not provided pages yet: no launch passes.
 static CLOSED_ORDERS: Orders = Orders::new();
 static OWN_FACTS: Facts = Facts::new();
 
-static ORDERS: AtomicPtr<Orders> = AtomicPtr::new((&raw const NOBODYS_ORDERS).cast_mut());
+static ORDERS: AtomicPtr<Orders> = AtomicPtr::new((&raw const OPEN_ORDERS).cast_mut());
 static FACTS: AtomicPtr<Facts> = AtomicPtr::new((&raw const OWN_FACTS).cast_mut());
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 static PHASE: Mutex<Phase> = Mutex::new(Phase::New);
 static TERMS: Mutex<Option<Terms>> = Mutex::new(None);
 static LIMIT: AtomicU64 = AtomicU64::new(0);
 static RESIDUE: AtomicU64 = AtomicU64::new(0);
-/// The agent was last given up for giving no sign.
+/// Whether the agent was last given up for lack of a heartbeat.
 static HUNG: AtomicBool = AtomicBool::new(false);
-/// There is no connection, or a new one is not served yet: the heartbeat of the page before says nothing.
+/// Whether there is no connection, or a new one is not served yet, so that the heartbeat of the previous page is meaningless.
 static LOST: AtomicBool = AtomicBool::new(false);
-/// Why the agent refused this process, as it was last said.
+/// Reason that the agent gave for its last refusal.
 static REFUSAL: Mutex<String> = Mutex::new(String::new());
 
-/// How far the process is.
+/// State of the process with respect to the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The driver was not initialised yet.
+    /// The driver has not been initialised.
     New,
-    /// There is no Weir here.
+    /// Weir does not control the process: there is no socket, no thread could be created, or it is a forked child.
     Off,
-    /// The agent has said where to compute, or there is none: the driver is to be initialised.
-    Welcome,
-    /// The pages are there.
+    /// Terms were received, or no agent answers: the driver is to be initialised.
+    Ready,
+    /// The driver is initialised, and the pages of an agent, or the defaults, are in use.
     Attached,
-    /// The agent will not have the process.
+    /// The agent refuses the process.
     Refused,
 }
 
-/// What the agent has said.
+/// Terms sent by the agent in its welcome message.
 #[derive(Debug, Clone)]
 struct Terms {
     on_loss: OnLoss,
@@ -83,93 +83,93 @@ struct Terms {
     mps_memory_limit: u64,
 }
 
-/// What holds at the moment. Pages are never unmapped, so a reference stays good.
+/// Returns the orders in effect. Pages are never unmapped, so the reference stays valid.
 #[inline]
 pub(crate) fn orders() -> &'static Orders {
-    // SAFETY: a static, or a page that is mapped for the rest of the process's life.
+    // SAFETY: a static, or a page mapped for the rest of the process's life.
     unsafe { &*ORDERS.load(Ordering::Acquire) }
 }
 
-/// Where the process says how it stands.
+/// Returns the facts in use, to which this process publishes its state.
 #[inline]
 pub(crate) fn facts() -> &'static Facts {
-    // SAFETY: as of `orders`.
+    // SAFETY: as in `orders`.
     unsafe { &*FACTS.load(Ordering::Acquire) }
 }
 
-/// The process belongs to a pod of Weir's and the driver is initialised.
+/// Returns whether Weir controls this process: the agent's socket exists and the driver is initialised.
 #[inline]
 pub(crate) fn is_active() -> bool {
     ACTIVE.load(Ordering::Relaxed)
 }
 
-/// The token was given back from inside.
+/// Returns whether this process has returned its token by itself.
 pub(crate) fn is_given_back() -> bool {
     streams::IN_FLIGHT.load(Ordering::Acquire) & streams::SHUT != 0
 }
 
-/// Bytes of the device that the pod may have; 0: no limit.
+/// Returns the pod's memory limit on the device in bytes; 0 if there is none.
 pub(crate) fn memory_limit() -> u64 {
     LIMIT.load(Ordering::Acquire)
 }
 
-/// Bytes that stay with a context, charged once; 0: to be measured.
+/// Returns the bytes that stay allocated with a context, charged once; 0 if they have to be measured.
 pub(crate) fn context_residue() -> u64 {
     RESIDUE.load(Ordering::Acquire)
 }
 
-/// Says something to the agent. What cannot be said is lost: the agent learns how the process stands when it is there again.
+/// Sends a message to the agent. Lost messages are not repeated: a reconnected agent is sent the full state.
 pub(crate) fn send(message: &FromProcess) {
     let mut writer = message.write();
     let _lost = connection::send(writer.finish());
 }
 
-/// The agent gives no sign: the connection is given up, and the thread that hears it goes on as if it were gone.
-pub(crate) fn suspect() {
+/// Closes the connection to an agent without a heartbeat; the link thread then treats it as stopped.
+pub(crate) fn abandon_hung_agent() {
     let is_lost = LOST.load(Ordering::Acquire);
-    if connection::is_open() && !is_lost && agents_orders().is_some() {
-        log::line("the agent gives no sign: it is taken for gone");
+    if connection::is_open() && !is_lost && agent_orders().is_some() {
+        log::line("no heartbeat from the agent for one second: it is treated as stopped");
         HUNG.store(true, Ordering::Release);
-        connection::shut();
+        connection::shutdown();
     }
 }
 
-/// Says something that an operator wants to know.
+/// Sends a report of interest to an operator.
 pub(crate) fn report(report: Report) {
     send(&FromProcess::Report(report));
 }
 
-/// A collective was refused.
+/// Reports a refused collective.
 pub(crate) fn report_collective(name: &str) {
     report(Report::Collective(name.to_owned()));
 }
 
-/// The driver has answered with an error that stays.
-pub(crate) fn fatal(code: Code) {
-    // Codes of misuse, of work under way and of captures are the program's own affair.
-    const STAY: std::ops::RangeInclusive<Code> = 700..=719;
+/// Reports the first sticky error of the driver.
+pub(crate) fn report_fatal(code: Code) {
+    // Other codes, of misuse, unfinished work and captures, concern only the program.
+    const STICKY: std::ops::RangeInclusive<Code> = 700..=719;
     let code = code.unsigned_abs();
     let before = facts().last_error.load(Ordering::Relaxed);
-    if before == 0 && code != 0 && STAY.contains(&code.cast_signed()) {
+    if before == 0 && code != 0 && STICKY.contains(&code.cast_signed()) {
         facts().last_error.store(code, Ordering::Relaxed);
         report(Report::Fatal(code));
     }
 }
 
-/// The orders that hold are those of an agent which is connected: it may be asked for a token.
+/// Returns whether the orders in effect are those of a connected agent, which accepts requests for a token.
 pub(crate) fn is_served() -> bool {
-    !LOST.load(Ordering::Acquire) && agents_orders().is_some()
+    !LOST.load(Ordering::Acquire) && agent_orders().is_some()
 }
 
-/// The orders of the agent, if there is one.
-pub(crate) fn agents_orders() -> Option<&'static Orders> {
+/// Returns the agent's orders; `None` if the default orders are in effect.
+pub(crate) fn agent_orders() -> Option<&'static Orders> {
     let orders = orders();
-    let own = [&raw const NOBODYS_ORDERS, &raw const CLOSED_ORDERS];
+    let own = [&raw const OPEN_ORDERS, &raw const CLOSED_ORDERS];
     (!own.contains(&std::ptr::from_ref(orders))).then_some(orders)
 }
 
-/// Connects before the driver is initialised, and sets what the driver reads from the environment. An error: what the
-/// program's `cuInit` answers.
+/// Connects before the driver is initialised, and sets the environment variables that the driver reads. An error is the result of
+/// the program's `cuInit`.
 pub(crate) fn begin() -> Result<(), Code> {
     let mut phase = PHASE.lock().unwrap_or_else(PoisonError::into_inner);
     if *phase == Phase::New {
@@ -181,23 +181,24 @@ pub(crate) fn begin() -> Result<(), Code> {
     }
 }
 
-/// The driver is initialised: the agent makes pages for the device, and the gate holds from now on.
+/// Obtains the agent's pages for the device once the driver is initialised; the gate is in effect from then on. An error is the
+/// result of the program's `cuInit`.
 pub(crate) fn attach() -> Result<(), Code> {
     let mut phase = PHASE.lock().unwrap_or_else(PoisonError::into_inner);
-    if *phase != Phase::Welcome {
+    if *phase != Phase::Ready {
         return Ok(());
     }
     gate::prepare();
     let connected = connection::is_open();
     if connected {
-        match pages() {
+        match map_pages() {
             Ok(()) => {}
-            Err(Broken::Refused) => {
+            Err(LinkError::Refused) => {
                 *phase = Phase::Refused;
                 return Err(REFUSED);
             }
-            Err(Broken::Gone) => {
-                connection::shut();
+            Err(LinkError::Lost) => {
+                connection::shutdown();
                 let closed: *const Orders = &raw const CLOSED_ORDERS;
                 ORDERS.store(closed.cast_mut(), Ordering::Release);
             }
@@ -206,22 +207,23 @@ pub(crate) fn attach() -> Result<(), Code> {
     *phase = Phase::Attached;
     ACTIVE.store(true, Ordering::Release);
     if !threads::start("weir-watch", watch::run) || !threads::start("weir-link", run) {
-        // Nobody would give a token back, or notice that the agent is gone.
+        // Without these threads no token would be returned and no loss of the agent noticed.
         ACTIVE.store(false, Ordering::Release);
         *phase = Phase::Off;
-        log::line("no thread can be started: this process computes without limits");
-        connection::shut();
+        log::line("no thread can be created: this process computes without limits");
+        connection::shutdown();
     }
     Ok(())
 }
 
-/// In a child of a fork: it is another process, without the threads; it begins anew if it initialises the driver itself.
+/// Resets the state in the child of a fork, which has none of the threads. The child connects by itself if it initialises the
+/// driver.
 pub(crate) fn child() {
     ACTIVE.store(false, Ordering::Release);
-    ORDERS.store((&raw const NOBODYS_ORDERS).cast_mut(), Ordering::Release);
+    ORDERS.store((&raw const OPEN_ORDERS).cast_mut(), Ordering::Release);
     FACTS.store((&raw const OWN_FACTS).cast_mut(), Ordering::Release);
     connection::forget();
-    // The lock may be held by a thread that is not there: what cannot be had is left as it is, and the child stays off.
+    // A thread that does not exist in the child may hold the lock. The state then stays as it is, and the child inactive.
     if let Ok(mut phase) = PHASE.try_lock()
         && *phase != Phase::New
     {
@@ -230,11 +232,11 @@ pub(crate) fn child() {
 }
 
 fn socket() -> Option<PathBuf> {
-    // SAFETY: a name that ends. The text is copied before anything else runs in this thread.
+    // SAFETY: a NUL-terminated name. The value is copied before this thread runs anything else.
     let named = unsafe { libc::getenv(c"WEIR_GPU_SOCKET".as_ptr()) };
     debug_assert_eq!(GPU_SOCKET_VARIABLE, "WEIR_GPU_SOCKET");
     if !named.is_null() {
-        // SAFETY: the environment's texts end.
+        // SAFETY: values of the environment are NUL-terminated.
         let named = unsafe { CStr::from_ptr(named) };
         return (!named.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(named.to_bytes())));
     }
@@ -247,80 +249,82 @@ fn hello() -> Phase {
     let Some(path) = socket() else {
         return Phase::Off;
     };
-    connection::keep(path);
+    connection::set_path(path);
     let mut absence = Absence::default();
     loop {
         match connection::open() {
-            ConnectOutcome::Connected => match welcome(false, false) {
+            ConnectOutcome::Connected => match exchange_hello(false, false) {
                 Ok(()) => break,
-                Err(Broken::Refused) => return Phase::Refused,
-                Err(Broken::Gone) => {
-                    connection::shut();
-                    // A connection that was taken, or that waits to be, is an agent's: only its socket says that it is gone.
-                    absence.is_there();
+                Err(LinkError::Refused) => return Phase::Refused,
+                Err(LinkError::Lost) => {
+                    connection::shutdown();
+                    // A connection that was accepted, or is queued, belongs to a running agent; only the socket shows that it has
+                    // stopped.
+                    absence.end();
                 }
             },
-            ConnectOutcome::Busy => absence.is_there(),
+            ConnectOutcome::Busy => absence.end(),
             ConnectOutcome::NoAgent => {
-                if absence.lasts() >= OPENS_AFTER {
+                if absence.extend() >= OPENS_AFTER {
                     log::line(
                         "no agent answers: this process computes without limits until one does",
                     );
-                    return Phase::Welcome;
+                    return Phase::Ready;
                 }
             }
         }
-        pause(RETRY);
+        pause(RETRY_INTERVAL);
     }
     let terms = TERMS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(terms) = terms.as_ref() {
         set_environment(terms);
     }
-    Phase::Welcome
+    Phase::Ready
 }
 
-/// For how long no agent has been there.
+/// Time without an agent.
 #[derive(Debug, Default)]
 struct Absence {
-    /// Since when, in nanoseconds.
+    /// Start of the absence in nanoseconds; `None` while an agent is running.
     since: Option<u64>,
-    /// It was said that the agent does not answer.
-    is_said: bool,
+    /// Whether a log line has reported that the agent does not answer.
+    is_reported: bool,
 }
 
 impl Absence {
-    /// The agent is there, and does not answer.
-    fn is_there(&mut self) {
+    /// Notes that the agent is running but does not answer, and logs it once.
+    fn end(&mut self) {
         self.since = None;
-        if !std::mem::replace(&mut self.is_said, true) {
-            log::line("the agent is there and does not answer yet: this process waits for it");
+        if !std::mem::replace(&mut self.is_reported, true) {
+            log::line("the agent is running but does not answer yet: this process waits for it");
         }
     }
 
-    /// Whether there has been none for at least so long.
+    /// Returns whether the absence has lasted for at least `span`.
     fn has_lasted(&self, span: Duration) -> bool {
         let since = self.since.unwrap_or(u64::MAX);
         Duration::from_nanos(time::now().saturating_sub(since)) >= span
     }
 
-    /// There is none now; returns for how long that has been so.
-    fn lasts(&mut self) -> Duration {
+    /// Notes that no agent is running now, and returns the time for which that has been so.
+    fn extend(&mut self) -> Duration {
         let now = time::now();
         Duration::from_nanos(now.saturating_sub(*self.since.get_or_insert(now)))
     }
 }
 
-/// Why nothing came of a connection.
+/// Reason for which a connection could not be used.
 #[derive(Debug)]
-enum Broken {
-    /// The agent is gone, or does not answer.
-    Gone,
-    /// It will not have the process; it was said why.
+enum LinkError {
+    /// The connection was lost, or the agent does not answer.
+    Lost,
+    /// The agent refuses the process, and has sent the reason.
     Refused,
 }
 
-/// Says hello and hears the terms.
-fn welcome(again: bool, open: bool) -> Result<(), Broken> {
+/// Sends the hello message and stores the terms of the reply. `again` and `open` state that the process was connected before, and
+/// whether it has computed since.
+fn exchange_hello(again: bool, open: bool) -> Result<(), LinkError> {
     let facts = facts();
     send(&FromProcess::Hello {
         pid: std::process::id(),
@@ -354,18 +358,18 @@ fn welcome(again: bool, open: bool) -> Result<(), Broken> {
             *TERMS.lock().unwrap_or_else(PoisonError::into_inner) = Some(terms);
             Ok(())
         }
-        _ => Err(Broken::Gone),
+        _ => Err(LinkError::Lost),
     }
 }
 
-/// Says which device it is, and maps the pages that come back.
-fn pages() -> Result<(), Broken> {
-    let attach = attachment().ok_or(Broken::Gone)?;
+/// Attaches to the device, and maps the pages that the agent sends.
+fn map_pages() -> Result<(), LinkError> {
+    let attach = attachment().ok_or(LinkError::Lost)?;
     send(&attach);
     let (FromAgent::Pages, Some(pages)) = receive()? else {
-        return Err(Broken::Gone);
+        return Err(LinkError::Lost);
     };
-    let (orders, facts) = pages.map().ok_or(Broken::Gone)?;
+    let (orders, facts) = pages.map().ok_or(LinkError::Lost)?;
     streams::with_busy(|busy_ns| {
         let before = self::facts();
         carry_over(before, facts, busy_ns);
@@ -373,12 +377,12 @@ fn pages() -> Result<(), Broken> {
     });
     let old = self::orders();
     ORDERS.store(std::ptr::from_ref(orders).cast_mut(), Ordering::Release);
-    gate::start_over();
+    gate::reset();
     wake_waiters(old);
     Ok(())
 }
 
-/// What was counted goes on being counted in the new page. Launches that other threads make at this moment may be missed.
+/// Copies the counters to the new page. Launches that other threads make at this moment may be missed.
 fn carry_over(from: &Facts, to: &Facts, busy_ns: u64) {
     let copy = |from: &AtomicU64, to: &AtomicU64| {
         to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -407,24 +411,24 @@ fn attachment() -> Option<FromProcess> {
     const MULTIPROCESSORS: c_int = 16;
     const MPS: c_int = 133;
     let mut device = 0;
-    // SAFETY: a place to write to.
+    // SAFETY: `device` is valid for writes.
     if unsafe { driver::cuDeviceGet(&raw mut device, 0) } != SUCCESS {
         return None;
     }
     let mut uuid = [0; 16];
-    // SAFETY: a place of sixteen bytes to write to.
+    // SAFETY: sixteen bytes, valid for writes.
     if unsafe { driver::cuDeviceGetUuid_v2(uuid.as_mut_ptr(), device) } != SUCCESS {
         return None;
     }
     let attribute = |attribute: c_int| {
         let mut value = 0;
-        // SAFETY: a place to write to.
+        // SAFETY: `value` is valid for writes.
         let code = unsafe { driver::cuDeviceGetAttribute(&raw mut value, attribute, device) };
         (code == SUCCESS).then_some(value)
     };
     let mps = attribute(MPS);
-    let mps_known = mps.map_or(2, |mps| u32::from(mps != 0));
-    facts().mps.store(mps_known, Ordering::Relaxed);
+    let mps_state = mps.map_or(2, |mps| u32::from(mps != 0));
+    facts().mps.store(mps_state, Ordering::Relaxed);
     Some(FromProcess::Attach {
         uuid,
         multiprocessors: u32::try_from(attribute(MULTIPROCESSORS)?).ok()?,
@@ -434,18 +438,18 @@ fn attachment() -> Option<FromProcess> {
     })
 }
 
-fn receive() -> Result<(FromAgent, Option<connection::Files>), Broken> {
+fn receive() -> Result<(FromAgent, Option<connection::Files>), LinkError> {
     match connection::receive(Some(ANSWER_MAX)) {
         Received::Message(FromAgent::Refused { text, .. }, _) => {
-            let mut said = REFUSAL.lock().unwrap_or_else(PoisonError::into_inner);
-            if *said != text {
+            let mut refusal = REFUSAL.lock().unwrap_or_else(PoisonError::into_inner);
+            if *refusal != text {
                 log::line(&format!("the agent refuses this process: {text}"));
-                *said = text;
+                *refusal = text;
             }
-            Err(Broken::Refused)
+            Err(LinkError::Refused)
         }
         Received::Message(message, files) => Ok((message, files)),
-        Received::Nothing | Received::Gone => Err(Broken::Gone),
+        Received::Nothing | Received::Closed => Err(LinkError::Lost),
     }
 }
 
@@ -455,11 +459,12 @@ fn program() -> String {
     name.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
 }
 
-/// What the driver reads when it is initialised. A share of SMs that the environment states already holds if it is smaller.
+/// Sets the variables that the driver reads when it is initialised. A smaller share of SMs that the environment already has is
+/// kept.
 fn set_environment(terms: &Terms) {
     let set = |name: &CStr, value: &str| {
         if let Ok(value) = std::ffi::CString::new(value) {
-            // SAFETY: texts that end; the C library copies them.
+            // SAFETY: NUL-terminated strings, which the C library copies.
             let _full = unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) };
         }
     };
@@ -486,7 +491,7 @@ fn set_environment(terms: &Terms) {
     }
 }
 
-/// The thread that hears the agent, as long as the process lives.
+/// Runs the link thread, which receives the agent's messages, as long as the process.
 fn run() {
     let mut loss = (!connection::is_open()).then(Loss::new);
     loop {
@@ -497,13 +502,13 @@ fn run() {
                 }
                 Received::Message(FromAgent::Relinquish, _) => memory::relinquish(),
                 Received::Message(FromAgent::Probe, _) => send(&FromProcess::Present),
-                // Nothing else is said unasked.
+                // The agent sends no other message unrequested.
                 Received::Message(..) | Received::Nothing => {}
-                Received::Gone => loss = Some(Loss::new()),
+                Received::Closed => loss = Some(Loss::new()),
             }
             continue;
         };
-        // One that hangs still takes connections and answers none: by the next time the gate is open.
+        // A hung agent may still accept connections without answering, so the gate is opened before the next attempt.
         let hangs_now = HUNG.swap(false, Ordering::AcqRel);
         lost.is_hung |= hangs_now;
         let outcome = if hangs_now {
@@ -516,43 +521,44 @@ fn run() {
             loss = None;
             continue;
         }
-        connection::shut();
+        connection::shutdown();
         if lost.is_hung || lost.absence.has_lasted(OPENS_AFTER) {
             lost.open();
         } else if matches!(outcome, Reconnect::Silent | Reconnect::Refused) {
             lost.close();
         }
         pause(match outcome {
-            Reconnect::Refused => REFUSED_AFTER,
-            Reconnect::Silent => LOOK_AFTER,
-            _ if lost.counted_to.is_some() => LOOK_AFTER,
-            _ => RETRY,
+            Reconnect::Refused => REFUSED_INTERVAL,
+            Reconnect::Silent => SEARCH_INTERVAL,
+            _ if lost.counted_to.is_some() => SEARCH_INTERVAL,
+            _ => RETRY_INTERVAL,
         });
     }
 }
 
-/// What an attempt to reach the agent found.
+/// Outcome of an attempt to reach the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reconnect {
-    /// An agent that serves this process.
+    /// An agent serves this process.
     Served,
-    /// One that does not answer, or takes no connection.
+    /// The agent does not answer or accepts no connection.
     Silent,
-    /// One that refuses this process.
+    /// The agent refuses this process.
     Refused,
-    /// None.
+    /// No agent is running.
     NoAgent,
 }
 
-/// A connection that was lost.
+/// Loss of the connection, until an agent serves the process again.
 #[derive(Debug)]
 struct Loss {
     absence: Absence,
-    /// The agent gave no sign while a thread was parked.
+    /// Whether the agent had no heartbeat while a thread was parked.
     is_hung: bool,
-    /// The gate was open, or work was in flight, since then.
+    /// Whether the gate was open, or work was in flight, since the loss.
     computes: bool,
-    /// Until when the time without an agent is counted; `None`: the gate stands as the agent left it, or is shut.
+    /// Time up to which the time without an agent is counted, in nanoseconds; `None` if the gate is as the agent left it, or
+    /// closed.
     counted_to: Option<u64>,
 }
 
@@ -567,33 +573,33 @@ impl Loss {
         }
     }
 
-    /// Connects to the agent, or to another one.
+    /// Tries to connect to the agent, or to its successor.
     fn try_again(&mut self) -> Reconnect {
         self.computes |= orders().gate.is_open() || streams::in_flight() != 0;
         match connection::open() {
-            ConnectOutcome::Connected => match again(self.computes) {
+            ConnectOutcome::Connected => match reconnect(self.computes) {
                 Ok(()) => Reconnect::Served,
                 Err(_) if self.is_hung => Reconnect::Silent,
-                Err(broken) => {
-                    self.absence.is_there();
-                    match broken {
-                        Broken::Refused => Reconnect::Refused,
-                        Broken::Gone => Reconnect::Silent,
+                Err(error) => {
+                    self.absence.end();
+                    match error {
+                        LinkError::Refused => Reconnect::Refused,
+                        LinkError::Lost => Reconnect::Silent,
                     }
                 }
             },
             ConnectOutcome::Busy => {
-                self.absence.is_there();
+                self.absence.end();
                 Reconnect::Silent
             }
             ConnectOutcome::NoAgent => {
-                let _since = self.absence.lasts();
+                let _since = self.absence.extend();
                 Reconnect::NoAgent
             }
         }
     }
 
-    /// Shuts the gate: an agent is there, and does not serve this process yet.
+    /// Closes the gate: an agent is running but does not serve this process yet.
     fn close(&mut self) {
         let old = orders();
         let closed: *const Orders = &raw const CLOSED_ORDERS;
@@ -603,12 +609,12 @@ impl Loss {
         }
         if !std::ptr::eq(old, closed) {
             ORDERS.store(closed.cast_mut(), Ordering::Release);
-            gate::start_over();
+            gate::reset();
             wake_waiters(old);
         }
     }
 
-    /// Opens the gate, where that is wanted, and counts the time.
+    /// Opens the gate and counts the time, unless the terms keep it as it is.
     fn open(&mut self) {
         let keeps = {
             let terms = TERMS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -627,21 +633,22 @@ impl Loss {
     }
 }
 
-/// Connects to another agent than before.
-fn again(computes: bool) -> Result<(), Broken> {
-    welcome(true, computes)?;
-    pages()?;
-    // The account may believe in more than the new page grants.
+/// Registers with the agent again over the connection that was opened after a loss: exchanges `Hello`, maps the new pages, and
+/// gives up the unused part of the memory claim. `computes`: the process computes, or its gate is open.
+fn reconnect(computes: bool) -> Result<(), LinkError> {
+    exchange_hello(true, computes)?;
+    map_pages()?;
+    // The account may rely on more than the new page grants.
     memory::relinquish();
     Ok(())
 }
 
 fn open_without_agent() {
     let old = orders();
-    let nobodys: *const Orders = &raw const NOBODYS_ORDERS;
-    if !std::ptr::eq(old, nobodys) {
-        ORDERS.store(nobodys.cast_mut(), Ordering::Release);
-        gate::start_over();
+    let open: *const Orders = &raw const OPEN_ORDERS;
+    if !std::ptr::eq(old, open) {
+        ORDERS.store(open.cast_mut(), Ordering::Release);
+        gate::reset();
         wake_waiters(old);
     }
 }

@@ -1,5 +1,5 @@
-//! NVML as the pod is to see it: the memory of its own device is its limit, as with the driver ([`crate::memory`]), and the
-//! processes on it are the one that asks. Other devices, and everything else, are as they are.
+//! NVML as seen by the pod: the memory of its own device is the pod's limit, as with the driver ([`crate::memory`]), and the only
+//! process on it is the calling one. Other devices and other functions are unchanged.
 
 use std::ffi::{CStr, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -11,7 +11,7 @@ mod device;
 
 use device::is_own;
 
-/// What every function of NVML answers.
+/// `nvmlReturn_t`: 0 or an error code.
 type Return = c_uint;
 /// `nvmlDevice_t`
 type Device = usize;
@@ -24,9 +24,9 @@ const NOT_SUPPORTED: Return = 3;
 const FUNCTION_NOT_FOUND: Return = 13;
 /// `NVML_ERROR_INSUFFICIENT_SIZE`
 const INSUFFICIENT_SIZE: Return = 7;
-/// What is said of an instance where there is none.
+/// Value of the instance ids of a process where there is no MIG instance.
 const NO_INSTANCE: u32 = u32::MAX;
-/// Processes that are looked through for our own.
+/// Number of processes among which the own process is searched.
 const PROCESSES_MAX: usize = 256;
 
 /// `nvmlMemory_t`
@@ -57,7 +57,7 @@ struct ProcessV1 {
     memory: u64,
 }
 
-/// `nvmlProcessInfo_t`, since its second version.
+/// `nvmlProcessInfo_t`, from its second version on.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct Process {
@@ -67,7 +67,7 @@ struct Process {
     compute_instance: u32,
 }
 
-/// A wrapper by the name of the function that it stands before, and where that function's address is kept.
+/// A wrapper, the symbol of the NVML function that it wraps, and that function's address.
 struct Wrapper {
     symbol: &'static str,
     address: fn() -> *mut c_void,
@@ -84,7 +84,7 @@ macro_rules! wrappers {
             },)*
         ];
         $(
-            #[allow(non_snake_case, reason = "the names are NVML's")]
+            #[allow(non_snake_case, reason = "named as in NVML")]
             mod $name {
                 use super::*;
 
@@ -96,16 +96,16 @@ macro_rules! wrappers {
                         return FUNCTION_NOT_FOUND;
                     }
                     type Function = unsafe extern "C" fn($($kind),*) -> Return;
-                    // SAFETY: NVML's function of this name has this shape.
+                    // SAFETY: NVML's function with this name has this signature.
                     let function = unsafe { std::mem::transmute::<*mut c_void, Function>(real) };
-                    // SAFETY: the program's own arguments, or a place of ours of the same kind.
+                    // SAFETY: the program's own arguments, or buffers of this library of the same type.
                     let call = |$($argument: $kind),*| unsafe { function($($argument),*) };
                     if hook::is_broken() || !link::is_active() {
                         return call($($argument),*);
                     }
                     let body = std::panic::AssertUnwindSafe(|| ($body)(&call, $($argument),*));
                     std::panic::catch_unwind(body).unwrap_or_else(|_panic| {
-                        hook::broke();
+                        hook::disable();
                         call($($argument),*)
                     })
                 }
@@ -129,7 +129,7 @@ wrappers! {
     fn nvmlDeviceGetRunningProcessDetailList(device: Device, list: *mut c_void) = details;
 }
 
-/// The address that a program gets for a function of NVML.
+/// Returns the address that a program gets for an NVML function: the wrapper's, or `real` if there is none.
 pub(crate) fn wrap(symbol: &CStr, real: *mut c_void) -> *mut c_void {
     let mut wrappers = WRAPPERS.iter();
     let Some(wrapper) = wrappers.find(|one| one.symbol.as_bytes() == symbol.to_bytes()) else {
@@ -149,13 +149,13 @@ pub(crate) fn wrap(symbol: &CStr, real: *mut c_void) -> *mut c_void {
     address
 }
 
-/// An address of NVML's own, by which its library can be found.
+/// Returns the address of some wrapped NVML function, by which NVML's library can be located; `None` if none was looked up.
 fn any_real() -> Option<*mut c_void> {
     let mut known = WRAPPERS.iter().map(|one| one.real.load(Ordering::Acquire));
     known.find(|real| !real.is_null())
 }
 
-/// What is to be said instead of what NVML has said.
+/// Returns the memory to report for a device in place of NVML's values; `None` if the device is not the pod's.
 fn seen(device: Device, total: u64, free: u64) -> Option<View> {
     is_own(device).then(|| memory::view(free, total))
 }
@@ -169,7 +169,7 @@ fn memory_info(
     if code != 0 || memory.is_null() {
         return code;
     }
-    // SAFETY: not null, and NVML has written it.
+    // SAFETY: not null, and written by NVML.
     let known = unsafe { memory.read_unaligned() };
     if let Some(view) = seen(device, known.total, known.free) {
         let shown = Memory {
@@ -177,13 +177,13 @@ fn memory_info(
             free: view.free,
             used: view.total - view.free,
         };
-        // SAFETY: as before.
+        // SAFETY: as above.
         unsafe { memory.write_unaligned(shown) };
     }
     code
 }
 
-/// NVML has checked the version that the program says its structure has.
+/// Like [`memory_info`]. NVML has checked the version of the program's structure.
 fn memory_info_v2(
     call: &dyn Fn(Device, *mut MemoryV2) -> Return,
     device: Device,
@@ -193,7 +193,7 @@ fn memory_info_v2(
     if code != 0 || memory.is_null() {
         return code;
     }
-    // SAFETY: not null, and NVML has written it.
+    // SAFETY: not null, and written by NVML.
     let known = unsafe { memory.read_unaligned() };
     if let Some(view) = seen(device, known.total, known.free) {
         let shown = MemoryV2 {
@@ -203,7 +203,7 @@ fn memory_info_v2(
             free: view.free,
             used: view.total - view.free,
         };
-        // SAFETY: as before.
+        // SAFETY: as above.
         unsafe { memory.write_unaligned(shown) };
     }
     code
@@ -211,9 +211,9 @@ fn memory_info_v2(
 
 type List<'a, T> = &'a dyn Fn(Device, *mut c_uint, *mut T) -> Return;
 
-/// An entry of a list of processes.
+/// Entry of a list of processes, in one of NVML's versions.
 trait Entry: Copy {
-    /// This process, of which NVML says nothing.
+    /// Returns an entry for this process, for when NVML lists none.
     fn own() -> Self;
     fn pid(&self) -> u32;
     fn set_memory(&mut self, bytes: u64);
@@ -255,8 +255,8 @@ impl Entry for Process {
     }
 }
 
-/// The one process that a process is to see, or none where it has no context. What NVML says of our own, if it knows us by
-/// the number that we know ourselves by, is kept but for the memory.
+/// Returns the entry of this process, the only one that the program gets to see; `None` if it has no context. NVML's own entry is
+/// used if it has this process's id, except for the memory.
 fn own<T: Entry>(call: List<'_, T>, device: Device) -> Result<Option<T>, Return> {
     let mut all = vec![T::own(); PROCESSES_MAX];
     let mut count = c_uint::try_from(all.len()).unwrap_or(0);
@@ -275,12 +275,12 @@ fn own<T: Entry>(call: List<'_, T>, device: Device) -> Result<Option<T>, Return>
     Ok(Some(own))
 }
 
-/// Puts the list where the program wants it, by NVML's rules for lists.
+/// Writes the list to the program's buffer by NVML's rules for lists, and returns NVML's result.
 fn answer<T: Copy>(count: *mut c_uint, list: *mut T, process: Option<T>) -> Return {
-    // SAFETY: not null: that was looked at before.
+    // SAFETY: not null, as checked by the caller.
     let room = unsafe { count.read_unaligned() };
     let number = c_uint::from(process.is_some());
-    // SAFETY: as before.
+    // SAFETY: as above.
     unsafe { count.write_unaligned(number) };
     let Some(process) = process else {
         return 0;
@@ -291,7 +291,7 @@ fn answer<T: Copy>(count: *mut c_uint, list: *mut T, process: Option<T>) -> Retu
     if list.is_null() {
         return INVALID_ARGUMENT;
     }
-    // SAFETY: not null, and there is room for one at least.
+    // SAFETY: not null, with room for at least one entry.
     unsafe { list.write_unaligned(process) };
     0
 }
@@ -311,7 +311,7 @@ fn processes<T: Entry>(
     }
 }
 
-/// Nobody draws there, as far as a pod is concerned.
+/// Reports no graphics processes on the pod's device.
 fn none<T: Entry>(call: List<'_, T>, device: Device, count: *mut c_uint, list: *mut T) -> Return {
     if count.is_null() || !is_own(device) {
         return call(device, count, list);
@@ -319,7 +319,7 @@ fn none<T: Entry>(call: List<'_, T>, device: Device, count: *mut c_uint, list: *
     answer(count, list, None)
 }
 
-/// What other pods do in detail is not told.
+/// Refuses details on the pod's device, which would include those of other pods.
 fn details(
     call: &dyn Fn(Device, *mut c_void) -> Return,
     device: Device,
@@ -337,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_is_answered_by_the_rules() {
+    fn a_process_list_is_returned_by_nvmls_rules() {
         let one = ProcessV1 { pid: 1, memory: 2 };
         let mut list = [ProcessV1 { pid: 0, memory: 0 }; 2];
         let mut count = 0;

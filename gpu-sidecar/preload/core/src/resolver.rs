@@ -1,4 +1,4 @@
-//! `cuGetProcAddress`: the driver answers first, and what it answers is wrapped by the name that it really has.
+//! `cuGetProcAddress`: the driver resolves the name, and the result is wrapped by the symbol of the function it returned.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
@@ -6,10 +6,10 @@ use std::mem::MaybeUninit;
 use crate::driver::{Code, SUCCESS};
 use crate::hook::hooks;
 
-/// The flag by which per-thread default streams are asked for.
+/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
 const PER_THREAD: u64 = 2;
 
-fn found(
+fn wrap_result(
     real: &dyn Fn() -> Code,
     name: *const c_char,
     out: *mut *mut c_void,
@@ -20,19 +20,19 @@ fn found(
     if code != SUCCESS || name.is_null() || out.is_null() {
         return code;
     }
-    // SAFETY: the driver has written there.
+    // SAFETY: the driver has written the address.
     let address = unsafe { *out };
     if address.is_null() {
         return code;
     }
-    // SAFETY: the driver has read the name, so it is a text that ends.
+    // SAFETY: the driver has accepted the name, so it is NUL-terminated.
     let name = unsafe { CStr::from_ptr(name) };
     let own = symbol(address).filter(|own| own.to_bytes().starts_with(name.to_bytes()));
     let declared =
         || preload_table::resolve(name.to_bytes(), version.unsigned_abs(), is_per_thread);
     let wrapped = match own {
         Some(own) => crate::wrap(own, address),
-        // Functions that share an address have one name between them.
+        // The symbol at the address belongs to another function which shares the address.
         None => match declared() {
             Ok(entry) => crate::wrap(entry.symbol_c(), address),
             Err(_) => {
@@ -41,30 +41,30 @@ fn found(
             }
         },
     };
-    // SAFETY: as above.
+    // SAFETY: `out` is valid for writes, as above.
     unsafe { *out = wrapped };
     code
 }
 
-/// The name of the function at an address, as its file has it.
+/// Returns the symbol of the function at an address, from its ELF file; `None` if no symbol has exactly this address.
 fn symbol(address: *mut c_void) -> Option<&'static CStr> {
     let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: a place to write to; any address may be asked for.
+    // SAFETY: `found` is valid for writes; `dladdr` accepts any address.
     let is_known = unsafe { libc::dladdr(address, found.as_mut_ptr()) } != 0;
-    // SAFETY: zeroes, or what the loader has written.
+    // SAFETY: zero-initialised, or written by the loader.
     let found = unsafe { found.assume_init() };
     if !is_known || found.dli_sname.is_null() || found.dli_saddr != address {
         return None;
     }
-    // SAFETY: a name in a file that stays loaded.
+    // SAFETY: a NUL-terminated name in a file that stays loaded.
     Some(unsafe { CStr::from_ptr(found.dli_sname) })
 }
 
 hooks! { HOOKS:
     fn cuGetProcAddress(name: *const c_char, out: *mut *mut c_void, version: c_int, flags: u64) =
-        |real, name, out, version, flags: u64| found(real, name, out, version, flags & PER_THREAD != 0);
+        |real, name, out, version, flags: u64| wrap_result(real, name, out, version, flags & PER_THREAD != 0);
     fn cuGetProcAddress_v2(name: *const c_char, out: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int) =
-        |real, name, out, version, flags: u64, _status| found(real, name, out, version, flags & PER_THREAD != 0);
+        |real, name, out, version, flags: u64, _status| wrap_result(real, name, out, version, flags & PER_THREAD != 0);
     fn cuGetProcAddress_v2_ptsz(name: *const c_char, out: *mut *mut c_void, version: c_int, flags: u64, status: *mut c_int) =
-        |real, name, out, version, flags: u64, _status| found(real, name, out, version, flags & 1 == 0);
+        |real, name, out, version, flags: u64, _status| wrap_result(real, name, out, version, flags & 1 == 0);
 }

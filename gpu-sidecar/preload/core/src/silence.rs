@@ -1,52 +1,51 @@
-//! For how long an agent that serves this process has given no sign while a thread is parked.
+//! Detection of a hung agent: the time without a heartbeat while a thread is parked at the gate.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use protocol::page::Orders;
 
-/// The sign of life that a parked thread saw last, and for how long it has been the last one.
+/// The last heartbeat that a parked thread saw, and the time since.
 #[derive(Debug, Default)]
 pub(crate) struct Silence {
-    seen: Option<Seen>,
+    last: Option<Heartbeat>,
     lasted: Duration,
 }
 
-/// A sign of life: any difference is a new one.
+/// State of the agent's page. Any difference counts as a heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seen {
-    /// Where the page is mapped: the agent beats in the one that it gave out last.
+struct Heartbeat {
+    /// Address of the page: the agent updates the heartbeat in the page that it provided last.
     page: *const Orders,
     heartbeat: u32,
     epoch: u64,
 }
 
 impl Silence {
-    /// Notes that a thread has waited for `waited` in front of the orders that hold now; returns whether the agent that serves
-    /// them has been silent for `at_most`.
+    /// Adds a wait of length `waited` under `orders`. Returns whether the agent that serves them has been silent for `at_most`.
     ///
-    /// Silence counts only within one page and only while the agent serves it (`is_served`): the heartbeat of a
-    /// connection that is lost stands still. What one wait adds is bounded by `look`, its usual length: a machine that stood still for
-    /// longer has held up the agent as well. After `true` it begins anew.
-    pub(crate) fn lasts(
+    /// Silence counts only within one page and only while the agent serves it (`is_served`): the heartbeat of a lost connection
+    /// does not advance. Each wait counts for at most `usual`, its normal length: a machine that was suspended for longer has
+    /// suspended the agent as well. After `true` the time starts from zero.
+    pub(crate) fn has_lasted(
         &mut self,
         orders: &Orders,
         is_served: bool,
         waited: Duration,
-        look: Duration,
+        usual: Duration,
         at_most: Duration,
     ) -> bool {
-        let seen = is_served.then(|| Seen {
+        let last = is_served.then(|| Heartbeat {
             page: orders,
             heartbeat: orders.heartbeat.load(Ordering::Relaxed),
             epoch: orders.gate.epoch(),
         });
-        if seen.is_none() || seen != self.seen {
-            self.seen = seen;
+        if last.is_none() || last != self.last {
+            self.last = last;
             self.lasted = Duration::ZERO;
             return false;
         }
-        self.lasted += waited.min(look);
+        self.lasted += waited.min(usual);
         let is_over = self.lasted >= at_most;
         if is_over {
             self.lasted = Duration::ZERO;
@@ -59,48 +58,48 @@ impl Silence {
 mod tests {
     use super::*;
 
-    const LOOK: Duration = Duration::from_millis(50);
+    const WAIT: Duration = Duration::from_millis(50);
     const AT_MOST: Duration = Duration::from_secs(1);
 
-    fn looks(silence: &mut Silence, orders: &Orders, is_served: bool, count: usize) -> bool {
-        (0..count).any(|_| silence.lasts(orders, is_served, LOOK, LOOK, AT_MOST))
+    fn waits(silence: &mut Silence, orders: &Orders, is_served: bool, count: usize) -> bool {
+        (0..count).any(|_| silence.has_lasted(orders, is_served, WAIT, WAIT, AT_MOST))
     }
 
     #[test]
-    fn an_agent_without_a_beat_for_so_long_is_silent() {
+    fn an_agent_without_heartbeats_is_silent_after_the_limit() {
         let (mut silence, orders) = (Silence::default(), Orders::new());
-        assert!(!looks(&mut silence, &orders, true, 20));
-        assert!(looks(&mut silence, &orders, true, 1));
-        // It is asked about again after as long.
-        assert!(!looks(&mut silence, &orders, true, 19));
-        assert!(looks(&mut silence, &orders, true, 1));
+        assert!(!waits(&mut silence, &orders, true, 20));
+        assert!(waits(&mut silence, &orders, true, 1));
+        // It is reported again after the same time.
+        assert!(!waits(&mut silence, &orders, true, 19));
+        assert!(waits(&mut silence, &orders, true, 1));
     }
 
     #[test]
-    fn a_beat_ends_the_silence() {
+    fn a_heartbeat_ends_the_silence() {
         let (mut silence, orders) = (Silence::default(), Orders::new());
         for _ in 0..10 {
-            assert!(!looks(&mut silence, &orders, true, 20));
+            assert!(!waits(&mut silence, &orders, true, 20));
             orders.heartbeat.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     #[test]
-    fn a_lost_connection_is_no_silence_of_the_next_agent() {
+    fn silence_is_not_carried_over_from_a_lost_connection() {
         let (mut silence, before, after) = (Silence::default(), Orders::new(), Orders::new());
-        assert!(!looks(&mut silence, &before, true, 19));
-        assert!(!looks(&mut silence, &before, false, 100));
-        assert!(!looks(&mut silence, &after, true, 20));
-        assert!(looks(&mut silence, &after, true, 1));
-        // Nor is that of one page the next one's, though no wait fell in between.
-        assert!(!looks(&mut silence, &after, true, 19));
-        assert!(!looks(&mut silence, &before, true, 20));
+        assert!(!waits(&mut silence, &before, true, 19));
+        assert!(!waits(&mut silence, &before, false, 100));
+        assert!(!waits(&mut silence, &after, true, 20));
+        assert!(waits(&mut silence, &after, true, 1));
+        // Nor from one page to the next, even without a wait in between.
+        assert!(!waits(&mut silence, &after, true, 19));
+        assert!(!waits(&mut silence, &before, true, 20));
     }
 
     #[test]
-    fn a_machine_that_stood_still_makes_no_agent_silent() {
+    fn a_suspended_machine_does_not_make_the_agent_silent() {
         let (mut silence, orders) = (Silence::default(), Orders::new());
         let hour = Duration::from_secs(3600);
-        assert!(!(0..20).any(|_| silence.lasts(&orders, true, hour, LOOK, AT_MOST)));
+        assert!(!(0..20).any(|_| silence.has_lasted(&orders, true, hour, WAIT, AT_MOST)));
     }
 }

@@ -1,12 +1,12 @@
-//! How long what was launched runs, and how much of it is still in flight: events recorded in the streams themselves.
+//! Run time of launches and the amount of work in flight, measured by events recorded in the program's streams.
 //!
-//! A *burst* begins when something is launched in a stream in which nothing is known to run. Before its first launch an event
-//! is recorded, and further ones behind its first, second, fourth and eighth launch and then behind every sixteenth, behind
-//! every millisecond that the launches are expected to take, before the host waits for the stream, and before anything goes
-//! into the stream that is no kernel. The time between two of them is kernel time (papers: M4.6). A stream that is marked
-//! while nothing runs in it any more counts what its launches are expected to take.
+//! A *burst* begins with a launch in a stream in which nothing is known to run. One event is recorded before its first launch.
+//! Further events are recorded after its first, second, fourth and eighth launch and then after every sixteenth, after every
+//! millisecond of expected run time, before the host waits for the stream, and before any operation other than a kernel enters
+//! the stream. The time between two successive events is kernel time (M4.6). If the stream is already idle when an event
+//! is recorded, the launches count with their expected run time.
 //!
-//! Nothing here is done for a stream that captures.
+//! Capturing streams are not measured.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -15,29 +15,29 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::busy::Busy;
 use crate::driver::{self, Handle, LEGACY, NOT_READY, PER_THREAD, SUCCESS};
-use crate::functions::{self, Known, Part};
+use crate::functions::{self, FunctionInfo, Part};
 use crate::{capture, events, link, time};
 
-/// So many launches at most lie between two marks.
+/// Largest number of launches between two marks.
 const LAUNCHES: u32 = 16;
-/// So much work at most, in nanoseconds as expected, lies between two marks.
+/// Largest expected run time between two marks, in nanoseconds.
 const WORK_NS: u64 = 1_000_000;
-/// From so many marks on it is looked which of them are done.
+/// Number of marks from which on a launch collects the completed ones.
 const MARKS: usize = 12;
-/// So many streams of a process are followed, a thread's default stream counted for each thread. What is launched in others
-/// counts only while it holds the gate open.
+/// Largest number of streams measured per process; a per-thread default stream counts once per thread. Launches in further
+/// streams count as work in flight only until they have returned.
 const STREAMS_MAX: usize = 4096;
 
-/// Which stream the handle 0 means, by the entry point that was called.
+/// Meaning of the null stream handle, which depends on the called entry point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Default {
-    /// The legacy one.
+pub(crate) enum DefaultStream {
+    /// The legacy default stream.
     Legacy,
-    /// The calling thread's own.
+    /// The calling thread's own default stream.
     PerThread,
 }
 
-impl Default {
+impl DefaultStream {
     fn resolve(self, stream: Handle) -> Handle {
         match (stream, self) {
             (0, Self::Legacy) => LEGACY,
@@ -47,21 +47,21 @@ impl Default {
     }
 }
 
-/// Nanoseconds of work in flight in all streams, as expected; the highest bit says that the gate was shut from inside.
+/// Expected run time of all work in flight, in nanoseconds; the highest bit is [`SHUT`].
 pub(crate) static IN_FLIGHT: AtomicU64 = AtomicU64::new(0);
-/// The bit of [`IN_FLIGHT`] that shuts the gate from inside: no launch passes a bound that it exceeds.
+/// Bit of [`IN_FLIGHT`] that closes the gate within the process: it exceeds every bound, so no launch passes.
 pub(crate) const SHUT: u64 = 1 << 63;
 
-/// Work in flight, in nanoseconds as expected.
+/// Returns the expected run time of the work in flight, in nanoseconds.
 pub(crate) fn in_flight() -> u64 {
     IN_FLIGHT.load(Ordering::Acquire) & !SHUT
 }
 
-/// Launches in flight of functions that were not measured yet.
+/// Number of launches in flight of functions without a measurement.
 static UNMEASURED: AtomicU32 = AtomicU32::new(0);
 
-/// Counts launches of functions that were not measured yet.
-fn unmeasured(change: impl Fn(u32) -> u32) {
+/// Applies `change` to [`UNMEASURED`] and publishes the result.
+fn update_unmeasured(change: impl Fn(u32) -> u32) {
     let changed = UNMEASURED.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
         Some(change(count))
     });
@@ -72,15 +72,15 @@ fn unmeasured(change: impl Fn(u32) -> u32) {
     }
 }
 
-/// Launches are over, or were not made.
-fn over(launches: &Loose) {
+/// Removes launches that have finished, or were never made, from the work in flight.
+fn finish(launches: &LaunchGroup) {
     if launches.unmeasured > 0 {
-        unmeasured(|count| count.saturating_sub(launches.unmeasured));
+        update_unmeasured(|count| count.saturating_sub(launches.unmeasured));
     }
-    takes_off(launches.estimate_ns);
+    subtract_in_flight(launches.estimate_ns);
 }
 
-fn takes_off(estimate_ns: u64) {
+fn subtract_in_flight(estimate_ns: u64) {
     let _before = IN_FLIGHT.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
         Some(word & SHUT | (word & !SHUT).saturating_sub(estimate_ns))
     });
@@ -99,10 +99,10 @@ fn all() -> MutexGuard<'static, Vec<&'static Stream>> {
     STREAMS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A stream that is followed. Never freed, so that a thread may keep a reference; one that is gone is used again.
+/// A measured stream. Never freed, so that threads may keep references; the entry of a destroyed stream is reused.
 #[derive(Debug)]
 struct Stream {
-    /// What [`key`] gives; 0: free.
+    /// Value of [`key`]; 0 if the entry is free, `usize::MAX` if the stream was destroyed with work in it.
     key: AtomicUsize,
     state: Mutex<State>,
 }
@@ -113,42 +113,45 @@ impl Stream {
     }
 }
 
+/// Measurement of one stream.
 #[derive(Debug)]
 struct State {
     context: Handle,
-    /// Never 0.
+    /// Handle of the stream, with the default stream made explicit; never 0.
     handle: Handle,
     /// Launches since the last mark.
-    loose: Loose,
-    /// Marks that were recorded and not yet found done, in the order of the stream.
+    unmarked: LaunchGroup,
+    /// Marks not yet known to be complete, in the order of the stream.
     marks: VecDeque<Mark>,
-    /// The last mark that was found done and its time, when the burst goes on behind it.
+    /// Event and time of the last complete mark, in nanoseconds, while the burst continues after it.
     last: Option<(Handle, u64)>,
-    /// Launches since the burst began.
+    /// Number of launches since the burst began.
     launches: u32,
-    /// Something else than kernels went into the stream since it was last known to be idle.
+    /// Whether operations other than kernels entered the stream since it was last known to be idle.
     other_work: bool,
-    /// An event in this stream whose time on the host's clock is known.
+    /// Event in this stream with a known time on the host's clock, in nanoseconds.
     reference: Option<(Handle, u64)>,
-    /// The program has destroyed it.
-    gone: bool,
-    /// When all that was marked should be over, on the host's clock: before that nobody asks whether it is.
+    /// Whether the program has destroyed the stream.
+    destroyed: bool,
+    /// Time at which all marked work is expected to be complete, in nanoseconds on the host's clock; the driver is not queried
+    /// before it.
     expected_end: u64,
-    /// When the first kernel of the burst can have begun at the earliest.
+    /// Earliest possible start of the burst's first kernel, in nanoseconds.
     begins: u64,
 }
 
+/// Up to [`LAUNCHES`] launches that are measured together.
 #[derive(Debug, Clone, Copy)]
-struct Loose {
+struct LaunchGroup {
     launches: u32,
     estimate_ns: u64,
-    /// Of functions that were not measured yet.
+    /// Number of these launches whose functions have no measurement.
     unmeasured: u32,
     parts: [Part; LAUNCHES as usize],
 }
 
-impl Loose {
-    const NONE: Self = Self {
+impl LaunchGroup {
+    const EMPTY: Self = Self {
         launches: 0,
         estimate_ns: 0,
         unmeasured: 0,
@@ -156,17 +159,18 @@ impl Loose {
     };
 }
 
-impl Loose {
-    fn add(&mut self, known: Known) {
+impl LaunchGroup {
+    fn add(&mut self, info: FunctionInfo) {
         if let Some(part) = self.parts.get_mut(self.launches as usize) {
-            *part = (known.place, known.estimate_ns);
+            *part = (info.slot, info.estimate_ns);
         }
         self.launches += 1;
-        self.unmeasured += u32::from(known.is_new);
-        self.estimate_ns = self.estimate_ns.saturating_add(known.estimate_ns);
+        self.unmeasured += u32::from(info.is_new);
+        self.estimate_ns = self.estimate_ns.saturating_add(info.estimate_ns);
     }
 }
 
+/// Event recorded in a stream, and its position among the launches.
 #[derive(Debug)]
 struct Mark {
     event: Handle,
@@ -179,27 +183,28 @@ struct Mark {
     reason = "few of them are there at a time, and nearly all are of the large kind"
 )]
 enum MarkKind {
-    /// A burst begins behind it.
+    /// A burst begins after the mark.
     Begin {
-        /// When it was recorded, if the stream was idle then: so it is done at that time.
+        /// Time at which the mark was recorded if the stream was idle then, which is also its completion time.
         idle_since: Option<u64>,
-        /// Its first kernel cannot have begun before.
+        /// Earliest possible start of the burst's first kernel, in nanoseconds.
         not_before: u64,
     },
-    /// It stands behind these launches.
+    /// The mark follows these launches.
     End {
-        launches: Loose,
-        /// Nothing ran any more when it was recorded.
+        launches: LaunchGroup,
+        /// Whether nothing was running any more when it was recorded.
         late: bool,
     },
 }
 
 thread_local! {
-    /// The stream in which this thread launched last. No destructor: threads end at any time.
+    /// Stream of this thread's last launch. It has no destructor, since threads end at any time.
     static RECENT: Cell<Option<&'static Stream>> = const { Cell::new(None) };
 }
 
-/// Makes one number of stream and context, and of the thread where the stream is its own.
+/// Returns an identifier of a stream: its handle, or for a default stream a value derived from the context and, if it is
+/// per-thread, from the thread.
 fn key(stream: Handle) -> usize {
     match stream {
         LEGACY => context().rotate_left(8) | 1,
@@ -213,12 +218,13 @@ fn key(stream: Handle) -> usize {
 
 fn context() -> Handle {
     let mut context = 0;
-    // SAFETY: a place to write to.
+    // SAFETY: `context` is valid for writes.
     let _any = unsafe { driver::cuCtxGetCurrent(&raw mut context) };
     context
 }
 
-fn find(stream: Handle, make: bool) -> Option<&'static Stream> {
+/// Returns the entry of a stream, creating it if `create` is set; `None` if there is none or the table is full.
+fn find(stream: Handle, create: bool) -> Option<&'static Stream> {
     let key = key(stream);
     if let Some(recent) = RECENT.get()
         && recent.key.load(Ordering::Acquire) == key
@@ -232,13 +238,13 @@ fn find(stream: Handle, make: bool) -> Option<&'static Stream> {
         .copied();
     let found = match found {
         Some(found) => found,
-        None if !make => return None,
+        None if !create => return None,
         None => {
             let context = if matches!(stream, LEGACY | PER_THREAD) {
                 context()
             } else {
                 let mut context = 0;
-                // SAFETY: a place to write to, and a stream that the program launches in.
+                // SAFETY: `context` is valid for writes, and the program launches in this stream.
                 let _any = unsafe { driver::cuStreamGetCtx(stream, &raw mut context) };
                 context
             };
@@ -269,53 +275,53 @@ fn find(stream: Handle, make: bool) -> Option<&'static Stream> {
     Some(found)
 }
 
-/// What [`before`] found, for [`after`].
+/// State passed from [`before`] to [`after`] of one launch.
 #[derive(Debug)]
 pub(crate) struct Launch {
     stream: Option<&'static Stream>,
-    known: Known,
+    info: FunctionInfo,
 }
 
-/// A launch is about to be made in the stream.
-pub(crate) fn before(stream: Handle, default: Default, known: Known) -> Launch {
-    if known.is_new {
-        unmeasured(|count| count.saturating_add(1));
+/// Prepares the measurement of a launch, and adds it to the work in flight.
+pub(crate) fn before(stream: Handle, default: DefaultStream, info: FunctionInfo) -> Launch {
+    if info.is_new {
+        update_unmeasured(|count| count.saturating_add(1));
     }
-    // Before anything else, so that the agent sees a launch under way also where this thread is held up in it.
-    let in_flight = IN_FLIGHT.fetch_add(known.estimate_ns, Ordering::AcqRel) & !SHUT;
-    publish_in_flight(in_flight.saturating_add(known.estimate_ns));
+    // First, so that the agent sees the launch in progress even if this thread is blocked in it.
+    let in_flight = IN_FLIGHT.fetch_add(info.estimate_ns, Ordering::AcqRel) & !SHUT;
+    publish_in_flight(in_flight.saturating_add(info.estimate_ns));
     let stream = find(default.resolve(stream), true);
     if let Some(stream) = stream {
         let mut state = stream.lock();
-        if state.loose.launches == 0 && state.should_be_over() {
+        if state.unmarked.launches == 0 && state.should_be_over() {
             state.reap();
             if state.marks.is_empty() {
                 state.begin();
             }
         }
     }
-    Launch { stream, known }
+    Launch { stream, info }
 }
 
-/// The launch was made, or refused by the driver.
+/// Completes the measurement of a launch. `made` is false if the driver refused it.
 pub(crate) fn after(launch: &Launch, made: bool) {
-    let Launch { stream, known } = launch;
+    let Launch { stream, info } = launch;
     let Some(stream) = stream.filter(|_| made) else {
-        let mut launches = Loose::NONE;
-        launches.add(*known);
-        over(&launches);
+        let mut launches = LaunchGroup::EMPTY;
+        launches.add(*info);
+        finish(&launches);
         return;
     };
     let mut state = stream.lock();
-    state.loose.add(*known);
+    state.unmarked.add(*info);
     state.launches = state.launches.saturating_add(1);
-    let due = state.loose.launches >= LAUNCHES
-        || state.loose.estimate_ns >= WORK_NS
-        || known.is_new
+    let due = state.unmarked.launches >= LAUNCHES
+        || state.unmarked.estimate_ns >= WORK_NS
+        || info.is_new
         || (state.launches < LAUNCHES && state.launches.is_power_of_two());
     if due {
         state.mark(false);
-        // A long row of launches finds itself how far it has come.
+        // A long series of launches has to collect its completed marks itself.
         if state.marks.len() > MARKS {
             state.reap();
         }
@@ -327,7 +333,7 @@ impl State {
         Self {
             context,
             handle,
-            loose: Loose::NONE,
+            unmarked: LaunchGroup::EMPTY,
             marks: VecDeque::new(),
             last: None,
             launches: 0,
@@ -335,17 +341,17 @@ impl State {
             reference: None,
             begins: 0,
             expected_end: 0,
-            gone: false,
+            destroyed: false,
         }
     }
 
-    /// Records an event before the first launch of a burst.
+    /// Begins a burst: records an event before its first launch.
     fn begin(&mut self) {
         self.launches = 0;
-        self.broken_off();
+        self.end_burst();
         if self.other_work {
             let handle = self.handle;
-            // SAFETY: a stream in which the program launches at this moment.
+            // SAFETY: a stream in which the program is launching.
             let code = capture::relaxed(|| unsafe { driver::cuStreamQuery(handle) });
             self.other_work = code != SUCCESS;
         }
@@ -354,7 +360,7 @@ impl State {
         };
         let recorded = time::now();
         if !events::record(event, self.handle) {
-            events::give(self.context, event);
+            events::recycle(self.context, event);
             return;
         }
         self.marks.push_back(Mark {
@@ -364,7 +370,7 @@ impl State {
                 not_before: time::now(),
             },
         });
-        crate::gate::burst_begins(recorded);
+        crate::gate::begin_burst(recorded);
         let facts = link::facts();
         let _oldest =
             facts
@@ -372,39 +378,39 @@ impl State {
                 .compare_exchange(0, recorded, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// The burst is over: the next one is not measured from its end.
-    fn broken_off(&mut self) {
+    /// Ends the burst if nothing is in flight, so that the next one is not measured from its end.
+    fn end_burst(&mut self) {
         if self.marks.is_empty() {
             let before = self.last.take();
             self.retire(before);
         }
     }
 
-    /// Gives all events back.
+    /// Returns all events to the pool.
     fn forget_events(&mut self) {
-        self.broken_off();
+        self.end_burst();
         if let Some((reference, _)) = self.reference.take() {
-            events::give(self.context, reference);
+            events::recycle(self.context, reference);
         }
     }
 
-    /// What was marked should be over by now, as far as it is known how long it takes.
+    /// Returns whether all marked work is expected to be complete.
     fn should_be_over(&self) -> bool {
         self.marks.is_empty() || time::now() >= self.expected_end
     }
 
-    /// Records an event behind all launches until now.
+    /// Records an event after all launches so far. `late` states that the stream was already idle.
     fn mark(&mut self, late: bool) {
-        if self.loose.launches == 0 {
+        if self.unmarked.launches == 0 {
             return;
         }
-        let launches = std::mem::replace(&mut self.loose, Loose::NONE);
+        let launches = std::mem::replace(&mut self.unmarked, LaunchGroup::EMPTY);
         let begin = self.expected_end.max(time::now());
         self.expected_end = begin.saturating_add(launches.estimate_ns);
         let event = events::take(self.context).filter(|&event| {
             let recorded = events::record(event, self.handle);
             if !recorded {
-                events::give(self.context, event);
+                events::recycle(self.context, event);
             }
             recorded
         });
@@ -413,12 +419,12 @@ impl State {
                 event,
                 kind: MarkKind::End { launches, late },
             }),
-            // The driver makes no event, so there is nothing to measure by.
-            None => over(&launches),
+            // Without an event these launches cannot be measured.
+            None => finish(&launches),
         }
     }
 
-    /// How much is done of what lies before the first mark, in nanoseconds as expected.
+    /// Returns how much of the work before the first mark is expected to be done at `now`, in nanoseconds.
     fn done_of_first(&self, now: u64) -> u64 {
         let (Some((_, at)), Some(mark)) = (self.last, self.marks.front()) else {
             return 0;
@@ -432,7 +438,7 @@ impl State {
         }
     }
 
-    /// Takes the marks that are done.
+    /// Collects the completed marks.
     fn reap(&mut self) {
         while let Some(mark) = self.marks.front() {
             // SAFETY: an event of this library's own.
@@ -444,19 +450,20 @@ impl State {
                 return;
             };
             if code != SUCCESS {
-                // Of an error that stays nothing comes back; what was in flight is over or will never be known.
+                // After a sticky error no work completes; what was in flight has ended or cannot be determined.
                 if let MarkKind::End { launches, .. } = mark.kind {
-                    over(&launches);
+                    finish(&launches);
                 }
-                events::give(self.context, mark.event);
-                link::fatal(code);
+                events::recycle(self.context, mark.event);
+                link::report_fatal(code);
                 continue;
             }
-            self.done(mark);
+            self.complete(mark);
         }
     }
 
-    fn done(&mut self, mark: Mark) {
+    /// Accounts for a completed mark.
+    fn complete(&mut self, mark: Mark) {
         match mark.kind {
             MarkKind::Begin {
                 idle_since,
@@ -475,13 +482,13 @@ impl State {
                 }
                 let before = self.last.replace((mark.event, at));
                 self.retire(before);
-                // The kernel was launched later than the event was recorded, and begins then at the earliest.
+                // The kernel was launched after the event was recorded, and cannot have begun before that.
                 self.begins = at.max(not_before);
             }
             MarkKind::End { launches, late } => {
                 let Some((from, at)) = self.last else {
-                    over(&launches);
-                    events::give(self.context, mark.event);
+                    finish(&launches);
+                    events::recycle(self.context, mark.event);
                     return;
                 };
                 let took = events::elapsed_ns(from, mark.event).unwrap_or(launches.estimate_ns);
@@ -496,9 +503,9 @@ impl State {
                 }
                 if !late {
                     let count = launches.launches.min(LAUNCHES) as usize;
-                    functions::measured(launches.parts.get(..count).unwrap_or(&[]), ran);
+                    functions::record(launches.parts.get(..count).unwrap_or(&[]), ran);
                 }
-                over(&launches);
+                finish(&launches);
                 let since = if in_flight() == 0 { 0 } else { end };
                 link::facts().busy_since.store(since, Ordering::Release);
                 let before = self.last.replace((mark.event, at.saturating_add(took)));
@@ -507,45 +514,45 @@ impl State {
         }
     }
 
-    /// Gives an event back that neither is the reference nor the last one.
+    /// Returns an event to the pool unless it is the reference or the last one.
     fn retire(&self, event: Option<(Handle, u64)>) {
         let Some((event, _)) = event else { return };
         let is = |kept: &Option<(Handle, u64)>| kept.is_some_and(|(kept, _)| kept == event);
         if !is(&self.reference) && !is(&self.last) {
-            events::give(self.context, event);
+            events::recycle(self.context, event);
         }
     }
 
-    /// Forgets everything: the context is gone, and its events with it.
+    /// Discards all work and events of a destroyed context.
     fn forget(&mut self) {
-        let loose = std::mem::replace(&mut self.loose, Loose::NONE);
-        over(&loose);
+        let unmarked = std::mem::replace(&mut self.unmarked, LaunchGroup::EMPTY);
+        finish(&unmarked);
         for mark in self.marks.drain(..) {
             if let MarkKind::End { launches, .. } = mark.kind {
-                over(&launches);
+                finish(&launches);
             }
         }
         self.last = None;
         self.reference = None;
     }
 
-    /// Marks the end of what was launched, for somebody who is about to wait for it or to put something else behind it.
+    /// Marks the end of the launches so far, before the host waits for them or another operation follows them.
     fn mark_end(&mut self) {
-        if self.loose.launches == 0 {
+        if self.unmarked.launches == 0 {
             return;
         }
         let handle = self.handle;
-        let loose = self.loose.estimate_ns;
-        let late = time::now() >= self.expected_end.saturating_add(loose)
-            // SAFETY: a stream in which the program has launched and that it has not destroyed.
+        let unmarked = self.unmarked.estimate_ns;
+        let late = time::now() >= self.expected_end.saturating_add(unmarked)
+            // SAFETY: a stream in which the program has launched, and which it has not destroyed.
             && capture::relaxed(|| unsafe { driver::cuStreamQuery(handle) }) == SUCCESS;
         self.mark(late);
     }
 }
 
-/// Work in flight without what is done of that which runs now, in nanoseconds as expected. Only the first of each stream can be
-/// known to run, so where launches take longer than expected no more than one of them is thought done too early.
-pub(crate) fn left_in_flight() -> u64 {
+/// Returns the expected rest of the work in flight, in nanoseconds. Only the first launches of each stream are known to run, so
+/// if launches take longer than expected, at most one group per stream is considered done too early.
+pub(crate) fn remaining_in_flight() -> u64 {
     let now = time::now();
     let streams = snapshot();
     let done = streams
@@ -554,8 +561,8 @@ pub(crate) fn left_in_flight() -> u64 {
     in_flight().saturating_sub(done.sum())
 }
 
-/// Marks what runs in the stream, before something else goes into it or the host waits for it.
-pub(crate) fn mark(stream: Handle, default: Default) {
+/// Marks the work in the stream, before another operation enters it or the host waits for it.
+pub(crate) fn mark(stream: Handle, default: DefaultStream) {
     if in_flight() == 0 {
         return;
     }
@@ -564,28 +571,28 @@ pub(crate) fn mark(stream: Handle, default: Default) {
     }
 }
 
-/// Nothing that was launched in the stream is known to run.
-pub(crate) fn has_nothing(stream: Handle, default: Default) -> bool {
+/// Returns whether the stream has no work that is known to be in flight.
+pub(crate) fn is_empty(stream: Handle, default: DefaultStream) -> bool {
     let stream = find(default.resolve(stream), false);
     stream.is_none_or(|stream| {
         let state = stream.lock();
-        state.marks.is_empty() && state.loose.launches == 0
+        state.marks.is_empty() && state.unmarked.launches == 0
     })
 }
 
-/// Something that is no kernel goes into the stream.
-pub(crate) fn other_work(stream: Handle, default: Default) {
+/// Notes that an operation other than a kernel enters the stream.
+pub(crate) fn other_work(stream: Handle, default: DefaultStream) {
     if let Some(stream) = find(default.resolve(stream), false) {
         let mut state = stream.lock();
         state.mark_end();
-        // What is launched behind it begins a burst of its own, after it.
+        // Later launches begin a burst of their own, after this operation.
         state.reap();
-        state.broken_off();
+        state.end_burst();
         state.other_work = true;
     }
 }
 
-/// Marks what runs in all streams that this thread may record in.
+/// Marks the work in all streams in which this thread may record.
 pub(crate) fn mark_all() {
     if in_flight() == 0 {
         return;
@@ -593,10 +600,10 @@ pub(crate) fn mark_all() {
     for stream in snapshot() {
         let mut state = stream.lock();
         if state.handle == PER_THREAD && RECENT.get().is_none_or(|own| !std::ptr::eq(own, stream)) {
-            // Only its own thread can record in it.
+            // Only the owning thread can record in it.
             continue;
         }
-        if state.loose.launches > 0 && !(capture::any() && capture::is_capturing(state.handle)) {
+        if state.unmarked.launches > 0 && !(capture::any() && capture::is_capturing(state.handle)) {
             state.mark_end();
         }
     }
@@ -610,7 +617,7 @@ fn snapshot() -> Vec<&'static Stream> {
         .collect()
 }
 
-/// Takes what is done in all streams.
+/// Collects the completed marks of all streams.
 pub(crate) fn reap_all() {
     if in_flight() == 0 {
         return;
@@ -622,32 +629,32 @@ pub(crate) fn reap_all() {
     });
 }
 
-/// The host has waited for the stream.
-pub(crate) fn is_idle(stream: Handle, default: Default) {
+/// Notes that the host has waited for the stream.
+pub(crate) fn stream_synchronized(stream: Handle, default: DefaultStream) {
     if let Some(stream) = find(default.resolve(stream), false) {
         let mut state = stream.lock();
         capture::relaxed(|| state.reap());
-        if state.loose.launches == 0 && state.marks.is_empty() {
+        if state.unmarked.launches == 0 && state.marks.is_empty() {
             state.other_work = false;
         }
     }
 }
 
-/// The host has waited for the whole context.
-pub(crate) fn all_done(context: Handle) {
+/// Notes that the host has waited for the whole context.
+pub(crate) fn context_synchronized(context: Handle) {
     for stream in snapshot() {
         let mut state = stream.lock();
         if state.context == context {
             capture::relaxed(|| state.reap());
-            if state.loose.launches == 0 && state.marks.is_empty() {
+            if state.unmarked.launches == 0 && state.marks.is_empty() {
                 state.other_work = false;
             }
         }
     }
 }
 
-/// The stream is about to be destroyed: what runs in it goes on, but nobody can record in it any more.
-pub(crate) fn destroyed(stream: Handle) {
+/// Notes that the stream is about to be destroyed: its work continues, but no event can be recorded in it any more.
+pub(crate) fn stream_destroyed(stream: Handle) {
     let Some(known) = find(stream, false) else {
         return;
     };
@@ -656,14 +663,14 @@ pub(crate) fn destroyed(stream: Handle) {
         if !(capture::any() && capture::is_capturing(state.handle)) {
             state.mark_end();
         }
-        state.gone = true;
+        state.destroyed = true;
     }
     known.key.store(usize::MAX, Ordering::Release);
     RECENT.set(None);
 }
 
-/// The context is gone, with all its streams and events.
-pub(crate) fn context_gone(context: Handle) {
+/// Discards all streams and events of a destroyed context.
+pub(crate) fn context_destroyed(context: Handle) {
     for stream in snapshot() {
         let mut state = stream.lock();
         if state.context == context {
@@ -675,39 +682,40 @@ pub(crate) fn context_gone(context: Handle) {
     events::forget(context);
 }
 
-/// A stream in which something runs: where to wait for its end.
+/// A stream with work in flight, and the event to wait for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Unfinished {
-    /// Its context.
+pub(crate) struct UnfinishedStream {
+    /// Context to make current before waiting.
     pub(crate) context: Handle,
-    /// The last event in it; `None`: nobody but its own thread can record one, so it must be looked again.
+    /// Last event in the stream; `None` if only the owning thread can record one, in which case the caller has to poll.
     pub(crate) event: Option<Handle>,
 }
 
-/// Marks the ends of all streams from a thread of this library, and tells one in which something runs.
-pub(crate) fn first_unfinished() -> Option<Unfinished> {
+/// Marks the ends of all streams, from a thread of this library, and returns a stream with work in flight; `None` if there is
+/// none.
+pub(crate) fn first_unfinished() -> Option<UnfinishedStream> {
     let mut unfinished = None;
     for stream in snapshot() {
         let mut state = stream.lock();
-        if state.loose.launches > 0 && !state.gone && state.handle != PER_THREAD {
+        if state.unmarked.launches > 0 && !state.destroyed && state.handle != PER_THREAD {
             let context = state.context;
-            // SAFETY: a context in which the program has launched; this thread has no other use for its own.
+            // SAFETY: a context in which the program has launched; this thread's current context has no other use.
             let _any = unsafe { driver::cuCtxSetCurrent(context) };
-            // Nobody begins to capture between the question and the record.
-            let _alone = capture::transition();
+            // No stream may begin to capture between the query and the record.
+            let _guard = capture::transition();
             if !(capture::any() && capture::is_capturing(state.handle)) {
                 state.mark_end();
             }
         }
         state.reap();
-        if state.gone && state.marks.is_empty() && state.loose.launches == 0 {
+        if state.destroyed && state.marks.is_empty() && state.unmarked.launches == 0 {
             state.forget_events();
             drop(state);
             stream.key.store(0, Ordering::Release);
             continue;
         }
-        if unfinished.is_none() && (!state.marks.is_empty() || state.loose.launches > 0) {
-            unfinished = Some(Unfinished {
+        if unfinished.is_none() && (!state.marks.is_empty() || state.unmarked.launches > 0) {
+            unfinished = Some(UnfinishedStream {
                 context: state.context,
                 event: state.marks.back().map(|mark| mark.event),
             });
@@ -716,19 +724,19 @@ pub(crate) fn first_unfinished() -> Option<Unfinished> {
     unfinished
 }
 
-/// Publishes all busy time that is known.
+/// Publishes all measured kernel time.
 pub(crate) fn publish() {
     if let Ok(mut busy) = BUSY.lock() {
         busy.flush(link::facts());
     }
 }
 
-/// Kernel time until now, in nanoseconds.
+/// Returns the kernel time until now, in nanoseconds.
 pub(crate) fn busy_ns() -> u64 {
     BUSY.lock().map_or(0, |busy| busy.total_ns())
 }
 
-/// Copies the kernel time into other facts, and makes them those that are written from now on, between two stretches.
+/// Runs `change` with the kernel time in nanoseconds, while no period is added. Used to switch to another page of facts.
 pub(crate) fn with_busy<T>(change: impl FnOnce(u64) -> T) -> T {
     let busy = BUSY.lock().unwrap_or_else(PoisonError::into_inner);
     change(busy.total_ns())
@@ -739,10 +747,10 @@ mod tests {
     use super::*;
 
     fn end(estimate_ns: u64) -> Mark {
-        let launches = Loose {
+        let launches = LaunchGroup {
             launches: 1,
             estimate_ns,
-            ..Loose::NONE
+            ..LaunchGroup::EMPTY
         };
         let kind = MarkKind::End {
             launches,
@@ -752,17 +760,21 @@ mod tests {
     }
 
     #[test]
-    fn of_what_runs_as_much_is_done_as_time_has_passed_since_it_began() {
+    fn work_in_flight_is_done_in_proportion_to_the_time_since_its_start() {
         let mut state = State::new(0, 1);
         assert_eq!(state.done_of_first(9_000), 0, "nothing was launched");
         state.marks.push_back(end(5_000));
-        assert_eq!(state.done_of_first(9_000), 0, "nobody knows since when");
+        assert_eq!(state.done_of_first(9_000), 0, "its start is unknown");
         state.last = Some((1, 2_000));
         assert_eq!(state.done_of_first(1_000), 0);
         assert_eq!(state.done_of_first(6_000), 4_000);
         state.marks.push_back(end(5_000));
-        assert_eq!(state.done_of_first(90_000), 5_000, "the second may not run");
-        // The first launch of a burst comes later than the mark before it.
+        assert_eq!(
+            state.done_of_first(90_000),
+            5_000,
+            "the second may not have started"
+        );
+        // The burst's first launch comes after the mark before it.
         state.begins = 3_500;
         assert_eq!(state.done_of_first(6_000), 2_500);
         let begin = MarkKind::Begin {
@@ -773,10 +785,6 @@ mod tests {
             event: 2,
             kind: begin,
         });
-        assert_eq!(
-            state.done_of_first(6_000),
-            0,
-            "it is not known to have begun"
-        );
+        assert_eq!(state.done_of_first(6_000), 0, "it may not have started");
     }
 }

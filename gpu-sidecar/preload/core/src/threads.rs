@@ -1,17 +1,17 @@
-//! Threads of this library in somebody else's process: their signals are the program's, so none is delivered to them.
+//! Threads of this library in the program's process. All signals are blocked in them, since handlers belong to the program.
 
 use std::mem::MaybeUninit;
 
-/// Enough for the driver's calls.
+/// Stack size in bytes; sufficient for calls of the driver.
 const STACK_BYTES: usize = 512 << 10;
 
-/// Starts a thread that is never joined. `false`: there is no room for one.
+/// Starts a detached thread with all signals blocked. Returns `false` if the thread cannot be created.
 pub(crate) fn start(name: &str, body: fn()) -> bool {
     let mut every = MaybeUninit::uninit();
-    // SAFETY: a place to write to.
+    // SAFETY: `every` is valid for writes.
     let _always = unsafe { libc::sigfillset(every.as_mut_ptr()) };
     let mut before = MaybeUninit::uninit();
-    // SAFETY: a set that was filled, and a place to write to.
+    // SAFETY: `every` is initialised, and `before` is valid for writes.
     let blocked =
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, every.as_ptr(), before.as_mut_ptr()) };
     let thread = std::thread::Builder::new()
@@ -19,7 +19,7 @@ pub(crate) fn start(name: &str, body: fn()) -> bool {
         .stack_size(STACK_BYTES)
         .spawn(body);
     if blocked == 0 {
-        // SAFETY: the set that was there before.
+        // SAFETY: `before` was written by the call above, which succeeded.
         let _always = unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut())
         };

@@ -1,14 +1,14 @@
-//! What the host waits for, and what goes into streams beside kernels: neither is gated, both are where kernel time is
-//! measured (papers: M4.6).
+//! Wrappers of host waits, and of stream operations other than kernels. Neither is gated; both are points at which kernel time is
+//! measured (M4.6).
 //!
-//! All these functions take whole numbers and pointers only, at most six, so one shape of wrapper serves them all.
+//! All these functions take at most six integers and pointers, so one wrapper signature serves them all.
 
 use crate::driver::{Code, Handle};
 use crate::hook::hooks;
-use crate::streams::{self, Default};
+use crate::streams::{self, DefaultStream};
 use crate::{capture, gate, link};
 
-/// The host waits for something: what was launched is marked before, and what is done is taken afterwards.
+/// Wraps a host wait for more than one stream: marks what was launched before it, and collects completed marks after it.
 fn wait(real: &dyn Fn() -> Code) -> Code {
     if !link::is_active() {
         return real();
@@ -16,36 +16,36 @@ fn wait(real: &dyn Fn() -> Code) -> Code {
     capture::relaxed(streams::mark_all);
     let code = real();
     streams::reap_all();
-    gate::host_has_waited();
+    gate::after_host_wait();
     code
 }
 
-/// The host waits for one stream.
-fn wait_for(real: &dyn Fn() -> Code, stream: Handle, default: Default) -> Code {
+/// Wraps a host wait for one stream.
+fn wait_for(real: &dyn Fn() -> Code, stream: Handle, default: DefaultStream) -> Code {
     if !link::is_active() {
         return real();
     }
-    // One that captures cannot be waited for, and the driver says so.
+    // A capturing stream cannot be waited for; the driver returns the error.
     if !capture::any() {
         streams::mark(stream, default);
     }
     let code = real();
     if code == crate::driver::SUCCESS {
-        streams::is_idle(stream, default);
-        gate::host_has_waited();
+        streams::stream_synchronized(stream, default);
+        gate::after_host_wait();
     }
     code
 }
 
-/// Something goes into a stream that is no kernel.
-fn other(real: &dyn Fn() -> Code, stream: Handle, default: Default) -> Code {
+/// Wraps an operation in a stream that is not a kernel.
+fn other(real: &dyn Fn() -> Code, stream: Handle, default: DefaultStream) -> Code {
     if link::is_active() && !capture::any() {
         streams::other_work(stream, default);
     }
     real()
 }
 
-/// A wrapper for each name; the number says which argument is the stream.
+/// Declares a wrapper per name; the letter after it is the argument that holds the stream.
 macro_rules! in_stream {
     ($list:ident, $default:expr, $by:path: $($name:ident $stream:ident,)*) => {
         hooks! { $list: $(
@@ -90,7 +90,7 @@ macro_rules! blocking {
     };
 }
 
-in_stream! { LEGACY, Default::Legacy, other:
+in_stream! { LEGACY, DefaultStream::Legacy, other:
     cuMemcpyAsync d,
     cuMemcpyPeerAsync f,
     cuMemcpyHtoDAsync_v2 d,
@@ -118,7 +118,7 @@ in_stream! { LEGACY, Default::Legacy, other:
     cuGraphUpload b,
 }
 
-in_stream! { PER_THREAD, Default::PerThread, other:
+in_stream! { PER_THREAD, DefaultStream::PerThread, other:
     cuMemcpyAsync_ptsz d,
     cuMemcpyPeerAsync_ptsz f,
     cuMemcpyHtoDAsync_v2_ptsz d,
@@ -146,12 +146,12 @@ in_stream! { PER_THREAD, Default::PerThread, other:
     cuGraphUpload_ptsz b,
 }
 
-in_stream! { WAITS, Default::Legacy, wait_for:
+in_stream! { WAITS, DefaultStream::Legacy, wait_for:
     cuStreamSynchronize a,
     cuStreamQuery a,
 }
 
-in_stream! { WAITS_PER_THREAD, Default::PerThread, wait_for:
+in_stream! { WAITS_PER_THREAD, DefaultStream::PerThread, wait_for:
     cuStreamSynchronize_ptsz a,
     cuStreamQuery_ptsz a,
 }
@@ -191,6 +191,6 @@ blocking! { BLOCKING:
     cuMemcpy3DPeer_ptds,
 }
 
-/// All wrappers of this module.
+/// All wrappers declared in this module.
 pub(crate) static HOOKS: [&[crate::hook::Hook]; 5] =
     [LEGACY, PER_THREAD, WAITS, WAITS_PER_THREAD, BLOCKING];

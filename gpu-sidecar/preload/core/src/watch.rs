@@ -1,5 +1,5 @@
-//! The library's own thread beside the program's: waits for what is in flight when the agent has shut the gate, and gives a
-//! token back that the program does not use while others wait for it.
+//! The watch thread: drains work in flight when the agent has closed the gate, and returns a token that the program does not use
+//! while other processes wait for it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -7,20 +7,20 @@ use std::time::Duration;
 use protocol::message::FromProcess;
 
 use crate::driver::{self, SUCCESS};
-use crate::streams::Unfinished;
+use crate::streams::UnfinishedStream;
 use crate::{capture, gate, link, streams, time};
 
-/// While others wait for the token, it is looked this often whether the program still uses it.
-const LOOK: Duration = Duration::from_micros(250);
-/// With nothing to do it is looked this seldom; whoever has something wakes the thread.
-const REST: Duration = Duration::from_secs(1);
-/// Where no event can be waited for.
-const POLL: Duration = Duration::from_micros(100);
+/// Interval at which use of the token is checked while other processes wait for it.
+const CONTENDED_INTERVAL: Duration = Duration::from_micros(250);
+/// Interval with nothing to do; a change of the orders wakes the thread earlier.
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval where no event can be waited for.
+const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
-/// Runs as long as the process.
+/// Runs the watch thread, as long as the process.
 pub(crate) fn run() {
-    capture::never_disturb();
-    // A page and an epoch of its gate. A new gate is shut and waits for no answer.
+    capture::set_relaxed();
+    // Address of the page and epoch of its gate that were answered last. A new page's closed gate needs no answer.
     let mut answered = (0, 0);
     let mut launches = u64::MAX;
     loop {
@@ -31,22 +31,22 @@ pub(crate) fn run() {
         if epoch == 1 {
             answered = (page, 1);
         }
-        let mut rest = REST;
+        let mut interval = IDLE_INTERVAL;
         if epoch & 1 == 1 {
             if gate::was_given_back(epoch - 1) {
-                // The agent has only taken note.
+                // The agent has only acknowledged the returned token.
                 answered = (page, epoch);
             }
             if answered != (page, epoch) {
                 drain();
                 streams::publish();
-                // The agent may have opened it again meanwhile, for whatever reason; then this is an old answer.
+                // The agent may have reopened the gate meanwhile; it ignores the reply to an old epoch.
                 link::send(&FromProcess::Closed { epoch: epoch - 1 });
                 answered = (page, epoch);
                 continue;
             }
         } else if orders.contended.load(Ordering::Acquire) != 0 && !link::is_given_back() {
-            rest = LOOK;
+            interval = CONTENDED_INTERVAL;
             if let Some(unfinished) = streams::first_unfinished() {
                 wait_for(unfinished);
                 launches = u64::MAX;
@@ -59,11 +59,11 @@ pub(crate) fn run() {
             }
             launches = now;
         }
-        time::wait(&orders.attention, attention, rest);
+        time::wait(&orders.attention, attention, interval);
     }
 }
 
-/// Until no launch is under way and nothing is in flight. The gate is shut, so nothing new comes.
+/// Waits until no launch is in progress and nothing is in flight. The gate is closed, so no new launch starts.
 fn drain() {
     gate::wait_for_launches();
     while let Some(unfinished) = streams::first_unfinished() {
@@ -71,15 +71,15 @@ fn drain() {
     }
 }
 
-fn wait_for(unfinished: Unfinished) {
+fn wait_for(unfinished: UnfinishedStream) {
     static NEVER: AtomicU32 = AtomicU32::new(0);
     let waited = unfinished.event.is_some_and(|event| {
-        // SAFETY: a context in which the program has launched; this thread has no other use for its own.
+        // SAFETY: a context in which the program has launched; this thread's current context has no other use.
         let current = unsafe { driver::cuCtxSetCurrent(unfinished.context) };
         // SAFETY: an event of this library's own.
         current == SUCCESS && unsafe { driver::cuEventSynchronize(event) } == SUCCESS
     });
     if !waited {
-        time::wait(&NEVER, 0, POLL);
+        time::wait(&NEVER, 0, POLL_INTERVAL);
     }
 }

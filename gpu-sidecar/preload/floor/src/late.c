@@ -1,5 +1,5 @@
-/* What the C library has as functions only since a later version than the floor, or links into each library by itself: here
- * on top of what was always there. The structures of these system calls are the ones of the 64-bit interface. */
+/* Functions that glibc exports only since a version later than the floor, or links statically into each library. They are
+ * implemented here by system calls and by symbols which every glibc has. The structures are those of the 64-bit interface. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/syscall.h>

@@ -1,12 +1,12 @@
-//! For build scripts of libraries that are loaded into other people's programs: the oldest C library that will do.
+//! Build-script support which keeps preload libraries loadable by glibc 2.28 and later, whatever glibc the build machine has.
 //!
-//! A library asks for each function of the C library in the version that the linker saw, which is the newest of the machine on
-//! which it is built, and a program's image with an older C library does not load it. [`link`] shows the linker other files in
-//! place of the C library's: they have the same names and nothing inside, and each function in the version that it had in
-//! glibc 2.28. They are used for linking alone and shipped nowhere.
+//! A shared library requires each glibc function in the version that the linker resolved, which is the newest one of the build
+//! machine. A container image with an older glibc then fails to load it. [`link`] gives the linker stub libraries in place of
+//! glibc's: they have the same names, no code, and each function in the version that it had in glibc 2.28. The stubs are used for
+//! linking only and are not shipped.
 //!
-//! A function that the list lacks is still linked, without a version; `tests` of the libraries fail on such a one, and on any
-//! version above the floor.
+//! A function missing from the list is still linked, without a version. The libraries' tests fail on a symbol without a version
+//! and on any version above [`FLOOR`].
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -15,26 +15,26 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// The newest version of the C library that may be asked for: major and minor.
+/// Newest glibc version that a library may require, as major and minor.
 pub const FLOOR: (u32, u32) = (2, 28);
 
 const SYMBOLS: &str = include_str!("../symbols.txt");
 const LATE: &str = include_str!("late.c");
 
-/// A symbol and, of data, its size.
+/// Symbol name and, for data, its size in bytes.
 type Symbol<'a> = (&'a str, Option<&'a str>);
-/// The symbols of a file by their versions.
+/// Symbols of one file, grouped by their version.
 type Versions<'a> = BTreeMap<(u32, u32, u32), Vec<Symbol<'a>>>;
 
-/// Makes the cdylib of the package whose build script this is ask for nothing that is newer than the floor. On another system
-/// than GNU/Linux of 64 bits it changes nothing.
+/// Configures linking of the package's cdylib so that it requires no symbol newer than [`FLOOR`]. Does nothing on targets other
+/// than 64-bit GNU/Linux.
 ///
 /// # Panics
 ///
-/// Without a C compiler, which linking needs as well, and with a build script's own environment missing.
+/// Panics without a C compiler, which linking needs as well, and outside a build script, where cargo's variables are missing.
 pub fn link() {
-    tell("rerun-if-changed=build.rs");
-    tell("rerun-if-env-changed=CC");
+    cargo_instruction("rerun-if-changed=build.rs");
+    cargo_instruction("rerun-if-env-changed=CC");
     let variable = |name: &str| env::var(name).unwrap_or_default();
     let machine = variable("CARGO_CFG_TARGET_ARCH");
     let is_gnu = variable("CARGO_CFG_TARGET_OS") == "linux"
@@ -43,14 +43,14 @@ pub fn link() {
     if !is_gnu {
         return;
     }
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("OUT_DIR must be set by cargo"));
     let folder = out.join("floor");
-    fs::create_dir_all(&folder).expect("OUT_DIR is there to be written to");
+    fs::create_dir_all(&folder).expect("OUT_DIR must be writable");
     let mut script = String::new();
     for (file, versions) in parse(SYMBOLS, &machine) {
         let stub = stub(&folder, &file, &versions);
         let line = format!("GROUP ( AS_NEEDED ( {} ) )\n", stub.display());
-        // For `-ldl` and its like: on a machine with an older C library they would find the real one.
+        // `-ldl` and the like would otherwise find the real library on a machine with an older glibc.
         if let Some((short, _)) = file.split_once(".so.") {
             write(&folder.join(format!("{short}.so")), &line);
         }
@@ -65,19 +65,19 @@ pub fn link() {
         &source,
         &object,
     );
-    tell(&format!("rustc-cdylib-link-arg=-L{}", folder.display()));
-    tell(&format!("rustc-cdylib-link-arg={}", object.display()));
+    cargo_instruction(&format!("rustc-cdylib-link-arg=-L{}", folder.display()));
+    cargo_instruction(&format!("rustc-cdylib-link-arg={}", object.display()));
 }
 
 #[expect(
     clippy::print_stdout,
-    reason = "it is how a build script speaks to cargo"
+    reason = "cargo reads a build script's instructions from standard output"
 )]
-fn tell(instruction: &str) {
+fn cargo_instruction(instruction: &str) {
     println!("cargo::{instruction}");
 }
 
-/// The first version of the interface of a machine: what was there before has this one.
+/// Returns the first symbol version of an architecture's glibc interface. Older functions have this version there.
 fn base(machine: &str) -> (u32, u32, u32) {
     match machine {
         "x86_64" => (2, 2, 5),
@@ -87,7 +87,7 @@ fn base(machine: &str) -> (u32, u32, u32) {
     }
 }
 
-/// Which file has which symbols in which versions.
+/// Parses the list into symbols by file and version, for one architecture.
 fn parse<'a>(list: &'a str, machine: &str) -> BTreeMap<String, Versions<'a>> {
     let mut files = BTreeMap::<String, Versions<'_>>::new();
     for line in list.lines().filter(|line| !line.starts_with('#')) {
@@ -121,14 +121,15 @@ fn version_text(version: (u32, u32, u32)) -> String {
     }
 }
 
-/// Makes a library of this name that has these symbols.
+/// Builds a stub library with this file name and these symbols, and returns its path.
 fn stub(folder: &Path, name: &str, versions: &Versions<'_>) -> PathBuf {
     let mut source = String::new();
     let mut map = String::new();
     for (version, symbols) in versions {
-        write!(map, "{} {{ global:", version_text(*version)).expect("a string");
+        write!(map, "{} {{ global:", version_text(*version))
+            .expect("writing to a String cannot fail");
         for (symbol, size) in symbols {
-            write!(map, " {symbol};").expect("a string");
+            write!(map, " {symbol};").expect("writing to a String cannot fail");
             let (section, kind, size) = match size {
                 Some(size) => (".data", "object", size),
                 None => (".text", "function", &"4"),
@@ -137,7 +138,7 @@ fn stub(folder: &Path, name: &str, versions: &Versions<'_>) -> PathBuf {
                 source,
                 "{section}\n.globl {symbol}\n.type {symbol}, %{kind}\n.size {symbol}, {size}\n{symbol}: .zero {size}"
             )
-            .expect("a string");
+            .expect("writing to a String cannot fail");
         }
         map.push_str(" };\n");
     }
@@ -157,7 +158,7 @@ fn stub(folder: &Path, name: &str, versions: &Versions<'_>) -> PathBuf {
 }
 
 fn write(path: &Path, text: &str) {
-    fs::write(path, text).expect("OUT_DIR is there to be written to");
+    fs::write(path, text).expect("OUT_DIR must be writable");
 }
 
 fn compile(options: &[&str], source: &Path, result: &Path) {
@@ -165,8 +166,8 @@ fn compile(options: &[&str], source: &Path, result: &Path) {
     let mut command = Command::new(compiler);
     command.args(options).arg(source).arg("-o").arg(result);
     let status = command.status();
-    let is_done = status.as_ref().is_ok_and(std::process::ExitStatus::success);
-    assert!(is_done, "{command:?}: {status:?}");
+    let is_success = status.as_ref().is_ok_and(std::process::ExitStatus::success);
+    assert!(is_success, "the C compiler failed: {command:?}: {status:?}");
 }
 
 #[cfg(test)]
@@ -174,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_symbol_is_newer_than_the_floor_or_there_twice() {
+    fn no_symbol_is_newer_than_the_floor_or_listed_twice() {
         for machine in ["x86_64", "aarch64"] {
             let mut seen = std::collections::BTreeSet::new();
             for (file, versions) in parse(SYMBOLS, machine) {
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_is_no_older_than_the_machines_interface() {
+    fn versions_are_raised_to_the_first_one_of_the_architecture() {
         let list = "libc.so.6 2.2.5 malloc\nlibc.so.6 2.18 stderr=8\nld-linux 2.3 __tls_get_addr\n";
         let files = parse(list, "aarch64");
         let versions: Vec<_> = files["libc.so.6"]

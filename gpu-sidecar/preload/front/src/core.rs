@@ -1,9 +1,9 @@
-//! The library that does the work, `libweir_preload_core.so`: loaded once, at the first need.
+//! Loading and calling `libweir_preload_core.so`, once a program first uses the driver.
 //!
-//! A thread that comes while another is loading it neither waits nor goes without: it loads it as well. The loader puts both in
-//! order by its own lock, which a thread may hold already when it comes here, and gives both the same library. With a wait of our
-//! own a thread could hold the loader's lock, in a constructor, and wait for one that needs the lock to go on; and to go without
-//! would let the calls of a program escape that starts its threads all at once.
+//! A thread that arrives while another one is loading the core loads it as well. The loader's own lock, which the thread may
+//! already hold, serialises the two and gives both the same library. Waiting on a lock of the front's own could deadlock: a
+//! thread in a constructor holds the loader's lock and would wait for a thread that needs it. Skipping the core instead would let
+//! calls of a program that starts its threads all at once escape.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
@@ -17,22 +17,22 @@ use crate::provider::{forget_failure, info, own_address};
 use crate::stubs::own;
 
 const FILE: &[u8] = b"libweir_preload_core.so";
-/// [`preload_table::abi::CORE_ENTRY`], which is no C string.
+/// [`preload_table::abi::CORE_ENTRY`] as a C string.
 const ENTRY: &CStr = c"weir_preload_core";
-/// Names another file as the core.
+/// Environment variable with the path of another core.
 const VARIABLE: &CStr = c"WEIR_PRELOAD_CORE";
 const PATH_BYTES: usize = 4096;
 
-/// Null: not tried. [`UNUSABLE`]: tried in vain.
+/// Address of the core's static: null until the first attempt to load it, [`UNUSABLE`] after a failed one.
 static CORE: AtomicPtr<Core> = AtomicPtr::new(std::ptr::null_mut());
 const UNUSABLE: *mut Core = std::ptr::without_provenance_mut(1);
 
-/// The folder of this library. Every thread that writes it writes the same.
+/// Folder of this library, NUL-terminated. All threads write the same bytes.
 static FOLDER: [AtomicU8; PATH_BYTES] = [const { AtomicU8::new(0) }; PATH_BYTES];
 
 struct Shared(Front);
 
-// SAFETY: nothing in it is written to but the folder, by atomics and before it is lent.
+// SAFETY: only the folder's bytes are written, as atomics and before the structure is shared.
 unsafe impl Sync for Shared {}
 
 static FRONT: Shared = Shared(Front {
@@ -42,28 +42,28 @@ static FRONT: Shared = Shared(Front {
     own,
 });
 
-/// Asks the core; `None`: this thread is about to do so already, and there is nothing to remember of the answer. Without a core
-/// the answer is what there was.
-pub(crate) fn ask(
-    question: impl FnOnce(&Core) -> *mut c_void,
+/// Calls the core and returns its result, or `without` if there is no core. Returns `None` if this thread is already in the core,
+/// in which case the result must not be cached. Preserves `errno`.
+pub(crate) fn query(
+    call: impl FnOnce(&Core) -> *mut c_void,
     without: *mut c_void,
 ) -> Option<*mut c_void> {
     let guard = Guard::new()?;
     let saved = errno();
-    let answer = core().map_or(without, question);
+    let answer = core().map_or(without, call);
     set_errno(saved);
     guard.leave();
     Some(if answer.is_null() { without } else { answer })
 }
 
-/// Tells a core that is loaded.
-pub(crate) fn tell(message: impl FnOnce(&Core)) {
+/// Notifies the core of something, if it is loaded. Preserves `errno`.
+pub(crate) fn notify(message: impl FnOnce(&Core)) {
     let core = CORE.load(Ordering::Acquire);
     if core.is_null() || core == UNUSABLE {
         return;
     }
     let saved = errno();
-    // SAFETY: the core's static.
+    // SAFETY: the address of the core's static, which is never unloaded.
     message(unsafe { &*core });
     set_errno(saved);
 }
@@ -79,22 +79,22 @@ fn core() -> Option<&'static Core> {
             Ordering::Acquire,
         );
         core = match (known, found) {
-            (Ok(_), Err(trouble)) => {
-                trouble.say();
+            (Ok(_), Err(error)) => {
+                error.report();
                 UNUSABLE
             }
             (Ok(_), Ok(found)) => found,
             (Err(known), _) => known,
         };
     }
-    // SAFETY: the core's static.
+    // SAFETY: the address of the core's static, which is never unloaded.
     (core != UNUSABLE).then(|| unsafe { &*core })
 }
 
-/// Why there is no core.
+/// Reason for which the core could not be loaded.
 #[derive(Clone, Copy)]
-enum Trouble {
-    /// The loader's message, which stays while this thread asks it for nothing else.
+enum LoadError {
+    /// Message of `dlerror`, valid until this thread's next call of the loader.
     NotLoaded(*const c_char),
     NoEntry,
     Refused,
@@ -102,23 +102,23 @@ enum Trouble {
     LongPath,
 }
 
-impl Trouble {
-    /// One line on standard error.
-    fn say(self) {
-        let what = match self {
+impl LoadError {
+    /// Writes one line to standard error.
+    fn report(self) {
+        let reason = match self {
             Self::NotLoaded(message) if !message.is_null() => {
-                // SAFETY: a text that ends, of the loader's.
+                // SAFETY: the loader's NUL-terminated message.
                 unsafe { CStr::from_ptr(message) }.to_bytes()
             }
             Self::NotLoaded(_) => b"libweir_preload_core.so is not loaded",
-            Self::NoEntry => b"libweir_preload_core.so is not what it should be",
-            Self::Refused => b"libweir_preload_core.so cannot work here",
-            Self::OtherVersion => b"libweir_preload_core.so is of another version",
-            Self::LongPath => b"the library's path is too long",
+            Self::NoEntry => b"libweir_preload_core.so has no entry weir_preload_core",
+            Self::Refused => b"libweir_preload_core.so cannot be used in this process",
+            Self::OtherVersion => b"libweir_preload_core.so has another interface version",
+            Self::LongPath => b"the path of libweir_preload_core.so is longer than 4095 bytes",
         };
         let parts = [
             b"libweir_preload.so: ",
-            what,
+            reason,
             b": calls pass to the driver unchanged\n",
         ]
         .map(|part: &[u8]| libc::iovec {
@@ -126,18 +126,18 @@ impl Trouble {
             iov_len: part.len(),
         });
         let count = 3;
-        // SAFETY: three texts with their lengths. A line that cannot be written is lost.
+        // SAFETY: three buffers with their lengths. A failed write is ignored.
         unsafe { libc::writev(libc::STDERR_FILENO, parts.as_ptr(), count) };
     }
 }
 
-fn load() -> Result<*mut Core, Trouble> {
+fn load() -> Result<*mut Core, LoadError> {
     let mut path = [0_u8; PATH_BYTES];
     let folder = folder();
     for (to, from) in FOLDER.iter().zip(folder) {
         to.store(*from, Ordering::Relaxed);
     }
-    // SAFETY: a text that ends. It gives nothing to a program with more rights than its user.
+    // SAFETY: a NUL-terminated string. Returns null in set-user-ID and set-group-ID programs.
     let named = unsafe { secure_getenv(VARIABLE.as_ptr()) };
     let named: *const c_char = if named.is_null() {
         let parts = [folder, b"/", FILE];
@@ -147,10 +147,10 @@ fn load() -> Result<*mut Core, Trouble> {
             .fold(1, usize::wrapping_add)
             > PATH_BYTES
         {
-            return Err(Trouble::LongPath);
+            return Err(LoadError::LongPath);
         }
         let bytes = parts.iter().flat_map(|part| part.iter());
-        // The rest stays zero, and ends it.
+        // The remaining bytes stay zero and terminate the path.
         for (to, from) in path.iter_mut().zip(bytes) {
             *to = *from;
         }
@@ -159,29 +159,29 @@ fn load() -> Result<*mut Core, Trouble> {
         named
     };
     let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE;
-    // SAFETY: a text that ends. What the core does as it is loaded is its own affair.
+    // SAFETY: a NUL-terminated path. The core's initialisers have no preconditions.
     let handle = unsafe { libc::dlopen(named, flags) };
     if handle.is_null() {
-        // SAFETY: it takes nothing.
-        return Err(Trouble::NotLoaded(unsafe { libc::dlerror() }));
+        // SAFETY: the call takes no arguments.
+        return Err(LoadError::NotLoaded(unsafe { libc::dlerror() }));
     }
     let entry = real_at(handle, ENTRY.as_ptr());
     if entry.is_null() {
         forget_failure();
-        return Err(Trouble::NoEntry);
+        return Err(LoadError::NoEntry);
     }
-    // SAFETY: by its name it is the core's entry.
+    // SAFETY: the symbol is the core's entry, which has this type.
     let entry = unsafe { std::mem::transmute::<*mut c_void, Entry>(entry) };
     let core = entry(&raw const FRONT.0);
-    // SAFETY: null, or the core's static, whose first field is the same in every version.
+    // SAFETY: null or the address of the core's static, whose first field is the version in every version of the interface.
     match unsafe { core.cast::<u32>().as_ref() } {
-        None => Err(Trouble::Refused),
+        None => Err(LoadError::Refused),
         Some(&ABI_VERSION) => Ok(core.cast_mut()),
-        Some(_) => Err(Trouble::OtherVersion),
+        Some(_) => Err(LoadError::OtherVersion),
     }
 }
 
-/// Where this library lies, without a slash at the end.
+/// Returns the folder of this library, without a trailing slash; `.` if the loader's name for it has none.
 fn folder() -> &'static [u8] {
     let Some(info) = info(own_address()) else {
         return b".";
@@ -189,7 +189,7 @@ fn folder() -> &'static [u8] {
     if info.dli_fname.is_null() {
         return b".";
     }
-    // SAFETY: the loader's name of this library, which stays loaded.
+    // SAFETY: the loader's NUL-terminated name of this library, which is never unloaded.
     let path: &'static [u8] = unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes();
     match path.iter().rposition(|byte| *byte == b'/') {
         Some(at) => path.get(..at).unwrap_or_default(),
@@ -197,20 +197,20 @@ fn folder() -> &'static [u8] {
     }
 }
 
-/// Where this thread's error number is.
-fn errno_place() -> *mut c_int {
-    // SAFETY: it takes nothing.
+/// Returns the address of this thread's `errno`.
+fn errno_address() -> *mut c_int {
+    // SAFETY: the call takes no arguments.
     unsafe { libc::__errno_location() }
 }
 
 fn errno() -> c_int {
-    // SAFETY: this thread's own, which is always there.
-    unsafe { errno_place().read() }
+    // SAFETY: this thread's own `errno`, always valid.
+    unsafe { errno_address().read() }
 }
 
 fn set_errno(number: c_int) {
     // SAFETY: as above.
-    unsafe { errno_place().write(number) };
+    unsafe { errno_address().write(number) };
 }
 
 unsafe extern "C" {

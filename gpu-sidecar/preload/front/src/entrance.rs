@@ -1,19 +1,19 @@
-//! Our `dlsym`, and the C library's for the core.
+//! The exported `dlsym`, and the C library's `dlsym` for the core.
 
 use std::ffi::{c_char, c_void};
 
-use crate::look::{look, matters};
-use crate::machine::{jump_by_name, jump_through};
+use crate::asm::{jump_by_name, jump_through};
+use crate::lookup::{is_intercepted, lookup};
 use crate::original::{NEXT, REAL, find};
 
-/// Called by programs in place of the C library's; not exported from a binary of tests, which has the C library's.
+/// Replaces the C library's `dlsym` in programs. Test binaries do not export it and keep the C library's.
 #[unsafe(naked)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    jump_by_name!(NEXT, find, matters, look)
+    jump_by_name!(NEXT, find, is_intercepted, lookup)
 }
 
-/// The C library's, with the caller's place as it is.
+/// Calls the C library's `dlsym` with the return address of the caller.
 #[unsafe(naked)]
 pub(crate) extern "C" fn real_dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     jump_through!(REAL, find)
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_none_of_ours_is_what_the_c_library_finds() {
+    fn other_symbols_are_those_that_the_c_library_finds() {
         let malloc = libc::malloc as *mut c_void;
         for function in [dlsym, real_dlsym] {
             assert_eq!(function(libc::RTLD_DEFAULT, c"malloc".as_ptr()), malloc);

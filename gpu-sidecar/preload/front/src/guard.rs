@@ -1,25 +1,26 @@
-//! Which threads are about to load the core, or to ask it.
+//! Re-entrancy guard for threads that are loading or calling the core.
 //!
-//! What the core does there may look up functions of the driver itself, or make an allocator do so; it gets what the loader
-//! finds. A thread-local variable would say as much, and the loader may allocate when one is used for the first time.
+//! The core may look up driver functions itself meanwhile, or cause an allocator to do so; such a look-up gets the loader's
+//! result. A thread-local variable would serve the same purpose, but the loader may allocate at its first use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Threads with their processes: what is left here of a parent's is nobody's. More than these at a time go unnoticed.
+/// Process and thread ids of the guarded threads. Entries of a parent process are free. More than 64 threads at a time are
+/// unguarded.
 static THREADS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
-/// A thread that is here, until it says that it leaves. With a destructor in place of that the library would have a way to
-/// unwind, which nothing in it does, and would need the library for it.
+/// Marks the calling thread as being in the core until [`Guard::leave`]. It has no destructor: that would add an unwinding path,
+/// which the library otherwise lacks, and a dependency on the unwinder's library.
 #[derive(Debug)]
 pub(crate) struct Guard(Option<&'static AtomicU64>);
 
 impl Guard {
-    /// `None`: this thread has one.
+    /// Guards the calling thread. Returns `None` if it is guarded already.
     pub(crate) fn new() -> Option<Self> {
         let (process, thread) = ids();
         let own = process << 32 | thread;
-        let is_here = |slot: &AtomicU64| slot.load(Ordering::Relaxed) == own;
-        if THREADS.iter().any(is_here) {
+        let is_guarded = |slot: &AtomicU64| slot.load(Ordering::Relaxed) == own;
+        if THREADS.iter().any(is_guarded) {
             return None;
         }
         let slot = THREADS.iter().find(|slot| {
@@ -32,7 +33,7 @@ impl Guard {
         Some(Self(slot))
     }
 
-    /// The thread is here no more.
+    /// Ends the guard of the calling thread.
     pub(crate) fn leave(self) {
         if let Some(slot) = self.0 {
             slot.store(0, Ordering::Relaxed);
@@ -40,9 +41,9 @@ impl Guard {
     }
 }
 
-/// Process and thread, asked of the kernel: what a library remembers is wrong after a `fork` of some kinds.
+/// Returns the process and thread ids, from the kernel: values cached by a library are wrong after some kinds of `fork`.
 fn ids() -> (u64, u64) {
-    // SAFETY: it takes nothing and always works.
+    // SAFETY: the call takes no arguments and cannot fail.
     let process = unsafe { libc::syscall(libc::SYS_getpid) };
     // SAFETY: as above.
     let thread = unsafe { libc::syscall(libc::SYS_gettid) };
@@ -54,13 +55,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_here_once_and_others_do_not_matter() {
-        let here = Guard::new();
-        assert!(here.is_some());
+    fn a_thread_is_guarded_once_and_independently_of_others() {
+        let guard = Guard::new();
+        assert!(guard.is_some());
         assert!(Guard::new().is_none());
         let other = std::thread::spawn(|| Guard::new().is_some());
         assert!(other.join().unwrap());
-        here.unwrap().leave();
+        guard.unwrap().leave();
         assert!(Guard::new().is_some());
     }
 }

@@ -1,51 +1,52 @@
-//! `libweir_preload.so`, the front: it stands before the CUDA driver and NVML in programs that know nothing of it, and is so
-//! little that it may be loaded into every program of a container.
+//! `libweir_preload.so`, the front: intercepts the CUDA driver API and NVML in unmodified programs. It is small enough to be
+//! loaded into every program of a container.
 //!
-//! A program gets at the driver's functions by its symbols, by `dlsym`, or by `cuGetProcAddress`. The first two end here: the
-//! library exports [the symbols](preload_table) that it may have to stand before, and `dlsym`. What it finds it shows to the core,
-//! `libweir_preload_core.so`, which lies in the same folder, is loaded at the first function of the driver that is looked up,
-//! and answers with a wrapper. The third is a wrapper of the core's.
+//! A program obtains the driver's functions by linking to its symbols, by `dlsym`, or by `cuGetProcAddress`. The front handles
+//! the first two: it exports [the symbols](preload_table) that it may intercept, and `dlsym`. It passes each function it finds to
+//! the core, `libweir_preload_core.so`, which is in the same folder and is loaded when the first driver function is looked up.
+//! The core returns a wrapper. `cuGetProcAddress` itself is wrapped by the core.
 //!
-//! `dlsym` is called before `main`, by allocators that set themselves up, by constructors and under the loader's lock. So the
-//! front allocates nothing, takes no lock, waits for nobody, has no thread-local variables and nothing that is initialised at
-//! first use but atomics whose every writer writes the same, and cannot panic. What it lacks it goes without: without a core it
-//! passes everything to the driver.
+//! `dlsym` is called before `main`, by allocators during their initialisation, by constructors and under the loader's lock. The
+//! front therefore allocates nothing, takes no lock, never waits, has no thread-local variables, cannot panic, and initialises
+//! lazily only atomics to which every writer stores the same value. It fails open: without a core every call passes to the
+//! driver.
 //!
-//! | module | what |
+//! | module | purpose |
 //! |---|---|
-//! | `original` | the C library's `dlsym`, and the next one after ours |
-//! | `entrance` | our `dlsym` |
-//! | `look` | what becomes of a look-up of one of the driver's functions |
-//! | `stubs` | the exported functions, and what becomes of the first call of each |
-//! | `provider` | whose a function is |
-//! | `core` | the library that does the work, loaded once |
-//! | `guard` | which threads are about to load it, or to ask it |
-//! | `machine` | what cannot be said in Rust: jumps that leave the caller's place and arguments as they are |
+//! | `original` | the C library's `dlsym`, and the next one in the loader's order |
+//! | `entrance` | the exported `dlsym` |
+//! | `lookup` | look-ups of the driver's functions by name |
+//! | `stubs` | the exported functions, each bound at its first call |
+//! | `provider` | the library that defines a function |
+//! | `core` | loading and calling the core |
+//! | `guard` | threads that are loading or calling the core |
+//! | `asm` | jumps that preserve the return address and the arguments |
 //!
-//! # What is not caught
+//! # Calls which are not intercepted
 //!
-//! - `RTLD_NEXT`: the answer is what the loader finds after the caller, untouched. Another preloaded library that looks for the
-//!   driver's function so calls it past us. From the program itself our function is next, also while no driver is loaded.
-//! - A symbol that a program refers to weakly, to see whether there is a driver: it is there.
-//! - `dlvsym`, `dlmopen`, libraries opened with `RTLD_DEEPBIND` that are linked to the driver, and programs that read ELF
-//!   files by themselves; also static programs and programs of another C library, into which nothing is preloaded.
-//! - Tables from `cuGetExportTable`: the runtime checks that nobody has touched them.
+//! - `RTLD_NEXT`: the result is the loader's next definition after the caller. Another preloaded library which looks up a driver
+//!   function this way bypasses the front. The front's own function is next for the program itself, even while no driver is
+//!   loaded.
+//! - Weak references to a driver symbol as a test for a driver: the symbol is always defined.
+//! - `dlvsym`, `dlmopen`, libraries opened with `RTLD_DEEPBIND` which are linked to the driver, and programs that parse ELF files
+//!   themselves; also static programs and programs with another C library, into which nothing is preloaded.
+//! - Tables from `cuGetExportTable`: the runtime checks that they are unmodified.
 //!
 //! # Other preloaded libraries
 //!
-//! A look-up that is none of ours jumps to the next `dlsym` in the loader's order, which is another preloaded library's where
-//! there is one behind us. All it can tell is what it would see without us: every call that comes to us would have come to it,
-//! and the jump leaves its caller as it was. A look-up of the driver's function by a handle goes to the C library at once: what
-//! another library would put in place of the function would call the function past us.
+//! A look-up which the front does not handle jumps to the next `dlsym` in the loader's order, which may belong to another
+//! preloaded library. That library observes the same calls as without the front, because the jump preserves the return address. A
+//! look-up of a driver function by handle goes directly to the C library: a replacement supplied by another library would call
+//! the driver function past the front.
 //!
-//! A library before us that exports `dlsym` decides what reaches us; most do not pass on what they find by themselves. Ours
-//! should be the first in `LD_PRELOAD`.
+//! A preloaded library before the front which exports `dlsym` decides which look-ups reach the front, and most such libraries do
+//! not pass on what they resolve themselves. The front should be first in `LD_PRELOAD`.
 
+mod asm;
 mod core;
 mod entrance;
 mod guard;
-mod look;
-mod machine;
+mod lookup;
 mod original;
 mod provider;
 mod stubs;

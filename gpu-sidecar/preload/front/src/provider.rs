@@ -1,18 +1,18 @@
-//! Whose a function is.
+//! Classification of a function by the file that contains it.
 //!
-//! A name says nothing: there are other libraries with a `cuInit`, and a function of the driver's name may be in the program
-//! itself. What counts is the file that the address is in.
+//! A name is not sufficient: other libraries define a `cuInit`, and the program itself may define a function with a driver
+//! function's name.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The file that an address is in.
+/// Kind of file that contains an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Provider {
     Driver,
     Nvml,
-    /// This library.
+    /// This library, `libweir_preload.so`.
     Own,
     Other,
 }
@@ -20,21 +20,21 @@ pub(crate) enum Provider {
 const DRIVER: &[u8] = b"libcuda.so";
 const NVML: &[u8] = b"libnvidia-ml.so";
 
-/// What the loader knows of an address. `dladdr` allocates nothing.
+/// Returns the loader's information about an address; `None` if no loaded file contains it. Does not allocate.
 pub(crate) fn info(address: *const c_void) -> Option<libc::Dl_info> {
     let mut info = MaybeUninit::uninit();
-    // SAFETY: any address may be asked for.
+    // SAFETY: `dladdr` accepts any address.
     let is_found = unsafe { libc::dladdr(address, info.as_mut_ptr()) } != 0;
-    // SAFETY: it is written when something was found.
+    // SAFETY: `dladdr` has written it, since it did not return 0.
     is_found.then(|| unsafe { info.assume_init() })
 }
 
-/// An address in this library.
+/// Returns an address in this library.
 pub(crate) fn own_address() -> *const c_void {
     (own_address as fn() -> *const c_void as *const ()).cast()
 }
 
-/// Whose it is.
+/// Returns the kind of file that contains an address. Keeps the driver and NVML loaded from then on.
 pub(crate) fn provider(address: *const c_void) -> Provider {
     let Some(info) = info(address) else {
         return Provider::Other;
@@ -46,7 +46,7 @@ pub(crate) fn provider(address: *const c_void) -> Provider {
     if info.dli_fname.is_null() {
         return Provider::Other;
     }
-    // SAFETY: the loader's name of a file that is loaded.
+    // SAFETY: the loader's name of a loaded file, NUL-terminated.
     let path = unsafe { CStr::from_ptr(info.dli_fname) }.to_bytes();
     let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
     if file.starts_with(DRIVER) {
@@ -60,10 +60,10 @@ pub(crate) fn provider(address: *const c_void) -> Provider {
     }
 }
 
-/// Files that stay, by the address at which each begins: there are no more than the driver and NVML.
+/// Base addresses of the files that are kept loaded: at most the driver and NVML.
 static KEPT: [AtomicPtr<c_void>; 2] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 2];
 
-/// Sees to it that the file of a function that is in our hands is not unloaded, as a program might that opened it.
+/// Keeps the file of a function that the front returns or calls loaded, even if the program closes its handle.
 fn keep(info: &libc::Dl_info) {
     for kept in &KEPT {
         let base = kept.load(Ordering::Relaxed);
@@ -71,7 +71,7 @@ fn keep(info: &libc::Dl_info) {
             return;
         }
         if base.is_null() {
-            // SAFETY: the loader's name of a file that is loaded; nothing new is.
+            // SAFETY: the loader's name of a loaded file; `RTLD_NOLOAD` loads nothing new.
             let handle =
                 unsafe { libc::dlopen(info.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
             if handle.is_null() {
@@ -83,9 +83,9 @@ fn keep(info: &libc::Dl_info) {
     }
 }
 
-/// The handle of a file that is loaded under this name; null: none is.
+/// Returns a handle of the file that is loaded under this name; null if none is. The caller closes the handle.
 pub(crate) fn loaded(name: *const c_char) -> *mut c_void {
-    // SAFETY: a text that ends; nothing new is loaded.
+    // SAFETY: a NUL-terminated string; `RTLD_NOLOAD` loads nothing new.
     let handle = unsafe { libc::dlopen(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if handle.is_null() {
         forget_failure();
@@ -93,8 +93,8 @@ pub(crate) fn loaded(name: *const c_char) -> *mut c_void {
     handle
 }
 
-/// A program that asks `dlerror` is not told of what we have tried.
+/// Clears the error of the front's own look-up, so that the program's `dlerror` does not return it.
 pub(crate) fn forget_failure() {
-    // SAFETY: it takes nothing.
+    // SAFETY: the call takes no arguments.
     unsafe { libc::dlerror() };
 }

@@ -1,36 +1,37 @@
 //! The exported functions, for programs that are linked to the driver.
 //!
-//! A call jumps to the address in the function's slot. The first one finds it: the next definition after ours in the loader's
-//! order; if there is none, the one in the scope of the library that calls, which may have been opened for itself alone; then the
-//! one of a driver that is loaded anywhere. If it is the driver's, the core says what
-//! stands before it. Another library's function of the same name is called as it is.
+//! A call jumps to the address in the function's slot. The first call binds the slot to the next definition in the loader's
+//! order; else to the one in the scope of the calling library, which may have been opened with `RTLD_LOCAL`; else to that of any
+//! loaded driver. A driver function is replaced by the core's wrapper. Another library's function of the same name is called
+//! unchanged.
 //!
-//! Without any driver a function returns an error and will look again: a program may load one later.
+//! Without a driver a function returns an error and stays unbound, since a program may load a driver later.
 
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use preload_table::{ENTRIES, NVML, index, nvml};
 
-use crate::core::ask;
-use crate::look::{in_driver, in_scope_of, own_symbol};
-use crate::machine::{jump, jump_through_slot, jump_to_answer};
+use crate::asm::{jump, jump_through_slot, jump_to_answer};
+use crate::core::query;
+use crate::lookup::{in_driver, in_scope_of, own_symbol};
 use crate::original::real_at;
 use crate::provider::{Provider, forget_failure, provider};
 
 const COUNT: usize = ENTRIES.len() + NVML.len();
 
-/// Where each function's calls go; null: not known yet.
+/// Target of each function's calls; null while unbound.
 static SLOTS: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(std::ptr::null_mut()) }; COUNT];
 
-/// Functions that a library had for itself alone when it called one: what another caller's goes to is not kept. A library that
-/// comes later than the driver's first caller gets the driver's; two such in one process are not known.
+/// Functions that some library resolved in its own local scope. Their slots stay unbound, because other callers may have another
+/// definition. A library loaded after the driver's first caller gets the driver's function; two such definitions in one process
+/// are not distinguished.
 static PRIVATE: [AtomicBool; COUNT] = [const { AtomicBool::new(false) }; COUNT];
 
-/// `CUDA_ERROR_NOT_INITIALIZED`, which a driver says of itself before it is made ready. Nothing else is true of one that is
-/// not there and expected of every function.
+/// `CUDA_ERROR_NOT_INITIALIZED`, which a driver returns before `cuInit`. It is the only error that is both accurate without a
+/// driver and documented for every function.
 const CUDA_NOT_INITIALIZED: u32 = 3;
-/// `NVML_ERROR_LIBRARY_NOT_FOUND`
+/// `NVML_ERROR_LIBRARY_NOT_FOUND`, returned by NVML functions while no NVML is loaded.
 const NVML_NOT_FOUND: u32 = 12;
 
 macro_rules! stubs {
@@ -61,25 +62,25 @@ extern "C" fn no_nvml() -> u32 {
     NVML_NOT_FOUND
 }
 
-/// The slot of a function that we export.
+/// Returns the slot of a symbol; `None` if the front does not export it.
 pub(crate) fn slot(symbol: &[u8]) -> Option<usize> {
     let slot = index(symbol).or_else(|| Some(nvml(symbol)?.wrapping_add(ENTRIES.len())))?;
     EXPORTED.get(slot)?.map(|_| slot)
 }
 
-/// The address of an exported function.
+/// Returns the address of the exported function of a slot; null if the slot has none.
 pub(crate) fn address(slot: usize) -> *mut c_void {
     let function = EXPORTED.get(slot).copied().flatten();
     function.map_or(std::ptr::null_mut(), |function| function as *mut c_void)
 }
 
-/// For the core: where one of our functions is.
+/// Returns the address of the front's function with this symbol, for the core; null if there is none.
 #[unsafe(naked)]
 pub(crate) extern "C" fn own(symbol: *const c_char) -> *mut c_void {
     jump!(own_symbol)
 }
 
-/// Finds what a slot's calls go to, for somebody there.
+/// Resolves the target of a slot for a call from the address `caller`, and stores it unless it holds for that caller only.
 extern "C-unwind" fn bind(slot: usize, caller: *const c_void) -> *mut c_void {
     let entry = ENTRIES.get(slot);
     let nvml = NVML.get(slot.wrapping_sub(ENTRIES.len()));
@@ -106,8 +107,8 @@ extern "C-unwind" fn bind(slot: usize, caller: *const c_void) -> *mut c_void {
         };
     }
     let answer = match provider(real) {
-        Provider::Driver => ask(|core| (core.wrap)(symbol, real), real),
-        Provider::Nvml => ask(|core| (core.wrap_nvml)(symbol, real), real),
+        Provider::Driver => query(|core| (core.wrap)(symbol, real), real),
+        Provider::Nvml => query(|core| (core.wrap_nvml)(symbol, real), real),
         Provider::Own | Provider::Other if is_seen_by_all => Some(real),
         Provider::Own | Provider::Other => {
             if let Some(private) = PRIVATE.get(slot) {
@@ -148,7 +149,7 @@ mod tests {
 
     #[test]
     fn without_a_driver_a_call_is_an_error() {
-        // SAFETY: the stub passes on whatever it is given.
+        // SAFETY: a stub passes its arguments on unchanged.
         let call =
             unsafe { std::mem::transmute::<extern "C" fn(), extern "C" fn(u32) -> u32>(cuInit) };
         assert_eq!(call(0), CUDA_NOT_INITIALIZED);

@@ -1,4 +1,4 @@
-/* A core that wraps cuInit and cuMemAlloc_v2, and says on standard error what it is asked. */
+/* A core that wraps cuInit and cuMemAlloc_v2 and writes every request to standard error. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stddef.h>
@@ -26,13 +26,13 @@ static const struct front *front;
 static int (*real_init)(unsigned int);
 static int (*real_alloc)(uint64_t *, size_t);
 
-static void say(const char *what, const char *name)
+static void report(const char *what, const char *name)
 {
     char line[256];
     int length = snprintf(line, sizeof line, "%s %s\n", what, name);
     if (write(2, line, (size_t)length) != length)
         abort();
-    /* Whoever calls has to keep it. */
+    /* The front has to preserve errno. */
     errno = ERANGE;
 }
 
@@ -48,11 +48,11 @@ static int alloc(uint64_t *address, size_t size)
 
 static void *wrap(const char *symbol, void *real)
 {
-    say("wrap", symbol);
+    report("wrap", symbol);
     if (getenv("CORE_RECURSES")) {
-        /* Through the front, which must not ask again. */
+        /* Through the front, which must not query the core again. */
         void *handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
-        say(dlsym(handle, "cuInit") == front->real_dlsym(handle, "cuInit") ? "same" : "other", "cuInit");
+        report(dlsym(handle, "cuInit") == front->real_dlsym(handle, "cuInit") ? "same" : "other", "cuInit");
     }
     if (!strcmp(symbol, "cuInit")) {
         real_init = (int (*)(unsigned int))real;
@@ -67,7 +67,7 @@ static void *wrap(const char *symbol, void *real)
 
 static void unknown(const char *name)
 {
-    say("unknown", name);
+    report("unknown", name);
 }
 
 static struct core core = { 1, wrap, wrap, unknown };
@@ -81,6 +81,6 @@ const struct core *weir_preload_core(const struct front *lent)
         return NULL;
     if (getenv("CORE_IS_NEWER"))
         core.abi_version = 2;
-    say("folder", front->folder);
+    report("folder", front->folder);
     return &core;
 }

@@ -1,4 +1,4 @@
-/* Something in the driver's place: each function answers with what tells it from the others. */
+/* A stand-in for the driver: each function returns a value that distinguishes it from the others. */
 #include <stddef.h>
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-//! The file itself: what it exports, and what it needs of the system.
+//! The library file: its exported symbols and its dependencies.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -7,20 +7,22 @@ use std::process::Command;
 
 use preload_table::{ENTRIES, Entry, NVML};
 
-/// What a program of binutils prints of the library.
-fn says(program: &str, arguments: &[&str]) -> String {
+/// Runs a program of binutils on the library and returns its standard output.
+fn inspect(program: &str, arguments: &[&str]) -> String {
     let test = std::env::current_exe().unwrap();
     let library: PathBuf = test.parent().unwrap().join("libweir_preload.so");
     let output = Command::new(program)
         .args(arguments)
         .arg(library)
         .output()
-        .unwrap_or_else(|error| panic!("`{program}`, which comes with gcc: {error}"));
+        .unwrap_or_else(|error| {
+            panic!("`{program}`, a program of binutils, cannot be run: {error}")
+        });
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What may be exported.
+/// Returns the symbols that may be exported.
 fn allowed() -> BTreeSet<&'static str> {
     let hooked = ENTRIES.iter().filter(|entry| entry.is_hooked());
     let nvml = NVML.iter().map(|name| name.to_str().unwrap());
@@ -32,9 +34,9 @@ fn allowed() -> BTreeSet<&'static str> {
 }
 
 #[test]
-fn exactly_what_the_table_says_is_exported() {
-    let said = says("nm", &["-D", "--defined-only"]);
-    let names = said
+fn exactly_the_symbols_of_the_table_are_exported() {
+    let output = inspect("nm", &["-D", "--defined-only"]);
+    let names = output
         .lines()
         .filter_map(|line| line.split_whitespace().next_back());
     let exported: BTreeSet<_> = names.collect();
@@ -50,19 +52,19 @@ fn exactly_what_the_table_says_is_exported() {
 }
 
 #[test]
-fn it_loads_with_the_oldest_c_library_that_is_promised() {
-    // What is needed of other files than the C library's has versions of its own.
-    let said = says("readelf", &["--version-info", "--wide"]);
+fn no_symbol_requires_a_c_library_newer_than_the_floor() {
+    // Symbols of files other than the C library's have versions of their own.
+    let output = inspect("readelf", &["--version-info", "--wide"]);
     let mut newest = (0, 0);
-    for version in said.split("Name: GLIBC_").skip(1) {
+    for version in output.split("Name: GLIBC_").skip(1) {
         let version = version.split_whitespace().next().unwrap();
         let mut numbers = version.split('.').map(|number| number.parse().unwrap());
         newest = newest.max((numbers.next().unwrap(), numbers.next().unwrap()));
     }
     assert!(newest > (0, 0));
-    assert!(newest <= preload_floor::FLOOR, "{newest:?}\n{said}");
-    // A function without a version is one that the list in `floor` lacks.
-    for line in says("nm", &["-D", "--undefined-only"]).lines() {
+    assert!(newest <= preload_floor::FLOOR, "{newest:?}\n{output}");
+    // A symbol without a version is missing from the list in `floor`.
+    for line in inspect("nm", &["-D", "--undefined-only"]).lines() {
         let mut words = line.split_whitespace();
         let (kind, name) = (words.next().unwrap(), words.next().unwrap());
         assert!(kind != "U" || name.contains('@'), "{name}");
@@ -70,14 +72,14 @@ fn it_loads_with_the_oldest_c_library_that_is_promised() {
 }
 
 #[test]
-fn it_needs_the_c_library_and_no_driver() {
-    let said = says("readelf", &["--dynamic", "--wide"]);
-    let needed: BTreeSet<_> = said
+fn it_depends_on_the_c_library_and_not_on_the_driver() {
+    let output = inspect("readelf", &["--dynamic", "--wide"]);
+    let needed: BTreeSet<_> = output
         .lines()
         .filter(|line| line.contains("(NEEDED)"))
         .filter_map(|line| Some(line.split_once('[')?.1.split_once(']')?.0))
         .collect();
-    // `dlvsym` is in there before it came to be in the C library itself.
+    // glibc 2.28 has `dlvsym` in libdl; later versions have it in libc.
     assert!(needed.contains("libdl.so.2"), "{needed:?}");
     for name in &needed {
         let is_system = ["libc.", "libdl.", "libpthread.", "libgcc_s.", "ld-linux"]
@@ -85,14 +87,14 @@ fn it_needs_the_c_library_and_no_driver() {
             .any(|start| name.starts_with(start));
         assert!(is_system, "{name}");
     }
-    assert!(said.contains("NODELETE") && said.contains("[libweir_preload.so]"));
+    assert!(output.contains("NODELETE") && output.contains("[libweir_preload.so]"));
     if cfg!(debug_assertions) {
         return;
     }
-    // Optimised, there is nothing left that could panic, allocate or wait, so that nothing of the kind is called for.
+    // An optimised build has no code left that panics, allocates or waits, and so needs none of those functions.
     assert_eq!(needed, BTreeSet::from(["libc.so.6", "libdl.so.2"]));
-    let said = says("nm", &["-D", "--undefined-only"]);
-    let functions: BTreeSet<_> = said
+    let output = inspect("nm", &["-D", "--undefined-only"]);
+    let functions: BTreeSet<_> = output
         .lines()
         .filter_map(|line| line.trim().strip_prefix("U ")?.split('@').next())
         .collect();
@@ -117,10 +119,10 @@ fn it_needs_the_c_library_and_no_driver() {
 }
 
 #[test]
-fn it_knows_where_its_own_functions_are() {
-    // Another library's of the same name, loaded before, would be given out in place of ours.
+fn addresses_of_its_own_functions_need_no_relocation() {
+    // A relocation would resolve to another library's symbol of the same name, if that was loaded first.
     let allowed = allowed();
-    for line in says("readelf", &["--relocs", "--wide"]).lines() {
+    for line in inspect("readelf", &["--relocs", "--wide"]).lines() {
         let named = line
             .split_whitespace()
             .find(|word| allowed.contains(word.split('@').next().unwrap()));

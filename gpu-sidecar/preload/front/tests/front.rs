@@ -1,4 +1,4 @@
-//! The library loaded into programs, with a driver and a core in place of the real ones.
+//! The library preloaded into programs, with stand-ins for the driver and the core.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// Where cargo has put the library that belongs to this test.
+/// Returns the path of the library that cargo built for this test.
 fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let library = test.parent().unwrap().join("libweir_preload.so");
@@ -14,26 +14,26 @@ fn library() -> PathBuf {
     library
 }
 
-/// The library, a driver, a core and a program, all in a folder.
-struct Place(TempDir);
+/// Folder with the library, a driver, a core and a program.
+struct TestDir(TempDir);
 
-/// What a program did: its exit code is 0, and this is what it wrote on standard error.
-type Said = Vec<String>;
+/// Lines that a program wrote to standard error before it exited with code 0.
+type Lines = Vec<String>;
 
-impl Place {
+impl TestDir {
     fn new() -> Self {
-        let place = Self(tempfile::tempdir().unwrap());
-        std::fs::copy(library(), place.file("libweir_preload.so")).unwrap();
-        let driver = place.file("libcuda.so.1");
-        place.compile(
+        let dir = Self(tempfile::tempdir().unwrap());
+        std::fs::copy(library(), dir.file("libweir_preload.so")).unwrap();
+        let driver = dir.file("libcuda.so.1");
+        dir.compile(
             "driver.c",
             &driver,
             &["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"],
         );
-        let core = place.file("libweir_preload_core.so");
-        place.compile("core.c", &core, &["-shared", "-fPIC", "-ldl"]);
-        place.compile("program.c", &place.file("program"), &["-ldl", "-lpthread"]);
-        place
+        let core = dir.file("libweir_preload_core.so");
+        dir.compile("core.c", &core, &["-shared", "-fPIC", "-ldl"]);
+        dir.compile("program.c", &dir.file("program"), &["-ldl", "-lpthread"]);
+        dir
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -65,22 +65,22 @@ impl Place {
         command
     }
 
-    fn says(command: &mut Command) -> Said {
+    fn stderr_of(command: &mut Command) -> Lines {
         let output = command.output().unwrap();
         assert!(output.status.success(), "{command:?}\n{output:?}");
-        let said = String::from_utf8(output.stderr).unwrap();
-        said.lines().map(str::to_owned).collect()
+        let text = String::from_utf8(output.stderr).unwrap();
+        text.lines().map(str::to_owned).collect()
     }
 
-    /// What is said with the library before the driver. The `timeout` that starts the program has it as well.
-    fn with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Said {
+    /// Runs the program with the library preloaded. The library is loaded into `timeout`, which starts the program, as well.
+    fn with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Lines {
         let mut command = self.command("program");
         command.args(arguments).envs(variables.iter().copied());
-        Self::says(command.env("LD_PRELOAD", self.file("libweir_preload.so")))
+        Self::stderr_of(command.env("LD_PRELOAD", self.file("libweir_preload.so")))
     }
 
-    fn without(&self, arguments: &[&str]) -> Said {
-        Self::says(self.command("program").args(arguments))
+    fn without(&self, arguments: &[&str]) -> Lines {
+        Self::stderr_of(self.command("program").args(arguments))
     }
 
     fn folder(&self) -> String {
@@ -89,24 +89,24 @@ impl Place {
 }
 
 #[test]
-fn a_program_without_a_gpu_is_left_alone() {
-    let place = Place::new();
-    assert!(place.with(&[], &[]).is_empty());
+fn a_program_that_uses_no_gpu_loads_no_core() {
+    let dir = TestDir::new();
+    assert!(dir.with(&[], &[]).is_empty());
     let mut command = Command::new("sh");
     command.args(["-c", "ls / | sort | wc -l"]);
-    let library = place.file("libweir_preload.so");
-    assert!(Place::says(command.env("LD_PRELOAD", library)).is_empty());
+    let library = dir.file("libweir_preload.so");
+    assert!(TestDir::stderr_of(command.env("LD_PRELOAD", library)).is_empty());
 }
 
 #[test]
-fn a_look_up_by_handle_gets_what_the_core_says() {
-    let place = Place::new();
-    assert!(place.without(&["handle"]).is_empty());
-    let said = place.with(&["handle", "wrapped"], &[]);
+fn a_look_up_by_handle_returns_the_cores_wrapper() {
+    let dir = TestDir::new();
+    assert!(dir.without(&["handle"]).is_empty());
+    let lines = dir.with(&["handle", "wrapped"], &[]);
     assert_eq!(
-        said,
+        lines,
         [
-            &*place.folder(),
+            &*dir.folder(),
             "wrap cuInit",
             "wrap cuInit",
             "wrap cuMemAlloc_v2",
@@ -117,113 +117,117 @@ fn a_look_up_by_handle_gets_what_the_core_says() {
 }
 
 #[test]
-fn a_look_up_everywhere_finds_what_it_would_find_without_us() {
-    let place = Place::new();
-    assert!(place.without(&["default"]).is_empty());
-    let said = place.with(&["default", "wrapped"], &[]);
-    // The program is given the exported function, and the first call of it is seen.
-    assert_eq!(said, [&*place.folder(), "wrap cuInit"]);
+fn a_global_look_up_finds_a_function_only_if_a_driver_has_it() {
+    let dir = TestDir::new();
+    assert!(dir.without(&["default"]).is_empty());
+    let lines = dir.with(&["default", "wrapped"], &[]);
+    // The program gets the exported function, and the core is queried at its first call.
+    assert_eq!(lines, [&*dir.folder(), "wrap cuInit"]);
 }
 
 #[test]
-fn threads_that_begin_together_all_get_wrappers() {
-    let place = Place::new();
-    place.without(&["threads"]);
+fn threads_that_start_at_once_all_get_wrappers() {
+    let dir = TestDir::new();
+    dir.without(&["threads"]);
     for _ in 0..10 {
-        let said = place.with(&["threads", "wrapped"], &[]);
-        let wraps = said.iter().filter(|line| *line == "wrap cuInit").count();
-        assert_eq!(wraps, 32, "{said:?}");
+        let lines = dir.with(&["threads", "wrapped"], &[]);
+        let wraps = lines.iter().filter(|line| *line == "wrap cuInit").count();
+        assert_eq!(wraps, 32, "{lines:?}");
     }
 }
 
 #[test]
-fn a_program_linked_to_the_driver_gets_what_the_core_says() {
-    let place = Place::new();
-    let linked = place.file("program");
-    let folder = format!("-L{}", place.0.path().display());
+fn a_program_linked_to_the_driver_calls_the_cores_wrappers() {
+    let dir = TestDir::new();
+    let linked = dir.file("program");
+    let folder = format!("-L{}", dir.0.path().display());
     let options = ["-DLINKED", &folder, "-l:libcuda.so.1", "-ldl", "-lpthread"];
-    place.compile("program.c", &linked, &options);
-    assert!(place.without(&["link"]).is_empty());
-    let said = place.with(&["link", "wrapped"], &[]);
+    dir.compile("program.c", &linked, &options);
+    assert!(dir.without(&["link"]).is_empty());
+    let lines = dir.with(&["link", "wrapped"], &[]);
     let expected = ["wrap cuLaunchKernel", "wrap cuInit", "wrap cuMemAlloc_v2"];
-    assert_eq!(said[0], place.folder());
-    assert_eq!(said[1..], expected);
+    assert_eq!(lines[0], dir.folder());
+    assert_eq!(lines[1..], expected);
 }
 
 #[test]
-fn a_child_is_served_as_its_parent_is() {
-    let place = Place::new();
-    place.without(&["fork"]);
-    place.with(&["fork", "wrapped"], &[]);
+fn a_forked_child_gets_the_same_wrappers() {
+    let dir = TestDir::new();
+    dir.without(&["fork"]);
+    dir.with(&["fork", "wrapped"], &[]);
 }
 
 #[test]
-fn a_core_that_looks_for_the_driver_gets_the_driver() {
-    let place = Place::new();
-    let said = place.with(&["threads", "wrapped"], &[("CORE_RECURSES", "1")]);
+fn a_look_up_by_the_core_returns_the_drivers_function() {
+    let dir = TestDir::new();
+    let lines = dir.with(&["threads", "wrapped"], &[("CORE_RECURSES", "1")]);
     assert_eq!(
-        said.iter().filter(|line| *line == "same cuInit").count(),
+        lines.iter().filter(|line| *line == "same cuInit").count(),
         32
     );
     assert!(
-        !said.iter().any(|line| line.starts_with("other")),
-        "{said:?}"
+        !lines.iter().any(|line| line.starts_with("other")),
+        "{lines:?}"
     );
 }
 
 #[test]
-fn without_a_core_that_fits_all_passes_and_one_line_says_so() {
-    let place = Place::new();
+fn without_a_usable_core_calls_pass_and_one_line_reports_it() {
+    let dir = TestDir::new();
     let end = ": calls pass to the driver unchanged";
-    for (variable, value, what) in [
+    for (variable, value, reason) in [
         ("WEIR_PRELOAD_CORE", "/nowhere/core.so", "/nowhere/core.so"),
-        ("WEIR_PRELOAD_CORE", "libm.so.6", "is not what it should be"),
-        ("CORE_REFUSES", "1", "cannot work here"),
-        ("CORE_IS_NEWER", "1", "of another version"),
+        (
+            "WEIR_PRELOAD_CORE",
+            "libm.so.6",
+            "has no entry weir_preload_core",
+        ),
+        ("CORE_REFUSES", "1", "cannot be used in this process"),
+        ("CORE_IS_NEWER", "1", "has another interface version"),
     ] {
-        let said = place.with(&["handle"], &[(variable, value)]);
-        let lines: Vec<_> = said
+        let lines = dir.with(&["handle"], &[(variable, value)]);
+        let reports: Vec<_> = lines
             .iter()
             .filter(|line| line.starts_with("libweir_preload"))
             .collect();
-        assert_eq!(lines.len(), 1, "{said:?}");
+        assert_eq!(reports.len(), 1, "{lines:?}");
         assert!(
-            lines[0].contains(what) && lines[0].ends_with(end),
-            "{said:?}"
+            reports[0].contains(reason) && reports[0].ends_with(end),
+            "{lines:?}"
         );
-        // And with many at once.
-        let said = place.with(&["threads"], &[(variable, value)]);
-        let lines = said
+        // The same with many threads at once.
+        let lines = dir.with(&["threads"], &[(variable, value)]);
+        let reports = lines
             .iter()
             .filter(|line| line.starts_with("libweir_preload"));
-        assert_eq!(lines.count(), 1, "{said:?}");
+        assert_eq!(reports.count(), 1, "{lines:?}");
     }
 }
 
 #[test]
-fn another_file_can_be_named_as_the_core() {
-    let place = Place::new();
-    let other = place.file("other.so");
-    std::fs::rename(place.file("libweir_preload_core.so"), &other).unwrap();
-    let said = place.with(
+fn a_variable_selects_another_core() {
+    let dir = TestDir::new();
+    let other = dir.file("other.so");
+    std::fs::rename(dir.file("libweir_preload_core.so"), &other).unwrap();
+    let lines = dir.with(
         &["handle", "wrapped"],
         &[("WEIR_PRELOAD_CORE", other.to_str().unwrap())],
     );
-    assert_eq!(said[0], place.folder());
+    assert_eq!(lines[0], dir.folder());
 }
 
 #[test]
-fn a_function_of_another_library_is_left_as_it_is() {
-    let place = Place::new();
+fn a_function_of_another_library_is_not_wrapped() {
+    let dir = TestDir::new();
     // The same functions in a file that is not the driver's.
-    let other = place.file("libother.so");
-    place.compile(
+    let other = dir.file("libother.so");
+    dir.compile(
         "driver.c",
         &other,
         &["-shared", "-fPIC", "-Wl,-soname,libother.so"],
     );
-    let folder = format!("-L{}", place.0.path().display());
+    let folder = format!("-L{}", dir.0.path().display());
     let options = ["-DLINKED", &folder, "-l:libother.so", "-ldl", "-lpthread"];
-    place.compile("program.c", &place.file("program"), &options);
-    assert!(place.with(&["link"], &[]).is_empty());
+    dir.compile("program.c", &dir.file("program"), &options);
+    assert!(dir.with(&["link"], &[]).is_empty());
 }

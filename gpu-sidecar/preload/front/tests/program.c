@@ -1,4 +1,4 @@
-/* A program that gets at the driver in one of many ways, and says what it gets. Without an argument it touches no driver. */
+/* A program that obtains driver functions in one of several ways and checks them. Without an argument it uses no driver. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -50,7 +50,7 @@ static void by_handle(void)
     CHECK(dlsym(handle, "cuInit") == function);
     alloc_function *alloc = (alloc_function *)dlsym(handle, "cuMemAlloc_v2");
     CHECK(alloc(NULL, 5) == (wrapped ? 13005 : 3005));
-    /* Another function than the one before, whatever a header calls it. */
+    /* A different function from the one before, although CUDA's headers give both the same name. */
     alloc = (alloc_function *)dlsym(handle, "cuMemAlloc");
     CHECK(alloc(NULL, 5) == 2005);
     CHECK(((int (*)(void))dlsym(handle, "cuFromSomeLaterVersion"))() == 5000);
@@ -61,7 +61,7 @@ static void by_handle(void)
     CHECK(!dlsym(handle, "cuLaunchGrid"));
     CHECK(strstr(dlerror(), "cuLaunchGrid"));
     CHECK(!dlclose(handle));
-    /* What is wrapped stays. */
+    /* Wrapped functions stay loaded. */
     if (wrapped)
         CHECK(init(function) == 11007);
 }
@@ -125,7 +125,7 @@ static void by_link(void)
     for (int i = 0; i < 3; i++)
         CHECK(cuInit(7) == (wrapped ? 11007 : 1007));
     CHECK(cuMemAlloc_v2(NULL, 5) == (wrapped ? 13005 : 3005));
-    /* A function has one address, as long as nobody looks for it by another handle. */
+    /* A function has one address unless it is looked up by another handle. */
     CHECK(dlsym(RTLD_DEFAULT, "cuInit") == (void *)cuInit);
 }
 #endif

@@ -1,10 +1,10 @@
-//! The functions of the CUDA driver API that a preload library may meet, and the interface between its two files.
+//! The functions of the CUDA driver API that the preload library may intercept, and the interface between its two files.
 //!
-//! `functions.txt` is the one place in which a function, its class and its parameters are declared. What the library exports,
-//! what it answers to a look-up and what its tests allow all come from there, so that they cannot drift apart.
+//! `functions.txt` is the only declaration of a function, its class and its parameters. The exported symbols, the results of
+//! look-ups and the expectations of the tests are all derived from it and therefore agree.
 //!
-//! Looking something up allocates nothing, takes no lock and does not panic: it happens inside `dlsym`, which programs call
-//! before `main`, under the loader's lock and out of allocators.
+//! A look-up in the table allocates nothing, takes no lock and does not panic: it happens inside `dlsym`, which programs call
+//! before `main`, under the loader's lock and from allocators.
 #![forbid(unsafe_code)]
 
 pub mod abi;
@@ -14,63 +14,63 @@ use std::ffi::CStr;
 
 pub use nvml::{NVML, nvml};
 
-/// What a call is to the GPU.
+/// Effect of a driver call on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
-    /// It starts work on the SMs: kernels, cooperative ones too, and graphs.
+    /// Starts work on the SMs: kernels, cooperative ones included, and graphs.
     Launch,
-    /// It uses memory, and starts no kernel: copies, sets, uploads of graphs, prefetches, batches of memory operations.
+    /// Uses memory and starts no kernel: copies, sets, uploads of graphs, prefetches, batches of memory operations.
     Touch,
-    /// It gives, takes, maps or shares memory, also in pools and as addresses.
+    /// Allocates, frees, maps or shares memory, in pools and as address ranges as well.
     Alloc,
-    /// It waits until work is done, or asks whether it is.
+    /// Waits for work to finish or queries its completion.
     Sync,
-    /// It says something of memory or of a device.
+    /// Reports properties of memory or of a device.
     Info,
-    /// The rest.
+    /// Any other function of the driver API.
     Other,
 }
 
-/// A parameter, as far as passing it on needs to know it.
+/// Kind of a parameter, as far as a wrapper has to know it to pass it on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Parameter {
-    /// A pointer to memory of the host, to a result, or to a function.
+    /// Pointer to host memory, to a result, or to a function.
     Pointer,
-    /// An integer of 32 bits, an enumeration or a device.
+    /// Integer of 32 bits, an enumeration or a device.
     U32,
-    /// An integer of 64 bits that is no size in bytes, or a handle that is such an integer.
+    /// Integer of 64 bits which is not a size in bytes, or a handle of that type.
     U64,
-    /// A size in bytes.
+    /// Size of memory in bytes, as an integer of 64 bits.
     Bytes,
-    /// A size in bytes, of 32 bits.
+    /// Size of memory in bytes, as an integer of 32 bits (functions from before CUDA 3.2).
     Bytes32,
-    /// An address in the device's memory.
+    /// Address in device memory, 64 bits wide.
     Address,
-    /// An address in the device's memory, of 32 bits.
+    /// Address in device memory, 32 bits wide.
     Address32,
-    /// An integer of 16 bits.
+    /// Integer of 16 bits.
     U16,
-    /// An integer of 8 bits.
+    /// Integer of 8 bits.
     U8,
-    /// A floating-point number of 32 bits.
+    /// Floating-point number of 32 bits.
     F32,
-    /// A stream.
+    /// Stream handle, a `CUstream`.
     Stream,
-    /// A function or a kernel.
+    /// Function or kernel handle, a `CUfunction` or `CUkernel`.
     Function,
-    /// An executable graph.
+    /// Executable graph handle, a `CUgraphExec`.
     GraphExec,
-    /// A graph.
+    /// Graph handle, a `CUgraph`.
     Graph,
-    /// An event.
+    /// Event handle, a `CUevent`.
     Event,
-    /// A context.
+    /// Context handle, a `CUcontext`.
     Context,
-    /// Another handle, of a pointer's size.
+    /// Handle of another type, of a pointer's size.
     Handle,
-    /// A structure of 8 bytes, passed as an integer is.
+    /// Structure of 8 bytes, passed by value like an integer.
     Structure8,
-    /// A larger structure by value, on the stack.
+    /// Larger structure, passed by value on the stack.
     Structure,
 }
 
@@ -101,13 +101,13 @@ impl Parameter {
     }
 }
 
-/// A function of the driver: one symbol of its ELF file.
+/// Function of the driver: one symbol of its ELF file.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
-    /// Where in the text its symbol begins; a zero and its signature follow.
+    /// Offset of the symbol in `TEXT`, in bytes; a zero byte and the signature follow.
     at: u16,
     symbol: u8,
-    /// The name is a prefix of the symbol.
+    /// Length of the name, which is a prefix of the symbol.
     name: u8,
     signature: u8,
     version: u16,
@@ -120,14 +120,14 @@ pub struct Entry {
 include!(concat!(env!("OUT_DIR"), "/entries.rs"));
 
 impl Entry {
-    /// The symbol in the driver's file, under which `dlsym` finds it.
+    /// Returns the symbol in the driver's file, by which `dlsym` finds it.
     pub fn symbol(&self) -> &'static str {
         let at = usize::from(self.at);
         TEXT.get(at..at + usize::from(self.symbol))
             .unwrap_or_default()
     }
 
-    /// The same as a C string.
+    /// Returns the symbol as a C string.
     pub fn symbol_c(&self) -> &'static CStr {
         let at = usize::from(self.at);
         let bytes = TEXT.as_bytes();
@@ -135,103 +135,110 @@ impl Entry {
         CStr::from_bytes_with_nul(bytes.unwrap_or_default()).unwrap_or_default()
     }
 
-    /// The name by which `cuGetProcAddress` is asked for it, and which a header has for it.
+    /// Returns the name by which `cuGetProcAddress` finds it, and by which it is documented.
     pub fn name(&self) -> &'static str {
         let at = usize::from(self.at);
         TEXT.get(at..at + usize::from(self.name))
             .unwrap_or_default()
     }
 
-    /// A letter for each parameter, as `functions.txt` explains them.
+    /// Returns one letter per parameter, as described in `functions.txt`.
     pub fn signature(&self) -> &'static str {
         let at = usize::from(self.at) + usize::from(self.symbol) + 1;
         TEXT.get(at..at + usize::from(self.signature))
             .unwrap_or_default()
     }
 
-    /// Its parameters in their order.
+    /// Returns the parameters in their order.
     pub fn parameters(&self) -> impl Iterator<Item = Parameter> + use<> {
         self.signature().bytes().filter_map(Parameter::from_letter)
     }
 
-    /// Which parameter, counted from 0, is the first of this kind.
+    /// Returns the index, counted from 0, of the first parameter of this kind; `None` if there is none.
     pub fn position(&self, parameter: Parameter) -> Option<usize> {
         self.parameters().position(|one| one == parameter)
     }
 
-    /// Which parameter is the stream. A launch by configuration has it in there, and a launch without one means stream 0.
+    /// Returns the index of the stream parameter. `None` for launches with a configuration structure, which contains the stream,
+    /// and for functions without one: a launch then uses stream 0.
     pub fn stream(&self) -> Option<usize> {
         self.position(Parameter::Stream)
     }
 
-    /// Which parameter is the function or the kernel.
+    /// Returns the index of the function or kernel parameter.
     pub fn function(&self) -> Option<usize> {
         self.position(Parameter::Function)
     }
 
-    /// Which parameter is the executable graph.
+    /// Returns the index of the executable graph parameter.
     pub fn graph_exec(&self) -> Option<usize> {
         self.position(Parameter::GraphExec)
     }
 
-    /// Which parameter is a size in bytes.
+    /// Returns the index of the parameter with a size in bytes, of 64 or 32 bits.
     pub fn bytes(&self) -> Option<usize> {
         self.position(Parameter::Bytes)
             .or_else(|| self.position(Parameter::Bytes32))
     }
 
-    /// The version of CUDA that brought this variant: 1000 × major + 10 × minor.
+    /// Returns the CUDA version that introduced this variant, as 1000 × major + 10 × minor.
     pub const fn version(&self) -> u32 {
         self.version as u32
     }
 
-    /// Its class.
+    /// Returns the effect of a call on the GPU.
     pub const fn class(&self) -> Class {
         self.class
     }
 
-    /// Whether stream 0 is the calling thread's own.
+    /// Returns whether stream 0 means the calling thread's own default stream.
     pub const fn is_per_thread(&self) -> bool {
         self.is_per_thread
     }
 
-    /// Whether the preload library stands before it: then it exports the symbol.
+    /// Returns whether the preload library intercepts the function, and therefore exports its symbol.
     pub const fn is_hooked(&self) -> bool {
         self.is_hooked
     }
 
-    /// Whether it is one of before CUDA 3.2, whose sizes and device addresses have 32 bits. Its symbol is what later versions
-    /// have as the name of another function.
+    /// Returns whether the function is from before CUDA 3.2, with sizes and device addresses of 32 bits. Later versions use its
+    /// symbol as the name of another function.
     pub const fn is_32_bit(&self) -> bool {
         self.is_32_bit
     }
 }
 
-/// The place in [`ENTRIES`] of a symbol.
+/// Returns the index of a symbol in [`ENTRIES`]; `None` if the table lacks it.
 pub fn index(symbol: &[u8]) -> Option<usize> {
     ENTRIES
         .binary_search_by(|entry| entry.symbol().as_bytes().cmp(symbol))
         .ok()
 }
 
-/// The function that has this symbol in the driver's file.
+/// Returns the function with this symbol in the driver's file; `None` if the table lacks it.
 pub fn entry(symbol: &[u8]) -> Option<&'static Entry> {
     ENTRIES.get(index(symbol)?)
 }
 
-/// Why there is nothing by a name.
+/// Reason for which a name resolves to no function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unresolved {
-    /// No version has it.
+    /// The driver has no function of this name in any version.
     NotFound,
-    /// A later version has it.
+    /// The driver has a function of this name, but only in a version later than the program's, or only for per-thread streams,
+    /// which were not requested.
     VersionNotSufficient,
 }
 
-/// The function that a driver with all of this table gives for a name: the newest that a program of this version knows, and for
-/// per-thread streams the legacy one where there is no other.
+/// Resolves a name as a driver with all functions of this table does: to the newest variant which a program of this version
+/// knows, and for per-thread streams to the legacy variant where there is no other.
 ///
-/// A driver decides for itself; this is to check against what it says.
+/// Drivers resolve names themselves; this function is a reference to check their results against.
+///
+/// # Errors
+///
+/// Returns [`Unresolved::NotFound`] if no entry has the name, and [`Unresolved::VersionNotSufficient`] if entries have it, but
+/// none for this version and kind of stream.
 pub fn resolve(
     name: &[u8],
     version: u32,
@@ -240,7 +247,7 @@ pub fn resolve(
     let begin = ENTRIES.partition_point(|entry| entry.symbol().as_bytes() < name);
     let mut found: Option<&'static Entry> = None;
     let mut error = Unresolved::NotFound;
-    // Every symbol of a name begins with it, so that they are in one stretch, if not alone there.
+    // Every symbol begins with its name, so all candidates are in one range, perhaps among others.
     let stretch = ENTRIES.iter().skip(begin);
     let stretch = stretch.take_while(|entry| entry.symbol().as_bytes().starts_with(name));
     for entry in stretch.filter(|entry| entry.name().as_bytes() == name) {

@@ -1,11 +1,11 @@
-//! The functions of NVML that the preload library stands before.
+//! Functions of NVML that the preload library intercepts.
 
 use std::ffi::CStr;
 
-/// Those that say how much memory there is and which processes have some of it, by name.
+/// NVML functions that report the amount of memory or the processes that hold some, sorted by name.
 ///
-/// What they say has to agree with what the driver says through the preload library, or a program that plans its memory by one
-/// of the two and takes it by the other goes wrong.
+/// Their results must agree with the driver's as reported through the preload library: a program may size its allocations by one
+/// and allocate through the other.
 pub static NVML: [&CStr; 14] = [
     c"nvmlDeviceGetComputeRunningProcesses",
     c"nvmlDeviceGetComputeRunningProcesses_v2",
@@ -23,7 +23,7 @@ pub static NVML: [&CStr; 14] = [
     c"nvmlDeviceGetRunningProcessDetailList",
 ];
 
-/// The place in [`NVML`] of a name.
+/// Returns the index of a name in [`NVML`]; `None` if it is not intercepted.
 pub fn nvml(name: &[u8]) -> Option<usize> {
     NVML.binary_search_by(|one| one.to_bytes().cmp(name)).ok()
 }

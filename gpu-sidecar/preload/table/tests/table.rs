@@ -1,12 +1,11 @@
-//! What the table says of the driver API.
+//! The contents of the table of driver functions.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::collections::BTreeSet;
 
 use preload_table::{Class, ENTRIES, Entry, NVML, Parameter, Unresolved, entry, nvml, resolve};
 
 #[test]
-fn it_is_sorted_and_each_symbol_is_there_once() {
+fn the_table_is_sorted_and_has_each_symbol_once() {
     assert!(ENTRIES.is_sorted_by(|one, other| one.symbol() < other.symbol()));
     for one in &ENTRIES {
         let found = entry(one.symbol().as_bytes()).unwrap();
@@ -51,7 +50,7 @@ fn every_launch_of_a_kernel_or_a_graph_is_a_launch() {
             "cuLaunchKernel_ptsz",
         ])
     );
-    // Whatever else is called so does something else.
+    // Any other function with `Launch` in its name launches neither a kernel nor a graph.
     for one in ENTRIES.iter().filter(|one| one.name().contains("Launch")) {
         let is_known = one.name() == "cuLaunchHostFunc" || one.class() == Class::Launch;
         assert!(is_known, "{}", one.symbol());
@@ -193,36 +192,5 @@ fn names_resolve_as_a_driver_resolves_them() {
     for one in &ENTRIES {
         let found = resolve(one.name().as_bytes(), one.version(), one.is_per_thread());
         assert_eq!(found.map(Entry::symbol), Ok(one.symbol()));
-    }
-}
-
-/// The software GPU's list was made apart from this one, and says the same as far as it goes.
-#[test]
-fn the_software_gpu_knows_the_same_functions() {
-    let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../softgpu/cuda/src/symbols.txt");
-    let list = std::fs::read_to_string(list).unwrap();
-    let mut symbols = BTreeMap::new();
-    for line in list.lines().filter(|line| !line.starts_with('#')) {
-        let [name, stream, version, symbol] = *line.split(' ').collect::<Vec<_>>() else {
-            panic!("{line}");
-        };
-        let one = entry(symbol.as_bytes()).unwrap_or_else(|| panic!("{line}"));
-        assert_eq!(one.name(), name);
-        assert_eq!(one.version(), version.parse().unwrap(), "{line}");
-        assert_eq!(one.is_per_thread(), stream == "2", "{line}");
-        symbols.insert(symbol, ());
-    }
-    assert!(symbols.len() > 600);
-    // What is only here came after the version that it was made for, or is asked for by its symbol alone.
-    for one in ENTRIES
-        .iter()
-        .filter(|one| !symbols.contains_key(one.symbol()))
-    {
-        let is_later = one.version() > 13_000;
-        assert!(
-            is_later || one.symbol() == "cuGetProcAddress_ptsz",
-            "{}",
-            one.symbol()
-        );
     }
 }

@@ -1,4 +1,5 @@
-//! Checkpoints of processes (`cuCheckpointProcess…`): the server stops them, and counts their device memory as the host's.
+//! Checkpoints of processes (`cuCheckpointProcess…`), carried out by the server: it blocks the process and moves its
+//! device memory to the host's account.
 
 use softgpu_wire::message::{CheckpointStep, Kind, Message};
 
@@ -6,7 +7,7 @@ use crate::driver::driver;
 use crate::error::{Error, Result};
 use crate::pointer::{In, Out};
 
-/// `CUcheckpointLockArgs`: the time to wait in ms, and 56 bytes that are zero.
+/// `CUcheckpointLockArgs`: the timeout in ms, and 56 bytes that must be zero.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct LockArguments {
@@ -26,13 +27,13 @@ fn step(pid: i32, step: CheckpointStep, timeout_ms: u32) -> Result<u64> {
         .words[0])
 }
 
-/// `cuCheckpointProcessGetState`
+/// Implements `cuCheckpointProcessGetState`: returns the state of a process, as a `CUprocessState`.
 pub(crate) fn state(pid: i32, out: Out<u32>) -> Result {
     let state = step(pid, CheckpointStep::State, 0)?;
     out.put(u32::try_from(state).unwrap_or(u32::MAX))
 }
 
-/// `cuCheckpointProcessLock`
+/// Implements `cuCheckpointProcessLock`: blocks a process at its next call; with a timeout of 0, waits without limit.
 pub(crate) fn lock(pid: i32, arguments: In<LockArguments>) -> Result {
     let timeout_ms = if arguments.is_null() {
         0
@@ -46,17 +47,17 @@ pub(crate) fn lock(pid: i32, arguments: In<LockArguments>) -> Result {
     step(pid, CheckpointStep::Lock, timeout_ms).map(|_| ())
 }
 
-/// `cuCheckpointProcessCheckpoint`
+/// Implements `cuCheckpointProcessCheckpoint`: moves a locked process's device memory to the host.
 pub(crate) fn checkpoint(pid: i32) -> Result {
     step(pid, CheckpointStep::Checkpoint, 0).map(|_| ())
 }
 
-/// `cuCheckpointProcessRestore`: on the GPU where it was; another cannot be chosen.
+/// Implements `cuCheckpointProcessRestore`: moves the memory back to the same GPU; another GPU cannot be chosen.
 pub(crate) fn restore(pid: i32) -> Result {
     step(pid, CheckpointStep::Restore, 0).map(|_| ())
 }
 
-/// `cuCheckpointProcessUnlock`
+/// Implements `cuCheckpointProcessUnlock`: lets a locked process continue.
 pub(crate) fn unlock(pid: i32) -> Result {
     step(pid, CheckpointStep::Unlock, 0).map(|_| ())
 }

@@ -1,4 +1,4 @@
-//! Contexts: created ones and each device's primary one, and which of them a thread uses.
+//! Contexts, created or primary, and each thread's stack of current contexts.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -14,22 +14,24 @@ use crate::state::State;
 use crate::stream::{self, Stream};
 use crate::table::{Handle, Kind};
 
-/// A context.
+/// A context of this process.
 pub(crate) struct Context {
     pub(crate) device: usize,
-    /// Its number at the server.
+    /// Number assigned by the server.
     pub(crate) number: u32,
     pub(crate) is_primary: bool,
     pub(crate) flags: u32,
-    /// SMs at most.
+    /// Largest number of SMs its kernels may use.
     pub(crate) sms: u32,
-    /// The default stream that waits for all others.
+    /// Legacy default stream, which synchronizes with all blocking streams of the context.
     pub(crate) legacy: Handle<Stream>,
-    /// How many commands it has had, by which other streams know whether they have to wait for it.
+    /// Number of commands put into the legacy stream; a blocking stream orders itself behind it when the number has
+    /// changed.
     pub(crate) legacy_commands: u64,
     pub(crate) id: u64,
-    /// Devices whose plain memory may be used here.
+    /// Devices with peer access enabled, whose plain memory may be used here.
     pub(crate) peers: Vec<usize>,
+    /// Values of `cuCtxSetLimit`, by `CUlimit`.
     pub(crate) limits: [u64; 8],
 }
 
@@ -45,11 +47,11 @@ fn top() -> Option<Handle<Context>> {
     STACK.with(|stack| stack.borrow().last().copied())
 }
 
-/// Flags of a context that there are: scheduling, mapping of host memory, keeping local memory, dumps.
+/// Valid flags of a context: scheduling, mapping of host memory, local memory resizing, core dumps.
 const FLAGS: u32 = 0xff;
 
 impl Driver {
-    /// The context that this thread uses. It may have had an error.
+    /// Returns the current context of this thread, even if it has had an error.
     pub(crate) fn current_any(&self, state: &State) -> Result<Handle<Context>> {
         let current = top().filter(|context| !context.is_null());
         let current = current.ok_or(Error::INVALID_CONTEXT)?;
@@ -59,14 +61,14 @@ impl Driver {
         Ok(current)
     }
 
-    /// The context that this thread uses.
+    /// Returns the current context of this thread; fails if it has had an error.
     pub(crate) fn current(&self, state: &State) -> Result<Handle<Context>> {
         let current = self.current_any(state)?;
         self.check(state, current)?;
         Ok(current)
     }
 
-    /// Whether a context still works.
+    /// Fails with a context's error, or if the context is destroyed.
     pub(crate) fn check(&self, state: &State, context: Handle<Context>) -> Result {
         let there = state.contexts.get(context);
         let there = there.ok_or(Error::CONTEXT_IS_DESTROYED)?;
@@ -90,11 +92,11 @@ impl Driver {
             if self.mps.is_none() {
                 return Err(Error::UNSUPPORTED_EXEC_AFFINITY);
             }
-            let asked = u64::from(sms) * 10_000 / u64::from(on.sms.max(1));
+            let requested = u64::from(sms) * 10_000 / u64::from(on.sms.max(1));
             percentage = if percentage == 0 {
-                asked
+                requested
             } else {
-                asked.min(percentage)
+                requested.min(percentage)
             }
             .max(1);
         }
@@ -103,7 +105,7 @@ impl Driver {
             .mps
             .as_ref()
             .and_then(|mps| mps.limit(on.unit, on.gpu, &uuid));
-        // Of the memory that the program sees, which is scaled already.
+        // In scaled bytes, like all sizes the program sees.
         let limit = limit.unwrap_or(u64::MAX);
         let mps = self.mps.as_ref().map_or(0, |mps| mps.server + 1);
         let words = [u64::from(on.unit), percentage, limit, mps];
@@ -159,7 +161,7 @@ impl Driver {
     }
 }
 
-/// How a new context is to be.
+/// `CUexecAffinityParam`: a number of SMs for a new context.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct AffinityParameter {
@@ -167,7 +169,7 @@ pub struct AffinityParameter {
     sms: u32,
 }
 
-/// Of `cuCtxCreate_v4`.
+/// `CUctxCreateParams`, the parameters of `cuCtxCreate_v4`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CreateParameters {
@@ -180,7 +182,7 @@ fn affinity_of(list: In<AffinityParameter>, count: i32) -> Result<Option<u32>> {
     let count = usize::try_from(count).map_err(|_| Error::INVALID_VALUE)?;
     match list.list(count)?.as_slice() {
         [] => Ok(None),
-        // 0 is the number of SMs.
+        // Kind 0 is `CU_EXEC_AFFINITY_TYPE_SM_COUNT`.
         [AffinityParameter { kind: 0, sms }] if *sms > 0 => Ok(Some(*sms)),
         _ => Err(Error::UNSUPPORTED_EXEC_AFFINITY),
     }
@@ -206,12 +208,12 @@ fn create_and_push(
     out.put(context)
 }
 
-/// `cuCtxCreate`, `cuCtxCreate_v2`.
+/// Implements `cuCtxCreate` and `cuCtxCreate_v2`: creates a context and pushes it on the thread's stack.
 pub(crate) fn create(out: Out<Handle<Context>>, flags: u32, ordinal: i32) -> Result {
     create_and_push(out, None, flags, ordinal)
 }
 
-/// `cuCtxCreate_v3`.
+/// Implements `cuCtxCreate_v3`: creates a context with an optional number of SMs.
 pub(crate) fn create_v3(
     out: Out<Handle<Context>>,
     affinities: In<AffinityParameter>,
@@ -222,7 +224,7 @@ pub(crate) fn create_v3(
     create_and_push(out, affinity_of(affinities, count)?, flags, ordinal)
 }
 
-/// `cuCtxCreate_v4`.
+/// Implements `cuCtxCreate_v4`: creates a context with optional parameters; `cigParams` is not supported.
 pub(crate) fn create_v4(
     out: Out<Handle<Context>>,
     parameters: In<CreateParameters>,
@@ -241,7 +243,7 @@ pub(crate) fn create_v4(
     create_and_push(out, affinity, flags, ordinal)
 }
 
-/// `cuCtxDestroy`, `cuCtxDestroy_v2`.
+/// Implements `cuCtxDestroy` and `cuCtxDestroy_v2`: waits for the context's commands and destroys it.
 pub(crate) fn destroy(context: Handle<Context>) -> Result {
     let driver = driver()?;
     {
@@ -251,7 +253,7 @@ pub(crate) fn destroy(context: Handle<Context>) -> Result {
             return Err(Error::INVALID_CONTEXT);
         }
     }
-    // A context with an error is gone all the same.
+    // A context with an error is destroyed as well.
     let _waited = drain(driver, context);
     STACK.with(|stack| {
         let mut stack = stack.borrow_mut();
@@ -262,7 +264,7 @@ pub(crate) fn destroy(context: Handle<Context>) -> Result {
     driver.destroy(context)
 }
 
-/// `cuCtxSetCurrent`.
+/// Implements `cuCtxSetCurrent`: replaces the top of the thread's stack, or pops it for a null context.
 pub(crate) fn set_current(context: Handle<Context>) -> Result {
     let driver = driver()?;
     if !context.is_null() && driver.state().contexts.get(context).is_none() {
@@ -278,13 +280,13 @@ pub(crate) fn set_current(context: Handle<Context>) -> Result {
     Ok(())
 }
 
-/// `cuCtxGetCurrent`.
+/// Implements `cuCtxGetCurrent`: returns the top of the thread's stack, or null.
 pub(crate) fn get_current(out: Out<Handle<Context>>) -> Result {
     driver()?;
     out.put(top().unwrap_or(Handle::NULL))
 }
 
-/// `cuCtxPushCurrent_v2`.
+/// Implements `cuCtxPushCurrent_v2`: pushes a context on the thread's stack.
 pub(crate) fn push_current(context: Handle<Context>) -> Result {
     let driver = driver()?;
     if driver.state().contexts.get(context).is_none() {
@@ -294,7 +296,7 @@ pub(crate) fn push_current(context: Handle<Context>) -> Result {
     Ok(())
 }
 
-/// `cuCtxPopCurrent_v2`.
+/// Implements `cuCtxPopCurrent_v2`: pops the top of the thread's stack.
 pub(crate) fn pop_current(out: Out<Handle<Context>>) -> Result {
     driver()?;
     let popped = STACK.with(|stack| stack.borrow_mut().pop());
@@ -303,7 +305,7 @@ pub(crate) fn pop_current(out: Out<Handle<Context>>) -> Result {
     Ok(())
 }
 
-/// The context that is meant: the one given, or the current one.
+/// Returns the given context, or the current one for null.
 fn meant(driver: &Driver, state: &State, context: Handle<Context>) -> Result<Handle<Context>> {
     if context.is_null() {
         return driver.current_any(state);
@@ -315,7 +317,7 @@ fn meant(driver: &Driver, state: &State, context: Handle<Context>) -> Result<Han
         .ok_or(Error::INVALID_CONTEXT)
 }
 
-/// `cuCtxGetDevice_v2`.
+/// Implements `cuCtxGetDevice_v2`: returns the device of a context.
 pub(crate) fn get_device_of(out: Out<i32>, context: Handle<Context>) -> Result {
     let driver = driver()?;
     let state = driver.state();
@@ -327,12 +329,12 @@ pub(crate) fn get_device_of(out: Out<i32>, context: Handle<Context>) -> Result {
     out.put(i32::try_from(device).unwrap_or(i32::MAX))
 }
 
-/// `cuCtxGetDevice`.
+/// Implements `cuCtxGetDevice`: returns the device of the current context.
 pub(crate) fn get_device(out: Out<i32>) -> Result {
     get_device_of(out, Handle::NULL)
 }
 
-/// `cuCtxGetFlags`.
+/// Implements `cuCtxGetFlags`: returns the flags of the current context.
 pub(crate) fn get_flags(out: Out<u32>) -> Result {
     let driver = driver()?;
     let state = driver.state();
@@ -345,7 +347,7 @@ pub(crate) fn get_flags(out: Out<u32>) -> Result {
     )
 }
 
-/// `cuCtxSetFlags`.
+/// Implements `cuCtxSetFlags`: replaces the flags of the current context.
 pub(crate) fn set_flags(flags: u32) -> Result {
     let driver = driver()?;
     if flags & !FLAGS != 0 {
@@ -359,7 +361,7 @@ pub(crate) fn set_flags(flags: u32) -> Result {
     Ok(())
 }
 
-/// `cuCtxGetId`.
+/// Implements `cuCtxGetId`: returns a context's id, unique in the process.
 pub(crate) fn get_id(context: Handle<Context>, out: Out<u64>) -> Result {
     let driver = driver()?;
     let state = driver.state();
@@ -367,7 +369,7 @@ pub(crate) fn get_id(context: Handle<Context>, out: Out<u64>) -> Result {
     out.put(state.contexts.get(context).map_or(0, |context| context.id))
 }
 
-/// `cuCtxGetApiVersion`.
+/// Implements `cuCtxGetApiVersion`: always returns 3020.
 pub(crate) fn get_api_version(context: Handle<Context>, out: Out<u32>) -> Result {
     let driver = driver()?;
     let state = driver.state();
@@ -375,7 +377,7 @@ pub(crate) fn get_api_version(context: Handle<Context>, out: Out<u32>) -> Result
     out.put(3020)
 }
 
-/// `cuCtxGetExecAffinity`.
+/// Implements `cuCtxGetExecAffinity`: returns the current context's number of SMs.
 pub(crate) fn get_affinity(out: Out<AffinityParameter>, kind: u32) -> Result {
     let driver = driver()?;
     if kind != 0 {
@@ -390,7 +392,7 @@ pub(crate) fn get_affinity(out: Out<AffinityParameter>, kind: u32) -> Result {
     })
 }
 
-/// `cuCtxGetLimit`.
+/// Implements `cuCtxGetLimit`: returns a limit of the current context.
 pub(crate) fn get_limit(out: Out<usize>, limit: u32) -> Result {
     let driver = driver()?;
     let state = driver.state();
@@ -403,7 +405,7 @@ pub(crate) fn get_limit(out: Out<usize>, limit: u32) -> Result {
     out.put(usize::try_from(*value).unwrap_or(usize::MAX))
 }
 
-/// `cuCtxSetLimit`: kept, and of no consequence.
+/// Implements `cuCtxSetLimit`: stores the limit, which has no effect.
 pub(crate) fn set_limit(limit: u32, value: usize) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
@@ -417,7 +419,7 @@ pub(crate) fn set_limit(limit: u32, value: usize) -> Result {
     Ok(())
 }
 
-/// `cuCtxGetCacheConfig`, `cuCtxGetSharedMemConfig`: no preference.
+/// Implements `cuCtxGetCacheConfig` and `cuCtxGetSharedMemConfig`: returns 0, no preference.
 pub(crate) fn get_no_preference(out: Out<u32>) -> Result {
     let driver = driver()?;
     let state = driver.state();
@@ -425,7 +427,7 @@ pub(crate) fn get_no_preference(out: Out<u32>) -> Result {
     out.put(0)
 }
 
-/// `cuCtxSetCacheConfig`, `cuCtxSetSharedMemConfig`, `cuCtxResetPersistingL2Cache`: hints that change nothing here.
+/// Implements `cuCtxSetCacheConfig`, `cuCtxSetSharedMemConfig` and `cuCtxResetPersistingL2Cache`, hints without effect.
 pub(crate) fn hint() -> Result {
     let driver = driver()?;
     let state = driver.state();
@@ -433,7 +435,7 @@ pub(crate) fn hint() -> Result {
     Ok(())
 }
 
-/// `cuCtxGetStreamPriorityRange`.
+/// Implements `cuCtxGetStreamPriorityRange`: returns the least and the greatest priority.
 pub(crate) fn priority_range(least: Out<i32>, greatest: Out<i32>) -> Result {
     let driver = driver()?;
     driver.current(&driver.state())?;
@@ -442,7 +444,7 @@ pub(crate) fn priority_range(least: Out<i32>, greatest: Out<i32>) -> Result {
     Ok(())
 }
 
-/// Waits for all that a context has been told to do, whether or not it is captured: for calls that wait without saying so.
+/// Blocks until all commands of a context have ended, even during a capture: for calls that synchronize implicitly.
 pub(crate) fn drain(driver: &Driver, context: Handle<Context>) -> Result {
     let targets = {
         let state = driver.state();
@@ -457,7 +459,7 @@ pub(crate) fn drain(driver: &Driver, context: Handle<Context>) -> Result {
     driver.check(&state, context)
 }
 
-/// Waits for all that a context has been told to do.
+/// Blocks until all commands of a context have ended; fails and invalidates the captures while one is in progress.
 pub(crate) fn synchronise(driver: &Driver, context: Handle<Context>) -> Result {
     {
         let mut state = driver.state();
@@ -469,21 +471,21 @@ pub(crate) fn synchronise(driver: &Driver, context: Handle<Context>) -> Result {
     drain(driver, context)
 }
 
-/// `cuCtxSynchronize`.
+/// Implements `cuCtxSynchronize`: waits for the commands of the current context.
 pub(crate) fn synchronise_current() -> Result {
     let driver = driver()?;
     let context = driver.current(&driver.state())?;
     synchronise(driver, context)
 }
 
-/// `cuCtxSynchronize_v2`.
+/// Implements `cuCtxSynchronize_v2`: waits for the commands of a context, or the current one for null.
 pub(crate) fn synchronise_given(context: Handle<Context>) -> Result {
     let driver = driver()?;
     let context = meant(driver, &driver.state(), context)?;
     synchronise(driver, context)
 }
 
-/// `cuCtxEnablePeerAccess`.
+/// Implements `cuCtxEnablePeerAccess`: allows the current context to use the memory of the peer's device.
 pub(crate) fn enable_peer(peer: Handle<Context>, flags: u32) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
@@ -518,7 +520,7 @@ pub(crate) fn enable_peer(peer: Handle<Context>, flags: u32) -> Result {
     Ok(())
 }
 
-/// `cuCtxDisablePeerAccess`.
+/// Implements `cuCtxDisablePeerAccess`: revokes the access to the memory of the peer's device.
 pub(crate) fn disable_peer(peer: Handle<Context>) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
@@ -544,13 +546,13 @@ fn ordinal(driver: &Driver, ordinal: i32) -> Result<usize> {
     usize::try_from(ordinal).map_err(|_| Error::INVALID_DEVICE)
 }
 
-/// Held while a primary context comes or goes.
+/// Returns the lock held while a primary context is created or destroyed.
 fn primaries() -> MutexGuard<'static, ()> {
     static CHANGING: Mutex<()> = Mutex::new(());
     CHANGING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `cuDevicePrimaryCtxRetain`.
+/// Implements `cuDevicePrimaryCtxRetain`: counts a reference, creating the context for the first.
 pub(crate) fn retain_primary(out: Out<Handle<Context>>, device: i32) -> Result {
     let driver = driver()?;
     let device = ordinal(driver, device)?;
@@ -572,7 +574,7 @@ pub(crate) fn retain_primary(out: Out<Handle<Context>>, device: i32) -> Result {
     out.put(context)
 }
 
-/// `cuDevicePrimaryCtxRelease_v2`.
+/// Implements `cuDevicePrimaryCtxRelease_v2`: drops a reference, destroying the context with the last.
 pub(crate) fn release_primary(device: i32) -> Result {
     let driver = driver()?;
     let device = ordinal(driver, device)?;
@@ -592,7 +594,7 @@ pub(crate) fn release_primary(device: i32) -> Result {
     })
 }
 
-/// `cuDevicePrimaryCtxReset_v2`.
+/// Implements `cuDevicePrimaryCtxReset_v2`: destroys the primary context regardless of its references.
 pub(crate) fn reset_primary(device: i32) -> Result {
     let driver = driver()?;
     let device = ordinal(driver, device)?;
@@ -608,7 +610,7 @@ pub(crate) fn reset_primary(device: i32) -> Result {
     })
 }
 
-/// `cuDevicePrimaryCtxSetFlags_v2`.
+/// Implements `cuDevicePrimaryCtxSetFlags_v2`: sets the flags of a device's primary context, present and future.
 pub(crate) fn set_primary_flags(device: i32, flags: u32) -> Result {
     let driver = driver()?;
     let device = ordinal(driver, device)?;
@@ -625,7 +627,7 @@ pub(crate) fn set_primary_flags(device: i32, flags: u32) -> Result {
     Ok(())
 }
 
-/// `cuDevicePrimaryCtxGetState`.
+/// Implements `cuDevicePrimaryCtxGetState`: returns the primary context's flags and whether it exists.
 pub(crate) fn primary_state(device: i32, flags: Out<u32>, active: Out<i32>) -> Result {
     let driver = driver()?;
     let device = ordinal(driver, device)?;

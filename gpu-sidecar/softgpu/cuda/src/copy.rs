@@ -1,4 +1,4 @@
-//! Copies and memsets.
+//! Copies and memsets of device and host memory.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use crate::error::{Error, Result};
 use crate::graph;
 use crate::pointer::{self, In, bytes_at};
 use crate::state::State;
-use crate::stream::{self, Default, Stream};
+use crate::stream::{self, DefaultStream, Stream};
 use crate::table::Handle;
 use crate::work::{Copy, Set, Side, Way, Work};
 
-/// Whether a call may come back before the copy has ended.
+/// Whether a call may return before its copy has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Sync,
     Async,
 }
 
-/// Host memory that is not pinned is copied aside at once up to this size; a longer copy is waited for.
+/// Largest copy in bytes for which pageable host memory is staged; a longer asynchronous copy blocks.
 const STAGED_MAX: u64 = 64 << 10;
 
 fn side(address: u64) -> Side {
@@ -41,7 +41,7 @@ fn plain(from: u64, to: u64, bytes: u64) -> Copy {
     }
 }
 
-/// What kind of memory is at an address: a device's, or none.
+/// Returns the device of the memory at an address; `None` for host memory.
 fn device_of(state: &State, address: u64) -> Option<usize> {
     state
         .memory
@@ -50,7 +50,7 @@ fn device_of(state: &State, address: u64) -> Option<usize> {
         .map(|(_, region)| region.device)
 }
 
-/// Finds out from where to where a copy goes.
+/// Determines the direction of a copy from its addresses.
 fn way(driver: &Driver, state: &State, from: u64, to: u64) -> Way {
     match (device_of(state, from), device_of(state, to)) {
         (None, None) => Way::Host,
@@ -61,7 +61,8 @@ fn way(driver: &Driver, state: &State, from: u64, to: u64) -> Way {
     }
 }
 
-/// The shape of a copy between two devices as the timeline sees it: from the stream's own device.
+/// Adjusts a copy between two devices to the stream's own device: the timeline sees a copy within it, or to the other
+/// one.
 fn from_own_device(driver: &Driver, state: &State, stream: Handle<Stream>, copy: &mut Copy) {
     let context = state.streams.get(stream).map(|stream| stream.context);
     let own = context
@@ -79,7 +80,8 @@ fn from_own_device(driver: &Driver, state: &State, stream: Handle<Stream>, copy:
     }
 }
 
-/// Looks whether a side of a copy is memory as far as it reaches. Host memory is the caller's affair but for what cannot be.
+/// Checks that a side of a copy lies within known memory. Unknown addresses are pageable host memory, which is the
+/// caller's responsibility, unless they are below 4096 or in the device range.
 fn check(state: &State, side: &Side, extent: &[u64; 3]) -> Result {
     let bytes = side.reach(extent).ok_or(Error::INVALID_VALUE)?;
     let is_good = if state.memory.is_known(side.address) {
@@ -94,8 +96,9 @@ fn check(state: &State, side: &Side, extent: &[u64; 3]) -> Result {
     }
 }
 
-/// Gives a copy to a stream; waits for it where it must.
-fn copy(mut copy: Copy, stream: Handle<Stream>, default: Default, mode: Mode) -> Result {
+/// Validates a copy and submits it to a stream; blocks until it has ended where the mode or pageable memory requires
+/// it.
+fn copy(mut copy: Copy, stream: Handle<Stream>, default: DefaultStream, mode: Mode) -> Result {
     let driver = driver()?;
     if copy.bytes() == 0 {
         driver.current(&driver.state())?;
@@ -121,7 +124,7 @@ fn copy(mut copy: Copy, stream: Handle<Stream>, default: Default, mode: Mode) ->
     if mode == Mode::Async && !is_captured {
         if from_pageable && !to_pageable && is_one_row && copy.bytes() <= STAGED_MAX {
             let bytes = usize::try_from(copy.bytes()).map_err(|_| Error::INVALID_VALUE)?;
-            let at = pointer::place::<c_void>(copy.from.address);
+            let at = pointer::as_pointer::<c_void>(copy.from.address);
             copy.staged = Some(Arc::new(bytes_at(at, bytes)?));
         } else if from_pageable || to_pageable {
             waits = true;
@@ -135,7 +138,7 @@ fn copy(mut copy: Copy, stream: Handle<Stream>, default: Default, mode: Mode) ->
     Ok(())
 }
 
-/// A copy whose addresses must be a device's.
+/// Fails unless the address is known to the driver.
 fn need_device(address: u64) -> Result {
     let driver = driver()?;
     let state = driver.state();
@@ -151,8 +154,13 @@ fn host(at: *const c_void) -> u64 {
     at.expose_provenance() as u64
 }
 
-/// `cuMemcpyHtoD_v2`, `cuMemcpyHtoD_v2_ptds`.
-pub(crate) fn to_device(to: u64, from: *const c_void, bytes: usize, default: Default) -> Result {
+/// Implements `cuMemcpyHtoD_v2`: copies from the host to a device.
+pub(crate) fn to_device(
+    to: u64,
+    from: *const c_void,
+    bytes: usize,
+    default: DefaultStream,
+) -> Result {
     need_device(to)?;
     copy(
         plain(host(from), to, bytes as u64),
@@ -162,13 +170,13 @@ pub(crate) fn to_device(to: u64, from: *const c_void, bytes: usize, default: Def
     )
 }
 
-/// `cuMemcpyHtoDAsync_v2`.
+/// Implements `cuMemcpyHtoDAsync_v2`: copies from the host to a device in a stream.
 pub(crate) fn to_device_async(
     to: u64,
     from: *const c_void,
     bytes: usize,
     stream: Handle<Stream>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     need_device(to)?;
     copy(
@@ -179,8 +187,8 @@ pub(crate) fn to_device_async(
     )
 }
 
-/// `cuMemcpyDtoH_v2`.
-pub(crate) fn to_host(to: *mut c_void, from: u64, bytes: usize, default: Default) -> Result {
+/// Implements `cuMemcpyDtoH_v2`: copies from a device to the host.
+pub(crate) fn to_host(to: *mut c_void, from: u64, bytes: usize, default: DefaultStream) -> Result {
     need_device(from)?;
     copy(
         plain(from, host(to), bytes as u64),
@@ -190,13 +198,13 @@ pub(crate) fn to_host(to: *mut c_void, from: u64, bytes: usize, default: Default
     )
 }
 
-/// `cuMemcpyDtoHAsync_v2`.
+/// Implements `cuMemcpyDtoHAsync_v2`: copies from a device to the host in a stream.
 pub(crate) fn to_host_async(
     to: *mut c_void,
     from: u64,
     bytes: usize,
     stream: Handle<Stream>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     need_device(from)?;
     copy(
@@ -207,8 +215,8 @@ pub(crate) fn to_host_async(
     )
 }
 
-/// `cuMemcpyDtoD_v2`: it need not be waited for.
-pub(crate) fn within(to: u64, from: u64, bytes: usize, default: Default) -> Result {
+/// Implements `cuMemcpyDtoD_v2`: copies between device addresses, without blocking.
+pub(crate) fn within(to: u64, from: u64, bytes: usize, default: DefaultStream) -> Result {
     need_device(to)?;
     need_device(from)?;
     copy(
@@ -219,21 +227,21 @@ pub(crate) fn within(to: u64, from: u64, bytes: usize, default: Default) -> Resu
     )
 }
 
-/// `cuMemcpyDtoDAsync_v2`.
+/// Implements `cuMemcpyDtoDAsync_v2`: copies between device addresses in a stream.
 pub(crate) fn within_async(
     to: u64,
     from: u64,
     bytes: usize,
     stream: Handle<Stream>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     need_device(to)?;
     need_device(from)?;
     copy(plain(from, to, bytes as u64), stream, default, Mode::Async)
 }
 
-/// `cuMemcpy`: both addresses say themselves what they are.
-pub(crate) fn unified(to: u64, from: u64, bytes: usize, default: Default) -> Result {
+/// Implements `cuMemcpy`: copies between any two addresses, whose kinds follow from the addresses.
+pub(crate) fn unified(to: u64, from: u64, bytes: usize, default: DefaultStream) -> Result {
     copy(
         plain(from, to, bytes as u64),
         Handle::NULL,
@@ -242,30 +250,30 @@ pub(crate) fn unified(to: u64, from: u64, bytes: usize, default: Default) -> Res
     )
 }
 
-/// `cuMemcpyAsync`.
+/// Implements `cuMemcpyAsync`: copies between any two addresses in a stream.
 pub(crate) fn unified_async(
     to: u64,
     from: u64,
     bytes: usize,
     stream: Handle<Stream>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     copy(plain(from, to, bytes as u64), stream, default, Mode::Async)
 }
 
-/// `cuMemcpyPeer`.
+/// Implements `cuMemcpyPeer`: copies between devices; the contexts follow from the addresses.
 pub(crate) fn peer(
     to: u64,
     _to_context: Handle<Context>,
     from: u64,
     _from_context: Handle<Context>,
     bytes: usize,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     within(to, from, bytes, default)
 }
 
-/// `cuMemcpyPeerAsync`.
+/// Implements `cuMemcpyPeerAsync`: copies between devices in a stream.
 pub(crate) fn peer_async(
     to: u64,
     _to_context: Handle<Context>,
@@ -273,12 +281,12 @@ pub(crate) fn peer_async(
     _from_context: Handle<Context>,
     bytes: usize,
     stream: Handle<Stream>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     within_async(to, from, bytes, stream, default)
 }
 
-/// `CUDA_MEMCPY2D`.
+/// `CUDA_MEMCPY2D`, a copy of rows with a pitch.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Copy2d {
@@ -300,7 +308,7 @@ pub struct Copy2d {
     height: usize,
 }
 
-/// `CUDA_MEMCPY3D`.
+/// `CUDA_MEMCPY3D`, a copy of slices of rows.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Copy3d {
@@ -331,7 +339,8 @@ pub struct Copy3d {
     depth: usize,
 }
 
-/// Host, device, array, unified.
+/// Returns the base address of one side, by `CUmemorytype`: host (1), device (2), array (3, not supported), unified
+/// (4).
 fn base(kind: u32, at_host: *const c_void, at_device: u64) -> Result<u64> {
     match kind {
         1 => Ok(host(at_host)),
@@ -341,7 +350,7 @@ fn base(kind: u32, at_host: *const c_void, at_device: u64) -> Result<u64> {
     }
 }
 
-/// An address so many steps of a length further on.
+/// Returns `base` plus the sum of the products of `steps`; fails on overflow.
 fn offset(base: u64, steps: &[(usize, usize)]) -> Result<u64> {
     let moved = steps.iter().try_fold(base, |at, &(count, length)| {
         let bytes = (count as u64).checked_mul(length as u64)?;
@@ -388,7 +397,7 @@ impl Copy2d {
 }
 
 impl Copy3d {
-    /// As a copy; see also the nodes of graphs.
+    /// Converts the structure to a copy; also used for the nodes of graphs.
     pub(crate) fn copy(&self) -> Result<Copy> {
         let side = |base: u64, [x, y, z]: [usize; 3], pitch: usize, height: usize| {
             let pitch = if pitch == 0 { self.width } else { pitch };
@@ -424,7 +433,7 @@ impl Copy3d {
         })
     }
 
-    /// A copy as this structure: of plain memory.
+    /// Converts a copy of linear memory to the structure.
     pub(crate) fn of(copy: &Copy, from_is_host: bool, to_is_host: bool) -> Self {
         let number = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
         let kind = |is_host| if is_host { 1 } else { 2 };
@@ -469,47 +478,47 @@ impl Copy3d {
     }
 }
 
-/// `cuMemcpy2D_v2`, `cuMemcpy2DUnaligned_v2`.
-pub(crate) fn two(parameters: In<Copy2d>, default: Default) -> Result {
+/// Implements `cuMemcpy2D_v2` and `cuMemcpy2DUnaligned_v2`: copies rows with a pitch.
+pub(crate) fn rows(parameters: In<Copy2d>, default: DefaultStream) -> Result {
     copy(parameters.get()?.copy()?, Handle::NULL, default, Mode::Sync)
 }
 
-/// `cuMemcpy2DAsync_v2`.
-pub(crate) fn two_async(
+/// Implements `cuMemcpy2DAsync_v2`: copies rows with a pitch in a stream.
+pub(crate) fn rows_async(
     parameters: In<Copy2d>,
     stream: Handle<Stream>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     copy(parameters.get()?.copy()?, stream, default, Mode::Async)
 }
 
-/// `cuMemcpy3D_v2`.
-pub(crate) fn three(parameters: In<Copy3d>, default: Default) -> Result {
+/// Implements `cuMemcpy3D_v2`: copies slices of rows.
+pub(crate) fn slices(parameters: In<Copy3d>, default: DefaultStream) -> Result {
     copy(parameters.get()?.copy()?, Handle::NULL, default, Mode::Sync)
 }
 
-/// `cuMemcpy3DAsync_v2`.
-pub(crate) fn three_async(
+/// Implements `cuMemcpy3DAsync_v2`: copies slices of rows in a stream.
+pub(crate) fn slices_async(
     parameters: In<Copy3d>,
     stream: Handle<Stream>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     copy(parameters.get()?.copy()?, stream, default, Mode::Async)
 }
 
-/// `cuMemcpyBatchAsync`, `cuMemcpyBatchAsync_v2`: the copies of one batch may run in any order; here in theirs. Attributes
-/// are hints.
+/// Implements `cuMemcpyBatchAsync` and `cuMemcpyBatchAsync_v2`: the copies of a batch run in the given order, where the
+/// interface permits any. Attributes are hints and ignored.
 pub(crate) fn batch_async(
     to: In<u64>,
     from: In<u64>,
     sizes: In<usize>,
     count: usize,
     stream: Handle<Stream>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     let driver = driver()?;
-    if stream.raw() <= 1 && default == Default::Legacy {
-        // The interface says that the default stream may not be used.
+    if stream.raw() <= 1 && default == DefaultStream::Legacy {
+        // The interface forbids the default stream.
         return Err(Error::INVALID_VALUE);
     }
     driver.current(&driver.state())?;
@@ -520,14 +529,14 @@ pub(crate) fn batch_async(
     Ok(())
 }
 
-/// Gives a memset to a stream.
+/// Submits a memset to a stream.
 fn set(
     to: Side,
     value: u32,
     element: u32,
     extent: [u64; 2],
     stream: Handle<Stream>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     let driver = driver()?;
     need_device(to.address)?;
@@ -559,19 +568,20 @@ fn set(
     stream::enqueue(driver, &mut state, stream, work)
 }
 
-/// `cuMemsetD8_v2`, `cuMemsetD16_v2`, `cuMemsetD32_v2`, and their asynchronous forms: of device memory none is waited for.
+/// Implements `cuMemsetD8_v2`, `cuMemsetD16_v2`, `cuMemsetD32_v2` and their asynchronous forms: none blocks for device
+/// memory.
 pub(crate) fn set_row(
     to: u64,
     value: u32,
     element: u32,
     count: usize,
     stream: Handle<Stream>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     set(side(to), value, element, [count as u64, 1], stream, default)
 }
 
-/// `cuMemsetD2D8_v2` and its like.
+/// Implements `cuMemsetD2D8_v2` and its 16-bit, 32-bit and asynchronous forms: fills rows with a pitch.
 pub(crate) fn set_rows(
     to: u64,
     pitch: usize,
@@ -579,7 +589,7 @@ pub(crate) fn set_rows(
     element: u32,
     [width, height]: [usize; 2],
     stream: Handle<Stream>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     let to = Side {
         address: to,

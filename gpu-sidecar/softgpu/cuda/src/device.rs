@@ -1,26 +1,26 @@
-//! Devices: how many a process sees, and what they are.
+//! Devices visible to the process, their attributes, and attributes of pointers.
 
 use std::ffi::c_char;
 
 use crate::driver::{Device, Driver, driver};
 use crate::error::{Error, Result};
-use crate::memory::{Region, What};
+use crate::memory::{Region, RegionKind};
 use crate::pointer::{In, Out, Text, put_text};
 use crate::state::State;
 use device::part::sms_of_percentage;
 use softgpu_wire::identity::Identity;
 
-/// The version of the driver: CUDA 13.0.
+/// Driver version 13000, which stands for CUDA 13.0.
 pub(crate) const VERSION: i32 = 13_000;
 
-/// 16 bytes (`CUuuid`).
+/// `CUuuid`, 16 bytes returned by value through a pointer.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Uuid {
     bytes: [u8; 16],
 }
 
-/// `CUdevprop`
+/// `CUdevprop`, the result of `cuDeviceGetProperties`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Properties {
@@ -36,7 +36,7 @@ pub struct Properties {
     texture_align: i32,
 }
 
-/// Figures of a kind of GPU that its part's data does not have.
+/// Properties of a GPU model that `cuDeviceGetAttribute` returns and that are not in [`Part`](device::part::Part).
 struct Figures {
     clock_khz: i32,
     memory_clock_khz: i32,
@@ -46,7 +46,7 @@ struct Figures {
     shared_of_a_block: i32,
 }
 
-/// From the vendor's data sheets and programming guide, by compute capability.
+/// Returns the figures of the vendor's data sheets and programming guide, by compute capability.
 fn figures(device: &Device) -> Figures {
     match device.part.compute_capability {
         [7, _] => Figures {
@@ -80,7 +80,8 @@ fn figures(device: &Device) -> Figures {
     }
 }
 
-/// An attribute, by its public number; those of textures, of surfaces and of what is absent are 0.
+/// Returns an attribute by its `CUdevice_attribute` number; attributes of textures, surfaces and absent features are 0.
+/// `None` for an unknown number.
 fn attribute_of(device: &Device, attribute: u32, clients_percentage: Option<u32>) -> Option<i32> {
     let figures = figures(device);
     let [major, minor] = device.part.compute_capability;
@@ -99,7 +100,7 @@ fn attribute_of(device: &Device, attribute: u32, clients_percentage: Option<u32>
         12 | 82 => 65_536,
         13 => figures.clock_khz,
         14 => 512,
-        // An MPS client is told what its percentage leaves it.
+        // An MPS client sees the SMs that its percentage leaves it.
         16 => number(clients_percentage.map_or(device.sms, |percent| {
             sms_of_percentage(device.sms, device.part.sm_unit, percent)
         })),
@@ -107,8 +108,8 @@ fn attribute_of(device: &Device, attribute: u32, clients_percentage: Option<u32>
         30 => 512,
         51 => 32,
         // Concurrent copy and kernel, mapped host memory, concurrent kernels, unified addresses, priorities, L1 of both
-        // kinds, preemption, host pointers of registered memory, cooperative launches, registering, VMM, POSIX files,
-        // pools, IPC of events.
+        // kinds, preemption, host pointers of registered memory, cooperative launches, registration, VMM, POSIX file
+        // handles, pools, IPC of events.
         15 | 19 | 31 | 41 | 78 | 79 | 80 | 90 | 91 | 95 | 99 | 102 | 103 | 115 | 125 => 1,
         32 => 1, // ECC
         33 => number(bus),
@@ -139,65 +140,64 @@ fn attribute_of(device: &Device, attribute: u32, clients_percentage: Option<u32>
         }
         130 | 131 => -1,
         134 => 0,
-        // Those there are: textures and surfaces, managed memory, memory operations of streams, RDMA, multicast and
-        // whatever else is absent.
+        // Textures and surfaces, managed memory, stream memory operations, RDMA, multicast and other absent features.
         17..=147 => 0,
         _ => return None,
     })
 }
 
-/// `cuDeviceGetCount`
+/// Implements `cuDeviceGetCount`: returns the number of visible devices.
 pub(crate) fn count(out: Out<i32>) -> Result {
     let driver = driver()?;
     out.put(i32::try_from(driver.devices.len()).unwrap_or(i32::MAX))
 }
 
-/// `cuDeviceGet`
+/// Implements `cuDeviceGet`: a device's handle is its ordinal.
 pub(crate) fn get(out: Out<i32>, ordinal: i32) -> Result {
     driver()?.device(ordinal)?;
     out.put(ordinal)
 }
 
-/// `cuDeviceGetName`
+/// Implements `cuDeviceGetName`: writes the product name, with the MIG profile of a slice.
 pub(crate) fn name(to: Out<c_char>, bytes: i32, ordinal: i32) -> Result {
     let device = driver()?.device(ordinal)?;
     put_text(to, bytes, &device.name)
 }
 
-/// `cuDeviceGetUuid`, `cuDeviceGetUuid_v2`
+/// Implements `cuDeviceGetUuid` and `cuDeviceGetUuid_v2`: returns the UUID of the GPU or MIG device.
 pub(crate) fn uuid(out: Out<Uuid>, ordinal: i32) -> Result {
     let device = driver()?.device(ordinal)?;
     out.put(Uuid { bytes: device.uuid })
 }
 
-/// `cuDeviceTotalMem_v2`
+/// Implements `cuDeviceTotalMem_v2`: returns the device memory in bytes, after scaling.
 pub(crate) fn total_memory(out: Out<usize>, ordinal: i32) -> Result {
     let device = driver()?.device(ordinal)?;
     out.put(usize::try_from(device.memory).unwrap_or(usize::MAX))
 }
 
-/// `cuDeviceTotalMem`: as much of it as 32 bits can say.
+/// Implements `cuDeviceTotalMem`: returns the device memory in bytes, at most what 32 bits hold.
 pub(crate) fn total_memory_short(out: Out<u32>, ordinal: i32) -> Result {
     let device = driver()?.device(ordinal)?;
     out.put(u32::try_from(device.memory).unwrap_or(u32::MAX))
 }
 
-/// `cuDeviceGetAttribute`
+/// Implements `cuDeviceGetAttribute`: returns one attribute of a device.
 pub(crate) fn attribute(out: Out<i32>, attribute: u32, ordinal: i32) -> Result {
     let driver = driver()?;
     let device = driver.device(ordinal)?;
-    // 0: the daemon and the environment say nothing of it.
+    // A percentage of 0 means that neither the daemon nor the environment sets one.
     let percentage = driver
         .mps
         .as_ref()
         .map(|mps| match mps.percentage_hundredths {
             0 => 10_000,
-            said => u32::try_from(said).unwrap_or(10_000),
+            set => u32::try_from(set).unwrap_or(10_000),
         });
     out.put(attribute_of(device, attribute, percentage).ok_or(Error::INVALID_VALUE)?)
 }
 
-/// `cuDeviceComputeCapability`
+/// Implements `cuDeviceComputeCapability`: returns the major and minor number.
 pub(crate) fn compute_capability(major: Out<i32>, minor: Out<i32>, ordinal: i32) -> Result {
     let device = driver()?.device(ordinal)?;
     let number = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
@@ -206,7 +206,7 @@ pub(crate) fn compute_capability(major: Out<i32>, minor: Out<i32>, ordinal: i32)
     minor.put(number(second))
 }
 
-/// `cuDeviceGetProperties`
+/// Implements `cuDeviceGetProperties`: returns the properties of the first CUDA versions.
 pub(crate) fn properties(out: Out<Properties>, ordinal: i32) -> Result {
     let device = driver()?.device(ordinal)?;
     out.put(Properties {
@@ -228,13 +228,13 @@ fn bus_text(device: &Device) -> String {
     format!("{domain:04X}:{bus:02X}:{slot:02X}.0")
 }
 
-/// `cuDeviceGetPCIBusId`
+/// Implements `cuDeviceGetPCIBusId`: writes domain, bus and device in hexadecimal.
 pub(crate) fn bus_id(to: Out<c_char>, bytes: i32, ordinal: i32) -> Result {
     let device = driver()?.device(ordinal)?;
     put_text(to, bytes, &bus_text(device))
 }
 
-/// `cuDeviceGetByPCIBusId`
+/// Implements `cuDeviceGetByPCIBusId`: finds a device; domain and function may be omitted.
 pub(crate) fn by_bus_id(out: Out<i32>, text: Text) -> Result {
     let driver = driver()?;
     let text = text.string()?.to_ascii_uppercase();
@@ -246,7 +246,7 @@ pub(crate) fn by_bus_id(out: Out<i32>, text: Text) -> Result {
     out.put(i32::try_from(found.ok_or(Error::INVALID_DEVICE)?).unwrap_or(i32::MAX))
 }
 
-/// Whether a device may use another's memory: on one node all may, but slices of a GPU none.
+/// Returns whether one device may use the other's memory: whole GPUs of a node may, slices may not.
 pub(crate) fn can_access_peer(driver: &Driver, one: usize, other: usize) -> bool {
     let is_slice = |at: usize| driver.devices.get(at).is_none_or(|device| device.is_slice);
     one != other && !is_slice(one) && !is_slice(other)
@@ -259,14 +259,14 @@ fn both(driver: &Driver, one: i32, other: i32) -> Result<(usize, usize)> {
     Ok((place(one)?, place(other)?))
 }
 
-/// `cuDeviceCanAccessPeer`
+/// Implements `cuDeviceCanAccessPeer`: returns whether one device may use the other's memory.
 pub(crate) fn peer_access(out: Out<i32>, one: i32, other: i32) -> Result {
     let driver = driver()?;
     let (one, other) = both(driver, one, other)?;
     out.put(i32::from(can_access_peer(driver, one, other)))
 }
 
-/// `cuDeviceGetP2PAttribute`: access, and nothing atomic.
+/// Implements `cuDeviceGetP2PAttribute`: access is supported, atomics are not.
 pub(crate) fn peer_attribute(out: Out<i32>, attribute: u32, one: i32, other: i32) -> Result {
     let driver = driver()?;
     let (one, other) = both(driver, one, other)?;
@@ -278,7 +278,7 @@ pub(crate) fn peer_attribute(out: Out<i32>, attribute: u32, one: i32, other: i32
     }
 }
 
-/// `cuDeviceGetExecAffinitySupport`: the number of SMs, under MPS.
+/// Implements `cuDeviceGetExecAffinitySupport`: a number of SMs is supported under MPS.
 pub(crate) fn affinity_support(out: Out<i32>, kind: u32, ordinal: i32) -> Result {
     let driver = driver()?;
     driver.device(ordinal)?;
@@ -288,7 +288,7 @@ pub(crate) fn affinity_support(out: Out<i32>, kind: u32, ordinal: i32) -> Result
     out.put(i32::from(driver.mps.is_some()))
 }
 
-/// Where a value of a pointer's attribute goes; its kind is the attribute's.
+/// Destination of a pointer attribute, whose type depends on the attribute.
 type Value = Out<u8>;
 
 fn region_at(state: &State, address: u64) -> Option<(u64, Region)> {
@@ -296,7 +296,7 @@ fn region_at(state: &State, address: u64) -> Option<(u64, Region)> {
     Some((at, region.clone()))
 }
 
-/// Writes one attribute of what lies at an address; `strict`: memory that is not the driver's is an error.
+/// Writes one attribute of the memory at an address; with `strict`, memory unknown to the driver is an error.
 fn put_attribute(
     state: &State,
     attribute: u32,
@@ -309,7 +309,7 @@ fn put_attribute(
         if strict {
             return Err(Error::INVALID_VALUE);
         }
-        // What is known of memory that is not the driver's: nothing.
+        // Memory unknown to the driver has null attributes.
         return match attribute {
             1 | 4 | 7 | 11 | 18 | 12 | 3 => value.cast::<u64>().put(0),
             9 => value.cast::<i32>().put(-2),
@@ -318,15 +318,15 @@ fn put_attribute(
             _ => Err(Error::INVALID_VALUE),
         };
     };
-    let context = match region.what {
-        What::Plain { context, .. }
-        | What::Pinned { context, .. }
-        | What::Registered { context, .. }
-        | What::Opened { context, .. } => Some(context),
-        What::Mapped { .. } | What::Pooled { .. } => None,
+    let context = match region.kind {
+        RegionKind::Plain { context, .. }
+        | RegionKind::Pinned { context, .. }
+        | RegionKind::Registered { context, .. }
+        | RegionKind::Opened { context, .. } => Some(context),
+        RegionKind::Mapped { .. } | RegionKind::Pooled { .. } => None,
     };
     match attribute {
-        // Context: memory of cuMemCreate and of pools has none.
+        // Memory of cuMemCreate and of pools has no context.
         1 => value
             .cast::<u64>()
             .put(context.map_or(0, |context| context.raw())),
@@ -343,20 +343,20 @@ fn put_attribute(
             let device = i32::try_from(region.device).unwrap_or(i32::MAX);
             value.cast::<i32>().put(device)
         }
-        10 => value.put(u8::from(matches!(region.what, What::Plain { .. }))),
+        10 => value.put(u8::from(matches!(region.kind, RegionKind::Plain { .. }))),
         11 => value.cast::<u64>().put(at),
-        12 => value.cast::<u64>().put(region.asked),
+        12 => value.cast::<u64>().put(region.requested),
         13 => value.cast::<u32>().put(1),
-        14 => value.cast::<u32>().put(match region.what {
-            What::Mapped { .. } => 1,
+        14 => value.cast::<u32>().put(match region.kind {
+            RegionKind::Mapped { .. } => 1,
             _ => 0,
         }),
         15 => value.put(0),
-        16 => value.cast::<u32>().put(match region.what {
-            What::Mapped {
+        16 => value.cast::<u32>().put(match region.kind {
+            RegionKind::Mapped {
                 can_read: false, ..
             } => 0,
-            What::Mapped {
+            RegionKind::Mapped {
                 can_write: false, ..
             } => 1,
             _ => 3,
@@ -369,7 +369,7 @@ fn put_attribute(
     }
 }
 
-/// `cuPointerGetAttribute`
+/// Implements `cuPointerGetAttribute`: returns one attribute; memory unknown to the driver is an error.
 pub(crate) fn pointer_attribute(value: Value, attribute: u32, address: u64) -> Result {
     let driver = driver()?;
     let state = driver.state();
@@ -377,7 +377,7 @@ pub(crate) fn pointer_attribute(value: Value, attribute: u32, address: u64) -> R
     put_attribute(&state, attribute, value, address, true)
 }
 
-/// `cuPointerGetAttributes`
+/// Implements `cuPointerGetAttributes`: returns several attributes, null ones for unknown memory.
 pub(crate) fn pointer_attributes(
     count: u32,
     attributes: In<u32>,
@@ -395,7 +395,7 @@ pub(crate) fn pointer_attributes(
     Ok(())
 }
 
-/// `cuPointerSetAttribute`: that work on the memory is waited for.
+/// Implements `cuPointerSetAttribute`: sets `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`, which is stored only.
 pub(crate) fn set_pointer_attribute(value: In<u32>, attribute: u32, address: u64) -> Result {
     let driver = driver()?;
     let mut state = driver.state();

@@ -1,4 +1,4 @@
-//! The process's one connection to the server of its software GPU, and what all calls go through.
+//! The process's connection to the server of its software GPU, on which all calls rely.
 
 use std::ffi::c_void;
 use std::os::fd::AsRawFd as _;
@@ -20,7 +20,7 @@ use softgpu_wire::identity::{Identity, Unit};
 use softgpu_wire::message::{Kind, Message, MessageError, Role, VERSION};
 use softgpu_wire::page::{Awaited, Bell, IN_FLIGHT, Page, Shared, Sleep};
 use softgpu_wire::record::{Command as Work, Record, StreamSlot, Token};
-use softgpu_wire::{clock, place};
+use softgpu_wire::{clock, softgpu_dir};
 
 use crate::effects::Effects;
 use crate::error::{Error, Result};
@@ -28,28 +28,28 @@ use crate::mps::{self, Mps};
 use crate::state::State;
 use crate::visible;
 
-/// How long a thread waits before it looks whether the server still lives.
-const LOOK_AFTER: Duration = Duration::from_millis(50);
+/// Interval at which a waiting thread checks that the server is alive.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A GPU or slice that this process may use.
+/// A device of this process: a GPU or slice.
 #[derive(Debug)]
 pub(crate) struct Device {
-    /// Its number at the server.
+    /// Number assigned by the server.
     pub(crate) unit: u32,
-    /// The GPU it is or lies on.
+    /// Index of the GPU it is or is part of.
     pub(crate) gpu: usize,
     pub(crate) uuid: [u8; 16],
     pub(crate) name: String,
     pub(crate) sms: u32,
-    /// Bytes, after the scale.
+    /// Memory in bytes, after scaling.
     pub(crate) memory: u64,
     pub(crate) part: Part,
     pub(crate) is_slice: bool,
-    /// Bytes per second of its memory, after the scale.
+    /// Memory bandwidth in bytes per second, after scaling.
     pub(crate) memory_rate: u64,
 }
 
-/// See the [module](self).
+/// The driver's state; see the [module](self).
 pub(crate) struct Driver {
     folder: PathBuf,
     pub(crate) config: Config,
@@ -60,16 +60,16 @@ pub(crate) struct Driver {
     bell: Shared<Bell>,
     ring: OwnedFd,
     socket: Mutex<OwnedFd>,
-    /// The result that every call has from now on; 0: none.
+    /// Error that every further call returns; 0 for none.
     lost: AtomicU32,
     state: Mutex<State>,
-    /// Commands since somebody looked whether the server lives.
-    unlooked: AtomicU64,
+    /// Number of commands since the last check that the server is alive.
+    since_check: AtomicU64,
 }
 
 static DRIVER: OnceLock<Driver> = OnceLock::new();
 static INIT: Mutex<()> = Mutex::new(());
-/// A child of a fork may not use its parent's connection.
+/// Set in a forked child, which may not use its parent's connection.
 static IS_FORKED: AtomicBool = AtomicBool::new(false);
 
 fn unpoisoned<'a, T>(
@@ -78,7 +78,7 @@ fn unpoisoned<'a, T>(
     lock.unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Connections that a child of a fork closes: as long as any is open, this process counts as alive.
+/// Connections a forked child closes: while any copy is open, the server takes this process for alive.
 static CONNECTIONS: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 
 extern "C" fn forked() {
@@ -94,11 +94,11 @@ extern "C" fn forked() {
     }
 }
 
-/// A server that this process starts has none of its files.
+/// Marks all inherited files of the server process to be closed, apart from its standard streams.
 fn prepare(command: &mut Command) {
     let close_others = || {
-        // SAFETY: it marks files of the child alone, before it becomes another program; an old kernel refuses, and they stay
-        // as they are.
+        // SAFETY: only files of the child are marked, before it becomes another program; an old kernel refuses, and the
+        // files stay open.
         unsafe {
             libc::syscall(
                 libc::SYS_close_range,
@@ -113,7 +113,7 @@ fn prepare(command: &mut Command) {
     unsafe { command.pre_exec(close_others) };
 }
 
-/// The folder in which this library lies.
+/// Returns the folder that contains this library.
 fn own_folder() -> Option<PathBuf> {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     let here = own_folder as fn() -> Option<PathBuf>;
@@ -133,13 +133,13 @@ fn own_folder() -> Option<PathBuf> {
     path.ok()?.parent().map(Path::to_path_buf)
 }
 
-/// The driver, once `cuInit` was there.
+/// Returns the driver; fails before `cuInit`, in a forked child, in a host function, or after the connection is lost.
 pub(crate) fn driver() -> Result<&'static Driver> {
     if IS_FORKED.load(Ordering::Relaxed) {
         return Err(Error::NOT_INITIALIZED);
     }
     if crate::effects::is_host_function() {
-        // The interface forbids it: the stream would wait for itself.
+        // The interface forbids calls from a host function: the stream would wait for itself.
         return Err(Error::NOT_PERMITTED);
     }
     let driver = DRIVER.get().ok_or(Error::NOT_INITIALIZED)?;
@@ -149,7 +149,7 @@ pub(crate) fn driver() -> Result<&'static Driver> {
     }
 }
 
-/// `cuInit`.
+/// Implements `cuInit`: connects to the server, starting it if necessary.
 pub(crate) fn init(flags: u32) -> Result {
     if flags != 0 {
         return Err(Error::INVALID_VALUE);
@@ -173,7 +173,7 @@ pub(crate) fn init(flags: u32) -> Result {
     Ok(())
 }
 
-/// Bytes per second of a unit's memory, before the scale.
+/// Returns a unit's memory bandwidth in bytes per second, before scaling.
 fn memory_rate(part: &Part, unit: &Unit) -> u64 {
     match (&unit.slice, &part.mig) {
         (Some(slice), Some(mig)) => {
@@ -192,22 +192,24 @@ fn name_of_this_program() -> Vec<u8> {
 impl Driver {
     fn connect() -> Result<Self> {
         let own = own_folder();
-        let folder = place::folder(own.as_deref()).ok_or(Error::SYSTEM_NOT_READY)?;
-        let program = own.unwrap_or_else(|| folder.clone()).join(place::SERVER);
+        let folder = softgpu_dir::locate(own.as_deref()).ok_or(Error::SYSTEM_NOT_READY)?;
+        let program = own
+            .unwrap_or_else(|| folder.clone())
+            .join(softgpu_dir::SERVER);
         let hello = Message::new(Kind::Hello, &[VERSION, Role::Cuda as u64])
             .with_bytes(name_of_this_program());
         let connect = || {
-            place::connect_or_start(&folder, &program, prepare).map_err(|error| {
-                complain(&format!("no server: {error}"));
+            softgpu_dir::connect_or_start(&folder, &program, prepare).map_err(|error| {
+                report(&format!("no server: {error}"));
                 Error::SYSTEM_NOT_READY
             })
         };
         let mut socket = connect()?;
-        let mut answer = match ask(&socket, &hello) {
-            // It was about to end, since nobody used it.
+        let mut answer = match exchange(&socket, &hello) {
+            // The server was just ending because it had no clients.
             Err(None) => {
                 socket = connect()?;
-                ask(&socket, &hello)
+                exchange(&socket, &hello)
             }
             answer => answer,
         }
@@ -259,51 +261,52 @@ impl Driver {
             socket: Mutex::new(socket),
             lost: AtomicU32::new(0),
             state: Mutex::new(state),
-            unlooked: AtomicU64::new(0),
+            since_check: AtomicU64::new(0),
         })
     }
 
-    /// What this process has made.
+    /// Locks the objects of this process.
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         unpoisoned(self.state.lock())
     }
 
-    /// Asks the server for something and waits for the answer.
+    /// Sends a request to the server and blocks until its answer arrives.
     pub(crate) fn request(&self, message: &Message) -> Result<Message> {
         let socket = unpoisoned(self.socket.lock());
-        ask(&socket, message).map_err(|refused| {
+        exchange(&socket, message).map_err(|refused| {
             refused.unwrap_or_else(|| {
-                self.lose(Error::DEVICE_UNAVAILABLE);
+                self.set_lost(Error::DEVICE_UNAVAILABLE);
                 Error::DEVICE_UNAVAILABLE
             })
         })
     }
 
-    /// Asks for something that may take long, over a connection of its own, so that nobody else has to wait for the answer.
+    /// Sends a long-running request over a connection of its own, so that other threads' requests need not wait for the
+    /// answer.
     pub(crate) fn request_apart(&self, message: &Message) -> Result<Message> {
-        let socket = place::connect_in(&self.folder).ok().flatten();
+        let socket = softgpu_dir::connect_in(&self.folder).ok().flatten();
         let socket = socket.ok_or(Error::DEVICE_UNAVAILABLE)?;
         let hello = Message::new(Kind::Hello, &[VERSION, Role::Observer as u64])
             .with_bytes(name_of_this_program());
         let gone = |refused: Option<Error>| refused.unwrap_or(Error::DEVICE_UNAVAILABLE);
-        ask(&socket, &hello).map_err(gone)?;
-        ask(&socket, message).map_err(gone)
+        exchange(&socket, &hello).map_err(gone)?;
+        exchange(&socket, message).map_err(gone)
     }
 
-    /// From now on every call comes to this.
-    pub(crate) fn lose(&self, error: Error) {
+    /// Makes every further call return `error`, unless an earlier one is set.
+    pub(crate) fn set_lost(&self, error: Error) {
         let _first = self
             .lost
             .compare_exchange(0, error.0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// The state, with room for as many commands; waits for it.
+    /// Locks the state and blocks until the rings have room for this many commands.
     pub(crate) fn room(&self, commands: u64) -> Result<MutexGuard<'_, State>> {
-        // More than a part of the ring cannot be waited for; what is beyond it is put in as there is room.
+        // At most half of the ring is reserved; commands beyond are appended as room appears.
         let commands = commands.min(softgpu_wire::page::COMMANDS / 2);
         self.wait_unlocked()?;
-        if self.unlooked.fetch_add(1, Ordering::Relaxed) % 1024 == 1023 {
-            self.look()?;
+        if self.since_check.fetch_add(1, Ordering::Relaxed) % 1024 == 1023 {
+            self.check_alive()?;
         }
         loop {
             let state = self.state();
@@ -317,7 +320,7 @@ impl Driver {
                 drop(state);
                 self.wait(Awaited::Retired(target))?;
             } else if self.effects.pending() > IN_FLIGHT {
-                // What commands do to memory is slower than the timeline: it is done before there is more of it.
+                // Effects on memory lag behind the timeline: they are performed here before more are added.
                 drop(state);
                 if !self.effects.run(self) {
                     self.pause_for_others()?;
@@ -328,7 +331,7 @@ impl Driver {
         }
     }
 
-    /// Puts a command into the ring. There must be [room](Self::room).
+    /// Appends a command to the ring, which must have [room](Self::room).
     pub(crate) fn put(&self, stamp: Time, stream: StreamSlot, token: Option<Token>, command: Work) {
         let record = Record {
             stamp,
@@ -336,12 +339,12 @@ impl Driver {
             token,
             command,
         };
-        // Room was made before, but for what a call cannot do without: then the server, which needs nothing of this
-        // process for it, makes some.
+        // Only a command that a call cannot defer finds the ring full; the server then makes room without needing this
+        // process.
         while !self.page.push(&record.encode()) {
             self.ring();
             clock::pause(Span(20_000));
-            if self.look().is_err() {
+            if self.check_alive().is_err() {
                 return;
             }
         }
@@ -354,21 +357,21 @@ impl Driver {
         }
     }
 
-    /// Wakes the server.
+    /// Wakes the server through its eventfd.
     fn ring(&self) {
         let _rung = rustix::io::write(&self.ring, &1_u64.to_ne_bytes());
     }
 
-    /// Has the server look at the rings soon, without waiting for it.
+    /// Requests that the server read the rings soon, without waiting for it.
     pub(crate) fn nudge(&self) {
-        self.page.ask();
+        self.page.request_attention();
         if self.bell.sleep() != Sleep::Awake {
             self.ring();
         }
     }
 
-    /// Whether something has happened, its effect on memory aside.
-    pub(crate) fn is_there(&self, awaited: Awaited) -> bool {
+    /// Returns whether a condition is reached on the timeline, regardless of effects on memory.
+    pub(crate) fn is_reached(&self, awaited: Awaited) -> bool {
         match awaited {
             Awaited::Stream(stream, target) => self.page.stream_done(stream) >= target,
             Awaited::Event(event, target) => self.page.event(event).0 >= target,
@@ -377,27 +380,28 @@ impl Driver {
         }
     }
 
-    /// Waits until something has happened, and all that had an effect on memory by then has had it. No lock is held.
+    /// Blocks until a condition is reached and all effects on memory up to then are performed. The caller must hold no
+    /// lock.
     pub(crate) fn wait(&self, awaited: Awaited) -> Result {
-        while !self.is_there(awaited) {
+        while !self.is_reached(awaited) {
             let Some(place) = self.page.begin_wait(awaited) else {
-                // More threads wait than there are places.
+                // All wait slots are taken.
                 self.nudge();
                 clock::pause(Span::from_millis(1));
-                self.look()?;
+                self.check_alive()?;
                 continue;
             };
             self.nudge();
             let word = self.page.wait_word(&place);
-            let timeout = clock::timespec(Span::from(LOOK_AFTER));
-            let mut looked = Instant::now();
+            let timeout = clock::timespec(Span::from(CHECK_INTERVAL));
+            let mut checked = Instant::now();
             let mut result = Ok(());
-            while word.load(Ordering::Acquire) == 1 && !self.is_there(awaited) {
+            while word.load(Ordering::Acquire) == 1 && !self.is_reached(awaited) {
                 let _woken = futex::wait(word, futex::Flags::empty(), 1, Some(&timeout));
-                // However often signals end the wait.
-                if looked.elapsed() >= LOOK_AFTER {
-                    looked = Instant::now();
-                    result = self.look();
+                // On time, even if signals keep interrupting the wait.
+                if checked.elapsed() >= CHECK_INTERVAL {
+                    checked = Instant::now();
+                    result = self.check_alive();
                     if result.is_err() {
                         break;
                     }
@@ -412,23 +416,23 @@ impl Driver {
         Ok(())
     }
 
-    /// Another process has not done yet what has to be done before: a moment passes.
+    /// Pauses because another process has an earlier effect to perform; fails if the server is gone.
     pub(crate) fn pause_for_others(&self) -> Result {
         clock::pause(Span(200_000));
-        self.look()
+        self.check_alive()
     }
 
-    /// Whether something has happened, with its effect on memory.
+    /// Returns whether a condition is reached, including effects on memory.
     pub(crate) fn has_happened(&self, awaited: Awaited) -> bool {
-        if self.is_there(awaited) {
+        if self.is_reached(awaited) {
             return self.effects.run(self);
         }
         self.nudge();
         false
     }
 
-    /// Looks whether the server lives.
-    pub(crate) fn look(&self) -> Result {
+    /// Checks that the server, and the MPS daemon if there is one, are alive.
+    pub(crate) fn check_alive(&self) -> Result {
         let socket = unpoisoned(self.socket.lock());
         let mut byte = [0_u8; 1];
         let seen = rustix::net::recv(
@@ -441,31 +445,31 @@ impl Driver {
             Err(Errno::AGAIN | Errno::INTR) => {}
             Ok((_, bytes)) if bytes > 0 => {}
             _ => {
-                self.lose(Error::DEVICE_UNAVAILABLE);
+                self.set_lost(Error::DEVICE_UNAVAILABLE);
                 return Err(Error::DEVICE_UNAVAILABLE);
             }
         }
         if let Some(mps) = &self.mps
-            && !mps.is_there()
+            && !mps.is_connected()
         {
-            self.lose(Error::MPS_CONNECTION_FAILED);
+            self.set_lost(Error::MPS_CONNECTION_FAILED);
             return Err(Error::MPS_CONNECTION_FAILED);
         }
         Ok(())
     }
 
-    /// Waits while a checkpoint has stopped this process.
+    /// Blocks while a checkpoint locks this process.
     pub(crate) fn wait_unlocked(&self) -> Result {
         let locked = self.page.locked();
         while locked.load(Ordering::Acquire) != 0 {
-            let timeout = clock::timespec(Span::from(LOOK_AFTER));
+            let timeout = clock::timespec(Span::from(CHECK_INTERVAL));
             let _woken = futex::wait(locked, futex::Flags::empty(), 1, Some(&timeout));
-            self.look()?;
+            self.check_alive()?;
         }
         Ok(())
     }
 
-    /// The device of an ordinal.
+    /// Returns the device with this ordinal.
     pub(crate) fn device(&self, ordinal: i32) -> Result<&Device> {
         usize::try_from(ordinal)
             .ok()
@@ -474,14 +478,14 @@ impl Driver {
     }
 }
 
-/// Says on standard error what no result can say.
-pub(crate) fn complain(why: &str) {
+/// Writes a message to standard error, for failures that no result code can express.
+pub(crate) fn report(why: &str) {
     use std::io::Write as _;
     let _written = writeln!(std::io::stderr(), "softgpu: {why}");
 }
 
-/// Asks and waits for the answer; the error is the server's, or none where there is no server any more.
-fn ask(socket: &OwnedFd, message: &Message) -> std::result::Result<Message, Option<Error>> {
+/// Sends a message and receives the answer; the error is the server's, or `None` if the server is gone.
+fn exchange(socket: &OwnedFd, message: &Message) -> std::result::Result<Message, Option<Error>> {
     message.send(socket, SendFlags::empty()).map_err(|_| None)?;
     match Message::receive(socket, RecvFlags::empty()) {
         Ok(answer) if answer.kind != message.kind => Err(None),

@@ -1,5 +1,5 @@
-//! What commands do to memory, and when: in the order in which they end on the timeline, before anybody who waits for
-//! them goes on. Whoever waits does it himself; what nobody waits for is done by a thread of its own.
+//! Effects of commands on memory. They are performed in the order in which the commands end on the timeline, before any
+//! wait for them returns: by the waiting thread itself, otherwise by a background thread.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -17,64 +17,65 @@ use crate::error::Error;
 use crate::graph::Program;
 use crate::ipc::EventPage;
 use crate::memory::Access;
-use crate::pointer::place;
+use crate::pointer::as_pointer;
 use crate::work::{Copy, HostCall, Set, Work};
 
-/// What is to be done when a command has ended.
+/// Action to perform when a command has ended.
 pub(crate) enum Effect {
     Work(Work),
-    /// What the nodes of a graph do, in their order.
+    /// Effects of a graph's nodes, in order.
     Graph(Arc<Program>),
-    /// Others are told that all before is done.
+    /// Notifies other processes that all earlier effects are performed.
     SharedRecord(Arc<EventPage>),
-    /// All that came before the record in the other process is waited for.
+    /// Waits until the other process has performed all effects before its record.
     SharedWait(Arc<EventPage>),
-    /// Memory goes back to its pool.
+    /// Returns memory to its pool.
     Free(u64),
 }
 
-/// A function of the host whose turn has come.
-struct Turn {
+/// A host function that may be called.
+struct PendingCall {
     call: HostCall,
-    /// What a callback is told; 0: all is well.
+    /// Status passed to a callback; 0 for success.
     status: u32,
-    /// The command and node that end with it; none, where they were dropped.
-    ends: Option<(u64, u32)>,
+    /// Command and node completed by the call; `None` if they were dropped.
+    completes: Option<(u64, u32)>,
 }
 
-/// Functions of the host in the order of their turns: at most as many as commands, and nodes of graphs, can be under way.
+/// Queue of host functions to call, in order: bounded by the number of commands in flight and the nodes of their
+/// graphs.
 #[derive(Default)]
-struct Calls {
-    waiting: Mutex<VecDeque<Turn>>,
-    has_come: Condvar,
+struct CallQueue {
+    waiting: Mutex<VecDeque<PendingCall>>,
+    has_call: Condvar,
 }
 
-impl Calls {
-    /// Waits for the next.
-    fn next(&self) -> Turn {
+impl CallQueue {
+    /// Blocks until a call is queued and returns it.
+    fn next(&self) -> PendingCall {
         let mut waiting = locked(&self.waiting);
         loop {
             if let Some(turn) = waiting.pop_front() {
                 return turn;
             }
             waiting = self
-                .has_come
+                .has_call
                 .wait(waiting)
                 .unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
-/// See the [module](self).
+/// Pending effects of this process; see the [module](self).
 #[derive(Default)]
 pub(crate) struct Effects {
-    /// By token.
+    /// Effects not yet performed, by token.
     pending: Mutex<HashMap<u64, Effect>>,
-    /// Held while effects are taken from the ring and done: their order is the ring's.
+    /// Held while completions are taken from the ring and performed, which keeps their order.
     running: Mutex<()>,
     has_worker: AtomicBool,
-    calls: OnceLock<Arc<Calls>>,
-    /// How many there have been, and how many of them have been done.
+    calls: OnceLock<Arc<CallQueue>>,
+    /// Number of effects added, and the number performed.
     added: AtomicU64,
     done: AtomicU64,
 }
@@ -83,7 +84,7 @@ fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
     lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Starts a thread that no signal of the program reaches.
+/// Starts a thread with all signals blocked, so that the program's handlers never run on it.
 pub(crate) fn start(name: &str, run: impl FnOnce() + Send + 'static) {
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
@@ -93,14 +94,16 @@ pub(crate) fn start(name: &str, run: impl FnOnce() + Send + 'static) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
     let started = std::thread::Builder::new().name(name.to_owned()).spawn(run);
     if started.is_err() {
-        crate::driver::complain("cannot start a thread: what nobody waits for is not done");
+        crate::driver::report(
+            "cannot start a thread: effects of commands are delayed until a call waits for them",
+        );
     }
     // SAFETY: the mask that the call above has stored.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
 }
 
 impl Effects {
-    /// An effect for a token.
+    /// Adds the effect of a token, and starts the background thread with the first.
     pub(crate) fn add(&self, token: u64, effect: Effect) {
         locked(&self.pending).insert(token, effect);
         self.added.fetch_add(1, Ordering::Relaxed);
@@ -109,17 +112,17 @@ impl Effects {
         }
     }
 
-    /// Nothing is done to memory while this is held.
+    /// Returns a guard that prevents effects from being performed.
     pub(crate) fn pause(&self) -> MutexGuard<'_, ()> {
         locked(&self.running)
     }
 
-    /// How many have not been done.
+    /// Returns the number of effects not yet performed.
     pub(crate) fn pending(&self) -> u64 {
         self.added.load(Ordering::Relaxed) - self.done.load(Ordering::Relaxed)
     }
 
-    /// Does whatever is due. `false`: there is more, but another process has something to do first.
+    /// Performs all due effects. Returns `false` if another process must perform one of its own first.
     pub(crate) fn run(&self, driver: &Driver) -> bool {
         let _in_order = locked(&self.running);
         while let Some(completion) = driver.page.next_completion() {
@@ -151,22 +154,24 @@ impl Effects {
         true
     }
 
-    /// A command was dropped, as after an error. What others rely on happens all the same.
+    /// Handles the effect of a dropped command: what other processes or pools rely on is still performed.
     fn drop_effect(&self, driver: &Driver, effect: Effect) {
         match effect {
             Effect::SharedRecord(page) => page.record_done(),
             Effect::Free(address) => crate::pool::free_now(driver, address),
-            // A callback is called with the error; a function is not called at all.
-            Effect::Work(Work::Host(call @ HostCall::Callback(..))) => self.hand_over(Turn {
-                call,
-                status: Error::LAUNCH_FAILED.0,
-                ends: None,
-            }),
+            // A callback is called with the error; a host function is not called.
+            Effect::Work(Work::Host(call @ HostCall::Callback(..))) => {
+                self.queue_call(PendingCall {
+                    call,
+                    status: Error::LAUNCH_FAILED.0,
+                    completes: None,
+                })
+            }
             Effect::Work(_) | Effect::Graph(_) | Effect::SharedWait(_) => {}
         }
     }
 
-    /// Hands a function of the host to the thread that calls them.
+    /// Queues a host function for the thread that calls them.
     fn call(&self, driver: &Driver, token: u64, command: u64, turn: u64) {
         let node = u32::try_from(turn - 1).unwrap_or(u32::MAX);
         let (call, program) = match locked(&self.pending).get(&token) {
@@ -177,33 +182,33 @@ impl Effects {
         let Some(call) = call else {
             return;
         };
-        // What the function waits for within its graph has ended, and it may look at it.
+        // The nodes before the host function have ended, and it may read their results.
         for work in program
             .iter()
             .flat_map(|program| program.works_before(node))
         {
             perform_work(driver, work);
         }
-        self.hand_over(Turn {
+        self.queue_call(PendingCall {
             call,
             status: 0,
-            ends: Some((command, node)),
+            completes: Some((command, node)),
         });
     }
 
-    fn hand_over(&self, turn: Turn) {
+    fn queue_call(&self, turn: PendingCall) {
         let calls = self.calls.get_or_init(|| {
-            let calls = Arc::new(Calls::default());
-            let theirs = Arc::clone(&calls);
+            let calls = Arc::new(CallQueue::default());
+            let shared = Arc::clone(&calls);
             start("softgpu-callbacks", move || {
                 loop {
-                    call_now(&theirs.next());
+                    call_now(&shared.next());
                 }
             });
             calls
         });
         locked(&calls.waiting).push_back(turn);
-        calls.has_come.notify_one();
+        calls.has_call.notify_one();
     }
 }
 
@@ -211,16 +216,16 @@ thread_local! {
     static IS_HOST_FUNCTION: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread calls a function of the host for a stream right now.
+/// Returns whether this thread is currently calling a host function.
 pub(crate) fn is_host_function() -> bool {
     IS_HOST_FUNCTION.get()
 }
 
-fn call_now(turn: &Turn) {
+fn call_now(turn: &PendingCall) {
     let Ok(driver) = driver() else {
         return;
     };
-    // All that ended before its turn has had its effect.
+    // Effects of everything that ended before the function may run come first.
     while !driver.effects.run(driver) {
         if driver.pause_for_others().is_err() {
             return;
@@ -238,10 +243,10 @@ fn call_now(turn: &Turn) {
         }
     }
     IS_HOST_FUNCTION.set(false);
-    let Some((command, node)) = turn.ends else {
+    let Some((command, node)) = turn.completes else {
         return;
     };
-    // Not held up by what holds up other commands: a checkpoint, or a full ring, may wait for this one.
+    // Without waiting for room or a checkpoint: either may be waiting for this completion.
     let state = driver.state();
     let done = Command::HostDone { command, node };
     driver.put(clock::now(), StreamSlot(0), None, done);
@@ -249,7 +254,7 @@ fn call_now(turn: &Turn) {
     driver.nudge();
 }
 
-/// The thread that does what nobody waits for.
+/// Runs the background thread, which performs effects for which no thread waits.
 fn work() {
     loop {
         let Ok(driver) = driver() else {
@@ -274,7 +279,7 @@ fn perform(driver: &Driver, effect: Effect) {
             }
         }
         Effect::SharedRecord(page) => page.record_done(),
-        // It is done: else its turn would not be.
+        // Already satisfied: `run` stops at it otherwise.
         Effect::SharedWait(_) => {}
         Effect::Free(address) => crate::pool::free_now(driver, address),
     }
@@ -294,12 +299,13 @@ fn perform_work(driver: &Driver, work: &Work) {
     }
 }
 
-/// Where memory was used that may not be used so.
+/// An access to memory that is not mapped or not permitted.
 struct Fault {
     address: u64,
 }
 
-/// The context whose memory it would have been is broken from now on, and so are, under MPS, its neighbours.
+/// Breaks the contexts of the device nearest to the address, and under MPS the server breaks those of the clients it
+/// affects.
 fn fail(driver: &Driver, fault: Fault) {
     let contexts: Vec<_> = {
         let state = driver.state();
@@ -313,7 +319,7 @@ fn fail(driver: &Driver, fault: Fault) {
     };
     for context in contexts {
         let words = [u64::from(context), u64::from(Error::ILLEGAL_ADDRESS.0)];
-        let _told = driver.request(&Message::new(Kind::Fault, &words));
+        let _reported = driver.request(&Message::new(Kind::Fault, &words));
     }
 }
 
@@ -348,9 +354,9 @@ fn run_copy(driver: &Driver, copy: &Copy) -> Result<(), Fault> {
         for row in 0..rows {
             let from = source + slice * copy.from.slice + row * copy.from.pitch;
             let to = copy.to.address + slice * copy.to.slice + row * copy.to.pitch;
-            // SAFETY: device memory at both ends was looked up just now, and nothing is unmapped while effects run; of
-            // host memory the caller of the driver says that it is there until the copy has ended.
-            unsafe { std::ptr::copy(place::<u8>(from), place(to), bytes) };
+            // SAFETY: device memory at both ends was just checked, and nothing is unmapped while effects run; the
+            // caller of the driver guarantees host memory until the copy has ended.
+            unsafe { std::ptr::copy(as_pointer::<u8>(from), as_pointer(to), bytes) };
         }
     }
     Ok(())
@@ -371,20 +377,28 @@ fn run_set(driver: &Driver, set: &Set) -> Result<(), Fault> {
         let bytes = set.value.to_le_bytes();
         match set.element {
             1 => {
-                // SAFETY: looked up just now; nothing is unmapped while effects run.
-                unsafe { place::<u8>(to).write_bytes(bytes[0], count) };
+                // SAFETY: checked above; nothing is unmapped while effects run.
+                unsafe { as_pointer::<u8>(to).write_bytes(bytes[0], count) };
             }
             2 => {
                 let value = u16::from_le_bytes([bytes[0], bytes[1]]);
                 for at in 0..count {
                     // SAFETY: as above; the address need not be aligned.
-                    unsafe { place::<u16>(to).wrapping_add(at).write_unaligned(value) };
+                    unsafe {
+                        as_pointer::<u16>(to)
+                            .wrapping_add(at)
+                            .write_unaligned(value)
+                    };
                 }
             }
             _ => {
                 for at in 0..count {
                     // SAFETY: as above.
-                    unsafe { place::<u32>(to).wrapping_add(at).write_unaligned(set.value) };
+                    unsafe {
+                        as_pointer::<u32>(to)
+                            .wrapping_add(at)
+                            .write_unaligned(set.value)
+                    };
                 }
             }
         }
@@ -392,13 +406,13 @@ fn run_set(driver: &Driver, set: &Set) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A stretch of memory as a slice of `T`.
+/// Returns a range of memory as a slice of `T`.
 fn slice<'a, T>(address: u64, count: u64) -> Result<&'a [T], Fault> {
     slice_mut(address, count).map(|slice| &*slice)
 }
 
 fn slice_mut<'a, T>(address: u64, count: u64) -> Result<&'a mut [T], Fault> {
-    let at = place::<T>(address);
+    let at = as_pointer::<T>(address);
     if !at.is_aligned() {
         return Err(Fault { address });
     }
@@ -406,12 +420,13 @@ fn slice_mut<'a, T>(address: u64, count: u64) -> Result<&'a mut [T], Fault> {
     if count == 0 {
         return Ok(&mut []);
     }
-    // SAFETY: aligned, and looked up as mapped before (`run_kernel`); what overlaps is copied first. The program must not
-    // touch what a kernel of its own works on, as on a GPU; other processes may, whose bytes are then any.
+    // SAFETY: aligned, and checked as mapped before (`run_kernel`); overlapping input is copied first. The program must
+    // not touch memory its own running kernel uses, as on a GPU; concurrent access by other processes yields arbitrary
+    // bytes.
     Ok(unsafe { std::slice::from_raw_parts_mut(at, count) })
 }
 
-/// A copy of what is read, where it overlaps what is written.
+/// Returns a copy of the input if it overlaps the output.
 fn apart<T: Clone>(read: &[T], written: &[T]) -> Option<Vec<T>> {
     let (read_at, written_at) = (read.as_ptr_range(), written.as_ptr_range());
     let overlaps = read_at.start < written_at.end && written_at.start < read_at.end;
@@ -475,7 +490,7 @@ fn run_kernel(driver: &Driver, launch: &kernels::Launch) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Adds to a sum in memory, as an atomic addition does.
+/// Adds `sum` to the 64-bit word at the address `out`, wrapping, as an atomic addition of a kernel does.
 fn add_to(out: u64, sum: u64) -> Result<(), Fault> {
     let [word] = slice_mut::<u64>(out, 1)? else {
         return Ok(());

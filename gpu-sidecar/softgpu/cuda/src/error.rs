@@ -1,13 +1,13 @@
-//! The results of the driver API, by their public numbers and names.
+//! Results of the driver API, by their public numbers and names.
 
-/// A result other than success.
+/// A `CUresult` other than success.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Error(pub(crate) u32);
 
-/// What a function of the driver comes to.
+/// Result of a driver function.
 pub(crate) type Result<T = ()> = std::result::Result<T, Error>;
 
-/// Number, name, and what it means.
+/// Number, name, and description of a `CUresult`.
 type Line = (u32, &'static std::ffi::CStr, &'static std::ffi::CStr);
 
 impl std::fmt::Debug for Error {
@@ -19,7 +19,7 @@ impl std::fmt::Debug for Error {
     }
 }
 
-/// The line of a result.
+/// Returns the table line of a result code.
 pub(crate) fn line(code: u32) -> Option<&'static Line> {
     LINES.iter().find(|(number, _, _)| *number == code)
 }

@@ -1,4 +1,4 @@
-//! Events: what they record, who waits for them, and when it was.
+//! Events: recording, waiting, and elapsed times.
 
 use softgpu_wire::clock;
 use softgpu_wire::page::Awaited;
@@ -11,28 +11,29 @@ use crate::graph;
 use crate::ipc::SharedEvent;
 use crate::pointer::Out;
 use crate::state::{State, event_slot};
-use crate::stream::{self, Default, Stream};
+use crate::stream::{self, DefaultStream, Stream};
 use crate::table::{Handle, Kind};
 
-/// A wait for it may sleep; here all do.
+/// `CU_EVENT_BLOCKING_SYNC`: waits may sleep, which all waits here do.
 const FLAG_BLOCKING_SYNC: u32 = 1;
-/// It has no time.
+/// `CU_EVENT_DISABLE_TIMING`: the event has no time.
 pub(crate) const FLAG_DISABLE_TIMING: u32 = 2;
-/// Other processes may use it.
+/// `CU_EVENT_INTERPROCESS`: other processes may use the event.
 pub(crate) const FLAG_INTERPROCESS: u32 = 4;
 
-/// A record or wait in a captured stream becomes a node of its own (`CU_EVENT_RECORD_EXTERNAL`, `CU_EVENT_WAIT_EXTERNAL`).
+/// Makes a record or wait in a captured stream a node of its own (`CU_EVENT_RECORD_EXTERNAL`,
+/// `CU_EVENT_WAIT_EXTERNAL`).
 pub(crate) const FLAG_EXTERNAL: u32 = 1;
 
-/// An event.
+/// An event of this process.
 pub(crate) struct Event {
     pub(crate) context: Handle<Context>,
     pub(crate) flags: u32,
-    /// The number of its last record, among those of all events of this process; 0: none.
+    /// Number of the event's last record, among all records of this process; 0 for none.
     pub(crate) latest: u64,
-    /// In which capture it was recorded last, behind which nodes.
+    /// Capture in which the event was recorded last, and the nodes before the record.
     pub(crate) captured: Option<(Handle<graph::Capture>, Vec<usize>)>,
-    /// What other processes see of it.
+    /// State shared with other processes, for an interprocess event.
     pub(crate) shared: Option<SharedEvent>,
 }
 
@@ -40,7 +41,7 @@ impl Kind for Event {
     const NUMBER: u64 = 3;
 }
 
-/// Makes an event.
+/// Creates an event in a context.
 pub(crate) fn create(
     state: &mut State,
     context: Handle<Context>,
@@ -56,7 +57,7 @@ pub(crate) fn create(
     state.events.insert(event).ok_or(Error::OUT_OF_MEMORY)
 }
 
-/// The number of a new record of an event.
+/// Returns the number of a new record of an event.
 pub(crate) fn next_record(state: &mut State, event: Handle<Event>) -> u64 {
     state.records += 1;
     let number = state.records;
@@ -67,7 +68,7 @@ pub(crate) fn next_record(state: &mut State, event: Handle<Event>) -> u64 {
     number
 }
 
-/// An event is gone. There must be room for a command.
+/// Destroys an event. The ring must have room for a command.
 pub(crate) fn forget(driver: &Driver, state: &mut State, event: Handle<Event>) {
     if state.events.remove(event).is_some() {
         let command = Command::EventDestroy {
@@ -77,7 +78,7 @@ pub(crate) fn forget(driver: &Driver, state: &mut State, event: Handle<Event>) {
     }
 }
 
-/// A stream waits for an event.
+/// Makes a stream wait for an event.
 pub(crate) fn wait_in_stream(
     driver: &Driver,
     state: &mut State,
@@ -89,7 +90,7 @@ pub(crate) fn wait_in_stream(
         return graph::join(state, stream, capture, &nodes);
     }
     if graph::capture_of(state, stream).is_some() {
-        // What was recorded outside of a capture cannot be waited for within.
+        // A record made outside the capture cannot be awaited inside.
         graph::invalidate(state, stream);
         return Err(Error::STREAM_CAPTURE_ISOLATION);
     }
@@ -136,7 +137,7 @@ pub(crate) fn record_in_stream(
     Ok(())
 }
 
-/// `cuEventCreate`.
+/// Implements `cuEventCreate`: an interprocess event must also disable timing.
 pub(crate) fn create_handle(out: Out<Handle<Event>>, flags: u32) -> Result {
     let driver = driver()?;
     let known = FLAG_BLOCKING_SYNC | FLAG_DISABLE_TIMING | FLAG_INTERPROCESS;
@@ -156,7 +157,7 @@ pub(crate) fn create_handle(out: Out<Handle<Event>>, flags: u32) -> Result {
     out.put(event)
 }
 
-/// `cuEventDestroy_v2`.
+/// Implements `cuEventDestroy_v2`: destroys an event; waits already submitted keep their condition.
 pub(crate) fn destroy(event: Handle<Event>) -> Result {
     let driver = driver()?;
     let mut state = driver.room(1)?;
@@ -167,12 +168,12 @@ pub(crate) fn destroy(event: Handle<Event>) -> Result {
     Ok(())
 }
 
-/// `cuEventRecord`, `cuEventRecordWithFlags`.
+/// Implements `cuEventRecord` and `cuEventRecordWithFlags`: records an event in a stream.
 pub(crate) fn record(
     event: Handle<Event>,
     stream: Handle<Stream>,
     flags: u32,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     let driver = driver()?;
     if flags > 1 {
@@ -189,13 +190,13 @@ pub(crate) fn record(
         .is_some_and(|event| event.shared.is_some());
     record_in_stream(driver, &mut state, stream, event)?;
     if is_shared {
-        // Another process may be told of it at once, by whatever means.
+        // Another process may learn of the record at once, by means outside the driver.
         driver.nudge();
     }
     Ok(())
 }
 
-/// What to wait for until an event has happened; `None`: it has.
+/// Returns the condition under which the event has occurred; `None` if it was never recorded.
 fn awaited(driver: &Driver, event: Handle<Event>) -> Result<Option<Awaited>> {
     let (is_shared, latest) = {
         let mut state = driver.state();
@@ -224,7 +225,7 @@ fn check_context(driver: &Driver, event: Handle<Event>) -> Result {
     }
 }
 
-/// `cuEventQuery`.
+/// Implements `cuEventQuery`: fails with `CUDA_ERROR_NOT_READY` until the last record has occurred.
 pub(crate) fn query(event: Handle<Event>) -> Result {
     let driver = driver()?;
     if let Some(awaited) = awaited(driver, event)?
@@ -236,7 +237,7 @@ pub(crate) fn query(event: Handle<Event>) -> Result {
     check_context(driver, event)
 }
 
-/// `cuEventSynchronize`.
+/// Implements `cuEventSynchronize`: blocks until the last record has occurred.
 pub(crate) fn synchronise(event: Handle<Event>) -> Result {
     let driver = driver()?;
     if let Some(awaited) = awaited(driver, event)? {
@@ -245,7 +246,7 @@ pub(crate) fn synchronise(event: Handle<Event>) -> Result {
     check_context(driver, event)
 }
 
-/// `cuEventElapsedTime`, `cuEventElapsedTime_v2`: in ms, from the timeline.
+/// Implements `cuEventElapsedTime` and `cuEventElapsedTime_v2`: returns the difference in ms on the timeline.
 pub(crate) fn elapsed(out: Out<f32>, start: Handle<Event>, end: Handle<Event>) -> Result {
     let driver = driver()?;
     let time = |event: Handle<Event>| {

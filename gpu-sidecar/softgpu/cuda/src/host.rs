@@ -1,5 +1,5 @@
-//! Host memory that the device can reach: allocated by the driver, or registered with it. The device's address of it is
-//! the host's.
+//! Host memory accessible to the device: allocated by the driver or registered with it. Its device address equals its
+//! host address.
 
 use std::ffi::c_void;
 
@@ -7,39 +7,39 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::driver::driver;
 use crate::error::{Error, Result};
-use crate::memory::{Region, What};
-use crate::pointer::{Out, place, size};
+use crate::memory::{Region, RegionKind};
+use crate::pointer::{Out, as_pointer, size};
 use crate::{context, graph};
 
-/// Pages of the system.
+/// Size of the system's pages in bytes.
 const PAGE: u64 = 4096;
-/// Programs have addresses below this.
+/// Upper bound of user-space addresses.
 const ADDRESSES: u64 = 1 << 57;
-/// Portable, mapped, write-combined.
+/// Valid flags: portable, mapped, write-combined.
 const ALLOC_FLAGS: u32 = 7;
-/// Portable, mapped, of a device, read-only.
+/// Valid flags: portable, mapped, I/O memory, read-only.
 const REGISTER_FLAGS: u32 = 15;
 
-/// Gives the system's memory back.
+/// Unmaps memory allocated by [`alloc`].
 pub(crate) fn unmap(at: u64, bytes: u64) -> Result {
-    let at = place::<c_void>(at);
-    // SAFETY: what `alloc` has mapped, and is in no region any more.
+    let at = as_pointer::<c_void>(at);
+    // SAFETY: mapped by `alloc`, and no longer in a region.
     unsafe { munmap(at, size(bytes)) }.map_err(|_| Error::INVALID_VALUE)
 }
 
-/// `cuMemHostAlloc`, `cuMemAllocHost_v2`.
-pub(crate) fn alloc(out: Out<*mut c_void>, asked: usize, flags: u32) -> Result {
+/// Implements `cuMemHostAlloc` and `cuMemAllocHost_v2`: allocates whole pages of pinned memory.
+pub(crate) fn alloc(out: Out<*mut c_void>, requested: usize, flags: u32) -> Result {
     let driver = driver()?;
-    if out.is_null() || asked == 0 || flags & !ALLOC_FLAGS != 0 {
+    if out.is_null() || requested == 0 || flags & !ALLOC_FLAGS != 0 {
         return Err(Error::INVALID_VALUE);
     }
     let mut state = driver.state();
     let context = driver.current(&state)?;
     graph::refuse_while_capturing(&mut state, context)?;
-    let bytes = asked
+    let bytes = requested
         .checked_next_multiple_of(size(PAGE))
         .ok_or(Error::OUT_OF_MEMORY)?;
-    // SAFETY: a new mapping, at a place that the kernel chooses.
+    // SAFETY: a new mapping, at an address that the kernel chooses.
     let at = unsafe {
         mmap_anonymous(
             std::ptr::null_mut(),
@@ -56,9 +56,9 @@ pub(crate) fn alloc(out: Out<*mut c_void>, asked: usize, flags: u32) -> Result {
     let id = state.next_id();
     let region = Region {
         bytes: bytes as u64,
-        asked: asked as u64,
+        requested: requested as u64,
         device,
-        what: What::Pinned { context, flags },
+        kind: RegionKind::Pinned { context, flags },
         id,
         sync_memops: false,
     };
@@ -66,7 +66,7 @@ pub(crate) fn alloc(out: Out<*mut c_void>, asked: usize, flags: u32) -> Result {
     out.put(at)
 }
 
-/// `cuMemFreeHost`.
+/// Implements `cuMemFreeHost`: waits for the context's work and frees pinned memory.
 pub(crate) fn free(at: *mut c_void) -> Result {
     let driver = driver()?;
     let at = at.expose_provenance() as u64;
@@ -74,8 +74,8 @@ pub(crate) fn free(at: *mut c_void) -> Result {
         .state()
         .memory
         .at(at)
-        .map(|region| region.what.clone());
-    let Some(What::Pinned { context, .. }) = there else {
+        .map(|region| region.kind.clone());
+    let Some(RegionKind::Pinned { context, .. }) = there else {
         return Err(Error::INVALID_VALUE);
     };
     context::drain(driver, context)?;
@@ -85,7 +85,7 @@ pub(crate) fn free(at: *mut c_void) -> Result {
     unmap(at, region.bytes)
 }
 
-/// `cuMemHostRegister_v2`.
+/// Implements `cuMemHostRegister_v2`: makes memory of the program known to the driver.
 pub(crate) fn register(at: *mut c_void, bytes: usize, flags: u32) -> Result {
     let driver = driver()?;
     if at.is_null() || bytes == 0 || flags & !REGISTER_FLAGS != 0 {
@@ -111,9 +111,9 @@ pub(crate) fn register(at: *mut c_void, bytes: usize, flags: u32) -> Result {
     let id = state.next_id();
     let region = Region {
         bytes: bytes as u64,
-        asked: bytes as u64,
+        requested: bytes as u64,
         device,
-        what: What::Registered { context, flags },
+        kind: RegionKind::Registered { context, flags },
         id,
         sync_memops: false,
     };
@@ -121,7 +121,7 @@ pub(crate) fn register(at: *mut c_void, bytes: usize, flags: u32) -> Result {
     Ok(())
 }
 
-/// `cuMemHostUnregister`.
+/// Implements `cuMemHostUnregister`: waits for the context's work and removes the registration.
 pub(crate) fn unregister(at: *mut c_void) -> Result {
     let driver = driver()?;
     let address = at.expose_provenance() as u64;
@@ -129,9 +129,9 @@ pub(crate) fn unregister(at: *mut c_void) -> Result {
         .state()
         .memory
         .at(address)
-        .map(|region| region.what.clone())
+        .map(|region| region.kind.clone())
     {
-        Some(What::Registered { context, .. }) => context,
+        Some(RegionKind::Registered { context, .. }) => context,
         Some(_) => return Err(Error::INVALID_VALUE),
         None => return Err(Error::HOST_MEMORY_NOT_REGISTERED),
     };
@@ -141,7 +141,7 @@ pub(crate) fn unregister(at: *mut c_void) -> Result {
     removed.map(|_| ()).ok_or(Error::HOST_MEMORY_NOT_REGISTERED)
 }
 
-/// `cuMemHostGetDevicePointer_v2`.
+/// Implements `cuMemHostGetDevicePointer_v2`: returns the address itself.
 pub(crate) fn device_pointer(out: Out<u64>, at: *mut c_void, flags: u32) -> Result {
     let driver = driver()?;
     let address = at.expose_provenance() as u64;
@@ -154,7 +154,7 @@ pub(crate) fn device_pointer(out: Out<u64>, at: *mut c_void, flags: u32) -> Resu
     out.put(address)
 }
 
-/// `cuMemHostGetFlags`.
+/// Implements `cuMemHostGetFlags`: returns the flags of the allocation or registration.
 pub(crate) fn flags(out: Out<u32>, at: *mut c_void) -> Result {
     let driver = driver()?;
     let state = driver.state();
@@ -163,7 +163,7 @@ pub(crate) fn flags(out: Out<u32>, at: *mut c_void) -> Result {
         Some((
             _,
             Region {
-                what: What::Pinned { flags, .. } | What::Registered { flags, .. },
+                kind: RegionKind::Pinned { flags, .. } | RegionKind::Registered { flags, .. },
                 ..
             },
         )) => out.put(*flags),

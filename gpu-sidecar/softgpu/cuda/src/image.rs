@@ -1,8 +1,8 @@
-//! What an image of device code is: its format, and the names of the kernels in it. A software GPU runs none but PTX that it
-//! knows, so this is for the line that says what was refused.
+//! Recognition of images of device code: their format and the names of their kernels. A software GPU runs only PTX it
+//! knows, so this serves the message about a refused image.
 //!
-//! The layouts of fat binaries and of their wrapper are not documented by the vendor; they are as the toolkit's own
-//! `fatbinary_section.h` and public readers of the format have them.
+//! The layouts of fat binaries and their wrapper are not documented by the vendor; they follow the toolkit's
+//! `fatbinary_section.h` and public readers of the format.
 
 use std::ffi::{CStr, c_void};
 use std::fmt;
@@ -14,36 +14,36 @@ use object::read::elf::{FileHeader as _, SectionHeader as _};
 use crate::error::{Error, Result};
 use crate::pointer;
 
-/// A text is read this far for its end.
+/// Largest length of a PTX text in bytes.
 const TEXT_MAX: usize = 64 << 20;
-/// Bytes of machine code that are looked through for names; the largest libraries of kernels have some hundred MB.
+/// Largest amount of machine code searched for names, in bytes; the largest kernel libraries have some hundred MB.
 const CODE_MAX: u64 = 1 << 30;
-/// Parts of a fat binary that are looked at: one for each architecture and form, of which there are some dozens.
+/// Largest number of parts examined in a fat binary, which has one for each architecture and form, some dozens in all.
 const PARTS_MAX: usize = 64;
-/// Kernels named in one line.
+/// Largest number of kernels named in one message.
 const NAMES_MAX: usize = 8;
-/// Bytes shown of what is not recognised.
+/// Number of bytes shown of an unrecognized image.
 const SHOWN: usize = 16;
 
 const ELF: [u8; 4] = *b"\x7fELF";
-/// `__fatBinC_Wrapper_t`, which points to a fat binary.
+/// Magic of `__fatBinC_Wrapper_t`, which points to a fat binary.
 const WRAPPER: [u8; 4] = 0x4662_43b1_u32.to_le_bytes();
 const FAT_BINARY: [u8; 4] = 0xba55_ed50_u32.to_le_bytes();
-/// `EM_CUDA`
+/// `EM_CUDA`, the ELF machine number of GPUs.
 const CUDA_MACHINE: u16 = 190;
 
-/// An image by its format.
+/// Image of a module as loaded by a program, by format.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Image {
-    /// PTX: its text.
+    /// Text of a PTX module.
     Ptx(String),
     /// Machine code, with the names of its kernels.
     Cubin(Vec<String>),
-    /// An ELF file for another machine than a GPU, by its number.
+    /// An ELF file for a machine other than a GPU, with the machine number.
     OtherElf(u16),
-    /// A fat binary's parts.
+    /// A fat binary, with its parts.
     Fat(Vec<Part>),
-    /// Another format, by what is known of it.
+    /// Another format, with a description.
     Other(String),
 }
 
@@ -51,9 +51,9 @@ pub(crate) enum Image {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     form: Form,
-    /// The architecture, as in `sm_90`.
+    /// Number of the architecture, for example 90 for `sm_90`.
     architecture: u32,
-    /// What is in it; `None`: it is compressed.
+    /// Names of the part's kernels; `None` if the part is compressed.
     kernels: Option<Vec<String>>,
 }
 
@@ -64,7 +64,7 @@ enum Form {
     Other(u16),
 }
 
-/// Returns the names behind `.entry` in a module's text.
+/// Returns the names that follow `.entry` in a PTX text.
 pub(crate) fn entries(text: &str) -> Vec<&str> {
     text.split(".entry")
         .skip(1)
@@ -80,7 +80,7 @@ fn owned(names: Vec<&str>) -> Vec<String> {
     names.into_iter().map(str::to_owned).collect()
 }
 
-/// Returns the image at an address, whose length its own content says.
+/// Returns the image at an address, whose length follows from its content.
 pub(crate) fn at(address: *const c_void) -> Result<Image> {
     if address.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -90,24 +90,22 @@ pub(crate) fn at(address: *const c_void) -> Result<Image> {
         return Ok(elf(&elf_at(address)?));
     }
     if first == WRAPPER {
-        // Magic, version, the address of the fat binary.
+        // Magic (4 bytes), version (4), address of the fat binary (8).
         let wrapper = pointer::bytes_at(address, 16)?;
         return match number_at::<8>(&wrapper, 8).map(u64::from_le_bytes) {
-            Some(target) if target != 0 => fat_at(pointer::place::<c_void>(target)),
-            _ => Ok(Image::Other(
-                "a fat binary's wrapper around nothing".to_owned(),
-            )),
+            Some(target) if target != 0 => fat_at(pointer::as_pointer::<c_void>(target)),
+            _ => Ok(Image::Other("an empty fat binary wrapper".to_owned())),
         };
     }
     if first == FAT_BINARY {
         return fat_at(address);
     }
-    // SAFETY: an image that is no machine code is text that ends, as the interface demands.
+    // SAFETY: the interface requires an image that is not machine code to be text with a terminating zero.
     let text = unsafe { CStr::from_ptr(address.cast()) };
     Ok(of(text.to_bytes()))
 }
 
-/// Returns the image in as many bytes.
+/// Returns the image in a buffer.
 pub(crate) fn of(bytes: &[u8]) -> Image {
     if bytes.starts_with(&ELF) {
         return elf(bytes);
@@ -115,12 +113,12 @@ pub(crate) fn of(bytes: &[u8]) -> Image {
     if bytes.starts_with(&FAT_BINARY) {
         return Image::Fat(parts(bytes));
     }
-    // A text may come with the zero byte that ends it.
+    // A text may include its terminating zero.
     let end = bytes.iter().position(|byte| *byte == 0);
     let text = std::str::from_utf8(&bytes[..end.unwrap_or(bytes.len())]);
     match text {
         Ok(text) if text.len() > TEXT_MAX => Image::Other(format!(
-            "a text of {} bytes: allowed are {TEXT_MAX}",
+            "a text of {} bytes, at most {TEXT_MAX} are allowed",
             text.len()
         )),
         Ok(text) if text.contains(".version") => Image::Ptx(text.to_owned()),
@@ -152,7 +150,7 @@ fn number_at<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
-/// The bytes of an ELF file in memory: its header says where its tables are, and they where all else is.
+/// Copies an ELF file from memory: its header locates the tables, and these locate everything else.
 fn elf_at(address: *const c_void) -> Result<Vec<u8>> {
     let head = pointer::bytes_at(address, size_of::<FileHeader64<Endianness>>())?;
     let Some(tables) = elf_tables(&head) else {
@@ -165,7 +163,7 @@ fn elf_at(address: *const c_void) -> Result<Vec<u8>> {
     }
 }
 
-/// Where the tables end, of which an ELF file's header tells.
+/// Returns the end of the section headers, from the ELF header.
 fn elf_tables(head: &[u8]) -> Option<usize> {
     let header = FileHeader64::<Endianness>::parse(head).ok()?;
     let order = header.endian().ok()?;
@@ -175,7 +173,7 @@ fn elf_tables(head: &[u8]) -> Option<usize> {
     is_there.then(|| usize::try_from(end).ok()).flatten()
 }
 
-/// Where the last section ends.
+/// Returns the end of the last section.
 fn elf_sections(bytes: &[u8]) -> Option<usize> {
     let header = FileHeader64::<Endianness>::parse(bytes).ok()?;
     let order = header.endian().ok()?;
@@ -196,7 +194,7 @@ fn elf(bytes: &[u8]) -> Image {
     Image::Cubin(cubin_kernels(bytes))
 }
 
-/// The kernels of machine code: each has a bank of constants of its own, in which its parameters lie.
+/// Returns the names of the kernels in machine code: each has a constant bank for its parameters.
 fn cubin_kernels(bytes: &[u8]) -> Vec<String> {
     section_names(bytes)
         .unwrap_or_default()
@@ -205,7 +203,7 @@ fn cubin_kernels(bytes: &[u8]) -> Vec<String> {
         .collect()
 }
 
-/// The names of an ELF file's sections; nothing else of it needs to be there or right.
+/// Returns the section names of an ELF file, tolerating errors elsewhere.
 fn section_names(bytes: &[u8]) -> Option<Vec<String>> {
     let header = FileHeader64::<Endianness>::parse(bytes).ok()?;
     let order = header.endian().ok()?;
@@ -217,7 +215,7 @@ fn section_names(bytes: &[u8]) -> Option<Vec<String>> {
     Some(names.collect())
 }
 
-/// The fat binary at an address.
+/// Returns the fat binary at an address.
 fn fat_at(address: *const c_void) -> Result<Image> {
     let head = pointer::bytes_at(address, 16)?;
     if !head.starts_with(&FAT_BINARY) {
@@ -229,7 +227,8 @@ fn fat_at(address: *const c_void) -> Result<Image> {
     Ok(Image::Fat(parts(&bytes)))
 }
 
-/// Magic, version (2 bytes), size of the header (2), size of what follows it (8).
+/// Returns the length of a fat binary. Header: magic (4 bytes), version (2), size of the header (2), size of the rest
+/// (8).
 fn fat_length(head: &[u8]) -> Option<u64> {
     let header = u16::from_le_bytes(number_at(head, 6)?);
     let rest = u64::from_le_bytes(number_at(head, 8)?);
@@ -249,8 +248,8 @@ fn parts(bytes: &[u8]) -> Vec<Part> {
     found
 }
 
-/// The first part of several, and how long it is with its header: form (2 bytes), version (2), size of the header (4), size
-/// of the code (8), size of the compressed code (4); the architecture at 28.
+/// Returns the first part and its length with the header. Header: form (2 bytes), version (2), size of the header (4),
+/// size of the code (8), size of the compressed code (4); the architecture is at 28.
 fn part(bytes: &[u8]) -> Option<(Part, usize)> {
     let form = match u16::from_le_bytes(number_at(bytes, 0)?) {
         1 => Form::Ptx,
@@ -277,7 +276,7 @@ fn part(bytes: &[u8]) -> Option<(Part, usize)> {
     Some((part, all.max(1)))
 }
 
-/// Some names, and how many more there are.
+/// Formats a list of kernel names, with the number of omitted ones.
 pub(crate) fn names_text(names: &[impl AsRef<str>]) -> String {
     let shown: Vec<_> = names.iter().take(NAMES_MAX).map(AsRef::as_ref).collect();
     let kernels = if names.len() == 1 {
@@ -335,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_entries_of_a_text_are_found() {
+    fn entry_names_are_found_in_ptx() {
         let text =
             ".version 7.0\n.visible .entry _Z3addPfS_(\n)\n{}\n.weak .entry  b$2 ()\n// .entry";
         assert_eq!(entries(text), ["_Z3addPfS_", "b$2"]);
@@ -372,7 +371,7 @@ mod tests {
         let text = "a fat binary (PTX for compute_90 with kernel add; machine code for sm_80, compressed; \
                     code of form 16 for sm_75)";
         assert_eq!(of(&bytes).to_string(), text);
-        // In memory, itself and through a wrapper.
+        // In memory: directly, and through a wrapper.
         assert_eq!(at(bytes.as_ptr().cast()).unwrap().to_string(), text);
         let mut wrapper = WRAPPER.to_vec();
         wrapper.extend_from_slice(&[1, 0, 0, 0]);
@@ -381,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fat_binary_that_lies_about_its_lengths_is_still_described() {
+    fn a_fat_binary_with_false_lengths_is_still_described() {
         let whole = fat(&[(1, 90, b".entry a()", false), (2, 80, b"xyz", false)]);
         for length in 0..whole.len() {
             let _text = of(&whole[..length]).to_string();
@@ -394,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_code_is_described_by_what_it_is() {
+    fn images_without_code_are_described_by_their_format() {
         for (bytes, text) in [
             (&b""[..], "an empty image"),
             (

@@ -1,4 +1,4 @@
-//! Memory and events of other processes (`cuIpc…`): handles of 64 bytes, which the server turns into files.
+//! Interprocess memory and events (`cuIpc…`): handles of 64 bytes, which the server exchanges for files.
 
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
@@ -14,19 +14,19 @@ use crate::driver::{Driver, driver};
 use crate::effects::Effect;
 use crate::error::{Error, Result};
 use crate::event::{self, Event};
-use crate::memory::{self, Region, What};
-use crate::pointer::{Out, place, size};
+use crate::memory::{self, Region, RegionKind};
+use crate::pointer::{Out, as_pointer, size};
 use crate::state::event_slot;
 use crate::table::Handle;
 
-/// `CUipcMemHandle`, `CUipcEventHandle`
+/// `CUipcMemHandle` and `CUipcEventHandle`, opaque 64 bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct IpcHandle {
     bytes: [u8; 64],
 }
 
-/// What a handle's first bytes are.
+/// Magic at the start of a handle.
 const MARK: [u8; 8] = *b"weirsgpu";
 
 impl IpcHandle {
@@ -50,14 +50,14 @@ impl IpcHandle {
     }
 }
 
-/// `cuIpcGetMemHandle`: of plain allocations, as with the real driver.
+/// Implements `cuIpcGetMemHandle`: supports plain allocations only, like the real driver.
 pub(crate) fn get_memory(out: Out<IpcHandle>, address: u64) -> Result {
     let driver = driver()?;
     let lent = {
         let state = driver.state();
         driver.current(&state)?;
         let (at, _) = state.memory.find(address).ok_or(Error::INVALID_VALUE)?;
-        memory::lend(&state, at)?
+        memory::exportable_range(&state, at)?
     };
     let message =
         Message::new(Kind::Offer, &[lent.charge, lent.offset, lent.bytes]).with_file(lent.file);
@@ -65,7 +65,7 @@ pub(crate) fn get_memory(out: Out<IpcHandle>, address: u64) -> Result {
     out.put(IpcHandle::new([first, second], lent.within))
 }
 
-/// `cuIpcOpenMemHandle`, `cuIpcOpenMemHandle_v2`
+/// Implements `cuIpcOpenMemHandle` and `cuIpcOpenMemHandle_v2`: maps another process's memory.
 pub(crate) fn open_memory(out: Out<u64>, handle: IpcHandle, flags: u32) -> Result {
     let driver = driver()?;
     driver.wait_unlocked()?;
@@ -75,7 +75,7 @@ pub(crate) fn open_memory(out: Out<u64>, handle: IpcHandle, flags: u32) -> Resul
     let context = driver.current(&driver.state())?;
     let (key, within) = handle.read()?;
     if let Some((at, count)) = driver.state().memory.opened.get_mut(&key) {
-        // Opened before: the same address, to be closed once more.
+        // Opened before: returns the same address, which must be closed once more.
         *count += 1;
         return out.put(*at + within);
     }
@@ -99,9 +99,9 @@ pub(crate) fn open_memory(out: Out<u64>, handle: IpcHandle, flags: u32) -> Resul
     let id = state.next_id();
     let region = Region {
         bytes,
-        asked: bytes,
+        requested: bytes,
         device,
-        what: What::Opened {
+        kind: RegionKind::Opened {
             context,
             allocation,
         },
@@ -119,7 +119,7 @@ fn map(file: &OwnedFd, offset: u64, bytes: u64) -> Option<u64> {
         return None;
     }
     let length = usize::try_from(bytes).ok()?;
-    // SAFETY: a new mapping, at a place that the kernel chooses, within the file.
+    // SAFETY: a new mapping within the file, at an address that the kernel chooses.
     let at = unsafe {
         mmap(
             std::ptr::null_mut(),
@@ -133,15 +133,15 @@ fn map(file: &OwnedFd, offset: u64, bytes: u64) -> Option<u64> {
     Some(at.ok()?.expose_provenance() as u64)
 }
 
-/// An opened stretch is closed. Effects are paused, or its region is in none.
+/// Unmaps and releases opened memory. The caller has paused effects, or has removed the region.
 pub(crate) fn close_now(driver: &Driver, at: u64, region: &Region, allocation: u64) -> Result {
-    let at = place::<c_void>(at);
-    // SAFETY: mapped by `open_memory`, and in no region any more.
+    let at = as_pointer::<c_void>(at);
+    // SAFETY: mapped by `open_memory`, and no longer in a region.
     unsafe { munmap(at, size(region.bytes)) }.map_err(|_| Error::UNKNOWN)?;
     memory::discharge(driver, allocation)
 }
 
-/// `cuIpcCloseMemHandle`
+/// Implements `cuIpcCloseMemHandle`: waits for the context's work and closes opened memory once.
 pub(crate) fn close_memory(address: u64) -> Result {
     let driver = driver()?;
     let context = {
@@ -151,7 +151,7 @@ pub(crate) fn close_memory(address: u64) -> Result {
             Some((
                 _,
                 Region {
-                    what: What::Opened { .. },
+                    kind: RegionKind::Opened { .. },
                     ..
                 },
             )) => current,
@@ -178,23 +178,23 @@ pub(crate) fn close_memory(address: u64) -> Result {
     }
     state.memory.opened.retain(|_, (opened, _)| *opened != at);
     let region = state.memory.remove(at).ok_or(Error::INVALID_VALUE)?;
-    let What::Opened { allocation, .. } = region.what else {
+    let RegionKind::Opened { allocation, .. } = region.kind else {
         return Err(Error::INVALID_VALUE);
     };
     close_now(driver, at, &region, allocation)
 }
 
-/// What processes share about an event: how many of its records have had all effects that came before them.
+/// Shared page of an interprocess event: the number of its records before which all effects are performed.
 #[derive(Debug)]
 #[repr(C)]
-struct Words {
+struct EffectCounter {
     done: AtomicU64,
 }
 
-/// See [`Words`].
+/// Mapping of an [`EffectCounter`].
 #[derive(Debug)]
 pub(crate) struct EventPage {
-    at: *const Words,
+    at: *const EffectCounter,
 }
 
 // SAFETY: atomics in memory that is mapped as long as the value lives.
@@ -204,8 +204,8 @@ unsafe impl Sync for EventPage {}
 
 impl Drop for EventPage {
     fn drop(&mut self) {
-        // SAFETY: mapped in `of`, and not used any more.
-        let _unmapped = unsafe { munmap(self.at.cast_mut().cast(), size_of::<Words>()) };
+        // SAFETY: mapped in `of`, and not used afterwards.
+        let _unmapped = unsafe { munmap(self.at.cast_mut().cast(), size_of::<EffectCounter>()) };
     }
 }
 
@@ -214,11 +214,11 @@ impl EventPage {
         if fstat(file).map_err(|_| Error::UNKNOWN)?.st_size < 8 {
             return Err(Error::INVALID_VALUE);
         }
-        // SAFETY: a new mapping, at a place that the kernel chooses, within the file, which is sealed.
+        // SAFETY: a new mapping within the file, which is sealed, at an address that the kernel chooses.
         let at = unsafe {
             mmap(
                 std::ptr::null_mut(),
-                size_of::<Words>(),
+                size_of::<EffectCounter>(),
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
                 file,
@@ -231,23 +231,23 @@ impl EventPage {
         })
     }
 
-    fn words(&self) -> &Words {
-        // SAFETY: mapped for as long as `self` lives; every bit pattern is good.
+    fn counter(&self) -> &EffectCounter {
+        // SAFETY: mapped for as long as `self` lives; every bit pattern is valid.
         unsafe { &*self.at }
     }
 
-    /// All that came before one more record is done.
+    /// Counts one more record before which all effects are performed.
     pub(crate) fn record_done(&self) {
-        self.words().done.fetch_add(1, Ordering::AcqRel);
+        self.counter().done.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether so many records are done. Of a process that dies the server says so.
+    /// Returns whether this many records are counted. The server raises the count when a process dies.
     pub(crate) fn is_done(&self, records: u64) -> bool {
-        self.words().done.load(Ordering::Acquire) >= records
+        self.counter().done.load(Ordering::Acquire) >= records
     }
 }
 
-/// What other processes see of an event.
+/// State of an event that is shared with other processes.
 #[derive(Debug)]
 pub(crate) struct SharedEvent {
     page: Arc<EventPage>,
@@ -258,7 +258,7 @@ impl SharedEvent {
     pub(crate) fn create() -> Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = memfd_create("weir-softgpu-event", flags).map_err(|_| Error::OUT_OF_MEMORY)?;
-        ftruncate(&file, size_of::<Words>() as u64).map_err(|_| Error::OUT_OF_MEMORY)?;
+        ftruncate(&file, size_of::<EffectCounter>() as u64).map_err(|_| Error::OUT_OF_MEMORY)?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         fcntl_add_seals(&file, seals).map_err(|_| Error::OPERATING_SYSTEM)?;
         Ok(Self {
@@ -276,7 +276,7 @@ impl SharedEvent {
     }
 }
 
-/// `cuIpcGetEventHandle`
+/// Implements `cuIpcGetEventHandle`: offers an interprocess event; only its creator can.
 pub(crate) fn get_event(out: Out<IpcHandle>, handle: Handle<Event>) -> Result {
     let driver = driver()?;
     let file = {
@@ -292,7 +292,7 @@ pub(crate) fn get_event(out: Out<IpcHandle>, handle: Handle<Event>) -> Result {
     out.put(IpcHandle::new([first, second], 0))
 }
 
-/// `cuIpcOpenEventHandle`
+/// Implements `cuIpcOpenEventHandle`: opens another process's event.
 pub(crate) fn open_event(out: Out<Handle<Event>>, ipc: IpcHandle) -> Result {
     let driver = driver()?;
     if out.is_null() {
@@ -332,7 +332,7 @@ pub(crate) fn open_event(out: Out<Handle<Event>>, ipc: IpcHandle) -> Result {
     }
 }
 
-/// The number of an event's last record, whoever has recorded it.
+/// Returns the number of an event's last record, by any process.
 pub(crate) fn latest_record(driver: &Driver, event: Handle<Event>) -> Result<u64> {
     let slot = u64::from(event_slot(event).0);
     Ok(driver

@@ -1,4 +1,4 @@
-//! Launches: how many SMs a grid fills, how long it takes, and with which parameters it runs.
+//! Launches: the SMs a grid fills, its duration, and its parameters.
 
 use std::ffi::c_void;
 
@@ -9,20 +9,20 @@ use crate::error::{Error, Result};
 use crate::module::{self, Code, Function};
 use crate::pointer::{In, bytes_at};
 use crate::state::State;
-use crate::stream::{self, Default, Stream};
+use crate::stream::{self, DefaultStream, Stream};
 use crate::table::Handle;
-use crate::work::{Launched, PARAMETER_BYTES, Work};
+use crate::work::{KernelLaunch, PARAMETER_BYTES, Work};
 
-/// Threads that an SM runs at once.
+/// Largest number of threads an SM runs at once.
 const THREADS_OF_AN_SM: u32 = 2048;
-/// Blocks that an SM runs at once.
+/// Largest number of blocks an SM runs at once.
 const BLOCKS_OF_AN_SM: u32 = 32;
-/// What a kernel takes besides what it does to memory, in ns.
+/// Duration of a kernel apart from its memory traffic and arithmetic, in ns.
 const LAUNCH_NS: u64 = 2_000;
-/// Multiplications and additions of an SM in a ns: 128 lanes at 1.5 GHz.
+/// Multiply-adds of an SM per ns: 128 lanes at 1.5 GHz.
 const FMA_OF_AN_SM_PER_NS: u64 = 192;
 
-/// `CUlaunchConfig`.
+/// `CUlaunchConfig`, the configuration of `cuLaunchKernelEx`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Config {
@@ -34,7 +34,7 @@ pub struct Config {
     attribute_count: u32,
 }
 
-/// `CUlaunchAttribute`: a number and 64 bytes.
+/// `CUlaunchAttribute`: an id and a value of 64 bytes.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 pub struct Attribute {
@@ -43,7 +43,7 @@ pub struct Attribute {
     value: [u64; 8],
 }
 
-/// Blocks of so many threads that an SM runs at once.
+/// Returns the number of blocks with this many threads that an SM runs at once.
 pub(crate) fn blocks_on_an_sm(threads: u32) -> u32 {
     let threads = threads.max(1).next_multiple_of(32);
     (THREADS_OF_AN_SM / threads).clamp(1, BLOCKS_OF_AN_SM)
@@ -66,15 +66,15 @@ fn check_shape(grid: [u32; 3], block: [u32; 3], shared_bytes: u32) -> Result<(u6
     Ok((blocks, threads))
 }
 
-/// How often all SMs have to be filled until a grid is through, and how many SMs it works on: blocks are spread over as many
-/// SMs as there are, before a second comes to any.
+/// Returns the number of waves in which a grid runs, and the number of SMs it uses: blocks are spread over all SMs
+/// before any gets a second one.
 fn waves(blocks: u64, threads: u32, sms: u32) -> (u64, u32) {
     let at_once = u64::from(blocks_on_an_sm(threads)) * u64::from(sms.max(1));
     let used = u32::try_from(blocks.min(sms.into())).unwrap_or(sms);
     (blocks.div_ceil(at_once), used)
 }
 
-/// How long a kernel takes that moves these bytes and multiplies so often.
+/// Returns the duration in ns of a kernel with this memory traffic and this many multiplications.
 fn duration(device: &Device, bytes: u64, multiplications: u64) -> u64 {
     let moving = u128::from(bytes) * 1_000_000_000 / u128::from(device.memory_rate);
     let moving = u64::try_from(moving).unwrap_or(u64::MAX);
@@ -82,7 +82,7 @@ fn duration(device: &Device, bytes: u64, multiplications: u64) -> u64 {
     moving.max(computing).saturating_add(LAUNCH_NS)
 }
 
-/// What the timeline sees of a launch.
+/// Returns the record of a launch for the timeline.
 fn record(
     device: &Device,
     code: &Code,
@@ -139,7 +139,7 @@ fn record(
     }
 }
 
-/// The parameters of a launch, from the list of their addresses or from one buffer.
+/// Copies the parameters of a launch, from the list of their addresses or from one buffer.
 fn parameters(
     code: &Code,
     list: In<*const c_void>,
@@ -151,7 +151,7 @@ fn parameters(
     };
     if !extra.is_null() {
         let words = extra.list(5)?;
-        // A pointer to the buffer, a pointer to its size, the end.
+        // `CU_LAUNCH_PARAM_BUFFER_POINTER`, `CU_LAUNCH_PARAM_BUFFER_SIZE`, `CU_LAUNCH_PARAM_END`.
         let [1, 2, 0] = [words[0].addr(), words[2].addr(), words[4].addr()] else {
             return Err(Error::INVALID_VALUE);
         };
@@ -172,7 +172,7 @@ fn parameters(
     Ok(buffer)
 }
 
-/// Makes a launch of its parts; see also the nodes of graphs.
+/// Prepares a launch from its arguments; also used for the nodes of graphs.
 pub(crate) fn prepare(
     driver: &Driver,
     state: &mut State,
@@ -181,14 +181,14 @@ pub(crate) fn prepare(
     shared_bytes: u32,
     list: In<*const c_void>,
     extra: In<*const c_void>,
-) -> Result<Launched> {
+) -> Result<KernelLaunch> {
     let function = module::function(driver, state, function)?;
     let there = state.functions.get(function).ok_or(Error::INVALID_HANDLE)?;
     let bytes = parameters(&there.code, list, extra)?;
     with_parameters(driver, state, function, [grid, block], shared_bytes, bytes)
 }
 
-/// Makes a launch with parameters that were copied before.
+/// Prepares a launch with parameters copied before.
 pub(crate) fn with_parameters(
     driver: &Driver,
     state: &State,
@@ -196,7 +196,7 @@ pub(crate) fn with_parameters(
     [grid, block]: [[u32; 3]; 2],
     shared_bytes: u32,
     parameters: [u8; PARAMETER_BYTES],
-) -> Result<Launched> {
+) -> Result<KernelLaunch> {
     let (blocks, threads) = check_shape(grid, block, shared_bytes)?;
     let there = state.functions.get(function).ok_or(Error::INVALID_HANDLE)?;
     let launch = match &there.code {
@@ -212,7 +212,7 @@ pub(crate) fn with_parameters(
         .ok_or(Error::CONTEXT_IS_DESTROYED)?;
     let device = &driver.devices[context.device];
     let record = record(device, &there.code, launch.as_ref(), blocks, threads);
-    Ok(Launched {
+    Ok(KernelLaunch {
         function,
         grid,
         block,
@@ -223,7 +223,7 @@ pub(crate) fn with_parameters(
     })
 }
 
-/// A launch into a stream.
+/// Arguments of a launch into a stream.
 struct Request {
     function: Handle<Function>,
     shape: [[u32; 3]; 2],
@@ -234,7 +234,7 @@ struct Request {
     is_cooperative: bool,
 }
 
-fn launch(request: &Request, default: Default) -> Result {
+fn launch(request: &Request, default: DefaultStream) -> Result {
     let driver = driver()?;
     let mut state = stream::room(driver)?;
     let stream = stream::resolve(driver, &mut state, request.stream, default)?;
@@ -267,7 +267,7 @@ fn launch(request: &Request, default: Default) -> Result {
     stream::enqueue(driver, &mut state, stream, Work::Kernel(launched))
 }
 
-/// `cuLaunchKernel`, `cuLaunchCooperativeKernel`.
+/// Implements `cuLaunchKernel` and `cuLaunchCooperativeKernel`: launches a kernel into a stream.
 #[expect(clippy::too_many_arguments, reason = "the interface's")]
 pub(crate) fn kernel(
     function: Handle<Function>,
@@ -277,7 +277,7 @@ pub(crate) fn kernel(
     list: In<*const c_void>,
     extra: In<*const c_void>,
     is_cooperative: bool,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     let request = Request {
         function,
@@ -291,13 +291,13 @@ pub(crate) fn kernel(
     launch(&request, default)
 }
 
-/// `cuLaunchKernelEx`: of the attributes, the one that makes a launch cooperative is looked at.
+/// Implements `cuLaunchKernelEx`: only the cooperative attribute is honored.
 pub(crate) fn kernel_ex(
     config: In<Config>,
     function: Handle<Function>,
     list: In<*const c_void>,
     extra: In<*const c_void>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     const COOPERATIVE: u32 = 2;
     let config = config.get()?;
@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_grid_fills_as_many_sms_as_it_has_blocks_for() {
+    fn a_grid_fills_at_most_one_sm_per_block() {
         assert_eq!(waves(1, 32, 132), (1, 1));
         assert_eq!(waves(132, 1024, 132), (1, 132));
         assert_eq!(waves(264, 1024, 132), (1, 132));

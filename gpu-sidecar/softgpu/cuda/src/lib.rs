@@ -1,20 +1,20 @@
-//! `libcuda.so.1` over softgpu: the driver API for programs on a machine without a GPU.
+//! `libcuda.so.1` over softgpu: the CUDA driver API for programs on a machine without a GPU.
 //!
-//! Time is the server's: a launch is a record in a ring, and when it starts and ends is computed there. What a copy or a
-//! kernel does to memory is done here, in this process, in the order in which the server says that it has ended, before
-//! anybody who waits for it goes on.
+//! Time is the server's: a launch is a record in a ring, and the server computes when it starts and ends. The effects
+//! of copies and kernels on memory are performed in this process, in the order in which the commands end, before any
+//! wait for them returns.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | `driver` | the connection, the lock, waiting |
-//! | `state`, `table` | what a process has made, and the handles of it |
+//! | `driver` | the connection to the server, the lock, waiting |
+//! | `state`, `table` | objects of the process and their handles |
 //! | `context`, `stream`, `event` | the objects of the same names |
-//! | `work`, `effects` | what a stream is told to do, and what that does to memory |
-//! | `memory`, `vmm`, `host`, `pool`, `ipc` | memory by all its ways |
+//! | `work`, `effects` | work of streams, and its effects on memory |
+//! | `memory`, `vmm`, `host`, `pool`, `ipc` | the kinds of memory |
 //! | `copy`, `launch`, `module`, `graph` | copies, launches, code, graphs |
-//! | `image`, `refusal` | what an image of code is, and what is said where one is refused |
-//! | `device`, `visible`, `mps`, `checkpoint` | what there is, what is seen of it, by which share, from outside |
-//! | `export`, `resolver` | the names, and `cuGetProcAddress` |
+//! | `image`, `refusal` | formats of code images, and messages about refused ones |
+//! | `device`, `visible`, `mps`, `checkpoint` | devices and their visibility, MPS, checkpoints |
+//! | `export`, `resolver` | exported symbols, and `cuGetProcAddress` |
 //! | `error`, `pointer` | results and callers' pointers |
 
 pub(crate) mod checkpoint;

@@ -1,7 +1,8 @@
-//! Device memory and the addresses of it. All of it is shared memory of the system, mapped at the addresses that programs
-//! hold: copies and kernels read and write it, and so would a program that uses a device pointer by mistake.
+//! Device memory and its addresses. All of it is shared memory of the system, mapped at the addresses that programs
+//! hold: copies and kernels access it, and so would a program that dereferences a device pointer by mistake.
 //!
-//! Plain allocations come from a heap, one file for each device; memory made with `cuMemCreate` has a file of its own, which
+//! Plain allocations come from a heap, one file for each device; memory made with `cuMemCreate` has a file of its own,
+//! which other processes can map. The device is charged in whole granules, as by the real driver.
 //! other processes can map. What is charged to the device is counted in whole granules, as the real driver does.
 
 use std::collections::{BTreeMap, HashMap};
@@ -14,22 +15,22 @@ use softgpu_wire::message::{Kind, Message};
 use crate::context::Context;
 use crate::driver::{Driver, driver};
 use crate::error::{Error, Result};
-use crate::pointer::{Out, place, size};
+use crate::pointer::{Out, as_pointer, size};
 use crate::state::State;
 use crate::table::Handle;
 use crate::{graph, stream};
 
-/// How memory is used.
+/// Kind of access to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
     Write,
 }
 
-/// What lies at an address.
+/// Kind of memory in a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum What {
-    /// A plain allocation; `charge`: the granules it lies in.
+pub(crate) enum RegionKind {
+    /// A plain allocation. `charge` is the number of its granules' allocation at the server; 0 if it shares a granule.
     Plain {
         context: Handle<Context>,
         charge: u64,
@@ -40,22 +41,22 @@ pub(crate) enum What {
         can_read: bool,
         can_write: bool,
     },
-    /// Host memory that the device can reach: allocated by the driver.
+    /// Host memory accessible to the device, allocated by the driver.
     Pinned {
         context: Handle<Context>,
         flags: u32,
     },
-    /// Host memory that the program has registered.
+    /// Host memory registered by the program.
     Registered {
         context: Handle<Context>,
         flags: u32,
     },
-    /// Memory of another process, opened from a handle of it.
+    /// Memory of another process, opened from its IPC handle.
     Opened {
         context: Handle<Context>,
         allocation: u64,
     },
-    /// Memory of a pool; `is_freed`: a stream has been told to give it back.
+    /// Memory of a pool. `is_freed` is set once its free is submitted to a stream.
     Pooled {
         pool: u64,
         charge: u64,
@@ -63,62 +64,65 @@ pub(crate) enum What {
     },
 }
 
-/// A stretch of addresses.
+/// A range of addresses with memory of one kind.
 #[derive(Clone, Debug)]
 pub(crate) struct Region {
     pub(crate) bytes: u64,
-    /// As it was asked for, before rounding.
-    pub(crate) asked: u64,
+    /// Requested number of bytes, before rounding.
+    pub(crate) requested: u64,
     pub(crate) device: usize,
-    pub(crate) what: What,
-    /// A number that no other allocation has (`CU_POINTER_ATTRIBUTE_BUFFER_ID`).
+    pub(crate) kind: RegionKind,
+    /// Number unique among allocations (`CU_POINTER_ATTRIBUTE_BUFFER_ID`).
     pub(crate) id: u64,
-    /// Work on it is waited for, however it is started (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`).
+    /// Whether synchronous operations on the region always block (`CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`); stored only.
     pub(crate) sync_memops: bool,
 }
 
 impl Region {
     pub(crate) const fn is_host(&self) -> bool {
-        matches!(self.what, What::Pinned { .. } | What::Registered { .. })
+        matches!(
+            self.kind,
+            RegionKind::Pinned { .. } | RegionKind::Registered { .. }
+        )
     }
 }
 
-/// Granules of one device, and the allocations within them.
+/// Granules of one device, and the small allocations within them.
 #[derive(Debug)]
 struct Heap {
     file: OwnedFd,
     base: u64,
     bytes: u64,
     granule: u64,
-    /// Stretches of whole granules that nobody has, by where they begin.
+    /// Free ranges of whole granules: length by start.
     free: BTreeMap<u64, u64>,
-    /// Granules that small allocations share, by where they begin.
+    /// Granules shared by small allocations, by start.
     shared: BTreeMap<u64, Shared>,
 }
 
-/// A granule with small allocations in it.
+/// A granule shared by small allocations.
 #[derive(Debug)]
 struct Shared {
     charge: u64,
-    /// Stretches that nobody has, by where they begin.
+    /// Free ranges: length by start.
     free: BTreeMap<u64, u64>,
 }
 
-/// Small allocations begin at multiples of this.
+/// Alignment of small allocations in bytes.
 const ALIGN: u64 = 512;
-/// Granules of the real driver, before the scale.
+/// Granule of the real driver in bytes, before scaling.
 pub(crate) const GRANULE: u64 = 2 << 20;
 
-/// See the [module](self).
+/// All memory known to the driver; see the [module](self).
 pub(crate) struct Memory {
     regions: BTreeMap<u64, Region>,
     heaps: Vec<Option<Heap>>,
     pub(crate) vmm: crate::vmm::Vmm,
-    /// Memory of other processes, by its key: where it is, and how often it was opened.
+    /// Opened memory of other processes by key: its address, and the number of times it was opened.
     pub(crate) opened: HashMap<[u64; 2], (u64, u32)>,
 }
 
-/// Takes a stretch of this length from the first free one that has it.
+/// Takes a range of this length from the first free range that is large enough.
 fn take_first(free: &mut BTreeMap<u64, u64>, bytes: u64) -> Option<u64> {
     let (&at, &there) = free.iter().find(|(_, there)| **there >= bytes)?;
     free.remove(&at);
@@ -128,7 +132,7 @@ fn take_first(free: &mut BTreeMap<u64, u64>, bytes: u64) -> Option<u64> {
     Some(at)
 }
 
-/// Gives a stretch back, joined with its neighbours.
+/// Returns a range to the free ones and merges it with its neighbours.
 fn give_back(free: &mut BTreeMap<u64, u64>, mut at: u64, mut bytes: u64) {
     if let Some(behind) = free.remove(&(at + bytes)) {
         bytes += behind;
@@ -150,7 +154,7 @@ impl Heap {
         ftruncate(&file, bytes).map_err(|_| Error::OUT_OF_MEMORY)?;
         let length = usize::try_from(bytes).map_err(|_| Error::OUT_OF_MEMORY)?;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: a new mapping, at a place that the kernel chooses.
+        // SAFETY: a new mapping, at an address that the kernel chooses.
         let at = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -172,7 +176,7 @@ impl Heap {
         })
     }
 
-    /// The system has these bytes back; they are zero when they are used again.
+    /// Returns these bytes to the system; they are zero when used again.
     fn punch(&self, at: u64, bytes: u64) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let _punched = fallocate(&self.file, flags, at - self.base, bytes);
@@ -181,8 +185,8 @@ impl Heap {
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        let at = place(self.base);
-        // SAFETY: the mapping made in `new`, which nobody else unmaps.
+        let at = as_pointer(self.base);
+        // SAFETY: the mapping was made in `new`, and only this value unmaps it.
         let _unmapped = unsafe { munmap(at, size(self.bytes)) };
     }
 }
@@ -197,7 +201,7 @@ impl Memory {
         }
     }
 
-    /// What lies at an address, and where that begins.
+    /// Returns the region that contains an address, and its start.
     pub(crate) fn find(&self, address: u64) -> Option<(u64, &Region)> {
         let (&at, region) = self.regions.range(..=address).next_back()?;
         (address - at < region.bytes).then_some((at, region))
@@ -219,7 +223,7 @@ impl Memory {
         self.regions.remove(&at)
     }
 
-    /// The regions of a stretch, if they fill it.
+    /// Returns the starts of the regions that exactly fill a range, or `None` if they do not.
     pub(crate) fn filling(&self, address: u64, bytes: u64) -> Option<Vec<u64>> {
         let end = address.checked_add(bytes)?;
         let mut found = Vec::new();
@@ -234,13 +238,13 @@ impl Memory {
         (next == end && bytes > 0).then_some(found)
     }
 
-    /// Whether any region lies in a stretch.
+    /// Returns whether any region overlaps a range.
     pub(crate) fn is_touched(&self, address: u64, bytes: u64) -> bool {
         let end = address.saturating_add(bytes);
         self.regions.range(address..end).next().is_some() || self.find(address).is_some()
     }
 
-    /// Whether all of a stretch is memory that the device knows, whatever may be done with it.
+    /// Returns whether a range consists of memory known to the driver, whatever its access rights.
     pub(crate) fn covers(&self, address: u64, bytes: u64) -> bool {
         let Some(end) = address.checked_add(bytes) else {
             return false;
@@ -248,27 +252,27 @@ impl Memory {
         let mut next = address;
         while next < end {
             match self.find(next) {
-                Some((at, region)) if end <= at + region.asked => return true,
-                // What an allocation was rounded up to is not the program's.
-                Some((at, region)) if region.asked == region.bytes => next = at + region.bytes,
+                Some((at, region)) if end <= at + region.requested => return true,
+                // The bytes added by rounding are not the program's.
+                Some((at, region)) if region.requested == region.bytes => next = at + region.bytes,
                 _ => return false,
             }
         }
         true
     }
 
-    /// Whether an address is one of those that device memory can have.
+    /// Returns whether an address is in the range of device memory, allocated or not.
     pub(crate) fn is_device(&self, address: u64) -> bool {
         self.vmm.is_reserved(address) || self.is_in_heap(address)
     }
 
-    /// Whether a copy may use a stretch of memory so. What is no device address is taken for memory of the host.
+    /// Returns whether a copy may access a range. An address outside of device memory counts as host memory.
     pub(crate) fn may_copy(&self, address: u64, bytes: u64, access: Access) -> bool {
         let is_host = self.find(address).is_none() && !self.is_device(address);
         is_host || self.may(address, bytes, access)
     }
 
-    /// Whether the device may use a stretch of memory so: all of it is known, and open to it.
+    /// Returns whether the device may access a range: all of it is known and permits the access.
     pub(crate) fn may(&self, address: u64, bytes: u64, access: Access) -> bool {
         let Some(end) = address.checked_add(bytes) else {
             return false;
@@ -278,9 +282,9 @@ impl Memory {
             let Some((at, region)) = self.find(next) else {
                 return false;
             };
-            let is_allowed = match (&region.what, access) {
-                (What::Mapped { can_read, .. }, Access::Read) => *can_read,
-                (What::Mapped { can_write, .. }, Access::Write) => *can_write,
+            let is_allowed = match (&region.kind, access) {
+                (RegionKind::Mapped { can_read, .. }, Access::Read) => *can_read,
+                (RegionKind::Mapped { can_write, .. }, Access::Write) => *can_write,
                 _ => true,
             };
             if !is_allowed {
@@ -298,12 +302,12 @@ impl Memory {
             .any(|heap| address >= heap.base && address - heap.base < heap.bytes)
     }
 
-    /// Whether the device may use it, where only memory that it knows counts.
+    /// Returns whether an address is in a region known to the driver.
     pub(crate) fn is_known(&self, address: u64) -> bool {
         self.find(address).is_some()
     }
 
-    /// The device whose memory lies at an address or just before it.
+    /// Returns the device of the region at an address, or of the last one before it.
     pub(crate) fn device_near(&self, address: u64) -> Option<usize> {
         self.regions
             .range(..=address)
@@ -311,7 +315,7 @@ impl Memory {
             .map(|(_, region)| region.device)
     }
 
-    /// All regions for which this holds.
+    /// Returns the starts of all regions that satisfy a predicate.
     pub(crate) fn regions(&self, is_meant: impl Fn(&Region) -> bool) -> Vec<u64> {
         self.regions
             .iter()
@@ -325,7 +329,7 @@ impl Memory {
         match there {
             Some(heap) => Ok(heap),
             None => {
-                // Twice the device's memory: room enough however it is cut up.
+                // Twice the device's memory leaves room for fragmentation.
                 let bytes = driver.devices[device].memory.saturating_mul(2);
                 Ok(there.insert(Heap::new(bytes, granule(driver))?))
             }
@@ -333,41 +337,41 @@ impl Memory {
     }
 }
 
-/// The granularity of device memory.
+/// Returns the granularity of device memory in bytes.
 pub(crate) fn granule(driver: &Driver) -> u64 {
     (GRANULE / u64::from(driver.config.bytes)).max(4096)
 }
 
-/// Charges bytes to a device; the server says whether they are there.
+/// Charges bytes to a device at the server; fails if it has too little memory.
 pub(crate) fn charge(driver: &Driver, device: usize, bytes: u64) -> Result<u64> {
     let unit = u64::from(driver.devices[device].unit);
     let message = Message::new(Kind::Allocate, &[unit, bytes, 0, 0]);
     Ok(driver.request(&message)?.words[0])
 }
 
-/// Gives them back.
+/// Returns charged bytes to the device.
 pub(crate) fn discharge(driver: &Driver, charge: u64) -> Result {
     driver
         .request(&Message::new(Kind::Free, &[charge]))
         .map(|_| ())
 }
 
-/// Device memory from the heap: where it begins, and what was charged for it.
+/// Allocates device memory from the heap; returns its address, its length, and its charge at the server.
 pub(crate) fn allocate(
     driver: &Driver,
     state: &mut State,
     device: usize,
-    asked: u64,
+    requested: u64,
 ) -> Result<(u64, u64, u64)> {
     let granule = granule(driver);
-    if asked == 0 {
+    if requested == 0 {
         return Err(Error::INVALID_VALUE);
     }
-    if asked > driver.devices[device].memory {
+    if requested > driver.devices[device].memory {
         return Err(Error::OUT_OF_MEMORY);
     }
-    if asked >= granule / 2 {
-        let bytes = asked.next_multiple_of(granule);
+    if requested >= granule / 2 {
+        let bytes = requested.next_multiple_of(granule);
         state.memory.heap(driver, device)?;
         let charge = charge(driver, device, bytes)?;
         let heap = state.memory.heap(driver, device)?;
@@ -377,7 +381,7 @@ pub(crate) fn allocate(
         };
         return Ok((at, bytes, charge));
     }
-    let bytes = asked.next_multiple_of(ALIGN);
+    let bytes = requested.next_multiple_of(ALIGN);
     let heap = state.memory.heap(driver, device)?;
     for shared in heap.shared.values_mut() {
         if let Some(at) = take_first(&mut shared.free, bytes) {
@@ -396,7 +400,7 @@ pub(crate) fn allocate(
     Ok((at, bytes, 0))
 }
 
-/// Gives memory from the heap back.
+/// Returns memory to the heap.
 pub(crate) fn release(
     driver: &Driver,
     state: &mut State,
@@ -429,9 +433,9 @@ pub(crate) fn release(
     discharge(driver, charge)
 }
 
-/// What is needed to let another process map a plain allocation: the heap's file, where the allocation's granules begin in
-/// it, how many bytes they are, and how far into them it begins.
-pub(crate) struct Lent {
+/// Parameters for another process to map a plain allocation: the heap's file, the range of the allocation's granules in
+/// it, their charge, and the allocation's offset in the range.
+pub(crate) struct ExportableRange {
     pub(crate) file: OwnedFd,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
@@ -439,10 +443,10 @@ pub(crate) struct Lent {
     pub(crate) within: u64,
 }
 
-/// See [`Lent`].
-pub(crate) fn lend(state: &State, at: u64) -> Result<Lent> {
+/// Returns the range that another process must map for a plain allocation.
+pub(crate) fn exportable_range(state: &State, at: u64) -> Result<ExportableRange> {
     let region = state.memory.at(at).ok_or(Error::INVALID_VALUE)?;
-    let What::Plain { charge, .. } = region.what else {
+    let RegionKind::Plain { charge, .. } = region.kind else {
         return Err(Error::INVALID_VALUE);
     };
     let heap = state.memory.heaps[region.device]
@@ -454,7 +458,7 @@ pub(crate) fn lend(state: &State, at: u64) -> Result<Lent> {
         .try_clone_to_owned()
         .map_err(|_| Error::OPERATING_SYSTEM)?;
     if charge > 0 {
-        return Ok(Lent {
+        return Ok(ExportableRange {
             file,
             offset: at - heap.base,
             bytes: region.bytes,
@@ -467,7 +471,7 @@ pub(crate) fn lend(state: &State, at: u64) -> Result<Lent> {
         .shared
         .get(&(heap.base + offset))
         .ok_or(Error::INVALID_VALUE)?;
-    Ok(Lent {
+    Ok(ExportableRange {
         file,
         offset,
         bytes: heap.granule,
@@ -476,23 +480,27 @@ pub(crate) fn lend(state: &State, at: u64) -> Result<Lent> {
     })
 }
 
-/// A context is gone, and its memory with it. Effects are to be paused.
+/// Frees the memory of a destroyed context. The caller has paused effects.
 pub(crate) fn forget_context(driver: &Driver, state: &mut State, context: Handle<Context>) {
-    let its = state.memory.regions(|region| match region.what {
-        What::Plain { context: of, .. } | What::Opened { context: of, .. } => of == context,
-        What::Pinned { context: of, .. } | What::Registered { context: of, .. } => of == context,
-        What::Mapped { .. } | What::Pooled { .. } => false,
+    let its = state.memory.regions(|region| match region.kind {
+        RegionKind::Plain { context: of, .. } | RegionKind::Opened { context: of, .. } => {
+            of == context
+        }
+        RegionKind::Pinned { context: of, .. } | RegionKind::Registered { context: of, .. } => {
+            of == context
+        }
+        RegionKind::Mapped { .. } | RegionKind::Pooled { .. } => false,
     });
     for at in its {
         let Some(region) = state.memory.remove(at) else {
             continue;
         };
-        let _given_back = match region.what {
-            What::Plain { charge, .. } => {
+        let _given_back = match region.kind {
+            RegionKind::Plain { charge, .. } => {
                 release(driver, state, region.device, at, region.bytes, charge)
             }
-            What::Pinned { .. } => crate::host::unmap(at, region.bytes),
-            What::Opened { allocation, .. } => {
+            RegionKind::Pinned { .. } => crate::host::unmap(at, region.bytes),
+            RegionKind::Opened { allocation, .. } => {
                 state.memory.opened.retain(|_, (opened, _)| *opened != at);
                 crate::ipc::close_now(driver, at, &region, allocation)
             }
@@ -501,7 +509,7 @@ pub(crate) fn forget_context(driver: &Driver, state: &mut State, context: Handle
     }
 }
 
-fn allocate_plain(out: Out<u64>, asked: u64) -> Result<u64> {
+fn allocate_plain(out: Out<u64>, requested: u64) -> Result<u64> {
     let driver = driver()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -514,13 +522,13 @@ fn allocate_plain(out: Out<u64>, asked: u64) -> Result<u64> {
         .contexts
         .get(context)
         .map_or(0, |context| context.device);
-    let (at, bytes, charge) = allocate(driver, &mut state, device, asked)?;
+    let (at, bytes, charge) = allocate(driver, &mut state, device, requested)?;
     let id = state.next_id();
     let region = Region {
         bytes,
-        asked,
+        requested,
         device,
-        what: What::Plain { context, charge },
+        kind: RegionKind::Plain { context, charge },
         id,
         sync_memops: false,
     };
@@ -529,12 +537,12 @@ fn allocate_plain(out: Out<u64>, asked: u64) -> Result<u64> {
     Ok(at)
 }
 
-/// `cuMemAlloc_v2`.
+/// Implements `cuMemAlloc_v2`: allocates device memory.
 pub(crate) fn alloc(out: Out<u64>, bytes: usize) -> Result {
     allocate_plain(out, bytes as u64).map(|_| ())
 }
 
-/// `cuMemAllocPitch_v2`.
+/// Implements `cuMemAllocPitch_v2`: allocates rows padded to multiples of 512 bytes.
 pub(crate) fn alloc_pitch(
     out: Out<u64>,
     pitch: Out<usize>,
@@ -554,7 +562,7 @@ pub(crate) fn alloc_pitch(
     pitch.put(row)
 }
 
-/// `cuMemFree_v2`: waits for all work of the context first, as the driver does.
+/// Implements `cuMemFree_v2`: waits for all work of the context first, as the driver does.
 pub(crate) fn free(address: u64) -> Result {
     let driver = driver()?;
     if address == 0 {
@@ -564,12 +572,12 @@ pub(crate) fn free(address: u64) -> Result {
         let mut state = driver.state();
         driver.current_any(&state)?;
         let region = state.memory.at(address).ok_or(Error::INVALID_VALUE)?;
-        match region.what {
-            What::Plain { context, .. } => {
+        match region.kind {
+            RegionKind::Plain { context, .. } => {
                 graph::refuse_while_capturing(&mut state, context)?;
                 Some(context)
             }
-            What::Pooled { .. } => None,
+            RegionKind::Pooled { .. } => None,
             _ => return Err(Error::INVALID_VALUE),
         }
     };
@@ -579,12 +587,12 @@ pub(crate) fn free(address: u64) -> Result {
     }
     let _paused = driver.effects.pause();
     let mut state = driver.state();
-    let is_plain = |region: &Region| matches!(region.what, What::Plain { .. });
+    let is_plain = |region: &Region| matches!(region.kind, RegionKind::Plain { .. });
     if !state.memory.at(address).is_some_and(is_plain) {
         return Err(Error::INVALID_VALUE);
     }
     let region = state.memory.remove(address).ok_or(Error::INVALID_VALUE)?;
-    let What::Plain { charge, .. } = region.what else {
+    let RegionKind::Plain { charge, .. } = region.kind else {
         return Err(Error::INVALID_VALUE);
     };
     release(
@@ -597,7 +605,7 @@ pub(crate) fn free(address: u64) -> Result {
     )
 }
 
-/// `cuMemGetInfo_v2`.
+/// Implements `cuMemGetInfo_v2`: returns the free and the total memory of the current device.
 pub(crate) fn info(free: Out<usize>, total: Out<usize>) -> Result {
     let driver = driver()?;
     let device = {
@@ -611,25 +619,25 @@ pub(crate) fn info(free: Out<usize>, total: Out<usize>) -> Result {
     let unit = u64::from(driver.devices[device].unit);
     let answer = driver.request(&Message::new(Kind::MemoryInfo, &[unit]))?;
     let number = |word: u64| usize::try_from(word).unwrap_or(usize::MAX);
-    // Either may be unwanted; the real driver takes null pointers here.
+    // The real driver accepts null for either.
     free.put_if_wanted(number(answer.words[0]));
     total.put_if_wanted(number(answer.words[1]));
     Ok(())
 }
 
-/// `cuMemGetAddressRange_v2`.
+/// Implements `cuMemGetAddressRange_v2`: returns the start and the requested size of an allocation.
 pub(crate) fn address_range(base: Out<u64>, size: Out<usize>, address: u64) -> Result {
     let driver = driver()?;
     let state = driver.state();
     driver.current(&state)?;
     let (at, region) = state.memory.find(address).ok_or(Error::NOT_FOUND)?;
     base.put_if_wanted(at);
-    size.put_if_wanted(usize::try_from(region.asked).unwrap_or(usize::MAX));
+    size.put_if_wanted(usize::try_from(region.requested).unwrap_or(usize::MAX));
     Ok(())
 }
 
-/// Waits for all work of a device: before mappings change.
-pub(crate) fn settle(driver: &Driver, device: usize) -> Result {
+/// Blocks until all work of a device has ended, before mappings change.
+pub(crate) fn drain_device(driver: &Driver, device: usize) -> Result {
     let contexts: Vec<_> = {
         let state = driver.state();
         let contexts = state.contexts.iter();
@@ -652,7 +660,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stretches_are_taken_and_joined_again() {
+    fn ranges_are_taken_and_merged_again() {
         let mut free = BTreeMap::from([(1000, 100)]);
         let at: Vec<_> = (0..10)
             .map(|_| take_first(&mut free, 10).unwrap())

@@ -1,5 +1,5 @@
-//! Modules, libraries, and the kernels in them: those of Weir's own PTX, known by its hash, and those that the
-//! configuration names. A software GPU runs no other code, and says so when a module is loaded.
+//! Modules, libraries, and their kernels: those of Weir's own PTX, recognized by its hash, and those that the
+//! configuration names. A module with other code is refused when it is loaded.
 
 use std::ffi::{CString, c_char, c_void};
 
@@ -14,16 +14,16 @@ use crate::refusal;
 use crate::state::State;
 use crate::table::{Handle, Kind};
 
-/// What a kernel is.
+/// Code of a kernel.
 #[derive(Clone, Debug)]
 pub(crate) enum Code {
-    /// One of Weir's own.
+    /// One of Weir's own kernels.
     Own(kernels::Kernel),
-    /// Known by its name alone.
+    /// A kernel known only by its name, without effect.
     Named(KernelConfig),
 }
 
-/// A loaded module.
+/// A module loaded in a context.
 pub(crate) struct Module {
     pub(crate) context: Handle<Context>,
     functions: Vec<Handle<Function>>,
@@ -39,14 +39,14 @@ pub(crate) struct Function {
     attributes: [i32; 20],
 }
 
-/// A library: a module that belongs to no context.
+/// A library: code that belongs to no context.
 pub(crate) struct Library {
     kernels: Vec<Handle<Kernel>>,
-    /// Its module in each context that has asked for it.
+    /// Module of the library in each context that uses it.
     modules: Vec<(Handle<Context>, Handle<Module>)>,
 }
 
-/// A kernel of a library: a function in whatever context it is launched.
+/// A kernel of a library, which stands for a function in the context of the launch.
 pub(crate) struct Kernel {
     library: Handle<Library>,
     name: CString,
@@ -76,8 +76,7 @@ impl Code {
     }
 }
 
-/// Returns the kernels of an image that this call was given; one that cannot run here is refused with a line on standard
-/// error.
+/// Returns the kernels of an image passed to `call`; refuses one that cannot run here, with a line on standard error.
 fn read(driver: &Driver, call: &str, image: &Image) -> Result<Vec<Code>> {
     let error = match image {
         Image::Ptx(text) if kernels::is_ours(text.as_bytes()) => {
@@ -149,7 +148,7 @@ fn add(
     Ok(module)
 }
 
-/// As `CU_FUNC_ATTRIBUTE_…` numbers them.
+/// Returns the attributes of a function, indexed by `CUfunction_attribute`.
 fn attributes(code: &Code) -> [i32; 20] {
     let mut attributes = [0; 20];
     attributes[0] = 1024; // threads of a block, at most
@@ -163,7 +162,7 @@ fn attributes(code: &Code) -> [i32; 20] {
     attributes
 }
 
-/// A module is gone.
+/// Removes a module with its functions.
 pub(crate) fn forget(state: &mut State, module: Handle<Module>) {
     let Some(there) = state.modules.remove(module) else {
         return;
@@ -176,13 +175,13 @@ pub(crate) fn forget(state: &mut State, module: Handle<Module>) {
     }
 }
 
-/// `cuModuleLoadData`, `cuModuleLoadDataEx`, `cuModuleLoadFatBinary`: the options for the compiler have nothing to say here.
+/// Implements `cuModuleLoadData`, `cuModuleLoadDataEx` and `cuModuleLoadFatBinary`; compiler options are ignored.
 pub(crate) fn load_data(call: &str, out: Out<Handle<Module>>, at: *const c_void) -> Result {
     let driver = driver()?;
     load(driver, call, out, &image::at(at)?)
 }
 
-/// `cuModuleLoad`.
+/// Implements `cuModuleLoad`: loads a module from a file.
 pub(crate) fn load_file(call: &str, out: Out<Handle<Module>>, name: Text) -> Result {
     let driver = driver()?;
     let name = name.string()?;
@@ -190,7 +189,7 @@ pub(crate) fn load_file(call: &str, out: Out<Handle<Module>>, name: Text) -> Res
     load(driver, call, out, &image::of(&image))
 }
 
-/// `cuModuleUnload`.
+/// Implements `cuModuleUnload`: fails for the module of a library.
 pub(crate) fn unload(module: Handle<Module>) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
@@ -203,7 +202,7 @@ pub(crate) fn unload(module: Handle<Module>) -> Result {
     Ok(())
 }
 
-/// `cuModuleGetFunction`.
+/// Implements `cuModuleGetFunction`: finds a function of a module by name.
 pub(crate) fn get_function(
     out: Out<Handle<Function>>,
     module: Handle<Module>,
@@ -222,7 +221,7 @@ pub(crate) fn get_function(
     out.put(*found.ok_or(Error::NOT_FOUND)?)
 }
 
-/// `cuModuleGetFunctionCount`.
+/// Implements `cuModuleGetFunctionCount`: returns the number of a module's functions.
 pub(crate) fn function_count(out: Out<u32>, module: Handle<Module>) -> Result {
     let driver = driver()?;
     let state = driver.state();
@@ -230,7 +229,7 @@ pub(crate) fn function_count(out: Out<u32>, module: Handle<Module>) -> Result {
     out.put(u32::try_from(module.functions.len()).unwrap_or(u32::MAX))
 }
 
-/// `cuModuleEnumerateFunctions`.
+/// Implements `cuModuleEnumerateFunctions`: lists up to `count` functions of a module.
 pub(crate) fn enumerate_functions(
     out: Out<Handle<Function>>,
     count: u32,
@@ -245,13 +244,13 @@ pub(crate) fn enumerate_functions(
     Ok(())
 }
 
-/// `cuModuleGetLoadingMode`: eager.
+/// Implements `cuModuleGetLoadingMode`: always returns eager (1).
 pub(crate) fn loading_mode(out: Out<u32>) -> Result {
     driver()?;
     out.put(1)
 }
 
-/// `cuModuleGetGlobal_v2`, `cuLibraryGetGlobal`: no kernel here has variables.
+/// Implements `cuModuleGetGlobal_v2`: always fails, because no kernel here has variables.
 pub(crate) fn get_global(module: Handle<Module>) -> Result {
     let driver = driver()?;
     let state = driver.state();
@@ -259,7 +258,7 @@ pub(crate) fn get_global(module: Handle<Module>) -> Result {
     Err(Error::NOT_FOUND)
 }
 
-/// `cuLibraryLoadData`.
+/// Implements `cuLibraryLoadData`: loads a library from memory.
 pub(crate) fn library_load_data(
     call: &str,
     out: Out<Handle<Library>>,
@@ -269,7 +268,7 @@ pub(crate) fn library_load_data(
     library_load(driver, call, out, &image::at(at)?)
 }
 
-/// `cuLibraryLoadFromFile`.
+/// Implements `cuLibraryLoadFromFile`: loads a library from a file.
 pub(crate) fn library_load_file(call: &str, out: Out<Handle<Library>>, name: Text) -> Result {
     let driver = driver()?;
     let image = std::fs::read(name.string()?).map_err(|_| Error::FILE_NOT_FOUND)?;
@@ -304,7 +303,7 @@ fn library_load(driver: &Driver, call: &str, out: Out<Handle<Library>>, image: &
     out.put(library)
 }
 
-/// `cuLibraryUnload`.
+/// Implements `cuLibraryUnload`: removes a library with its modules and kernels.
 pub(crate) fn library_unload(library: Handle<Library>) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
@@ -321,7 +320,7 @@ pub(crate) fn library_unload(library: Handle<Library>) -> Result {
     Ok(())
 }
 
-/// `cuLibraryGetKernel`.
+/// Implements `cuLibraryGetKernel`: finds a kernel of a library by name.
 pub(crate) fn library_kernel(
     out: Out<Handle<Kernel>>,
     library: Handle<Library>,
@@ -340,7 +339,7 @@ pub(crate) fn library_kernel(
     out.put(*found.ok_or(Error::NOT_FOUND)?)
 }
 
-/// `cuLibraryGetKernelCount`.
+/// Implements `cuLibraryGetKernelCount`: returns the number of a library's kernels.
 pub(crate) fn library_kernel_count(out: Out<u32>, library: Handle<Library>) -> Result {
     let driver = driver()?;
     let state = driver.state();
@@ -348,7 +347,7 @@ pub(crate) fn library_kernel_count(out: Out<u32>, library: Handle<Library>) -> R
     out.put(u32::try_from(library.kernels.len()).unwrap_or(u32::MAX))
 }
 
-/// `cuLibraryEnumerateKernels`.
+/// Implements `cuLibraryEnumerateKernels`: lists up to `count` kernels of a library.
 pub(crate) fn library_enumerate(
     out: Out<Handle<Kernel>>,
     count: u32,
@@ -363,7 +362,7 @@ pub(crate) fn library_enumerate(
     Ok(())
 }
 
-/// The module of a library in the current context.
+/// Returns the module of a library in the current context, creating it on first use.
 fn module_of(
     driver: &Driver,
     state: &mut State,
@@ -387,7 +386,7 @@ fn module_of(
     Ok(module)
 }
 
-/// `cuLibraryGetModule`.
+/// Implements `cuLibraryGetModule`: returns the library's module in the current context.
 pub(crate) fn library_module(out: Out<Handle<Module>>, library: Handle<Library>) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
@@ -395,7 +394,7 @@ pub(crate) fn library_module(out: Out<Handle<Module>>, library: Handle<Library>)
     out.put(module)
 }
 
-/// The function that a handle means: a kernel of a library is a function of its module in the current context.
+/// Resolves a handle to a function; a library's kernel becomes the function of its module in the current context.
 pub(crate) fn function(
     driver: &Driver,
     state: &mut State,
@@ -418,7 +417,7 @@ pub(crate) fn function(
     found.copied().ok_or(Error::NOT_FOUND)
 }
 
-/// `cuKernelGetFunction`.
+/// Implements `cuKernelGetFunction`: returns a kernel's function in the current context.
 pub(crate) fn kernel_function(out: Out<Handle<Function>>, kernel: Handle<Kernel>) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
@@ -426,7 +425,7 @@ pub(crate) fn kernel_function(out: Out<Handle<Function>>, kernel: Handle<Kernel>
     out.put(found)
 }
 
-/// `cuKernelGetLibrary`.
+/// Implements `cuKernelGetLibrary`: returns the library of a kernel.
 pub(crate) fn kernel_library(out: Out<Handle<Library>>, kernel: Handle<Kernel>) -> Result {
     let driver = driver()?;
     let state = driver.state();
@@ -439,7 +438,7 @@ pub(crate) fn kernel_library(out: Out<Handle<Library>>, kernel: Handle<Kernel>) 
     )
 }
 
-/// `cuFuncGetName`, `cuKernelGetName`. The text lives as long as the function.
+/// Implements `cuFuncGetName` and `cuKernelGetName`. The text lives as long as the function.
 pub(crate) fn name(out: Out<*const c_char>, handle: Handle<Function>) -> Result {
     let driver = driver()?;
     let state = driver.state();
@@ -450,7 +449,7 @@ pub(crate) fn name(out: Out<*const c_char>, handle: Handle<Function>) -> Result 
     out.put(kernel.ok_or(Error::INVALID_HANDLE)?.name.as_ptr())
 }
 
-/// `cuFuncGetModule`.
+/// Implements `cuFuncGetModule`: returns the module of a function.
 pub(crate) fn function_module(out: Out<Handle<Module>>, function: Handle<Function>) -> Result {
     let driver = driver()?;
     let state = driver.state();
@@ -463,7 +462,7 @@ pub(crate) fn function_module(out: Out<Handle<Module>>, function: Handle<Functio
     )
 }
 
-/// `cuFuncGetParamInfo`, `cuKernelGetParamInfo`.
+/// Implements `cuFuncGetParamInfo` and `cuKernelGetParamInfo`: returns a parameter's offset and size.
 pub(crate) fn parameter_info(
     handle: Handle<Function>,
     index: usize,
@@ -498,7 +497,7 @@ fn attribute_place(attribute: u32) -> Result<usize> {
     }
 }
 
-/// `cuFuncGetAttribute`, `cuKernelGetAttribute`.
+/// Implements `cuFuncGetAttribute` and `cuKernelGetAttribute`: returns an attribute of a function.
 pub(crate) fn attribute(out: Out<i32>, attribute: u32, handle: Handle<Function>) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
@@ -511,7 +510,7 @@ pub(crate) fn attribute(out: Out<i32>, attribute: u32, handle: Handle<Function>)
     out.put(function.attributes[place])
 }
 
-/// `cuFuncSetAttribute`, `cuKernelSetAttribute`: those that may be set are kept.
+/// Implements `cuFuncSetAttribute` and `cuKernelSetAttribute`: stores an attribute from number 8 on, without effect.
 pub(crate) fn set_attribute(handle: Handle<Function>, attribute: u32, value: i32) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
@@ -528,20 +527,20 @@ pub(crate) fn set_attribute(handle: Handle<Function>, attribute: u32, value: i32
     Ok(())
 }
 
-/// `cuFuncSetCacheConfig` and other hints about functions.
+/// Implements `cuFuncSetCacheConfig` and other hints, which only check the handle.
 pub(crate) fn function_hint(handle: Handle<Function>) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
     function(driver, &mut state, handle).map(|_| ())
 }
 
-/// `cuFuncIsLoaded`: 1.
+/// Implements `cuFuncIsLoaded`: always returns 1, loaded.
 pub(crate) fn is_loaded(out: Out<u32>, handle: Handle<Function>) -> Result {
     function_hint(handle)?;
     out.put(1)
 }
 
-/// `cuOccupancyMaxActiveBlocksPerMultiprocessor`.
+/// Implements `cuOccupancyMaxActiveBlocksPerMultiprocessor`: returns the blocks an SM runs at once.
 pub(crate) fn occupancy(out: Out<i32>, handle: Handle<Function>, block: i32) -> Result {
     function_hint(handle)?;
     let threads = u32::try_from(block).map_err(|_| Error::INVALID_VALUE)?;
@@ -552,7 +551,8 @@ pub(crate) fn occupancy(out: Out<i32>, handle: Handle<Function>, block: i32) -> 
     out.put(i32::try_from(blocks).unwrap_or(i32::MAX))
 }
 
-/// `cuOccupancyMaxPotentialBlockSize`: as many threads as a block may have, and as many blocks as the device has room for.
+/// Implements `cuOccupancyMaxPotentialBlockSize`: returns the most threads of a block within `limit`, and the number of
+/// blocks that fill the device.
 pub(crate) fn occupancy_block_size(
     grid: Out<i32>,
     block: Out<i32>,

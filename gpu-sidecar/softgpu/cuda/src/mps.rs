@@ -1,4 +1,4 @@
-//! The way into MPS: a process asks the daemon of its pipe directory, when it first uses the driver.
+//! Connection to MPS: the process registers with the daemon of its pipe directory when it initializes the driver.
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::PathBuf;
@@ -13,20 +13,21 @@ use softgpu_wire::message::{Kind, Message};
 
 use crate::error::{Error, Result};
 
-/// That this process is a client of an MPS server.
+/// Membership of this process in an MPS server.
 #[derive(Debug)]
 pub(crate) struct Mps {
-    /// As long as it is open, the daemon counts this process among its clients.
+    /// Connection to the daemon, which counts this process as a client while it is open.
     pub(crate) connection: OwnedFd,
-    /// Its number at the server of the software GPU.
+    /// Number assigned to the MPS server by the software GPU's server.
     pub(crate) server: u64,
-    /// In hundredths; 0: none.
+    /// Active-thread percentage in hundredths; 0 for none.
     pub(crate) percentage_hundredths: u64,
-    /// Device memory at most, by unit; 0: no limit.
+    /// Largest device memory in bytes, by unit; 0 for no limit.
     limits: Vec<u64>,
 }
 
-/// Asks to be let in. Where no daemon listens the process runs without MPS, as with the real driver.
+/// Registers with the daemon. Returns `None` if none listens: the process then runs without MPS, as with the real
+/// driver.
 pub(crate) fn enter() -> Result<Option<Mps>> {
     let directory = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY")
         .filter(|directory| !directory.is_empty())
@@ -38,7 +39,7 @@ pub(crate) fn enter() -> Result<Option<Mps>> {
     ) else {
         return Ok(None);
     };
-    // By the folder's number, since a socket's own path may be no longer than 107 bytes.
+    // Through the directory's descriptor, because a socket's path is limited to 107 bytes.
     let address = format!("/proc/self/fd/{}/control", directory.as_raw_fd());
     let address =
         SocketAddrUnix::new(address.as_str()).map_err(|_| Error::MPS_CONNECTION_FAILED)?;
@@ -74,7 +75,7 @@ pub(crate) fn enter() -> Result<Option<Mps>> {
     }))
 }
 
-/// What is set here may only be less than what the daemon says.
+/// Combines the daemon's percentage with the process's own, which may only lower it.
 const fn lower(default: u64, own: u64) -> u64 {
     match (default, own) {
         (0, own) => own,
@@ -100,8 +101,8 @@ fn own_percentage() -> u64 {
 }
 
 impl Mps {
-    /// Whether the daemon still has us.
-    pub(crate) fn is_there(&self) -> bool {
+    /// Returns whether the daemon still holds the connection.
+    pub(crate) fn is_connected(&self) -> bool {
         let mut byte = [0_u8; 1];
         let seen = rustix::net::recv(
             &self.connection,
@@ -115,7 +116,7 @@ impl Mps {
         }
     }
 
-    /// Device memory at most on a GPU: the daemon's limit, and the own one, which may only be less.
+    /// Returns the largest device memory on a GPU in bytes: the lower of the daemon's limit and the process's own.
     pub(crate) fn limit(&self, unit: u32, gpu: usize, uuid: &str) -> Option<u64> {
         let default = self
             .limits
@@ -131,7 +132,7 @@ impl Mps {
     }
 }
 
-/// Of a list like `0=6G,1=512M`, where a device may also be named by its UUID.
+/// Parses a list such as `0=6G,1=512M`, in which a device may also be given by its UUID; returns the limit of one GPU.
 fn own_limit(list: &str, gpu: usize, uuid: &str) -> Option<u64> {
     list.split(',').find_map(|entry| {
         let (device, size) = entry.trim().split_once('=')?;

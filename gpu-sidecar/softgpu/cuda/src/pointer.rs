@@ -1,27 +1,27 @@
-//! The pointers that callers hand over. That they point where the driver API says they must is the caller's duty, as with
-//! the real library; null pointers are told from others here.
+//! Pointers passed by callers. Their validity is the caller's responsibility, as with the real library; only null
+//! pointers are detected here.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 
 use crate::error::{Error, Result};
 
-/// Where a result goes.
+/// Pointer to the destination of a result.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct Out<T>(*mut T);
 
 impl<T> Out<T> {
-    /// Writes it.
+    /// Writes the value; fails for a null pointer.
     pub(crate) fn put(self, value: T) -> Result {
         if self.0.is_null() {
             return Err(Error::INVALID_VALUE);
         }
-        // SAFETY: not null, and the caller says that a `T` may be written there; it need not be aligned.
+        // SAFETY: not null, and the caller guarantees that a `T` may be written there; it need not be aligned.
         unsafe { self.0.write_unaligned(value) };
         Ok(())
     }
 
-    /// Writes it where the caller wants it.
+    /// Writes the value unless the pointer is null.
     pub(crate) fn put_if_wanted(self, value: T) {
         let _wanted = self.put(value);
     }
@@ -30,7 +30,7 @@ impl<T> Out<T> {
         self.0.is_null()
     }
 
-    /// Writes the value at a place of an array.
+    /// Writes the value at an index of an array.
     pub(crate) fn put_at(self, at: usize, value: T) -> Result {
         if self.0.is_null() {
             return Err(Error::INVALID_VALUE);
@@ -38,28 +38,28 @@ impl<T> Out<T> {
         Self(self.0.wrapping_add(at)).put(value)
     }
 
-    /// As bytes at a distance, for structures whose tail depends on the caller's version.
+    /// Reinterprets the destination, for results whose type depends on an argument.
     pub(crate) fn cast<U>(self) -> Out<U> {
         Out(self.0.cast())
     }
 }
 
-/// Where an argument lies.
+/// Pointer to an argument.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct In<T>(*const T);
 
 impl<T: Copy> In<T> {
-    /// Reads it.
+    /// Reads the value; fails for a null pointer.
     pub(crate) fn get(self) -> Result<T> {
         if self.0.is_null() {
             return Err(Error::INVALID_VALUE);
         }
-        // SAFETY: not null, and the caller says that a `T` lies there; it need not be aligned.
+        // SAFETY: not null, and the caller guarantees that it points to a `T`; it need not be aligned.
         Ok(unsafe { self.0.read_unaligned() })
     }
 
-    /// Reads as many as there are.
+    /// Reads `count` values; fails for a null pointer unless there are none.
     pub(crate) fn list(self, count: usize) -> Result<Vec<T>> {
         (0..count)
             .map(|at| {
@@ -80,33 +80,33 @@ impl<T: Copy> In<T> {
     }
 }
 
-/// A text that ends with a zero byte.
+/// Pointer to a text with a terminating zero byte.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct Text(*const c_char);
 
 impl Text {
-    /// Reads it.
+    /// Copies the text; fails for a null pointer.
     pub(crate) fn get(self) -> Result<CString> {
         if self.0.is_null() {
             return Err(Error::INVALID_VALUE);
         }
-        // SAFETY: not null, and the caller says that it ends.
+        // SAFETY: not null, and the caller guarantees the terminating zero.
         Ok(unsafe { CStr::from_ptr(self.0) }.to_owned())
     }
 
-    /// Reads it as UTF-8.
+    /// Copies the text; fails unless it is UTF-8.
     pub(crate) fn string(self) -> Result<String> {
         self.get()?.into_string().map_err(|_| Error::INVALID_VALUE)
     }
 }
 
-/// An address as a pointer. This library is for machines of 64 bits: an address of either kind is one of the other.
-pub(crate) const fn place<T>(address: u64) -> *mut T {
+/// Converts an address to a pointer. Device and host addresses both have 64 bits.
+pub(crate) const fn as_pointer<T>(address: u64) -> *mut T {
     std::ptr::with_exposed_provenance_mut(size(address))
 }
 
-/// A number of bytes as the system takes it, on machines of 64 bits.
+/// Converts a number of bytes to `usize`, on machines of 64 bits.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "64 bits on both sides, as the next line says"
@@ -121,7 +121,7 @@ pub(crate) const fn size(bytes: u64) -> usize {
     bytes as usize
 }
 
-/// Where a text goes, and how many bytes there are for it.
+/// Writes a text of at most `bytes` bytes with its terminating zero, truncated if necessary.
 pub(crate) fn put_text(to: Out<c_char>, bytes: i32, text: &str) -> Result {
     let room = usize::try_from(bytes).unwrap_or_default();
     if to.is_null() || room == 0 {
@@ -134,7 +134,7 @@ pub(crate) fn put_text(to: Out<c_char>, bytes: i32, text: &str) -> Result {
     Ok(())
 }
 
-/// Bytes at an address, copied.
+/// Copies bytes from an address.
 pub(crate) fn bytes_at(address: *const c_void, bytes: usize) -> Result<Vec<u8>> {
     if address.is_null() && bytes > 0 {
         return Err(Error::INVALID_VALUE);
@@ -143,7 +143,7 @@ pub(crate) fn bytes_at(address: *const c_void, bytes: usize) -> Result<Vec<u8>> 
         return Ok(Vec::new());
     }
     let mut copy = vec![0; bytes];
-    // SAFETY: the caller says that as many bytes lie there; the copy is new.
+    // SAFETY: the caller guarantees this many bytes at the address; the copy is new.
     unsafe { std::ptr::copy_nonoverlapping(address.cast::<u8>(), copy.as_mut_ptr(), bytes) };
     Ok(copy)
 }

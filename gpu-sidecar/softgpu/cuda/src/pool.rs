@@ -1,5 +1,5 @@
-//! Memory in the order of streams (`cuMemAllocAsync`) and the pools it comes from. An allocation is there at once; what is
-//! freed in a stream goes back when the stream has come that far, and stays with its pool up to the pool's threshold.
+//! Stream-ordered memory (`cuMemAllocAsync`) and its pools. An allocation is usable at once; freed memory returns to
+//! its pool when its stream reaches the free, and stays there up to the pool's threshold.
 
 use std::ffi::c_void;
 
@@ -7,15 +7,15 @@ use crate::driver::{Driver, driver};
 use crate::effects::Effect;
 use crate::error::{Error, Result};
 use crate::graph;
-use crate::memory::{self, Region, What};
+use crate::memory::{self, Region, RegionKind};
 use crate::pointer::{In, Out};
 use crate::state::State;
-use crate::stream::{self, Default, Stream};
+use crate::stream::{self, DefaultStream, Stream};
 use crate::table::{Handle, Kind};
 use crate::vmm::Location;
 use softgpu_wire::record::Command;
 
-/// `CUmemPoolProps`
+/// `CUmemPoolProps`, the properties of a new pool.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct PoolProperties {
@@ -28,28 +28,28 @@ pub struct PoolProperties {
     reserved: [u8; 54],
 }
 
-/// A stretch that a pool keeps for later.
+/// Freed memory that a pool keeps for reuse.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct FreeBlock {
     at: u64,
     bytes: u64,
     charge: u64,
 }
 
-/// A pool.
+/// A pool of memory on one device.
 pub(crate) struct Pool {
     device: usize,
     is_default: bool,
-    /// What is kept of freed memory, when everything is synchronised.
+    /// Largest amount of freed memory kept, in bytes (`CU_MEMPOOL_ATTR_RELEASE_THRESHOLD`).
     threshold: u64,
-    /// Reuse: following dependencies, opportunistic, internal dependencies.
+    /// Reuse policies: following dependencies, opportunistic, internal dependencies; stored only.
     reuse: [i32; 3],
-    kept: Vec<Kept>,
+    kept: Vec<FreeBlock>,
     reserved: u64,
     reserved_high: u64,
     used: u64,
     used_high: u64,
-    /// Bytes at most; 0: no limit.
+    /// Largest size in bytes; 0 for no limit.
     max_bytes: u64,
 }
 
@@ -86,7 +86,7 @@ fn default_pool(state: &mut State, device: usize) -> Result<Handle<Pool>> {
     state.pools.insert(pool).ok_or(Error::OUT_OF_MEMORY)
 }
 
-/// Gives back what a pool keeps beyond so many bytes.
+/// Releases kept memory of a pool down to `keep` bytes.
 fn trim(driver: &Driver, state: &mut State, pool: Handle<Pool>, keep: u64) -> Result {
     loop {
         let Some(there) = state.pools.get_mut(pool) else {
@@ -107,10 +107,10 @@ fn trim(driver: &Driver, state: &mut State, pool: Handle<Pool>, keep: u64) -> Re
 
 fn allocate(
     out: Out<u64>,
-    asked: usize,
+    requested: usize,
     pool: Option<Handle<Pool>>,
     stream: Handle<Stream>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     let driver = driver()?;
     driver.wait_unlocked()?;
@@ -136,12 +136,12 @@ fn allocate(
         Some(pool) => pool,
         None => default_pool(&mut state, device)?,
     };
-    let asked = asked as u64;
-    if asked == 0 {
+    let requested = requested as u64;
+    if requested == 0 {
         return Err(Error::INVALID_VALUE);
     }
-    // Whole granules: what is freed can then be kept apart from plain allocations.
-    let bytes = asked
+    // Whole granules can be released independently of plain allocations.
+    let bytes = requested
         .checked_next_multiple_of(memory::granule(driver))
         .ok_or(Error::OUT_OF_MEMORY)?;
     let there = state.pools.get_mut(pool).ok_or(Error::INVALID_VALUE)?;
@@ -156,7 +156,7 @@ fn allocate(
             let found = memory::allocate(driver, &mut state, device, bytes);
             let (at, bytes, charge) = match found {
                 Err(Error::OUT_OF_MEMORY) => {
-                    // What is kept of other sizes may be in the way.
+                    // Kept memory of other sizes may occupy the device.
                     trim(driver, &mut state, pool, 0)?;
                     memory::allocate(driver, &mut state, device, bytes)?
                 }
@@ -166,7 +166,7 @@ fn allocate(
                 pool.reserved += bytes;
                 pool.reserved_high = pool.reserved_high.max(pool.reserved);
             }
-            Kept { at, bytes, charge }
+            FreeBlock { at, bytes, charge }
         }
     };
     if let Some(pool) = state.pools.get_mut(pool) {
@@ -176,9 +176,9 @@ fn allocate(
     let id = state.next_id();
     let region = Region {
         bytes: kept.bytes,
-        asked,
+        requested,
         device,
-        what: What::Pooled {
+        kind: RegionKind::Pooled {
             pool: pool.raw(),
             charge: kept.charge,
             is_freed: false,
@@ -190,29 +190,29 @@ fn allocate(
     out.put(kept.at)
 }
 
-/// `cuMemAllocAsync`
+/// Implements `cuMemAllocAsync`: allocates from the device's default pool.
 pub(crate) fn alloc(
     out: Out<u64>,
     bytes: usize,
     stream: Handle<Stream>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     allocate(out, bytes, None, stream, default)
 }
 
-/// `cuMemAllocFromPoolAsync`
+/// Implements `cuMemAllocFromPoolAsync`: allocates from the given pool.
 pub(crate) fn alloc_from(
     out: Out<u64>,
     bytes: usize,
     pool: Handle<Pool>,
     stream: Handle<Stream>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     allocate(out, bytes, Some(pool), stream, default)
 }
 
-/// `cuMemFreeAsync`
-pub(crate) fn free(address: u64, stream: Handle<Stream>, default: Default) -> Result {
+/// Implements `cuMemFreeAsync`: frees memory when the stream gets there.
+pub(crate) fn free(address: u64, stream: Handle<Stream>, default: DefaultStream) -> Result {
     let driver = driver()?;
     if address == 0 {
         return Ok(());
@@ -223,17 +223,17 @@ pub(crate) fn free(address: u64, stream: Handle<Stream>, default: Default) -> Re
         graph::invalidate(&mut state, stream);
         return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
     }
-    match state.memory.at_mut(address).map(|region| &mut region.what) {
-        Some(What::Pooled { is_freed: true, .. }) => Err(Error::INVALID_VALUE),
-        Some(What::Pooled { is_freed, .. }) => {
+    match state.memory.at_mut(address).map(|region| &mut region.kind) {
+        Some(RegionKind::Pooled { is_freed: true, .. }) => Err(Error::INVALID_VALUE),
+        Some(RegionKind::Pooled { is_freed, .. }) => {
             *is_freed = true;
             stream::order(driver, &mut state, stream)?;
             let effect = Effect::Free(address);
             stream::submit(driver, &mut state, stream, Command::Nothing, Some(effect));
             Ok(())
         }
-        // Plain memory is freed as soon as the stream has come that far.
-        Some(What::Plain { .. }) => {
+        // Plain memory is freed at once, after waiting for the context.
+        Some(RegionKind::Plain { .. }) => {
             drop(state);
             memory::free(address)
         }
@@ -241,21 +241,21 @@ pub(crate) fn free(address: u64, stream: Handle<Stream>, default: Default) -> Re
     }
 }
 
-/// A freed stretch goes back to its pool. Effects are running, or paused.
+/// Returns freed memory to its pool. The caller performs effects, or has paused them.
 pub(crate) fn free_now(driver: &Driver, address: u64) {
     let mut state = driver.state();
-    let is_pooled = |region: &Region| matches!(region.what, What::Pooled { .. });
+    let is_pooled = |region: &Region| matches!(region.kind, RegionKind::Pooled { .. });
     if !state.memory.at(address).is_some_and(is_pooled) {
         return;
     }
     let Some(region) = state.memory.remove(address) else {
         return;
     };
-    let What::Pooled { pool, charge, .. } = region.what else {
+    let RegionKind::Pooled { pool, charge, .. } = region.kind else {
         return;
     };
     let handle = Handle::<Pool>::from_raw(pool);
-    let kept = Kept {
+    let kept = FreeBlock {
         at: address,
         bytes: region.bytes,
         charge,
@@ -280,20 +280,20 @@ pub(crate) fn free_now(driver: &Driver, address: u64) {
     }
 }
 
-/// `cuMemFree` of memory of a pool.
+/// Frees memory of a pool for `cuMemFree`, which waits for the device.
 pub(crate) fn free_synchronously(driver: &Driver, address: u64) -> Result {
     let device = driver
         .state()
         .memory
         .at(address)
         .map(|region| region.device);
-    memory::settle(driver, device.ok_or(Error::INVALID_VALUE)?)?;
+    memory::drain_device(driver, device.ok_or(Error::INVALID_VALUE)?)?;
     let _paused = driver.effects.pause();
     free_now(driver, address);
     Ok(())
 }
 
-/// `cuDeviceGetDefaultMemPool`, `cuDeviceGetMemPool`
+/// Implements `cuDeviceGetDefaultMemPool` and `cuDeviceGetMemPool`: returns the default pool of a device.
 pub(crate) fn of_device(out: Out<Handle<Pool>>, ordinal: i32) -> Result {
     let driver = driver()?;
     driver.device(ordinal)?;
@@ -303,11 +303,11 @@ pub(crate) fn of_device(out: Out<Handle<Pool>>, ordinal: i32) -> Result {
     out.put(pool)
 }
 
-/// `cuMemPoolCreate`
+/// Implements `cuMemPoolCreate`: creates a pool on a device, not exportable to other processes.
 pub(crate) fn create(out: Out<Handle<Pool>>, properties: In<PoolProperties>) -> Result {
     let driver = driver()?;
     let properties = properties.get()?;
-    // Pinned memory of a device, that no other process uses.
+    // Only pinned memory of a device, without export to other processes.
     if properties.kind != 1 || properties.location.kind != 1 {
         return Err(Error::INVALID_VALUE);
     }
@@ -322,7 +322,7 @@ pub(crate) fn create(out: Out<Handle<Pool>>, properties: In<PoolProperties>) -> 
     out.put(pool)
 }
 
-/// `cuMemPoolDestroy`: what is in use stays until it is freed.
+/// Implements `cuMemPoolDestroy`: memory in use remains until it is freed.
 pub(crate) fn destroy(pool: Handle<Pool>) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
@@ -335,7 +335,7 @@ pub(crate) fn destroy(pool: Handle<Pool>) -> Result {
     Ok(())
 }
 
-/// `cuMemPoolTrimTo`
+/// Implements `cuMemPoolTrimTo`: releases kept memory down to `keep` bytes including those in use.
 pub(crate) fn trim_to(pool: Handle<Pool>, keep: usize) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
@@ -344,7 +344,7 @@ pub(crate) fn trim_to(pool: Handle<Pool>, keep: usize) -> Result {
     trim(driver, &mut state, pool, (keep as u64).saturating_sub(used))
 }
 
-/// `cuMemPoolGetAttribute`
+/// Implements `cuMemPoolGetAttribute`: returns one attribute of a pool.
 pub(crate) fn get_attribute(pool: Handle<Pool>, attribute: u32, value: Out<u8>) -> Result {
     let driver = driver()?;
     let state = driver.state();
@@ -361,7 +361,7 @@ pub(crate) fn get_attribute(pool: Handle<Pool>, attribute: u32, value: Out<u8>) 
     value.cast::<u64>().put(number)
 }
 
-/// `cuMemPoolSetAttribute`
+/// Implements `cuMemPoolSetAttribute`: sets a policy or the threshold, or resets a high-water mark.
 pub(crate) fn set_attribute(pool: Handle<Pool>, attribute: u32, value: *const c_void) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
@@ -370,7 +370,7 @@ pub(crate) fn set_attribute(pool: Handle<Pool>, attribute: u32, value: *const c_
     match attribute {
         1..=3 => pool.reuse[attribute as usize - 1] = In::<i32>::from_raw(value.cast()).get()?,
         4 => pool.threshold = wide.get()?,
-        // A high-water mark can be set back alone.
+        // A high-water mark can only be reset.
         6 if wide.get()? == 0 => pool.reserved_high = pool.reserved,
         8 if wide.get()? == 0 => pool.used_high = pool.used,
         _ => return Err(Error::INVALID_VALUE),
@@ -378,7 +378,7 @@ pub(crate) fn set_attribute(pool: Handle<Pool>, attribute: u32, value: *const c_
     Ok(())
 }
 
-/// `cuMemPoolSetAccess`, `cuMemPoolGetAccess`: of its own device, reading and writing.
+/// Implements `cuMemPoolGetAccess`: the pool's own device may read and write, others may not.
 pub(crate) fn get_access(out: Out<u32>, pool: Handle<Pool>, location: In<Location>) -> Result {
     let driver = driver()?;
     let state = driver.state();

@@ -1,28 +1,22 @@
-//! `cuGetProcAddress`: a function by its name, a version of CUDA, and which default stream is meant.
+//! `cuGetProcAddress`: finds a function by its name, a CUDA version, and the default stream to use.
 
-use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::OnceLock;
+
+#[cfg(test)]
+use preload_table::ENTRIES;
+use preload_table::{Entry, Unresolved};
 
 use crate::device::VERSION;
 use crate::error::{Error, Result};
 use crate::export;
 use crate::pointer::{Out, Text};
 
-/// `CU_GET_PROC_ADDRESS_LEGACY_STREAM`
+/// `CU_GET_PROC_ADDRESS_LEGACY_STREAM`: selects legacy default stream variants.
 const LEGACY: u64 = 1;
-/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
+/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`: selects per-thread variants.
 const PER_THREAD: u64 = 2;
 
-/// A variant of a function.
-#[derive(Clone, Copy, Debug)]
-struct Variant {
-    version: i32,
-    is_per_thread: bool,
-    symbol: &'static str,
-}
-
-/// What is said about a symbol besides its address.
+/// Result of a search, numbered as `CUdriverProcAddressQueryResult`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
     Success = 0,
@@ -30,47 +24,31 @@ enum Status {
     VersionNotSufficient = 2,
 }
 
-/// All lines of the list of symbols.
-pub(crate) fn lines() -> impl Iterator<Item = [&'static str; 4]> {
-    include_str!("symbols.txt")
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .filter_map(|line| line.split(' ').collect::<Vec<_>>().try_into().ok())
+/// Returns the functions of the driver API up to this driver's version: the preload library's table has later ones, too.
+#[cfg(test)]
+fn known() -> impl Iterator<Item = &'static Entry> {
+    ENTRIES
+        .iter()
+        .filter(|entry| i32::try_from(entry.version()).is_ok_and(|it| it <= VERSION))
 }
 
-fn variants() -> &'static HashMap<&'static str, Vec<Variant>> {
-    static VARIANTS: OnceLock<HashMap<&'static str, Vec<Variant>>> = OnceLock::new();
-    VARIANTS.get_or_init(|| {
-        let mut all = HashMap::<_, Vec<_>>::new();
-        for [name, flag, version, symbol] in lines() {
-            all.entry(name).or_default().push(Variant {
-                version: version.parse().unwrap_or(i32::MAX),
-                is_per_thread: flag == "2",
-                symbol,
-            });
-        }
-        all
-    })
-}
-
-/// The newest variant that a program of this version knows.
+/// Returns the symbol of the newest variant which is not newer than the program's version.
 fn find(
     name: &str,
     version: i32,
     is_per_thread: bool,
 ) -> std::result::Result<&'static str, Status> {
-    let variants = variants().get(name).ok_or(Status::NotFound)?;
-    let newest = |is_per_thread| {
-        variants
-            .iter()
-            .filter(|variant| variant.is_per_thread == is_per_thread && variant.version <= version)
-            .max_by_key(|variant| variant.version)
+    let resolve = |version: i32| {
+        let version = u32::try_from(version).unwrap_or(0);
+        preload_table::resolve(name.as_bytes(), version, is_per_thread).map(Entry::symbol)
     };
-    // Where there is no variant for per-thread streams, the one there is will do.
-    let found = newest(is_per_thread).or_else(|| newest(false));
-    found
-        .map(|variant| variant.symbol)
-        .ok_or(Status::VersionNotSufficient)
+    resolve(version).map_err(|error| match error {
+        // A driver knows no name which only later ones have.
+        Unresolved::VersionNotSufficient if resolve(VERSION).is_ok() => {
+            Status::VersionNotSufficient
+        }
+        Unresolved::VersionNotSufficient | Unresolved::NotFound => Status::NotFound,
+    })
 }
 
 fn resolve(
@@ -88,7 +66,7 @@ fn resolve(
     }
     let name = name.string()?;
     if name.is_empty() {
-        // A runtime begins with the empty name, and takes what it gets for a resolver that works.
+        // A CUDA runtime first requests the empty name, and takes the result for a working resolver.
         let own = export::table().get("cuGetProcAddress_v2");
         out.put(own.ok_or(Error::NOT_FOUND)?.0.cast())?;
         return Ok(Status::Success);
@@ -111,15 +89,22 @@ fn resolve(
     }
 }
 
-/// `cuGetProcAddress`
-pub(crate) fn get(name: Text, out: Out<*const c_void>, version: i32, flags: u64) -> Result {
-    match resolve(name, out, version, flags, false)? {
+/// Implements `cuGetProcAddress` and `_ptsz`, which defaults to per-thread streams without a flag: fails for an unknown or too
+/// new function.
+pub(crate) fn get(
+    name: Text,
+    out: Out<*const c_void>,
+    version: i32,
+    flags: u64,
+    is_per_thread: bool,
+) -> Result {
+    match resolve(name, out, version, flags, is_per_thread)? {
         Status::Success => Ok(()),
         Status::NotFound | Status::VersionNotSufficient => Err(Error::NOT_FOUND),
     }
 }
 
-/// `cuGetProcAddress_v2`, and `_ptsz`, by which per-thread streams are meant where no flag says otherwise.
+/// Implements `cuGetProcAddress_v2` and `_ptsz`, which defaults to per-thread streams without a flag.
 pub(crate) fn get_v2(
     name: Text,
     out: Out<*const c_void>,
@@ -130,7 +115,7 @@ pub(crate) fn get_v2(
 ) -> Result {
     let found = resolve(name, out, version, flags, is_per_thread)?;
     status.put_if_wanted(found as u32);
-    // With somewhere to say why, a function that is not there is no error.
+    // With a destination for the status, an unknown function is no error.
     if found == Status::Success || !status.is_null() {
         return Ok(());
     }
@@ -166,6 +151,12 @@ mod tests {
                 Ok("cuStreamBeginCapture_v2_ptsz"),
             ),
             ("", 0, false, Err(Status::NotFound)),
+            (
+                "cuCheckpointOperationComplete",
+                13_000,
+                false,
+                Err(Status::NotFound),
+            ),
             ("cuMemAlloc_v2", 13_000, false, Err(Status::NotFound)),
         ] {
             assert_eq!(
@@ -177,8 +168,10 @@ mod tests {
     }
 
     #[test]
-    fn every_symbol_there_is_a_name_for_is_exported() {
-        for [_, _, _, symbol] in lines() {
+    fn every_listed_symbol_is_exported() {
+        assert!(known().count() > 600);
+        for entry in known() {
+            let symbol = entry.symbol();
             assert!(export::table().contains_key(symbol), "{symbol}");
         }
     }

@@ -1,5 +1,5 @@
-//! What a process has made: contexts, streams, events, memory, modules, graphs. One lock for all, held for as long as a call
-//! looks things up and never while it waits.
+//! Objects of a process: contexts, streams, events, memory, modules, graphs. One lock protects all; a call holds it
+//! while it looks things up, never while it waits.
 
 use std::collections::BTreeMap;
 
@@ -15,24 +15,24 @@ use crate::pool::Pool;
 use crate::stream::Stream;
 use crate::table::{Handle, Table};
 
-/// Handles of a kind that has no bound of its own.
-const MANY: usize = 1 << 20;
+/// Largest number of objects of a kind without a bound of its own.
+const OBJECTS_MAX: usize = 1 << 20;
 
-/// See the [module](self).
+/// All objects of the process; see the [module](self).
 pub(crate) struct State {
     pub(crate) contexts: Table<Context>,
-    /// The primary context of each device, while it is retained.
+    /// Primary context of each device, while it is retained.
     pub(crate) primaries: Vec<Option<Handle<Context>>>,
     pub(crate) primary_flags: Vec<u32>,
-    /// Of each device, how often its primary context is retained.
+    /// Number of references to each device's primary context.
     pub(crate) retained: Vec<u32>,
     pub(crate) streams: Table<Stream>,
-    /// Of each place for a stream, how many commands were put into it, since the beginning.
+    /// For each stream slot, the number of commands ever put into it.
     pub(crate) stream_submitted: Vec<u64>,
-    /// What to wait for until the streams that are gone are empty.
-    pub(crate) left_behind: Vec<(Handle<Context>, Awaited)>,
+    /// Destroyed streams that still have work: their context, and the condition under which they are empty.
+    pub(crate) draining: Vec<(Handle<Context>, Awaited)>,
     pub(crate) events: Table<Event>,
-    /// Records of events so far.
+    /// Number of event records so far.
     pub(crate) records: u64,
     pub(crate) memory: Memory,
     pub(crate) modules: Table<Module>,
@@ -43,13 +43,13 @@ pub(crate) struct State {
     pub(crate) execs: Table<Exec>,
     pub(crate) captures: Table<Capture>,
     pub(crate) pools: Table<Pool>,
-    /// Commands put into streams so far, of which the server counts how many have ended.
+    /// Number of commands put into streams so far; the server counts those that have ended.
     pub(crate) submitted: u64,
-    /// Tokens so far.
+    /// Number of tokens so far.
     pub(crate) tokens: u64,
-    /// The streams of threads that use per-thread default streams.
+    /// Default streams by context and thread.
     pub(crate) per_thread: BTreeMap<(u64, u64), Handle<Stream>>,
-    /// Numbers for `cuStreamGetId`, `cuCtxGetId` and the like.
+    /// Last id for `cuStreamGetId`, `cuCtxGetId` and similar functions.
     pub(crate) ids: u64,
 }
 
@@ -62,18 +62,18 @@ impl State {
             retained: vec![0; devices],
             streams: Table::new(softgpu_wire::page::STREAMS),
             stream_submitted: Vec::new(),
-            left_behind: Vec::new(),
+            draining: Vec::new(),
             events: Table::new(softgpu_wire::page::EVENTS),
             records: 0,
             memory: Memory::new(devices),
-            modules: Table::new(MANY),
-            functions: Table::new(MANY),
-            libraries: Table::new(MANY),
-            kernels: Table::new(MANY),
-            graphs: Table::new(MANY),
-            execs: Table::new(MANY),
-            captures: Table::new(MANY),
-            pools: Table::new(MANY),
+            modules: Table::new(OBJECTS_MAX),
+            functions: Table::new(OBJECTS_MAX),
+            libraries: Table::new(OBJECTS_MAX),
+            kernels: Table::new(OBJECTS_MAX),
+            graphs: Table::new(OBJECTS_MAX),
+            execs: Table::new(OBJECTS_MAX),
+            captures: Table::new(OBJECTS_MAX),
+            pools: Table::new(OBJECTS_MAX),
             submitted: 0,
             tokens: 0,
             per_thread: BTreeMap::new(),
@@ -81,19 +81,19 @@ impl State {
         }
     }
 
-    /// A number that no other thing has.
+    /// Returns an id that no other object has.
     pub(crate) const fn next_id(&mut self) -> u64 {
         self.ids += 1;
         self.ids
     }
 }
 
-/// The place of a stream in the memory shared with the server.
+/// Returns the slot of a stream in the memory shared with the server.
 pub(crate) fn stream_slot(stream: Handle<Stream>) -> StreamSlot {
     StreamSlot(u32::try_from(stream.index()).unwrap_or(u32::MAX))
 }
 
-/// The place of an event in the memory shared with the server.
+/// Returns the slot of an event in the memory shared with the server.
 pub(crate) fn event_slot(event: Handle<Event>) -> EventSlot {
     EventSlot(u32::try_from(event.index()).unwrap_or(u32::MAX))
 }

@@ -1,4 +1,4 @@
-//! Streams, and what keeps them in order: the default stream that waits for all others, and for which all others wait.
+//! Streams and their order: the legacy default stream waits for all blocking streams, and they wait for it.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -20,36 +20,36 @@ use crate::state::{State, event_slot, stream_slot};
 use crate::table::{Handle, Kind};
 use crate::work::{HostCall, HostFunction, Work};
 
-/// No flag.
+/// `CU_STREAM_DEFAULT`: a blocking stream.
 pub(crate) const FLAG_DEFAULT: u32 = 0;
-/// The stream neither waits for the default stream nor the other way round.
+/// `CU_STREAM_NON_BLOCKING`: no ordering with the legacy default stream.
 const FLAG_NON_BLOCKING: u32 = 1;
-/// The lowest priority.
+/// Lowest priority, which is the default.
 pub(crate) const PRIORITY_LEAST: i32 = 0;
-/// The highest.
+/// Highest priority; priorities have no effect.
 pub(crate) const PRIORITY_GREATEST: i32 = -5;
 
-/// Which stream the null handle is.
+/// Meaning of the null stream handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Default {
-    /// The one that waits for all others.
+pub(crate) enum DefaultStream {
+    /// The legacy default stream, which synchronizes with all blocking streams.
     Legacy,
-    /// One of the calling thread.
+    /// The default stream of the calling thread.
     PerThread,
 }
 
-/// A stream.
+/// A stream of this process.
 pub(crate) struct Stream {
     pub(crate) context: Handle<Context>,
     flags: u32,
     priority: i32,
     id: u64,
     is_legacy: bool,
-    /// Something was put into it since the legacy stream waited for it.
-    has_news: bool,
-    /// How many commands of the legacy stream it has waited for.
+    /// Whether work was put into it after the legacy stream last waited for it.
+    has_unordered_work: bool,
+    /// Number of commands of the legacy stream it has waited for.
     legacy_seen: u64,
-    /// Recorded in it for others to wait for.
+    /// Event recorded in the stream for other streams to wait for.
     mark: Handle<Event>,
     pub(crate) capture: Handle<graph::Capture>,
 }
@@ -59,25 +59,25 @@ impl Kind for Stream {
 }
 
 impl Stream {
-    /// Whether the legacy stream and this one wait for each other.
+    /// Returns whether the legacy stream and this one wait for each other.
     pub(crate) const fn is_blocking(&self) -> bool {
         self.flags & FLAG_NON_BLOCKING == 0
     }
 }
 
-/// The handle of the legacy default stream.
+/// `CU_STREAM_LEGACY`, the handle of the legacy default stream.
 const LEGACY: u64 = 1;
-/// The handle of the per-thread default stream.
+/// `CU_STREAM_PER_THREAD`, the handle of the calling thread's default stream.
 const PER_THREAD: u64 = 2;
 
-/// Threads that have ended.
-static GONE: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+/// Numbers of threads that have ended, whose default streams can be destroyed.
+static ENDED_THREADS: Mutex<Vec<u64>> = Mutex::new(Vec::new());
 
 struct ThreadNumber(Cell<u64>);
 
 impl Drop for ThreadNumber {
     fn drop(&mut self) {
-        let mut gone = GONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gone = ENDED_THREADS.lock().unwrap_or_else(PoisonError::into_inner);
         gone.push(self.0.get());
     }
 }
@@ -96,7 +96,7 @@ fn thread_number() -> u64 {
     number.unwrap_or(u64::MAX)
 }
 
-/// Makes a stream. There must be room for a command.
+/// Creates a stream. The ring must have room for a command.
 pub(crate) fn create(
     driver: &Driver,
     state: &mut State,
@@ -116,13 +116,13 @@ pub(crate) fn create(
         priority: priority.clamp(PRIORITY_GREATEST, PRIORITY_LEAST),
         id: state.next_id(),
         is_legacy,
-        has_news: false,
+        has_unordered_work: false,
         legacy_seen: 0,
         mark: Handle::NULL,
         capture: Handle::NULL,
     };
     let submitted = &state.stream_submitted;
-    // A place whose last stream still has work is not given to another.
+    // A slot with pending work of a destroyed stream is not reused.
     let is_idle = |at: usize| {
         let slot = softgpu_wire::record::StreamSlot(u32::try_from(at).unwrap_or(u32::MAX));
         submitted
@@ -139,19 +139,20 @@ pub(crate) fn create(
     Ok(handle)
 }
 
-/// A stream goes; what is in it still runs, and is waited for as before. There must be room for some commands.
+/// Destroys a stream; its pending work still runs, and remains awaitable. The ring must have room for some commands.
 fn remove(driver: &Driver, state: &mut State, handle: Handle<Stream>) {
     if !is_empty(driver, state, handle) {
         let there = state.streams.get(handle);
-        let there = there.map(|stream| (stream.context, stream.is_legacy, stream.has_news));
-        if let Some((context, false, has_news)) = there {
+        let there =
+            there.map(|stream| (stream.context, stream.is_legacy, stream.has_unordered_work));
+        if let Some((context, false, has_unordered_work)) = there {
             let left = (context, target(state, handle));
             state
-                .left_behind
-                .retain(|(_, target)| !driver.is_there(*target));
-            state.left_behind.push(left);
+                .draining
+                .retain(|(_, target)| !driver.is_reached(*target));
+            state.draining.push(left);
             let legacy = state.contexts.get(context).map(|context| context.legacy);
-            if let Some(legacy) = legacy.filter(|_| has_news) {
+            if let Some(legacy) = legacy.filter(|_| has_unordered_work) {
                 let _followed = follow(driver, state, handle, legacy);
             }
         }
@@ -168,7 +169,7 @@ fn remove(driver: &Driver, state: &mut State, handle: Handle<Stream>) {
     );
 }
 
-/// A context is gone, and its streams with it.
+/// Destroys the streams of a destroyed context.
 pub(crate) fn forget_context(driver: &Driver, state: &mut State, context: Handle<Context>) {
     for stream in state.streams.handles(|stream| stream.context == context) {
         graph::forget_stream(state, stream);
@@ -177,22 +178,22 @@ pub(crate) fn forget_context(driver: &Driver, state: &mut State, context: Handle
     state.per_thread.retain(|(of, _), _| *of != context.raw());
 }
 
-/// What to wait for until all streams of a context are empty.
+/// Returns the conditions under which all streams of a context are empty.
 pub(crate) fn targets(state: &State, context: Handle<Context>) -> Vec<Awaited> {
     let streams = state.streams.iter();
-    let left_behind = state.left_behind.iter();
+    let draining = state.draining.iter();
     streams
         .filter(|(_, stream)| stream.context == context)
         .map(|(handle, _)| target(state, handle))
         .chain(
-            left_behind
+            draining
                 .filter(|(of, _)| *of == context)
                 .map(|(_, target)| *target),
         )
         .collect()
 }
 
-/// What to wait for until a stream is empty.
+/// Returns the condition under which a stream is empty.
 pub(crate) fn target(state: &State, stream: Handle<Stream>) -> Awaited {
     Awaited::Stream(stream_slot(stream), state.stream_submitted[stream.index()])
 }
@@ -201,26 +202,26 @@ fn is_empty(driver: &Driver, state: &State, stream: Handle<Stream>) -> bool {
     driver.page.stream_done(stream_slot(stream)) >= state.stream_submitted[stream.index()]
 }
 
-/// What is made room for before a call; a process with more streams than that puts the rest in as there is room.
+/// Largest room reserved for a call; with more streams, further commands are appended as room appears.
 const ROOM_MAX: u64 = 512;
 
-/// The state with room for whatever one call may put into streams.
+/// Returns the state, with room for everything one call may put into streams.
 pub(crate) fn room(driver: &Driver) -> Result<std::sync::MutexGuard<'_, State>> {
-    // Before a command of the legacy stream, two for each other stream.
+    // A command of the legacy stream may need two for each other stream.
     let streams = driver.state().stream_submitted.len() as u64;
     driver.room((2 * streams + 16).min(ROOM_MAX))
 }
 
-/// The stream that a handle means.
+/// Resolves a handle to a stream, creating the thread's default stream on first use.
 pub(crate) fn resolve(
     driver: &Driver,
     state: &mut State,
     handle: Handle<Stream>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result<Handle<Stream>> {
     let raw = match (handle.raw(), default) {
-        (0, Default::Legacy) => LEGACY,
-        (0, Default::PerThread) => PER_THREAD,
+        (0, DefaultStream::Legacy) => LEGACY,
+        (0, DefaultStream::PerThread) => PER_THREAD,
         (raw, _) => raw,
     };
     match raw {
@@ -235,7 +236,8 @@ pub(crate) fn resolve(
             if let Some(stream) = state.per_thread.get(&key) {
                 return Ok(*stream);
             }
-            let gone = std::mem::take(&mut *GONE.lock().unwrap_or_else(PoisonError::into_inner));
+            let gone =
+                std::mem::take(&mut *ENDED_THREADS.lock().unwrap_or_else(PoisonError::into_inner));
             let dead: Vec<_> = state
                 .per_thread
                 .iter()
@@ -258,7 +260,7 @@ pub(crate) fn resolve(
     }
 }
 
-/// Puts a command into a stream as it is.
+/// Submits a command to a stream without ordering it.
 pub(crate) fn submit(
     driver: &Driver,
     state: &mut State,
@@ -276,7 +278,7 @@ pub(crate) fn submit(
     driver.put(clock::now(), stream_slot(stream), token, command);
 }
 
-/// Lets `later` wait for all that is in `earlier`.
+/// Makes `later` wait for everything in `earlier`.
 fn follow(
     driver: &Driver,
     state: &mut State,
@@ -307,7 +309,7 @@ fn follow(
     Ok(())
 }
 
-/// Before a command: the stream waits for the legacy stream, or that one for all others.
+/// Orders a stream before its next command: behind the legacy stream, or the legacy stream behind all others.
 pub(crate) fn order(driver: &Driver, state: &mut State, handle: Handle<Stream>) -> Result {
     let stream = state.streams.get(handle).ok_or(Error::INVALID_HANDLE)?;
     let (context, is_legacy) = (stream.context, stream.is_legacy);
@@ -323,10 +325,10 @@ pub(crate) fn order(driver: &Driver, state: &mut State, handle: Handle<Stream>) 
         }
         let others = state
             .streams
-            .handles(|stream| stream.context == context && stream.has_news);
+            .handles(|stream| stream.context == context && stream.has_unordered_work);
         for other in others {
             if let Some(other) = state.streams.get_mut(other) {
-                other.has_news = false;
+                other.has_unordered_work = false;
             }
             follow(driver, state, other, handle)?;
         }
@@ -336,7 +338,7 @@ pub(crate) fn order(driver: &Driver, state: &mut State, handle: Handle<Stream>) 
         return Ok(());
     }
     if let Some(stream) = state.streams.get_mut(handle) {
-        stream.has_news = true;
+        stream.has_unordered_work = true;
         if std::mem::replace(&mut stream.legacy_seen, legacy_commands) == legacy_commands {
             return Ok(());
         }
@@ -344,7 +346,7 @@ pub(crate) fn order(driver: &Driver, state: &mut State, handle: Handle<Stream>) 
     follow(driver, state, legacy, handle)
 }
 
-/// Gives a stream something to do: now, or, while it is captured, as a node of a graph.
+/// Submits work to a stream, or captures it as a node of a graph.
 pub(crate) fn enqueue(
     driver: &Driver,
     state: &mut State,
@@ -360,7 +362,7 @@ pub(crate) fn enqueue(
     Ok(())
 }
 
-/// Waits until a stream is empty; `Ok` only if nothing went wrong in its context.
+/// Blocks until a stream is empty; fails if its context has had an error.
 pub(crate) fn wait_empty(driver: &Driver, stream: Handle<Stream>) -> Result {
     let (target, context) = {
         let state = driver.state();
@@ -385,17 +387,17 @@ fn create_handle(out: Out<Handle<Stream>>, flags: u32, priority: i32) -> Result 
     out.put(create(driver, &mut state, context, flags, priority, false)?)
 }
 
-/// `cuStreamCreate`.
+/// Implements `cuStreamCreate`: creates a stream of default priority.
 pub(crate) fn create_plain(out: Out<Handle<Stream>>, flags: u32) -> Result {
     create_handle(out, flags, 0)
 }
 
-/// `cuStreamCreateWithPriority`.
+/// Implements `cuStreamCreateWithPriority`: creates a stream with a priority, clamped to the valid range.
 pub(crate) fn create_with_priority(out: Out<Handle<Stream>>, flags: u32, priority: i32) -> Result {
     create_handle(out, flags, priority)
 }
 
-/// `cuStreamDestroy_v2`.
+/// Implements `cuStreamDestroy_v2`: destroys a stream; its pending work still runs.
 pub(crate) fn destroy(stream: Handle<Stream>) -> Result {
     let driver = driver()?;
     let mut state = driver.room(8)?;
@@ -408,15 +410,15 @@ pub(crate) fn destroy(stream: Handle<Stream>) -> Result {
     Ok(())
 }
 
-/// `cuStreamSynchronize`.
-pub(crate) fn synchronise(stream: Handle<Stream>, default: Default) -> Result {
+/// Implements `cuStreamSynchronize`: blocks until a stream is empty.
+pub(crate) fn synchronise(stream: Handle<Stream>, default: DefaultStream) -> Result {
     let driver = driver()?;
     let (stream, others) = {
         let mut state = driver.room(1)?;
         let stream = resolve(driver, &mut state, stream, default)?;
         graph::refuse_captured(&mut state, stream)?;
         let there = state.streams.get(stream).ok_or(Error::INVALID_HANDLE)?;
-        // Whatever blocking streams do, the legacy stream comes behind it.
+        // The legacy stream follows all blocking streams.
         let others = if there.is_legacy {
             let context = there.context;
             if graph::is_capturing_blocking(&state, context) {
@@ -425,7 +427,7 @@ pub(crate) fn synchronise(stream: Handle<Stream>, default: Default) -> Result {
             }
             state
                 .streams
-                .handles(|stream| stream.context == context && stream.has_news)
+                .handles(|stream| stream.context == context && stream.has_unordered_work)
         } else {
             Vec::new()
         };
@@ -441,8 +443,8 @@ pub(crate) fn synchronise(stream: Handle<Stream>, default: Default) -> Result {
     wait_empty(driver, stream)
 }
 
-/// `cuStreamQuery`.
-pub(crate) fn query(stream: Handle<Stream>, default: Default) -> Result {
+/// Implements `cuStreamQuery`: fails with `CUDA_ERROR_NOT_READY` until a stream is empty.
+pub(crate) fn query(stream: Handle<Stream>, default: DefaultStream) -> Result {
     let driver = driver()?;
     let (target, context) = {
         let mut state = driver.room(1)?;
@@ -461,12 +463,12 @@ pub(crate) fn query(stream: Handle<Stream>, default: Default) -> Result {
     driver.check(&driver.state(), context)
 }
 
-/// `cuStreamWaitEvent`.
+/// Implements `cuStreamWaitEvent`: makes a stream wait for an event.
 pub(crate) fn wait_event(
     stream: Handle<Stream>,
     event: Handle<Event>,
     flags: u32,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     let driver = driver()?;
     if flags > 1 {
@@ -480,12 +482,12 @@ pub(crate) fn wait_event(
     event::wait_in_stream(driver, &mut state, stream, event)
 }
 
-/// `cuLaunchHostFunc`.
+/// Implements `cuLaunchHostFunc`: submits a host function to a stream.
 pub(crate) fn launch_host(
     stream: Handle<Stream>,
     function: Option<HostFunction>,
     data: *mut c_void,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     let driver = driver()?;
     let function = function.ok_or(Error::INVALID_VALUE)?;
@@ -495,13 +497,13 @@ pub(crate) fn launch_host(
     enqueue(driver, &mut state, stream, Work::Host(call))
 }
 
-/// `cuStreamAddCallback`.
+/// Implements `cuStreamAddCallback`: submits a callback, which also receives the status.
 pub(crate) fn add_callback(
     stream: Handle<Stream>,
     function: Option<crate::work::Callback>,
     data: *mut c_void,
     flags: u32,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     let driver = driver()?;
     let function = function.ok_or(Error::INVALID_VALUE)?;
@@ -509,20 +511,20 @@ pub(crate) fn add_callback(
         return Err(Error::INVALID_VALUE);
     }
     let mut state = room(driver)?;
-    let asked = stream;
+    let given = stream;
     let stream = resolve(driver, &mut state, stream, default)?;
     if graph::capture_of(&state, stream).is_some() {
         graph::invalidate(&mut state, stream);
         return Err(Error::STREAM_CAPTURE_UNSUPPORTED);
     }
-    let call = HostCall::Callback(function, asked, data.addr());
+    let call = HostCall::Callback(function, given, data.addr());
     enqueue(driver, &mut state, stream, Work::Host(call))
 }
 
-fn looked_up<T>(
+fn with_stream<T>(
     stream: Handle<Stream>,
-    default: Default,
-    what: impl FnOnce(&Stream) -> T,
+    default: DefaultStream,
+    get: impl FnOnce(&Stream) -> T,
 ) -> Result<T> {
     let driver = driver()?;
     let mut state = driver.room(1)?;
@@ -530,48 +532,52 @@ fn looked_up<T>(
     state
         .streams
         .get(stream)
-        .map(what)
+        .map(get)
         .ok_or(Error::INVALID_HANDLE)
 }
 
-/// `cuStreamGetFlags`.
-pub(crate) fn get_flags(stream: Handle<Stream>, out: Out<u32>, default: Default) -> Result {
-    out.put(looked_up(stream, default, |stream| stream.flags)?)
+/// Implements `cuStreamGetFlags`: returns the flags of a stream.
+pub(crate) fn get_flags(stream: Handle<Stream>, out: Out<u32>, default: DefaultStream) -> Result {
+    out.put(with_stream(stream, default, |stream| stream.flags)?)
 }
 
-/// `cuStreamGetPriority`.
-pub(crate) fn get_priority(stream: Handle<Stream>, out: Out<i32>, default: Default) -> Result {
-    out.put(looked_up(stream, default, |stream| stream.priority)?)
+/// Implements `cuStreamGetPriority`: returns the priority of a stream.
+pub(crate) fn get_priority(
+    stream: Handle<Stream>,
+    out: Out<i32>,
+    default: DefaultStream,
+) -> Result {
+    out.put(with_stream(stream, default, |stream| stream.priority)?)
 }
 
-/// `cuStreamGetId`.
-pub(crate) fn get_id(stream: Handle<Stream>, out: Out<u64>, default: Default) -> Result {
-    out.put(looked_up(stream, default, |stream| stream.id)?)
+/// Implements `cuStreamGetId`: returns a stream's id, unique in the process.
+pub(crate) fn get_id(stream: Handle<Stream>, out: Out<u64>, default: DefaultStream) -> Result {
+    out.put(with_stream(stream, default, |stream| stream.id)?)
 }
 
-/// `cuStreamGetCtx`.
+/// Implements `cuStreamGetCtx`: returns the context of a stream.
 pub(crate) fn get_context(
     stream: Handle<Stream>,
     out: Out<Handle<Context>>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
-    out.put(looked_up(stream, default, |stream| stream.context)?)
+    out.put(with_stream(stream, default, |stream| stream.context)?)
 }
 
-/// `cuStreamGetCtx_v2`: no stream here is one of a green context.
+/// Implements `cuStreamGetCtx_v2`: the green context is always null.
 pub(crate) fn get_context_v2(
     stream: Handle<Stream>,
     out: Out<Handle<Context>>,
     green: Out<u64>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     green.put_if_wanted(0);
     get_context(stream, out, default)
 }
 
-/// `cuStreamGetDevice`.
-pub(crate) fn get_device(stream: Handle<Stream>, out: Out<i32>, default: Default) -> Result {
-    let context = looked_up(stream, default, |stream| stream.context)?;
+/// Implements `cuStreamGetDevice`: returns the device of a stream.
+pub(crate) fn get_device(stream: Handle<Stream>, out: Out<i32>, default: DefaultStream) -> Result {
+    let context = with_stream(stream, default, |stream| stream.context)?;
     let driver = driver()?;
     let state = driver.state();
     let context = state

@@ -1,14 +1,14 @@
-//! Handles: opaque to programs, with a kind and a generation in them, so that a stale or strange one is seen.
+//! Handles: opaque to programs, with a kind and a generation, so that stale and foreign ones are detected.
 
 use std::marker::PhantomData;
 
-/// What a handle is of.
+/// A type with handles.
 pub(crate) trait Kind {
-    /// A number of its own, below 64.
+    /// Number of the kind in handles, below 64.
     const NUMBER: u64;
 }
 
-/// An opaque handle, as programs hold it.
+/// An opaque handle of a program.
 #[repr(transparent)]
 pub struct Handle<K>(u64, PhantomData<K>);
 
@@ -35,7 +35,7 @@ impl<K> std::fmt::Debug for Handle<K> {
     }
 }
 
-/// Above every address that the system gives out, so that a handle is no pointer.
+/// Above all addresses of user space, so that a handle is never a valid pointer.
 const MARK: u64 = 0x4a00_0000_0000_0000;
 const INDEX_BITS: u32 = 24;
 const GENERATION_BITS: u32 = 16;
@@ -55,7 +55,7 @@ impl<K> Handle<K> {
         Self(raw, PhantomData)
     }
 
-    /// Whether its bits are those of a handle of this kind; it may be stale.
+    /// Returns whether the handle's bits are those of a handle of this kind; the handle may be stale.
     pub(crate) fn is_of_kind(self) -> bool
     where
         K: Kind,
@@ -73,7 +73,7 @@ impl<K> Handle<K> {
     }
 }
 
-/// What there is of one kind.
+/// Objects of one kind, by handle.
 pub(crate) struct Table<K: Kind> {
     entries: Vec<(u16, Option<K>)>,
     free: Vec<usize>,
@@ -81,7 +81,7 @@ pub(crate) struct Table<K: Kind> {
 }
 
 impl<K: Kind> Table<K> {
-    /// For so many at most.
+    /// Creates a table for at most `max` objects.
     pub(crate) const fn new(max: usize) -> Self {
         Self {
             entries: Vec::new(),
@@ -90,7 +90,7 @@ impl<K: Kind> Table<K> {
         }
     }
 
-    /// Adds one at the place that `may_reuse` lets it have; `None`: there are as many as there may be.
+    /// Adds an object, reusing a free index that `may_reuse` accepts; returns `None` if the table is full.
     pub(crate) fn insert_where(
         &mut self,
         value: K,
@@ -114,7 +114,7 @@ impl<K: Kind> Table<K> {
         Some(Handle(handle, PhantomData))
     }
 
-    /// Adds one.
+    /// Adds an object; returns `None` if the table is full.
     pub(crate) fn insert(&mut self, value: K) -> Option<Handle<K>> {
         self.insert_where(value, |_| true)
     }
@@ -141,7 +141,7 @@ impl<K: Kind> Table<K> {
         self.entries[handle.index()].1.take()
     }
 
-    /// All there are, with their handles.
+    /// Returns all objects with their handles.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Handle<K>, &K)> {
         self.entries
             .iter()
@@ -157,7 +157,7 @@ impl<K: Kind> Table<K> {
             })
     }
 
-    /// The handles of those for which this holds.
+    /// Returns the handles of the objects that satisfy a predicate.
     pub(crate) fn handles(&self, is_meant: impl Fn(&K) -> bool) -> Vec<Handle<K>> {
         self.iter()
             .filter(|(_, value)| is_meant(value))
@@ -170,28 +170,28 @@ impl<K: Kind> Table<K> {
 mod tests {
     use super::*;
 
-    struct Thing(u32);
-    impl Kind for Thing {
+    struct Sample(u32);
+    impl Kind for Sample {
         const NUMBER: u64 = 5;
     }
-    struct Other;
-    impl Kind for Other {
+    struct OtherSample;
+    impl Kind for OtherSample {
         const NUMBER: u64 = 6;
     }
 
     #[test]
-    fn a_stale_or_strange_handle_is_seen() {
+    fn stale_and_foreign_handles_are_detected() {
         let mut table = Table::new(2);
-        let one = table.insert(Thing(1)).unwrap();
-        let two = table.insert(Thing(2)).unwrap();
-        assert!(table.insert(Thing(3)).is_none());
+        let one = table.insert(Sample(1)).unwrap();
+        let two = table.insert(Sample(2)).unwrap();
+        assert!(table.insert(Sample(3)).is_none());
         assert_eq!(table.get(two).map(|thing| thing.0), Some(2));
         assert!(table.remove(one).is_some());
         assert!(table.get(one).is_none() && table.remove(one).is_none());
-        let three = table.insert(Thing(3)).unwrap();
+        let three = table.insert(Sample(3)).unwrap();
         assert_eq!(three.index(), one.index());
         assert!(table.get(one).is_none());
-        let other = Table::<Other>::new(1).insert(Other).unwrap();
+        let other = Table::<OtherSample>::new(1).insert(OtherSample).unwrap();
         assert!(table.get(Handle::from_raw(other.raw())).is_none());
         assert!(table.get(Handle::NULL).is_none());
         assert!(table.get(Handle::from_raw(0x7fff_1234_5678)).is_none());

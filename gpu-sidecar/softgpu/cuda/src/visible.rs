@@ -1,15 +1,15 @@
-//! Which GPUs and slices a process sees: `CUDA_VISIBLE_DEVICES`.
+//! Devices visible to a process: `CUDA_VISIBLE_DEVICES`.
 
 use softgpu_wire::identity::{Identity, uuid_text};
 
-/// The variable, as it was when it was asked for.
+/// Returns the current value of `CUDA_VISIBLE_DEVICES`.
 pub(crate) fn variable() -> Option<String> {
     let value = std::env::var_os("CUDA_VISIBLE_DEVICES")?;
     Some(value.to_string_lossy().into_owned())
 }
 
-/// The units that a process sees, in its order, by their places in [`Identity::units`]. Of a sliced GPU it sees one slice:
-/// the one that is named, else the first. The list ends before the first entry that names nothing.
+/// Returns the units visible to a process, in its order, as indices in [`Identity::units`]. Of a sliced GPU one slice
+/// is visible: the named one, otherwise the first. The list ends before the first invalid entry.
 pub(crate) fn units(identity: &Identity, variable: Option<&str>) -> Vec<usize> {
     let first_of = |gpu: usize| identity.gpus[gpu].units.first().copied();
     let Some(variable) = variable else {
@@ -35,7 +35,7 @@ pub(crate) fn units(identity: &Identity, variable: Option<&str>) -> Vec<usize> {
                 .and_then(first_of)
         };
         match unit {
-            // Named twice, none is seen.
+            // As in the driver, a repeated entry hides all devices.
             Some(unit) if seen.contains(&unit) => return Vec::new(),
             Some(unit) => seen.push(unit),
             None => break,
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_named_is_seen_and_no_more() {
+    fn only_named_devices_are_visible() {
         let config = Config::parse(
             "[[gpu]]\npart = \"H100\"\n[[gpu]]\npart = \"H100\"\nslices = [\"3g.40gb\", \"4g.40gb\"]",
         )

@@ -1,5 +1,5 @@
-//! Addresses and memory apart (`cuMemAddressReserve`, `cuMemCreate`, `cuMemMap`): every handle is a file of its own, which can
-//! be mapped at several addresses and in several processes.
+//! Virtual memory management (`cuMemAddressReserve`, `cuMemCreate`, `cuMemMap`): every handle is a file of its own,
+//! which can be mapped at several addresses and in several processes.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -13,17 +13,17 @@ use softgpu_wire::message::{Kind, Message};
 
 use crate::driver::{Driver, driver};
 use crate::error::{Error, Result};
-use crate::memory::{Region, What, granule};
-use crate::pointer::{In, Out, place};
+use crate::memory::{Region, RegionKind, granule};
+use crate::pointer::{In, Out, as_pointer};
 
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`, the only exportable handle type.
 const POSIX_FD: u32 = 1;
-/// `CU_MEM_LOCATION_TYPE_DEVICE`
+/// `CU_MEM_LOCATION_TYPE_DEVICE`, the only supported location type.
 const ON_DEVICE: u32 = 1;
-/// Files of handles lie above those that a program opens itself, where there is room.
+/// Lowest descriptor for files of handles, above those that a program opens itself.
 const FIRST_FILE: i32 = 1024;
 
-/// A stretch of addresses that may be mapped.
+/// A reserved range of addresses, by its start.
 #[derive(Clone, Copy, Debug)]
 struct Reservation {
     bytes: u64,
@@ -31,23 +31,23 @@ struct Reservation {
 
 /// Memory of a device without an address.
 #[derive(Debug)]
-pub(crate) struct Physical {
+pub(crate) struct PhysicalMemory {
     file: OwnedFd,
     bytes: u64,
     pub(crate) device: usize,
-    /// Its number at the server.
+    /// Number of the memory's allocation at the server.
     charge: u64,
-    /// `cuMemRelease` has to come so often.
+    /// Number of `cuMemRelease` calls due.
     handles: u32,
     mappings: u32,
     properties: Properties,
 }
 
-/// See the [module](self).
+/// Reservations and memory handles; see the [module](self).
 #[derive(Default, Debug)]
 pub(crate) struct Vmm {
     reservations: BTreeMap<u64, Reservation>,
-    physical: BTreeMap<u64, Physical>,
+    physical: BTreeMap<u64, PhysicalMemory>,
     next: u64,
 }
 
@@ -63,7 +63,7 @@ impl Vmm {
     }
 }
 
-/// `CUmemLocation`
+/// `CUmemLocation`, a kind of location and a device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Location {
@@ -71,7 +71,7 @@ pub struct Location {
     pub(crate) id: i32,
 }
 
-/// `CUmemAllocationProp`
+/// `CUmemAllocationProp`, the properties of memory from `cuMemCreate`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Properties {
@@ -85,10 +85,10 @@ pub struct Properties {
     reserved: [u8; 4],
 }
 
-// SAFETY: its pointer is kept to be given back and is never followed.
+// SAFETY: its pointer is only stored and returned, never dereferenced.
 unsafe impl Send for Properties {}
 
-/// `CUmemAccessDesc`
+/// `CUmemAccessDesc`, the access rights of a device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AccessDescription {
@@ -100,7 +100,7 @@ fn length(bytes: u64) -> Result<usize> {
     usize::try_from(bytes).map_err(|_| Error::INVALID_VALUE)
 }
 
-/// A number for a file that is in nobody's way: programs that use `select` want theirs to be small.
+/// Moves a file to a high descriptor, because programs that use `select` need low ones.
 fn high(file: OwnedFd) -> Result<OwnedFd> {
     if let Ok(high) = fcntl_dupfd_cloexec(&file, FIRST_FILE) {
         return Ok(high);
@@ -116,7 +116,7 @@ fn high(file: OwnedFd) -> Result<OwnedFd> {
     Ok(fcntl_dupfd_cloexec(&file, FIRST_FILE).unwrap_or(file))
 }
 
-/// The device of a location.
+/// Returns the device of a location.
 fn device_of(driver: &Driver, location: Location) -> Result<usize> {
     if location.kind != ON_DEVICE {
         return Err(if (1..=5).contains(&location.kind) {
@@ -130,7 +130,7 @@ fn device_of(driver: &Driver, location: Location) -> Result<usize> {
 }
 
 fn check_properties(driver: &Driver, properties: &Properties) -> Result<usize> {
-    // Pinned memory is the one kind there is.
+    // Pinned memory is the only kind.
     if properties.kind != 1 {
         return Err(Error::INVALID_VALUE);
     }
@@ -140,7 +140,7 @@ fn check_properties(driver: &Driver, properties: &Properties) -> Result<usize> {
     device_of(driver, properties.location)
 }
 
-/// `cuMemGetAllocationGranularity`: least and best are the same.
+/// Implements `cuMemGetAllocationGranularity`: minimum and recommended granularity are equal.
 pub(crate) fn granularity(out: Out<usize>, properties: In<Properties>, option: u32) -> Result {
     let driver = driver()?;
     check_properties(driver, &properties.get()?)?;
@@ -150,7 +150,7 @@ pub(crate) fn granularity(out: Out<usize>, properties: In<Properties>, option: u
     out.put(length(granule(driver))?)
 }
 
-/// `cuMemAddressReserve`: the address asked for is a hint.
+/// Implements `cuMemAddressReserve`: the requested address is only a hint.
 pub(crate) fn reserve(
     out: Out<u64>,
     bytes: usize,
@@ -169,15 +169,15 @@ pub(crate) fn reserve(
     let mut state = driver.state();
     let whole = bytes.checked_add(alignment).ok_or(Error::OUT_OF_MEMORY)?;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // SAFETY: a new mapping; at the hint only if nothing else lies there, since it is no fixed one.
-    let at = unsafe { mmap_anonymous(place(hint), length(whole)?, ProtFlags::empty(), flags) };
+    // SAFETY: a new mapping, not a fixed one: at the hint only if nothing else is mapped there.
+    let at = unsafe { mmap_anonymous(as_pointer(hint), length(whole)?, ProtFlags::empty(), flags) };
     let at = at.map_err(|_| Error::OUT_OF_MEMORY)?.expose_provenance() as u64;
     let begin = at.next_multiple_of(alignment);
     let behind = begin + bytes;
     for (from, to) in [(at, begin), (behind, at + whole)] {
         if to > from {
-            // SAFETY: the ends of the mapping made just now, outside of what is kept.
-            let _unmapped = unsafe { munmap(place(from), length(to - from)?) };
+            // SAFETY: the ends of the new mapping, outside of the kept range.
+            let _unmapped = unsafe { munmap(as_pointer(from), length(to - from)?) };
         }
     }
     state
@@ -188,7 +188,7 @@ pub(crate) fn reserve(
     out.put(begin)
 }
 
-/// `cuMemAddressFree`
+/// Implements `cuMemAddressFree`: frees a reservation without mappings.
 pub(crate) fn address_free(at: u64, bytes: usize) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
@@ -200,11 +200,11 @@ pub(crate) fn address_free(at: u64, bytes: usize) -> Result {
         return Err(Error::INVALID_VALUE);
     }
     state.memory.vmm.reservations.remove(&at);
-    // SAFETY: reserved by `reserve`, with nothing mapped in it.
-    unsafe { munmap(place(at), bytes) }.map_err(|_| Error::INVALID_VALUE)
+    // SAFETY: reserved by `reserve`, without mappings.
+    unsafe { munmap(as_pointer(at), bytes) }.map_err(|_| Error::INVALID_VALUE)
 }
 
-/// `cuMemCreate`: needs no context.
+/// Implements `cuMemCreate`: allocates memory without an address; needs no context.
 pub(crate) fn create(
     out: Out<u64>,
     bytes: usize,
@@ -228,7 +228,7 @@ pub(crate) fn create(
     let words = [unit, bytes, stat.st_dev, stat.st_ino];
     let charge = driver.request(&Message::new(Kind::Allocate, &words))?.words[0];
     let mut state = driver.state();
-    let physical = Physical {
+    let physical = PhysicalMemory {
         file,
         bytes,
         device,
@@ -240,16 +240,16 @@ pub(crate) fn create(
     out.put(add(&mut state.memory.vmm, physical))
 }
 
-fn add(vmm: &mut Vmm, physical: Physical) -> u64 {
+fn add(vmm: &mut Vmm, physical: PhysicalMemory) -> u64 {
     vmm.next += 1;
     let handle = vmm.next;
     vmm.physical.insert(handle, physical);
     handle
 }
 
-/// The memory itself goes when neither a handle nor a mapping of it is left.
+/// Frees memory that has neither handles nor mappings.
 fn drop_if_unused(driver: &Driver, vmm: &mut Vmm, handle: u64) -> Result {
-    let is_used = |physical: &Physical| physical.handles > 0 || physical.mappings > 0;
+    let is_used = |physical: &PhysicalMemory| physical.handles > 0 || physical.mappings > 0;
     if vmm.physical.get(&handle).is_some_and(is_used) {
         return Ok(());
     }
@@ -259,7 +259,7 @@ fn drop_if_unused(driver: &Driver, vmm: &mut Vmm, handle: u64) -> Result {
     }
 }
 
-/// `cuMemRelease`
+/// Implements `cuMemRelease`: drops a reference to a handle.
 pub(crate) fn release(handle: u64) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
@@ -272,7 +272,7 @@ pub(crate) fn release(handle: u64) -> Result {
     drop_if_unused(driver, vmm, handle)
 }
 
-/// `cuMemMap`: without access, until `cuMemSetAccess`.
+/// Implements `cuMemMap`: maps a whole handle, inaccessible until `cuMemSetAccess`.
 pub(crate) fn map(at: u64, bytes: usize, offset: usize, handle: u64, flags: u64) -> Result {
     let driver = driver()?;
     driver.wait_unlocked()?;
@@ -299,10 +299,10 @@ pub(crate) fn map(at: u64, bytes: usize, offset: usize, handle: u64, flags: u64)
         return Err(Error::INVALID_VALUE);
     }
     let flags = MapFlags::SHARED | MapFlags::FIXED;
-    // SAFETY: addresses that `reserve` has set aside and where nothing is mapped.
+    // SAFETY: addresses reserved by `reserve`, with nothing mapped there.
     let mapped = unsafe {
         mmap(
-            place(at),
+            as_pointer(at),
             bytes,
             ProtFlags::empty(),
             flags,
@@ -318,9 +318,9 @@ pub(crate) fn map(at: u64, bytes: usize, offset: usize, handle: u64, flags: u64)
     let id = state.next_id();
     let region = Region {
         bytes: size,
-        asked: size,
+        requested: size,
         device,
-        what: What::Mapped {
+        kind: RegionKind::Mapped {
             handle,
             can_read: false,
             can_write: false,
@@ -332,7 +332,7 @@ pub(crate) fn map(at: u64, bytes: usize, offset: usize, handle: u64, flags: u64)
     Ok(())
 }
 
-/// `cuMemUnmap`: of whole mappings.
+/// Implements `cuMemUnmap`: removes whole mappings.
 pub(crate) fn unmap(at: u64, bytes: usize) -> Result {
     let driver = driver()?;
     driver.wait_unlocked()?;
@@ -346,7 +346,7 @@ pub(crate) fn unmap(at: u64, bytes: usize) -> Result {
         matches!(
             state.memory.at(*at),
             Some(Region {
-                what: What::Mapped { .. },
+                kind: RegionKind::Mapped { .. },
                 ..
             })
         )
@@ -355,12 +355,12 @@ pub(crate) fn unmap(at: u64, bytes: usize) -> Result {
         return Err(Error::INVALID_VALUE);
     }
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-    // SAFETY: addresses that `reserve` has set aside, with our own mappings, on which no effect works now.
-    let emptied = unsafe { mmap_anonymous(place(at), bytes, ProtFlags::empty(), flags) };
+    // SAFETY: addresses reserved by `reserve`, with mappings of this module that no effect uses now.
+    let emptied = unsafe { mmap_anonymous(as_pointer(at), bytes, ProtFlags::empty(), flags) };
     emptied.map_err(|_| Error::OPERATING_SYSTEM)?;
     for at in found {
         let Some(Region {
-            what: What::Mapped { handle, .. },
+            kind: RegionKind::Mapped { handle, .. },
             ..
         }) = state.memory.remove(at)
         else {
@@ -375,7 +375,7 @@ pub(crate) fn unmap(at: u64, bytes: usize) -> Result {
     Ok(())
 }
 
-/// `cuMemSetAccess`
+/// Implements `cuMemSetAccess`: sets the access rights of whole mappings.
 pub(crate) fn set_access(
     at: u64,
     bytes: usize,
@@ -387,14 +387,14 @@ pub(crate) fn set_access(
         return Err(Error::INVALID_VALUE);
     }
     let list = list.list(count)?;
-    // No effect works on what is taken away now.
+    // Effects must not use memory whose access is revoked.
     let _paused = driver.effects.pause();
     let mut state = driver.state();
     let found = state
         .memory
         .filling(at, bytes as u64)
         .ok_or(Error::INVALID_VALUE)?;
-    // All is looked at before anything is changed.
+    // Validates everything before changing anything.
     let mut rights = (false, false);
     for description in &list {
         let device = device_of(driver, description.location)?;
@@ -413,12 +413,12 @@ pub(crate) fn set_access(
             {
                 return Err(Error::PEER_ACCESS_UNSUPPORTED);
             }
-            if !matches!(region.what, What::Mapped { .. }) {
+            if !matches!(region.kind, RegionKind::Mapped { .. }) {
                 return Err(Error::INVALID_VALUE);
             }
         }
     }
-    // Access of another device is access of this one: a process has one map of addresses. The last one counts.
+    // All devices share the rights, because a process has one address space. The last description wins.
     let (may_read, may_write) = rights;
     let mut flags = MprotectFlags::empty();
     flags.set(MprotectFlags::READ, may_read);
@@ -427,14 +427,14 @@ pub(crate) fn set_access(
         let Some(region) = state.memory.at_mut(at) else {
             continue;
         };
-        // SAFETY: our own mapping, on which no effect works now.
-        let changed = unsafe { mprotect(place(at), length(region.bytes)?, flags) };
+        // SAFETY: a mapping of this module, which no effect uses now.
+        let changed = unsafe { mprotect(as_pointer(at), length(region.bytes)?, flags) };
         changed.map_err(|_| Error::OPERATING_SYSTEM)?;
-        if let What::Mapped {
+        if let RegionKind::Mapped {
             can_read,
             can_write,
             ..
-        } = &mut region.what
+        } = &mut region.kind
         {
             (*can_read, *can_write) = rights;
         }
@@ -442,26 +442,26 @@ pub(crate) fn set_access(
     Ok(())
 }
 
-/// `cuMemGetAccess`
+/// Implements `cuMemGetAccess`: returns the access rights at an address.
 pub(crate) fn get_access(out: Out<u64>, location: In<Location>, at: u64) -> Result {
     let driver = driver()?;
     device_of(driver, location.get()?)?;
     let state = driver.state();
     let (_, region) = state.memory.find(at).ok_or(Error::INVALID_VALUE)?;
-    let flags = match region.what {
-        What::Mapped {
+    let flags = match region.kind {
+        RegionKind::Mapped {
             can_write: true, ..
         }
-        | What::Plain { .. }
-        | What::Pooled { .. } => 3,
-        What::Mapped { can_read: true, .. } => 1,
-        What::Mapped { .. } => 0,
+        | RegionKind::Plain { .. }
+        | RegionKind::Pooled { .. } => 3,
+        RegionKind::Mapped { can_read: true, .. } => 1,
+        RegionKind::Mapped { .. } => 0,
         _ => return Err(Error::INVALID_VALUE),
     };
     out.put(flags)
 }
 
-/// `cuMemExportToShareableHandle`
+/// Implements `cuMemExportToShareableHandle`: returns a file descriptor for a handle.
 pub(crate) fn export(out: Out<i32>, handle: u64, kind: u32, flags: u64) -> Result {
     let driver = driver()?;
     let state = driver.state();
@@ -481,7 +481,7 @@ pub(crate) fn export(out: Out<i32>, handle: u64, kind: u32, flags: u64) -> Resul
     out.put(file.into_raw_fd())
 }
 
-/// `cuMemImportFromShareableHandle`: the file stays the caller's.
+/// Implements `cuMemImportFromShareableHandle`: the file descriptor remains the caller's.
 pub(crate) fn import(out: Out<u64>, os_handle: *mut c_void, kind: u32) -> Result {
     let driver = driver()?;
     driver.wait_unlocked()?;
@@ -495,7 +495,7 @@ pub(crate) fn import(out: Out<u64>, os_handle: *mut c_void, kind: u32) -> Result
     if number < 0 {
         return Err(Error::INVALID_VALUE);
     }
-    // SAFETY: the caller says that it is an open file, for as long as the call; it is looked at and duplicated alone.
+    // SAFETY: the caller guarantees an open file for the duration of the call; it is only inspected and duplicated.
     let file = unsafe { BorrowedFd::borrow_raw(number) };
     let stat = fstat(file).map_err(|_| Error::INVALID_VALUE)?;
     let answer = driver.request(&Message::new(Kind::Import, &[stat.st_dev, stat.st_ino]))?;
@@ -513,7 +513,7 @@ pub(crate) fn import(out: Out<u64>, os_handle: *mut c_void, kind: u32) -> Result
         return Err(Error::OPERATING_SYSTEM);
     };
     let mut state = driver.state();
-    let physical = Physical {
+    let physical = PhysicalMemory {
         file: high(file)?,
         bytes,
         device,
@@ -537,15 +537,15 @@ pub(crate) fn import(out: Out<u64>, os_handle: *mut c_void, kind: u32) -> Result
     out.put(add(&mut state.memory.vmm, physical))
 }
 
-/// `cuMemRetainAllocationHandle`
+/// Implements `cuMemRetainAllocationHandle`: returns the handle of mapped memory and adds a reference.
 pub(crate) fn retain(out: Out<u64>, at: *mut c_void) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
     let region = state
         .memory
         .find(at.expose_provenance() as u64)
-        .map(|(_, region)| region.what.clone());
-    let Some(What::Mapped { handle, .. }) = region else {
+        .map(|(_, region)| region.kind.clone());
+    let Some(RegionKind::Mapped { handle, .. }) = region else {
         return Err(Error::INVALID_VALUE);
     };
     let physical = state
@@ -558,7 +558,7 @@ pub(crate) fn retain(out: Out<u64>, at: *mut c_void) -> Result {
     out.put(handle)
 }
 
-/// `cuMemGetAllocationPropertiesFromHandle`
+/// Implements `cuMemGetAllocationPropertiesFromHandle`: returns the properties of a handle.
 pub(crate) fn properties(out: Out<Properties>, handle: u64) -> Result {
     let driver = driver()?;
     let state = driver.state();

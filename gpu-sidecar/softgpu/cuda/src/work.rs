@@ -1,4 +1,4 @@
-//! What a stream can be told to do: how the timeline sees it, and what it does to memory.
+//! Work of streams: its representation on the timeline, and its effect on memory.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -10,29 +10,29 @@ use crate::module::Function;
 use crate::stream::Stream;
 use crate::table::Handle;
 
-/// Of `cuLaunchHostFunc`.
+/// Function of `cuLaunchHostFunc` and host nodes.
 pub type HostFunction = extern "C" fn(*mut c_void);
-/// Of `cuStreamAddCallback`.
+/// Callback of `cuStreamAddCallback`, which also receives the status.
 pub type Callback = extern "C" fn(Handle<Stream>, u32, *mut c_void);
 
-/// Bytes of parameters that a kernel may have here: those of the kernels that do something are known.
+/// Largest size of a kernel's parameters in bytes, sufficient for Weir's kernels.
 pub(crate) const PARAMETER_BYTES: usize = 64;
 
-/// A kernel with its launch.
+/// A kernel launch with its arguments.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Launched {
+pub(crate) struct KernelLaunch {
     pub(crate) function: Handle<Function>,
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
     pub(crate) shared_bytes: u32,
     pub(crate) parameters: [u8; PARAMETER_BYTES],
-    /// What the timeline sees.
+    /// Record for the timeline.
     pub(crate) record: KernelRecord,
-    /// What it does to memory; `None`: nothing.
+    /// Effect on memory; `None` if there is none.
     pub(crate) launch: Option<kernels::Launch>,
 }
 
-/// One side of a copy: where it begins, and how far apart its rows and slices are.
+/// One side of a copy: its address, and the distances between its rows and slices in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Side {
     pub(crate) address: u64,
@@ -48,11 +48,11 @@ pub(crate) struct Copy {
     /// Bytes of a row, rows of a slice, slices.
     pub(crate) extent: [u64; 3],
     pub(crate) way: Way,
-    /// What was at `from` when the copy was asked for, where the caller may change it at once.
+    /// Copy of the source made at the call, because the caller may change pageable memory afterwards.
     pub(crate) staged: Option<Arc<Vec<u8>>>,
 }
 
-/// Where a copy goes.
+/// Direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     HostToDevice,
@@ -60,32 +60,32 @@ pub(crate) enum Way {
     Within,
     /// To the unit with this number.
     Peer(u32),
-    /// The device has no part in it.
+    /// Between host addresses, without the device.
     Host,
 }
 
-/// Memory set to a value of one, two or four bytes.
+/// A memset to a value of one, two or four bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Set {
     pub(crate) to: Side,
     pub(crate) value: u32,
-    /// 1, 2 or 4.
+    /// Size of an element in bytes: 1, 2 or 4.
     pub(crate) element: u32,
     /// Elements of a row, rows.
     pub(crate) extent: [u64; 2],
 }
 
-/// A function of the host.
+/// A function of the program, called on the host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum HostCall {
     Function(HostFunction, usize),
     Callback(Callback, Handle<Stream>, usize),
 }
 
-/// See the [module](self).
+/// Work of a stream; see the [module](self).
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
-    Kernel(Launched),
+    Kernel(KernelLaunch),
     Copy(Copy),
     Set(Set),
     Host(HostCall),
@@ -93,7 +93,7 @@ pub(crate) enum Work {
 }
 
 impl Side {
-    /// Bytes from the first to behind the last; `None`: more than there are addresses.
+    /// Returns the number of bytes from the first to the end of the last; `None` if it exceeds the address space.
     pub(crate) fn reach(&self, extent: &[u64; 3]) -> Option<u64> {
         if extent.contains(&0) {
             return Some(0);
@@ -106,7 +106,7 @@ impl Side {
 }
 
 impl Copy {
-    /// How many there are; those that are more than can be counted are refused before.
+    /// Returns the number of bytes copied, saturating.
     pub(crate) const fn bytes(&self) -> u64 {
         self.extent[0]
             .saturating_mul(self.extent[1])
@@ -115,7 +115,7 @@ impl Copy {
 }
 
 impl Work {
-    /// What the timeline sees of it.
+    /// Returns the command for the timeline.
     pub(crate) fn command(&self) -> Command {
         match self {
             Self::Kernel(launched) => Command::Kernel(launched.record),
@@ -140,7 +140,7 @@ impl Work {
         }
     }
 
-    /// Whether it does something that the timeline does not see.
+    /// Returns whether the work has an effect outside of the timeline.
     pub(crate) const fn has_effect(&self) -> bool {
         match self {
             Self::Kernel(launched) => launched.launch.is_some(),
@@ -149,7 +149,7 @@ impl Work {
         }
     }
 
-    /// What the timeline sees of it, and what it does besides.
+    /// Returns the command for the timeline, and the effect.
     pub(crate) fn split(self) -> (Command, Option<Effect>) {
         let command = self.command();
         let effect = self.has_effect().then(|| Effect::Work(self));

@@ -1,80 +1,80 @@
-//! What is to be drawn of a ledger: for each thing that was held a band, in it rectangles of one process each, stacked.
+//! Layout of a ledger's drawing: a band for each resource, with stacked rectangles of one process each.
 //!
-//! Their number is bounded. What would need more is averaged over spans of equal length, so that areas stay what they are,
-//! and [`Bands::averaged`] says over which.
+//! The number of rectangles is bounded. A drawing that would need more shows averages over spans of equal length, which
+//! preserve areas; [`Bands::averaged`] is the length.
 
 use std::collections::BTreeMap;
 
 use crate::ledger::{Entry, Ledger};
 use crate::names::{LinkKind, Names};
-use crate::summary::{LINK, MEMORY, SMS, by_thing, sweep};
+use crate::summary::{LINK, MEMORY, SMS, by_resource, sweep};
 
-/// Rectangles of a drawing, at most: as many as a browser draws without thinking.
+/// Largest number of rectangles in a drawing, which a browser renders without delay.
 pub const RECTANGLES_MAX: usize = 8_000;
-/// Spans over which a drawing is averaged, at most and at least.
+/// Largest and smallest number of spans over which a drawing is averaged.
 const COLUMNS: [u64; 2] = [1_000, 60];
 
-/// What a band is about.
+/// Kind of a band's amounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Thousandths of SMs.
+    /// Thousandths of SMs held.
     Sms,
-    /// Bytes of device memory.
+    /// Bytes of device memory held.
     Memory,
-    /// Bytes per second.
+    /// Bytes per second over a link.
     Link,
 }
 
-/// What one process held over some time.
+/// An amount held by one process over an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rectangle {
-    /// A place in [`Ledger::processes`].
+    /// Index in [`Ledger::processes`].
     pub process: usize,
-    /// Since when, in ns since the ledger's begin.
+    /// Begin of the interval, in ns since the start of the ledger.
     pub from: u64,
-    /// Until when.
+    /// End of the interval, in ns since the start of the ledger.
     pub to: u64,
-    /// What the processes below it held.
+    /// Sum of the amounts of the processes stacked below.
     pub base: u64,
-    /// What it held.
+    /// Amount that the process held.
     pub amount: u64,
 }
 
-/// What was held of one thing.
+/// Use of one resource over time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Band {
-    /// As `GPU 0: SMs`.
+    /// Title, for example `GPU 0: SMs`.
     pub title: String,
-    /// What it is about.
+    /// Kind of the amounts.
     pub kind: Kind,
-    /// How much of it there is, or was held at most where that is more or not known.
+    /// Capacity of the resource; the largest amount held if that is more or the capacity is unknown.
     pub capacity: u64,
-    /// What was held of it.
+    /// Amounts held, as stacked rectangles.
     pub rectangles: Vec<Rectangle>,
 }
 
-/// See the [module](self).
+/// Bands of a drawing; see the [module](self).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bands {
-    /// One for each thing of which anything was held, those of a GPU together.
+    /// One band for each resource that was used, with those of a GPU together.
     pub bands: Vec<Band>,
-    /// Over how long spans the drawing is averaged, in ns; `None`: it shows every change.
+    /// Length in ns of the spans over which the drawing is averaged; `None` if it shows every change.
     pub averaged: Option<u64>,
 }
 
 impl Bands {
-    /// Those of what was selected, of at most [`RECTANGLES_MAX`] rectangles, or of 60 for each process and thing where
-    /// that is more.
+    /// Returns the bands of the selected entries, with at most [`RECTANGLES_MAX`] rectangles, or 60 for each process
+    /// and resource if that is more.
     #[must_use]
     pub fn new(ledger: &Ledger, names: &Names) -> Self {
         Self::with_at_most(ledger, names, RECTANGLES_MAX)
     }
 
     fn with_at_most(ledger: &Ledger, names: &Names, max: usize) -> Self {
-        let mut things: Vec<_> = by_thing(ledger).into_iter().collect();
-        things.sort_by_key(|((kind, number), _)| order(*kind, *number, names));
+        let mut resources: Vec<_> = by_resource(ledger).into_iter().collect();
+        resources.sort_by_key(|((kind, number), _)| order(*kind, *number, names));
         let draw = |how: &dyn Fn(&[&Entry]) -> Vec<Rectangle>| {
-            let bands = things
+            let bands = resources
                 .iter()
                 .map(|((kind, number), entries)| band(*kind, *number, names, how(entries)));
             bands.collect::<Vec<_>>()
@@ -105,7 +105,8 @@ impl Bands {
     }
 }
 
-/// GPUs and slices by their numbers, each with its SMs, its memory and the traffic of that; then the links.
+/// Returns the sort key of a resource: GPUs and slices by number, each with its SMs, memory and memory traffic; then
+/// the links.
 fn order(kind: u8, number: u32, names: &Names) -> (u8, u32, u8) {
     if kind != LINK {
         return (0, number, kind);
@@ -157,16 +158,16 @@ fn band(kind: u8, number: u32, names: &Names, rectangles: Vec<Rectangle>) -> Ban
     }
 }
 
-/// Rectangles as they come, one stack after the other.
+/// Builder of rectangles from consecutive stacks.
 #[derive(Default)]
 struct Stacks {
     rectangles: Vec<Rectangle>,
-    /// Those of the last stack, by process.
+    /// Indices of the last stack's rectangles, by process.
     last: BTreeMap<usize, usize>,
 }
 
 impl Stacks {
-    /// One more stack. A rectangle that continues one of the last stack makes that one longer.
+    /// Appends a stack. A rectangle that continues one of the last stack extends that one.
     fn push(&mut self, from: u64, to: u64, held: impl Iterator<Item = (usize, u64)>) {
         let mut base = 0_u64;
         let mut now = BTreeMap::new();
@@ -194,7 +195,7 @@ impl Stacks {
     }
 }
 
-/// A stack for each time over which nothing changes; no more of them than are needed to see that there are too many.
+/// Returns a stack for each interval without changes; stops beyond `max` rectangles.
 fn each_change(entries: &[&Entry], max: usize) -> Vec<Rectangle> {
     let mut stacks = Stacks::default();
     sweep(entries.iter().copied(), |from, to, holders| {
@@ -208,7 +209,7 @@ fn each_change(entries: &[&Entry], max: usize) -> Vec<Rectangle> {
     stacks.rectangles
 }
 
-/// What each process held within each span of this length, times how long.
+/// Returns, by the number of each span of `length` since `begin`, the amount times nanoseconds of each process.
 pub(crate) fn column_sums(
     entries: &[&Entry],
     begin: u64,
@@ -231,7 +232,7 @@ pub(crate) fn column_sums(
     columns
 }
 
-/// A stack for each span of this length.
+/// Returns a stack of averages for each span of this length.
 fn averages(entries: &[&Entry], begin: u64, length: u64) -> Vec<Rectangle> {
     let mut stacks = Stacks::default();
     for (column, sums) in column_sums(entries, begin, length) {
@@ -247,7 +248,7 @@ fn averages(entries: &[&Entry], begin: u64, length: u64) -> Vec<Rectangle> {
 
 #[cfg(test)]
 mod tests {
-    use softgpu_wire::ledger::What;
+    use softgpu_wire::ledger::LineKind;
 
     use super::*;
     use crate::ledger::Process;
@@ -256,7 +257,7 @@ mod tests {
         let entries: Vec<_> = lines
             .iter()
             .map(|&(process, amount, from, to)| Entry {
-                what: What::Sms(0),
+                kind: LineKind::Sms(0),
                 process,
                 amount,
                 from,
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_is_drawn_and_what_continues_is_one() {
+    fn each_change_is_drawn_and_continued_amounts_merge() {
         let ledger = ledger(&[(0, 5, 0, 10), (0, 5, 10, 20), (1, 7, 15, 30)]);
         let bands = Bands::new(&ledger, &Names::default());
         assert_eq!(bands.averaged, None);
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_changes_are_averaged_and_areas_stay() {
+    fn averages_of_many_changes_preserve_areas() {
         let lines: Vec<_> = (0..10_000_u64)
             .map(|at| (0, 60_000, at * 100, at * 100 + 50))
             .collect();
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_held_has_no_band() {
+    fn unused_resources_have_no_band() {
         assert_eq!(Bands::new(&Ledger::default(), &Names::default()).bands, []);
     }
 }

@@ -1,14 +1,15 @@
-//! A folder in which programs find the stand-ins under NVIDIA's names, with its configuration.
+//! Installation of the stand-ins under NVIDIA's names in a folder, with a configuration.
 //!
-//! | name | what |
+//! | name | contents |
 //! |---|---|
 //! | `libcuda.so.1`, `libcuda.so` | the driver's library; the second is a link to the first |
 //! | `libnvidia-ml.so.1` | NVML |
 //! | `nvidia-cuda-mps-control`, `softgpu-server` | the programs: hard links where the file system allows, else copies |
 //! | `softgpu.toml` | the configuration |
 //!
-//! Each comes into its place whole, by a rename, and what is there already as it should be is left alone: programs that run
-//! keep what they have loaded. The programs are no symbolic links: they look for their folder where they themselves lie.
+//! Each file is put in place atomically by a rename, and a file that is already correct is left alone: running programs
+//! keep what they have loaded. The programs are not symbolic links, because they look for their folder by their own
+//! path.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -20,54 +21,51 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, poll};
 use softgpu_wire::config::{Config, ConfigError};
-use softgpu_wire::place::{self, PlaceError};
+use softgpu_wire::softgpu_dir::{self, SoftGpuDirError};
 
 use crate::observer::{Observer, ObserverError};
 use crate::stand_ins::{CUDA, CUDA_SHORT, NVML, StandIns, StandInsError};
 
-/// A server that a program has started ends 5 s after the last one is gone: this long it is waited for.
-const SERVER_ENDS: Duration = Duration::from_millis(6_500);
-/// How often it is looked whether it has ended.
-const LOOK_AFTER: Timespec = Timespec {
+/// Largest time to wait for an unused server, which ends 5 s after its last client.
+const SERVER_END_MAX: Duration = Duration::from_millis(6_500);
+/// Interval at which the end of a server is polled.
+const CHECK_INTERVAL: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 50_000_000,
 };
 
-/// The folder is not as it should be.
+/// Reason for which an installation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     /// A stand-in is missing.
     #[error(transparent)]
     StandIns(#[from] StandInsError),
-    /// The configuration cannot be used.
+    /// The requested configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// That of the folder cannot be used.
+    /// The folder's configuration is invalid.
     #[error("{path}: {error}", path = .path.display())]
     Configured {
-        /// The file.
+        /// Path of the configuration.
         path: PathBuf,
-        /// Why.
         error: Box<ConfigError>,
     },
-    /// A file cannot be made or read.
+    /// A file cannot be created or read.
     #[error("{path}: {error}", path = .path.display())]
     File {
-        /// Which.
         path: PathBuf,
-        /// Why.
         error: std::io::Error,
     },
-    /// The lock cannot be had.
+    /// The lock of the folder cannot be taken.
     #[error(transparent)]
-    Place(#[from] PlaceError),
-    /// Who runs in the folder cannot be asked.
+    Dir(#[from] SoftGpuDirError),
+    /// The server of the folder cannot be queried.
     #[error(transparent)]
     Observer(#[from] ObserverError),
-    /// Somebody holds the lock, and no server listens.
-    #[error("{path}: another process holds it", path = .path.display())]
+    /// Another process holds the lock, but no server listens.
+    #[error("{path}: locked by another process", path = .path.display())]
     Locked {
-        /// The lock.
+        /// Path of the lock.
         path: PathBuf,
     },
     /// A server runs in the folder with another configuration.
@@ -78,11 +76,10 @@ pub enum InstallError {
         users = users(*.clients)
     )]
     Busy {
-        /// Where.
         folder: PathBuf,
-        /// The server's process.
+        /// PID of the server.
         pid: i32,
-        /// Programs that compute and are connected to it.
+        /// Number of computing programs connected to it.
         clients: u64,
     },
 }
@@ -95,24 +92,24 @@ fn users(clients: u64) -> String {
     }
 }
 
-/// Installs the stand-ins that lie beside the running executable, and the configuration.
+/// Installs the stand-ins found beside the running executable, and the configuration.
 ///
-/// Where a server runs in the folder with another configuration, it is waited for if no program uses it, for 6.5 s: one
-/// that a program has started ends by itself. That is said on standard error.
+/// If a server without clients runs in the folder with another configuration, waits up to 6.5 s for it to end by
+/// itself, and reports that on standard error.
 ///
 /// # Errors
-/// A stand-in is missing, a file cannot be made, or a server runs there with another configuration; then nothing of the
-/// folder's configuration was changed.
+/// Fails when a stand-in is missing, a file cannot be created, or a server runs there with another configuration; in
+/// the last case the folder's configuration is unchanged.
 pub fn install(folder: &Path, config: &Config) -> Result<(), InstallError> {
     StandIns::find()?.install(folder, config)
 }
 
-/// The configuration of a folder; `None`: it has none.
+/// Returns the configuration of a folder, or `None` if it has none.
 ///
 /// # Errors
-/// The file cannot be read, or not be used; the error names it.
+/// Fails when the file cannot be read or is invalid; the error names it.
 pub fn configured(folder: &Path) -> Result<Option<Config>, InstallError> {
-    let path = folder.join(place::CONFIG);
+    let path = folder.join(softgpu_dir::CONFIG);
     match fs::read_to_string(&path) {
         Ok(text) => match Config::parse(&text) {
             Ok(config) => Ok(Some(config)),
@@ -126,23 +123,23 @@ pub fn configured(folder: &Path) -> Result<Option<Config>, InstallError> {
     }
 }
 
-/// Makes a folder for a software GPU where there is none.
+/// Creates a folder for a software GPU, if it does not exist.
 ///
 /// # Errors
-/// It cannot be made.
+/// Fails when the folder cannot be created.
 pub fn make_folder(folder: &Path) -> Result<(), InstallError> {
-    let made = fs::DirBuilder::new()
+    let created = fs::DirBuilder::new()
         .recursive(true)
         .mode(0o755)
         .create(folder);
-    made.map_err(in_file(folder))
+    created.map_err(in_file(folder))
 }
 
 impl StandIns {
-    /// Installs these, as [`install`] does.
+    /// Installs these stand-ins, like [`install`].
     ///
     /// # Errors
-    /// As [`install`].
+    /// Fails in the same cases as [`install`].
     pub fn install(&self, folder: &Path, config: &Config) -> Result<(), InstallError> {
         config.check()?;
         make_folder(folder)?;
@@ -151,7 +148,7 @@ impl StandIns {
         place_link(CUDA, &folder.join(CUDA_SHORT))?;
         place_copy(&self.nvml, &folder.join(NVML))?;
         place_program(&self.mps_control, &folder.join(softgpu_mps::CONTROL))?;
-        place_program(&self.server, &folder.join(place::SERVER))
+        place_program(&self.server, &folder.join(softgpu_dir::SERVER))
     }
 }
 
@@ -162,27 +159,28 @@ fn in_file(path: &Path) -> impl FnOnce(std::io::Error) -> InstallError {
     }
 }
 
-/// Writes the configuration, unless the file says the same already.
+/// Writes the software GPU's configuration into its folder, unless the file already contains it. Waits for a server with another
+/// configuration to end; fails while a program uses it.
 fn configure(folder: &Path, config: &Config) -> Result<(), InstallError> {
-    let lock = lock_out(folder, config)?;
+    let lock = block_server(folder, config)?;
     let is_same = matches!(configured(folder), Ok(Some(own)) if own == *config);
     if !is_same {
-        let path = folder.join(place::CONFIG);
+        let path = folder.join(softgpu_dir::CONFIG);
         replace(&path, |new| fs::write(new, config.text()))?;
     }
     drop(lock);
     Ok(())
 }
 
-/// Sees to it that no server starts before the lock is dropped; `None`: one runs, with this configuration.
-fn lock_out(folder: &Path, config: &Config) -> Result<Option<OwnedFd>, InstallError> {
+/// Takes the lock that prevents a server from starting; returns `None` if one runs with this configuration.
+fn block_server(folder: &Path, config: &Config) -> Result<Option<OwnedFd>, InstallError> {
     let begin = Instant::now();
     let mut other = None;
     loop {
-        if let Some(lock) = place::lock(folder, false)? {
+        if let Some(lock) = softgpu_dir::lock(folder, false)? {
             return Ok(Some(lock));
         }
-        // A server does not end while somebody looks at it: that is done once.
+        // A connected observer keeps a server alive, so it is queried only once.
         if other.is_none()
             && let Some(observer) = Observer::open(folder)?
         {
@@ -193,25 +191,25 @@ fn lock_out(folder: &Path, config: &Config) -> Result<Option<OwnedFd>, InstallEr
             if clients > 0 {
                 return Err(busy(folder, pid, clients));
             }
-            // Nobody to tell if this fails.
+            // A failed write to standard error cannot be reported anywhere.
             let _written = writeln!(
                 std::io::stderr(),
                 "{}: waiting up to {} s for the server with another configuration (process {pid}) to end: no program \
                  uses it",
                 folder.display(),
-                SERVER_ENDS.as_secs_f64(),
+                SERVER_END_MAX.as_secs_f64(),
             );
             other = Some(pid);
         }
-        if begin.elapsed() > SERVER_ENDS {
+        if begin.elapsed() > SERVER_END_MAX {
             return Err(match other {
                 Some(pid) => busy(folder, pid, 0),
                 None => InstallError::Locked {
-                    path: folder.join(place::LOCK),
+                    path: folder.join(softgpu_dir::LOCK),
                 },
             });
         }
-        let _slept = poll(&mut [], Some(&LOOK_AFTER));
+        let _slept = poll(&mut [], Some(&CHECK_INTERVAL));
     }
 }
 
@@ -223,20 +221,20 @@ fn busy(folder: &Path, pid: i32, clients: u64) -> InstallError {
     }
 }
 
-/// Makes a file under another name and gives it its own when it is whole.
+/// Creates a file under a temporary name, then renames it.
 fn replace(
     path: &Path,
     make: impl FnOnce(&Path) -> std::io::Result<()>,
 ) -> Result<(), InstallError> {
-    static MADE: AtomicU64 = AtomicU64::new(0);
+    static CREATED: AtomicU64 = AtomicU64::new(0);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let number = MADE.fetch_add(1, Ordering::Relaxed);
+    let number = CREATED.fetch_add(1, Ordering::Relaxed);
     let new = path.with_file_name(format!(".{name}.{}.{number}", std::process::id()));
-    let made = make(&new).and_then(|()| fs::rename(&new, path));
-    if made.is_err() {
+    let created = make(&new).and_then(|()| fs::rename(&new, path));
+    if created.is_err() {
         let _gone = fs::remove_file(&new);
     }
-    made.map_err(in_file(path))
+    created.map_err(in_file(path))
 }
 
 fn place_link(to: &str, path: &Path) -> Result<(), InstallError> {
@@ -257,14 +255,14 @@ fn place_program(from: &Path, path: &Path) -> Result<(), InstallError> {
     if is_same(from, path).map_err(in_file(from))? {
         return Ok(());
     }
-    // What is linked is the file itself, also where `from` is a symbolic link to it.
+    // A hard link to the file itself, even if `from` is a symbolic link.
     let from = from.canonicalize().map_err(in_file(from))?;
     replace(path, |new| {
         fs::hard_link(&from, new).or_else(|_| fs::copy(&from, new).map(|_| ()))
     })
 }
 
-/// Whether a file is a copy of, or the same file as, another; symbolic links are no copies.
+/// Returns whether a file is the same as, or a copy of, another; symbolic links are not copies.
 fn is_same(from: &Path, path: &Path) -> std::io::Result<bool> {
     let about = from.metadata()?;
     let Ok(own) = path.symlink_metadata() else {
@@ -312,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn all_names_are_there_and_what_is_right_is_left_alone() {
+    fn all_files_are_installed_and_correct_ones_left_alone() {
         let place = tempfile::tempdir().unwrap();
         let from = stand_ins(place.path());
         let folder = place.path().join("a/folder");
@@ -354,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_named() {
+    fn errors_name_the_cause() {
         let place = tempfile::tempdir().unwrap();
         let from = stand_ins(place.path());
         let file = place.path().join("file");

@@ -1,7 +1,7 @@
-//! Who held what, when: the files `ledger.old` and `ledger` of a folder, read as one.
+//! Reader of the ledger: the files `ledger.old` and `ledger` of a folder, as one.
 //!
-//! Times are nanoseconds since the begin, which is that of the first line. A process has one place in [`Ledger::processes`]
-//! for each GPU or slice that it has used.
+//! Times are nanoseconds since the first line. A process has one index in [`Ledger::processes`] for each GPU or slice
+//! it has used.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -10,48 +10,40 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use device::Time;
-use softgpu_wire::ledger::{LINE, Line, What, head, name_of_word};
-use softgpu_wire::place;
+use softgpu_wire::ledger::{LINE, Line, LineKind, head, name_of_word};
+use softgpu_wire::softgpu_dir;
 
-/// The ledger cannot be read.
+/// A failure to read the ledger.
 #[derive(Debug, thiserror::Error)]
 pub enum LedgerError {
-    /// There is none.
+    /// The folder has no ledger.
     #[error("{folder}: no ledger: no server has run there", folder = .folder.display())]
-    None {
-        /// Where.
-        folder: PathBuf,
-    },
+    None { folder: PathBuf },
     /// A file cannot be read.
     #[error("{path}: {error}", path = .path.display())]
     File {
-        /// Which.
         path: PathBuf,
-        /// Why.
         error: std::io::Error,
     },
-    /// A file is something else.
+    /// A file is not a ledger, or of another version.
     #[error("{path}: not a ledger of this version", path = .path.display())]
-    Form {
-        /// Which.
-        path: PathBuf,
-    },
+    Form { path: PathBuf },
 }
 
-/// What of a ledger is wanted.
+/// Criteria for the entries to read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Select {
-    /// From this time on, in ns since the begin.
+pub struct Selection {
+    /// Start of the interval, in ns since the start of the ledger.
     pub from: Option<u64>,
-    /// Up to this time, in ns since the begin.
+    /// End of the interval, in ns since the start of the ledger.
     pub to: Option<u64>,
-    /// What processes on this GPU or slice held.
+    /// GPU or slice of the processes.
     pub unit: Option<u32>,
-    /// What the process with this number in the system held.
+    /// PID of the processes.
     pub pid: Option<u32>,
 }
 
-impl Select {
+impl Selection {
     fn takes(&self, process: &Process) -> bool {
         self.unit.is_none_or(|unit| unit == process.unit)
             && self.pid.is_none_or(|pid| pid == process.pid)
@@ -61,62 +53,62 @@ impl Select {
 /// A process on a GPU or slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its number in the system; 0 if the ledger does not say any more.
+    /// PID; 0 if the line that introduced the process is lost.
     pub pid: u32,
-    /// The GPU or slice.
+    /// Number of the GPU or slice.
     pub unit: u32,
 }
 
-/// Something was held.
+/// An amount of a resource that a process held over an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What: SMs, a link or memory.
-    pub what: What,
-    /// By whom: a place in [`Ledger::processes`].
+    /// Kind of resource: SMs, a link or memory.
+    pub kind: LineKind,
+    /// Index in [`Ledger::processes`].
     pub process: usize,
-    /// How much of it: thousandths of SMs, bytes per second, bytes.
+    /// Amount in thousandths of SMs, bytes per second, or bytes.
     pub amount: u64,
-    /// Since when.
+    /// Begin of the interval, in ns since the start of the ledger.
     pub from: u64,
-    /// Until when.
+    /// End of the interval, in ns since the start of the ledger.
     pub to: u64,
-    /// For which command; `None` for none.
+    /// Command for which the resource was held; `None` for none.
     pub command: Option<u64>,
 }
 
-/// What was selected of a ledger.
+/// Selected part of a ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Processes that are selected, whether they held anything or not.
+    /// Selected processes, whether they held anything or not.
     pub processes: Vec<Process>,
-    /// What they held within the selected time, cut to it, in the order in which it ended.
+    /// Their entries within the selected interval, cut to it, ordered by end.
     pub entries: Vec<Entry>,
-    /// Programs' names by the number of the process in the system, their first eight letters; of those that the ledger knows.
+    /// First eight bytes of programs' names by PID, as far as known.
     pub names: BTreeMap<u32, String>,
-    /// The selected time; without one, that of all entries.
+    /// Start of the selected interval; by default, of the first entry.
     pub from: u64,
-    /// Its end.
+    /// End of the selected interval; by default, of the last entry.
     pub to: u64,
 }
 
 impl Ledger {
-    /// Reads what is selected. A running server is to be asked before to write what it has
+    /// Reads the selected part. A running server should first write its pending lines
     /// ([`crate::observer::Observer::write_ledger`]).
     ///
-    /// Memory is needed for what is selected, not for the whole ledger.
+    /// Memory use is proportional to the selected part, not to the whole ledger.
     ///
     /// # Errors
-    /// There is none, or it cannot be read.
-    pub fn read(folder: &Path, select: &Select) -> Result<Self, LedgerError> {
+    /// Fails when there is no ledger, or it cannot be read.
+    pub fn read(folder: &Path, select: &Selection) -> Result<Self, LedgerError> {
         let (old, new) = open_both(folder)?;
         let introduced = introductions(&new)?;
         let old = match old {
             Some(old) => is_before(&introductions(&old)?, &introduced).then_some(old),
             None => None,
         };
-        let mut reading = Reading {
+        let mut reading = Reader {
             select: *select,
-            ..Reading::default()
+            ..Reader::default()
         };
         for source in old.iter().chain([&new]) {
             source.each(|line| reading.take(line))?;
@@ -131,10 +123,11 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// The begin from which its times count, on the clock of all stamps (CLOCK_MONOTONIC); `None`: it is empty.
+    /// Returns the time of the first line on CLOCK_MONOTONIC, from which other times count; `None` if the ledger is
+    /// empty.
     ///
     /// # Errors
-    /// There is none, or it cannot be read.
+    /// Fails when there is no ledger, or it cannot be read.
     pub fn begin(folder: &Path) -> Result<Option<Time>, LedgerError> {
         let (old, new) = open_both(folder)?;
         let introduced = introductions(&new)?;
@@ -150,13 +143,13 @@ impl Ledger {
         }
     }
 
-    /// How long the selected time is, in ns.
+    /// Returns the length of the selected interval in ns.
     #[must_use]
     pub const fn span(&self) -> u64 {
         self.to - self.from
     }
 
-    /// The numbers in the system of all processes that held something, in the order in which they came.
+    /// Returns the distinct PIDs of all processes with entries, in order of appearance.
     #[must_use]
     pub fn pids(&self) -> Vec<u32> {
         let mut has = vec![false; self.processes.len()];
@@ -174,15 +167,15 @@ impl Ledger {
     }
 }
 
-/// A file of lines.
+/// A file of the ledger.
 #[derive(Debug)]
-struct Source {
+struct LedgerFile {
     path: PathBuf,
     file: File,
     inode: u64,
 }
 
-impl Source {
+impl LedgerFile {
     fn open(path: PathBuf) -> Result<Option<Self>, LedgerError> {
         let wrong = |error| LedgerError::File {
             path: path.clone(),
@@ -198,7 +191,7 @@ impl Source {
         }
     }
 
-    /// When its first line begins.
+    /// Returns the start of the first line.
     fn first(&self) -> Result<Option<Time>, LedgerError> {
         let mut first = None;
         self.each(|line| {
@@ -207,7 +200,7 @@ impl Source {
         Ok(first)
     }
 
-    /// Hands on all whole lines, from the first on.
+    /// Calls `take` for every complete line, in order.
     fn each(&self, mut take: impl FnMut(&Line)) -> Result<(), LedgerError> {
         let wrong = |error| LedgerError::File {
             path: self.path.clone(),
@@ -241,14 +234,17 @@ impl Source {
     }
 }
 
-/// Both files, as they belong together: while they are opened, the server may make the one into the other.
-fn open_both(folder: &Path) -> Result<(Option<Source>, Source), LedgerError> {
-    let (old_path, path) = (folder.join(place::LEDGER_OLD), folder.join(place::LEDGER));
-    let mut old = Source::open(old_path.clone())?;
+/// Opens both files consistently, even if the server replaces the old one by the new one meanwhile.
+fn open_both(folder: &Path) -> Result<(Option<LedgerFile>, LedgerFile), LedgerError> {
+    let (old_path, path) = (
+        folder.join(softgpu_dir::LEDGER_OLD),
+        folder.join(softgpu_dir::LEDGER),
+    );
+    let mut old = LedgerFile::open(old_path.clone())?;
     loop {
-        let new = Source::open(path.clone())?;
-        let again = Source::open(old_path.clone())?;
-        let inode = |source: &Option<Source>| source.as_ref().map(|source| source.inode);
+        let new = LedgerFile::open(path.clone())?;
+        let again = LedgerFile::open(old_path.clone())?;
+        let inode = |source: &Option<LedgerFile>| source.as_ref().map(|source| source.inode);
         if inode(&old) != inode(&again) {
             old = again;
             continue;
@@ -262,43 +258,43 @@ fn open_both(folder: &Path) -> Result<(Option<Source>, Source), LedgerError> {
     }
 }
 
-/// Who a ledger's numbers stand for: process in the system, unit, begin.
+/// Identity of each process number: PID, unit, start.
 type Introductions = BTreeMap<u32, (u64, u32, Time)>;
 
-fn introductions(source: &Source) -> Result<Introductions, LedgerError> {
+fn introductions(source: &LedgerFile) -> Result<Introductions, LedgerError> {
     let mut found = Introductions::new();
     source.each(|line| {
-        if let What::Process(unit) = line.what {
+        if let LineKind::Process(unit) = line.kind {
             found.insert(line.process, (line.amount, unit, line.from));
         }
     })?;
     Ok(found)
 }
 
-/// Whether the old file is of the same server as the new one. Another server counts its processes from the first again.
+/// Returns whether the old file precedes the new one of the same server. Another server restarts its process numbers.
 fn is_before(old: &Introductions, new: &Introductions) -> bool {
     let last = old.keys().next_back();
-    new.iter().all(|(number, who)| match old.get(number) {
-        Some(same) => same == who,
+    new.iter().all(|(number, identity)| match old.get(number) {
+        Some(same) => same == identity,
         None => last.is_none_or(|last| number > last),
     })
 }
 
 #[derive(Debug, Default)]
-struct Reading {
-    select: Select,
+struct Reader {
+    select: Selection,
     begin: Option<Time>,
-    /// Where the process with this number in the lines is; `None`: it is not selected.
+    /// Index of each process number; `None` if the process is not selected.
     places: HashMap<u32, Option<usize>>,
     known: HashMap<(u32, u32), usize>,
     ledger: Ledger,
 }
 
-impl Reading {
+impl Reader {
     fn take(&mut self, line: &Line) {
         let begin = *self.begin.get_or_insert(line.from);
-        let unit = match line.what {
-            What::Process(unit) => {
+        let unit = match line.kind {
+            LineKind::Process(unit) => {
                 let pid = u32::try_from(line.amount).unwrap_or(0);
                 if let Some(name) = name_of_word(line.command) {
                     self.ledger.names.insert(pid, name);
@@ -306,10 +302,10 @@ impl Reading {
                 self.introduce(line.process, Process { pid, unit });
                 return;
             }
-            What::Sms(unit) | What::Memory(unit) => unit,
-            What::Link(_) => 0,
+            LineKind::Sms(unit) | LineKind::Memory(unit) => unit,
+            LineKind::Link(_) => 0,
         };
-        // One that was not introduced cannot be told from others.
+        // A process without an introduction has no known PID.
         let place = match self.places.get(&line.process) {
             Some(place) => *place,
             None => self.introduce(line.process, Process { pid: 0, unit }),
@@ -321,7 +317,7 @@ impl Reading {
             && from < to
         {
             self.ledger.entries.push(Entry {
-                what: line.what,
+                kind: line.kind,
                 process,
                 amount: line.amount,
                 from,
@@ -351,10 +347,10 @@ impl Reading {
 pub(crate) mod tests {
     use super::*;
 
-    /// A line, with times in µs.
-    pub(crate) fn line(what: What, process: u32, amount: u64, from: u64, to: u64) -> Line {
+    /// Returns a line, with times in µs.
+    pub(crate) fn line(kind: LineKind, process: u32, amount: u64, from: u64, to: u64) -> Line {
         Line {
-            what,
+            kind,
             process,
             amount,
             from: Time(1_000_000_000 + from * 1_000),
@@ -371,28 +367,39 @@ pub(crate) mod tests {
         std::fs::write(path, bytes).unwrap();
     }
 
-    fn read(folder: &Path, select: Select) -> Ledger {
+    fn read(folder: &Path, select: Selection) -> Ledger {
         Ledger::read(folder, &select).unwrap()
     }
 
     #[test]
-    fn both_files_of_one_server_are_read_as_one() {
+    fn files_of_one_server_are_read_as_one() {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
-        let error = Ledger::read(folder, &Select::default()).unwrap_err();
+        let error = Ledger::read(folder, &Selection::default()).unwrap_err();
         assert!(error.to_string().contains("no ledger"), "{error}");
 
-        let first = line(What::Process(0), 0, 41, 0, 0);
-        let second = line(What::Process(0), 1, 42, 5, 5);
-        let third = line(What::Process(1), 2, 42, 30, 30);
-        let (old, new) = (folder.join(place::LEDGER_OLD), folder.join(place::LEDGER));
-        write(&old, &[first, line(What::Sms(0), 0, 1_000, 0, 10), second]);
-        let held = line(What::Sms(1), 2, 500, 30, 50);
+        let first = line(LineKind::Process(0), 0, 41, 0, 0);
+        let second = line(LineKind::Process(0), 1, 42, 5, 5);
+        let third = line(LineKind::Process(1), 2, 42, 30, 30);
+        let (old, new) = (
+            folder.join(softgpu_dir::LEDGER_OLD),
+            folder.join(softgpu_dir::LEDGER),
+        );
+        write(
+            &old,
+            &[first, line(LineKind::Sms(0), 0, 1_000, 0, 10), second],
+        );
+        let held = line(LineKind::Sms(1), 2, 500, 30, 50);
         write(
             &new,
-            &[second, line(What::Sms(0), 1, 2_000, 10, 20), third, held],
+            &[
+                second,
+                line(LineKind::Sms(0), 1, 2_000, 10, 20),
+                third,
+                held,
+            ],
         );
-        let all = read(folder, Select::default());
+        let all = read(folder, Selection::default());
         assert_eq!(all.entries.len(), 3);
         assert_eq!(all.pids(), [41, 42]);
         assert_eq!((all.from, all.to), (0, 50_000));
@@ -402,10 +409,10 @@ pub(crate) mod tests {
 
         let some = read(
             folder,
-            Select {
+            Selection {
                 from: Some(5_000),
                 to: Some(15_000),
-                ..Select::default()
+                ..Selection::default()
             },
         );
         let times: Vec<_> = some
@@ -414,35 +421,35 @@ pub(crate) mod tests {
             .map(|entry| (entry.from, entry.to))
             .collect();
         assert_eq!(times, [(5_000, 10_000), (10_000, 15_000)]);
-        let select = Select {
+        let select = Selection {
             unit: Some(1),
             pid: Some(42),
-            ..Select::default()
+            ..Selection::default()
         };
         assert_eq!(read(folder, select).entries.len(), 1);
 
-        // Another server has begun anew: what the one before it left is not its.
-        let again = line(What::Process(0), 0, 77, 100, 100);
-        write(&new, &[again, line(What::Sms(0), 0, 1_000, 100, 110)]);
-        let all = read(folder, Select::default());
+        // A new server was started: the old file is of the previous one.
+        let again = line(LineKind::Process(0), 0, 77, 100, 100);
+        write(&new, &[again, line(LineKind::Sms(0), 0, 1_000, 100, 110)]);
+        let all = read(folder, Selection::default());
         assert_eq!((all.pids(), all.to), (vec![77], 10_000));
     }
 
     #[test]
-    fn what_is_no_ledger_is_named() {
+    fn errors_name_a_file_that_is_no_ledger() {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(place::LEDGER);
+        let path = folder.path().join(softgpu_dir::LEDGER);
         for bytes in [
             &b"short"[..],
             &[0; 96],
             &[head().as_slice(), &[9; LINE]].concat(),
         ] {
             std::fs::write(&path, bytes).unwrap();
-            let error = Ledger::read(folder.path(), &Select::default()).unwrap_err();
+            let error = Ledger::read(folder.path(), &Selection::default()).unwrap_err();
             assert!(error.to_string().contains("not a ledger"), "{error}");
         }
-        // A line that is being written is not there yet.
+        // An incomplete last line is ignored.
         std::fs::write(&path, [head().as_slice(), &[1; 7]].concat()).unwrap();
-        assert_eq!(read(folder.path(), Select::default()), Ledger::default());
+        assert_eq!(read(folder.path(), Selection::default()), Ledger::default());
     }
 }

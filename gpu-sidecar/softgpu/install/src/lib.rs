@@ -1,17 +1,17 @@
-//! A software GPU put together: its stand-ins found and installed under their real names, its server asked, its ledger read
-//! and drawn.
+//! A complete software GPU: installation of its stand-ins under NVIDIA's names, queries to its server, and drawings of
+//! its ledger.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`stand_ins`] | where the libraries and programs are that stand in for NVIDIA's |
-//! | [`install`](mod@install) | a folder in which programs find them, with its configuration |
-//! | [`observer`] | a connection to a folder's server, for who looks and controls |
-//! | [`names`] | what GPUs, slices and links are called |
-//! | [`ledger`] | who held what, when: read from the folder |
+//! | [`stand_ins`] | paths of the libraries and programs that stand in for NVIDIA's |
+//! | [`install`](mod@install) | installation in a folder, with a configuration |
+//! | [`observer`] | a connection to a folder's server for queries and control |
+//! | [`names`] | display names of GPUs, slices and links |
+//! | [`ledger`] | the record of resources held over time, read from the folder |
 //! | [`summary`] | the same in figures |
-//! | [`bands`], [`svg`], [`text`] | the same drawn |
+//! | [`bands`], [`svg`], [`text`] | the same as drawings |
 //!
-//! A program that begins with [`run_as`] is all of softgpu's programs at once, told apart by the name it is called by.
+//! A program that begins with [`run_as`] contains all of softgpu's programs, selected by the name it is called by.
 #![forbid(unsafe_code)]
 
 pub mod bands;
@@ -29,22 +29,22 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use softgpu_wire::place;
+use softgpu_wire::softgpu_dir;
 
 pub use crate::install::{InstallError, install};
 pub use crate::stand_ins::{StandIns, StandInsError};
 
-/// The program begins with [`run_as`].
+/// Set once the program has called [`run_as`].
 static IS_ALL_PROGRAMS: AtomicBool = AtomicBool::new(false);
 
-/// Does what softgpu's program of this name does: `softgpu-server`, `nvidia-cuda-mps-control` or `nvidia-cuda-mps-server`,
-/// with or without a path before it; `None`: it is no such name. `arguments` are those behind the name.
+/// Runs softgpu's program of this name, with or without a path: `softgpu-server`, `nvidia-cuda-mps-control` or
+/// `nvidia-cuda-mps-server`. Returns `None` for other names. `arguments` excludes the name.
 ///
-/// A program calls it before all else. [`StandIns::find`] then knows that the program can be installed under these names.
+/// Must be called first in a program. [`StandIns::find`] then installs the running program under these names.
 pub fn run_as(name: &OsStr, arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     IS_ALL_PROGRAMS.store(true, Ordering::Relaxed);
     let own = Path::new(name).file_name()?;
-    if own == OsStr::new(place::SERVER) {
+    if own == OsStr::new(softgpu_dir::SERVER) {
         return Some(softgpu_server::main(arguments));
     }
     let is_mps = [softgpu_mps::CONTROL, softgpu_mps::SERVER].map(OsStr::new);
@@ -59,27 +59,27 @@ fn is_all_programs() -> bool {
     IS_ALL_PROGRAMS.load(Ordering::Relaxed)
 }
 
-/// No folder is named by the environment.
+/// The environment names no folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no folder: the environment has neither WEIR_SOFTGPU nor an absolute XDG_CACHE_HOME or HOME"
 )]
 pub struct NoFolder;
 
-/// The folder where nobody names another: that of the variable `WEIR_SOFTGPU`, else `weir/softgpu` in `XDG_CACHE_HOME`, else
+/// Returns the default folder: that of `WEIR_SOFTGPU`, else `weir/softgpu` in `XDG_CACHE_HOME`, else
 /// `.cache/weir/softgpu` in `HOME`.
 ///
 /// # Errors
-/// None of them is set.
+/// Fails when none of these variables is set.
 pub fn default_folder() -> Result<PathBuf, NoFolder> {
     folder_of(|name| std::env::var_os(name))
 }
 
 fn folder_of(variable: impl Fn(&str) -> Option<OsString>) -> Result<PathBuf, NoFolder> {
-    if let Some(folder) = variable(place::VARIABLE).filter(|folder| !folder.is_empty()) {
+    if let Some(folder) = variable(softgpu_dir::VARIABLE).filter(|folder| !folder.is_empty()) {
         return Ok(PathBuf::from(folder));
     }
-    // A relative path is to be ignored, says the XDG specification.
+    // The XDG specification demands that relative paths be ignored.
     let absolute = |name| {
         let folder = variable(name).map(PathBuf::from);
         folder.filter(|folder| folder.is_absolute())
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folder_is_that_of_the_first_variable_that_is_set() {
+    fn the_first_variable_that_is_set_names_the_folder() {
         let of = |set: &[(&str, &str)]| {
             folder_of(|name| {
                 let found = set.iter().find(|(own, _)| *own == name);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_no_programs_of_softgpu() {
+    fn other_names_are_not_programs_of_softgpu() {
         for name in ["weir", "/usr/bin/weir", "softgpu", ""] {
             assert!(run_as(OsStr::new(name), std::iter::empty()).is_none());
         }

@@ -1,75 +1,75 @@
-//! What GPUs, slices and links of a software GPU are called where people read of them.
+//! Display names of a software GPU's GPUs, slices and links.
 
 use device::machine::Machine;
 use device::part::{Part, PartError};
 use softgpu_wire::config::{Config, ConfigError};
 use softgpu_wire::identity::{Identity, uuid_text};
 
-/// The name of a kind of GPU as configurations write it, from how people do: in any case, `a100` for `A100-80GB`.
+/// Returns the configuration's name of a GPU model from a colloquial one, in any case: `A100-80GB` for `a100`.
 ///
 /// # Errors
-/// There is no such kind; the error names those there are.
+/// Fails for an unknown model; the error lists the known ones.
 pub fn part(name: &str) -> Result<String, PartError> {
     Part::named(name).map(|part| part.name)
 }
 
-/// A GPU or slice.
+/// Names and sizes of a GPU or slice.
 #[derive(Clone, Debug)]
 pub struct UnitName {
-    /// Its number in the node.
+    /// Number in the node.
     pub number: u32,
-    /// The GPU it is or lies on.
+    /// Index of the GPU it is or is part of.
     pub gpu: usize,
-    /// As `GPU 0`, or `GPU 0 3g.40gb at 4`: the profile and the memory slice at which it begins.
+    /// Display name: `GPU 0`, or `GPU 0 3g.40gb at 4` with the profile and the first memory slice.
     pub name: String,
-    /// Its product's name.
+    /// Product name as the driver reports it.
     pub product: &'static str,
-    /// With `GPU-` or `MIG-` before it.
+    /// UUID with the prefix `GPU-` or `MIG-`.
     pub uuid: String,
-    /// SMs.
+    /// Number of SMs it has.
     pub sms: u32,
-    /// Bytes of device memory, after the scale.
+    /// Device memory in bytes, after scaling.
     pub memory: u64,
 }
 
-/// What of a node a link is.
+/// Role of a link in the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkKind {
     /// Between a GPU and its switch, or the host.
     Host,
-    /// Between a switch and the host: what crosses it has crossed a GPU's own link as well.
+    /// Between a switch and the host: its traffic also crosses a GPU's own link.
     Switch,
-    /// Between two GPUs.
+    /// NVLink between two GPUs.
     NvLink,
-    /// A GPU's or slice's own memory.
+    /// Memory of a GPU or slice.
     Memory,
 }
 
 /// A link, in one direction.
 #[derive(Clone, Debug)]
 pub struct LinkName {
-    /// As `to GPU 0`.
+    /// Display name, for example `to GPU 0`.
     pub name: String,
-    /// What it is.
+    /// Role of the link in the node.
     pub kind: LinkKind,
-    /// Bytes per second, after the scale.
+    /// Rate in bytes per second, after scaling.
     pub rate: u64,
 }
 
-/// The names of all there is in a node. What a ledger names and the node does not have is named by its number.
+/// Display names of a node's units and links. Unknown ones are named by number.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
-    /// The GPUs that are whole, and the slices of the others, in the order of their numbers.
+    /// Whole GPUs and slices, in the order of their numbers.
     pub units: Vec<UnitName>,
-    /// The links, in the order of their numbers.
+    /// Links, in the order of their numbers.
     pub links: Vec<LinkName>,
 }
 
 impl Names {
-    /// Those of a folder with this configuration.
+    /// Returns the names for a folder with this configuration.
     ///
     /// # Errors
-    /// The configuration cannot be used.
+    /// Fails when the configuration is invalid.
     pub fn new(folder: &std::path::Path, config: &Config) -> Result<Self, ConfigError> {
         let node = config.node()?;
         let identity = Identity::new(folder, config)?;
@@ -92,7 +92,7 @@ impl Names {
                 memory: unit.memory,
             })
             .collect();
-        // In the order in which the machine numbers them.
+        // In the order of the machine's link numbers.
         let mut names = Vec::new();
         let mut both = |kind, what: &str, number: usize| {
             names.push((format!("to {what} {number}"), kind));
@@ -122,21 +122,21 @@ impl Names {
         })
     }
 
-    /// What a GPU or slice is called.
+    /// Returns the display name of a GPU or slice.
     #[must_use]
     pub fn unit(&self, number: u32) -> String {
         let known = self.units.get(number as usize);
         known.map_or_else(|| format!("unit {number}"), |unit| unit.name.clone())
     }
 
-    /// What a link is called.
+    /// Returns the display name of a link.
     #[must_use]
     pub fn link(&self, number: u32) -> String {
         let known = self.links.get(number as usize);
         known.map_or_else(|| format!("link {number}"), |link| link.name.clone())
     }
 
-    /// What a link is; one that is not known is taken for a GPU's own.
+    /// Returns the role of a link; an unknown one counts as a GPU's own.
     #[must_use]
     pub fn link_kind(&self, number: u32) -> LinkKind {
         let known = self.links.get(number as usize);
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_are_named_as_the_machine_numbers_them() {
+    fn link_names_follow_the_machines_numbers() {
         let config = Config::parse(
             "bytes = 2\n\
              [[gpu]]\npart = \"A100\"\nslices = [\"3g.40gb\", \"4g.40gb\"]\n\

@@ -1,4 +1,4 @@
-//! A connection to the server of a folder, for who looks and controls. It starts none.
+//! A connection to the server of a folder for queries and control. It never starts a server.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -8,82 +8,79 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{RecvFlags, SendFlags};
 use softgpu_wire::config::Config;
 use softgpu_wire::message::{Kind, Message, MessageError, ProcessLine, Role, VERSION};
-use softgpu_wire::place::{self, PlaceError};
+use softgpu_wire::softgpu_dir::{self, SoftGpuDirError};
 
-/// An answer has to come within this time.
+/// Largest time to wait for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// `CUDA_ERROR_SYSTEM_DRIVER_MISMATCH`
+/// `CUDA_ERROR_SYSTEM_DRIVER_MISMATCH`, returned by a server of another version.
 const OTHER_VERSION: u32 = 803;
-/// `CUDA_ERROR_DEVICE_UNAVAILABLE`
+/// `CUDA_ERROR_DEVICE_UNAVAILABLE`, returned for a lost GPU.
 const LOST: u32 = 46;
 
-/// The server does not do what it is asked for.
+/// Failure to connect to the server or to query it.
 #[derive(Debug, thiserror::Error)]
 pub enum ObserverError {
     /// The folder cannot be opened.
     #[error(transparent)]
-    Place(#[from] PlaceError),
-    /// The connection is of no use.
+    Dir(#[from] SoftGpuDirError),
+    /// The connection is broken or timed out.
     #[error("{folder}: the server (process {pid}) does not answer: {error}", folder = .folder.display())]
     Silent {
-        /// Where.
         folder: PathBuf,
-        /// The server's process.
+        /// PID of the server.
         pid: i32,
-        /// Why.
         error: MessageError,
     },
-    /// It is of another version than this program.
+    /// The server has another version than this program.
     #[error("{folder}: the server (process {pid}) is of another version than this program; end it with `kill {pid}`", folder = .folder.display())]
     Version {
-        /// Where.
         folder: PathBuf,
-        /// The server's process.
+        /// PID of the server.
         pid: i32,
     },
-    /// It says no.
-    #[error("{what}: the server refuses, with the driver API's error {error}")]
+    /// The server returned an error.
+    #[error("{what}: the server returned error {error} of the driver API")]
     Refused {
-        /// What it was asked for.
+        /// Kind of the request.
         what: &'static str,
-        /// Why not.
+        /// Error as a `CUresult`.
         error: u32,
     },
-    /// What it answers makes no sense.
-    #[error("{what}: the server's answer cannot be read")]
+    /// The answer is malformed.
+    #[error("{what}: invalid answer of the server")]
     Answer {
-        /// What it was asked for.
+        /// Kind of the request.
         what: &'static str,
     },
 }
 
-/// See the [module](self).
+/// Connection to a server; see the [module](self).
 #[derive(Debug)]
 pub struct Observer {
     folder: PathBuf,
     socket: OwnedFd,
-    /// The configuration that the server runs with.
+    /// Configuration of the running server.
     pub config: Config,
-    /// The server's process.
+    /// PID of the server.
     pub pid: i32,
 }
 
 /// Memory of a GPU or slice, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Not held by anybody.
+    /// Memory not allocated by any process.
     pub free: u64,
-    /// All.
+    /// Total memory, after scaling.
     pub total: u64,
 }
 
 impl Observer {
-    /// Connects; `None`: no server runs there.
+    /// Connects to the server; returns `None` if none runs.
     ///
     /// # Errors
-    /// The folder is not there, or who listens in it does not answer.
+    /// Fails when the folder does not exist, or the server does not answer.
     pub fn open(folder: &Path) -> Result<Option<Self>, ObserverError> {
-        let Some(socket) = place::connect_in(folder)? else {
+        let Some(socket) = softgpu_dir::connect_in(folder)? else {
             return Ok(None);
         };
         let pid = socket_peercred(&socket).map_or(0, |peer| peer.pid.as_raw_nonzero().get());
@@ -118,75 +115,81 @@ impl Observer {
         }))
     }
 
-    /// How the server does, as JSON: see its statistics.
+    /// Returns the server's statistics as JSON.
     ///
     /// # Errors
-    /// It does not answer.
+    /// Fails when the server does not answer.
     pub fn statistics(&self) -> Result<serde_json::Value, ObserverError> {
         let what = "statistics";
-        let answer = self.ask(what, Kind::Statistics, &[])?;
+        let answer = self.request(what, Kind::Statistics, &[])?;
         serde_json::from_slice(&answer.bytes).map_err(|_| ObserverError::Answer { what })
     }
 
-    /// Programs that compute and are connected now.
+    /// Returns the number of computing programs connected now.
     ///
     /// # Errors
-    /// The server does not answer.
+    /// Fails when the server does not answer.
     pub fn clients(&self) -> Result<u64, ObserverError> {
         Ok(self.statistics()?["clients"].as_u64().unwrap_or(0))
     }
 
-    /// Lets the server write all that is in its ledger until now to the file.
+    /// Makes the server write all pending lines of its ledger to the file.
     ///
     /// # Errors
-    /// It does not answer.
+    /// Fails when the server does not answer.
     pub fn write_ledger(&self) -> Result<(), ObserverError> {
-        self.ask("ledger", Kind::Ledger, &[]).map(|_| ())
+        self.request("ledger", Kind::Ledger, &[]).map(|_| ())
     }
 
-    /// Who is on a GPU or slice, by its number; `None`: its GPU is lost.
+    /// Returns the processes on a GPU or slice, given by its number; `None` if its GPU is lost.
     ///
     /// # Errors
-    /// The server does not answer.
+    /// Fails when the server does not answer.
     pub fn processes(&self, unit: u32) -> Result<Option<Vec<ProcessLine>>, ObserverError> {
-        let answer = self.ask_unit("processes", Kind::Processes, unit)?;
+        let answer = self.request_unit("processes", Kind::Processes, unit)?;
         Ok(answer.map(|answer| ProcessLine::decode_all(&answer.bytes)))
     }
 
-    /// How much memory a GPU or slice has, by its number; `None`: its GPU is lost.
+    /// Returns the memory of a GPU or slice, given by its number; `None` if its GPU is lost.
     ///
     /// # Errors
-    /// The server does not answer.
+    /// Fails when the server does not answer.
     pub fn memory(&self, unit: u32) -> Result<Option<Memory>, ObserverError> {
-        let answer = self.ask_unit("memory", Kind::MemoryInfo, unit)?;
+        let answer = self.request_unit("memory", Kind::MemoryInfo, unit)?;
         Ok(answer.map(|answer| {
             let [free, total, ..] = answer.words;
             Memory { free, total }
         }))
     }
 
-    /// Lets something go wrong with a GPU: watchers hear of this Xid; by 79 the GPU is lost.
+    /// Injects an error into a GPU: subscribers receive the Xid, and 79 makes the GPU lost.
     ///
     /// # Errors
-    /// The server does not answer, or there is no such GPU.
+    /// Fails when the server does not answer, or there is no such GPU.
     pub fn inject(&self, gpu: u64, xid: u64) -> Result<(), ObserverError> {
-        self.ask("inject", Kind::Inject, &[gpu, xid]).map(|_| ())
+        self.request("inject", Kind::Inject, &[gpu, xid])
+            .map(|_| ())
     }
 
-    fn ask_unit(
+    fn request_unit(
         &self,
         what: &'static str,
         kind: Kind,
         unit: u32,
     ) -> Result<Option<Message>, ObserverError> {
-        match self.ask(what, kind, &[unit.into()]) {
+        match self.request(what, kind, &[unit.into()]) {
             Ok(answer) => Ok(Some(answer)),
             Err(ObserverError::Refused { error: LOST, .. }) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn ask(&self, what: &'static str, kind: Kind, words: &[u64]) -> Result<Message, ObserverError> {
+    fn request(
+        &self,
+        what: &'static str,
+        kind: Kind,
+        words: &[u64],
+    ) -> Result<Message, ObserverError> {
         let answer = exchange(&self.socket, &Message::new(kind, words)).map_err(|error| {
             ObserverError::Silent {
                 folder: self.folder.clone(),
@@ -201,7 +204,7 @@ impl Observer {
     }
 }
 
-/// One request, one answer.
+/// Sends a request and receives its answer.
 fn exchange(socket: &OwnedFd, request: &Message) -> Result<Message, MessageError> {
     request.send(socket, SendFlags::empty())?;
     let answer = Message::receive(socket, RecvFlags::empty())?;

@@ -1,46 +1,45 @@
-//! Where the libraries and programs are that stand in for NVIDIA's: beside the running executable.
+//! Location of the libraries and programs that stand in for NVIDIA's, relative to the running executable.
 //!
-//! | where, seen from the executable | what is there |
+//! | folder, relative to the executable | contents |
 //! |---|---|
 //! | `softgpu/` | a release: all four under their real names |
-//! | `deps/`, its own folder | what cargo has built: `libsoftgpu_cuda.so`, `libsoftgpu_nvml.so`; the newest of each is taken |
+//! | its own folder, `deps/` | cargo's output: `libsoftgpu_cuda.so`, `libsoftgpu_nvml.so`; the newest of each is used |
+//! | `../lib/weir/` | libraries of an installed program, under cargo's names |
+//! | cargo's output folder | for a copy made by `cargo install --path weir`; not in profile `dist` |
 //!
-//! | `../lib/weir/` | an installed program's libraries, as cargo has built them |
-//! | where cargo has built it | for a program that `cargo install --path weir` has copied elsewhere; not in profile `dist` |
-//!
-//! Without a release's folder the programs are the executable itself, if it begins with [`crate::run_as`], else those that
-//! cargo has built.
+//! Without a release's folder, the programs are the executable itself if it begins with [`crate::run_as`], otherwise
+//! those in cargo's output.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use softgpu_wire::place;
+use softgpu_wire::softgpu_dir;
 
-/// The driver's library, as programs ask for it.
+/// Name under which programs load the driver's library.
 pub const CUDA: &str = "libcuda.so.1";
-/// The same, as some programs ask for it first.
+/// Name that some programs try first.
 pub const CUDA_SHORT: &str = "libcuda.so";
-/// NVML, as programs ask for it.
+/// Name under which programs load NVML.
 pub const NVML: &str = "libnvidia-ml.so.1";
 
-/// The folder of a release, beside its executable.
+/// Folder of a release, beside its executable.
 const RELEASE: &str = "softgpu";
 const CUDA_BUILT: &str = "libsoftgpu_cuda.so";
 const NVML_BUILT: &str = "libsoftgpu_nvml.so";
 
-/// A stand-in is not where it should be.
+/// Failure to find a stand-in.
 #[derive(Debug, thiserror::Error)]
 pub enum StandInsError {
-    /// This executable does not know where it lies.
-    #[error("cannot find out where the running executable lies: {0}")]
+    /// The path of this executable is unknown.
+    #[error("cannot determine the path of the running executable: {0}")]
     Own(std::io::Error),
-    /// It is in none of these folders.
-    #[error("{name} not found: looked for {}; `cargo build --release -p weir` in Weir's sources builds it", list(.looked))]
+    /// A file is in none of the searched places.
+    #[error("{name} not found: searched {}; `cargo build --release -p weir` in Weir's sources builds it", list(.searched))]
     Missing {
-        /// Which.
+        /// Name of the missing file.
         name: &'static str,
-        /// Where it was looked for.
-        looked: Vec<PathBuf>,
+        /// Paths that were searched.
+        searched: Vec<PathBuf>,
     },
 }
 
@@ -52,10 +51,10 @@ fn list(paths: &[PathBuf]) -> String {
     shown.join(", ")
 }
 
-/// Where cargo has put what it has built; empty in what is shipped.
+/// Cargo's output folder; empty in a distributed executable.
 const BUILT_IN: &str = env!("WEIR_BUILT_IN");
 
-/// Returns the folders in which a program's own libraries may be, seen from the folder that it lies in.
+/// Returns the folders that may contain a program's libraries, relative to the program's own.
 fn folders_beside(folder: &Path, built: &Path) -> Vec<PathBuf> {
     let mut folders = vec![folder.to_path_buf(), folder.join("deps")];
     folders.extend(folder.parent().map(|above| above.join("lib/weir")));
@@ -65,18 +64,18 @@ fn folders_beside(folder: &Path, built: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// Returns where a library of this workspace is: beside the running executable, where it was installed, or where cargo has built it; of
-/// several the newest of the first such place.
+/// Returns the path of a library of this workspace: beside the running executable, where it was installed, or in
+/// cargo's output. Of several, returns the newest in the first such place.
 ///
 /// # Errors
-/// It is not there; the error says where it was looked for.
+/// Fails when it is missing; the error lists the searched paths.
 pub fn library(name: &'static str) -> Result<PathBuf, StandInsError> {
     let own = std::env::current_exe().map_err(StandInsError::Own)?;
     let folder = own.parent().unwrap_or_else(|| Path::new("/"));
     library_beside(folder, Path::new(BUILT_IN), name, Vec::new(), name)
 }
 
-/// The same; `first`: where else it is looked for before.
+/// Like [`library`], but searches the paths `first` before.
 fn library_beside(
     folder: &Path,
     built_in: &Path,
@@ -84,44 +83,44 @@ fn library_beside(
     first: Vec<PathBuf>,
     name: &'static str,
 ) -> Result<PathBuf, StandInsError> {
-    let mut looked = first;
+    let mut searched = first;
     let mut all = folders_beside(folder, built_in)
         .into_iter()
         .map(|own| own.join(built));
-    // Cargo leaves some in the folder and some in `deps`: the newest counts.
-    looked.extend(all.by_ref().take(2));
-    match newest(name, looked) {
-        Err(StandInsError::Missing { looked, .. }) => {
+    // Cargo puts some libraries in the folder and some in `deps`: the newest is used.
+    searched.extend(all.by_ref().take(2));
+    match newest(name, searched) {
+        Err(StandInsError::Missing { searched, .. }) => {
             let rest: Vec<PathBuf> = all.collect();
-            let looked = [looked, rest.clone()].concat();
-            // What was installed before what was built.
+            let searched = [searched, rest.clone()].concat();
+            // Installed libraries precede built ones.
             let (installed, built) = rest.split_at(1.min(rest.len()));
             newest(name, installed.to_vec())
                 .or_else(|_| newest(name, built.to_vec()))
-                .map_err(|_| StandInsError::Missing { name, looked })
+                .map_err(|_| StandInsError::Missing { name, searched })
         }
         found => found,
     }
 }
 
-/// The files to be installed.
+/// Paths of the files to install.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StandIns {
-    /// For `libcuda.so.1`.
+    /// Path of the library to install as `libcuda.so.1`.
     pub cuda: PathBuf,
-    /// For `libnvidia-ml.so.1`.
+    /// Path of the library to install as `libnvidia-ml.so.1`.
     pub nvml: PathBuf,
-    /// For `nvidia-cuda-mps-control`.
+    /// Path of the program to install as `nvidia-cuda-mps-control`.
     pub mps_control: PathBuf,
-    /// For `softgpu-server`.
+    /// Path of the program to install as `softgpu-server`.
     pub server: PathBuf,
 }
 
 impl StandIns {
-    /// Those beside the running executable.
+    /// Finds the stand-ins of the running executable.
     ///
     /// # Errors
-    /// One is not there; the error says where it was looked for.
+    /// Fails when one is missing; the error lists the searched paths.
     pub fn find() -> Result<Self, StandInsError> {
         let own = std::env::current_exe().map_err(StandInsError::Own)?;
         let program = crate::is_all_programs().then(|| own.clone());
@@ -129,11 +128,11 @@ impl StandIns {
         Self::beside(folder, Path::new(BUILT_IN), program)
     }
 
-    /// The libraries beside the running executable, and for both programs this one, which begins with [`crate::run_as`]: for
-    /// tests, whose own executables do not.
+    /// Finds the libraries of the running executable, with `program`, which begins with [`crate::run_as`], as both
+    /// programs: for tests, whose own executables do not.
     ///
     /// # Errors
-    /// A library is not there; the error says where it was looked for.
+    /// Fails when a library is missing; the error lists the searched paths.
     pub fn with_program(program: &Path) -> Result<Self, StandInsError> {
         let own = std::env::current_exe().map_err(StandInsError::Own)?;
         let folder = own.parent().unwrap_or_else(|| Path::new("/"));
@@ -152,7 +151,7 @@ impl StandIns {
                 cuda: find(CUDA)?,
                 nvml: find(NVML)?,
                 mps_control: find(softgpu_mps::CONTROL)?,
-                server: find(place::SERVER)?,
+                server: find(softgpu_dir::SERVER)?,
             });
         }
         let library =
@@ -167,7 +166,7 @@ impl StandIns {
             });
         }
         let built = |name: &'static str| {
-            // Test executables lie in `deps`, programs in the folder above it.
+            // Test executables are in `deps`, programs in the folder above.
             let above = folder.parent().unwrap_or(folder);
             newest(name, vec![folder.join(name), above.join(name)])
         };
@@ -175,21 +174,21 @@ impl StandIns {
             cuda,
             nvml,
             mps_control: built(softgpu_mps::CONTROL)?,
-            server: built(place::SERVER)?,
+            server: built(softgpu_dir::SERVER)?,
         })
     }
 }
 
-/// The newest of the files that are there.
-fn newest(name: &'static str, looked: Vec<PathBuf>) -> Result<PathBuf, StandInsError> {
+/// Returns the newest of the existing files.
+fn newest(name: &'static str, searched: Vec<PathBuf>) -> Result<PathBuf, StandInsError> {
     let age = |path: &PathBuf| {
         let about = path.metadata().ok().filter(std::fs::Metadata::is_file)?;
         Some(about.modified().unwrap_or(SystemTime::UNIX_EPOCH))
     };
     let mut found: Option<(SystemTime, &PathBuf)> = None;
-    for path in &looked {
+    for path in &searched {
         if let Some(age) = age(path)
-            // Of two that are of the same age, the first.
+            // Of two files with the same time, the first.
             && found.is_none_or(|(newest, _)| age > newest)
         {
             found = Some((age, path));
@@ -197,7 +196,7 @@ fn newest(name: &'static str, looked: Vec<PathBuf>) -> Result<PathBuf, StandInsE
     }
     match found {
         Some((_, path)) => Ok(path.clone()),
-        None => Err(StandInsError::Missing { name, looked }),
+        None => Err(StandInsError::Missing { name, searched }),
     }
 }
 
@@ -224,7 +223,7 @@ mod tests {
 
         let error = find().unwrap_err().to_string();
         assert!(
-            error.starts_with("libcuda.so.1 not found: looked for "),
+            error.starts_with("libcuda.so.1 not found: searched "),
             "{error}"
         );
         assert!(error.contains("deps/libsoftgpu_cuda.so"), "{error}");
@@ -246,13 +245,13 @@ mod tests {
         assert!(error.contains("softgpu/libnvidia-ml.so.1"), "{error}");
         file(&folder.join(RELEASE).join(NVML), 50);
         file(&folder.join(RELEASE).join(softgpu_mps::CONTROL), 50);
-        let server = file(&folder.join(RELEASE).join(place::SERVER), 50);
+        let server = file(&folder.join(RELEASE).join(softgpu_dir::SERVER), 50);
         let found = find().unwrap();
         assert_eq!((found.cuda, found.server), (cuda, server));
     }
 
     #[test]
-    fn a_program_that_was_copied_elsewhere_finds_what_cargo_has_built() {
+    fn a_copied_program_finds_cargos_output() {
         let place = tempfile::tempdir().unwrap();
         let (bin, target) = (
             place.path().join("bin"),
@@ -267,7 +266,7 @@ mod tests {
         );
         let built = file(&target.join("deps").join(CUDA_BUILT), 1);
         assert_eq!(find().unwrap(), built);
-        // What was installed comes before, however old it is; what lies beside the program before that.
+        // Installed libraries come first, however old; those beside the program come before them.
         let installed = file(&place.path().join("lib/weir").join(CUDA_BUILT), 90);
         assert_eq!(find().unwrap(), installed);
         let beside = file(&bin.join(CUDA_BUILT), 99);
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_take_the_programs_above_their_own_folder() {
+    fn tests_use_the_programs_above_their_own_folder() {
         let place = tempfile::tempdir().unwrap();
         let deps = place.path().join("deps");
         file(&deps.join(CUDA_BUILT), 1);
@@ -288,7 +287,7 @@ mod tests {
             "{error}"
         );
         file(&place.path().join(softgpu_mps::CONTROL), 1);
-        let server = file(&place.path().join(place::SERVER), 1);
+        let server = file(&place.path().join(softgpu_dir::SERVER), 1);
         assert_eq!(
             StandIns::beside(&deps, Path::new(""), None).unwrap().server,
             server

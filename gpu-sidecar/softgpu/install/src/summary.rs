@@ -1,67 +1,67 @@
-//! A ledger in figures: for each process, for each GPU or slice, for each link.
+//! Figures of a ledger: by process, by GPU or slice, and by link.
 
 use std::collections::BTreeMap;
 
-use softgpu_wire::ledger::What;
+use softgpu_wire::ledger::LineKind;
 
 use crate::ledger::{Entry, Ledger};
 use crate::names::{LinkKind, Names};
 
-/// What a process held of a GPU or slice.
+/// Use of a GPU or slice by a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessSummary {
-    /// Its number in the system.
+    /// Process ID of the operating system.
     pub pid: u32,
-    /// The GPU or slice.
+    /// Number of the GPU or slice.
     pub unit: u32,
     /// SM-nanoseconds, in thousandths of SMs.
     pub millisms_ns: u128,
-    /// Time in which it held any SM, in ns.
+    /// Time in which the process held any SM, in ns.
     pub busy_ns: u64,
-    /// Time of that in which another process held some as well, in ns.
+    /// Part of that time in which another process held some as well, in ns.
     pub shared_ns: u64,
-    /// Bytes over links to and from GPUs. Over PCIe from one GPU to another they are counted at both; switches are not.
+    /// Bytes over links to and from GPUs. Copies over PCIe between GPUs count at both; switches do not count.
     pub link_bytes: u64,
-    /// Bytes that it read or wrote of device memory by copies and sets within it.
+    /// Bytes read and written in device memory by copies and memsets within it.
     pub memory_traffic: u64,
-    /// Device memory at most, in bytes.
+    /// Largest amount of device memory held, in bytes.
     pub memory_peak: u64,
 }
 
-/// How a GPU or slice was used.
+/// Use of a GPU or slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnitSummary {
-    /// Its number.
+    /// Number of the GPU or slice.
     pub unit: u32,
     /// SM-nanoseconds, in thousandths of SMs.
     pub millisms_ns: u128,
     /// Time in which any SM was held, in ns.
     pub busy_ns: u64,
-    /// Time of that in which at least two processes held some, in ns.
+    /// Part of that time in which at least two processes held some, in ns.
     pub overlap_ns: u64,
-    /// SMs held at once at most, in thousandths.
+    /// Largest number of SMs held at once, in thousandths.
     pub millisms_peak: u64,
-    /// Device memory held at most, in bytes.
+    /// Largest amount of device memory held at once, in bytes.
     pub memory_peak: u64,
 }
 
-/// How a link was used.
+/// Use of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkSummary {
-    /// Its number.
+    /// Number of the link.
     pub link: u32,
-    /// Bytes that crossed it.
+    /// Bytes transferred over the link.
     pub bytes: u64,
-    /// Time in which any did, in ns.
+    /// Time in which any were transferred, in ns.
     pub busy_ns: u64,
 }
 
-/// See the [module](self).
+/// Sums over the selected interval of a ledger; see the [module](self).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// How long the selected time is, in ns.
+    /// Length of the selected interval in ns.
     pub span_ns: u64,
-    /// Processes that held something, in the order in which they came.
+    /// Processes that held something, in order of appearance.
     pub processes: Vec<ProcessSummary>,
     /// GPUs and slices of which something was held.
     pub units: Vec<UnitSummary>,
@@ -69,13 +69,13 @@ pub struct Summary {
     pub links: Vec<LinkSummary>,
 }
 
-/// Thousandths of SMs times nanoseconds, as SMs times seconds.
+/// Converts thousandths of SMs times nanoseconds to SMs times seconds.
 #[must_use]
 pub fn sm_seconds(millisms_ns: u128) -> f64 {
     millisms_ns as f64 / 1e12
 }
 
-/// A part of a whole, 0 of an empty one.
+/// Returns a part as a fraction of a whole; 0 if the whole is 0.
 #[must_use]
 pub fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 {
@@ -84,11 +84,11 @@ pub fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole as f64
 }
 
-/// What each process holds of one thing at a time: how much, in how many pieces.
+/// Amount that each process holds of one resource, and the number of entries it consists of.
 pub(crate) type Holders = BTreeMap<usize, (u64, u32)>;
 
-/// Goes through all times at which something of what these entries are about changes, and hands on what was held from the
-/// one to the next. Times at which nothing is held are left out.
+/// Calls `each` for every interval between two changes of these entries, with the amounts held. Intervals in which
+/// nothing is held are skipped.
 pub(crate) fn sweep<'a>(
     entries: impl Iterator<Item = &'a Entry>,
     mut each: impl FnMut(u64, u64, &Holders),
@@ -118,19 +118,19 @@ pub(crate) fn sweep<'a>(
     }
 }
 
-/// The entries of each thing.
-pub(crate) fn by_thing(ledger: &Ledger) -> BTreeMap<(u8, u32), Vec<&Entry>> {
-    let mut things: BTreeMap<_, Vec<&Entry>> = BTreeMap::new();
+/// Groups the entries by resource.
+pub(crate) fn by_resource(ledger: &Ledger) -> BTreeMap<(u8, u32), Vec<&Entry>> {
+    let mut resources: BTreeMap<_, Vec<&Entry>> = BTreeMap::new();
     for entry in &ledger.entries {
-        let thing = match entry.what {
-            What::Sms(unit) => (SMS, unit),
-            What::Memory(unit) => (MEMORY, unit),
-            What::Link(link) => (LINK, link),
-            What::Process(_) => continue,
+        let resource = match entry.kind {
+            LineKind::Sms(unit) => (SMS, unit),
+            LineKind::Memory(unit) => (MEMORY, unit),
+            LineKind::Link(link) => (LINK, link),
+            LineKind::Process(_) => continue,
         };
-        things.entry(thing).or_default().push(entry);
+        resources.entry(resource).or_default().push(entry);
     }
-    things
+    resources
 }
 
 pub(crate) const SMS: u8 = 0;
@@ -146,7 +146,7 @@ fn whole_bytes(byte_ns: u128) -> u64 {
 }
 
 impl Summary {
-    /// That of what was selected of a ledger.
+    /// Returns the figures of the selected entries.
     #[must_use]
     pub fn new(ledger: &Ledger, names: &Names) -> Self {
         let mut processes: Vec<_> = ledger
@@ -162,7 +162,7 @@ impl Summary {
         let mut crossed = vec![(0_u128, 0_u128); processes.len()];
         let mut units: BTreeMap<u32, UnitSummary> = BTreeMap::new();
         let mut links = Vec::new();
-        for ((kind, number), entries) in by_thing(ledger) {
+        for ((kind, number), entries) in by_resource(ledger) {
             for entry in &entries {
                 has[entry.process] = true;
             }
@@ -248,34 +248,34 @@ fn link(number: u32, entries: &[&Entry]) -> LinkSummary {
 #[cfg(test)]
 mod tests {
     use softgpu_wire::config::Config;
-    use softgpu_wire::place;
+    use softgpu_wire::softgpu_dir;
 
     use super::*;
-    use crate::ledger::Select;
+    use crate::ledger::Selection;
     use crate::ledger::tests::{line, write};
 
     #[test]
-    fn overlaps_shares_and_peaks_are_those_of_the_lines() {
+    fn overlaps_shares_and_peaks_follow_from_the_lines() {
         let folder = tempfile::tempdir().unwrap();
         let gb = 1_000_000_000;
         write(
-            &folder.path().join(place::LEDGER),
+            &folder.path().join(softgpu_dir::LEDGER),
             &[
-                line(What::Process(0), 0, 41, 0, 0),
-                line(What::Process(0), 1, 42, 0, 0),
-                // Two streams of one process are no overlap.
-                line(What::Sms(0), 0, 10_000, 0, 100),
-                line(What::Sms(0), 0, 5_000, 50, 100),
-                line(What::Sms(0), 1, 20_000, 80, 180),
-                line(What::Memory(0), 0, 700, 0, 100),
-                line(What::Memory(0), 1, 300, 90, 200),
-                // To GPU 0, and its own memory.
-                line(What::Link(0), 0, 3 * gb, 0, 10),
-                line(What::Link(2), 1, 4 * gb, 0, 10),
+                line(LineKind::Process(0), 0, 41, 0, 0),
+                line(LineKind::Process(0), 1, 42, 0, 0),
+                // Two streams of one process do not overlap.
+                line(LineKind::Sms(0), 0, 10_000, 0, 100),
+                line(LineKind::Sms(0), 0, 5_000, 50, 100),
+                line(LineKind::Sms(0), 1, 20_000, 80, 180),
+                line(LineKind::Memory(0), 0, 700, 0, 100),
+                line(LineKind::Memory(0), 1, 300, 90, 200),
+                // To GPU 0, and in its own memory.
+                line(LineKind::Link(0), 0, 3 * gb, 0, 10),
+                line(LineKind::Link(2), 1, 4 * gb, 0, 10),
             ],
         );
         let names = Names::new(folder.path(), &Config::default()).unwrap();
-        let ledger = Ledger::read(folder.path(), &Select::default()).unwrap();
+        let ledger = Ledger::read(folder.path(), &Selection::default()).unwrap();
         let summary = Summary::new(&ledger, &names);
         let [one, other] = summary.processes[..] else {
             panic!("{summary:?}");

@@ -1,4 +1,4 @@
-//! A drawing of a ledger as SVG: time to the right, one band for each thing, in it a colour for each process.
+//! SVG drawing of a ledger: time on the horizontal axis, one band for each resource, one colour for each process.
 
 use std::fmt::Write as _;
 
@@ -6,14 +6,14 @@ use crate::bands::{Band, Bands, Kind, Rectangle};
 use crate::ledger::Ledger;
 use crate::names::Names;
 
-/// Colours of processes, told apart by most eyes; they begin again where there are more processes.
+/// Colours of processes, chosen to be distinguishable; they repeat for more processes.
 const COLOURS: [&str; 10] = [
     "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#edc948", "#9c755f",
     "#ff9da7", "#79706e",
 ];
-/// Processes in the legend, at most.
+/// Largest number of processes in the legend.
 const LEGEND_MAX: usize = 24;
-/// Bands, at most: those of a GPU come together, the first GPUs first.
+/// Largest number of bands; those of a GPU are adjacent, and the first GPUs come first.
 const BANDS_MAX: usize = 96;
 
 const WIDTH: f64 = 1_280.0;
@@ -21,7 +21,7 @@ const LEFT: f64 = 190.0;
 const RIGHT: f64 = 90.0;
 const PLOT: f64 = WIDTH - LEFT - RIGHT;
 const GAP: f64 = 16.0;
-/// Columns of the legend.
+/// Number of columns in the legend.
 const LEGEND_COLUMNS: usize = 6;
 
 const fn height(kind: Kind) -> f64 {
@@ -32,16 +32,16 @@ const fn height(kind: Kind) -> f64 {
     }
 }
 
-/// What a drawing says above its bands.
+/// Text above the bands.
 #[derive(Clone, Debug, Default)]
 pub struct Heading {
-    /// In large letters.
+    /// Title of the drawing, in large letters.
     pub title: String,
-    /// Below it.
+    /// Subtitle of the drawing, in small letters.
     pub subtitle: String,
 }
 
-/// An amount, with its unit.
+/// Formats an amount with its unit.
 #[must_use]
 pub fn amount_text(kind: Kind, amount: u64) -> String {
     match kind {
@@ -66,19 +66,19 @@ fn scaled(amount: u64, step: f64, units: [&str; 5]) -> String {
     format!("{} {}", trimmed(number), units[unit])
 }
 
-/// Bytes of memory, in powers of 1,024.
+/// Formats bytes of memory with binary prefixes (powers of 1,024).
 #[must_use]
 pub fn bytes_text(bytes: u64) -> String {
     scaled(bytes, 1024.0, ["B", "KiB", "MiB", "GiB", "TiB"])
 }
 
-/// Bytes on links, in powers of 1,000, as vendors count them.
+/// Formats bytes on links with decimal prefixes (powers of 1,000), as vendors count them.
 #[must_use]
 pub fn rate_text(bytes: u64) -> String {
     scaled(bytes, 1000.0, ["B", "kB", "MB", "GB", "TB"])
 }
 
-/// Times in ms, with as many decimals as steps of this length ask for.
+/// Formats a time in ms, with the decimals that marks `step` ns apart require.
 pub(crate) fn ms_text(ns: u64, step: u64) -> String {
     let decimals = match step {
         1_000_000.. => 0,
@@ -90,7 +90,7 @@ pub(crate) fn ms_text(ns: u64, step: u64) -> String {
     format!("{:.decimals$}", ns as f64 / 1e6)
 }
 
-/// Where the axis has its marks: at most about `most`, 1, 2 or 5 times a power of ten apart.
+/// Returns the step and the marks of an axis: at most about `most`, at multiples of 1, 2 or 5 times a power of ten.
 pub(crate) fn marks(from: u64, to: u64, most: u64) -> (u64, Vec<u64>) {
     let span = to.saturating_sub(from).max(1);
     let mut step = 1_u64;
@@ -113,8 +113,8 @@ pub(crate) fn marks(from: u64, to: u64, most: u64) -> (u64, Vec<u64>) {
     (step, marks)
 }
 
-/// What the height of a band stands for. Of memory that is hardly used not all there is: the next power of two above what was held at most,
-/// so that it can be seen.
+/// Returns the amount that the height of a band represents. For memory, it is the next power of two above the largest
+/// amount held, so that small amounts remain visible.
 fn scale(band: &Band) -> u64 {
     if band.kind != Kind::Memory {
         return band.capacity;
@@ -137,7 +137,7 @@ fn escaped(text: &str) -> String {
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
-            // What may not be in XML at all.
+            // Control characters are invalid in XML.
             letter if letter.is_control() => escaped.push(' '),
             letter => escaped.push(letter),
         }
@@ -145,7 +145,7 @@ fn escaped(text: &str) -> String {
     escaped
 }
 
-/// The drawing as a file of its own.
+/// Returns the drawing as a complete SVG file.
 #[must_use]
 pub fn draw(ledger: &Ledger, names: &Names, heading: &Heading) -> String {
     let mut bands = Bands::new(ledger, names);
@@ -190,7 +190,7 @@ struct Drawing<'a> {
 
 impl Drawing<'_> {
     fn push(&mut self, line: std::fmt::Arguments<'_>) {
-        // A string takes whatever comes.
+        // Writing to a string cannot fail.
         let _written = self.text.write_fmt(line);
         self.text.push('\n');
     }
@@ -239,8 +239,8 @@ impl Drawing<'_> {
         COLOURS[place % COLOURS.len()]
     }
 
-    /// "weir, process 41".
-    fn called(&self, pid: u32) -> String {
+    /// Returns a label such as "weir, process 41".
+    fn label_of(&self, pid: u32) -> String {
         match self.ledger.names.get(&pid) {
             Some(name) => format!("{name}, process {pid}"),
             None => format!("process {pid}"),
@@ -262,8 +262,8 @@ impl Drawing<'_> {
             self.push(format_args!(
                 "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"12\" height=\"12\" rx=\"2\" fill=\"{colour}\"/>"
             ));
-            let called = self.called(*pid);
-            self.label(x + 18.0, y + 10.0, "pid", &called);
+            let label = self.label_of(*pid);
+            self.label(x + 18.0, y + 10.0, "pid", &label);
         }
     }
 
@@ -286,7 +286,7 @@ impl Drawing<'_> {
             LEFT + PLOT / 2.0,
             bottom + 34.0,
             "tick",
-            "ms since the ledger's begin",
+            "ms since the start of the ledger",
         );
     }
 
@@ -320,10 +320,10 @@ impl Drawing<'_> {
         let top = y + height - base - own;
         let (from, until) = (one.from as f64 / 1e6, one.to as f64 / 1e6);
         let amount = amount_text(band.kind, one.amount);
-        let called = escaped(&self.called(pid));
+        let label = escaped(&self.label_of(pid));
         self.push(format_args!(
             "<rect x=\"{x:.2}\" y=\"{top:.2}\" width=\"{width:.2}\" height=\"{own:.2}\" fill=\"{colour}\">\
-             <title>{called}: {amount}, {from:.3} to {until:.3} ms</title></rect>"
+             <title>{label}: {amount}, {from:.3} to {until:.3} ms</title></rect>"
         ));
     }
 }
@@ -331,7 +331,7 @@ impl Drawing<'_> {
 #[cfg(test)]
 mod tests {
     use softgpu_wire::config::Config;
-    use softgpu_wire::ledger::What;
+    use softgpu_wire::ledger::LineKind;
 
     use super::*;
     use crate::ledger::{Entry, Process};
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_hardly_used_is_drawn_so_that_it_can_be_seen() {
+    fn small_amounts_of_memory_remain_visible() {
         let band = |kind, amount| Band {
             title: String::new(),
             kind,
@@ -381,9 +381,9 @@ mod tests {
     }
 
     #[test]
-    fn every_process_has_its_colour_and_texts_are_escaped() {
+    fn processes_have_distinct_colours_and_texts_are_escaped() {
         let entry = |process, from, to| Entry {
-            what: What::Sms(0),
+            kind: LineKind::Sms(0),
             process,
             amount: 66_000,
             from,

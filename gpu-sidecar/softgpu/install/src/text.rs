@@ -1,5 +1,5 @@
-//! A drawing of a ledger for terminals: for each GPU or slice, and each process on it, a row of blocks as high as its part
-//! of the SMs over a span of time.
+//! Terminal drawing of a ledger: for each GPU or slice, and each process on it, a row of blocks whose height is the
+//! process's share of the SMs over a span of time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -7,23 +7,23 @@ use std::fmt::Write as _;
 use crate::bands::column_sums;
 use crate::ledger::{Entry, Ledger};
 use crate::names::Names;
-use crate::summary::{SMS, by_thing};
+use crate::summary::{SMS, by_resource};
 use crate::svg::ms_text;
 
-/// Eighths of a row's height. Nothing has no block, and little has the lowest.
+/// Blocks by height in eighths. Zero is a space, and any other amount at least the lowest block.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// Rows for one GPU or slice, at most: those of the processes that held most.
+/// Largest number of rows for one GPU or slice; processes that held most are kept.
 const ROWS_MAX: usize = 24;
-/// Columns before the blocks.
+/// Number of columns before the blocks.
 const MARGIN: usize = 16;
 
-/// The drawing, at most `width` columns wide; empty if no SMs were held.
+/// Returns a drawing of at most `width` columns, or an empty text if no SMs were held.
 #[must_use]
 pub fn draw(ledger: &Ledger, names: &Names, width: usize) -> String {
     let columns = width.saturating_sub(MARGIN + 1).clamp(10, 1_000);
     let length = ledger.span().div_ceil(columns as u64).max(1);
     let mut text = String::new();
-    for ((kind, number), entries) in by_thing(ledger) {
+    for ((kind, number), entries) in by_resource(ledger) {
         if kind == SMS {
             unit(&mut text, ledger, names, number, &entries, columns, length);
         }
@@ -35,7 +35,7 @@ pub fn draw(ledger: &Ledger, names: &Names, width: usize) -> String {
 }
 
 fn push(text: &mut String, line: std::fmt::Arguments<'_>) {
-    // A string takes whatever comes.
+    // Writing to a string cannot fail.
     let _written = text.write_fmt(line);
     text.push('\n');
 }
@@ -61,7 +61,7 @@ fn unit(
     let sms = names.units.get(number as usize).map(|unit| unit.sms);
     let of = sms.map_or_else(String::new, |sms| format!(", {sms} SMs"));
     push(text, format_args!("{}{of}", names.unit(number)));
-    // What a column would hold if all SMs were held all of its time.
+    // Amount in a column if all SMs are held throughout.
     let most = entries.iter().map(|entry| entry.amount).max().unwrap_or(1);
     let capacity = sms.map_or(most, |sms| u64::from(sms) * 1_000);
     let full = u128::from(capacity.max(1)) * u128::from(length);
@@ -82,7 +82,7 @@ fn unit(
     if left_out > 0 {
         push(
             text,
-            format_args!("{:>MARGIN$}and {left_out} more that held less", ""),
+            format_args!("{:>MARGIN$}and {left_out} more processes", ""),
         );
     }
 }
@@ -103,15 +103,15 @@ fn axis(text: &mut String, ledger: &Ledger, columns: usize, length: u64) {
 #[cfg(test)]
 mod tests {
     use softgpu_wire::config::Config;
-    use softgpu_wire::ledger::What;
+    use softgpu_wire::ledger::LineKind;
 
     use super::*;
     use crate::ledger::Process;
 
     #[test]
-    fn blocks_are_as_high_as_the_part_of_the_sms() {
+    fn blocks_are_proportional_to_the_share_of_the_sms() {
         let entry = |process, amount, from, to| Entry {
-            what: What::Sms(0),
+            kind: LineKind::Sms(0),
             process,
             amount,
             from,

@@ -1,34 +1,33 @@
-//! What the program is called with.
+//! Command line of the program.
 
 use std::ffi::OsString;
 
-/// What it is to be.
+/// Role of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Starts the daemon and ends once that listens.
+    /// Starts the daemon and exits once it listens.
     Background,
-    /// The daemon that was started so.
+    /// The daemon started by [`Mode::Background`].
     Detached,
     /// The daemon, with its log on standard output as well.
     Foreground,
-    /// The front end.
+    /// The front end, which sends commands to the daemon.
     Front,
-    /// Prints how it is called.
+    /// Prints the usage and exits.
     Help,
-    /// Prints the version.
+    /// Prints the version and exits.
     Version,
 }
 
-/// All that it is called with.
+/// Options of the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// What it is to be.
     pub(crate) mode: Mode,
-    /// Whether one server serves all users.
+    /// Whether one server serves the clients of all users.
     pub(crate) is_multiuser: bool,
 }
 
-/// It cannot be called so.
+/// An invalid command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ArgumentError {
     #[error("Invalid option: {0}\n{USAGE}")]
@@ -37,12 +36,12 @@ pub(crate) enum ArgumentError {
     StaticPartitioning(String),
 }
 
-/// What the daemon is started with by [`Mode::Background`].
+/// Option with which [`Mode::Background`] starts the daemon.
 pub(crate) const DETACHED: &str = "--detached";
-/// One server for all users.
+/// Option for one server that serves all users.
 pub(crate) const MULTIUSER: &str = "-multiuser-server";
 
-/// How it is called.
+/// Text printed for `--help` and for invalid options.
 pub(crate) const USAGE: &str = "\
 Usage: nvidia-cuda-mps-control [-d | -f] [-multiuser-server]
   -d                 start the MPS control daemon in the background
@@ -53,7 +52,7 @@ Usage: nvidia-cuda-mps-control [-d | -f] [-multiuser-server]
 Without options, commands are read from standard input; \"help\" lists them.
 ";
 
-/// Reads the arguments, the program's name left out.
+/// Parses the arguments, without the program's name.
 pub(crate) fn parse(
     arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<Options, ArgumentError> {
@@ -88,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_taken_and_the_rest_refused() {
+    fn known_options_are_accepted_and_others_refused() {
         let mode = |arguments: &[&str]| parsed(arguments).unwrap().mode;
         assert_eq!(mode(&[]), Mode::Front);
         assert_eq!(mode(&["-d"]), Mode::Background);

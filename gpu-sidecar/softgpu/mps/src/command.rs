@@ -1,13 +1,13 @@
-//! The commands of the front end.
+//! Commands of the front end.
 
 use std::time::Duration;
 
 use crate::settings::{Percentage, parse_limit, parse_priority};
 
-/// Bytes of a command's line, at most.
+/// Largest length of a command line in bytes.
 pub(crate) const LINE_MAX: usize = 4096;
 
-/// What is asked for.
+/// A command of the front end, parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     ServerList,
@@ -68,7 +68,7 @@ pub(crate) enum Command {
     Help,
 }
 
-/// What cannot be understood.
+/// An invalid command line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CommandError {
     #[error("Unrecognized command: {0}")]
@@ -81,7 +81,7 @@ pub(crate) enum CommandError {
     TooLong,
 }
 
-/// Name, arguments, and what it is for.
+/// Name, usage and purpose of each command.
 const COMMANDS: &[(&str, &str, &str)] = &[
     (
         "get_server_list",
@@ -126,7 +126,7 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     (
         "get_default_active_thread_percentage",
         "get_default_active_thread_percentage",
-        "what was set so",
+        "print the share that set_default_active_thread_percentage has set",
     ),
     (
         "set_active_thread_percentage",
@@ -136,7 +136,7 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     (
         "get_active_thread_percentage",
         "get_active_thread_percentage PID",
-        "what was set so",
+        "print the share that set_active_thread_percentage has set",
     ),
     (
         "set_default_device_pinned_mem_limit",
@@ -146,7 +146,7 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     (
         "get_default_device_pinned_mem_limit",
         "get_default_device_pinned_mem_limit DEV",
-        "what was set so",
+        "print the limit that set_default_device_pinned_mem_limit has set",
     ),
     (
         "set_device_pinned_mem_limit",
@@ -156,7 +156,7 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     (
         "get_device_pinned_mem_limit",
         "get_device_pinned_mem_limit PID DEV",
-        "what was set so",
+        "print the limit that set_device_pinned_mem_limit has set",
     ),
     (
         "set_default_client_priority",
@@ -166,7 +166,7 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     (
         "get_default_client_priority",
         "get_default_client_priority",
-        "what was set so",
+        "print the priority that set_default_client_priority has set",
     ),
     (
         "terminate_client",
@@ -181,7 +181,7 @@ const COMMANDS: &[(&str, &str, &str)] = &[
     ("help", "help", "print this"),
 ];
 
-/// All commands, one a line.
+/// Returns the text of `help`.
 pub(crate) fn help() -> String {
     COMMANDS
         .iter()
@@ -190,7 +190,7 @@ pub(crate) fn help() -> String {
 }
 
 impl Command {
-    /// Whether it changes anything.
+    /// Returns whether the command changes the daemon's state.
     pub(crate) fn is_change(&self) -> bool {
         matches!(
             self,
@@ -206,7 +206,7 @@ impl Command {
         )
     }
 
-    /// Reads a line; `None`: there is nothing in it.
+    /// Parses a line; returns `None` for an empty one.
     pub(crate) fn parse(line: &str) -> Result<Option<Self>, CommandError> {
         if line.len() > LINE_MAX {
             return Err(CommandError::TooLong);
@@ -304,7 +304,7 @@ impl Command {
     }
 }
 
-/// What of a line is repeated to who wrote it.
+/// Cuts a text that an error message quotes to 64 characters.
 fn shortened(text: &str) -> String {
     text.chars().take(64).collect()
 }
@@ -345,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_is_read() {
+    fn every_command_is_parsed() {
         let read = |line| Command::parse(line).unwrap().unwrap();
         assert_eq!(read(" get_server_list\t"), Command::ServerList);
         assert_eq!(
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_name_the_invalid_value() {
         for (line, message) in [
             ("nonsense", "Unrecognized command: nonsense"),
             ("get_client_list", "Usage: get_client_list PID"),

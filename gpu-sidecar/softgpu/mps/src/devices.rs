@@ -1,27 +1,27 @@
-//! The devices by the numbers and UUIDs that commands use.
+//! Devices by the numbers and UUIDs that commands use.
 
 use std::path::Path;
 
 use softgpu_wire::config::Config;
 use softgpu_wire::identity::{Identity, uuid_text};
-use softgpu_wire::place;
+use softgpu_wire::softgpu_dir;
 
-/// The devices that the daemon and its clients see, in their order.
+/// Devices visible to the daemon and its clients, in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Devices {
-    /// All units of the node by their UUIDs, in the order of their numbers.
+    /// UUIDs of all units of the node, in the order of their numbers.
     units: Vec<String>,
-    /// Those that are seen.
+    /// Indices of the visible units.
     visible: Vec<usize>,
 }
 
 impl Devices {
-    /// Those of a folder, of which `visible` (as `CUDA_VISIBLE_DEVICES` is written) are seen.
+    /// Returns the devices of a folder, restricted to `visible` in the format of `CUDA_VISIBLE_DEVICES`.
     ///
     /// # Errors
-    /// Why the configuration cannot be used.
+    /// Fails with a message when the configuration is invalid.
     pub(crate) fn of(folder: &Path, visible: Option<&str>) -> Result<Self, String> {
-        let path = folder.join(place::CONFIG);
+        let path = folder.join(softgpu_dir::CONFIG);
         let config = match std::fs::read_to_string(&path) {
             Ok(text) => {
                 Config::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
@@ -47,7 +47,7 @@ impl Devices {
             units,
         };
         if let Some(visible) = visible {
-            // What follows the first that is none is not seen.
+            // As in the driver, the list ends before its first invalid entry.
             let all = devices.clone();
             let listed = visible.split(',').map_while(|one| all.find(one.trim()));
             devices.visible = listed.collect();
@@ -55,7 +55,7 @@ impl Devices {
         devices
     }
 
-    /// The unit of a device given by its number or by the beginning of its UUID.
+    /// Finds a device by its number or by a unique prefix of its UUID; returns its unit.
     pub(crate) fn find(&self, device: &str) -> Option<usize> {
         if device.starts_with("GPU-") || device.starts_with("MIG-") {
             let mut found = (self.visible.iter().copied()).filter(|unit| {
@@ -68,12 +68,12 @@ impl Devices {
         self.visible.get(device.parse::<usize>().ok()?).copied()
     }
 
-    /// How many units the node has.
+    /// Returns the number of units of the node.
     pub(crate) fn units(&self) -> usize {
         self.units.len()
     }
 
-    /// The UUID of a unit.
+    /// Returns the UUID of a unit.
     pub(crate) fn uuid(&self, unit: u32) -> Option<&str> {
         let unit = usize::try_from(unit).ok()?;
         self.units.get(unit).map(String::as_str)

@@ -1,4 +1,4 @@
-//! The front end: standard input, line by line, to the daemon.
+//! The front end: sends standard input to the daemon, line by line.
 
 use std::io::{BufRead, Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -9,18 +9,19 @@ use softgpu_wire::message::{Kind, Message};
 
 use crate::command::LINE_MAX;
 use crate::pipe::{self, PipeDirectory};
-use crate::{say, say_error};
+use crate::{print, report_error};
 
-/// In the first word of an answer: more of it follows.
+/// First word of an answer of which more follows.
 pub(crate) const MORE: u64 = 1;
-/// In the second word of an answer: the daemon has ended.
+/// Second word of an answer after which the daemon has ended.
 pub(crate) const ENDED: u64 = 1;
 
-/// Reads commands until there are no more. Its status says whether the daemon could be talked to, not how commands went.
+/// Runs commands until the end of input. The exit status reflects the connection to the daemon, not the results of
+/// commands.
 pub(crate) fn main() -> ExitCode {
     let found = PipeDirectory::open(&pipe::path()).and_then(|folder| folder.connect());
     let Ok(Some(socket)) = found else {
-        let _said = say("Cannot find MPS control daemon process\n");
+        let _printed = print("Cannot find MPS control daemon process\n");
         return ExitCode::FAILURE;
     };
     let mut input = std::io::stdin().lock();
@@ -29,22 +30,22 @@ pub(crate) fn main() -> ExitCode {
             Ok(Some(line)) => line,
             Ok(None) => return ExitCode::SUCCESS,
             Err(error) => {
-                say_error(&format!("Cannot read commands: {error}"));
+                report_error(&format!("Cannot read commands: {error}"));
                 return ExitCode::FAILURE;
             }
         };
-        match ask(&socket, &line) {
+        match send_command(&socket, &line) {
             Some(false) => {}
             Some(true) => return ExitCode::SUCCESS,
             None => {
-                say_error("Connection to the MPS control daemon is broken");
+                report_error("Connection to the MPS control daemon is broken");
                 return ExitCode::FAILURE;
             }
         }
     }
 }
 
-/// The next line, without what of it is longer than any command; `None`: there are no more.
+/// Reads the next line, cut behind the longest command; returns `None` at the end of input.
 fn next_line(input: &mut impl BufRead) -> std::io::Result<Option<String>> {
     let mut line = Vec::new();
     let limit = LINE_MAX as u64 + 1;
@@ -57,8 +58,9 @@ fn next_line(input: &mut impl BufRead) -> std::io::Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(&line).into_owned()))
 }
 
-/// Sends a command and prints its answer; whether the daemon has ended by it, `None`: it cannot be talked to.
-fn ask(socket: &OwnedFd, line: &str) -> Option<bool> {
+/// Sends a command and prints its answer. Returns whether the daemon has ended with it, `None` if the connection is
+/// broken.
+fn send_command(socket: &OwnedFd, line: &str) -> Option<bool> {
     if line.trim().is_empty() {
         return Some(false);
     }
@@ -69,7 +71,7 @@ fn ask(socket: &OwnedFd, line: &str) -> Option<bool> {
     let mut output = std::io::stdout();
     loop {
         let answer = Message::receive(socket, RecvFlags::empty()).ok()?;
-        // Who does not read what was asked for has asked nevertheless.
+        // The command has run, even if its output cannot be written.
         let _written = output
             .write_all(&answer.bytes)
             .and_then(|()| output.flush());
@@ -84,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_that_is_too_long_is_one_line() {
+    fn a_line_beyond_the_limit_is_read_as_one() {
         let long = "x".repeat(3 * LINE_MAX);
         let text = format!("one\n{long}\n\n\u{fffd}two");
         let mut input = text.as_bytes();

@@ -1,4 +1,4 @@
-//! How the daemon comes into the background: the program starts itself anew, which then listens, says so, and is left alone.
+//! Start of the daemon in the background: the program runs itself again, waits until that process listens, and exits.
 
 use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
@@ -8,18 +8,18 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
 use crate::arguments::{DETACHED, MULTIUSER, Options};
-use crate::{CONTROL, say_error};
+use crate::{CONTROL, report_error};
 
-/// What the daemon says once it listens.
+/// Line that the daemon writes once it listens.
 pub(crate) const READY: &str = "ready\n";
 
-/// Starts the daemon, and ends with 0 once it listens. Why it does not, it says itself.
+/// Starts the daemon, and succeeds once it listens. The daemon reports failures on standard error itself.
 pub(crate) fn main(options: &Options) -> ExitCode {
     match start(options) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            say_error(&format!("Cannot start the MPS control daemon: {error}"));
+            report_error(&format!("Cannot start the MPS control daemon: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -36,19 +36,19 @@ fn start(options: &Options) -> std::io::Result<bool> {
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
         .spawn()?;
-    let mut said = String::new();
+    let mut line = String::new();
     if let Some(mut output) = child.stdout.take() {
-        output.read_to_string(&mut said)?;
+        output.read_to_string(&mut line)?;
     }
-    if said == READY {
+    if line == READY {
         return Ok(true);
     }
     child.wait()?;
     Ok(false)
 }
 
-/// Gives standard output and standard error back, so that nobody waits for their end.
-pub(crate) fn let_go() -> Result<(), Errno> {
+/// Redirects standard output and standard error to `/dev/null`, so that no reader waits for their end.
+pub(crate) fn release_output() -> Result<(), Errno> {
     let nothing = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     rustix::stdio::dup2_stdout(&nothing)?;
     rustix::stdio::dup2_stderr(&nothing)

@@ -1,5 +1,5 @@
-//! The logs `control.log` and `server.log`, both written by the daemon: times are UTC, and a file that has reached
-//! [`BYTES_MAX`] becomes `….log.old` and is begun anew.
+//! The logs `control.log` and `server.log`, both written by the daemon. Times are UTC; a file that reaches
+//! [`BYTES_MAX`] is renamed to `….log.old` and begun anew.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -10,16 +10,16 @@ use jiff::Timestamp;
 use rustix::fs::{Mode, OFlags, fstat, open, openat, renameat};
 use rustix::io::Errno;
 
-/// The variable that names the directory.
+/// Environment variable that names the directory.
 const VARIABLE: &str = "CUDA_MPS_LOG_DIRECTORY";
-/// Where it is without.
+/// Directory without the variable.
 const DEFAULT: &str = "/var/log/nvidia-mps";
-/// Bytes of a file, at most.
+/// Largest size of a file in bytes.
 pub(crate) const BYTES_MAX: u64 = 1 << 20;
-/// Characters of a line, at most.
+/// Largest length of a line in characters.
 const LINE_MAX: usize = 1024;
 
-/// Where the logs are to be.
+/// Returns the directory of the logs.
 pub(crate) fn path() -> PathBuf {
     match std::env::var_os(VARIABLE) {
         Some(path) if !path.is_empty() => PathBuf::from(path),
@@ -27,7 +27,7 @@ pub(crate) fn path() -> PathBuf {
     }
 }
 
-/// Both logs. What cannot be written is not: the daemon runs without them.
+/// Both logs. Failures to write are ignored: the daemon runs without logs.
 #[derive(Debug)]
 pub(crate) struct Log {
     folder: Option<OwnedFd>,
@@ -85,7 +85,7 @@ impl LogFile {
             self.reopen(folder);
         }
         if let Some(file) = &mut self.file {
-            // A full disk is no reason to stop serving: what does not fit is lost.
+            // A full disk must not stop the daemon: the line is lost.
             if file.write_all(line.as_bytes()).is_ok() {
                 self.bytes += bytes;
             }
@@ -94,7 +94,7 @@ impl LogFile {
 }
 
 impl Log {
-    /// Opens both; `is_echoing`: all goes to standard output as well.
+    /// Opens both logs; with `is_echoing`, lines go to standard output as well.
     pub(crate) fn open(path: &PathBuf, pid: u32, is_echoing: bool) -> Self {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = std::fs::create_dir_all(path)
@@ -110,19 +110,19 @@ impl Log {
         }
     }
 
-    /// Whether anything is written.
+    /// Returns whether both logs can be written.
     pub(crate) fn is_written(&self) -> bool {
         self.control.file.is_some() && self.server.file.is_some()
     }
 
-    /// What the daemon does.
+    /// Logs an action of the daemon.
     pub(crate) fn control(&mut self, text: &str) {
         let line = line("Control", self.pid, text, Timestamp::now());
         self.echo(&line);
         self.control.write(&line, self.folder.as_ref());
     }
 
-    /// What happens to a server.
+    /// Logs an event of a server.
     pub(crate) fn server(&mut self, server: u32, text: &str) {
         let line = line("Server", server, text, Timestamp::now());
         self.echo(&line);
@@ -139,9 +139,9 @@ impl Log {
     }
 }
 
-/// A line as NVIDIA's logs have it. Whatever others wrote stays on its line, and is cut where it is long.
-fn line(who: &str, pid: u32, text: &str, at: Timestamp) -> String {
-    let mut line = format!("[{} {who} {pid:>5}] ", stamp(at));
+/// Formats a line as in NVIDIA's logs. Text from peers stays on its line and is cut to [`LINE_MAX`].
+fn line(component: &str, pid: u32, text: &str, at: Timestamp) -> String {
+    let mut line = format!("[{} {component} {pid:>5}] ", stamp(at));
     for character in text.chars().take(LINE_MAX) {
         if character.is_control() {
             line.push(' ');
@@ -153,7 +153,7 @@ fn line(who: &str, pid: u32, text: &str, at: Timestamp) -> String {
     line
 }
 
-/// `2024-04-23 06:04:59.389`, UTC.
+/// Formats a time as `2024-04-23 06:04:59.389`, in UTC.
 fn stamp(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%S.%3f").to_string()
 }
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_when_in_utc() {
+    fn a_line_has_its_time_in_utc() {
         let at = |ms| Timestamp::from_millisecond(ms).unwrap();
         assert_eq!(stamp(at(0)), "1970-01-01 00:00:00.000");
         assert_eq!(stamp(at(951_782_399_007)), "2000-02-28 23:59:59.007");
@@ -188,7 +188,7 @@ mod tests {
         let (new, old) = (bytes("control.log"), bytes("control.log.old"));
         assert!(new > 0 && new <= BYTES_MAX, "{new}");
         assert!(old > BYTES_MAX / 2 && old <= BYTES_MAX, "{old}");
-        // A log that is there is written on, not over.
+        // An existing log is appended to.
         log.server(7, "one");
         drop(log);
         Log::open(&path, 1, false).server(7, "two");
@@ -201,6 +201,6 @@ mod tests {
         let folder = tempfile::NamedTempFile::new().unwrap();
         let mut log = Log::open(&folder.path().join("logs"), 1, false);
         assert!(!log.is_written());
-        log.control("nobody reads this");
+        log.control("discarded");
     }
 }

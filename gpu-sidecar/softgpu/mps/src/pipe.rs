@@ -1,6 +1,7 @@
-//! The pipe directory: where the daemon listens.
+//! The pipe directory, in which the daemon listens.
 //!
-//! Everything in it is reached by the directory's descriptor, so that neither a long path nor a renamed directory matters.
+//! Its files are accessed through the directory's descriptor, so that neither a long path nor a renamed directory
+//! matters.
 
 use std::fs::DirBuilder;
 use std::io::Write as _;
@@ -14,17 +15,17 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 
-/// The variable that names it.
+/// Environment variable that names the directory.
 pub(crate) const VARIABLE: &str = "CUDA_MPS_PIPE_DIRECTORY";
-/// Where it is without.
+/// Directory without the variable.
 const DEFAULT: &str = "/tmp/nvidia-mps";
 const SOCKET: &str = "control";
 const LOCK: &str = "control_lock";
 const PID: &str = "nvidia-cuda-mps-control.pid";
-/// Connections that may wait to be accepted.
+/// Largest number of connections waiting to be accepted.
 const BACKLOG: i32 = 1024;
 
-/// Something in it cannot be used.
+/// A file of the directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {error}")]
 pub(crate) struct PipeError {
@@ -32,14 +33,14 @@ pub(crate) struct PipeError {
     error: Errno,
 }
 
-/// The directory, opened.
+/// The pipe directory, held open.
 #[derive(Debug)]
 pub(crate) struct PipeDirectory {
     path: PathBuf,
     folder: OwnedFd,
 }
 
-/// Where it is.
+/// Returns the configured path of the directory.
 pub(crate) fn path() -> PathBuf {
     match std::env::var_os(VARIABLE) {
         Some(path) if !path.is_empty() => PathBuf::from(path),
@@ -48,7 +49,7 @@ pub(crate) fn path() -> PathBuf {
 }
 
 impl PipeDirectory {
-    /// Opens it; where it is missing, it is made.
+    /// Opens the directory, creating it if it is missing.
     pub(crate) fn create(path: &Path) -> Result<Self, PipeError> {
         let made = DirBuilder::new().recursive(true).mode(0o755).create(path);
         made.map_err(|error| PipeError {
@@ -58,7 +59,7 @@ impl PipeDirectory {
         Self::open(path)
     }
 
-    /// Opens it.
+    /// Opens an existing directory.
     pub(crate) fn open(path: &Path) -> Result<Self, PipeError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match open(path, flags, Mode::empty()) {
@@ -73,12 +74,12 @@ impl PipeDirectory {
         }
     }
 
-    /// Where it is.
+    /// Returns the path of the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The socket's path, for people.
+    /// Returns the path of the socket, for messages.
     pub(crate) fn socket_path(&self) -> PathBuf {
         self.path.join(SOCKET)
     }
@@ -88,7 +89,7 @@ impl PipeDirectory {
         move |error| PipeError { path, error }
     }
 
-    /// The lock, to be held as long as the daemon runs; `None`: another has it.
+    /// Takes the lock, to be held while the daemon runs; returns `None` if another process holds it.
     pub(crate) fn lock(&self) -> Result<Option<OwnedFd>, PipeError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file =
@@ -107,7 +108,8 @@ impl PipeDirectory {
         SocketAddrUnix::new(format!("/proc/self/fd/{}/{SOCKET}", self.folder.as_raw_fd()).as_str())
     }
 
-    /// Listens, for everybody on the machine; the lock is to be held. What a killed daemon left is removed.
+    /// Creates the listening socket, open to all users of the machine; removes that of a killed daemon. The caller must
+    /// hold the lock.
     pub(crate) fn listen(&self) -> Result<OwnedFd, PipeError> {
         let listen_here = || {
             self.remove(SOCKET)?;
@@ -126,7 +128,7 @@ impl PipeDirectory {
         listen_here().map_err(self.wrong(SOCKET))
     }
 
-    /// Connects to who listens; `None`: nobody does.
+    /// Connects to the daemon; returns `None` if none listens.
     pub(crate) fn connect(&self) -> Result<Option<OwnedFd>, PipeError> {
         let connect_here = || {
             let flags = SocketFlags::CLOEXEC;
@@ -144,10 +146,10 @@ impl PipeDirectory {
         connect_here().map_err(self.wrong(SOCKET))
     }
 
-    /// Says who the daemon is.
+    /// Writes the file with the daemon's PID.
     pub(crate) fn write_pid(&self, pid: u32) -> Result<(), PipeError> {
         let write = || {
-            // A link that somebody has put there is not followed, and a file of somebody else's not kept.
+            // A link placed there is not followed, and another user's file is replaced.
             self.remove(PID)?;
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
             let file = openat(&self.folder, PID, flags, Mode::from_raw_mode(0o644))?;
@@ -157,7 +159,7 @@ impl PipeDirectory {
         write().map_err(self.wrong(PID))
     }
 
-    /// Removes what [`PipeDirectory::listen`] and [`PipeDirectory::write_pid`] have made; the lock is still to be held.
+    /// Removes the files of [`PipeDirectory::listen`] and [`PipeDirectory::write_pid`]. The caller must hold the lock.
     pub(crate) fn clear(&self) {
         let _removed = self.remove(SOCKET);
         let _removed = self.remove(PID);

@@ -1,7 +1,7 @@
-//! `nvidia-cuda-mps-server`: what softgpu's server knows as an MPS server, as long as it lives.
+//! `nvidia-cuda-mps-server`: registered with softgpu's server as an MPS server while it runs.
 //!
-//! It has the daemon at its standard input, a socket, and hands on what one of the two says to the other. It ends when either
-//! of them does.
+//! Its standard input is a socket of the daemon. It forwards messages between the daemon and softgpu's server, and ends
+//! with either.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -12,29 +12,29 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use softgpu_wire::message::{Kind, Message, MessageError, Role, VERSION};
-use softgpu_wire::place::{self, PlaceError};
+use softgpu_wire::softgpu_dir::{self, SoftGpuDirError};
 
-use crate::{SERVER, say_error, timespec};
+use crate::{SERVER, report_error, timespec};
 
-/// softgpu's server has to answer the first questions within this time.
+/// Largest time for softgpu's server to answer the first requests.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// `CUDA_ERROR_MPS_CONNECTION_FAILED`.
+/// `CUDA_ERROR_MPS_CONNECTION_FAILED`, reported when the server cannot start.
 pub(crate) const CONNECTION_FAILED: u32 = 805;
 
-/// Why there is no MPS server.
+/// A failure to start the server.
 #[derive(Debug, thiserror::Error)]
 enum ServerError {
-    #[error("the folder of the program is not known")]
+    #[error("cannot determine the folder of this program")]
     Folder,
     #[error("{0}")]
-    Place(#[from] PlaceError),
+    Dir(#[from] SoftGpuDirError),
     #[error("softgpu-server: {0}")]
     Message(#[from] MessageError),
-    #[error("softgpu-server has not answered within {} s", ANSWER_MAX.as_secs())]
+    #[error("softgpu-server did not answer within {} s", ANSWER_MAX.as_secs())]
     Silent,
-    #[error("softgpu-server refuses with error {0}")]
+    #[error("softgpu-server returned error {0}")]
     Refused(u32),
-    #[error("softgpu-server answers another question")]
+    #[error("softgpu-server returned the answer to another request")]
     Other,
 }
 
@@ -45,11 +45,11 @@ impl From<Errno> for ServerError {
 }
 
 pub(crate) fn main() -> ExitCode {
-    // Its name where processes are listed, cut to the fifteen bytes there are.
+    // Name in process lists, which show at most fifteen bytes.
     let _named = rustix::thread::set_name(c"nvidia-cuda-mps");
     let input = std::io::stdin();
     let daemon = input.as_fd();
-    let (answer, device) = match enter() {
+    let (answer, device) = match register() {
         Ok((device, number)) => (Message::new(Kind::MpsServer, &[number]), Some(device)),
         Err(error) => (
             Message::refusal(Kind::MpsServer, CONNECTION_FAILED)
@@ -60,7 +60,7 @@ pub(crate) fn main() -> ExitCode {
     match answer.send(daemon, SendFlags::empty()) {
         Ok(()) => {}
         Err(Errno::NOTSOCK) => {
-            say_error(&format!("{SERVER} is started by nvidia-cuda-mps-control"));
+            report_error(&format!("{SERVER} is started by nvidia-cuda-mps-control"));
             return ExitCode::FAILURE;
         }
         Err(_) => return ExitCode::FAILURE,
@@ -68,21 +68,21 @@ pub(crate) fn main() -> ExitCode {
     device.map_or(ExitCode::FAILURE, |device| relay(daemon, device.as_fd()))
 }
 
-/// Becomes an MPS server, with a number.
-fn enter() -> Result<(OwnedFd, u64), ServerError> {
+/// Registers as an MPS server; returns the connection and the assigned number.
+fn register() -> Result<(OwnedFd, u64), ServerError> {
     let program = std::env::current_exe().ok();
     let own = program.as_deref().and_then(|program| program.parent());
-    let folder = place::folder(own).ok_or(ServerError::Folder)?;
-    let server: PathBuf = own.ok_or(ServerError::Folder)?.join(place::SERVER);
-    let device = place::connect_or_start(&folder, &server, |_| {})?;
+    let folder = softgpu_dir::locate(own).ok_or(ServerError::Folder)?;
+    let server: PathBuf = own.ok_or(ServerError::Folder)?.join(softgpu_dir::SERVER);
+    let device = softgpu_dir::connect_or_start(&folder, &server, |_| {})?;
     let hello = Message::new(Kind::Hello, &[VERSION, Role::Mps as u64]);
-    ask(&device, &hello.with_bytes(SERVER.as_bytes().to_vec()))?;
-    let number = ask(&device, &Message::new(Kind::MpsServer, &[]))?.words[0];
+    request(&device, &hello.with_bytes(SERVER.as_bytes().to_vec()))?;
+    let number = request(&device, &Message::new(Kind::MpsServer, &[]))?.words[0];
     Ok((device, number))
 }
 
-fn ask(device: &OwnedFd, question: &Message) -> Result<Message, ServerError> {
-    question.send(device, SendFlags::empty())?;
+fn request(device: &OwnedFd, message: &Message) -> Result<Message, ServerError> {
+    message.send(device, SendFlags::empty())?;
     let begin = Instant::now();
     loop {
         let left = ANSWER_MAX.saturating_sub(begin.elapsed());
@@ -96,14 +96,14 @@ fn ask(device: &OwnedFd, question: &Message) -> Result<Message, ServerError> {
         }
         let answer = Message::receive(device, RecvFlags::empty())?;
         return match answer.error {
-            0 if answer.kind == question.kind => Ok(answer),
+            0 if answer.kind == message.kind => Ok(answer),
             0 => Err(ServerError::Other),
             error => Err(ServerError::Refused(error)),
         };
     }
 }
 
-/// Hands on what one says to the other, until one is gone. The daemon's going is its way to end a server.
+/// Forwards messages in both directions until one side is gone. The daemon ends a server by closing its side.
 fn relay(daemon: BorrowedFd<'_>, device: BorrowedFd<'_>) -> ExitCode {
     loop {
         let mut fds = [
@@ -116,17 +116,17 @@ fn relay(daemon: BorrowedFd<'_>, device: BorrowedFd<'_>) -> ExitCode {
             Err(_) => return ExitCode::FAILURE,
         }
         let [from_daemon, from_device] = fds.map(|fd| !fd.revents().is_empty());
-        if from_daemon && !hand_on(daemon, device) {
+        if from_daemon && !forward(daemon, device) {
             return ExitCode::SUCCESS;
         }
-        if from_device && !hand_on(device, daemon) {
+        if from_device && !forward(device, daemon) {
             return ExitCode::FAILURE;
         }
     }
 }
 
-/// Whether it could.
-fn hand_on(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> bool {
+/// Forwards one message; returns whether that succeeded.
+fn forward(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> bool {
     Message::receive(from, RecvFlags::empty())
         .is_ok_and(|message| message.send(to, SendFlags::empty()).is_ok())
 }

@@ -1,19 +1,19 @@
-//! What clients are given: shares of SMs, limits of memory, priority.
+//! Settings of clients: share of SMs, limits of memory, priority.
 
 use std::fmt;
 
-/// An active-thread percentage: above 0, up to 100.
+/// An active-thread percentage, above 0 and at most 100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Percentage {
-    /// In hundredths of a percent: 1 to 10,000.
+    /// Hundredths of a percent: 1 to 10,000.
     hundredths: u16,
 }
 
 impl Percentage {
-    /// All of them.
+    /// 100 %, which permits all SMs.
     pub(crate) const ALL: Self = Self { hundredths: 10_000 };
 
-    /// Reads `12` or `12.5`; more digits than two behind the point are rounded, and never to nothing.
+    /// Parses `12` or `12.5`. Further digits are rounded to hundredths, but never to 0.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
         let is_number = |text: &str| {
@@ -36,14 +36,14 @@ impl Percentage {
             .map(|hundredths| Self { hundredths })
     }
 
-    /// In hundredths of a percent.
+    /// Returns the percentage in hundredths.
     pub(crate) fn hundredths(self) -> u64 {
         u64::from(self.hundredths)
     }
 }
 
 impl fmt::Display for Percentage {
-    /// With one digit behind the point, or two where one would lose something.
+    /// Formats with one decimal, or with two where needed.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, rest) = (self.hundredths / 100, self.hundredths % 100);
         if rest.is_multiple_of(10) {
@@ -57,7 +57,7 @@ impl fmt::Display for Percentage {
 const MEBIBYTE: u64 = 1 << 20;
 const GIBIBYTE: u64 = 1 << 30;
 
-/// A limit of device memory: an integer with the suffix G or M.
+/// Parses a limit of device memory in bytes: a positive integer with the suffix G or M.
 pub(crate) fn parse_limit(text: &str) -> Option<u64> {
     let (number, unit) = match text.as_bytes().last()? {
         b'G' => (text.strip_suffix('G')?, GIBIBYTE),
@@ -71,7 +71,7 @@ pub(crate) fn parse_limit(text: &str) -> Option<u64> {
     number.checked_mul(unit).filter(|bytes| *bytes > 0)
 }
 
-/// A limit as it is printed: in whole GiB from there on, as the driver does (595.91), below in MiB.
+/// Formats a limit: from 1 GiB on in whole GiB, like the driver (595.91), below in MiB.
 pub(crate) fn limit_text(bytes: u64) -> String {
     if bytes >= GIBIBYTE {
         format!("{}G", bytes / GIBIBYTE)
@@ -80,7 +80,7 @@ pub(crate) fn limit_text(bytes: u64) -> String {
     }
 }
 
-/// A client's priority: 0 normal, 1 below normal.
+/// Parses a client's priority: 0 normal, 1 below normal.
 pub(crate) fn parse_priority(text: &str) -> Option<u8> {
     match text {
         "0" => Some(0),
@@ -89,29 +89,29 @@ pub(crate) fn parse_priority(text: &str) -> Option<u8> {
     }
 }
 
-/// What a server gives its clients.
+/// Settings that a server passes to its clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
-    /// None was set: all SMs.
+    /// Active-thread percentage; `None` for all SMs.
     pub(crate) percentage: Option<Percentage>,
-    /// In bytes for each unit of the node; 0: none. Units behind the last have none.
+    /// Limits of device memory in bytes, by unit; 0 or a missing entry for none.
     pub(crate) limits: Vec<u64>,
-    /// Of streams without a priority of their own.
+    /// Priority of streams without one of their own.
     pub(crate) priority: u8,
 }
 
 impl Settings {
-    /// The percentage, be it set or not.
+    /// Returns the percentage, 100 % if none is set.
     pub(crate) fn percentage(&self) -> Percentage {
         self.percentage.unwrap_or(Percentage::ALL)
     }
 
-    /// The limit of a unit; 0: none.
+    /// Returns the limit of a unit in bytes; 0 for none.
     pub(crate) fn limit(&self, unit: usize) -> u64 {
         self.limits.get(unit).copied().unwrap_or_default()
     }
 
-    /// Sets the limit of a unit.
+    /// Sets the limit of a unit in bytes.
     pub(crate) fn set_limit(&mut self, unit: usize, bytes: u64) {
         if self.limits.len() <= unit {
             self.limits.resize(unit + 1, 0);
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentages_are_fractions_up_to_all() {
+    fn percentages_are_above_0_and_at_most_100() {
         for (text, shown, hundredths) in [
             ("100", "100.0", 10_000),
             ("100.000", "100.0", 10_000),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_without_a_limit_has_none() {
+    fn a_unit_without_an_entry_has_no_limit() {
         let mut settings = Settings::default();
         settings.set_limit(2, 7);
         assert_eq!(settings.limits, [0, 0, 7]);

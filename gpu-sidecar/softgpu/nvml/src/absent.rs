@@ -1,7 +1,8 @@
-//! Functions of NVML that are not here: each answers NOT_SUPPORTED, or UNINITIALIZED before initialisation.
+//! NVML functions that a software GPU does not support: each returns NOT_SUPPORTED, or UNINITIALIZED before
+//! initialization.
 //!
-//! They are there so that programs that look for all names when they begin find them. None looks at its arguments, so none has
-//! any: where C calls a function, whoever calls removes them.
+//! They exist for programs that resolve all names at startup. They declare no arguments, which C's calling convention
+//! permits because the caller removes them.
 
 use crate::answer::{Answer, Return, export};
 use crate::session;

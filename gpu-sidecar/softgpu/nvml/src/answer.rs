@@ -1,14 +1,14 @@
-//! What functions answer, and the border over which no panic goes.
+//! Results of functions, and the guard that keeps panics from unwinding into the caller.
 
 use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// A result, as NVML numbers them.
+/// Result code, numbered as `nvmlReturn_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Return(pub(crate) u32);
 
-/// What a function does: it has put what was asked for, or says why not.
+/// Result of an operation: a value, or a result code other than success.
 pub(crate) type Answer<T = ()> = Result<T, Return>;
 
 macro_rules! returns {
@@ -16,7 +16,7 @@ macro_rules! returns {
         impl Return {
             $(pub(crate) const $name: Self = Self($number);)*
 
-            /// In words.
+            /// Returns the description of the code.
             pub(crate) const fn text(self) -> &'static CStr {
                 match self {
                     $(Self::$name => $text,)*
@@ -62,16 +62,16 @@ returns! {
     UNKNOWN = 999, c"Unknown Error";
 }
 
-/// Runs what a function does; a panic ends here.
-pub(crate) fn guard(does: impl FnOnce() -> Answer) -> Return {
-    match catch_unwind(AssertUnwindSafe(does)) {
+/// Runs a function's body and returns its result code; a panic becomes UNKNOWN.
+pub(crate) fn guard(body: impl FnOnce() -> Answer) -> Return {
+    match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Return::SUCCESS,
         Ok(Err(why)) => why,
         Err(_) => Return::UNKNOWN,
     }
 }
 
-/// Functions as C calls them. What the body answers is what they return.
+/// Declares exported functions with C's calling convention. A function returns the result of its body.
 macro_rules! export {
     ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         $(#[$doc])*
@@ -89,10 +89,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_an_error_like_others() {
+    fn a_panic_becomes_an_error() {
         assert_eq!(guard(|| Ok(())), Return::SUCCESS);
         assert_eq!(guard(|| Err(Return::NOT_FOUND)), Return::NOT_FOUND);
-        assert_eq!(guard(|| panic!("as asked")), Return::UNKNOWN);
+        assert_eq!(guard(|| panic!("on purpose")), Return::UNKNOWN);
         assert_eq!(Return::GPU_IS_LOST.text(), c"GPU is lost");
         assert_eq!(Return(777).text(), c"Unknown Error");
     }

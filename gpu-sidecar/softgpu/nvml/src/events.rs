@@ -1,4 +1,4 @@
-//! Event sets: the errors of GPUs that the server tells, kept until they are waited for.
+//! Event sets: errors of GPUs as the server reports them, queued until a program waits for them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -15,41 +15,41 @@ use crate::answer::{Answer, Return};
 use crate::server::Server;
 use crate::session;
 
-/// An Xid: NVML's number of this kind of event.
+/// `nvmlEventTypeXidCriticalError`, the kind of event of an Xid.
 pub(crate) const XID: u64 = 8;
-/// All kinds that can be registered for. Errors of memory are told as Xids.
+/// All kinds of events that can be registered. Memory errors are reported as Xids.
 pub(crate) const KINDS: u64 = 1 | 2 | XID;
 
-/// Where nobody listens, how often it is looked whether somebody does.
-const LOOK: Duration = Duration::from_millis(50);
-/// Events of a set that are kept, the latest ones.
-const KEPT: usize = 1024;
+/// Interval at which a missing server is looked for.
+const CONNECT_INTERVAL: Duration = Duration::from_millis(50);
+/// Largest number of queued events of a set; the oldest are dropped.
+const EVENTS_MAX: usize = 1024;
 
-/// Something went wrong with a GPU.
+/// An error of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Xid {
-    /// Which, counted from 0.
+    /// Index of the GPU, counted from 0.
     pub(crate) gpu: usize,
-    /// The vendor's number of what it was.
+    /// Xid number of the vendor.
     pub(crate) number: u64,
 }
 
-/// An event set.
+/// An event set of the program.
 #[derive(Debug, Default)]
 pub(crate) struct EventSet {
-    /// Kinds of events by GPU.
+    /// Registered kinds of events by GPU.
     registered: BTreeMap<usize, u64>,
     socket: Option<Arc<OwnedFd>>,
     waiting: VecDeque<Xid>,
 }
 
 impl EventSet {
-    /// From now on it gets these events of a GPU.
+    /// Adds a GPU's events of these kinds.
     pub(crate) fn register(&mut self, gpu: usize, kinds: u64) {
         *self.registered.entry(gpu).or_default() |= kinds;
     }
 
-    /// Takes in what the server has told, and connects where it has not.
+    /// Queues the events received from the server, and connects to it if necessary.
     pub(crate) fn collect(&mut self, server: &Server, config: &Config) {
         if let Some(socket) = self.socket.take() {
             loop {
@@ -63,8 +63,8 @@ impl EventSet {
                 }
             }
         }
-        if let Some((socket, told)) = server.watch(config) {
-            told.iter().for_each(|message| self.take(message));
+        if let Some((socket, received)) = server.watch(config) {
+            received.iter().for_each(|message| self.take(message));
             self.socket = Some(Arc::new(socket));
         }
     }
@@ -74,7 +74,7 @@ impl EventSet {
         let gpu = usize::try_from(gpu).unwrap_or(usize::MAX);
         let kinds = self.registered.get(&gpu).copied().unwrap_or_default();
         if message.kind == Kind::Inject && kinds & XID != 0 {
-            if self.waiting.len() == KEPT {
+            if self.waiting.len() == EVENTS_MAX {
                 self.waiting.pop_front();
             }
             self.waiting.push_back(Xid { gpu, number });
@@ -82,12 +82,12 @@ impl EventSet {
     }
 }
 
-/// Waits until an event of the set comes: at once where one has come before. After an event that took a GPU away, this GPU is
-/// lost for those who wait.
+/// Blocks until an event of the set occurs; returns at once if one is queued. After an event by which a GPU is lost,
+/// further waits for that GPU fail.
 pub(crate) fn wait(set: u32, timeout: Duration) -> Answer<Xid> {
     let begin = Instant::now();
     loop {
-        // The lock is not held while it is waited.
+        // The session's lock is not held while waiting.
         let socket = session::with(|session| {
             let own = session.collect(set)?;
             if let Some(xid) = own.waiting.pop_front() {
@@ -110,14 +110,18 @@ pub(crate) fn wait(set: u32, timeout: Duration) -> Answer<Xid> {
     }
 }
 
-/// Until something is there to be received, or for this long; without a socket for [`LOOK`] at most.
+/// Blocks until the socket is readable or the time has passed, without a socket for at most [`CONNECT_INTERVAL`].
 fn sleep(socket: Option<&OwnedFd>, rest: Duration) {
     let mut sockets: Vec<_> = socket
         .map(|socket| PollFd::new(socket, PollFlags::IN))
         .into_iter()
         .collect();
-    let most = if sockets.is_empty() { LOOK } else { rest };
+    let most = if sockets.is_empty() {
+        CONNECT_INTERVAL
+    } else {
+        rest
+    };
     let nanos = u64::try_from(rest.min(most).as_nanos()).unwrap_or(u64::MAX);
-    // Interrupted or not: whoever calls looks again.
+    // The caller checks again, even after an interruption.
     let _woken = poll(&mut sockets, Some(&clock::timespec(device::Span(nanos))));
 }

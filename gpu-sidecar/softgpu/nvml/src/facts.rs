@@ -1,45 +1,45 @@
-//! What is known of a kind of GPU besides what its part says: figures that programs ask for and nothing here depends on.
+//! Figures of GPU models beyond their parts' data, which programs query and nothing here depends on.
 //!
-//! Clocks, power limits and PCI numbers are those that the vendor's data sheets and tools give for the SXM boards; a part
-//! of another name gets those of the H100.
+//! Clocks, power limits and PCI ids are those of the vendor's data sheets and tools for the SXM boards; an unknown part
+//! gets those of the H100.
 
-/// The figures of a kind of GPU.
+/// Properties of a GPU model that NVML reports: PCI id, memory bus, power, clocks, NVLinks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
-    /// PCI device above, NVIDIA's vendor number below.
+    /// PCI device id in the upper half, NVIDIA's vendor id in the lower.
     pub(crate) device_id: u32,
     pub(crate) cores_per_sm: u32,
     pub(crate) memory_bus_bits: u32,
     pub(crate) pcie_generation: u32,
-    /// In milliwatts: the least that can be set, the most and preset, what it takes when nothing runs.
+    /// Power in milliwatts: smallest limit, largest and default limit, consumption when idle.
     pub(crate) power_min: u32,
     pub(crate) power_max: u32,
     pub(crate) power_idle: u32,
-    /// In MHz.
+    /// Clocks in MHz: SMs when idle, by default and at most, their step, memory, video engines.
     pub(crate) clock_idle: u32,
     pub(crate) clock_default: u32,
     pub(crate) clock_max: u32,
     pub(crate) clock_step: u32,
     pub(crate) clock_memory: u32,
     pub(crate) clock_video: u32,
-    /// How many NVLinks it has, and their generation as NVML numbers it.
+    /// Number of NVLinks, and their version as NVML numbers it.
     pub(crate) nvlinks: u32,
     pub(crate) nvlink_version: u32,
-    /// Rows are remapped; else pages are retired.
+    /// Whether faulty memory rows are remapped; otherwise pages are retired.
     pub(crate) remaps_rows: bool,
-    /// The brand: 2 Tesla, 14 NVIDIA.
+    /// Brand, as an `nvmlBrandType_t`: 2 Tesla, 14 NVIDIA.
     pub(crate) brand: u32,
-    /// The architecture as NVML numbers it.
+    /// Architecture, as an `nvmlDeviceArchitecture_t`.
     pub(crate) architecture: u32,
 }
 
-/// Of a GPU that does nothing, in °C.
+/// Temperature of an idle GPU, in °C.
 const DEGREES_IDLE: u32 = 32;
-/// Of a GPU that is always busy, in °C.
+/// Temperature of a fully busy GPU, in °C.
 const DEGREES_BUSY: u32 = 66;
 
 impl Facts {
-    /// Those of a part.
+    /// Returns the figures of a part.
     pub(crate) fn of(part: &str, compute_capability: [u32; 2]) -> Self {
         let hopper = Self {
             device_id: 0x2330_10de,
@@ -107,17 +107,17 @@ impl Facts {
         }
     }
 
-    /// What it takes at this share of its time, in milliwatts.
+    /// Returns the power at this utilization, in milliwatts.
     pub(crate) const fn power(&self, percent: u32) -> u32 {
         between(self.power_idle, self.power_max, percent)
     }
 
-    /// How warm it is at this share of its time, in °C.
+    /// Returns the temperature at this utilization, in °C.
     pub(crate) const fn degrees(percent: u32) -> u32 {
         between(DEGREES_IDLE, DEGREES_BUSY, percent)
     }
 
-    /// The clock of its SMs, in MHz.
+    /// Returns the SM clock at this utilization, in MHz.
     pub(crate) const fn clock(&self, percent: u32) -> u32 {
         if percent == 0 {
             self.clock_idle
@@ -126,7 +126,7 @@ impl Facts {
         }
     }
 
-    /// Mbit/s of a PCIe lane.
+    /// Returns the rate of a PCIe lane in Mbit/s.
     pub(crate) const fn pcie_megabits(&self) -> u32 {
         match self.pcie_generation {
             3 => 8_000,
@@ -135,7 +135,7 @@ impl Facts {
         }
     }
 
-    /// All clocks that its SMs can have, the fastest first.
+    /// Returns all possible SM clocks in MHz, in descending order.
     pub(crate) fn clocks(&self) -> Vec<u32> {
         let down = (self.clock_idle..=self.clock_max).rev();
         down.step_by(self.clock_step as usize).collect()

@@ -1,60 +1,60 @@
-//! What callers hold of devices, instances and event sets: numbers, in the place of NVML's pointers.
+//! Handles of devices, instances and event sets: numbers in place of NVML's pointers.
 
 use crate::answer::{Answer, Return};
 
-/// In the upper bytes of every handle. Read as an address, it leads nowhere.
+/// Upper bytes of every handle, which make it an invalid address.
 const MARK: u64 = 0x5347_5500_0000_0000;
 const KIND_SHIFT: u32 = 32;
 
-/// As a caller holds it.
+/// A handle as callers hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(transparent)]
 pub(crate) struct Handle(u64);
 
-/// What a handle stands for.
+/// Object that a handle refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Thing {
-    /// A GPU, counted from 0.
+pub(crate) enum Object {
+    /// Index of a GPU.
     Gpu(usize),
-    /// A MIG device: a slice, by its place among all units.
+    /// A MIG device: a slice, by its index among all units.
     Slice(usize),
-    /// A slice's GPU instance, by the slice's place.
+    /// GPU instance of a slice, by the slice's index.
     GpuInstance(usize),
-    /// A slice's compute instance, by the slice's place.
+    /// Compute instance of a slice, by the slice's index.
     ComputeInstance(usize),
-    /// An event set.
+    /// Number of an event set.
     EventSet(u32),
 }
 
-impl From<Thing> for Handle {
-    fn from(thing: Thing) -> Self {
+impl From<Object> for Handle {
+    fn from(object: Object) -> Self {
         let place = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
-        let (kind, number) = match thing {
-            Thing::Gpu(at) => (1, place(at)),
-            Thing::Slice(at) => (2, place(at)),
-            Thing::GpuInstance(at) => (3, place(at)),
-            Thing::ComputeInstance(at) => (4, place(at)),
-            Thing::EventSet(number) => (5, number),
+        let (kind, number) = match object {
+            Object::Gpu(at) => (1, place(at)),
+            Object::Slice(at) => (2, place(at)),
+            Object::GpuInstance(at) => (3, place(at)),
+            Object::ComputeInstance(at) => (4, place(at)),
+            Object::EventSet(number) => (5, number),
         };
         Self(MARK | kind << KIND_SHIFT | u64::from(number))
     }
 }
 
 impl Handle {
-    /// What it stands for, if it is a handle; whether there is such a thing is not looked at.
+    /// Returns the object of a handle; fails for a malformed one. The object need not exist.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "the number is the lower half"
     )]
-    pub(crate) fn thing(self) -> Answer<Thing> {
+    pub(crate) fn object(self) -> Answer<Object> {
         let number = self.0 as u32;
         let at = number as usize;
         match self.0.wrapping_sub(MARK) >> KIND_SHIFT {
-            1 => Ok(Thing::Gpu(at)),
-            2 => Ok(Thing::Slice(at)),
-            3 => Ok(Thing::GpuInstance(at)),
-            4 => Ok(Thing::ComputeInstance(at)),
-            5 => Ok(Thing::EventSet(number)),
+            1 => Ok(Object::Gpu(at)),
+            2 => Ok(Object::Slice(at)),
+            3 => Ok(Object::GpuInstance(at)),
+            4 => Ok(Object::ComputeInstance(at)),
+            5 => Ok(Object::EventSet(number)),
             _ => Err(Return::INVALID_ARGUMENT),
         }
     }
@@ -65,15 +65,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_handed_out_is_known_again_and_nothing_else() {
-        for thing in [
-            Thing::Gpu(63),
-            Thing::Slice(0),
-            Thing::GpuInstance(7),
-            Thing::ComputeInstance(448),
-            Thing::EventSet(u32::MAX),
+    fn only_issued_handles_are_recognized() {
+        for object in [
+            Object::Gpu(63),
+            Object::Slice(0),
+            Object::GpuInstance(7),
+            Object::ComputeInstance(448),
+            Object::EventSet(u32::MAX),
         ] {
-            assert_eq!(Handle::from(thing).thing(), Ok(thing));
+            assert_eq!(Handle::from(object).object(), Ok(object));
         }
         for number in [
             0,
@@ -83,7 +83,7 @@ mod tests {
             MARK,
             MARK | 6 << KIND_SHIFT,
         ] {
-            assert_eq!(Handle(number).thing(), Err(Return::INVALID_ARGUMENT));
+            assert_eq!(Handle(number).object(), Err(Return::INVALID_ARGUMENT));
         }
     }
 }

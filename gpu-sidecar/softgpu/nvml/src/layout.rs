@@ -1,9 +1,9 @@
-//! The structs that callers lay out for NVML: the same sizes and places of fields, under names of our own.
+//! Structs of NVML's interface: same sizes and offsets of fields, under names of this crate.
 
-use crate::border::Versioned;
 use crate::handle::Handle;
+use crate::pointer::Versioned;
 
-/// Text in a struct, ended by a zero; what does not fit is left out.
+/// Returns text with a terminating zero, truncated to the field.
 pub(crate) fn text<const ROOM: usize>(text: &str) -> [u8; ROOM] {
     let mut bytes = [0; ROOM];
     let room = ROOM.saturating_sub(1);
@@ -23,7 +23,7 @@ macro_rules! versioned {
 }
 
 versioned! {
-    BusPlaceExt 1;
+    PciInfoExt 1;
     MemoryV2 2;
     Temperature 1;
     DriverBranch 1;
@@ -33,24 +33,24 @@ versioned! {
     ComputeProfileV3 3;
 }
 
-/// Where a GPU is on the PCI bus.
+/// `nvmlPciInfo_t`, a GPU's location on the PCI bus.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct BusPlace {
+pub(crate) struct PciInfo {
     pub(crate) bus_id_short: [u8; 16],
     pub(crate) domain: u32,
     pub(crate) bus: u32,
     pub(crate) device: u32,
-    /// Device above, vendor below.
+    /// Device id in the upper half, vendor id in the lower.
     pub(crate) device_id: u32,
     pub(crate) subsystem_id: u32,
     pub(crate) bus_id: [u8; 32],
 }
 
-/// The part of it that the second version of the struct has, and, without its last field, the first.
+/// Common part of versions 1 and 2 of `nvmlPciInfo_t`; version 1 lacks the last field.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct BusPlaceOld {
+pub(crate) struct PciInfoV2 {
     pub(crate) bus_id: [u8; 16],
     pub(crate) domain: u32,
     pub(crate) bus: u32,
@@ -60,7 +60,7 @@ pub(crate) struct BusPlaceOld {
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub(crate) struct BusPlaceExt {
+pub(crate) struct PciInfoExt {
     pub(crate) version: u32,
     pub(crate) domain: u32,
     pub(crate) bus: u32,
@@ -72,7 +72,7 @@ pub(crate) struct BusPlaceExt {
     pub(crate) bus_id: [u8; 32],
 }
 
-/// In bytes.
+/// `nvmlMemory_t`, amounts in bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct MemoryV1 {
@@ -81,7 +81,7 @@ pub(crate) struct MemoryV1 {
     pub(crate) used: u64,
 }
 
-/// In bytes.
+/// `nvmlMemory_v2_t`, amounts in bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct MemoryV2 {
@@ -92,7 +92,7 @@ pub(crate) struct MemoryV2 {
     pub(crate) used: u64,
 }
 
-/// In percent.
+/// `nvmlUtilization_t`, shares of time in percent.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Rates {
@@ -129,7 +129,7 @@ pub(crate) struct Process {
 #[repr(C)]
 pub(crate) struct ProcessSample {
     pub(crate) pid: u32,
-    /// Microseconds since 1970.
+    /// Time in microseconds since 1970.
     pub(crate) time: u64,
     pub(crate) sms: u32,
     pub(crate) memory: u32,
@@ -137,11 +137,11 @@ pub(crate) struct ProcessSample {
     pub(crate) decoder: u32,
 }
 
-/// A sample of an unsigned number; the place of its value is as large as the largest.
+/// `nvmlSample_t` with an unsigned value; the field has the size of the largest type.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Sample {
-    /// Microseconds since 1970.
+    /// Time in microseconds since 1970.
     pub(crate) time: u64,
     pub(crate) value: u64,
 }
@@ -149,9 +149,9 @@ pub(crate) struct Sample {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Violation {
-    /// Microseconds since 1970.
+    /// Time in microseconds since 1970.
     pub(crate) now: u64,
-    /// Nanoseconds.
+    /// Duration of violations in nanoseconds.
     pub(crate) lasted: u64,
 }
 
@@ -189,7 +189,7 @@ pub(crate) struct GpmSupport {
     pub(crate) is_supported: u32,
 }
 
-/// What a MIG device has.
+/// `nvmlDeviceAttributes_t`, the resources of a MIG device.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) struct Attributes {
@@ -204,10 +204,10 @@ pub(crate) struct Attributes {
     pub(crate) memory_mib: u64,
 }
 
-/// In memory slices for a GPU instance, in compute slices for a compute instance.
+/// Placement of an instance, in memory slices for a GPU instance and compute slices for a compute instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub(crate) struct Place {
+pub(crate) struct InstancePlacement {
     pub(crate) start: u32,
     pub(crate) size: u32,
 }
@@ -270,7 +270,7 @@ pub(crate) struct GpuInstance {
     pub(crate) device: Handle,
     pub(crate) id: u32,
     pub(crate) profile: u32,
-    pub(crate) place: Place,
+    pub(crate) placement: InstancePlacement,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -317,7 +317,7 @@ pub(crate) struct ComputeInstanceV1 {
 #[repr(C)]
 pub(crate) struct ComputeInstance {
     pub(crate) first: ComputeInstanceV1,
-    pub(crate) place: Place,
+    pub(crate) placement: InstancePlacement,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -357,9 +357,9 @@ mod tests {
     }
 
     #[test]
-    fn structs_lie_as_callers_lay_them_out() {
+    fn structs_have_the_layout_of_the_interface() {
         alike!(
-            BusPlace,
+            PciInfo,
             nvmlPciInfo_t,
             bus_id_short = busIdLegacy,
             domain = domain,
@@ -370,7 +370,7 @@ mod tests {
             bus_id = busId
         );
         alike!(
-            BusPlaceExt,
+            PciInfoExt,
             nvmlPciInfoExt_v1_t,
             domain = domain,
             bus = bus,
@@ -382,8 +382,8 @@ mod tests {
             bus_id = busId
         );
         assert_eq!(
-            offset_of!(BusPlaceOld, device_id),
-            offset_of!(BusPlace, device_id)
+            offset_of!(PciInfoV2, device_id),
+            offset_of!(PciInfo, device_id)
         );
         alike!(
             MemoryV1,
@@ -488,13 +488,13 @@ mod tests {
             memory_mib = memorySizeMB
         );
         alike!(
-            Place,
+            InstancePlacement,
             nvmlGpuInstancePlacement_t,
             start = start,
             size = size
         );
         alike!(
-            Place,
+            InstancePlacement,
             nvmlComputeInstancePlacement_t,
             start = start,
             size = size
@@ -543,7 +543,7 @@ mod tests {
             device = device,
             id = id,
             profile = profileId,
-            place = placement
+            placement = placement
         );
         alike!(
             ComputeProfile,
@@ -574,7 +574,7 @@ mod tests {
         alike!(
             ComputeInstance,
             nvmlComputeInstanceInfo_t,
-            place = placement
+            placement = placement
         );
         assert_eq!(
             offset_of!(ComputeInstanceV1, profile),
@@ -596,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn text_always_ends() {
+    fn text_is_always_terminated() {
         assert_eq!(text::<4>("ab"), *b"ab\0\0");
         assert_eq!(text::<4>("abcdef"), *b"abc\0");
     }

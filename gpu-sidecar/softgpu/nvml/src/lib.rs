@@ -1,31 +1,31 @@
-//! `libnvidia-ml.so.1` over softgpu: what NVML tells of GPUs, told of a software GPU.
+//! `libnvidia-ml.so.1` over softgpu: NVML for a software GPU.
 //!
-//! What never changes comes from the folder's configuration, what does from its server (`server`); the library starts none.
-//! `CUDA_VISIBLE_DEVICES` means nothing here, as it means nothing to NVML.
+//! Constant properties come from the folder's configuration, variable ones from its server (`server`), which the
+//! library never starts. `CUDA_VISIBLE_DEVICES` is ignored, as by the vendor's NVML.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | `api` | the functions, by their names |
-//! | `absent` | the names of those that answer NOT_SUPPORTED whatever they are asked |
-//! | `answer` | results, and the border over which no panic goes |
-//! | `border` | callers' pointers |
-//! | `layout` | callers' structs |
-//! | `handle` | what callers hold of devices |
-//! | `session` | what a process has between initialisation and shutdown |
-//! | `node`, `facts`, `mig` | what never changes |
-//! | `server`, `samples`, `events` | what does |
+//! | `api` | supported functions, by their exported names |
+//! | `absent` | unsupported functions, which return NOT_SUPPORTED |
+//! | `answer` | result codes, and the guard against panics |
+//! | `pointer` | callers' pointers |
+//! | `layout` | structs of the interface |
+//! | `handle` | handles of devices, instances and event sets |
+//! | `session` | state of a process between initialization and shutdown |
+//! | `node`, `facts`, `mig` | constant properties |
+//! | `server`, `samples`, `events` | variable state |
 #![deny(unsafe_code)]
 
 mod absent;
 mod answer;
 mod api;
-mod border;
 mod events;
 mod facts;
 mod handle;
 mod layout;
 mod mig;
 mod node;
+mod pointer;
 mod samples;
 mod server;
 mod session;

@@ -1,9 +1,10 @@
-//! Profiles and instances of MIG, as NVML numbers them.
+//! MIG profiles and instances, as NVML numbers them.
 
 use device::mig::{Layout, Mig, Placement};
 
-/// The number by which NVML asks for a GPU instance profile of a kind, besides the vendor's own number of it: for each
-/// number of compute slices the one with the least memory, and others of one or two compute slices.
+/// Returns NVML's number of a GPU instance profile, as opposed to the vendor's profile id: for each number of compute
+/// slices the profile with the least memory has the base number, and variants with one or two compute slices have
+/// others.
 pub(crate) fn number(mig: &Mig, profile: usize) -> Option<u32> {
     let own = mig.profiles.get(profile)?;
     let base = compute_number(own.compute_slices)?;
@@ -22,7 +23,7 @@ pub(crate) fn number(mig: &Mig, profile: usize) -> Option<u32> {
     }
 }
 
-/// NVML's number of the compute instance profile with so many slices, which is its id, too.
+/// Returns the number of the compute instance profile with this many slices, which is also its id.
 pub(crate) const fn compute_number(slices: u32) -> Option<u32> {
     match slices {
         1..=4 => Some(slices - 1),
@@ -33,23 +34,23 @@ pub(crate) const fn compute_number(slices: u32) -> Option<u32> {
     }
 }
 
-/// The profile with this number, if there is one.
-pub(crate) fn with_number(mig: &Mig, asked: u32) -> Option<usize> {
-    (0..mig.profiles.len()).find(|&at| number(mig, at) == Some(asked))
+/// Returns the profile with this number, if any.
+pub(crate) fn with_number(mig: &Mig, wanted: u32) -> Option<usize> {
+    (0..mig.profiles.len()).find(|&at| number(mig, at) == Some(wanted))
 }
 
-/// The profile of this id of the vendor's, if there is one.
+/// Returns the profile with this id of the vendor, if any.
 pub(crate) fn with_id(mig: &Mig, id: u32) -> Option<usize> {
     mig.profiles.iter().position(|profile| profile.id == id)
 }
 
-/// How many more slices of a profile fit beside these.
+/// Returns the number of further slices of a profile that fit beside the given ones.
 pub(crate) fn room(mig: &Mig, layout: &[Placement], profile: usize) -> u32 {
     let mut layout: Layout = layout.to_vec();
     let before = layout.len();
     let mut starts = mig.profiles[profile].starts.clone();
     starts.sort_unstable();
-    // All are equally long: the one that begins, and so ends, first leaves the most room.
+    // All have equal length: placing the lowest start first leaves the most room.
     for start in starts {
         let next = Placement { start, profile };
         if mig.fits(&layout, next) {
@@ -59,8 +60,8 @@ pub(crate) fn room(mig: &Mig, layout: &[Placement], profile: usize) -> u32 {
     u32::try_from(layout.len() - before).unwrap_or(u32::MAX)
 }
 
-/// The id of the GPU instance that lies there: places are numbered through, the largest first, as the vendor's driver
-/// numbers them; where sizes are no halves of the whole, behind all of those.
+/// Returns the id of the GPU instance at a placement. Placements are numbered consecutively, the largest first, like in
+/// the vendor's driver; sizes that are not power-of-two fractions of the whole follow after them.
 pub(crate) const fn instance_id(mig: &Mig, start: u32, size: u32) -> u32 {
     let all = mig.memory_slices;
     if size == 0
@@ -84,9 +85,9 @@ mod tests {
     }
 
     #[test]
-    fn every_profile_has_a_number_of_its_own() {
+    fn profile_numbers_are_distinct() {
         let mig = h100();
-        for (name, asked) in [
+        for (name, wanted) in [
             ("1g.10gb", 0),
             ("2g.20gb", 1),
             ("3g.40gb", 2),
@@ -95,8 +96,8 @@ mod tests {
             ("1g.20gb", 9),
         ] {
             let at = mig.profile(name).unwrap();
-            assert_eq!(number(&mig, at), Some(asked), "{name}");
-            assert_eq!(with_number(&mig, asked), Some(at), "{name}");
+            assert_eq!(number(&mig, at), Some(wanted), "{name}");
+            assert_eq!(with_number(&mig, wanted), Some(at), "{name}");
             assert_eq!(with_id(&mig, mig.profiles[at].id), Some(at), "{name}");
         }
         assert_eq!(with_number(&mig, 5), None);
@@ -104,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_counted_beside_what_is_there() {
+    fn room_excludes_existing_slices() {
         let mig = h100();
         let at = |name: &str| mig.profile(name).unwrap();
         for (name, most) in [
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_that_lie_side_by_side_have_different_ids() {
+    fn adjacent_instances_have_different_ids() {
         let mig = h100();
         assert_eq!(instance_id(&mig, 0, 8), 0);
         assert_eq!(instance_id(&mig, 0, 4), 1);

@@ -1,9 +1,9 @@
-//! The GPUs of a software GPU, as far as they never change.
+//! Constant properties of the GPUs of a software GPU.
 
 use std::path::Path;
 
 use device::mig::{Layout, Mig, Placement};
-use device::node::Node as Made;
+use device::node::Node as DeviceNode;
 use device::part::Part;
 use softgpu_wire::config::Config;
 use softgpu_wire::identity::{Identity, Unit, uuid_text};
@@ -14,28 +14,28 @@ use crate::facts::Facts;
 /// A GPU or a MIG device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
-    /// A GPU, counted from 0; it may be sliced.
+    /// Index of a GPU, which may be sliced.
     Gpu(usize),
-    /// A slice, by its place in [`Identity::units`].
+    /// Index of a slice in [`Identity::units`].
     Slice(usize),
 }
 
-/// All that the configuration says.
+/// Node described by the configuration.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) config: Config,
     pub(crate) identity: Identity,
-    made: Made,
+    hardware: DeviceNode,
     facts: Vec<Facts>,
 }
 
 impl Node {
-    /// The node of a folder with this configuration.
+    /// Returns the node of a folder with this configuration.
     pub(crate) fn new(folder: &Path, config: Config) -> Answer<Self> {
         let wrong = |_| Return::DRIVER_NOT_LOADED;
-        let made = config.node().map_err(wrong)?;
+        let hardware = config.node().map_err(wrong)?;
         let identity = Identity::new(folder, &config).map_err(wrong)?;
-        let facts = made
+        let facts = hardware
             .gpus
             .iter()
             .map(|gpu| Facts::of(&gpu.part.name, gpu.part.compute_capability))
@@ -43,17 +43,17 @@ impl Node {
         Ok(Self {
             config,
             identity,
-            made,
+            hardware,
             facts,
         })
     }
 
-    /// How many GPUs there are.
+    /// Returns the number of GPUs.
     pub(crate) fn gpus(&self) -> usize {
-        self.made.gpus.len()
+        self.hardware.gpus.len()
     }
 
-    /// The GPU of a device: itself, or the one it lies on.
+    /// Returns the GPU of a device: itself, or the one that contains the slice.
     pub(crate) fn gpu_of(&self, device: Device) -> usize {
         match device {
             Device::Gpu(gpu) => gpu,
@@ -62,7 +62,7 @@ impl Node {
     }
 
     pub(crate) fn part(&self, gpu: usize) -> &Part {
-        &self.made.gpus[gpu].part
+        &self.hardware.gpus[gpu].part
     }
 
     pub(crate) fn facts(&self, gpu: usize) -> &Facts {
@@ -73,7 +73,7 @@ impl Node {
         &self.identity.units[at]
     }
 
-    /// The places of a device's units: of a sliced GPU all of its slices.
+    /// Returns the indices of a device's units: for a sliced GPU, all of its slices.
     pub(crate) fn units(&self, device: Device) -> &[usize] {
         match device {
             Device::Gpu(gpu) => &self.identity.gpus[gpu].units,
@@ -85,7 +85,7 @@ impl Node {
         }
     }
 
-    /// The places of a GPU's slices; none: it is whole.
+    /// Returns the indices of a GPU's slices, none for a whole GPU.
     pub(crate) fn slices(&self, gpu: usize) -> &[usize] {
         if self.is_sliced(gpu) {
             self.units(Device::Gpu(gpu))
@@ -94,18 +94,18 @@ impl Node {
         }
     }
 
-    /// MIG is on.
+    /// Returns whether a GPU is sliced, that is, MIG is enabled.
     pub(crate) fn is_sliced(&self, gpu: usize) -> bool {
         let mut units = self.identity.gpus[gpu].units.iter();
         units.any(|&at| self.unit(at).slice.is_some())
     }
 
-    /// How a GPU can be sliced.
+    /// Returns the possible slices of a GPU; fails if it does not support MIG.
     pub(crate) fn mig(&self, gpu: usize) -> Answer<&Mig> {
         self.part(gpu).mig.as_ref().ok_or(Return::NOT_SUPPORTED)
     }
 
-    /// How it is sliced.
+    /// Returns the current slices of a GPU.
     pub(crate) fn layout(&self, gpu: usize) -> Answer<Layout> {
         let mig = self.mig(gpu)?;
         let placement = |&at: &usize| {
@@ -117,7 +117,7 @@ impl Node {
         Ok(self.slices(gpu).iter().filter_map(placement).collect())
     }
 
-    /// Device memory of a device, after the scale.
+    /// Returns the memory of a device in bytes, after scaling.
     pub(crate) fn memory(&self, device: Device) -> u64 {
         match device {
             Device::Gpu(gpu) => self.scaled(self.part(gpu).memory_bytes()),
@@ -125,7 +125,7 @@ impl Node {
         }
     }
 
-    /// Device memory of a slice of a GPU's with this profile, after the scale.
+    /// Returns the memory in bytes of a slice with this profile, after scaling.
     pub(crate) fn profile_memory(&self, gpu: usize, mig: &Mig, profile: usize) -> u64 {
         let profile = &mig.profiles[profile];
         let slices = u64::from(profile.memory_slices);
@@ -134,10 +134,10 @@ impl Node {
     }
 
     fn scaled(&self, bytes: u64) -> u64 {
-        bytes / u64::from(self.made.scale.bytes)
+        bytes / u64::from(self.hardware.scale.bytes)
     }
 
-    /// As `GPU-…` or `MIG-…`.
+    /// Formats a UUID as `GPU-…` or `MIG-…`.
     pub(crate) fn uuid(&self, device: Device) -> String {
         match device {
             Device::Gpu(gpu) => format!("GPU-{}", uuid_text(&self.identity.gpus[gpu].uuid)),
@@ -145,7 +145,7 @@ impl Node {
         }
     }
 
-    /// The product's name, of a slice with its profile's.
+    /// Returns the product name, with the profile of a slice.
     pub(crate) fn name(&self, device: Device) -> String {
         let name = self.identity.gpus[self.gpu_of(device)].name;
         match device {
@@ -158,7 +158,7 @@ impl Node {
         }
     }
 
-    /// A number of 13 digits, the same as long as the UUID is.
+    /// Returns a serial number of 13 digits, derived from the UUID.
     pub(crate) fn serial(&self, gpu: usize) -> String {
         let uuid = &self.identity.gpus[gpu].uuid;
         let number = uuid.iter().fold(0_u64, |number, &byte| {
@@ -167,13 +167,13 @@ impl Node {
         format!("{:013}", number % 10_000_000_000_000)
     }
 
-    /// As `00000000:01:00.0`.
+    /// Formats a PCI address as `00000000:01:00.0`.
     pub(crate) fn bus_id(gpu: usize) -> String {
         let (domain, bus, device) = Identity::pci(gpu);
         format!("{domain:08X}:{bus:02X}:{device:02X}.0")
     }
 
-    /// All devices, GPUs and slices.
+    /// Returns all GPUs, followed by all slices.
     pub(crate) fn devices(&self) -> impl Iterator<Item = Device> + '_ {
         let slices = self.identity.units.iter().enumerate();
         let slices = slices.filter(|(_, unit)| unit.slice.is_some());
@@ -182,24 +182,28 @@ impl Node {
             .chain(slices.map(|(at, _)| Device::Slice(at)))
     }
 
-    /// The GPUs at the other ends of a GPU's NVLinks.
+    /// Returns the GPUs at the other ends of a GPU's NVLinks.
     pub(crate) fn nvlinks(&self, gpu: usize) -> impl Iterator<Item = usize> + '_ {
-        let others = self.made.nvlinks.iter().map(move |link| match link.gpus {
-            [one, other] if one == gpu => Some(other),
-            [one, other] if other == gpu => Some(one),
-            _ => None,
-        });
+        let others = self
+            .hardware
+            .nvlinks
+            .iter()
+            .map(move |link| match link.gpus {
+                [one, other] if one == gpu => Some(other),
+                [one, other] if other == gpu => Some(one),
+                _ => None,
+            });
         others.flatten()
     }
 
-    /// Both are behind one switch.
+    /// Returns whether two GPUs are behind the same PCIe switch.
     pub(crate) fn share_switch(&self, one: usize, other: usize) -> bool {
-        let mut switches = self.made.switches.iter();
+        let mut switches = self.hardware.switches.iter();
         switches.any(|switch| switch.gpus.contains(&one) && switch.gpus.contains(&other))
     }
 }
 
-/// PCI domain, bus and device from `00000000:01:00.0`, `0000:01:00.0` or `01:00.0`.
+/// Parses PCI domain, bus and device from `00000000:01:00.0`, `0000:01:00.0` or `01:00.0`.
 pub(crate) fn parse_bus_id(text: &str) -> Option<(u32, u32, u32)> {
     let mut parts = text.rsplit(':');
     let (place, _function) = parts.next()?.split_once('.')?;
@@ -214,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bus_ids_are_read_as_they_are_written() {
+    fn bus_ids_round_trip() {
         for text in ["00000000:1A:00.0", "0000:1a:00.0", "1a:00.0"] {
             assert_eq!(parse_bus_id(text), Some((0, 26, 0)), "{text}");
         }
@@ -226,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sliced_gpu_is_itself_and_its_slices() {
+    fn a_sliced_gpu_and_its_slices_are_devices() {
         let text = "bytes = 2\n[[gpu]]\npart = \"V100\"\n\
                     [[gpu]]\npart = \"H100\"\nslices = [\"3g.40gb\", \"4g.40gb\"]\n\
                     [[nvlink]]\ngpus = [0, 1]\nbytes-per-second = 1000";

@@ -1,25 +1,26 @@
-//! What processes used between two looks at them.
+//! Utilization of a unit by process, between two samples.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use device::Time;
 use softgpu_wire::message::ProcessLine;
 
-/// Between two looks, at least: what is used within less says little.
+/// Shortest time between two samples, in nanoseconds.
 const PERIOD: u64 = 100_000_000;
-/// Looks that are kept, the latest ones.
-const KEPT: usize = 120;
+/// Largest number of samples kept, the latest ones.
+const SAMPLES_MAX: usize = 120;
 
-/// The share that a process had of a unit between two looks.
+/// Share of a process in a unit between two samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     pub(crate) pid: u32,
-    /// When it was looked, in microseconds since 1970.
+    /// Time of the later sample, in microseconds since 1970.
     pub(crate) time: u64,
+    /// Share of all the unit's SMs, in percent.
     pub(crate) percent: u32,
 }
 
-/// The looks at one unit.
+/// Samples of one unit.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     last: Option<(Time, BTreeMap<u32, u64>)>,
@@ -27,8 +28,9 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// A look, at `now`, which is `micros` by the calendar, at a unit with so many SMs. Nothing is known before the second.
-    pub(crate) fn look(&mut self, now: Time, micros: u64, sms: u32, lines: &[ProcessLine]) {
+    /// Takes a sample at `now`, which is `micros` in wall-clock time, of a unit with `sms` SMs. Shares are known from
+    /// the second sample on.
+    pub(crate) fn sample(&mut self, now: Time, micros: u64, sms: u32, lines: &[ProcessLine]) {
         if let Some((before, _)) = &self.last
             && now.0.saturating_sub(before.0) < PERIOD
         {
@@ -48,14 +50,14 @@ impl History {
                 }
             };
             self.shares.push_back(used.iter().map(share).collect());
-            if self.shares.len() > KEPT {
+            if self.shares.len() > SAMPLES_MAX {
                 self.shares.pop_front();
             }
         }
         self.last = Some((now, used));
     }
 
-    /// The latest share of each process, if it is later than `micros`.
+    /// Returns the latest share of each process that is later than `micros`.
     pub(crate) fn since(&self, micros: u64) -> Vec<Share> {
         let mut latest = BTreeMap::new();
         for share in self.shares.iter().flatten() {
@@ -80,13 +82,13 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_of_the_time_between_two_looks() {
+    fn shares_relate_to_the_time_between_two_samples() {
         let mut history = History::default();
-        history.look(Time(0), 1_000, 10, &[line(1, 500)]);
+        history.sample(Time(0), 1_000, 10, &[line(1, 500)]);
         assert_eq!(history.since(0), []);
-        // A quarter of ten SMs for 200 ms, and another process that began in between.
+        // A quarter of ten SMs for 200 ms, and another process which began in between.
         let quarter = 200_000_000 * 10 * 1_000 / 4;
-        history.look(
+        history.sample(
             Time(200_000_000),
             2_000,
             10,
@@ -95,11 +97,11 @@ mod tests {
         let share = |pid, time, percent| Share { pid, time, percent };
         assert_eq!(history.since(0), [share(1, 2_000, 25), share(2, 2_000, 50)]);
         assert_eq!(history.since(2_000), []);
-        // Too early to look again.
-        history.look(Time(250_000_000), 3_000, 10, &[line(1, u64::MAX)]);
+        // Too early for another sample.
+        history.sample(Time(250_000_000), 3_000, 10, &[line(1, u64::MAX)]);
         assert_eq!(history.since(2_000), []);
-        // A server that was started anew counts from nothing.
-        history.look(Time(400_000_000), 4_000, 10, &[line(1, 0)]);
+        // A restarted server counts from zero.
+        history.sample(Time(400_000_000), 4_000, 10, &[line(1, 0)]);
         assert_eq!(history.since(2_000), [share(1, 4_000, 0)]);
         assert_eq!(history.since(0), [share(1, 4_000, 0), share(2, 2_000, 50)]);
     }

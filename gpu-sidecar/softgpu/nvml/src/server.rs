@@ -1,7 +1,7 @@
-//! What changes while programs run: asked of the server, as long as there is one.
+//! Variable state, queried from the server while one runs.
 //!
-//! Nothing here starts a server. Where nobody listens, or one that has another configuration than this library was
-//! initialised with, or one that does not answer within half a second, the answer is `None`: a GPU on which nothing runs.
+//! This module never starts a server. Without a server, or if its configuration differs from the one at initialization,
+//! or if it does not answer within half a second, queries return `None`: an idle GPU.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -11,24 +11,24 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 use softgpu_wire::config::Config;
 use softgpu_wire::message::{Kind, Message, Role, VERSION};
-use softgpu_wire::place;
+use softgpu_wire::softgpu_dir;
 
-/// An answer has to come within this time.
+/// Largest time to wait for an answer.
 const ANSWER_MAX: Duration = Duration::from_millis(500);
 
-/// A connection to the server of a folder, made anew when it has ended.
+/// Connection to the server of a folder, re-established when it has ended.
 #[derive(Debug)]
 pub(crate) struct Server {
     folder: PathBuf,
     socket: Option<OwnedFd>,
 }
 
-/// What the server answered.
+/// Reply of the server.
 #[derive(Debug)]
-pub(crate) enum Told {
-    /// What was asked for.
+pub(crate) enum ServerReply {
+    /// Answer to the request.
     Answer(Message),
-    /// It cannot be done, as the driver API numbers errors. All that is asked for here can be, unless the GPU is lost.
+    /// Error as a `CUresult`. Requests of this library fail only if the GPU is lost.
     Refusal,
 }
 
@@ -40,50 +40,55 @@ impl Server {
         }
     }
 
-    /// The configuration of the server that runs now, if one does.
+    /// Returns the configuration of the running server, if any.
     pub(crate) fn config(&mut self) -> Option<Config> {
         let (socket, config) = greet(&self.folder)?;
         self.socket = Some(socket);
         Some(config)
     }
 
-    /// Asks; a connection that has ended is made anew once. `config` is what the server has to have.
-    pub(crate) fn ask(&mut self, config: &Config, kind: Kind, words: &[u64]) -> Option<Told> {
+    /// Sends a request; reconnects once if the connection has ended. The server must have the configuration `config`.
+    pub(crate) fn query(
+        &mut self,
+        config: &Config,
+        kind: Kind,
+        words: &[u64],
+    ) -> Option<ServerReply> {
         for _ in 0..2 {
             let socket = match self.socket.take() {
                 Some(socket) => socket,
                 None => connect(&self.folder, config)?,
             };
-            if let Some(answer) = ask(&socket, &Message::new(kind, words)) {
+            if let Some(answer) = query(&socket, &Message::new(kind, words)) {
                 self.socket = Some(socket);
                 return Some(match answer.error {
-                    0 => Told::Answer(answer),
-                    _ => Told::Refusal,
+                    0 => ServerReply::Answer(answer),
+                    _ => ServerReply::Refusal,
                 });
             }
         }
         None
     }
 
-    /// A connection of its own on which errors of GPUs are told from now on, and those that were told before the answer
-    /// came.
+    /// Opens a connection of its own that receives errors of GPUs; also returns those received before the subscription
+    /// was confirmed.
     pub(crate) fn watch(&self, config: &Config) -> Option<(OwnedFd, Vec<Message>)> {
         let socket = connect(&self.folder, config)?;
         let request = Message::new(Kind::Watch, &[]);
         request.send(&socket, SendFlags::DONTWAIT).ok()?;
-        let mut told = Vec::new();
+        let mut received = Vec::new();
         loop {
             let message = Message::receive(&socket, RecvFlags::empty()).ok()?;
             if message.kind == Kind::Watch {
-                return (message.error == 0).then_some((socket, told));
+                return (message.error == 0).then_some((socket, received));
             }
-            told.push(message);
+            received.push(message);
         }
     }
 }
 
-/// One request, one answer; `None`: the connection is of no use any more.
-fn ask(socket: &OwnedFd, request: &Message) -> Option<Message> {
+/// Sends a request and receives its answer; `None` means that the connection is unusable.
+fn query(socket: &OwnedFd, request: &Message) -> Option<Message> {
     request.send(socket, SendFlags::DONTWAIT).ok()?;
     let answer = Message::receive(socket, RecvFlags::empty()).ok()?;
     (answer.kind == request.kind).then_some(answer)
@@ -94,15 +99,15 @@ fn connect(folder: &Path, config: &Config) -> Option<OwnedFd> {
     (own == *config).then_some(socket)
 }
 
-/// Connects and says hello.
+/// Connects and introduces this library; returns the server's configuration.
 fn greet(folder: &Path) -> Option<(OwnedFd, Config)> {
-    let socket = place::connect_in(folder).ok()??;
+    let socket = softgpu_dir::connect_in(folder).ok()??;
     set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_MAX)).ok()?;
     let program = std::env::current_exe().unwrap_or_default();
     let name = program.file_name().unwrap_or_default();
     let hello = Message::new(Kind::Hello, &[VERSION, Role::Observer as u64])
         .with_bytes(name.as_encoded_bytes().to_vec());
-    let answer = ask(&socket, &hello)?;
+    let answer = query(&socket, &hello)?;
     let text = String::from_utf8(answer.bytes).ok()?;
     let config = Config::parse(&text).ok()?;
     (answer.error == 0).then_some((socket, config))

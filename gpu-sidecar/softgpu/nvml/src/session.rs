@@ -1,7 +1,7 @@
-//! What this process has of NVML between its first initialisation and its last shutdown.
+//! State of NVML in this process, from its first initialization to its last shutdown.
 //!
-//! One lock for the whole process. A child of `fork` begins uninitialised, with a lock of its own: that of its parent may have
-//! been held by a thread that the child does not have.
+//! One lock protects the state. A child of `fork` starts uninitialized, with a lock of its own: its parent's may have
+//! been held by a thread that does not exist in the child.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,38 +10,38 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use softgpu_wire::clock;
 use softgpu_wire::config::Config;
 use softgpu_wire::message::{Kind, Message, ProcessLine};
-use softgpu_wire::place;
+use softgpu_wire::softgpu_dir;
 
 use crate::answer::{Answer, Return};
-use crate::border::own_folder;
 use crate::events::EventSet;
-use crate::handle::{Handle, Thing};
+use crate::handle::{Handle, Object};
 use crate::node::{Device, Node};
+use crate::pointer::own_folder;
 use crate::samples::{History, Share};
-use crate::server::{Server, Told};
+use crate::server::{Server, ServerReply};
 
-/// Device memory, in bytes. What is not used is free.
+/// Device memory in bytes; the rest is free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Memory {
     pub(crate) total: u64,
     pub(crate) used: u64,
 }
 
-/// How busy a GPU was of late, in percent of the time.
+/// Recent utilization of a GPU, in percent of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Busy {
     pub(crate) sms: u32,
     pub(crate) memory: u32,
 }
 
-/// What programs may set of a GPU. It is kept in this process: the timeline does not depend on it.
+/// Settings of a GPU, stored in this process only: the timeline does not depend on them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) compute_mode: u32,
     pub(crate) is_persistent: u32,
 }
 
-/// NVML, initialised.
+/// State of initialized NVML.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) node: Node,
@@ -49,12 +49,12 @@ pub(crate) struct Session {
     settings: Vec<Settings>,
     histories: BTreeMap<usize, History>,
     pub(crate) sets: BTreeMap<u32, EventSet>,
-    pub(crate) sets_made: u32,
-    /// How often it was initialised and not shut down since.
+    pub(crate) last_set: u32,
+    /// Number of initializations not yet matched by a shutdown.
     users: u64,
 }
 
-/// The session of one process, and after it, where that process is a child of `fork`, those of its children.
+/// Session of a process, followed by those of its forked children.
 struct Own {
     pid: u32,
     session: Mutex<Option<Session>>,
@@ -77,7 +77,7 @@ fn lock() -> MutexGuard<'static, Option<Session>> {
     let pid = std::process::id();
     let mut own = FIRST.get_or_init(Own::new);
     while own.pid != pid {
-        // The parent's connections are not for its children: an end of theirs would keep them open.
+        // Closes the parent's connections, which the child would otherwise keep open after the parent's end.
         match own.session.try_lock() {
             Ok(mut session) => *session = None,
             Err(TryLockError::Poisoned(session)) => *session.into_inner() = None,
@@ -88,7 +88,7 @@ fn lock() -> MutexGuard<'static, Option<Session>> {
     own.session.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Initialises, or counts one more who has.
+/// Initializes NVML, or counts one more initialization.
 pub(crate) fn open() -> Answer {
     let mut own = lock();
     match own.as_mut() {
@@ -98,7 +98,7 @@ pub(crate) fn open() -> Answer {
     Ok(())
 }
 
-/// Counts one less, and forgets all when it was the last.
+/// Counts one shutdown, and drops the session with the last.
 pub(crate) fn close() -> Answer {
     let mut own = lock();
     let session = own.as_mut().ok_or(Return::UNINITIALIZED)?;
@@ -109,44 +109,45 @@ pub(crate) fn close() -> Answer {
     Ok(())
 }
 
-/// With the session, if NVML is initialised.
-pub(crate) fn with<T>(does: impl FnOnce(&mut Session) -> Answer<T>) -> Answer<T> {
-    does(lock().as_mut().ok_or(Return::UNINITIALIZED)?)
+/// Calls `body` with the session; fails unless NVML is initialized.
+pub(crate) fn with<T>(body: impl FnOnce(&mut Session) -> Answer<T>) -> Answer<T> {
+    body(lock().as_mut().ok_or(Return::UNINITIALIZED)?)
 }
 
-/// With a device that is not lost.
+/// Calls `body` with a device; fails if its GPU is lost.
 pub(crate) fn with_device<T>(
     handle: Handle,
-    does: impl FnOnce(&mut Session, Device) -> Answer<T>,
+    body: impl FnOnce(&mut Session, Device) -> Answer<T>,
 ) -> Answer<T> {
     with(|session| {
         let device = session.device(handle)?;
         session.check(session.node.gpu_of(device))?;
-        does(session, device)
+        body(session, device)
     })
 }
 
-/// With a GPU that is not lost; a MIG device does not have what is asked for.
+/// Calls `body` with a GPU; fails if it is lost, or for a MIG device.
 pub(crate) fn with_gpu<T>(
     handle: Handle,
-    does: impl FnOnce(&mut Session, usize) -> Answer<T>,
+    body: impl FnOnce(&mut Session, usize) -> Answer<T>,
 ) -> Answer<T> {
     with_device(handle, |session, device| match device {
-        Device::Gpu(gpu) => does(session, gpu),
+        Device::Gpu(gpu) => body(session, gpu),
         Device::Slice(_) => Err(Return::NOT_SUPPORTED),
     })
 }
 
 impl Session {
     fn new() -> Answer<Self> {
-        let folder = place::folder(own_folder().as_deref()).ok_or(Return::DRIVER_NOT_LOADED)?;
+        let folder =
+            softgpu_dir::locate(own_folder().as_deref()).ok_or(Return::DRIVER_NOT_LOADED)?;
         if !folder.is_dir() {
             return Err(Return::DRIVER_NOT_LOADED);
         }
         let mut server = Server::new(folder.clone());
         let config = match server.config() {
             Some(config) => config,
-            None => read_config(folder.join(place::CONFIG))?,
+            None => read_config(folder.join(softgpu_dir::CONFIG))?,
         };
         let node = Node::new(&folder, config)?;
         let settings = Settings {
@@ -159,28 +160,28 @@ impl Session {
             server,
             histories: BTreeMap::new(),
             sets: BTreeMap::new(),
-            sets_made: 0,
+            last_set: 0,
             users: 1,
         })
     }
 
-    /// What a handle stands for, if it is a device's.
+    /// Returns the device of a handle; fails for other handles.
     pub(crate) fn device(&self, handle: Handle) -> Answer<Device> {
         let is_slice = |at: usize| {
             let unit = self.node.identity.units.get(at);
             unit.is_some_and(|unit| unit.slice.is_some())
         };
-        match handle.thing()? {
-            Thing::Gpu(gpu) if gpu < self.node.gpus() => Ok(Device::Gpu(gpu)),
-            Thing::Slice(at) if is_slice(at) => Ok(Device::Slice(at)),
+        match handle.object()? {
+            Object::Gpu(gpu) if gpu < self.node.gpus() => Ok(Device::Gpu(gpu)),
+            Object::Slice(at) if is_slice(at) => Ok(Device::Slice(at)),
             _ => Err(Return::INVALID_ARGUMENT),
         }
     }
 
-    /// The GPU is not lost.
+    /// Fails if a GPU is lost.
     pub(crate) fn check(&mut self, gpu: usize) -> Answer {
         match self.node.units(Device::Gpu(gpu)).first() {
-            Some(&at) => self.ask(Kind::MemoryInfo, at).map(|_| ()),
+            Some(&at) => self.query(Kind::MemoryInfo, at).map(|_| ()),
             None => Ok(()),
         }
     }
@@ -189,14 +190,14 @@ impl Session {
         &mut self.settings[gpu]
     }
 
-    /// Device memory; of a sliced GPU all of its own, and what is used of its slices.
+    /// Returns the memory of a device; for a sliced GPU, the total of the GPU and the used memory of its slices.
     pub(crate) fn memory(&mut self, device: Device) -> Answer<Memory> {
         let mut memory = Memory {
             total: self.node.memory(device),
             used: 0,
         };
         for at in self.node.units(device).to_vec() {
-            if let Some(answer) = self.ask(Kind::MemoryInfo, at)? {
+            if let Some(answer) = self.query(Kind::MemoryInfo, at)? {
                 let [free, total, ..] = answer.words;
                 memory.used += total.saturating_sub(free);
             }
@@ -205,11 +206,11 @@ impl Session {
         Ok(memory)
     }
 
-    /// How busy a GPU was of late; of a sliced one the mean of its slices, each by its part of the SMs.
+    /// Returns the recent utilization of a GPU; for a sliced one, the mean of its slices weighted by SMs.
     pub(crate) fn busy(&mut self, gpu: usize) -> Answer<Busy> {
         let mut sums = [0_u64; 2];
         for at in self.node.units(Device::Gpu(gpu)).to_vec() {
-            if let Some(answer) = self.ask(Kind::Utilisation, at)? {
+            if let Some(answer) = self.query(Kind::Utilisation, at)? {
                 let sms = u64::from(self.node.unit(at).sms);
                 for (sum, word) in sums.iter_mut().zip(answer.words) {
                     *sum += word.min(MILLION) * sms;
@@ -221,11 +222,11 @@ impl Session {
         Ok(Busy { sms, memory })
     }
 
-    /// The processes on a device, each with the place of the unit it is on.
+    /// Returns the processes of a device, each with the index of its unit.
     pub(crate) fn processes(&mut self, device: Device) -> Answer<Vec<(usize, ProcessLine)>> {
         let mut processes = Vec::new();
         for at in self.node.units(device).to_vec() {
-            if let Some(answer) = self.ask(Kind::Processes, at)? {
+            if let Some(answer) = self.query(Kind::Processes, at)? {
                 let number = self.node.unit(at).number;
                 let lines = ProcessLine::decode_all(&answer.bytes).into_iter();
                 let own = lines.filter(|line| line.unit == number);
@@ -235,17 +236,17 @@ impl Session {
         Ok(processes)
     }
 
-    /// What the processes of a GPU that is not sliced used of it, as far as that was seen later than `micros`.
+    /// Returns the shares of processes in a whole GPU, from samples later than `micros`.
     pub(crate) fn shares(&mut self, gpu: usize, micros: u64) -> Answer<Vec<Share>> {
         let processes = self.processes(Device::Gpu(gpu))?;
         let lines: Vec<_> = processes.into_iter().map(|(_, line)| line).collect();
         let sms = self.node.part(gpu).sms;
         let history = self.histories.entry(gpu).or_default();
-        history.look(clock::now(), micros_now(), sms, &lines);
+        history.sample(clock::now(), micros_now(), sms, &lines);
         Ok(history.since(micros))
     }
 
-    /// Lets an event set connect with the server.
+    /// Queues pending events of a set, connecting it to the server if necessary.
     pub(crate) fn collect(&mut self, number: u32) -> Answer<&mut EventSet> {
         let set = self.sets.get_mut(&number);
         let set = set.ok_or(Return::INVALID_ARGUMENT)?;
@@ -253,11 +254,11 @@ impl Session {
         Ok(set)
     }
 
-    fn ask(&mut self, kind: Kind, at: usize) -> Answer<Option<Message>> {
+    fn query(&mut self, kind: Kind, at: usize) -> Answer<Option<Message>> {
         let number = self.node.unit(at).number;
-        match self.server.ask(&self.node.config, kind, &[number.into()]) {
-            Some(Told::Answer(answer)) => Ok(Some(answer)),
-            Some(Told::Refusal) => Err(Return::GPU_IS_LOST),
+        match self.server.query(&self.node.config, kind, &[number.into()]) {
+            Some(ServerReply::Answer(answer)) => Ok(Some(answer)),
+            Some(ServerReply::Refusal) => Err(Return::GPU_IS_LOST),
             None => Ok(None),
         }
     }
@@ -273,12 +274,12 @@ fn read_config(path: PathBuf) -> Answer<Config> {
 
 const MILLION: u64 = 1_000_000;
 
-/// Of millionths.
+/// Converts millionths to percent, rounded and at most 100.
 fn percent(millionths: u64) -> u32 {
     u32::try_from(millionths.saturating_add(5_000) / 10_000).map_or(100, |percent| percent.min(100))
 }
 
-/// By the calendar, in microseconds since 1970.
+/// Returns the wall-clock time in microseconds since 1970.
 #[expect(
     clippy::disallowed_methods,
     reason = "NVML gives the wall clock's time"
@@ -293,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_of_time_are_rounded_and_never_more_than_all() {
+    fn percentages_are_rounded_and_at_most_100() {
         for (millionths, expected) in [
             (0, 0),
             (4_999, 0),

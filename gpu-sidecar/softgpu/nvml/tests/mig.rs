@@ -1,4 +1,4 @@
-//! The functions that the crate `nvml-wrapper` does not wrap, called as C does: MIG, names, sizes, `fork`.
+//! Functions that the crate `nvml-wrapper` does not wrap, called as from C: MIG, names, sizes, `fork`.
 #![allow(unsafe_code, reason = "there is no other way to call them")]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,27 +24,27 @@ const NOT_FOUND: u32 = 6;
 const INSUFFICIENT_SIZE: u32 = 7;
 const VERSION_MISMATCH: u32 = 25;
 
-/// Calls a function whose last argument is where the answer goes.
-macro_rules! ask {
+/// Calls a function whose last argument receives the result.
+macro_rules! get {
     ($library:ident.$name:ident($($arg:expr),* $(,)?) -> $type:ty) => {{
-        // SAFETY: all zeros are a value of every struct of C's here.
+        // SAFETY: all zeros are a valid value of every C struct used here.
         let mut value: $type = unsafe { std::mem::zeroed() };
-        // SAFETY: the arguments are as the function's description asks for.
+        // SAFETY: the arguments are as the function's description requires.
         let code = unsafe { $library.$name($($arg,)* &raw mut value) };
         if code == SUCCESS { Ok(value) } else { Err(code) }
     }};
 }
 
-/// Calls a function that only says whether it went well.
+/// Calls a function without a result beyond its code.
 macro_rules! call {
     ($library:ident.$name:ident($($arg:expr),* $(,)?)) => {{
-        // SAFETY: the arguments are as the function's description asks for.
+        // SAFETY: the arguments are as the function's description requires.
         unsafe { $library.$name($($arg),*) }
     }};
 }
 
 fn load() -> NvmlLib {
-    // SAFETY: the library does nothing when it is loaded.
+    // SAFETY: the library runs no code when it is loaded.
     unsafe { NvmlLib::new(library()) }.unwrap()
 }
 
@@ -93,186 +93,176 @@ const SLICED: &str = "[[gpu]]\npart = \"H100\"\nslices = [\"3g.40gb\", \"2g.20gb
                       [[gpu]]\npart = \"H100\"";
 
 #[test]
-fn an_agent_finds_slices_and_what_others_there_could_be() {
-    in_folder(
-        "an_agent_finds_slices_and_what_others_there_could_be",
-        SLICED,
-        |_| {
-            let nvml = load();
-            assert_eq!(call!(nvml.nvmlInit_v2()), SUCCESS);
-            let gpu = |at| ask!(nvml.nvmlDeviceGetHandleByIndex_v2(at) -> nvmlDevice_t).unwrap();
-            let mut uuids = Vec::new();
-            let mut found = BTreeMap::new();
-            for at in 0..2 {
-                let device = gpu(at);
-                let (mut current, mut pending) = (7, 7);
-                let code =
-                    call!(nvml.nvmlDeviceGetMigMode(device, &raw mut current, &raw mut pending));
-                assert_eq!((code, current, pending), (SUCCESS, 1, 1));
-                let most = ask!(nvml.nvmlDeviceGetMaxMigDeviceCount(device) -> u32).unwrap();
-                assert_eq!(most, 7);
-                for index in 0..most {
-                    let slice = ask!(nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, index) -> nvmlDevice_t);
-                    let slice = match slice {
-                        Err(NOT_FOUND) => continue,
-                        slice => slice.unwrap(),
-                    };
-                    let is_mig = ask!(nvml.nvmlDeviceIsMigDeviceHandle(slice) -> u32);
-                    assert_eq!(is_mig, Ok(1));
-                    assert_eq!(ask!(nvml.nvmlDeviceGetIndex(slice) -> u32), Ok(index));
-                    let parent = ask!(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(slice) -> nvmlDevice_t);
-                    assert_eq!(parent, Ok(device));
-                    let own = uuid(&nvml, slice).unwrap();
-                    assert!(own.starts_with("MIG-") && own.len() == 40, "{own}");
-                    let c_uuid = CString::new(own.clone()).unwrap();
-                    let again =
-                        ask!(nvml.nvmlDeviceGetHandleByUUID(c_uuid.as_ptr()) -> nvmlDevice_t);
-                    assert_eq!(again, Ok(slice));
-                    uuids.push(own);
-                    let gi = ask!(nvml.nvmlDeviceGetGpuInstanceId(slice) -> u32).unwrap();
-                    let ci = ask!(nvml.nvmlDeviceGetComputeInstanceId(slice) -> u32).unwrap();
-                    let has =
-                        ask!(nvml.nvmlDeviceGetAttributes_v2(slice) -> nvmlDeviceAttributes_t)
-                            .unwrap();
-                    let memory = ask!(nvml.nvmlDeviceGetMemoryInfo(slice) -> nvmlMemory_t).unwrap();
-                    assert_eq!(memory.total >> 20, has.memorySizeMB);
-                    let name = text(|to, room| call!(nvml.nvmlDeviceGetName(slice, to, room)));
-                    let name = name.unwrap().split_off("NVIDIA H100 80GB HBM3 MIG ".len());
-                    // The instances behind it.
-                    let instance =
-                        ask!(nvml.nvmlDeviceGetGpuInstanceById(device, gi) -> nvmlGpuInstance_t)
-                            .unwrap();
-                    // SAFETY: all zeros are a value of this struct.
-                    let mut info = unsafe { std::mem::zeroed() };
-                    assert_eq!(
-                        call!(nvml.nvmlGpuInstanceGetInfo(instance, &raw mut info)),
-                        SUCCESS
-                    );
-                    assert_eq!((info.id, info.device), (gi, device));
-                    let compute = ask!(nvml.nvmlGpuInstanceGetComputeInstanceById(instance, ci) -> nvmlComputeInstance_t).unwrap();
-                    // SAFETY: all zeros are a value of this struct.
-                    let mut all = unsafe { std::mem::zeroed() };
-                    assert_eq!(
-                        call!(nvml.nvmlComputeInstanceGetInfo_v2(compute, &raw mut all)),
-                        SUCCESS
-                    );
-                    assert_eq!((all.gpuInstance, all.device), (instance, device));
-                    assert_eq!(all.placement.size, has.computeInstanceSliceCount);
-                    if at == 0 {
-                        let place = (info.placement.start, info.placement.size);
-                        found.insert(name, (gi, place, has.multiprocessorCount, info.profileId));
-                    }
-                }
-            }
-            assert_eq!(uuids.len(), 3 + 7);
-            uuids.dedup();
-            assert_eq!(uuids.len(), 3 + 7);
-            assert_eq!(found["3g.40gb"], (1, (0, 4), 60, 9));
-            assert_eq!(found["2g.20gb"], (5, (4, 2), 32, 14));
-            assert_eq!(found["1g.10gb"], (13, (6, 1), 16, 19));
-            // What there could be.
-            let (sliced, whole) = (gpu(0), gpu(2));
-            let mut profiles = Vec::new();
-            for number in 0..17 {
-                // SAFETY: all zeros are a value of this struct.
-                let mut info = unsafe { std::mem::zeroed() };
-                let code =
-                    call!(nvml.nvmlDeviceGetGpuInstanceProfileInfo(sliced, number, &raw mut info));
-                if code == NOT_SUPPORTED {
-                    continue;
-                }
-                assert_eq!(code, SUCCESS);
-                let places = placements(&nvml, sliced, info.id);
-                assert!(places.iter().all(|(start, size)| start + size <= 8));
-                let left =
-                    ask!(nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(sliced, info.id) -> u32);
-                profiles.push((
-                    number,
-                    info.id,
-                    info.instanceCount,
-                    info.multiprocessorCount,
-                    left,
-                ));
-                // SAFETY: all zeros are a value of this struct.
-                let mut newer = unsafe {
-                    std::mem::zeroed::<nvml_wrapper_sys::bindings::nvmlGpuInstanceProfileInfo_v2_t>(
-                    )
+fn existing_and_possible_slices_are_found() {
+    in_folder("existing_and_possible_slices_are_found", SLICED, |_| {
+        let nvml = load();
+        assert_eq!(call!(nvml.nvmlInit_v2()), SUCCESS);
+        let gpu = |at| get!(nvml.nvmlDeviceGetHandleByIndex_v2(at) -> nvmlDevice_t).unwrap();
+        let mut uuids = Vec::new();
+        let mut found = BTreeMap::new();
+        for at in 0..2 {
+            let device = gpu(at);
+            let (mut current, mut pending) = (7, 7);
+            let code = call!(nvml.nvmlDeviceGetMigMode(device, &raw mut current, &raw mut pending));
+            assert_eq!((code, current, pending), (SUCCESS, 1, 1));
+            let most = get!(nvml.nvmlDeviceGetMaxMigDeviceCount(device) -> u32).unwrap();
+            assert_eq!(most, 7);
+            for index in 0..most {
+                let slice =
+                    get!(nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, index) -> nvmlDevice_t);
+                let slice = match slice {
+                    Err(NOT_FOUND) => continue,
+                    slice => slice.unwrap(),
                 };
-                let code = call!(nvml.nvmlDeviceGetGpuInstanceProfileInfoV(
-                    sliced,
-                    number,
-                    &raw mut newer
-                ));
-                assert_eq!(code, VERSION_MISMATCH);
-                newer.version = 0x0200_0098;
-                let code =
-                    call!(nvml.nvmlDeviceGetGpuInstanceProfileInfoV(whole, number, &raw mut newer));
+                let is_mig = get!(nvml.nvmlDeviceIsMigDeviceHandle(slice) -> u32);
+                assert_eq!(is_mig, Ok(1));
+                assert_eq!(get!(nvml.nvmlDeviceGetIndex(slice) -> u32), Ok(index));
+                let parent =
+                    get!(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(slice) -> nvmlDevice_t);
+                assert_eq!(parent, Ok(device));
+                let own = uuid(&nvml, slice).unwrap();
+                assert!(own.starts_with("MIG-") && own.len() == 40, "{own}");
+                let c_uuid = CString::new(own.clone()).unwrap();
+                let again = get!(nvml.nvmlDeviceGetHandleByUUID(c_uuid.as_ptr()) -> nvmlDevice_t);
+                assert_eq!(again, Ok(slice));
+                uuids.push(own);
+                let gi = get!(nvml.nvmlDeviceGetGpuInstanceId(slice) -> u32).unwrap();
+                let ci = get!(nvml.nvmlDeviceGetComputeInstanceId(slice) -> u32).unwrap();
+                let has =
+                    get!(nvml.nvmlDeviceGetAttributes_v2(slice) -> nvmlDeviceAttributes_t).unwrap();
+                let memory = get!(nvml.nvmlDeviceGetMemoryInfo(slice) -> nvmlMemory_t).unwrap();
+                assert_eq!(memory.total >> 20, has.memorySizeMB);
+                let name = text(|to, room| call!(nvml.nvmlDeviceGetName(slice, to, room)));
+                let name = name.unwrap().split_off("NVIDIA H100 80GB HBM3 MIG ".len());
+                // Instances of the MIG device.
+                let instance =
+                    get!(nvml.nvmlDeviceGetGpuInstanceById(device, gi) -> nvmlGpuInstance_t)
+                        .unwrap();
+                // SAFETY: all zeros are a valid value of this struct.
+                let mut info = unsafe { std::mem::zeroed() };
                 assert_eq!(
-                    (code, newer.id, newer.memorySizeMB),
-                    (SUCCESS, info.id, info.memorySizeMB)
+                    call!(nvml.nvmlGpuInstanceGetInfo(instance, &raw mut info)),
+                    SUCCESS
                 );
+                assert_eq!((info.id, info.device), (gi, device));
+                let compute = get!(nvml.nvmlGpuInstanceGetComputeInstanceById(instance, ci) -> nvmlComputeInstance_t).unwrap();
+                // SAFETY: all zeros are a valid value of this struct.
+                let mut all = unsafe { std::mem::zeroed() };
+                assert_eq!(
+                    call!(nvml.nvmlComputeInstanceGetInfo_v2(compute, &raw mut all)),
+                    SUCCESS
+                );
+                assert_eq!((all.gpuInstance, all.device), (instance, device));
+                assert_eq!(all.placement.size, has.computeInstanceSliceCount);
+                if at == 0 {
+                    let place = (info.placement.start, info.placement.size);
+                    found.insert(name, (gi, place, has.multiprocessorCount, info.profileId));
+                }
             }
-            assert_eq!(
-                profiles,
-                [
-                    (0, 19, 7, 16, Ok(0)),
-                    (1, 14, 3, 32, Ok(0)),
-                    (2, 9, 2, 60, Ok(0)),
-                    (3, 5, 1, 64, Ok(0)),
-                    (4, 0, 1, 132, Ok(0)),
-                    (9, 15, 4, 26, Ok(0)),
-                ]
-            );
-            assert_eq!(placements(&nvml, whole, 9), [(0, 4), (4, 4)]);
-            assert_eq!(placements(&nvml, whole, 14), [(0, 2), (2, 2), (4, 2)]);
-            // Those that are there, by profile.
-            let mut instances = [null_mut(); 7];
-            let mut count = 0;
-            let code = call!(nvml.nvmlDeviceGetGpuInstances(
-                gpu(1),
-                19,
-                instances.as_mut_ptr(),
-                &raw mut count
+        }
+        assert_eq!(uuids.len(), 3 + 7);
+        uuids.dedup();
+        assert_eq!(uuids.len(), 3 + 7);
+        assert_eq!(found["3g.40gb"], (1, (0, 4), 60, 9));
+        assert_eq!(found["2g.20gb"], (5, (4, 2), 32, 14));
+        assert_eq!(found["1g.10gb"], (13, (6, 1), 16, 19));
+        // Possible instances.
+        let (sliced, whole) = (gpu(0), gpu(2));
+        let mut profiles = Vec::new();
+        for number in 0..17 {
+            // SAFETY: all zeros are a valid value of this struct.
+            let mut info = unsafe { std::mem::zeroed() };
+            let code =
+                call!(nvml.nvmlDeviceGetGpuInstanceProfileInfo(sliced, number, &raw mut info));
+            if code == NOT_SUPPORTED {
+                continue;
+            }
+            assert_eq!(code, SUCCESS);
+            let places = placements(&nvml, sliced, info.id);
+            assert!(places.iter().all(|(start, size)| start + size <= 8));
+            let left = get!(nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(sliced, info.id) -> u32);
+            profiles.push((
+                number,
+                info.id,
+                info.instanceCount,
+                info.multiprocessorCount,
+                left,
             ));
-            assert_eq!((code, count), (SUCCESS, 7));
-            // A GPU that is not sliced has none.
-            let none = ask!(nvml.nvmlDeviceGetMaxMigDeviceCount(whole) -> u32);
-            assert_eq!(none, Ok(0));
-            let none = ask!(nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole, 0) -> nvmlDevice_t);
-            assert_eq!(none, Err(NOT_SUPPORTED));
-            // Nothing can be changed.
-            let status = ask!(nvml.nvmlDeviceSetMigMode(whole, 1) -> u32);
-            assert_eq!(status, Err(NOT_SUPPORTED));
+            // SAFETY: all zeros are a valid value of this struct.
+            let mut newer = unsafe {
+                std::mem::zeroed::<nvml_wrapper_sys::bindings::nvmlGpuInstanceProfileInfo_v2_t>()
+            };
+            let code =
+                call!(nvml.nvmlDeviceGetGpuInstanceProfileInfoV(sliced, number, &raw mut newer));
+            assert_eq!(code, VERSION_MISMATCH);
+            newer.version = 0x0200_0098;
+            let code =
+                call!(nvml.nvmlDeviceGetGpuInstanceProfileInfoV(whole, number, &raw mut newer));
             assert_eq!(
-                ask!(nvml.nvmlDeviceSetMigMode(sliced, 1) -> u32),
-                Ok(SUCCESS)
+                (code, newer.id, newer.memorySizeMB),
+                (SUCCESS, info.id, info.memorySizeMB)
             );
-            let created = ask!(nvml.nvmlDeviceCreateGpuInstance(sliced, 19) -> nvmlGpuInstance_t);
-            assert_eq!(created, Err(NOT_SUPPORTED));
-            assert_eq!(
-                call!(nvml.nvmlGpuInstanceDestroy(instances[0])),
-                NOT_SUPPORTED
-            );
-            // Compute instances: one, which has all.
-            // SAFETY: all zeros are a value of this struct.
-            let mut profile = unsafe { std::mem::zeroed() };
-            let code = call!(nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
-                instances[0],
-                0,
-                0,
-                &raw mut profile
-            ));
-            assert_eq!((code, profile.multiprocessorCount), (SUCCESS, 16));
-            let code = call!(nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
-                instances[0],
-                1,
-                0,
-                &raw mut profile
-            ));
-            assert_eq!(code, NOT_SUPPORTED);
-            assert_eq!(call!(nvml.nvmlShutdown()), SUCCESS);
-        },
-    );
+        }
+        assert_eq!(
+            profiles,
+            [
+                (0, 19, 7, 16, Ok(0)),
+                (1, 14, 3, 32, Ok(0)),
+                (2, 9, 2, 60, Ok(0)),
+                (3, 5, 1, 64, Ok(0)),
+                (4, 0, 1, 132, Ok(0)),
+                (9, 15, 4, 26, Ok(0)),
+            ]
+        );
+        assert_eq!(placements(&nvml, whole, 9), [(0, 4), (4, 4)]);
+        assert_eq!(placements(&nvml, whole, 14), [(0, 2), (2, 2), (4, 2)]);
+        // Existing instances, by profile.
+        let mut instances = [null_mut(); 7];
+        let mut count = 0;
+        let code = call!(nvml.nvmlDeviceGetGpuInstances(
+            gpu(1),
+            19,
+            instances.as_mut_ptr(),
+            &raw mut count
+        ));
+        assert_eq!((code, count), (SUCCESS, 7));
+        // A GPU that is not sliced has no instances.
+        let none = get!(nvml.nvmlDeviceGetMaxMigDeviceCount(whole) -> u32);
+        assert_eq!(none, Ok(0));
+        let none = get!(nvml.nvmlDeviceGetMigDeviceHandleByIndex(whole, 0) -> nvmlDevice_t);
+        assert_eq!(none, Err(NOT_SUPPORTED));
+        // Instances cannot be changed.
+        let status = get!(nvml.nvmlDeviceSetMigMode(whole, 1) -> u32);
+        assert_eq!(status, Err(NOT_SUPPORTED));
+        assert_eq!(
+            get!(nvml.nvmlDeviceSetMigMode(sliced, 1) -> u32),
+            Ok(SUCCESS)
+        );
+        let created = get!(nvml.nvmlDeviceCreateGpuInstance(sliced, 19) -> nvmlGpuInstance_t);
+        assert_eq!(created, Err(NOT_SUPPORTED));
+        assert_eq!(
+            call!(nvml.nvmlGpuInstanceDestroy(instances[0])),
+            NOT_SUPPORTED
+        );
+        // Each GPU instance has one compute instance, which spans it.
+        // SAFETY: all zeros are a valid value of this struct.
+        let mut profile = unsafe { std::mem::zeroed() };
+        let code = call!(nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
+            instances[0],
+            0,
+            0,
+            &raw mut profile
+        ));
+        assert_eq!((code, profile.multiprocessorCount), (SUCCESS, 16));
+        let code = call!(nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
+            instances[0],
+            1,
+            0,
+            &raw mut profile
+        ));
+        assert_eq!(code, NOT_SUPPORTED);
+        assert_eq!(call!(nvml.nvmlShutdown()), SUCCESS);
+    });
 }
 
 #[test]
@@ -281,10 +271,10 @@ fn a_sliced_gpu_is_the_sum_of_its_slices() {
         let nvml = load();
         assert_eq!(call!(nvml.nvmlInitWithFlags(0)), SUCCESS);
         let server = Server::start(folder);
-        let device = ask!(nvml.nvmlDeviceGetHandleByIndex_v2(0) -> nvmlDevice_t).unwrap();
-        let slice = |at| ask!(nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, at) -> nvmlDevice_t);
+        let device = get!(nvml.nvmlDeviceGetHandleByIndex_v2(0) -> nvmlDevice_t).unwrap();
+        let slice = |at| get!(nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, at) -> nvmlDevice_t);
         server
-            .says()
+            .state()
             .used
             .extend([(0, 1 << 30), (1, 2 << 30), (3, 4 << 30)]);
         let line = |pid, unit| ProcessLine {
@@ -293,16 +283,16 @@ fn a_sliced_gpu_is_the_sum_of_its_slices() {
             memory: 1 << 30,
             ..ProcessLine::default()
         };
-        server.says().processes = vec![line(10, 0), line(11, 1), line(12, 3)];
-        let memory = ask!(nvml.nvmlDeviceGetMemoryInfo(device) -> nvmlMemory_t).unwrap();
+        server.state().processes = vec![line(10, 0), line(11, 1), line(12, 3)];
+        let memory = get!(nvml.nvmlDeviceGetMemoryInfo(device) -> nvmlMemory_t).unwrap();
         assert_eq!((memory.total, memory.used), (81_559 << 20, 3 << 30));
         assert_eq!(memory.free + memory.used, memory.total);
         let own = slice(1).unwrap();
-        let memory = ask!(nvml.nvmlDeviceGetMemoryInfo(own) -> nvmlMemory_t).unwrap();
+        let memory = get!(nvml.nvmlDeviceGetMemoryInfo(own) -> nvmlMemory_t).unwrap();
         assert_eq!((memory.total, memory.used), (20_091 << 20, 2 << 30));
         let list = |device| {
             let mut count = 8;
-            // SAFETY: all zeros are a value of this struct.
+            // SAFETY: all zeros are a valid value of this struct.
             let mut found: [nvmlProcessInfo_v2_t; 8] = unsafe { std::mem::zeroed() };
             let code = call!(nvml.nvmlDeviceGetComputeRunningProcesses_v3(
                 device,
@@ -318,16 +308,16 @@ fn a_sliced_gpu_is_the_sum_of_its_slices() {
         assert_eq!(list(device), [(10, 1, 0), (11, 5, 0)]);
         assert_eq!(list(own), [(11, 5, 0)]);
         assert_eq!(list(slice(2).unwrap()), []);
-        // How busy it is, neither says.
+        // Neither reports utilization.
         for device in [device, own] {
-            let rates = ask!(nvml.nvmlDeviceGetUtilizationRates(device) -> nvml_wrapper_sys::bindings::nvmlUtilization_t);
+            let rates = get!(nvml.nvmlDeviceGetUtilizationRates(device) -> nvml_wrapper_sys::bindings::nvmlUtilization_t);
             assert_eq!(rates.err(), Some(NOT_SUPPORTED));
         }
-        // But the GPU is the warmer for it: 60 of its 132 SMs are busy.
-        server.says().busy.insert(0, [1_000_000, 0]);
-        let degrees = ask!(nvml.nvmlDeviceGetTemperature(device, 0) -> u32);
+        // But utilization raises the GPU's temperature: 60 of its 132 SMs are busy.
+        server.state().busy.insert(0, [1_000_000, 0]);
+        let degrees = get!(nvml.nvmlDeviceGetTemperature(device, 0) -> u32);
         assert_eq!(degrees, Ok(47));
-        // A slice of a GPU that is lost is lost.
+        // A slice of a lost GPU is lost.
         server.inject(0, 79);
         assert_eq!(uuid(&nvml, own), Err(15));
         assert_eq!(uuid(&nvml, device), Err(15));
@@ -335,10 +325,10 @@ fn a_sliced_gpu_is_the_sum_of_its_slices() {
 }
 
 #[test]
-fn callers_that_are_wrong_are_told_so() {
-    in_folder("callers_that_are_wrong_are_told_so", "", |_| {
+fn invalid_calls_return_errors() {
+    in_folder("invalid_calls_return_errors", "", |_| {
         let nvml = load();
-        let count = || ask!(nvml.nvmlDeviceGetCount_v2() -> u32);
+        let count = || get!(nvml.nvmlDeviceGetCount_v2() -> u32);
         assert_eq!(count(), Err(UNINITIALIZED));
         assert_eq!(call!(nvml.nvmlShutdown()), UNINITIALIZED);
         let code = call!(nvml.nvmlVgpuTypeGetFbReservation(0, null_mut()));
@@ -351,13 +341,13 @@ fn callers_that_are_wrong_are_told_so() {
             call!(nvml.nvmlDeviceGetCount_v2(null_mut())),
             INVALID_ARGUMENT
         );
-        let device = ask!(nvml.nvmlDeviceGetHandleByIndex_v2(0) -> nvmlDevice_t).unwrap();
+        let device = get!(nvml.nvmlDeviceGetHandleByIndex_v2(0) -> nvmlDevice_t).unwrap();
         let mut room = [0; 8];
         let code = call!(nvml.nvmlDeviceGetName(device, room.as_mut_ptr(), 8));
         assert_eq!((code, room), (INSUFFICIENT_SIZE, [0; 8]));
         let nowhere = call!(nvml.nvmlDeviceGetName(null_mut(), room.as_mut_ptr(), 8));
         assert_eq!(nowhere, INVALID_ARGUMENT);
-        let set = ask!(nvml.nvmlEventSetCreate() -> nvml_wrapper_sys::bindings::nvmlEventSet_t);
+        let set = get!(nvml.nvmlEventSetCreate() -> nvml_wrapper_sys::bindings::nvmlEventSet_t);
         let set = set.unwrap();
         let wrong = call!(nvml.nvmlDeviceGetName(set.cast(), room.as_mut_ptr(), 8));
         assert_eq!(wrong, INVALID_ARGUMENT);
@@ -368,10 +358,10 @@ fn callers_that_are_wrong_are_told_so() {
         assert_eq!(call!(nvml.nvmlEventSetFree(set)), SUCCESS);
         assert_eq!(call!(nvml.nvmlEventSetFree(set)), INVALID_ARGUMENT);
         let words = call!(nvml.nvmlErrorString(NOT_SUPPORTED));
-        // SAFETY: what comes back is a string that stays.
+        // SAFETY: the result is a static string.
         let words = unsafe { CStr::from_ptr(words) };
         assert_eq!(words, c"Not Supported");
-        // It is shut down as often as it was initialised.
+        // Every initialization needs its own shutdown.
         assert_eq!(call!(nvml.nvmlShutdown()), SUCCESS);
         assert_eq!(count(), Ok(1));
         assert_eq!(call!(nvml.nvmlShutdown()), SUCCESS);
@@ -380,28 +370,28 @@ fn callers_that_are_wrong_are_told_so() {
 }
 
 #[test]
-fn a_child_begins_anew() {
-    in_folder("a_child_begins_anew", "", |folder| {
+fn a_forked_child_starts_uninitialized() {
+    in_folder("a_forked_child_starts_uninitialized", "", |folder| {
         let nvml = load();
         let server = Server::start(folder);
         assert_eq!(call!(nvml.nvmlInit_v2()), SUCCESS);
-        server.says().used.insert(0, 1 << 30);
+        server.state().used.insert(0, 1 << 30);
         let used = || {
-            let device = ask!(nvml.nvmlDeviceGetHandleByIndex_v2(0) -> nvmlDevice_t)?;
-            ask!(nvml.nvmlDeviceGetMemoryInfo(device) -> nvmlMemory_t).map(|memory| memory.used)
+            let device = get!(nvml.nvmlDeviceGetHandleByIndex_v2(0) -> nvmlDevice_t)?;
+            get!(nvml.nvmlDeviceGetMemoryInfo(device) -> nvmlMemory_t).map(|memory| memory.used)
         };
         assert_eq!(used(), Ok(1 << 30));
-        // SAFETY: the child calls nothing but the library, and ends without unwinding.
+        // SAFETY: the child calls only the library, and ends without unwinding.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let before = used() == Err(UNINITIALIZED);
             let init = call!(nvml.nvmlInit_v2()) == SUCCESS;
             let after = used() == Ok(1 << 30);
-            // SAFETY: it ends the child at once.
+            // SAFETY: ends the child at once.
             unsafe { libc::_exit((!(before && init && after)).into()) };
         }
         let mut status = -1;
-        // SAFETY: the child is ours, and the status goes into a number of ours.
+        // SAFETY: waits for this test's own child, and writes the status to a local variable.
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         assert_eq!(status, 0);
         assert_eq!(used(), Ok(1 << 30));
@@ -409,14 +399,14 @@ fn a_child_begins_anew() {
 }
 
 #[test]
-fn every_name_is_there() {
+fn every_listed_name_is_exported() {
     let path = CString::new(library().as_os_str().as_bytes()).unwrap();
-    // SAFETY: the library does nothing when it is loaded.
+    // SAFETY: the library runs no code when it is loaded.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
     assert!(!library.is_null());
     for name in include_str!("names.txt").lines() {
         let c_name = CString::new(name).unwrap();
-        // SAFETY: the library is loaded, and the name is a string.
+        // SAFETY: the library is loaded, and the name is a C string.
         let place = unsafe { libc::dlsym(library, c_name.as_ptr()) };
         assert!(!place.is_null(), "{name}");
     }

@@ -1,10 +1,10 @@
-//! The library, driven through the crate `nvml-wrapper`.
+//! Tests of the library through the crate `nvml-wrapper`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use common::{Server, in_folder, nvml};
 use nvml_wrapper::Device;
@@ -21,6 +21,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::high_level::{Event, EventLoopProvider as _};
 use nvml_wrapper::structs::device::FieldId;
 use softgpu_wire::message::ProcessLine;
+use testing::{PATIENCE, until};
 
 const GIB: u64 = 1024 * 1024 * 1024;
 const H100: &str = "[[gpu]]\npart = \"H100\"";
@@ -34,77 +35,73 @@ fn is_lost<T>(result: Result<T, NvmlError>) -> bool {
 }
 
 #[test]
-fn what_the_wrappers_first_example_asks_is_answered() {
-    in_folder(
-        "what_the_wrappers_first_example_asks_is_answered",
-        H100,
-        |folder| {
-            let nvml = nvml();
-            assert_eq!(nvml.sys_driver_version().unwrap(), "580.82.07");
-            assert_eq!(nvml.sys_nvml_version().unwrap(), "13.580.82.07");
-            assert_eq!(nvml.sys_cuda_driver_version().unwrap(), 13_000);
-            assert_eq!(nvml.device_count().unwrap(), 1);
-            assert!(matches!(
-                nvml.device_by_index(1),
-                Err(NvmlError::InvalidArg)
-            ));
-            let device = nvml.device_by_index(0).unwrap();
-            assert_eq!(device.name().unwrap(), "NVIDIA H100 80GB HBM3");
-            assert_eq!(device.temperature(TemperatureSensor::Gpu).unwrap(), 32);
-            let memory = device.memory_info().unwrap();
-            assert_eq!((memory.total, memory.used), (81_559 << 20, 0));
-            assert_eq!(memory.free + memory.reserved, memory.total);
-            assert_eq!(device.clock_info(Clock::Graphics).unwrap(), 345);
-            assert_eq!(device.clock_info(Clock::Memory).unwrap(), 2619);
-            assert_eq!(device.current_pcie_link_gen().unwrap(), 5);
-            assert_eq!(device.max_pcie_link_gen().unwrap(), 5);
-            assert_eq!(device.current_pcie_link_width().unwrap(), 16);
-            assert_eq!(device.max_pcie_link_width().unwrap(), 16);
-            assert_eq!(device.pcie_link_speed().unwrap(), 32_000);
-            let speed = device.max_pcie_link_speed().unwrap();
-            assert_eq!(speed.as_integer(), Some(32_000));
-            assert_eq!(device.num_cores().unwrap(), 132 * 128);
-            assert_eq!(device.architecture().unwrap(), DeviceArchitecture::Hopper);
-            assert!(!device.is_multi_gpu_board().unwrap());
-            // What is under way comes from a server, once there is one.
-            let server = Server::start(folder);
-            server.says().used.insert(0, 3 * GIB);
-            server.says().busy.insert(0, [500_000, 125_000]);
-            let memory = device.memory_info().unwrap();
-            assert_eq!(
-                (memory.used, memory.free),
-                (3 * GIB, memory.total - 3 * GIB)
-            );
-            let rates = device.utilization_rates().unwrap();
-            assert_eq!((rates.gpu, rates.memory), (50, 13));
-            assert_eq!(device.clock_info(Clock::SM).unwrap(), 1980);
-            assert!(device.power_usage().unwrap() > 300_000);
-            assert!(device.temperature(TemperatureSensor::Gpu).unwrap() > 32);
-            // One that was started anew is found at once, and one that is gone is like none.
-            drop(server);
-            let server = Server::start(folder);
-            assert_eq!(device.memory_info().unwrap().used, 0);
-            server.says().used.insert(0, GIB);
-            assert_eq!(device.memory_info().unwrap().used, GIB);
-            drop(server);
-            assert_eq!(device.memory_info().unwrap().used, 0);
-            assert_eq!(device.utilization_rates().unwrap().gpu, 0);
-            // One with another configuration is not asked.
-            let server = Server::start(folder);
-            server.says().used.insert(0, GIB);
-            server.says().config = Some("bytes = 2".to_owned())
-                .map(|text| softgpu_wire::config::Config::parse(&text).unwrap());
-            assert_eq!(device.memory_info().unwrap().used, 0);
-            server.says().config = None;
-            assert_eq!(device.memory_info().unwrap().used, GIB);
-            // One that hears and does not answer is not waited for, either.
-            drop(server);
-            let silent = softgpu_wire::place::listen_in(folder).unwrap();
-            assert_eq!(device.memory_info().unwrap().used, 0);
-            drop(silent);
-            nvml.shutdown().unwrap();
-        },
-    );
+fn the_wrappers_first_example_works() {
+    in_folder("the_wrappers_first_example_works", H100, |folder| {
+        let nvml = nvml();
+        assert_eq!(nvml.sys_driver_version().unwrap(), "580.82.07");
+        assert_eq!(nvml.sys_nvml_version().unwrap(), "13.580.82.07");
+        assert_eq!(nvml.sys_cuda_driver_version().unwrap(), 13_000);
+        assert_eq!(nvml.device_count().unwrap(), 1);
+        assert!(matches!(
+            nvml.device_by_index(1),
+            Err(NvmlError::InvalidArg)
+        ));
+        let device = nvml.device_by_index(0).unwrap();
+        assert_eq!(device.name().unwrap(), "NVIDIA H100 80GB HBM3");
+        assert_eq!(device.temperature(TemperatureSensor::Gpu).unwrap(), 32);
+        let memory = device.memory_info().unwrap();
+        assert_eq!((memory.total, memory.used), (81_559 << 20, 0));
+        assert_eq!(memory.free + memory.reserved, memory.total);
+        assert_eq!(device.clock_info(Clock::Graphics).unwrap(), 345);
+        assert_eq!(device.clock_info(Clock::Memory).unwrap(), 2619);
+        assert_eq!(device.current_pcie_link_gen().unwrap(), 5);
+        assert_eq!(device.max_pcie_link_gen().unwrap(), 5);
+        assert_eq!(device.current_pcie_link_width().unwrap(), 16);
+        assert_eq!(device.max_pcie_link_width().unwrap(), 16);
+        assert_eq!(device.pcie_link_speed().unwrap(), 32_000);
+        let speed = device.max_pcie_link_speed().unwrap();
+        assert_eq!(speed.as_integer(), Some(32_000));
+        assert_eq!(device.num_cores().unwrap(), 132 * 128);
+        assert_eq!(device.architecture().unwrap(), DeviceArchitecture::Hopper);
+        assert!(!device.is_multi_gpu_board().unwrap());
+        // Variable state comes from a server, once one runs.
+        let server = Server::start(folder);
+        server.state().used.insert(0, 3 * GIB);
+        server.state().busy.insert(0, [500_000, 125_000]);
+        let memory = device.memory_info().unwrap();
+        assert_eq!(
+            (memory.used, memory.free),
+            (3 * GIB, memory.total - 3 * GIB)
+        );
+        let rates = device.utilization_rates().unwrap();
+        assert_eq!((rates.gpu, rates.memory), (50, 13));
+        assert_eq!(device.clock_info(Clock::SM).unwrap(), 1980);
+        assert!(device.power_usage().unwrap() > 300_000);
+        assert!(device.temperature(TemperatureSensor::Gpu).unwrap() > 32);
+        // A restarted server is found at once; a stopped one counts as none.
+        drop(server);
+        let server = Server::start(folder);
+        assert_eq!(device.memory_info().unwrap().used, 0);
+        server.state().used.insert(0, GIB);
+        assert_eq!(device.memory_info().unwrap().used, GIB);
+        drop(server);
+        assert_eq!(device.memory_info().unwrap().used, 0);
+        assert_eq!(device.utilization_rates().unwrap().gpu, 0);
+        // A server with another configuration is not used.
+        let server = Server::start(folder);
+        server.state().used.insert(0, GIB);
+        server.state().config = Some("bytes = 2".to_owned())
+            .map(|text| softgpu_wire::config::Config::parse(&text).unwrap());
+        assert_eq!(device.memory_info().unwrap().used, 0);
+        server.state().config = None;
+        assert_eq!(device.memory_info().unwrap().used, GIB);
+        // A server that accepts but does not answer is not waited for.
+        drop(server);
+        let silent = softgpu_wire::softgpu_dir::listen_in(folder).unwrap();
+        assert_eq!(device.memory_info().unwrap().used, 0);
+        drop(silent);
+        nvml.shutdown().unwrap();
+    });
 }
 
 #[test]
@@ -123,7 +120,7 @@ fn devices_are_found_by_all_their_names() {
             let pci = device.pci_info().unwrap();
             assert_eq!(pci.bus_id, format!("00000000:{:02X}:00.0", at + 1));
             let by_place = nvml.device_by_pci_bus_id(pci.bus_id).unwrap();
-            #[expect(deprecated, reason = "it is there")]
+            #[expect(deprecated, reason = "the function is exported")]
             let by_serial = nvml.device_by_serial(device.serial().unwrap()).unwrap();
             for found in [by_uuid, by_place, by_serial] {
                 assert_eq!(found.index().unwrap() as usize, at);
@@ -153,8 +150,8 @@ fn devices_are_found_by_all_their_names() {
 }
 
 #[test]
-fn what_a_gpu_is_asked_is_answered_or_refused() {
-    in_folder("what_a_gpu_is_asked_is_answered_or_refused", H100, |_| {
+fn queries_of_a_gpu_succeed_or_are_refused() {
+    in_folder("queries_of_a_gpu_succeed_or_are_refused", H100, |_| {
         let nvml = nvml();
         let mut device = nvml.device_by_index(0).unwrap();
         assert_eq!(nvml.unit_count().unwrap(), 0);
@@ -239,35 +236,39 @@ fn what_a_gpu_is_asked_is_answered_or_refused() {
 }
 
 #[test]
-fn gpus_are_near_each_other_as_configured() {
+fn distances_between_gpus_follow_the_configuration() {
     let config = "[[gpu]]\npart = \"V100\"\ncount = 3\n\
                   [[switch]]\ngpus = [0, 1]\nuplink-bytes-per-second = 12000000000\n\
                   [[nvlink]]\ngpus = [1, 2]\nbytes-per-second = 44000000000";
-    in_folder("gpus_are_near_each_other_as_configured", config, |_| {
-        let nvml = nvml();
-        let gpu = |at| nvml.device_by_index(at).unwrap();
-        let [zero, one, two] = [gpu(0), gpu(1), gpu(2)];
-        let level = |one: &Device<'_>, other: &Device<'_>| {
-            one.topology_common_ancestor(clone(&nvml, other)).unwrap()
-        };
-        assert_eq!(level(&zero, &one), TopologyLevel::Single);
-        assert_eq!(level(&one, &two), TopologyLevel::Node);
-        let near = zero.topology_nearest_gpus(TopologyLevel::Single).unwrap();
-        assert_eq!(near.len(), 1);
-        let link = one.link_wrapper_for(0);
-        assert!(link.is_active().unwrap());
-        assert_eq!(link.version().unwrap(), 2);
-        assert_eq!(link.remote_pci_info().unwrap().bus, 3);
-        assert!(!one.link_wrapper_for(1).is_active().unwrap());
-        assert!(is_unsupported(zero.link_wrapper_for(0).is_active()));
-        let status = |one: &Device<'_>, other: &Device<'_>, capability| {
-            one.p2p_status(other, capability).unwrap()
-        };
-        let [read, nvlink] = [P2pCapabilitiesIndex::Read, P2pCapabilitiesIndex::NvLink];
-        assert_eq!(status(&zero, &one, read), P2pStatus::Ok);
-        assert_eq!(status(&one, &two, nvlink), P2pStatus::Ok);
-        assert_ne!(status(&zero, &one, nvlink), P2pStatus::Ok);
-    });
+    in_folder(
+        "distances_between_gpus_follow_the_configuration",
+        config,
+        |_| {
+            let nvml = nvml();
+            let gpu = |at| nvml.device_by_index(at).unwrap();
+            let [zero, one, two] = [gpu(0), gpu(1), gpu(2)];
+            let level = |one: &Device<'_>, other: &Device<'_>| {
+                one.topology_common_ancestor(clone(&nvml, other)).unwrap()
+            };
+            assert_eq!(level(&zero, &one), TopologyLevel::Single);
+            assert_eq!(level(&one, &two), TopologyLevel::Node);
+            let near = zero.topology_nearest_gpus(TopologyLevel::Single).unwrap();
+            assert_eq!(near.len(), 1);
+            let link = one.link_wrapper_for(0);
+            assert!(link.is_active().unwrap());
+            assert_eq!(link.version().unwrap(), 2);
+            assert_eq!(link.remote_pci_info().unwrap().bus, 3);
+            assert!(!one.link_wrapper_for(1).is_active().unwrap());
+            assert!(is_unsupported(zero.link_wrapper_for(0).is_active()));
+            let status = |one: &Device<'_>, other: &Device<'_>, capability| {
+                one.p2p_status(other, capability).unwrap()
+            };
+            let [read, nvlink] = [P2pCapabilitiesIndex::Read, P2pCapabilitiesIndex::NvLink];
+            assert_eq!(status(&zero, &one, read), P2pStatus::Ok);
+            assert_eq!(status(&one, &two, nvlink), P2pStatus::Ok);
+            assert_ne!(status(&zero, &one, nvlink), P2pStatus::Ok);
+        },
+    );
 }
 
 fn clone<'nvml>(nvml: &'nvml nvml_wrapper::Nvml, device: &Device<'_>) -> Device<'nvml> {
@@ -275,8 +276,8 @@ fn clone<'nvml>(nvml: &'nvml nvml_wrapper::Nvml, device: &Device<'_>) -> Device<
 }
 
 #[test]
-fn processes_are_told_with_their_memory_and_their_share() {
-    let test = "processes_are_told_with_their_memory_and_their_share";
+fn processes_are_listed_with_their_memory_and_share() {
+    let test = "processes_are_listed_with_their_memory_and_share";
     in_folder(test, H100, |folder| {
         let nvml = nvml();
         let server = Server::start(folder);
@@ -289,7 +290,7 @@ fn processes_are_told_with_their_memory_and_their_share() {
             contexts: 1,
             ..ProcessLine::default()
         };
-        server.says().processes = vec![line(10, GIB, 0, 0), line(11, 2 * GIB, 1, 0)];
+        server.state().processes = vec![line(10, GIB, 0, 0), line(11, 2 * GIB, 1, 0)];
         let found = device.running_compute_processes().unwrap();
         let found: Vec<_> = found
             .iter()
@@ -315,8 +316,8 @@ fn processes_are_told_with_their_memory_and_their_share() {
             device.process_utilization_stats(None),
             Err(NvmlError::NotFound)
         ));
-        // More than there can be of any time that passes here: all.
-        server.says().processes = vec![line(10, GIB, 0, u64::MAX), line(11, GIB, 1, 0)];
+        // More than can fit into the time that passes here: 100 %.
+        server.state().processes = vec![line(10, GIB, 0, u64::MAX), line(11, GIB, 1, 0)];
         let begin = Instant::now();
         let stats = loop {
             match device.process_utilization_stats(None) {
@@ -346,7 +347,7 @@ fn an_xid_is_an_event_and_a_lost_gpu_stays_lost() {
             let set = nvml.create_event_set().unwrap();
             let set = first.register_events(kinds, set).unwrap();
             assert!(matches!(set.wait(10), Err(NvmlError::Timeout)));
-            // Of a GPU that nobody asked for, nothing is told.
+            // Events of a GPU that is not registered are not reported.
             server.inject(1, 13);
             server.inject(0, 31);
             let event = set.wait(20_000).unwrap();
@@ -355,7 +356,7 @@ fn an_xid_is_an_event_and_a_lost_gpu_stays_lost() {
             let data = event.event_data.unwrap();
             assert!(format!("{data:?}").contains("31"), "{data:?}");
             assert!(matches!(set.wait(0), Err(NvmlError::Timeout)));
-            // While it is waited, others may ask, and what comes then wakes who waits.
+            // During a wait, other calls proceed, and a new event ends the wait.
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     assert_eq!(second.index().unwrap(), 1);
@@ -380,20 +381,20 @@ fn an_xid_is_an_event_and_a_lost_gpu_stays_lost() {
 }
 
 #[test]
-fn the_wrappers_event_loop_goes_on_over_a_new_server() {
-    let test = "the_wrappers_event_loop_goes_on_over_a_new_server";
+fn the_wrappers_event_loop_survives_a_new_server() {
+    let test = "the_wrappers_event_loop_survives_a_new_server";
     in_folder(test, H100, |folder| {
         let nvml = nvml();
         let device = nvml.device_by_index(0).unwrap();
-        // None listens when it begins, and the first that does ends.
+        // No server listens at first, and the first one ends.
         let mut events = nvml.create_event_loop(vec![&device]).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let server = Server::start(folder);
-                until("somebody watches", || server.watchers() > 0);
+                until("an observer is connected", || server.watchers() > 0);
                 drop(server);
                 let server = Server::start(folder);
-                until("somebody watches", || server.watchers() > 0);
+                until("an observer is connected", || server.watchers() > 0);
                 server.inject(0, 48);
             });
             events.run_forever(|event, state| {
@@ -405,24 +406,10 @@ fn the_wrappers_event_loop_goes_on_over_a_new_server() {
     });
 }
 
-/// Whatever is waited for has to come within this time.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 #[track_caller]
-fn until(what: &str, is_so: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(
-            begin.elapsed() < PATIENCE,
-            "not within {PATIENCE:?}: {what}"
-        );
-        std::thread::yield_now();
-    }
-}
-
 #[test]
-fn without_a_folder_that_can_be_used_there_is_no_driver() {
-    let test = "without_a_folder_that_can_be_used_there_is_no_driver";
+fn an_unusable_folder_means_no_driver() {
+    let test = "an_unusable_folder_means_no_driver";
     in_folder(test, "[[gpu]]\npart = \"none\"", |folder| {
         let library = common::library();
         let init = || {
@@ -431,7 +418,7 @@ fn without_a_folder_that_can_be_used_there_is_no_driver() {
                 .init()
         };
         assert!(matches!(init(), Err(NvmlError::DriverNotLoaded)));
-        // Without a file it is one GPU.
+        // Without a configuration file there is one GPU.
         std::fs::remove_file(folder.join("softgpu.toml")).unwrap();
         assert_eq!(init().unwrap().device_count().unwrap(), 1);
         std::fs::write(

@@ -1,7 +1,7 @@
-//! Checkpoints: a process is stopped, its device memory is counted as the host's, and all the way back.
+//! Checkpoints: locking a process, moving its device memory to the host's account, and the way back.
 
 use device::machine::SuspendError;
-use device::op::{Op, Way};
+use device::op::{CopyKind, Op};
 use device::{Span, Time};
 use rustix::thread::futex;
 use softgpu_wire::clock;
@@ -10,16 +10,16 @@ use softgpu_wire::message::{CheckpointStep, Kind, Message};
 use crate::client::ClientId;
 use crate::server::{Running, RunningKind, Server};
 
-/// `CUDA_ERROR_ILLEGAL_STATE`
+/// `CUDA_ERROR_ILLEGAL_STATE`: the step does not follow from the state.
 const ILLEGAL_STATE: u32 = 401;
-/// `CUDA_ERROR_NOT_READY`
+/// `CUDA_ERROR_NOT_READY`: a step is in progress, or a lock timed out.
 const NOT_READY: u32 = 600;
-/// `CUDA_ERROR_INVALID_VALUE`
+/// `CUDA_ERROR_INVALID_VALUE`: the process is unknown, or the requester itself.
 const INVALID_VALUE: u32 = 1;
-/// `CUDA_ERROR_OUT_OF_MEMORY`
+/// `CUDA_ERROR_OUT_OF_MEMORY`: the device has no room to restore the memory.
 const OUT_OF_MEMORY: u32 = 2;
 
-/// As the driver numbers it.
+/// State of a process, numbered as `CUprocessState`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum State {
     #[default]
@@ -28,24 +28,24 @@ pub(crate) enum State {
     Checkpointed = 2,
 }
 
-/// A step that is under way, and who waits for it.
+/// A checkpoint step in progress and the client to answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
-    pub(crate) asker: ClientId,
+    pub(crate) requester: ClientId,
     pub(crate) target: ClientId,
     step: CheckpointStep,
-    /// When it is given up.
+    /// Deadline after which the step is abandoned.
     until: Time,
-    /// Copies that have not ended.
+    /// Number of copies in flight.
     copies: u32,
     has_begun: bool,
 }
 
 impl Server {
-    /// Begins a step: an answer, where it can be given at once.
+    /// Begins a step; returns the answer if it is known at once, `None` if it follows later.
     pub(crate) fn checkpoint(
         &mut self,
-        asker: ClientId,
+        requester: ClientId,
         pid: u32,
         step: CheckpointStep,
         timeout_ms: u64,
@@ -59,8 +59,8 @@ impl Server {
         let Some((target, state)) = target else {
             return refuse(INVALID_VALUE);
         };
-        // A process that stops itself would never answer.
-        let own = self.clients.get(&asker).map(|client| client.pid);
+        // A process that locked itself could not call again to unlock.
+        let own = self.clients.get(&requester).map(|client| client.pid);
         if own == Some(pid) && step != CheckpointStep::State {
             return refuse(INVALID_VALUE);
         }
@@ -90,7 +90,7 @@ impl Server {
             _ => Span(u64::MAX),
         };
         self.checkpoints.push(Pending {
-            asker,
+            requester,
             target,
             step,
             until: clock::now().after(timeout),
@@ -116,7 +116,7 @@ impl Server {
         }
     }
 
-    /// A copy of a checkpoint has ended.
+    /// Counts a copy of a checkpoint as ended.
     pub(crate) fn checkpoint_copied(&mut self, target: ClientId) {
         for pending in self
             .checkpoints
@@ -127,11 +127,11 @@ impl Server {
         }
     }
 
-    /// A client is gone: whom it had stopped, and was about to, goes on.
+    /// Ends all steps of or for a client that is gone, and unlocks the processes it was locking.
     pub(crate) fn end_checkpoints_of(&mut self, id: ClientId) {
         let (gone, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.checkpoints)
             .into_iter()
-            .partition(|pending| pending.asker == id || pending.target == id);
+            .partition(|pending| pending.requester == id || pending.target == id);
         self.checkpoints = left;
         for pending in gone {
             if pending.step == CheckpointStep::Lock {
@@ -140,16 +140,17 @@ impl Server {
         }
     }
 
-    /// Does what can be done of all steps.
-    pub(crate) fn go_on_with_checkpoints(&mut self) {
-        // Any of them may end another, with the client it was for.
+    /// Advances all pending steps as far as possible, and answers the completed ones.
+    pub(crate) fn drive_checkpoints(&mut self) {
+        // Answering one step may remove a client, and with it other steps.
         for pending in self.checkpoints.clone() {
-            let is_it =
-                |other: &Pending| other.asker == pending.asker && other.target == pending.target;
+            let is_it = |other: &Pending| {
+                other.requester == pending.requester && other.target == pending.target
+            };
             let Some(at) = self.checkpoints.iter().position(is_it) else {
                 continue;
             };
-            match self.go_on_with(at, pending) {
+            match self.drive_checkpoint(at, pending) {
                 None => {}
                 Some(result) => {
                     self.checkpoints.retain(|other| !is_it(other));
@@ -160,13 +161,13 @@ impl Server {
                         }
                         Err(error) => Message::refusal(Kind::Checkpoint, error),
                     };
-                    self.answer(pending.asker, &answer);
+                    self.answer(pending.requester, &answer);
                 }
             }
         }
     }
 
-    fn go_on_with(&mut self, at: usize, pending: Pending) -> Option<Result<State, u32>> {
+    fn drive_checkpoint(&mut self, at: usize, pending: Pending) -> Option<Result<State, u32>> {
         let target = pending.target;
         match pending.step {
             CheckpointStep::Lock => {
@@ -182,7 +183,7 @@ impl Server {
             }
             CheckpointStep::Checkpoint => {
                 if !pending.has_begun {
-                    self.copy_all(at, target, Way::DeviceToHost);
+                    self.copy_all(at, target, CopyKind::DeviceToHost);
                     return None;
                 }
                 (pending.copies == 0).then(|| self.suspend(target))
@@ -192,7 +193,7 @@ impl Server {
                     if let Err(error) = self.resume(target) {
                         return Some(Err(error));
                     }
-                    self.copy_all(at, target, Way::HostToDevice);
+                    self.copy_all(at, target, CopyKind::HostToDevice);
                     return None;
                 }
                 (pending.copies == 0).then_some(Ok(State::Locked))
@@ -201,8 +202,8 @@ impl Server {
         }
     }
 
-    /// Copies all memory of a process, on the timeline.
-    fn copy_all(&mut self, at: usize, target: ClientId, way: Way) {
+    /// Submits copies of all memory of a process to the timeline.
+    fn copy_all(&mut self, at: usize, target: ClientId, kind: CopyKind) {
         let now = clock::now();
         let Some(client) = self.clients.get(&target) else {
             return;
@@ -222,7 +223,7 @@ impl Server {
                 continue;
             }
             let stream = self.machine.stream(process);
-            let Ok(command) = self.machine.submit(stream, now, Op::Copy { way, bytes }) else {
+            let Ok(command) = self.machine.submit(stream, now, Op::Copy { kind, bytes }) else {
                 continue;
             };
             self.machine.destroy_stream(stream);

@@ -1,4 +1,4 @@
-//! A client: its rings, and what of the timeline belongs to it.
+//! A client of the server: its rings and its objects on the timeline.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use softgpu_wire::record::EventSlot;
 
 use crate::shared::SharedId;
 
-/// A client, in the order in which they came.
+/// Number of a client, in order of connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ClientId(pub(crate) u64);
 
@@ -23,7 +23,7 @@ pub(crate) struct ClientId(pub(crate) u64);
 pub(crate) struct Context {
     pub(crate) unit: u32,
     pub(crate) process: ProcessId,
-    /// It has gone wrong: nothing runs in it any more.
+    /// Set by an error: the context runs no further commands.
     pub(crate) is_broken: bool,
 }
 
@@ -38,48 +38,49 @@ pub(crate) struct Stream {
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) id: EventId,
-    /// The number of its last record.
+    /// Number of the event's last record.
     pub(crate) latest: u64,
-    /// How often it was recorded.
+    /// Number of records made.
     pub(crate) records: u64,
-    /// The number of the last record that has happened: an older one that happens later counts no more.
+    /// Number of the last record that has occurred; earlier records which occur later are ignored.
     pub(crate) published: u64,
     pub(crate) shared: Option<SharedId>,
 }
 
-/// What a client has on one GPU or slice.
+/// A client's process on one GPU or slice of the timeline.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process {
     pub(crate) id: ProcessId,
-    /// Contexts; none: it holds memory alone.
+    /// Number of contexts of the process; 0 if it only holds memory.
     pub(crate) contexts: u32,
     pub(crate) mps: Option<u32>,
     pub(crate) percentage_hundredths: u32,
 }
 
-/// The rings of a client that computes.
+/// Rings of a client of [`Role::Cuda`].
 #[derive(Debug)]
 pub(crate) struct Rings {
     pub(crate) page: Shared<Page>,
-    /// Commands taken out.
+    /// Number of commands taken out of the ring.
     pub(crate) head: u64,
-    /// Completions put in.
+    /// Number of completions appended to the ring.
     pub(crate) tail: u64,
-    /// Completions for which there is no room yet.
+    /// Completions for which the ring has no room yet.
     pub(crate) held_back: VecDeque<Completion>,
-    /// Commands in streams that were taken out, and those of them that have ended.
+    /// Number of stream commands taken out of the ring.
     pub(crate) submitted: u64,
+    /// Number of those that have ended.
     pub(crate) retired: u64,
     pub(crate) contexts: [Option<Context>; CONTEXTS],
     pub(crate) streams: Vec<Option<Stream>>,
-    /// Of each place for a stream: commands that have ended, and when the last one did.
+    /// For each stream slot, the number of commands that have ended and the time of the last one.
     pub(crate) done: Vec<(u64, Time)>,
     pub(crate) events: HashMap<u32, Event>,
     pub(crate) graphs: HashMap<u32, Arc<Graph>>,
     pub(crate) next_graph: u32,
-    /// How often the client had asked for something when it was looked at.
+    /// The client's attention counter when its rings were last read.
     pub(crate) attention: u32,
-    /// Something was published since the client's threads were woken.
+    /// Set when something was published after the client's threads were last woken.
     pub(crate) has_news: bool,
 }
 
@@ -103,12 +104,12 @@ impl Rings {
         }
     }
 
-    /// Commands of streams that have not ended.
+    /// Returns the number of commands submitted to streams that have not ended.
     pub(crate) const fn in_flight(&self) -> u64 {
         self.submitted - self.retired
     }
 
-    /// Tells the client of a completion, now or as soon as there is room.
+    /// Appends a completion, or holds it back until the ring has room.
     pub(crate) fn complete(&mut self, completion: Completion) {
         self.has_news = true;
         if !self.held_back.is_empty() || !self.page.complete(&mut self.tail, completion) {
@@ -116,13 +117,13 @@ impl Rings {
         }
     }
 
-    /// Whether the client takes no completions, which one of ours always does.
-    pub(crate) fn is_stuffed(&self) -> bool {
+    /// Returns whether the client no longer takes completions, which a correct client always does.
+    pub(crate) fn is_overfull(&self) -> bool {
         self.held_back.len() as u64 > 8 * IN_FLIGHT
     }
 
-    /// Tells what was held back.
-    pub(crate) fn catch_up(&mut self) {
+    /// Appends completions that were held back, as far as there is room.
+    pub(crate) fn flush_held_back(&mut self) {
         while let Some(completion) = self.held_back.front() {
             if !self.page.complete(&mut self.tail, *completion) {
                 return;
@@ -132,8 +133,9 @@ impl Rings {
         }
     }
 
-    /// A record of an event has happened: told, unless the event is another by now (`id`), or a later record has happened.
-    pub(crate) fn happen(&mut self, slot: u32, id: Option<EventId>, number: u64, at: Time) {
+    /// Publishes that a record of an event has occurred, unless the slot holds another event by now (`id`) or a later
+    /// record has occurred.
+    pub(crate) fn event_occurred(&mut self, slot: u32, id: Option<EventId>, number: u64, at: Time) {
         let Some(event) = self.events.get_mut(&slot) else {
             return;
         };
@@ -155,7 +157,7 @@ impl Rings {
         self.retired += 1;
     }
 
-    /// Makes the counts of ended commands known.
+    /// Publishes the counts of ended commands.
     pub(crate) fn publish(&mut self, slot: u32) {
         if let Some((count, _)) = self.done.get(slot as usize) {
             let slot = softgpu_wire::record::StreamSlot(slot);
@@ -165,22 +167,22 @@ impl Rings {
     }
 }
 
-/// A client.
+/// A connected client with all its state.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) socket: OwnedFd,
     pub(crate) pid: u32,
     pub(crate) name: String,
-    /// None until it has said what it is.
+    /// `None` until the client has sent [`softgpu_wire::message::Kind::Hello`].
     pub(crate) role: Option<Role>,
     pub(crate) rings: Option<Rings>,
-    /// What it has on each unit, by their numbers.
+    /// Processes of the client on the timeline, by unit.
     pub(crate) processes: HashMap<u32, Process>,
-    /// Allocations that it holds, by their numbers.
+    /// Allocations held by the client, by number.
     pub(crate) allocations: HashMap<u64, crate::memory::Held>,
-    /// It wants to hear of errors of GPUs.
+    /// Whether the client has subscribed to GPU errors.
     pub(crate) watches: bool,
-    /// It is an MPS server, with this number.
+    /// Number of the MPS server, if the client is one.
     pub(crate) mps: Option<u32>,
     pub(crate) checkpoint: crate::checkpoint::State,
 }

@@ -1,33 +1,33 @@
-//! The file of who held what, when. It is bounded: at half of its bound it becomes the old one, and a new one is begun.
+//! The ledger file. At half of its size limit it replaces the old ledger, and a new one is begun.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use device::ledger::{Entry, Held};
+use device::ledger::{Entry, Resource};
 use device::{Span, Time};
-use softgpu_wire::ledger::{Line, What, head, name_word};
-use softgpu_wire::{clock, place};
+use softgpu_wire::ledger::{Line, LineKind, head, name_word};
+use softgpu_wire::{clock, softgpu_dir};
 
 use crate::server::{Server, ServerError};
 
-/// Lines are written when there are as many bytes of them, or after a while.
+/// Number of buffered bytes at which lines are written.
 const BUFFER: usize = 64 << 10;
-/// They are written after this long at the latest.
+/// Largest age of a buffered line before it is written.
 const WRITE_AFTER: Span = Span::from_millis(500);
 
-/// A process as the ledger introduces it.
+/// Fields of the line that introduces a process.
 #[derive(Debug, Clone, Copy)]
 struct Introduced {
     pid: u32,
     unit: u32,
     at: Time,
-    /// The beginning of its program's name.
+    /// First eight bytes of the name of the process's program.
     name: u64,
 }
 
-/// See the [module](self).
+/// Writer of the ledger file; see the [module](self).
 #[derive(Debug)]
 pub(crate) struct LedgerFile {
     folder: PathBuf,
@@ -35,16 +35,16 @@ pub(crate) struct LedgerFile {
     buffer: Vec<u8>,
     written: u64,
     bound: u64,
-    /// Processes that are there, to be introduced again in a new file.
+    /// Live processes, which every new file introduces again.
     processes: BTreeMap<u32, Introduced>,
     since: Option<Time>,
-    /// It could not be written to: nothing more is.
+    /// Set after a failed write: nothing more is written.
     is_broken: bool,
 }
 
 impl LedgerFile {
     pub(crate) fn create(folder: &Path, mib: u32) -> Result<Self, ServerError> {
-        let path = folder.join(place::LEDGER);
+        let path = folder.join(softgpu_dir::LEDGER);
         let wrong = |error| ServerError::File {
             path: path.clone(),
             error,
@@ -70,9 +70,9 @@ impl LedgerFile {
         }
     }
 
-    /// A process has begun.
+    /// Writes the line that introduces a process.
     pub(crate) fn introduce(&mut self, process: u32, pid: u32, unit: u32, at: Time) {
-        // One that has ended already has no name any more.
+        // A process that has ended already has no name.
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         let own = Introduced {
             pid,
@@ -84,7 +84,7 @@ impl LedgerFile {
         self.push(&introduction(process, own));
     }
 
-    /// When it is to be written.
+    /// Returns when buffered lines are to be written; `None` if there are none.
     pub(crate) fn due(&self) -> Option<Time> {
         self.since.map(|since| since.after(WRITE_AFTER))
     }
@@ -103,8 +103,8 @@ impl LedgerFile {
             return Ok(());
         }
         let (path, old) = (
-            self.folder.join(place::LEDGER),
-            self.folder.join(place::LEDGER_OLD),
+            self.folder.join(softgpu_dir::LEDGER),
+            self.folder.join(softgpu_dir::LEDGER_OLD),
         );
         std::fs::rename(&path, old)?;
         self.file = File::create(&path)?;
@@ -120,7 +120,7 @@ impl LedgerFile {
 
 fn introduction(process: u32, own: Introduced) -> Line {
     Line {
-        what: What::Process(own.unit),
+        kind: LineKind::Process(own.unit),
         process,
         amount: own.pid.into(),
         from: own.at,
@@ -130,13 +130,13 @@ fn introduction(process: u32, own: Introduced) -> Line {
 }
 
 fn line(entry: &Entry) -> Line {
-    let what = match entry.held {
-        Held::Sms { unit } => What::Sms(unit),
-        Held::Link { link } => What::Link(link),
-        Held::Memory { unit } => What::Memory(unit),
+    let kind = match entry.resource {
+        Resource::Sms { unit } => LineKind::Sms(unit),
+        Resource::Link { link } => LineKind::Link(link),
+        Resource::Memory { unit } => LineKind::Memory(unit),
     };
     Line {
-        what,
+        kind,
         process: entry.process.0,
         amount: entry.amount,
         from: entry.from,
@@ -146,7 +146,7 @@ fn line(entry: &Entry) -> Line {
 }
 
 impl Server {
-    /// Takes what the timeline has written down, and writes it to the file when it is time.
+    /// Moves new entries of the timeline to the ledger, and writes the buffer if it is full or due.
     pub(crate) fn ledger_tick(&mut self) {
         self.take_ledger(false);
         let is_due = self.ledger.due().is_some_and(|due| due <= clock::now());
@@ -155,7 +155,7 @@ impl Server {
         }
     }
 
-    /// Takes what the timeline has written down; with `flush` up to now.
+    /// Moves new entries of the timeline to the ledger; with `flush`, including intervals still open, up to now.
     pub(crate) fn take_ledger(&mut self, flush: bool) {
         for entry in self.machine.take_ledger(flush) {
             self.statistics.count(&entry);
@@ -163,7 +163,7 @@ impl Server {
         }
     }
 
-    /// Writes it to the file.
+    /// Writes all buffered lines to the file.
     pub(crate) fn write_ledger(&mut self) {
         let owners = &self.owners;
         self.statistics
@@ -172,7 +172,7 @@ impl Server {
             .ledger
             .write(|process| owners.contains_key(&device::ledger::ProcessId(process)));
         if written.is_err() {
-            // A full disk: what is computed stays right, and the statistics say that the ledger is not whole.
+            // The disk may be full: the timeline stays correct, and the statistics report the ledger as incomplete.
             self.ledger.is_broken = true;
             self.ledger.buffer = Vec::new();
             self.statistics.ledger_is_broken = true;

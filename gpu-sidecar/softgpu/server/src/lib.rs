@@ -1,17 +1,17 @@
-//! The owner of a software GPU's timeline: one process for each folder.
+//! Server of a software GPU: the one process for each folder that owns its timeline.
 //!
-//! It computes when commands start and end, however late it runs itself: what clients put into their rings carries the time
-//! at which they asked. It works when somebody waits for something, and otherwise now and then; what nobody waits for is
-//! published a few milliseconds late, with the right time.
+//! The server computes when commands start and end independently of its own delays: every command in a ring carries the
+//! time of its call. It runs when a client waits, and otherwise at intervals; results for which no client waits are
+//! published a few milliseconds late, with their exact times.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | `server` | the loop, and what belongs to whom |
+//! | `server` | the loop, and the state of all clients |
 //! | `client` | a client's rings, streams and events |
-//! | `submit`, `publish` | commands from rings into the timeline, and what has ended back |
-//! | `request` | what clients ask for over their sockets |
+//! | `submit`, `publish` | commands from rings to the timeline, and completions back |
+//! | `request` | requests of clients over their sockets |
 //! | `memory`, `mps`, `checkpoint`, `shared` | memory and its holders, MPS servers, checkpoints, events of several processes |
-//! | `ledger`, `statistics` | what is written down |
+//! | `ledger`, `statistics` | records of the timeline's use |
 #![forbid(unsafe_code)]
 
 mod checkpoint;
@@ -35,22 +35,22 @@ use std::time::{Duration, Instant};
 use device::Span;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use softgpu_wire::config::Config;
-use softgpu_wire::{clock, place};
+use softgpu_wire::{clock, softgpu_dir};
 
 use crate::server::Server;
 
-/// How the program is called.
+/// Text printed for `--help` and for invalid arguments.
 const USAGE: &str = "usage: softgpu-server --folder FOLDER [--detach | --stay]
 
   --folder FOLDER  where its configuration (softgpu.toml), its socket and its ledger are
-  --detach         start in the background and come back when it listens; it ends some seconds after its last client
-  --stay           stay without clients, until SIGTERM
+  --detach         start in the background and return when it listens; it ends five seconds after its last client
+  --stay           keep running without clients, until SIGTERM
   -V, --version    print the version
   -h, --help       print this";
 
-/// What the command line asks for.
+/// Action requested by the command line.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+enum Action {
     Run(Arguments),
     Help,
     Version,
@@ -61,11 +61,11 @@ struct Arguments {
     folder: PathBuf,
     detach: bool,
     stay: bool,
-    /// Started by `--detach`.
+    /// Set by `--detached-child` in the process that `--detach` starts.
     is_child: bool,
 }
 
-fn arguments(given: impl Iterator<Item = OsString>) -> Result<Asked, String> {
+fn arguments(given: impl Iterator<Item = OsString>) -> Result<Action, String> {
     let mut arguments = Arguments::default();
     let mut given = given;
     while let Some(argument) = given.next() {
@@ -77,15 +77,15 @@ fn arguments(given: impl Iterator<Item = OsString>) -> Result<Asked, String> {
             Some("--detach") => arguments.detach = true,
             Some("--stay") => arguments.stay = true,
             Some("--detached-child") => arguments.is_child = true,
-            Some("-h" | "--help") => return Ok(Asked::Help),
-            Some("-V" | "--version") => return Ok(Asked::Version),
+            Some("-h" | "--help") => return Ok(Action::Help),
+            Some("-V" | "--version") => return Ok(Action::Version),
             _ => return Err(format!("{}: not known", argument.display())),
         }
     }
     if arguments.folder.as_os_str().is_empty() {
         return Err("--folder is needed".to_owned());
     }
-    Ok(Asked::Run(arguments))
+    Ok(Action::Run(arguments))
 }
 
 /// Prints a line to standard output.
@@ -96,23 +96,23 @@ fn print(line: &str) -> ExitCode {
     }
 }
 
-fn say(why: &str) {
-    // Nobody to tell if this fails.
+fn report(why: &str) {
+    // A failed write to standard error cannot be reported anywhere.
     let _written = writeln!(std::io::stderr(), "softgpu-server: {why}");
 }
 
-/// Runs a server; `given` are its arguments without the program's name. Exit code 2 for arguments or a configuration that
-/// cannot be used, 1 for what else goes wrong; 0 also where another server runs already.
+/// Runs the server with command-line arguments `given`, without the program's name. Returns 0 also if another server
+/// already runs in the folder, 2 for invalid arguments or configuration, and 1 for other failures.
 #[must_use]
 pub fn main(given: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments = match arguments(given) {
-        Ok(Asked::Run(arguments)) => arguments,
-        Ok(Asked::Help) => return print(USAGE),
-        Ok(Asked::Version) => {
+        Ok(Action::Run(arguments)) => arguments,
+        Ok(Action::Help) => return print(USAGE),
+        Ok(Action::Version) => {
             return print(concat!("softgpu-server ", env!("CARGO_PKG_VERSION")));
         }
         Err(why) => {
-            say(&format!("{why}\n{USAGE}"));
+            report(&format!("{why}\n{USAGE}"));
             return ExitCode::from(2);
         }
     };
@@ -122,20 +122,20 @@ pub fn main(given: impl Iterator<Item = OsString>) -> ExitCode {
     match run(&arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err((why, code)) => {
-            say(&why);
+            report(&why);
             ExitCode::from(code)
         }
     }
 }
 
-/// Starts this program once more, in a session of its own, and waits until it listens.
+/// Starts this program again as a background process, and blocks until it listens.
 fn detach(folder: &Path) -> ExitCode {
     let Ok(program) = std::env::current_exe() else {
-        say("cannot find its own program");
+        report("cannot determine the path of this program");
         return ExitCode::FAILURE;
     };
     let mut command = Command::new(&program);
-    // By the name under which it was called: one program may be several.
+    // argv[0] selects the program: one executable may contain several.
     if let Some(name) = std::env::args_os().next() {
         std::os::unix::process::CommandExt::arg0(&mut command, name);
     }
@@ -150,7 +150,7 @@ fn detach(folder: &Path) -> ExitCode {
     let mut child = match child {
         Ok(child) => child,
         Err(error) => {
-            say(&format!("cannot start {}: {error}", program.display()));
+            report(&format!("cannot start {}: {error}", program.display()));
             return ExitCode::FAILURE;
         }
     };
@@ -166,14 +166,14 @@ fn detach(folder: &Path) -> ExitCode {
         let _read = stderr.read_to_string(&mut why);
     }
     let status = child.wait();
-    say(why.trim().trim_start_matches("softgpu-server: "));
+    report(why.trim().trim_start_matches("softgpu-server: "));
     match status.ok().and_then(|status| status.code()) {
         Some(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
         None => ExitCode::FAILURE,
     }
 }
 
-/// Another server's lock is waited for this long: who looks whether one runs holds it for a moment.
+/// Largest time to wait for the lock: a process that probes for a server holds it briefly.
 const LOCK_MAX: Duration = Duration::from_secs(5);
 
 fn run(arguments: &Arguments) -> Result<(), (String, u8)> {
@@ -181,24 +181,26 @@ fn run(arguments: &Arguments) -> Result<(), (String, u8)> {
     let failed = |why: String| (why, 1);
     let begin = Instant::now();
     let lock = loop {
-        if let Some(lock) = place::lock(folder, false).map_err(|error| failed(error.to_string()))? {
+        if let Some(lock) =
+            softgpu_dir::lock(folder, false).map_err(|error| failed(error.to_string()))?
+        {
             break lock;
         }
-        if matches!(place::connect_in(folder), Ok(Some(_))) {
-            // Another one runs: whoever wanted one has it.
-            say_ready(arguments);
+        if matches!(softgpu_dir::connect_in(folder), Ok(Some(_))) {
+            // Another server runs already, which is as good to the caller.
+            notify_ready(arguments);
             return Ok(());
         }
         if begin.elapsed() > LOCK_MAX {
-            let lock = folder.join(place::LOCK);
+            let lock = folder.join(softgpu_dir::LOCK);
             return Err(failed(format!(
-                "{}: another process holds it",
+                "{}: locked by another process",
                 lock.display()
             )));
         }
         clock::pause(Span::from_millis(1));
     };
-    let path = folder.join(place::CONFIG);
+    let path = folder.join(softgpu_dir::CONFIG);
     let config = match std::fs::read_to_string(&path) {
         Ok(text) => {
             Config::parse(&text).map_err(|error| (format!("{}: {}", path.display(), error), 2))?
@@ -206,7 +208,7 @@ fn run(arguments: &Arguments) -> Result<(), (String, u8)> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Config::default(),
         Err(error) => return Err((format!("{}: {error}", path.display()), 2)),
     };
-    // A file for each client, and for each stretch of memory that is offered.
+    // Each client and each offered allocation needs a file descriptor.
     let files = getrlimit(Resource::Nofile);
     let all = Rlimit {
         current: files.maximum,
@@ -214,17 +216,17 @@ fn run(arguments: &Arguments) -> Result<(), (String, u8)> {
     };
     let _raised = setrlimit(Resource::Nofile, all);
     if arguments.is_child {
-        // It is no child of the program that asked for it, and no terminal's signals reach it.
+        // Detached from the starting program, so that no terminal's signals reach it.
         let _session = rustix::process::setsid();
     }
     let mut server = Server::new(folder, config, lock, arguments.stay || !arguments.is_child)
         .map_err(|error| failed(error.to_string()))?;
-    say_ready(arguments);
+    notify_ready(arguments);
     server.run().map_err(|error| failed(error.to_string()))
 }
 
-/// Tells who waits that it listens, and lets go of its pipes.
-fn say_ready(arguments: &Arguments) {
+/// Notifies the starting process that the server listens, and closes its pipes.
+fn notify_ready(arguments: &Arguments) {
     let _written = std::io::stdout().write_all(b"ready\n");
     let _flushed = std::io::stdout().flush();
     if !arguments.is_child {
@@ -242,10 +244,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_that_are_wrong_are_named() {
+    fn errors_name_the_invalid_argument() {
         let parse = |list: &[&str]| arguments(list.iter().map(OsString::from));
-        let Ok(Asked::Run(run)) = parse(&["--folder", "/x", "--stay"]) else {
-            panic!("it runs");
+        let Ok(Action::Run(run)) = parse(&["--folder", "/x", "--stay"]) else {
+            panic!("expected Action::Run");
         };
         assert_eq!(run.folder, Path::new("/x"));
         assert!(parse(&[]).unwrap_err().contains("--folder is needed"));
@@ -261,10 +263,10 @@ mod tests {
     fn help_and_version_need_no_folder() {
         let parse = |given: &str| arguments(std::iter::once(OsString::from(given)));
         for (given, asked) in [
-            ("-h", Asked::Help),
-            ("--help", Asked::Help),
-            ("-V", Asked::Version),
-            ("--version", Asked::Version),
+            ("-h", Action::Help),
+            ("--help", Action::Help),
+            ("-V", Action::Version),
+            ("--version", Action::Version),
         ] {
             assert_eq!(parse(given), Ok(asked), "{given}");
         }

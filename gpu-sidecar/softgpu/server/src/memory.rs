@@ -1,5 +1,5 @@
-//! Who holds which memory. The bytes themselves are in files that clients have made and map; here is counted whose they are,
-//! and the file of what was offered to others is kept for them.
+//! Accounting of device memory. The bytes are in files that clients create and map; the server counts the holders of
+//! each allocation, and keeps the files of offered memory open.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -11,38 +11,38 @@ use crate::client::{Client, ClientId, Process};
 use crate::server::Server;
 use crate::shared::new_key;
 
-/// `CUDA_ERROR_OUT_OF_MEMORY`
+/// `CUDA_ERROR_OUT_OF_MEMORY`: the device or a limit of the server is exhausted.
 pub(crate) const OUT_OF_MEMORY: u32 = 2;
-/// `CUDA_ERROR_INVALID_VALUE`
+/// `CUDA_ERROR_INVALID_VALUE`: a number, key or argument is invalid.
 pub(crate) const INVALID_VALUE: u32 = 1;
-/// `CUDA_ERROR_DEVICE_UNAVAILABLE`
+/// `CUDA_ERROR_DEVICE_UNAVAILABLE`: the GPU is lost, or has a broken context.
 pub(crate) const UNAVAILABLE: u32 = 46;
 
-/// Stretches that are offered at once, at most: each is a file.
+/// Largest number of offers at once; each holds a file descriptor.
 const OFFERS_MAX: usize = 16_384;
 
-/// A stretch of memory, whoever holds it.
+/// An allocation with all its holders.
 #[derive(Debug)]
 struct Stretch {
     unit: u32,
     bytes: u64,
-    /// By whose account it goes.
+    /// Client with the process to which the allocation is charged.
     charged: ClientId,
-    /// It is in that account: an heir's limit may have been in the way.
+    /// Whether the allocation is charged; inheriting may have failed at the heir's limit.
     is_charged: bool,
-    /// Who holds it, and how often.
+    /// Clients that hold the allocation, once for each reference.
     holders: Vec<ClientId>,
-    /// The device and inode of its file, where others can import it.
+    /// Device and inode of the file of the allocation, if other processes can import it.
     file: Option<(u64, u64)>,
 }
 
-/// A holder's share in a stretch.
+/// A client's reference to an allocation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
     stretch: u64,
 }
 
-/// Memory that was offered to whoever knows the key.
+/// Memory offered to any holder of its key.
 #[derive(Debug)]
 struct Offer {
     stretch: u64,
@@ -51,7 +51,7 @@ struct Offer {
     file: OwnedFd,
 }
 
-/// See the [module](self).
+/// All allocations and offers; see the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Allocations {
     stretches: HashMap<u64, Stretch>,
@@ -60,7 +60,7 @@ pub(crate) struct Allocations {
     next: u64,
 }
 
-/// What an offer comes to.
+/// Answer to an accepted offer.
 pub(crate) struct Accepted {
     pub(crate) number: u64,
     pub(crate) unit: u32,
@@ -70,7 +70,7 @@ pub(crate) struct Accepted {
 }
 
 impl Server {
-    /// The process of a client on a unit; one that holds memory alone, where it has no context there.
+    /// Returns the client's process on a unit, creating one without a context if there is none.
     pub(crate) fn process_on(&mut self, id: ClientId, unit: u32) -> Result<ProcessId, u32> {
         if self.is_lost(unit) {
             return Err(UNAVAILABLE);
@@ -86,7 +86,7 @@ impl Server {
         self.admit(id, unit, &settings, 0)
     }
 
-    /// Lets a client's process onto a unit.
+    /// Admits a client's process to a unit.
     pub(crate) fn admit(
         &mut self,
         id: ClientId,
@@ -117,7 +117,7 @@ impl Server {
         Ok(process)
     }
 
-    /// Memory for a client: its number.
+    /// Allocates memory for a client; returns its number.
     pub(crate) fn allocate(
         &mut self,
         id: ClientId,
@@ -155,15 +155,15 @@ impl Server {
         Ok(number)
     }
 
-    /// A client gives back what it holds under a number.
+    /// Releases a client's reference.
     pub(crate) fn free(&mut self, id: ClientId, number: u64) -> Result<(), u32> {
         let client = self.clients.get_mut(&id).ok_or(INVALID_VALUE)?;
         let held = client.allocations.remove(&number).ok_or(INVALID_VALUE)?;
-        self.let_go(id, held);
+        self.release(id, held);
         Ok(())
     }
 
-    fn let_go(&mut self, id: ClientId, held: Held) {
+    fn release(&mut self, id: ClientId, held: Held) {
         self.statistics.has_news = true;
         let Some(stretch) = self.allocations.stretches.get_mut(&held.stretch) else {
             return;
@@ -178,7 +178,7 @@ impl Server {
         if is_held {
             return;
         }
-        // Its account is closed; the next holder's, if there is one, has it from now on.
+        // The charged client no longer holds it: the next holder, if any, is charged from now on.
         let process = self
             .clients
             .get(&charged)
@@ -193,8 +193,8 @@ impl Server {
         self.inherit(held.stretch, heir, unit, bytes);
     }
 
-    /// A stretch goes by another's account. It was charged a moment ago: there is room, but perhaps not within the heir's limit. It
-    /// holds it all the same.
+    /// Charges an allocation to another holder. It was charged until now, so the unit has room, but the heir's limit
+    /// may be exceeded; the heir then holds it uncharged.
     fn inherit(&mut self, number: u64, heir: ClientId, unit: u32, bytes: u64) {
         let moved = self.process_on(heir, unit).ok();
         let is_charged = moved.is_some_and(|process| self.machine.allocate(process, bytes).is_ok());
@@ -203,7 +203,7 @@ impl Server {
         }
     }
 
-    /// Whether memory of a unit is charged to a client.
+    /// Returns whether memory of a unit is charged to a client.
     pub(crate) fn holds_memory(&self, id: ClientId, unit: u32) -> bool {
         let mut stretches = self.allocations.stretches.values();
         stretches.any(|stretch| stretch.charged == id && stretch.unit == unit)
@@ -221,11 +221,11 @@ impl Server {
             .retain(|_, offer| offer.stretch != number);
     }
 
-    /// A client is gone: its process is dismissed already.
+    /// Drops the references of a client that is gone; its processes are already dismissed.
     pub(crate) fn forget_allocations(&mut self, client: &Client) {
         let gone: Vec<_> = client.allocations.values().copied().collect();
         let numbers: Vec<_> = gone.iter().map(|held| held.stretch).collect();
-        // It is in none of the clients any more: whoever is the first holder in a stretch that is not there has gone.
+        // The client is no longer in `clients`, which identifies its entries among the holders.
         for number in numbers {
             let Some(stretch) = self.allocations.stretches.get_mut(&number) else {
                 continue;
@@ -245,7 +245,8 @@ impl Server {
         }
     }
 
-    /// Memory of another process by the device and inode of its file: its number here, unit and bytes.
+    /// Imports memory of another process by the device and inode of its file; returns its number in this client, unit
+    /// and bytes.
     pub(crate) fn import(
         &mut self,
         id: ClientId,
@@ -262,7 +263,7 @@ impl Server {
         Ok((self.hold(id, number)?, unit, bytes))
     }
 
-    /// Memory that a client holds is offered: the key.
+    /// Offers memory that a client holds; returns the key.
     pub(crate) fn offer(
         &mut self,
         id: ClientId,
@@ -299,7 +300,7 @@ impl Server {
         Ok(key)
     }
 
-    /// Memory that was offered.
+    /// Opens offered memory for a client.
     pub(crate) fn accept_offer(&mut self, id: ClientId, key: [u64; 2]) -> Result<Accepted, u32> {
         let offer = self.allocations.offers.get(&key).ok_or(INVALID_VALUE)?;
         let (number, offset, bytes) = (offer.stretch, offer.offset, offer.bytes);
@@ -309,7 +310,7 @@ impl Server {
             .stretches
             .get_mut(&number)
             .ok_or(INVALID_VALUE)?;
-        // As the driver has it: a process does not open what it has itself.
+        // As in the driver: a process cannot open its own memory.
         if stretch.charged == id {
             return Err(201);
         }
@@ -324,7 +325,7 @@ impl Server {
         })
     }
 
-    /// The process of a client on a unit is made anew with other settings: what it holds goes along.
+    /// Replaces a client's process on a unit by one with other settings, and charges its memory to the new one.
     pub(crate) fn rehome(
         &mut self,
         id: ClientId,
@@ -352,7 +353,7 @@ impl Server {
                 held.map(|()| process).map_err(|_| OUT_OF_MEMORY)
             });
         if admitted.is_err() {
-            // As it was: it fitted before.
+            // Restores the previous state, which fitted before.
             if let Some(client) = self.clients.get_mut(&id)
                 && let Some(half) = client.processes.remove(&unit)
             {

@@ -1,4 +1,4 @@
-//! MPS servers: who their clients are, and what one's fault does to the others.
+//! MPS servers: their clients, and how a fault of one affects the others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,22 +8,22 @@ use crate::client::ClientId;
 use crate::server::Server;
 use crate::shared::new_key;
 
-/// `CUDA_ERROR_LAUNCH_FAILED`: what the neighbours of a fault see.
+/// `CUDA_ERROR_LAUNCH_FAILED`, reported to clients that share the GPU with a faulting one.
 const LAUNCH_FAILED: u32 = 719;
-/// `CUDA_ERROR_MPS_CONNECTION_FAILED`
+/// `CUDA_ERROR_MPS_CONNECTION_FAILED`: there is no such MPS server, or it has ended.
 const CONNECTION_FAILED: u32 = 805;
-/// `CUDA_ERROR_MPS_SERVER_NOT_READY`
+/// `CUDA_ERROR_MPS_SERVER_NOT_READY`: clients affected by a fault are still connected.
 const NOT_READY: u32 = 807;
-/// `CUDA_ERROR_MPS_CLIENT_TERMINATED`
+/// `CUDA_ERROR_MPS_CLIENT_TERMINATED`, reported to a terminated client.
 const TERMINATED: u32 = 810;
 
 #[derive(Debug, Default)]
 struct MpsServer {
-    /// Clients that a fault has hit: until all are gone, no new one is taken.
+    /// Clients affected by a fault; new ones are admitted when all of them are gone.
     hit: BTreeSet<ClientId>,
 }
 
-/// See the [module](self).
+/// All MPS servers; see the [module](self).
 #[derive(Debug)]
 pub(crate) struct MpsServers {
     servers: BTreeMap<u32, MpsServer>,
@@ -31,8 +31,8 @@ pub(crate) struct MpsServers {
 }
 
 impl Default for MpsServers {
-    /// Numbers begin anywhere, so that a client that was let in by another software GPU's daemon is not taken for one of
-    /// ours.
+    /// Numbering starts at random, so that a client admitted by the daemon of another software GPU is not mistaken for
+    /// one of this server's clients.
     fn default() -> Self {
         let [random, _] = new_key();
         Self {
@@ -43,7 +43,7 @@ impl Default for MpsServers {
 }
 
 impl MpsServers {
-    /// A new server: its number.
+    /// Adds a server; returns its number.
     pub(crate) fn add(&mut self) -> u32 {
         let number = self.next;
         self.next += 1;
@@ -51,7 +51,7 @@ impl MpsServers {
         number
     }
 
-    /// Whether it takes a client.
+    /// Checks that a server admits clients; fails with a `CUresult` otherwise.
     pub(crate) fn admits(&self, number: u32) -> Result<(), u32> {
         match self.servers.get(&number) {
             None => Err(CONNECTION_FAILED),
@@ -60,8 +60,8 @@ impl MpsServers {
         }
     }
 
-    /// A client is gone.
-    pub(crate) fn left(&mut self, client: ClientId) {
+    /// Removes a client that is gone from all servers.
+    pub(crate) fn client_gone(&mut self, client: ClientId) {
         for server in self.servers.values_mut() {
             server.hit.remove(&client);
         }
@@ -69,7 +69,7 @@ impl MpsServers {
 }
 
 impl Server {
-    /// Contexts of a client are broken from now on: those on a unit for which this holds.
+    /// Marks the contexts of a client on the units selected by `is_meant` as broken, and drops their commands.
     pub(crate) fn break_contexts(
         &mut self,
         id: ClientId,
@@ -93,12 +93,13 @@ impl Server {
         for &(_, process) in &broken {
             self.machine.abort(process);
         }
-        // All contexts of one process on a unit are one participant of the timeline: they end together.
+        // All contexts of one process on a unit share one process of the timeline, and end together.
         let numbers: Vec<_> = broken.into_iter().map(|(number, _)| number).collect();
         self.drop_commands(id, |context| numbers.contains(&context));
     }
 
-    /// A client's context has gone wrong. Without MPS it is alone with that; with it, whoever shares the GPU is hit.
+    /// Handles an error in a client's context. Without MPS it affects this client only; with MPS, all clients of the
+    /// server on the GPU.
     pub(crate) fn fault(&mut self, id: ClientId, context: u32, error: u32) {
         self.statistics.faults += 1;
         let there = self
@@ -137,7 +138,7 @@ impl Server {
         if let Some(server) = self.mps.servers.get_mut(&mps) {
             server.hit.extend(hit);
         }
-        // The daemon is told, so that it takes nobody before all of them are gone.
+        // Notifies the daemon, which admits no client until all affected ones are gone.
         let daemon = self
             .clients
             .iter()
@@ -149,7 +150,7 @@ impl Server {
         }
     }
 
-    /// The clients of an MPS server, on one unit or on any.
+    /// Returns the clients of an MPS server, on one unit or on any.
     pub(crate) fn clients_of(&self, mps: u32, unit: Option<u32>) -> Vec<ClientId> {
         let is_client = |client: &&crate::client::Client| {
             let mut processes = client.processes.iter();
@@ -161,7 +162,7 @@ impl Server {
         clients.map(|(id, _)| *id).collect()
     }
 
-    /// An MPS server is gone: its clients have lost their connection.
+    /// Removes an MPS server and breaks its clients' contexts: they have lost their connection.
     pub(crate) fn end_mps_server(&mut self, mps: u32) {
         for client in self.clients_of(mps, None) {
             self.break_contexts(client, CONNECTION_FAILED, |_| true);
@@ -169,7 +170,7 @@ impl Server {
         self.mps.servers.remove(&mps);
     }
 
-    /// A client of an MPS server is to end: `false`, it is none of its.
+    /// Terminates a client of an MPS server; returns `false` if it has none with this pid.
     pub(crate) fn terminate(&mut self, mps: u32, pid: u32) -> bool {
         let its: Vec<_> = self
             .clients_of(mps, None)

@@ -1,4 +1,4 @@
-//! What has ended, from the timeline back to the clients.
+//! Completions from the timeline back to the clients.
 
 use device::machine::EventId;
 use device::{Span, Time};
@@ -10,22 +10,22 @@ use crate::client::{ClientId, Rings};
 use crate::server::{RunningKind, Server};
 
 impl Server {
-    /// Goes on in time as far as something happens, at most to `horizon`. Not to `horizon` itself: a command that was asked
-    /// for since the last event, and comes late, then still begins when it should.
-    pub(crate) fn go_on_to(&mut self, horizon: Time) {
+    /// Advances the timeline to its last event up to `horizon`. It does not advance to `horizon` itself: a late command
+    /// issued after the last event can then still start at its own time.
+    pub(crate) fn advance_up_to(&mut self, horizon: Time) {
         while let Some(next) = self.machine.next().filter(|next| *next <= horizon) {
             self.advance(next);
         }
     }
 
-    /// The timeline is at this very moment from now on: for what is asked for by a request and not by a record in a ring.
-    pub(crate) fn go_on_to_now(&mut self) {
+    /// Advances the timeline to the present. For requests over a socket, which take effect now.
+    pub(crate) fn advance_to_now(&mut self) {
         let now = clock::now();
-        self.go_on_to(now);
+        self.advance_up_to(now);
         self.advance(now);
     }
 
-    /// Goes on in time and tells what has ended, and whose turn has come.
+    /// Advances the timeline and publishes what has ended and which host functions may run.
     fn advance(&mut self, to: Time) {
         let mut done = std::mem::take(&mut self.done);
         self.machine.advance(to, &mut done);
@@ -33,11 +33,11 @@ impl Server {
             self.end(done.command, done.ended);
         }
         self.done = done;
-        self.tell_turns();
+        self.publish_host_turns();
     }
 
-    /// Functions of the host have their turn.
-    fn tell_turns(&mut self) {
+    /// Publishes the host functions that may run.
+    fn publish_host_turns(&mut self) {
         for turn in self.machine.take_host_turns() {
             let Some(running) = self.running.get(&turn.work.command) else {
                 continue;
@@ -54,7 +54,7 @@ impl Server {
         }
     }
 
-    /// A command has ended.
+    /// Publishes the end of a command.
     fn end(&mut self, command: u64, at: Time) {
         let Some(running) = self.running.remove(&command) else {
             return;
@@ -86,11 +86,11 @@ impl Server {
                 turn: 0,
             });
         }
-        // Last, since who sees it takes all before for told.
+        // Last, because a client that sees the count takes all earlier results as published.
         rings.publish(running.slot);
     }
 
-    /// A record of an event of a client has happened; the event may be one of several processes by now.
+    /// Publishes a record of a client's event, which may be shared between processes by now.
     fn happened(&mut self, id: ClientId, slot: u32, record: EventId, number: u64, at: Time) {
         let Ok(rings) = self.rings(id) else {
             return;
@@ -102,18 +102,18 @@ impl Server {
             .and_then(|event| event.shared);
         match shared {
             Some(shared) => self.shared_happened(shared, number, at),
-            None => rings.happen(slot, Some(record), number, at),
+            None => rings.event_occurred(slot, Some(record), number, at),
         }
     }
 
-    /// What a context had put into its streams is not going to end by itself: it counts as ended.
+    /// Drops the commands of the contexts selected by `is_meant`: they count as ended, without effect.
     pub(crate) fn drop_commands(&mut self, id: ClientId, is_meant: impl Fn(u32) -> bool) {
         let now = self.machine.now();
         let mut dropped: Vec<_> = self
             .running
             .extract_if(|_, running| running.client == id && is_meant(running.context))
             .collect();
-        // As they were asked for, callbacks among them.
+        // In the order of their calls, which is also the order of callbacks.
         dropped.sort_unstable_by_key(|(command, _)| *command);
         for (_, running) in dropped {
             match running.kind {
@@ -142,7 +142,7 @@ impl Server {
         }
     }
 
-    /// Wakes whoever waits for what is there now.
+    /// Wakes all threads whose condition is reached.
     pub(crate) fn publish_all(&mut self) {
         let now = clock::now();
         let lag = &mut self.statistics.lag;
@@ -150,7 +150,7 @@ impl Server {
             let Some(rings) = &mut client.rings else {
                 continue;
             };
-            rings.catch_up();
+            rings.flush_held_back();
             let mut woken = false;
             for place in places(rings.page.waiting()) {
                 let Some(awaited) = rings.page.awaited(place) else {
@@ -167,7 +167,7 @@ impl Server {
                     woken = true;
                 }
             }
-            // Whoever was woken does what is to be done; else the client's worker does.
+            // A woken thread handles the completions; otherwise the client's worker does.
             if std::mem::take(&mut rings.has_news) && !woken {
                 let bell = rings.page.completions_bell();
                 let _woken = futex::wake(bell, futex::Flags::empty(), 1);
@@ -175,7 +175,7 @@ impl Server {
         }
     }
 
-    /// When the first of all that is waited for can be there.
+    /// Returns the earliest time at which any awaited condition can be reached.
     pub(crate) fn earliest_awaited(&self) -> Option<Time> {
         let mut earliest = None;
         let next = self.machine.next();
@@ -189,7 +189,7 @@ impl Server {
                 };
                 let lower = match awaited {
                     Awaited::Stream(slot, target) => self.earliest_of(rings, slot.0, target),
-                    // Of an event it is not known which stream records it: the next thing that happens may be it.
+                    // The stream that records an event is not known: the next thing on the timeline may be it.
                     Awaited::Event(..) | Awaited::Retired(_) | Awaited::Taken(_) => Time::ZERO,
                 };
                 let at = next.map(|next| next.max(lower));
@@ -206,13 +206,13 @@ impl Server {
         earliest
     }
 
-    /// When a stream can have ended so many commands, at the earliest.
+    /// Returns the earliest time at which a stream can have ended `target` commands.
     fn earliest_of(&self, rings: &Rings, slot: u32, target: u64) -> Time {
         let stream = rings.streams.get(slot as usize).copied().flatten();
         let Some(stream) = stream else {
             return Time::ZERO;
         };
-        // What was put in after what is waited for counts as well: only if that is nothing is the bound one.
+        // Later commands in the stream shift the estimate: it bounds the target only if there are none.
         let done = rings.done.get(slot as usize).map_or(0, |(done, _)| *done);
         let queued = self.machine.queued(stream.id).unwrap_or(0);
         if done + queued > target {
@@ -222,7 +222,7 @@ impl Server {
     }
 }
 
-/// That something is there: since when, where that is known.
+/// Condition that is reached: since when, if known.
 struct Due {
     at: Option<Time>,
 }
@@ -243,7 +243,7 @@ fn due(rings: &Rings, awaited: Awaited) -> Option<Due> {
     is_there.then_some(Due { at })
 }
 
-/// The places of the bits that are set.
+/// Returns the indices of the set bits.
 fn places(mut bits: u64) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         if bits == 0 {

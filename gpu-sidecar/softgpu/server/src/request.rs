@@ -1,4 +1,5 @@
-//! What clients ask for over their sockets. A client that sends what is no message, or does not read its answers, is let go.
+//! Requests of clients over their sockets. A client that sends a malformed message, or does not read its answers, is
+//! disconnected.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -18,16 +19,16 @@ use crate::memory::{INVALID_VALUE, OUT_OF_MEMORY, UNAVAILABLE};
 use crate::server::Server;
 use crate::submit;
 
-/// Requests of one client before the others have their turn.
-const AT_ONCE: usize = 32;
-/// Bytes of a graph's file, at most.
+/// Largest number of requests of one client served before other clients.
+const REQUESTS_PER_TURN: usize = 32;
+/// Largest size of a graph's file, in bytes.
 const GRAPH_BYTES_MAX: u64 = 1 << 28;
-/// `CUDA_ERROR_NOT_PERMITTED`
+/// `CUDA_ERROR_NOT_PERMITTED`: the request does not suit the client's role.
 const NOT_PERMITTED: u32 = 800;
-/// The Xid by which a GPU is lost: it has fallen off the bus.
+/// Xid 79, "GPU has fallen off the bus", after which the GPU is lost.
 const XID_LOST: u64 = 79;
 
-/// What a request comes to: an answer, or none yet.
+/// Result of a request: an answer, `None` if it follows later, or an error as a `CUresult`.
 type Answer = Result<Option<Message>, u32>;
 
 fn done(kind: Kind, words: &[u64]) -> Answer {
@@ -39,9 +40,9 @@ fn number(word: u64) -> Result<u32, u32> {
 }
 
 impl Server {
-    /// Does what a client asks for.
+    /// Serves the pending requests of a client.
     pub(crate) fn serve(&mut self, id: ClientId) {
-        for _ in 0..AT_ONCE {
+        for _ in 0..REQUESTS_PER_TURN {
             let Some(client) = self.clients.get(&id) else {
                 return;
             };
@@ -59,9 +60,9 @@ impl Server {
                 }
             };
             let kind = message.kind;
-            // What was put into the rings before it was asked comes before it.
+            // Commands appended to rings before the request was made precede it.
             self.take_all();
-            self.go_on_to_now();
+            self.advance_to_now();
             let answer = match self.request(id, message) {
                 Ok(None) => continue,
                 Ok(Some(answer)) => answer,
@@ -71,7 +72,7 @@ impl Server {
         }
     }
 
-    /// Sends an answer; who does not read is let go.
+    /// Sends an answer; disconnects a client that does not read.
     pub(crate) fn answer(&mut self, id: ClientId, answer: &Message) {
         let Some(client) = self.clients.get(&id) else {
             return;
@@ -129,7 +130,7 @@ impl Server {
             }
             Kind::GraphDestroy => {
                 let graph = number(first)?;
-                // A launch that is in the ring already is taken before it is gone.
+                // A launch already in the ring must be taken before the graph is removed.
                 self.take(id);
                 let rings = self.rings(id).map_err(|_| INVALID_VALUE)?;
                 rings.graphs.remove(&graph).ok_or(INVALID_VALUE)?;
@@ -165,21 +166,21 @@ impl Server {
         }
     }
 
-    /// Requests of those who look and control.
+    /// Handles requests that query or control the server.
     fn look(&mut self, id: ClientId, message: Message) -> Answer {
         let kind = message.kind;
         let [first, second, ..] = message.words;
         match kind {
             Kind::Processes => {
                 let unit = number(first)?;
-                self.lost_is_an_error(unit)?;
+                self.check_not_lost(unit)?;
                 self.take_ledger(true);
                 let lines = self.process_lines(|on, _| on == unit);
                 Ok(Some(Message::new(kind, &[]).with_bytes(lines)))
             }
             Kind::Utilisation => {
                 let unit = number(first)?;
-                self.lost_is_an_error(unit)?;
+                self.check_not_lost(unit)?;
                 self.take_ledger(true);
                 done(kind, &self.statistics.utilisation(unit))
             }
@@ -244,7 +245,7 @@ impl Server {
                 }
                 done(kind, &[])
             }
-            // Spoken with MPS daemons, or done already.
+            // Kinds of the MPS daemon's own protocol, or handled above.
             _ => Err(NOT_PERMITTED),
         }
     }
@@ -309,7 +310,7 @@ impl Server {
             .flatten()
             .any(|context| context.unit == unit && context.is_broken);
         if is_broken {
-            // As with the driver: a process that has had such an error gets no new context where the old one is.
+            // As in the driver: a process with such an error on a unit gets no new context there.
             return Err(UNAVAILABLE);
         }
         let settings = ProcessSettings {
@@ -376,7 +377,7 @@ impl Server {
     }
 
     fn memory_info(&mut self, id: ClientId, unit: u32) -> Answer {
-        self.lost_is_an_error(unit)?;
+        self.check_not_lost(unit)?;
         let memory = self.machine.memory(unit).ok_or(INVALID_VALUE)?;
         let process = self
             .clients
@@ -386,7 +387,7 @@ impl Server {
         done(Kind::MemoryInfo, &[memory.free(), memory.capacity(), own])
     }
 
-    fn lost_is_an_error(&self, unit: u32) -> Result<(), u32> {
+    fn check_not_lost(&self, unit: u32) -> Result<(), u32> {
         if self.is_lost(unit) {
             Err(UNAVAILABLE)
         } else {
@@ -449,7 +450,7 @@ impl Server {
         bytes
     }
 
-    /// Something goes wrong with a GPU.
+    /// Injects an error into a GPU and notifies subscribers; Xid 79 makes the GPU lost.
     fn inject(&mut self, gpu: u64, xid: u64) -> Answer {
         let place = usize::try_from(gpu).map_err(|_| INVALID_VALUE)?;
         let units: Vec<_> = (0..u32::try_from(self.machine.units()).unwrap_or(u32::MAX))

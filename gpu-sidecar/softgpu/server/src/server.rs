@@ -1,20 +1,20 @@
-//! The loop, and what belongs to whom.
+//! The server's loop, and the state of all clients.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use device::ledger::ProcessId;
-use device::machine::{Done, EventId, Machine, MachineError};
+use device::machine::{Completion, EventId, Machine, MachineError};
 use device::{Span, Time};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use softgpu_wire::config::{Config, ConfigError};
 use softgpu_wire::page::{Bell, Shared, Sleep};
-use softgpu_wire::place::PlaceError;
 use softgpu_wire::record::Token;
-use softgpu_wire::{clock, place};
+use softgpu_wire::softgpu_dir::SoftGpuDirError;
+use softgpu_wire::{clock, softgpu_dir};
 
 use crate::client::{Client, ClientId, Rings};
 use crate::ledger::LedgerFile;
@@ -23,18 +23,18 @@ use crate::mps::MpsServers;
 use crate::shared::{SharedEvents, SharedId};
 use crate::statistics::Statistics;
 
-/// How long the server lets things lie for which nobody waits.
+/// Interval at which results for which no client waits are published.
 const TICK: Span = Span::from_millis(2);
-/// How long a server that a client has started stays without clients.
-const ALONE_MAX: Span = Span::from_secs(5);
-/// Clients at most: the others wait to be let in.
+/// Time without clients after which a detached server ends.
+const IDLE_MAX: Span = Span::from_secs(5);
+/// Largest number of clients; further connections remain in the backlog.
 const CLIENTS_MAX: usize = 4096;
 
-/// A server cannot be had, or not go on.
+/// A failure to start or continue the server.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServerError {
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Place(#[from] SoftGpuDirError),
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
@@ -52,7 +52,7 @@ fn system(what: &'static str) -> impl FnOnce(Errno) -> ServerError {
     move |error| ServerError::System { what, error }
 }
 
-/// What a command of the timeline is to its client.
+/// Client-side facts about a command of the timeline.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Running {
     pub(crate) client: ClientId,
@@ -62,30 +62,30 @@ pub(crate) struct Running {
     pub(crate) kind: RunningKind,
 }
 
-/// What is special about it.
+/// What else happens when a command ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RunningKind {
     Plain,
-    /// The record of an event: its place and number.
+    /// Record of an event: its slot, its event on the timeline, and the record's number.
     Record {
         event: u32,
         id: EventId,
         number: u64,
     },
-    /// The record of an event of several processes: its number.
+    /// Record of an event shared between processes: its number.
     SharedRecord {
         event: SharedId,
         number: u64,
     },
-    /// The wait for one: how many of its records there were.
+    /// Wait for a shared event: the number of its records so far.
     SharedWait {
         records: u64,
     },
-    /// A copy of a checkpoint.
+    /// A copy of a checkpoint, of no stream.
     Checkpoint,
 }
 
-/// See the [module](self).
+/// State of the server; see the [module](self).
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) folder: PathBuf,
@@ -93,7 +93,7 @@ pub(crate) struct Server {
     pub(crate) machine: Machine,
     pub(crate) clients: BTreeMap<ClientId, Client>,
     pub(crate) running: HashMap<u64, Running>,
-    /// Whose process it is.
+    /// Client of each process on the timeline.
     pub(crate) owners: HashMap<ProcessId, ClientId>,
     pub(crate) allocations: Allocations,
     pub(crate) shared: SharedEvents,
@@ -101,20 +101,20 @@ pub(crate) struct Server {
     pub(crate) checkpoints: Vec<crate::checkpoint::Pending>,
     pub(crate) ledger: LedgerFile,
     pub(crate) statistics: Statistics,
-    /// GPUs that are lost.
+    /// Indices of lost GPUs.
     pub(crate) lost: Vec<usize>,
     pub(crate) bell: Shared<Bell>,
     pub(crate) bell_file: OwnedFd,
     pub(crate) ring: OwnedFd,
-    /// Room for what has ended, kept.
-    pub(crate) done: Vec<Done>,
+    /// Buffer for ended commands, kept to reuse its allocation.
+    pub(crate) done: Vec<Completion>,
     listener: OwnedFd,
     epoll: OwnedFd,
     next_client: u64,
-    /// New clients are let in.
+    /// Whether the listening socket is polled.
     is_listening: bool,
     stays: bool,
-    alone_since: Time,
+    idle_since: Time,
     _lock: OwnedFd,
 }
 
@@ -129,7 +129,7 @@ impl Server {
         stays: bool,
     ) -> Result<Self, ServerError> {
         let machine = Machine::new(&config.node()?)?;
-        let listener = place::listen_in(folder)?;
+        let listener = softgpu_dir::listen_in(folder)?;
         rustix::io::ioctl_fionbio(&listener, true).map_err(system("socket"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll"))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -146,9 +146,9 @@ impl Server {
         }
         let ledger = LedgerFile::create(folder, config.ledger_mib)?;
         let statistics = Statistics::new(machine.units(), machine.links().count());
-        // Sleeps end when they are meant to, not up to 50 µs later.
+        // Sleeps end on time, instead of up to 50 µs late.
         let _slack = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-        // Where that is allowed: what is due is then told at once, however busy the machine is.
+        // If permitted: results are then published on time, however busy the machine is.
         let _priority = rustix::process::setpriority_process(None, -10);
         let mut server = Self {
             folder: folder.to_path_buf(),
@@ -173,14 +173,14 @@ impl Server {
             next_client: 0,
             is_listening: true,
             stays,
-            alone_since: clock::now(),
+            idle_since: clock::now(),
             _lock: lock,
         };
         server.machine.advance(clock::now(), &mut Vec::new());
         Ok(server)
     }
 
-    /// Works until it has been alone for long enough.
+    /// Serves clients until it has had none for [`IDLE_MAX`], unless it stays.
     pub(crate) fn run(&mut self) -> Result<(), ServerError> {
         let mut events = Vec::with_capacity(64);
         loop {
@@ -193,16 +193,16 @@ impl Server {
             }
             let horizon = clock::now();
             self.take_all();
-            self.go_on_to(horizon);
+            self.advance_up_to(horizon);
             self.publish_all();
-            self.go_on_with_checkpoints();
+            self.drive_checkpoints();
             self.ledger_tick();
             let wake = self.wake_at();
             if !self.stays
                 && self.clients.is_empty()
-                && clock::now() >= self.alone_since.after(ALONE_MAX)
+                && clock::now() >= self.idle_since.after(IDLE_MAX)
             {
-                let _gone = rustix::fs::unlink(self.folder.join(place::SOCKET));
+                let _gone = rustix::fs::unlink(self.folder.join(softgpu_dir::SOCKET));
                 return Ok(());
             }
             self.sleep(wake)?;
@@ -225,7 +225,7 @@ impl Server {
         }
     }
 
-    /// When there is something to do again; `None`: when somebody asks.
+    /// Returns the time of the next scheduled work, or `None` to sleep until a client rings.
     fn wake_at(&mut self) -> Option<Time> {
         let now = clock::now();
         let awaited = self.earliest_awaited();
@@ -233,7 +233,7 @@ impl Server {
         let tick = (!is_idle || self.statistics.has_news).then(|| now.after(TICK));
         self.statistics.has_news = false;
         let alone =
-            (!self.stays && self.clients.is_empty()).then(|| self.alone_since.after(ALONE_MAX));
+            (!self.stays && self.clients.is_empty()).then(|| self.idle_since.after(IDLE_MAX));
         [awaited, tick, alone, self.ledger.due()]
             .into_iter()
             .flatten()
@@ -247,9 +247,9 @@ impl Server {
             _ => Sleep::Deep,
         };
         self.bell.set(sleep);
-        // Whoever has asked for something, or put a command into an idle server's ring, before it was known that this one
-        // sleeps, has not rung.
-        let is_asked = |rings: &Rings| {
+        // A client that made a request, or appended a command to an idle server's ring, before the server was marked
+        // asleep has not rung.
+        let needs_attention = |rings: &Rings| {
             let has_command = sleep == Sleep::Deep && rings.page.has_commands(rings.head);
             has_command || rings.page.attention() != rings.attention
         };
@@ -257,7 +257,7 @@ impl Server {
             .clients
             .values()
             .filter_map(|client| client.rings.as_ref());
-        let timeout = if rings.any(is_asked) {
+        let timeout = if rings.any(needs_attention) {
             Some(Span::ZERO)
         } else {
             wake.map(|wake| wake.since(clock::now()))
@@ -287,7 +287,7 @@ impl Server {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                // No file is left for it.
+                // No file descriptor is left for it.
                 Err(_) => {
                     self.stop_listening();
                     return;
@@ -317,14 +317,14 @@ impl Server {
         }
     }
 
-    /// Who wants to come waits until somebody goes.
+    /// Stops accepting; further connections wait until a client leaves.
     fn stop_listening(&mut self) {
         if std::mem::replace(&mut self.is_listening, false) {
             let _deleted = epoll::delete(&self.epoll, &self.listener);
         }
     }
 
-    fn listen_again(&mut self) {
+    fn resume_listening(&mut self) {
         let data = epoll::EventData::new_u64(LISTENER);
         if !self.is_listening
             && epoll::add(&self.epoll, &self.listener, data, epoll::EventFlags::IN).is_ok()
@@ -333,18 +333,18 @@ impl Server {
         }
     }
 
-    /// A client is gone, and all it had with it.
+    /// Removes a client and everything it holds.
     pub(crate) fn remove(&mut self, id: ClientId) {
-        // What it had put into its ring before is not looked at any more.
+        // Commands still in its ring are discarded.
         let Some(client) = self.clients.remove(&id) else {
             return;
         };
-        self.go_on_to(clock::now());
+        self.advance_up_to(clock::now());
         for process in client.processes.values() {
             self.machine.dismiss(process.id);
             self.owners.remove(&process.id);
         }
-        // What it had recorded, or was about to, in events of several processes is waited for no more.
+        // Its pending records of shared events count as occurred, so that no other process waits for them.
         let now = self.machine.now();
         let dropped: Vec<_> = self
             .running
@@ -354,7 +354,7 @@ impl Server {
         for (_, running) in dropped {
             let shared = match running.kind {
                 RunningKind::SharedRecord { event, number } => Some((event, number)),
-                // Recorded before it was offered to others.
+                // Recorded before the event was offered to others.
                 RunningKind::Record { event, id, number } => events
                     .and_then(|events| events.get(&event))
                     .filter(|event| event.id == id)
@@ -376,15 +376,15 @@ impl Server {
         if let Some(server) = client.mps {
             self.end_mps_server(server);
         }
-        self.mps.left(id);
+        self.mps.client_gone(id);
         self.end_checkpoints_of(id);
         drop(client);
-        self.listen_again();
-        self.alone_since = clock::now();
+        self.resume_listening();
+        self.idle_since = clock::now();
         self.statistics.has_news = true;
     }
 
-    /// Whether a GPU is lost.
+    /// Returns whether the GPU of a unit is lost.
     pub(crate) fn is_lost(&self, unit: u32) -> bool {
         self.machine
             .unit_info(unit)

@@ -1,4 +1,4 @@
-//! Events of several processes.
+//! Events shared between processes.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -11,27 +11,27 @@ use softgpu_wire::record::EventSlot;
 use crate::client::{ClientId, Event};
 use crate::server::Server;
 
-/// An event of several processes.
+/// Number of a shared event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SharedId(u64);
 
 #[derive(Debug)]
 struct SharedEvent {
     id: EventId,
-    /// The page of its effects.
+    /// Page that counts the effects of its records.
     page: OwnedFd,
     key: [u64; 2],
-    /// The number of its last record.
+    /// Number of the event's last record.
     latest: u64,
-    /// How often it was recorded.
+    /// Number of records made.
     records: u64,
-    /// The number of its last record that has happened, and when.
+    /// Number and time of the event's last record that has occurred.
     happened: (u64, Time),
-    /// Who has it, at which place.
+    /// Clients that hold it, with its slot in each.
     holders: Vec<(ClientId, u32)>,
 }
 
-/// See the [module](self).
+/// All shared events; see the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct SharedEvents {
     events: HashMap<SharedId, SharedEvent>,
@@ -40,7 +40,7 @@ pub(crate) struct SharedEvents {
 }
 
 impl SharedEvents {
-    /// Counts a record; its number.
+    /// Counts a record; returns its number.
     pub(crate) fn record(&mut self, id: SharedId) -> Option<u64> {
         let event = self.events.get_mut(&id)?;
         event.latest += 1;
@@ -48,12 +48,12 @@ impl SharedEvents {
         Some(event.latest)
     }
 
-    /// How often it was recorded.
+    /// Returns the number of records made.
     pub(crate) fn records(&self, id: SharedId) -> Option<u64> {
         self.events.get(&id).map(|event| event.records)
     }
 
-    /// Who else has it.
+    /// Returns the other clients that hold the event.
     pub(crate) fn others(&self, id: SharedId, but: ClientId) -> Vec<ClientId> {
         let holders = self.events.get(&id).map_or(&[][..], |event| &event.holders);
         holders
@@ -68,7 +68,7 @@ impl SharedEvents {
     }
 }
 
-/// A key that nobody guesses.
+/// Returns a random, unguessable key.
 pub(crate) fn new_key() -> [u64; 2] {
     let mut bytes = [0_u8; 16];
     let _filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
@@ -76,14 +76,14 @@ pub(crate) fn new_key() -> [u64; 2] {
 }
 
 impl Server {
-    /// An event of a client may be used by others: its key.
+    /// Makes a client's event available to other processes; returns the key.
     pub(crate) fn offer_event(
         &mut self,
         id: ClientId,
         slot: u32,
         page: OwnedFd,
     ) -> Option<[u64; 2]> {
-        // What it has recorded so far counts.
+        // Its pending records count.
         self.take(id);
         let machine_event = self.rings(id).ok()?.events.get(&slot).map(|event| event.id);
         let machine_event = match machine_event {
@@ -107,7 +107,7 @@ impl Server {
         let shared = SharedId(self.shared.next);
         let rings = self.rings(id).ok()?;
         rings.events.get_mut(&slot)?.shared = Some(shared);
-        // From now on records are counted from here, whatever another event at this place has left.
+        // Records are numbered from here on, whatever another event in this slot has left.
         rings
             .page
             .set_event(EventSlot(slot), happened.0, happened.1);
@@ -126,7 +126,7 @@ impl Server {
         Some(key)
     }
 
-    /// A client uses an event that was offered: the page of its effects.
+    /// Opens an offered event in a client's slot; returns the page of its effects.
     pub(crate) fn accept_event(
         &mut self,
         id: ClientId,
@@ -146,7 +146,7 @@ impl Server {
             published: happened.0,
             shared: Some(shared),
         };
-        // What has happened before is not told again.
+        // Records that occurred earlier are not published again.
         rings
             .page
             .set_event(EventSlot(slot), happened.0, happened.1);
@@ -157,7 +157,7 @@ impl Server {
         Some(page)
     }
 
-    /// The number of an event's last record, whoever has recorded it.
+    /// Returns the number of an event's last record, by any process.
     pub(crate) fn latest_record(&mut self, id: ClientId, slot: u32) -> u64 {
         let event = self
             .rings(id)
@@ -172,7 +172,7 @@ impl Server {
         }
     }
 
-    /// A record of it has happened.
+    /// Publishes to all holders that a record has occurred.
     pub(crate) fn shared_happened(&mut self, id: SharedId, number: u64, at: Time) {
         let Some(event) = self.shared.events.get_mut(&id) else {
             return;
@@ -182,13 +182,13 @@ impl Server {
         }
         for (client, slot) in event.holders.clone() {
             if let Ok(rings) = self.rings(client) {
-                rings.happen(slot, None, number, at);
+                rings.event_occurred(slot, None, number, at);
                 rings.has_news = true;
             }
         }
     }
 
-    /// A client has it no more at a place, or at none.
+    /// Removes a client's hold on an event in one slot, or in all if `slot` is `None`.
     pub(crate) fn leave_shared_event(&mut self, id: SharedId, client: ClientId, slot: Option<u32>) {
         let Some(event) = self.shared.events.get_mut(&id) else {
             return;
@@ -197,8 +197,8 @@ impl Server {
             .holders
             .retain(|(holder, at)| *holder != client || slot.is_some_and(|slot| slot != *at));
         if slot.is_none() {
-            // The client is gone: what it would have done is waited for no more.
-            let _told = rustix::io::pwrite(&event.page, &(u64::MAX >> 1).to_ne_bytes(), 0);
+            // The client is gone: no process may wait for effects it still owed.
+            let _written = rustix::io::pwrite(&event.page, &(u64::MAX >> 1).to_ne_bytes(), 0);
         }
         if event.holders.is_empty() {
             let (machine_event, key) = (event.id, event.key);
@@ -208,7 +208,7 @@ impl Server {
         }
     }
 
-    /// A client is gone.
+    /// Removes a client that is gone from all events.
     pub(crate) fn leave_shared(&mut self, client: ClientId) {
         let its: Vec<_> = self
             .shared

@@ -1,13 +1,13 @@
-//! How the server does: what it has computed, and how late it has told it.
+//! Statistics of the server: what it has computed, and with what lag.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use device::ledger::{Entry, Held, ProcessId};
+use device::ledger::{Entry, ProcessId, Resource};
 use device::{Span, Time};
 use serde_json::json;
 use softgpu_wire::clock;
 
-/// Spans, counted by their size: eight classes for each power of two.
+/// Histogram of spans, with eight classes for each power of two.
 #[derive(Clone, Debug)]
 pub(crate) struct Spans {
     counts: Vec<u64>,
@@ -34,7 +34,8 @@ impl Spans {
         self.max = self.max.max(span);
     }
 
-    /// The span below which this part of all lie, in thousandths; at most an eighth too long.
+    /// Returns the quantile of this many thousandths: at most an eighth above the exact value, or at most 8 ns where that is
+    /// below 8 ns. Zero without spans.
     fn quantile(&self, thousandths: u64) -> Span {
         let rank = (self.count * thousandths).div_ceil(1000).max(1);
         let mut seen = 0;
@@ -64,7 +65,7 @@ fn class(value: u64) -> usize {
     power as usize * CLASSES + usize::try_from(fine).unwrap_or_default()
 }
 
-/// The largest value of a class.
+/// Returns the largest value of a class.
 fn end_of(class: usize) -> u64 {
     let (power, fine) = (class / CLASSES, (class % CLASSES) as u64);
     if power < 3 {
@@ -74,18 +75,19 @@ fn end_of(class: usize) -> u64 {
     u64::try_from(end).unwrap_or(u64::MAX)
 }
 
-/// How long a unit was busy.
+/// Busy time of a unit.
 #[derive(Clone, Debug, Default)]
 struct Busy {
-    /// Stretches that are apart, the last ones: what ends later may have begun before any of them.
+    /// Most recent busy intervals, at most [`STRETCHES`], disjoint and in ascending order. A further one is joined with those
+    /// that end at its begin or later.
     stretches: VecDeque<(Time, Time)>,
     nanoseconds: u64,
 }
 
-/// Stretches that are kept. What began before all of them and ends now counts those that were forgotten twice.
+/// Number of intervals kept. An entry that began before all of them counts forgotten ones twice.
 const STRETCHES: usize = 4096;
 
-/// What was seen of a unit when it was asked about.
+/// Busy time of a unit at its last query.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
     at: Time,
@@ -94,19 +96,20 @@ struct Sample {
     answer: [u64; 2],
 }
 
-/// See the [module](self).
+/// Counters of the server; see the [module](self).
 #[derive(Debug)]
 pub(crate) struct Statistics {
-    /// Published minus due, of all that somebody has waited for.
+    /// Time of publication minus time due, for everything a client waited for.
     pub(crate) lag: Spans,
-    /// How much later commands came than the timeline had gone on.
+    /// Time by which late commands arrived behind the timeline.
     pub(crate) late: Spans,
     pub(crate) commands: u64,
     pub(crate) faults: u64,
+    /// Number of clients disconnected because of a malformed message or ring.
     pub(crate) nonsense: u64,
     pub(crate) unsupported: BTreeMap<String, u64>,
     pub(crate) ledger_is_broken: bool,
-    /// Something has changed that is to be looked at once more soon.
+    /// Set when processes or memory changed, so that the loop soon runs again.
     pub(crate) has_news: bool,
     first_memory_link: u32,
     sms: Vec<Busy>,
@@ -114,15 +117,15 @@ pub(crate) struct Statistics {
     samples: Vec<Sample>,
     millisms_ns: HashMap<ProcessId, u64>,
     since: Time,
-    /// What the machine's cores had lost before.
+    /// Stolen time of the machine's cores when the server started, in nanoseconds.
     steal_before: u64,
 }
 
-/// A sample is at least so long.
+/// Shortest length of a utilization sample.
 const SAMPLE: Span = Span::from_millis(100);
 
 impl Statistics {
-    /// Of so many units and links, the units' own memory among them.
+    /// Creates counters for this many units and links; the last links are the units' own memory.
     pub(crate) fn new(units: usize, links: usize) -> Self {
         Self {
             first_memory_link: u32::try_from(links.saturating_sub(units)).unwrap_or(u32::MAX),
@@ -149,35 +152,35 @@ impl Statistics {
         }
     }
 
-    /// Counts a line of the ledger.
+    /// Counts an entry of the ledger.
     pub(crate) fn count(&mut self, entry: &Entry) {
-        match entry.held {
-            Held::Sms { unit } => {
+        match entry.resource {
+            Resource::Sms { unit } => {
                 let used = self.millisms_ns.entry(entry.process).or_default();
                 *used = used.saturating_add(entry.amount.saturating_mul(entry.span().0));
                 busy(&mut self.sms, unit, entry);
             }
             // The last links are the units' own memory.
-            Held::Link { link } => {
+            Resource::Link { link } => {
                 if let Some(unit) = link.checked_sub(self.first_memory_link) {
                     busy(&mut self.memory, unit, entry);
                 }
             }
-            Held::Memory { .. } => {}
+            Resource::Memory { .. } => {}
         }
     }
 
-    /// SM-nanoseconds of a process, in thousandths of SMs.
+    /// Returns the SM-nanoseconds of a process, in thousandths of SMs.
     pub(crate) fn millisms_ns(&self, process: ProcessId) -> u64 {
         self.millisms_ns.get(&process).copied().unwrap_or(0)
     }
 
-    /// Forgets processes that are gone.
+    /// Removes processes that are gone.
     pub(crate) fn forget(&mut self, is_there: impl Fn(ProcessId) -> bool) {
         self.millisms_ns.retain(|process, _| is_there(*process));
     }
 
-    /// How busy a unit was, in millionths of time: its SMs, its memory.
+    /// Returns the busy time of a unit's SMs and memory, in millionths of the last sample.
     pub(crate) fn utilisation(&mut self, unit: u32) -> [u64; 2] {
         let unit = unit as usize;
         let (Some(sample), Some(sms), Some(memory)) = (
@@ -241,14 +244,14 @@ fn busy(of: &mut [Busy], unit: u32, entry: &Entry) {
     }
 }
 
-/// How long this process could have run and did not, in ns.
+/// Returns the time in ns for which this process was runnable but did not run.
 fn run_delay() -> u64 {
     let text = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
     let second = text.split_whitespace().nth(1);
     second.and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// How long the machine's cores were taken away, in ns.
+/// Returns the time in ns for which the machine's cores were stolen by its host.
 fn steal() -> u64 {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let line = text.lines().next().unwrap_or_default();
@@ -256,7 +259,7 @@ fn steal() -> u64 {
         .split_whitespace()
         .nth(8)
         .and_then(|word| word.parse::<u64>().ok());
-    // Ticks of 1/100 s.
+    // The kernel counts in ticks of 1/100 s.
     ticks.unwrap_or(0) * 10_000_000
 }
 
@@ -265,7 +268,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_at_most_an_eighth_too_long() {
+    fn quantiles_exceed_exact_ones_by_at_most_an_eighth() {
         let mut spans = Spans::default();
         assert_eq!(spans.quantile(500), Span::ZERO);
         for n in 1..=10_000 {
@@ -283,10 +286,10 @@ mod tests {
     }
 
     #[test]
-    fn time_is_counted_once() {
+    fn overlapping_intervals_are_counted_once() {
         let mut busy_of = vec![Busy::default()];
         let entry = |from, to| Entry {
-            held: Held::Sms { unit: 0 },
+            resource: Resource::Sms { unit: 0 },
             process: ProcessId(0),
             work: None,
             amount: 1,
@@ -297,7 +300,7 @@ mod tests {
             busy(&mut busy_of, 0, &entry(from, to));
         }
         assert_eq!(busy_of[0].nanoseconds, 23);
-        // One that was there all the time, and ends last.
+        // An interval that spans all earlier ones and ends last.
         busy(&mut busy_of, 0, &entry(0, 100));
         assert_eq!(busy_of[0].nanoseconds, 100);
     }

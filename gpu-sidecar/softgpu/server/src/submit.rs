@@ -1,11 +1,11 @@
-//! Commands from the clients' rings into the timeline.
+//! Commands from the clients' rings to the timeline.
 
 use std::sync::Arc;
 
 use device::compute::Kernel;
 use device::law::Law;
 use device::ledger::WorkId;
-use device::op::{Op, Way};
+use device::op::{CopyKind, Op};
 use device::{Span, Time};
 use softgpu_wire::page::{Completion, DROPPED, IN_FLIGHT};
 use softgpu_wire::record::{Command, CopyWay, KernelRecord, LawCode, Record};
@@ -24,11 +24,11 @@ fn law(code: LawCode) -> Law {
         },
         _ => Law::Linear,
     };
-    // Clients of ours have looked at the parameter before.
+    // The client library has checked the parameter; an invalid one becomes linear.
     law.check().unwrap_or_default()
 }
 
-/// What the timeline is told; `None` for what is no work.
+/// Returns the timeline's operation for a command; `None` if the command is no work.
 pub(crate) fn op(command: &Command) -> Option<Op> {
     Some(match *command {
         Command::Kernel(KernelRecord {
@@ -44,12 +44,12 @@ pub(crate) fn op(command: &Command) -> Option<Op> {
         }),
         Command::Copy { way, bytes } => {
             let way = match way {
-                CopyWay::HostToDevice => Way::HostToDevice,
-                CopyWay::DeviceToHost => Way::DeviceToHost,
-                CopyWay::Within => Way::Within,
-                CopyWay::Peer(unit) => Way::Peer(unit),
+                CopyWay::HostToDevice => CopyKind::HostToDevice,
+                CopyWay::DeviceToHost => CopyKind::DeviceToHost,
+                CopyWay::Within => CopyKind::Within,
+                CopyWay::Peer(unit) => CopyKind::Peer(unit),
             };
-            Op::Copy { way, bytes }
+            Op::Copy { kind: way, bytes }
         }
         Command::Set { bytes } => Op::Set { bytes },
         Command::Host => Op::Host,
@@ -58,11 +58,11 @@ pub(crate) fn op(command: &Command) -> Option<Op> {
     })
 }
 
-/// A client did what none of ours does.
-pub(crate) struct Nonsense;
+/// A violation of the protocol by the client.
+pub(crate) struct ProtocolViolation;
 
 impl Server {
-    /// Takes all there is out of all rings.
+    /// Takes all commands out of all rings.
     pub(crate) fn take_all(&mut self) {
         let ids: Vec<_> = self
             .clients
@@ -78,12 +78,12 @@ impl Server {
         }
     }
 
-    /// Takes all there is out of a client's ring.
+    /// Takes all commands out of a client's ring.
     pub(crate) fn take(&mut self, id: ClientId) {
         self.take_before(id, Time::NEVER);
     }
 
-    /// Takes out of a client's ring what was asked for before this moment.
+    /// Takes the commands stamped before `end` out of a client's ring.
     fn take_before(&mut self, id: ClientId, end: Time) {
         loop {
             let Some(rings) = self
@@ -93,19 +93,19 @@ impl Server {
             else {
                 return;
             };
-            if rings.is_stuffed() {
+            if rings.is_overfull() {
                 self.statistics.nonsense += 1;
                 self.remove(id);
                 return;
             }
-            // A client of ours stops at its own bound, but for what it cannot do without.
+            // A correct client stops at its own bound, except for commands it cannot defer.
             if rings.in_flight() > 2 * IN_FLIGHT {
                 return;
             }
             let record = match rings.page.front(rings.head) {
                 Ok(None) => return,
-                Ok(Some(words)) => Record::decode(&words).ok_or(Nonsense),
-                Err(_) => Err(Nonsense),
+                Ok(Some(words)) => Record::decode(&words).ok_or(ProtocolViolation),
+                Err(_) => Err(ProtocolViolation),
             };
             if record.as_ref().is_ok_and(|record| record.stamp >= end) {
                 return;
@@ -119,10 +119,10 @@ impl Server {
         }
     }
 
-    fn submit(&mut self, id: ClientId, record: &Record) -> Result<(), Nonsense> {
+    fn submit(&mut self, id: ClientId, record: &Record) -> Result<(), ProtocolViolation> {
         self.statistics.commands += 1;
         let stamp = record.stamp;
-        // Asked for before something that has been computed already: a client that was held up between clock and ring.
+        // Stamped before a time already computed: the client was delayed between reading the clock and appending.
         let late = self.machine.now().since(stamp);
         if late > Span::ZERO {
             self.statistics.late.add(late);
@@ -133,7 +133,7 @@ impl Server {
             Command::StreamDestroy => {
                 let rings = self.rings(id)?;
                 let stream = rings.streams.get_mut(slot as usize).and_then(Option::take);
-                let stream = stream.ok_or(Nonsense)?;
+                let stream = stream.ok_or(ProtocolViolation)?;
                 self.machine.destroy_stream(stream.id);
                 return Ok(());
             }
@@ -161,17 +161,25 @@ impl Server {
         self.submit_work(id, slot, stamp, record)
     }
 
-    pub(crate) fn rings(&mut self, id: ClientId) -> Result<&mut crate::client::Rings, Nonsense> {
-        let client = self.clients.get_mut(&id).ok_or(Nonsense)?;
-        client.rings.as_mut().ok_or(Nonsense)
+    pub(crate) fn rings(
+        &mut self,
+        id: ClientId,
+    ) -> Result<&mut crate::client::Rings, ProtocolViolation> {
+        let client = self.clients.get_mut(&id).ok_or(ProtocolViolation)?;
+        client.rings.as_mut().ok_or(ProtocolViolation)
     }
 
-    fn create_stream(&mut self, id: ClientId, slot: u32, context: u32) -> Result<(), Nonsense> {
+    fn create_stream(
+        &mut self,
+        id: ClientId,
+        slot: u32,
+        context: u32,
+    ) -> Result<(), ProtocolViolation> {
         let rings = self.rings(id)?;
         let there = rings.contexts.get(context as usize).copied().flatten();
-        let there = there.ok_or(Nonsense)?;
+        let there = there.ok_or(ProtocolViolation)?;
         if slot as usize >= softgpu_wire::page::STREAMS {
-            return Err(Nonsense);
+            return Err(ProtocolViolation);
         }
         let stream = self.machine.stream(there.process);
         let rings = self.rings(id)?;
@@ -183,7 +191,7 @@ impl Server {
             context,
         });
         if before.is_some() {
-            Err(Nonsense)
+            Err(ProtocolViolation)
         } else {
             Ok(())
         }
@@ -195,14 +203,14 @@ impl Server {
         slot: u32,
         stamp: Time,
         record: &Record,
-    ) -> Result<(), Nonsense> {
+    ) -> Result<(), ProtocolViolation> {
         let rings = self.rings(id)?;
         let stream = rings
             .streams
             .get(slot as usize)
             .copied()
             .flatten()
-            .ok_or(Nonsense)?;
+            .ok_or(ProtocolViolation)?;
         let context = rings
             .contexts
             .get(stream.context as usize)
@@ -211,7 +219,7 @@ impl Server {
         rings.submitted += 1;
         let is_usable = |context: &Context| !context.is_broken;
         if !context.as_ref().is_some_and(is_usable) {
-            // It counts as ended: who waits for it sees the context's error.
+            // The command counts as ended: a thread that waits for it sees the context's error.
             let now = self.machine.now();
             if let Command::Record { event, number } = record.command {
                 let (_, kind) = self.record(id, event.0, number)?;
@@ -219,7 +227,7 @@ impl Server {
                     RunningKind::SharedRecord { event, number } => {
                         self.shared_happened(event, number, now)
                     }
-                    _ => self.rings(id)?.happen(event.0, None, number, now),
+                    _ => self.rings(id)?.event_occurred(event.0, None, number, now),
                 }
             }
             let rings = self.rings(id)?;
@@ -247,15 +255,19 @@ impl Server {
                 op
             }
             Command::Graph { graph } => {
-                let graph = self.rings(id)?.graphs.get(&graph).ok_or(Nonsense)?;
+                let graph = self
+                    .rings(id)?
+                    .graphs
+                    .get(&graph)
+                    .ok_or(ProtocolViolation)?;
                 Op::Graph(Arc::clone(graph))
             }
-            ref command => op(command).ok_or(Nonsense)?,
+            ref command => op(command).ok_or(ProtocolViolation)?,
         };
         let command = self
             .machine
             .submit(stream.id, stamp, op)
-            .map_err(|_| Nonsense)?;
+            .map_err(|_| ProtocolViolation)?;
         let running = Running {
             client: id,
             context: stream.context,
@@ -267,10 +279,10 @@ impl Server {
         Ok(())
     }
 
-    /// The event at a place, made when it is first used.
-    fn event(&mut self, id: ClientId, slot: u32) -> Result<&mut Event, Nonsense> {
+    /// Returns the event in a slot, creating it on first use.
+    fn event(&mut self, id: ClientId, slot: u32) -> Result<&mut Event, ProtocolViolation> {
         if slot as usize >= softgpu_wire::page::EVENTS {
-            return Err(Nonsense);
+            return Err(ProtocolViolation);
         }
         if !self.rings(id)?.events.contains_key(&slot) {
             let event = Event {
@@ -282,7 +294,10 @@ impl Server {
             };
             self.rings(id)?.events.insert(slot, event);
         }
-        self.rings(id)?.events.get_mut(&slot).ok_or(Nonsense)
+        self.rings(id)?
+            .events
+            .get_mut(&slot)
+            .ok_or(ProtocolViolation)
     }
 
     fn record(
@@ -290,7 +305,7 @@ impl Server {
         id: ClientId,
         slot: u32,
         number: u64,
-    ) -> Result<(Op, RunningKind), Nonsense> {
+    ) -> Result<(Op, RunningKind), ProtocolViolation> {
         let event = self.event(id, slot)?;
         event.latest = number;
         event.records += 1;
@@ -303,7 +318,7 @@ impl Server {
             },
             Some(shared) => RunningKind::SharedRecord {
                 event: shared,
-                number: self.shared.record(shared).ok_or(Nonsense)?,
+                number: self.shared.record(shared).ok_or(ProtocolViolation)?,
             },
         };
         Ok((Op::Record(machine_id), kind))
@@ -314,22 +329,22 @@ impl Server {
         id: ClientId,
         slot: u32,
         stamp: Time,
-    ) -> Result<(Op, RunningKind), Nonsense> {
+    ) -> Result<(Op, RunningKind), ProtocolViolation> {
         let event = self.event(id, slot)?;
         let (machine_id, shared, own) = (event.id, event.shared, event.records);
         let Some(shared) = shared else {
-            // One that could be shared and has not been: its records' effects are counted all the same.
+            // An event that could be shared but is not yet: the effects of its records are counted all the same.
             return Ok((
                 Op::Wait(machine_id),
                 RunningKind::SharedWait { records: own },
             ));
         };
-        // What others have recorded before is in their rings, if it is not here yet. Not what came after: that may wait
-        // for this very client.
+        // Earlier records of other clients may still be in their rings. Later commands are not taken: they may wait for
+        // this very client.
         for other in self.shared.others(shared, id) {
             self.take_before(other, stamp);
         }
-        let records = self.shared.records(shared).ok_or(Nonsense)?;
+        let records = self.shared.records(shared).ok_or(ProtocolViolation)?;
         Ok((Op::Wait(machine_id), RunningKind::SharedWait { records }))
     }
 }

@@ -1,10 +1,10 @@
-//! The clock of all stamps: CLOCK_MONOTONIC, which all processes of a machine share.
+//! CLOCK_MONOTONIC, the clock of all timestamps, which all processes of a machine share.
 
 use device::{Span, Time};
 use rustix::thread::Timespec;
 use rustix::time::{ClockId, clock_gettime};
 
-/// What the clock says.
+/// Returns the time of CLOCK_MONOTONIC, in nanoseconds.
 #[must_use]
 pub fn now() -> Time {
     let time = clock_gettime(ClockId::Monotonic);
@@ -12,7 +12,7 @@ pub fn now() -> Time {
     Time(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or_default())
 }
 
-/// A span as the kernel takes it.
+/// Converts a span to the kernel's `timespec`.
 #[must_use]
 pub fn timespec(span: Span) -> Timespec {
     Timespec {
@@ -21,7 +21,7 @@ pub fn timespec(span: Span) -> Timespec {
     }
 }
 
-/// Lets time pass, in a thread that has nothing else to do until something that tells nobody is there.
+/// Blocks the calling thread for `span`. For polling a condition that raises no event, in a thread with no other work.
 #[expect(clippy::disallowed_methods, reason = "no runtime's worker")]
 pub fn pause(span: Span) {
     std::thread::sleep(std::time::Duration::from_nanos(span.0));

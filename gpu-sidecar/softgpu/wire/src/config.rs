@@ -1,130 +1,133 @@
-//! The file `softgpu.toml`: which GPUs there are, and at which scale.
+//! The file `softgpu.toml`: the GPUs of a node and their scale.
 //!
 //! | key | meaning | default |
 //! |---|---|---|
-//! | `time` | by how much all times of the device are longer: 1 to 8 | 1 |
-//! | `bytes` | by how much memory and links are smaller: 1 to 512 | 1 |
-//! | `ledger-mib` | how much of the ledger is kept on disk, in MiB: 1 to 65,536 | 64 |
+//! | `time` | factor by which all times of the device are longer: 1 to 8 | 1 |
+//! | `bytes` | factor by which memory and link rates are smaller: 1 to 512 | 1 |
+//! | `ledger-mib` | largest size of the ledger on disk, in MiB: 1 to 65,536 | 64 |
 //! | `[[gpu]]` | a GPU: `part`, `slices` (names of MIG profiles), `count` | one H100 |
 //! | `[[switch]]` | `gpus`, `uplink-bytes-per-second` | none |
 //! | `[[nvlink]]` | `gpus` (two), `bytes-per-second` | none |
-//! | `[[kernel]]` | a kernel of other people's modules: `name`, `duration-us`, `sms`; it does nothing to memory | none |
+//! | `[[kernel]]` | a kernel of a module other than Weir's: `name`, `duration-us`, `sms`; it has no effect on memory | none |
 
 use device::node::{Gpu, Node, NvLink, Scale, Switch};
 use device::part::{Part, PartError};
 use serde::{Deserialize, Serialize};
 
-/// What the file says.
+/// Contents of `softgpu.toml`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Config {
-    /// By how much all times of the device are longer.
+    /// Factor by which all times of the device are longer, 1 to 8.
     #[serde(default = "one")]
     pub time: u32,
-    /// By how much memory and links are smaller.
+    /// Factor by which memory and link rates are smaller, 1 to 512.
     #[serde(default = "one")]
     pub bytes: u32,
-    /// How much of the ledger is kept on disk, in MiB.
+    /// Largest size of the ledger on disk, in MiB, 1 to 65,536.
     #[serde(default = "ledger_mib")]
     pub ledger_mib: u32,
-    /// The GPUs.
+    /// GPUs of the node, 1 to [`GPUS_MAX`] in all.
     #[serde(default = "one_gpu", rename = "gpu")]
     pub gpus: Vec<GpuConfig>,
-    /// PCIe switches.
+    /// PCIe switches, each of which shares one uplink to the host among its GPUs.
     #[serde(default, rename = "switch", skip_serializing_if = "Vec::is_empty")]
     pub switches: Vec<SwitchConfig>,
-    /// NVLinks.
+    /// NVLink connections between pairs of GPUs.
     #[serde(default, rename = "nvlink", skip_serializing_if = "Vec::is_empty")]
     pub nvlinks: Vec<NvLinkConfig>,
-    /// Kernels that are known by their names alone.
+    /// Kernels known only by name and duration; they have no effect on memory.
     #[serde(default, rename = "kernel", skip_serializing_if = "Vec::is_empty")]
     pub kernels: Vec<KernelConfig>,
 }
 
-/// Some GPUs that are alike.
+/// A number of identical GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct GpuConfig {
-    /// What kind, by name.
+    /// Name of the model, for example `H100`.
     pub part: String,
-    /// MIG slices by the names of their profiles; none: the GPU is whole.
+    /// Names of the MIG profiles of its slices; an empty list leaves the GPU whole.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slices: Vec<String>,
-    /// How many there are.
+    /// Number of such GPUs.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub count: u32,
 }
 
-/// GPUs that share a way to the host.
+/// GPUs that share one PCIe uplink to the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct SwitchConfig {
-    /// Which, counted from 0.
+    /// Indices of the GPUs, counted from 0.
     pub gpus: Vec<usize>,
-    /// Before the scale.
+    /// Rate of the uplink in bytes per second, before scaling.
     pub uplink_bytes_per_second: u64,
 }
 
-/// A link between two GPUs.
+/// An NVLink connection between two GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct NvLinkConfig {
-    /// Which two, counted from 0.
+    /// Indices of the two GPUs, counted from 0.
     pub gpus: [usize; 2],
-    /// Before the scale.
+    /// Rate of the link in bytes per second, before scaling.
     pub bytes_per_second: u64,
 }
 
-/// A kernel that is known by its name.
+/// A kernel known only by its name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct KernelConfig {
-    /// Its name in the module.
+    /// Name of the kernel in its module.
     pub name: String,
-    /// How long it takes, in µs.
+    /// Duration in microseconds, 1 to 600,000,000.
     pub duration_us: u64,
-    /// SMs it asks for; none: as many as its blocks fill.
+    /// Number of SMs the kernel requests; `None` for as many as its blocks fill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sms: Option<u32>,
 }
 
-/// The file cannot be used.
+/// An invalid `softgpu.toml`.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It is not of the form; the message says line and key.
+    /// A syntax error, unknown key or wrong type; the message names the line and the key.
     #[error("{0}")]
     Form(#[from] toml::de::Error),
-    /// A figure is out of range.
+    /// A value out of range.
     #[error("{key} = {value}: allowed: {allowed}")]
     Figure {
-        /// The key.
+        /// Key of the value.
         key: &'static str,
-        /// What it says.
+        /// Value in the file.
         value: String,
-        /// What is allowed.
+        /// Allowed range of values, as text.
         allowed: String,
     },
-    /// A part is not known.
+    /// The name of an unknown GPU model.
     #[error("gpu {gpu}: {error}")]
     Part {
-        /// Which, counted from 0.
+        /// Index of the `[[gpu]]` table, counted from 0.
         gpu: usize,
-        /// Why.
+        /// Reason for which the model is refused.
         error: PartError,
     },
-    /// The node cannot be made of these.
+    /// GPUs, slices or links that do not form a valid node.
     #[error("{0}")]
     Node(#[from] device::machine::MachineError),
 }
 
-/// GPUs of a node, at most.
+/// Largest number of GPUs in a node.
 pub const GPUS_MAX: usize = 64;
 
 const fn one() -> u32 {
     1
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
 const fn is_one(count: &u32) -> bool {
     *count == 1
 }
@@ -156,26 +159,27 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads the file's text, and looks whether a node can be made of it.
+    /// Parses and validates the text of the file.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// Fails on a syntax error, a value out of range, an unknown model, or a node that cannot be built; the error names
+    /// the key.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let config: Self = toml::from_str(text)?;
         config.check()?;
         Ok(config)
     }
 
-    /// The text that [`Config::parse`] reads.
+    /// Returns the text that [`Config::parse`] reads.
     #[must_use]
     pub fn text(&self) -> String {
         toml::to_string(self).unwrap_or_default()
     }
 
-    /// Looks whether a node can be made of it.
+    /// Checks that all values are in range and that a node can be built from them.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Fails with the first invalid value.
     pub fn check(&self) -> Result<(), ConfigError> {
         let range = |key, value: u32, max: u32| {
             if (1..=max).contains(&value) {
@@ -194,7 +198,7 @@ impl Config {
         if !(1..=GPUS_MAX).contains(&gpus) {
             return Err(ConfigError::Figure {
                 key: "gpu",
-                value: format!("{gpus} of them"),
+                value: format!("{gpus} GPUs"),
                 allowed: format!("1 to {GPUS_MAX}"),
             });
         }
@@ -211,10 +215,10 @@ impl Config {
         Ok(())
     }
 
-    /// The node it describes.
+    /// Returns the described node.
     ///
     /// # Errors
-    /// A part is not known.
+    /// Fails when a GPU model is unknown.
     pub fn node(&self) -> Result<Node, ConfigError> {
         let mut gpus = Vec::new();
         for (at, gpu) in self.gpus.iter().enumerate() {
@@ -252,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_comes_back_as_it_was_written() {
+    fn a_configuration_survives_writing_and_parsing() {
         let mut config = Config::default();
         assert_eq!(Config::parse("").unwrap(), config);
         assert_eq!(Config::parse(&config.text()).unwrap(), config);
@@ -282,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_invalid_key_or_gpu() {
         for (text, message) in [
             ("time = 9", "time = 9: allowed: 1 to 8"),
             ("bytes = 0", "bytes = 0: allowed: 1 to 512"),

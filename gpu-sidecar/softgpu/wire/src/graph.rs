@@ -1,23 +1,24 @@
-//! The nodes of a graph, as they lie in the file that goes with [`crate::message::Kind::Graph`]: of each its record (64
-//! bytes), how many nodes it waits for (8 bytes), and their places (8 bytes each). A node waits only for nodes before it.
+//! Encoding of a graph's nodes in the file sent with [`crate::message::Kind::Graph`]. For each node: its record (64
+//! bytes), the number of its predecessors (8 bytes), and their indices (8 bytes each). Predecessors always precede the
+//! node.
 
 use crate::record::{Record, WORDS};
 
-/// Nodes of a graph, at most.
+/// Largest number of nodes in a graph.
 pub const NODES_MAX: usize = 1 << 20;
-/// Nodes that one node waits for, all nodes taken together, at most.
+/// Largest number of edges in a graph, over all nodes.
 pub const EDGES_MAX: usize = 1 << 22;
 
-/// A node: what it does, and behind which others.
+/// A node of a graph: a command and its predecessors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GraphNode {
-    /// A kernel, copy, memset, function of the host, or nothing. Stamp, stream and token mean nothing.
+    /// A kernel, copy, memset, host function, or empty command. Its stamp, stream and token are ignored.
     pub record: Record,
-    /// Places of the nodes before it.
+    /// Indices of the predecessors, all below the index of this node.
     pub after: Vec<usize>,
 }
 
-/// As bytes.
+/// Encodes nodes in the format of the [module](self).
 #[must_use]
 pub fn encode(nodes: &[GraphNode]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(nodes.len() * (WORDS + 2) * 8);
@@ -33,7 +34,7 @@ pub fn encode(nodes: &[GraphNode]) -> Vec<u8> {
     bytes
 }
 
-/// From bytes; `None` for what [`encode`] does not write.
+/// Decodes nodes; returns `None` for a malformed encoding.
 #[must_use]
 pub fn decode(bytes: &[u8]) -> Option<Vec<GraphNode>> {
     let mut words = bytes
@@ -72,7 +73,7 @@ mod tests {
     use crate::record::{Command, StreamSlot};
 
     #[test]
-    fn nodes_come_back_and_what_is_none_is_refused() {
+    fn nodes_round_trip_and_malformed_ones_are_refused() {
         let node = |bytes, after: &[usize]| GraphNode {
             record: Record {
                 stamp: Time(0),

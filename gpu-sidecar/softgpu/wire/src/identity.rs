@@ -1,4 +1,4 @@
-//! The names and UUIDs of the GPUs and slices of a software GPU: the same from the driver's and from NVML's side.
+//! Names and UUIDs of the GPUs and slices of a software GPU, common to the driver API and NVML.
 
 use std::path::Path;
 
@@ -6,44 +6,44 @@ use device::machine::{Machine, SliceInfo};
 
 use crate::config::{Config, ConfigError};
 
-/// A GPU or slice as programs see it.
+/// A CUDA device: a whole GPU or a MIG slice.
 #[derive(Clone, Debug)]
 pub struct Unit {
-    /// Its number in the node: of a sliced GPU each slice has one, the GPU itself has none.
+    /// Number in the node. Each slice of a sliced GPU has one; the sliced GPU itself has none.
     pub number: u32,
-    /// The GPU it is or lies on, counted from 0.
+    /// Index of the GPU it is or is part of, counted from 0.
     pub gpu: usize,
-    /// The MIG device's UUID of a slice, the GPU's else.
+    /// UUID of the MIG device for a slice, of the GPU otherwise.
     pub uuid: [u8; 16],
-    /// SMs.
+    /// Number of SMs it has.
     pub sms: u32,
-    /// Device memory in bytes, after the scale.
+    /// Device memory in bytes, after scaling.
     pub memory: u64,
-    /// Which slice of its GPU it is.
+    /// Profile and placement of a slice; `None` for a whole GPU.
     pub slice: Option<SliceInfo>,
 }
 
-/// A GPU as programs see it.
+/// A physical GPU with its units.
 #[derive(Clone, Debug)]
 pub struct Gpu {
-    /// Its UUID.
+    /// UUID of the GPU, stable for a folder and an index.
     pub uuid: [u8; 16],
-    /// Its product's name, as the driver gives it.
+    /// Product name as `cuDeviceGetName` returns it.
     pub name: &'static str,
-    /// Its units, by their places in [`Identity::units`].
+    /// Indices of the GPU's units in [`Identity::units`].
     pub units: Vec<usize>,
 }
 
-/// All GPUs and slices of a software GPU.
+/// GPUs and slices of a software GPU.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// The GPUs.
+    /// Physical GPUs, in the order of the configuration.
     pub gpus: Vec<Gpu>,
-    /// The GPUs that are whole, and the slices of the others.
+    /// Whole GPUs, and the slices of sliced ones.
     pub units: Vec<Unit>,
 }
 
-/// FNV-1a, 64 bits.
+/// Returns the 64-bit FNV-1a hash of `bytes`, with `seed` mixed into the basis.
 fn hash(seed: u64, bytes: &[u8]) -> u64 {
     bytes
         .iter()
@@ -58,7 +58,7 @@ fn uuid(folder: &Path, gpu: usize, slice: Option<u32>) -> [u8; 16] {
     std::array::from_fn(|at| halves[at / 8].to_be_bytes()[at % 8])
 }
 
-/// As `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
+/// Formats a UUID as `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
 #[must_use]
 pub fn uuid_text(uuid: &[u8; 16]) -> String {
     let mut text = String::new();
@@ -82,10 +82,10 @@ fn product(part: &str) -> &'static str {
 }
 
 impl Identity {
-    /// Those of a folder with this configuration.
+    /// Returns the GPUs and slices of a folder with this configuration.
     ///
     /// # Errors
-    /// The configuration cannot be used.
+    /// Fails when the configuration is invalid.
     pub fn new(folder: &Path, config: &Config) -> Result<Self, ConfigError> {
         let node = config.node()?;
         let machine = Machine::new(&node)?;
@@ -121,7 +121,7 @@ impl Identity {
         Ok(Self { gpus, units })
     }
 
-    /// PCI domain, bus and device of a GPU.
+    /// Returns the PCI domain, bus and device of a GPU.
     #[must_use]
     pub fn pci(gpu: usize) -> (u32, u32, u32) {
         (
@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gpus_and_slices_have_uuids_of_their_own_that_stay() {
+    fn gpus_and_slices_have_distinct_and_stable_uuids() {
         let config = Config::parse(
             "[[gpu]]\npart = \"H100\"\nslices = [\"3g.40gb\", \"4g.40gb\"]\n[[gpu]]\npart = \"H100\"",
         )

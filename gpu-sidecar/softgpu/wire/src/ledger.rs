@@ -1,11 +1,12 @@
-//! The file `ledger`: lines of 48 bytes, who held what from when to when. It begins with 48 bytes that name it.
+//! The file `ledger`: a header of 48 bytes, then one line of 48 bytes for each interval in which a process held an
+//! amount of a resource.
 
 use device::{Span, Time};
 
-/// Bytes of a line.
+/// Length of a line in bytes.
 pub const LINE: usize = 48;
 
-/// The first line.
+/// Returns the header of the file.
 #[must_use]
 pub fn head() -> [u8; LINE] {
     let mut head = [0; LINE];
@@ -13,34 +14,34 @@ pub fn head() -> [u8; LINE] {
     head
 }
 
-/// What is said in a line.
+/// Meaning of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum LineKind {
     /// Thousandths of SMs of a GPU or slice, by its number.
     Sms(u32),
     /// Bytes per second of a link, by its number.
     Link(u32),
     /// Bytes of memory of a GPU or slice, by its number.
     Memory(u32),
-    /// A process, by the number it has in the other lines, has begun on a GPU or slice: `amount` is its pid.
+    /// Start of a process on the GPU or slice of this number: `amount` is its pid.
     Process(u32),
 }
 
-/// A line.
+/// A line of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// What was held.
-    pub what: What,
-    /// Who held it: the number of a process, as a [`What::Process`] line has introduced it.
+    /// Resource held, or the start of a process.
+    pub kind: LineKind,
+    /// Number of the process, introduced by its [`LineKind::Process`] line.
     pub process: u32,
-    /// How much.
+    /// Amount held, in the unit of `kind`; the pid for a [`LineKind::Process`] line.
     pub amount: u64,
-    /// Since when.
+    /// Begin of the interval.
     pub from: Time,
-    /// Until when.
+    /// End of the interval.
     pub to: Time,
-    /// For which command; in a graph, all nodes have the same. `u64::MAX`: for none. Of a [`What::Process`] line the beginning of the
-    /// program's name ([`name_word`]).
+    /// Command for which the resource was held; all nodes of a graph have the same, and `u64::MAX` is no command. In a
+    /// [`LineKind::Process`] line, the beginning of the program's name ([`name_word`]).
     pub command: u64,
 }
 
@@ -58,7 +59,7 @@ pub fn name_word(name: &str) -> u64 {
     }
 }
 
-/// Returns the name that a word holds; none if it holds no printable text.
+/// Returns the name that a word holds, or `None` if it holds no printable text.
 #[must_use]
 pub fn name_of_word(word: u64) -> Option<String> {
     let bytes = word.to_le_bytes();
@@ -68,20 +69,20 @@ pub fn name_of_word(word: u64) -> Option<String> {
 }
 
 impl Line {
-    /// How long it was held.
+    /// Returns the length of the interval.
     #[must_use]
     pub const fn span(&self) -> Span {
         self.to.since(self.from)
     }
 
-    /// As bytes.
+    /// Encodes the line as six little-endian words.
     #[must_use]
     pub fn encode(&self) -> [u8; LINE] {
-        let (kind, number) = match self.what {
-            What::Sms(unit) => (1, unit),
-            What::Link(link) => (2, link),
-            What::Memory(unit) => (3, unit),
-            What::Process(unit) => (4, unit),
+        let (kind, number) = match self.kind {
+            LineKind::Sms(unit) => (1, unit),
+            LineKind::Link(link) => (2, link),
+            LineKind::Memory(unit) => (3, unit),
+            LineKind::Process(unit) => (4, unit),
         };
         let words = [
             kind | u64::from(number) << 32,
@@ -98,20 +99,20 @@ impl Line {
         bytes
     }
 
-    /// From bytes; `None` for what is no line.
+    /// Decodes a line; returns `None` for an unknown kind.
     #[must_use]
     pub fn decode(bytes: &[u8; LINE]) -> Option<Self> {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at * 8 + byte]));
         let number = u32::try_from(word(0) >> 32).ok()?;
-        let what = match word(0) & 0xffff_ffff {
-            1 => What::Sms(number),
-            2 => What::Link(number),
-            3 => What::Memory(number),
-            4 => What::Process(number),
+        let kind = match word(0) & 0xffff_ffff {
+            1 => LineKind::Sms(number),
+            2 => LineKind::Link(number),
+            3 => LineKind::Memory(number),
+            4 => LineKind::Process(number),
             _ => return None,
         };
         Some(Self {
-            what,
+            kind,
             process: u32::try_from(word(1)).ok()?,
             amount: word(2),
             from: Time(word(3)),
@@ -121,7 +122,7 @@ impl Line {
     }
 }
 
-/// All whole lines of a file; `None`: it is not one of these.
+/// Returns all complete lines of a file; `None` if it has no ledger header or a malformed line.
 #[must_use]
 pub fn read(bytes: &[u8]) -> Option<Vec<Line>> {
     let rest = bytes.strip_prefix(&head())?;
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_come_back_as_far_as_they_fit() {
+    fn names_are_kept_up_to_eight_bytes() {
         for (name, back) in [
             ("weir", Some("weir")),
             ("model-server", Some("model-se")),
@@ -150,9 +151,9 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_back() {
-        let line = |what| Line {
-            what,
+    fn lines_round_trip() {
+        let line = |kind| Line {
+            kind,
             process: 7,
             amount: u64::MAX,
             from: Time(1),
@@ -160,10 +161,10 @@ mod tests {
             command: 3,
         };
         let lines = [
-            What::Sms(1),
-            What::Link(2),
-            What::Memory(3),
-            What::Process(4),
+            LineKind::Sms(1),
+            LineKind::Link(2),
+            LineKind::Memory(3),
+            LineKind::Process(4),
         ]
         .map(line);
         let mut bytes = head().to_vec();

@@ -1,16 +1,16 @@
-//! What softgpu's server and its clients say to each other.
+//! Protocol between softgpu's server and its clients.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`config`] | the file that says which GPUs there are |
-//! | [`identity`] | the names and UUIDs of GPUs and slices |
-//! | [`place`] | the folder of a software GPU, and how its server is found or started |
-//! | [`message`] | requests over a Unix socket: whatever needs an answer |
-//! | [`graph`] | the nodes of graphs |
-//! | [`ledger`] | the file that says who held what, when |
+//! | [`config`] | the file that lists the GPUs |
+//! | [`identity`] | names and UUIDs of GPUs and slices |
+//! | [`softgpu_dir`] | the folder of a software GPU, and how its server is found or started |
+//! | [`message`] | requests over a Unix socket: everything that needs an answer |
+//! | [`graph`] | encoding of graphs' nodes |
+//! | [`ledger`] | the file of resources held over time, by process |
 //! | [`page`] | memory that a client shares with the server: commands one way, completions the other |
-//! | [`record`] | the commands in it |
-//! | [`clock`] | the clock that all stamps are of |
+//! | [`record`] | encoding of the commands in that memory |
+//! | [`clock`] | the clock of all timestamps |
 #![deny(unsafe_code)]
 
 pub mod clock;
@@ -20,5 +20,5 @@ pub mod identity;
 pub mod ledger;
 pub mod message;
 pub mod page;
-pub mod place;
 pub mod record;
+pub mod softgpu_dir;

@@ -1,7 +1,7 @@
-//! Requests and answers over a Unix socket of the kind SEQPACKET: one message each, with files where they are needed.
+//! Requests and answers over a Unix socket of type SEQPACKET: one message per packet, with file descriptors where
+//! needed.
 //!
-//! A message is a kind, an error, eight words, and bytes, all little-endian. Errors are numbered as the driver API numbers
-//! its results, 0 being none.
+//! A message is a kind, an error, eight words, and bytes, all little-endian. Errors are `CUresult` values, 0 for none.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -13,82 +13,87 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// The version of all that this crate describes: both sides must have the same.
+/// Version of everything in this crate; both sides must have the same.
 pub const VERSION: u64 = 1;
-/// Bytes of a message's payload, at most.
+/// Largest payload of a message, in bytes.
 pub const PAYLOAD_MAX: usize = 60 * 1024;
-/// Files with a message, at most.
+/// Largest number of file descriptors in a message.
 pub const FILES_MAX: usize = 4;
 const WORDS: usize = 8;
 const HEAD: usize = 8 + WORDS * 8;
 
-/// What a message asks for. Words and answers are listed in this order; an answer has the same kind.
+/// Kind of a request. Words of request and answer are listed in this order; an answer has the kind of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Kind {
-    /// The first of all: version, [`Role`]; bytes: the program's name. Answer: the client's number; bytes: the
-    /// configuration; files of a [`Role::Cuda`]: its page, the bell, and the file to ring it by.
+    /// The first request of a connection: version, [`Role`]; bytes: the program's name. Answer: the client's number;
+    /// bytes: the configuration; files for a [`Role::Cuda`]: its page, the bell, and the eventfd that wakes the server.
     Hello = 1,
-    /// A context: unit; the active-thread percentage in hundredths or 0; the memory limit or `u64::MAX`; the MPS server's
-    /// number plus one, or 0. Answer: its number in this client; SMs at most.
+    /// Creates a context: unit; the active-thread percentage in hundredths or 0; the memory limit in bytes or
+    /// `u64::MAX`; the MPS server's number plus one, or 0. Answer: the context's number in this client; its largest
+    /// number of SMs.
     Context = 2,
-    /// A context is gone: its number.
+    /// Destroys a context: its number.
     ContextDestroy = 3,
-    /// Memory: unit, bytes, and of memory that others may import, the device and inode of its file. Answer: its number.
+    /// Allocates memory: unit, bytes, and for memory that other processes may import, the device and inode of its file.
+    /// Answer: its number.
     Allocate = 4,
-    /// Memory is given back: its number.
+    /// Frees memory: its number.
     Free = 5,
-    /// Memory of another process, by the device and inode of its file. Answer: its number here, unit, bytes.
+    /// Imports memory of another process, by the device and inode of its file. Answer: its number in this client, unit,
+    /// bytes.
     Import = 6,
-    /// Memory is offered to whoever knows the key: the number of the allocation, where it begins in the file, its bytes.
-    /// File: the one it lies in. Answer: the key, two words.
+    /// Offers memory to any holder of the key: the number of the allocation, its offset in the file, its bytes. File:
+    /// the one with its bytes. Answer: the key, two words.
     Offer = 7,
-    /// Memory that was offered: the key, two words. Answer: its number here, unit, where it begins, bytes; file: it.
+    /// Opens offered memory: the key, two words. Answer: its number in this client, unit, offset, bytes; file: the one
+    /// with its bytes.
     Accept = 8,
-    /// How much memory a unit has: unit. Answer: free, total, held by this client.
+    /// Queries the memory of a unit: unit. Answer: free, total, held by this client, all in bytes.
     MemoryInfo = 9,
-    /// A graph of a context: context, how many nodes. File: the nodes ([`crate::graph`]). Answer: its number.
+    /// Creates a graph in a context: context, number of nodes. File: the nodes ([`crate::graph`]). Answer: its number.
     Graph = 10,
-    /// A graph is gone: its number.
+    /// Destroys a graph: its number.
     GraphDestroy = 11,
-    /// An event is offered to other processes: slot. File: the page of its effects. Answer: the key, two words.
+    /// Offers an event to other processes: slot. File: the page of its effects. Answer: the key, two words.
     EventOffer = 12,
-    /// An event that was offered: the key, two words; the slot it has here. Answer: nothing; file: the page.
+    /// Opens an offered event: the key, two words; its slot in this client. Answer: empty; file: the page.
     EventAccept = 13,
-    /// All rings are looked at, and whatever is due is published. Words: a slot of an event, plus one, or 0. Answer: how
-    /// often the event was recorded, by whomever.
+    /// Reads all rings and publishes everything due. Words: the slot of an event plus one, or 0. Answer: the number of
+    /// the event's last record, by any process.
     Flush = 14,
-    /// A context has gone wrong: context, error. To an MPS server, unasked: unit, error; bytes: [`ProcessLine`]s of the
-    /// processes that are hit.
+    /// Reports a fault in a context: context, error. To an MPS server, unsolicited: unit, error; bytes:
+    /// [`ProcessLine`]s of the affected processes.
     Fault = 15,
-    /// Another process's checkpoint: its pid, [`CheckpointStep`], for a lock the time to wait in ms. Answer: its state.
+    /// Checkpoints another process: its pid, [`CheckpointStep`], for a lock the timeout in ms. Answer: its state.
     Checkpoint = 16,
-    /// Who is on a unit: unit. Answer: bytes, [`ProcessLine`]s.
+    /// Lists the processes on a unit: unit. Answer: bytes, [`ProcessLine`]s.
     Processes = 17,
-    /// How busy a unit was over its last sample: unit. Answer: SMs in millionths of time, memory in millionths of time.
+    /// Queries the utilization of a unit over its last sample: unit. Answer: SMs in millionths of time, memory in
+    /// millionths of time.
     Utilisation = 18,
-    /// How the server does. Answer: bytes, JSON.
+    /// Queries the server's statistics. Answer: bytes, JSON.
     Statistics = 19,
-    /// All that is in the ledger until now is to be written to its file.
+    /// Writes all pending lines of the ledger to its file.
     Ledger = 20,
-    /// Something goes wrong with a GPU: GPU, Xid; a GPU that is lost answers nothing more.
+    /// Injects a GPU error: GPU, Xid; a lost GPU answers no further request.
     Inject = 21,
-    /// From now on, errors of GPUs are told as they come: GPU, Xid, its time.
+    /// Subscribes to GPU errors. Each is sent as a message: GPU, Xid, its time.
     Watch = 22,
-    /// An MPS server is there, as long as this connection. Answer: its number.
+    /// Registers an MPS server, which lives as long as this connection. Answer: its number.
     MpsServer = 23,
-    /// Who the clients of this MPS server are. Answer: bytes, [`ProcessLine`]s.
+    /// Lists the clients of this MPS server. Answer: bytes, [`ProcessLine`]s.
     MpsClients = 24,
-    /// A client of this MPS server is to end: pid.
+    /// Terminates a client of this MPS server: pid.
     MpsTerminate = 25,
-    /// A function that is not there was called: bytes: its name.
+    /// Counts a call of an unsupported function: bytes: its name.
     Unsupported = 26,
-    /// A process asks an MPS daemon to be let in; sent to the daemon, not to the server. Answer: the MPS server's number,
-    /// the active-thread percentage in hundredths or 0, the client's priority; bytes: a limit of device memory for each
+    /// Admits a process to an MPS daemon; sent to the daemon, not to the server. Answer: the MPS server's number, the
+    /// active-thread percentage in hundredths or 0, the client's priority; bytes: a limit of device memory for each
     /// unit, eight bytes each, 0 for none.
     MpsEnter = 27,
-    /// A line as written to `nvidia-cuda-mps-control`; sent to the daemon. Answer: 1 if more follows, 1 if the daemon has
-    /// ended; bytes, what it prints.
+    /// Runs a command line of `nvidia-cuda-mps-control`; sent to the daemon. Answer: 1 if more follows, 1 if the daemon
+    /// has ended; bytes: its output.
     MpsCommand = 28,
 }
 
@@ -129,19 +134,19 @@ impl Kind {
     }
 }
 
-/// What a client is.
+/// Role of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// A program that computes.
+    /// A program that computes, with rings and contexts.
     Cuda = 1,
-    /// One that looks, or controls.
+    /// A program that queries or controls the server without computing.
     Observer = 2,
-    /// An MPS daemon.
+    /// An MPS daemon, which registers one MPS server.
     Mps = 3,
 }
 
 impl Role {
-    /// From its number.
+    /// Returns the role of a number, or `None` for an unknown one.
     #[must_use]
     pub fn of(number: u64) -> Option<Self> {
         [Self::Cuda, Self::Observer, Self::Mps]
@@ -150,23 +155,23 @@ impl Role {
     }
 }
 
-/// What is to be done with a process (`cuCheckpointProcess…`).
+/// Operation of a checkpoint (`cuCheckpointProcess…`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckpointStep {
-    /// Nothing: its state is asked for.
+    /// Queries the state without changing it.
     State = 0,
-    /// It stops at its next call.
+    /// Blocks the process at its next call of the driver.
     Lock = 1,
-    /// Its device memory goes to the host.
+    /// Moves its device memory to the host.
     Checkpoint = 2,
-    /// Its device memory comes back.
+    /// Moves its device memory back.
     Restore = 3,
-    /// It goes on.
+    /// Lets the process continue.
     Unlock = 4,
 }
 
 impl CheckpointStep {
-    /// From its number.
+    /// Returns the step of a number, or `None` for an unknown one.
     #[must_use]
     pub fn of(number: u64) -> Option<Self> {
         [
@@ -181,32 +186,32 @@ impl CheckpointStep {
     }
 }
 
-/// A process on a unit, in 48 bytes.
+/// A process on a unit, encoded in 48 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessLine {
-    /// Its number in the system.
+    /// Process ID of the operating system.
     pub pid: u32,
-    /// The GPU or slice.
+    /// Number of the GPU or slice.
     pub unit: u32,
-    /// Device memory it holds, its context's residue included.
+    /// Device memory held in bytes, including the residue of its contexts.
     pub memory: u64,
-    /// Contexts it has there.
+    /// Number of contexts of the process on the unit.
     pub contexts: u32,
-    /// SMs at most.
+    /// Largest number of SMs it may use.
     pub sms: u32,
-    /// The MPS server it is a client of, plus one; 0: none.
+    /// Number of the process's MPS server plus one; 0 for none.
     pub mps: u32,
-    /// Its active-thread percentage in hundredths; 0: none was set.
+    /// Active-thread percentage in hundredths; 0 if unset.
     pub percentage_hundredths: u32,
-    /// SM-nanoseconds it has used so far, in thousandths of SMs.
+    /// SM-nanoseconds used so far, in thousandths of SMs.
     pub millisms_ns: u64,
 }
 
-/// Bytes of a [`ProcessLine`].
+/// Length of an encoded [`ProcessLine`], in bytes.
 pub const PROCESS_LINE: usize = 48;
 
 impl ProcessLine {
-    /// As bytes.
+    /// Encodes the line as little-endian words.
     #[must_use]
     pub fn encode(&self) -> [u8; PROCESS_LINE] {
         let mut bytes = [0; PROCESS_LINE];
@@ -223,7 +228,7 @@ impl ProcessLine {
         bytes
     }
 
-    /// All lines of an answer.
+    /// Decodes all complete lines of an answer.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -251,37 +256,36 @@ impl ProcessLine {
     }
 }
 
-/// One message.
+/// A request or an answer.
 #[derive(Debug)]
 pub struct Message {
-    /// What it is about.
     pub kind: Kind,
-    /// Of an answer: why not, as the driver API numbers it; 0: done.
+    /// Error of an answer as a `CUresult`; 0 for success.
     pub error: u32,
-    /// As [`Kind`] lists them; the others are 0.
+    /// Words in the order that [`Kind`] lists; the remaining ones are 0.
     pub words: [u64; WORDS],
-    /// As [`Kind`] says.
+    /// Payload that [`Kind`] lists, at most [`PAYLOAD_MAX`] bytes.
     pub bytes: Vec<u8>,
-    /// As [`Kind`] says.
+    /// File descriptors that [`Kind`] lists, at most [`FILES_MAX`].
     pub files: Vec<OwnedFd>,
 }
 
-/// What a peer sent is no message.
+/// A failure to receive a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// The connection has ended.
+    /// The peer has closed the connection.
     #[error("the connection has ended")]
     Closed,
-    /// It is not of the form.
-    #[error("not a message of softgpu")]
+    /// The packet is not a well-formed message.
+    #[error("not a softgpu message")]
     Form,
-    /// The system says no.
+    /// The system call has failed.
     #[error("{0}")]
     System(#[from] Errno),
 }
 
 impl Message {
-    /// A message with these words.
+    /// Returns a message with these words, no bytes and no files.
     #[must_use]
     pub fn new(kind: Kind, words: &[u64]) -> Self {
         let mut all = [0; WORDS];
@@ -297,7 +301,7 @@ impl Message {
         }
     }
 
-    /// An answer that it cannot be done.
+    /// Returns an answer that reports an error.
     #[must_use]
     pub fn refusal(kind: Kind, error: u32) -> Self {
         Self {
@@ -306,23 +310,23 @@ impl Message {
         }
     }
 
-    /// With bytes.
+    /// Returns the message with this payload.
     #[must_use]
     pub fn with_bytes(self, bytes: Vec<u8>) -> Self {
         Self { bytes, ..self }
     }
 
-    /// With a file.
+    /// Returns the message with another file descriptor.
     #[must_use]
     pub fn with_file(mut self, file: OwnedFd) -> Self {
         self.files.push(file);
         self
     }
 
-    /// Sends it.
+    /// Sends the message.
     ///
     /// # Errors
-    /// It cannot be sent; with [`Errno::AGAIN`] the peer does not read.
+    /// Fails when the message cannot be sent; with [`Errno::AGAIN`] when the peer does not read.
     pub fn send(&self, socket: impl AsFd, flags: SendFlags) -> Result<(), Errno> {
         let mut head = [0; HEAD];
         head[..4].copy_from_slice(&(self.kind as u32).to_le_bytes());
@@ -346,10 +350,11 @@ impl Message {
         }
     }
 
-    /// Receives one.
+    /// Receives a message.
     ///
     /// # Errors
-    /// The peer is gone or sends what is no message; with [`Errno::AGAIN`] nothing is there.
+    /// Fails when the peer has closed the connection or the packet is malformed; with [`Errno::AGAIN`] when none is
+    /// pending.
     pub fn receive(socket: impl AsFd, flags: RecvFlags) -> Result<Self, MessageError> {
         let mut buffer = vec![0; HEAD + PAYLOAD_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
@@ -417,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_comes_through_with_its_files() {
+    fn a_message_arrives_with_its_files() {
         let (one, other) = pair();
         let message = Message::new(Kind::Offer, &[1, 2, u64::MAX])
             .with_bytes(vec![7; PAYLOAD_MAX])
@@ -427,7 +432,7 @@ mod tests {
         assert_eq!(came.kind, Kind::Offer);
         assert_eq!(came.words, message.words);
         assert_eq!(came.bytes, message.bytes);
-        // It is the same socket: what is sent by it arrives.
+        // The file is the sender's own socket: a message sent on it arrives too.
         Message::refusal(Kind::Free, 2)
             .send(&came.files[0], SendFlags::empty())
             .unwrap();
@@ -436,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused() {
+    fn malformed_packets_are_refused() {
         let (one, other) = pair();
         for bytes in [vec![1], vec![0; HEAD], vec![255; HEAD + PAYLOAD_MAX + 1]] {
             send(&one, &bytes, SendFlags::empty()).unwrap();
@@ -449,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_and_lines_come_back() {
+    fn kinds_and_lines_round_trip() {
         for kind in Kind::ALL {
             assert_eq!(Kind::of(kind as u32), Some(kind));
         }

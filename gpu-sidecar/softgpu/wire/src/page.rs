@@ -1,8 +1,8 @@
-//! Memory that one client shares with the server: commands one way, completions the other. Nobody else maps it, and
-//! nobody waits for a lock in it.
+//! Memory that one client shares with the server: commands one way, completions the other. No other process maps it,
+//! and neither side takes a lock in it.
 //!
-//! Either side may die or write nonsense at any moment: whatever is read here is checked by its reader, and the file is
-//! sealed at its size, so that no side can make the other fault.
+//! Either side may die or write invalid values at any moment: each side validates what it reads, and the file is sealed
+//! at its size, so that neither side can make the other fault.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -14,17 +14,17 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::record::{EventSlot, StreamSlot, WORDS};
 
-/// Commands that lie in the ring at most.
+/// Capacity of the command ring.
 pub const COMMANDS: u64 = COMMAND_PLACES as u64;
-/// Commands of a client that have not ended, at most; the next waits.
+/// Largest number of a client's commands in flight; the next one blocks.
 pub const IN_FLIGHT: u64 = COMPLETION_PLACES as u64;
-/// Streams of a client.
+/// Largest number of a client's streams.
 pub const STREAMS: usize = 2048;
-/// Events of a client.
+/// Largest number of a client's events.
 pub const EVENTS: usize = 131_072;
-/// Contexts of a client.
+/// Largest number of a client's contexts.
 pub const CONTEXTS: usize = 64;
-/// Threads of a client that wait at once without looking from time to time.
+/// Largest number of a client's threads that block in a wait slot at once; further threads poll.
 pub const WAITS: usize = 64;
 
 const COMMAND_PLACES: usize = 2048;
@@ -32,32 +32,32 @@ const COMPLETION_PLACES: usize = 8192;
 const MAGIC: u64 = u64::from_le_bytes(*b"weirgpu\0");
 const VERSION: u64 = 1;
 
-/// What a thread can wait for.
+/// Condition for which a thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
-    /// So many commands of a stream have ended.
+    /// This many commands of a stream have ended.
     Stream(StreamSlot, u64),
-    /// A record of an event, by its number, has happened.
+    /// The record of an event with this number has occurred.
     Event(EventSlot, u64),
-    /// So many commands of all streams have ended.
+    /// This many commands of all streams have ended.
     Retired(u64),
-    /// So many commands have been taken out of the ring.
+    /// The server has taken this many commands out of the ring.
     Taken(u64),
 }
 
-/// What a completion says: the token of the command; of a function of the host, its turn.
+/// Notification that a command has ended, or that a host function may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// As given with the command; of a function in a graph, that of the graph's launch.
+    /// Token of the command; for a host function in a graph, the token of the graph's launch.
     pub token: u64,
-    /// Of a function of the host: the command, for [`crate::record::Command::HostDone`]. Of a wait for an event of
-    /// another process: how many of its records have to be done.
+    /// For a host function: the command, to be returned in [`crate::record::Command::HostDone`]. For a wait on an event
+    /// of another process: the number of its records that must have taken effect.
     pub value: u64,
-    /// Of a function of the host: its place in the graph, plus one. Of a command that was dropped: [`DROPPED`]. Else 0.
+    /// For a host function: its node's index in the graph, plus one. For a dropped command: [`DROPPED`]. Otherwise 0.
     pub turn: u64,
 }
 
-/// That a command was dropped, and does nothing to memory.
+/// Value of [`Completion::turn`] for a command that was dropped and has no effect on memory.
 pub const DROPPED: u64 = u64::MAX;
 
 #[derive(Debug)]
@@ -68,7 +68,7 @@ struct Line<T>(T);
 #[repr(C)]
 struct FromClient {
     tail: AtomicU64,
-    /// Counts up whenever somebody waits or asks.
+    /// Counter incremented whenever a thread begins to wait or makes a request.
     attention: AtomicU32,
 }
 
@@ -77,14 +77,14 @@ struct FromClient {
 struct FromServer {
     head: AtomicU64,
     retired: AtomicU64,
-    /// 0: runs; 1: locked for a checkpoint.
+    /// 0: running; 1: locked for a checkpoint.
     locked: AtomicU32,
 }
 
 #[derive(Debug)]
 #[repr(C, align(32))]
 struct WaitSlot {
-    /// 0: free, 1: waits, 2: what it waited for is there.
+    /// 0: free; 1: waiting; 2: condition reached; 3: claimed, not yet filled in.
     state: AtomicU32,
     kind: AtomicU32,
     index: AtomicU32,
@@ -106,7 +106,7 @@ struct CompletionWords {
     turn: AtomicU64,
 }
 
-/// What lies in the memory.
+/// Layout of the shared memory.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Page {
@@ -116,7 +116,7 @@ pub struct Page {
     server: Line<FromServer>,
     completions_tail: Line<AtomicU64>,
     completions_head: Line<AtomicU64>,
-    /// The low half of how many completions there are, for the client's worker to wait for.
+    /// Low half of the number of completions: the futex on which the client's worker waits.
     completions_bell: Line<AtomicU32>,
     waits_active: Line<AtomicU64>,
     faults: [AtomicU32; CONTEXTS],
@@ -127,24 +127,24 @@ pub struct Page {
     events: [EventWord; EVENTS],
 }
 
-/// What the server tells all clients.
+/// State of the server that all clients read.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Bell {
     magic: AtomicU64,
     version: AtomicU64,
-    /// 0: it runs; 1: it sleeps for a short time; 2: it sleeps until somebody rings.
+    /// 0: awake; 1: asleep for a short time; 2: asleep until a client rings.
     sleeps: AtomicU32,
 }
 
 /// How the server sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
-    /// It looks at all rings again before it does.
+    /// Running; reads all rings again before it sleeps.
     Awake,
-    /// It will look at all rings within milliseconds.
+    /// Asleep for milliseconds at most, then reads all rings.
     Short,
-    /// Nothing is to be done until somebody rings.
+    /// Asleep until a client rings.
     Deep,
 }
 
@@ -161,7 +161,7 @@ unsafe impl<T: Sync> Send for Shared<T> {}
 #[expect(unsafe_code, reason = "shared memory")]
 unsafe impl<T: Sync> Sync for Shared<T> {}
 
-/// What may be laid over shared memory: atomics alone, for which every bit pattern is good.
+/// Types that may be mapped over shared memory: atomics only, for which every bit pattern is valid.
 trait Plain: Sync {}
 impl Plain for Page {}
 impl Plain for Bell {}
@@ -179,12 +179,12 @@ impl<T: Sync> std::ops::Deref for Shared<T> {
 impl<T> Drop for Shared<T> {
     #[expect(unsafe_code, reason = "shared memory")]
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `map`, which nobody else unmaps.
+        // SAFETY: the mapping was made in `map`, and only this value unmaps it.
         let _unmapped = unsafe { munmap(self.at.cast_mut().cast(), size_of::<T>()) };
     }
 }
 
-/// The size stays as it is, and so do the seals.
+/// Fixes the size of the file and the set of its seals.
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
@@ -203,7 +203,7 @@ impl<T: Plain> Shared<T> {
         if fstat(&file)?.st_size != i64::try_from(size).unwrap_or(i64::MAX) {
             return Err(Errno::INVAL);
         }
-        // SAFETY: a new mapping, at a place that the kernel chooses.
+        // SAFETY: a new mapping, at an address that the kernel chooses.
         let at = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -223,10 +223,10 @@ impl<T: Plain> Shared<T> {
 const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 impl Shared<Page> {
-    /// New memory for a client, and the file to hand to it.
+    /// Creates the memory of a client; returns it and the file to send to the client.
     ///
     /// # Errors
-    /// The system has none.
+    /// Fails when the system has no memory or file descriptor left.
     pub fn create() -> Result<(Self, OwnedFd), Errno> {
         let file = create("weir-softgpu-client", size_of::<Page>())?;
         let page = Self::map(&file, READ_WRITE)?;
@@ -236,10 +236,10 @@ impl Shared<Page> {
         Ok((page, file))
     }
 
-    /// The client's side.
+    /// Maps the client's side.
     ///
     /// # Errors
-    /// It cannot be mapped, or is of another version.
+    /// Fails when the file cannot be mapped or has another version.
     pub fn open(file: impl AsFd) -> Result<Self, Errno> {
         let page = Self::map(file, READ_WRITE)?;
         let is_ours = page.magic.load(Ordering::Relaxed) == MAGIC
@@ -249,24 +249,24 @@ impl Shared<Page> {
 }
 
 impl Shared<Bell> {
-    /// The server's side, and the file to hand to clients.
+    /// Creates the server's side; returns it and the file to send to clients.
     ///
     /// # Errors
-    /// The system has none.
+    /// Fails when the system has no memory or file descriptor left.
     pub fn create() -> Result<(Self, OwnedFd), Errno> {
         let file = create("weir-softgpu-bell", size_of::<Bell>())?;
         let bell = Self::map(&file, READ_WRITE)?;
         bell.magic.store(MAGIC, Ordering::Relaxed);
         bell.version.store(VERSION, Ordering::Relaxed);
-        // Clients may only read: the server has its mapping already.
+        // Clients may only read; the server's writable mapping exists already.
         fcntl_add_seals(&file, SEALS | SealFlags::FUTURE_WRITE)?;
         Ok((bell, file))
     }
 
-    /// A client's side.
+    /// Maps a client's side.
     ///
     /// # Errors
-    /// It cannot be mapped, or is of another version.
+    /// Fails when the file cannot be mapped or has another version.
     pub fn open(file: impl AsFd) -> Result<Self, Errno> {
         let bell = Self::map(file, ProtFlags::READ)?;
         let is_ours = bell.magic.load(Ordering::Relaxed) == MAGIC
@@ -276,7 +276,7 @@ impl Shared<Bell> {
 }
 
 impl Bell {
-    /// The server says how it sleeps. Before it does, it looks at all rings once more.
+    /// Publishes how the server sleeps. Before it does sleep, the server must read all rings once more.
     pub fn set(&self, sleep: Sleep) {
         let value = match sleep {
             Sleep::Awake => 0,
@@ -284,11 +284,12 @@ impl Bell {
             Sleep::Deep => 2,
         };
         self.sleeps.store(value, Ordering::Relaxed);
-        // With the one in `sleep`: either the server sees what a client wrote, or the client sees that it sleeps.
+        // Pairs with the fence in `sleep`: either the server sees the client's write, or the client sees that the
+        // server sleeps.
         fence(Ordering::SeqCst);
     }
 
-    /// How the server sleeps; asked after something was written for it.
+    /// Returns how the server sleeps; to be called after writing for the server.
     #[must_use]
     pub fn sleep(&self) -> Sleep {
         fence(Ordering::SeqCst);
@@ -310,7 +311,7 @@ const fn place(count: u64, of: u64) -> usize {
 
 /// The client's side. One thread at a time calls [`Page::push`], and one [`Page::next_completion`].
 impl Page {
-    /// Puts a command into the ring; `false`: it is full.
+    /// Appends a command to the ring; returns `false` if it is full.
     pub fn push(&self, words: &[u64; WORDS]) -> bool {
         let tail = self.client.0.tail.load(Ordering::Relaxed);
         if tail.wrapping_sub(self.server.0.head.load(Ordering::Acquire)) >= COMMANDS {
@@ -323,30 +324,30 @@ impl Page {
         true
     }
 
-    /// How many commands have been put in.
+    /// Returns the number of commands ever appended.
     #[must_use]
     pub fn pushed(&self) -> u64 {
         self.client.0.tail.load(Ordering::Relaxed)
     }
 
-    /// How many the server has taken out.
+    /// Returns the number of commands the server has taken out of the ring.
     #[must_use]
     pub fn taken(&self) -> u64 {
         self.server.0.head.load(Ordering::Acquire)
     }
 
-    /// How many have ended.
+    /// Returns the number of commands that have ended.
     #[must_use]
     pub fn retired(&self) -> u64 {
         self.server.0.retired.load(Ordering::Acquire)
     }
 
-    /// Asks the server to look.
-    pub fn ask(&self) {
+    /// Requests that the server read the rings.
+    pub fn request_attention(&self) {
         self.client.0.attention.fetch_add(1, Ordering::Release);
     }
 
-    /// The next completion; it stays the next until [`Page::completion_taken`].
+    /// Returns the next completion without removing it; see [`Page::completion_taken`].
     #[must_use]
     pub fn next_completion(&self) -> Option<Completion> {
         let head = self.completions_head.0.load(Ordering::Relaxed);
@@ -362,18 +363,18 @@ impl Page {
         Some(completion)
     }
 
-    /// The next completion has been seen to.
+    /// Removes the next completion.
     pub fn completion_taken(&self) {
         self.completions_head.0.fetch_add(1, Ordering::Release);
     }
 
-    /// Where the worker waits for completions: the word changes with each.
+    /// Returns the futex on which the worker waits; every completion changes it.
     #[must_use]
     pub const fn completions_bell(&self) -> &AtomicU32 {
         &self.completions_bell.0
     }
 
-    /// How many commands of a stream have ended, since the memory was made.
+    /// Returns the number of commands of a stream that have ended, since the memory was created.
     #[must_use]
     pub fn stream_done(&self, stream: StreamSlot) -> u64 {
         self.streams
@@ -381,7 +382,7 @@ impl Page {
             .map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// The last record of an event that has happened, and when.
+    /// Returns the number and the time of an event's last record that has occurred.
     #[must_use]
     pub fn event(&self, event: EventSlot) -> (u64, Time) {
         let Some(word) = self.events.get(event.0 as usize) else {
@@ -396,7 +397,7 @@ impl Page {
         }
     }
 
-    /// The error that a context has had, as the driver numbers them; 0: none.
+    /// Returns the error of a context as a `CUresult`; 0 for none.
     #[must_use]
     pub fn fault(&self, context: u32) -> u32 {
         self.faults
@@ -404,15 +405,16 @@ impl Page {
             .map_or(0, |fault| fault.load(Ordering::Acquire))
     }
 
-    /// Whether a checkpoint has stopped this client, and the word to wait for.
+    /// Returns the futex that is 1 while a checkpoint locks this client.
     #[must_use]
     pub const fn locked(&self) -> &AtomicU32 {
         &self.server.0.locked
     }
 
-    /// Takes a place to wait in; `None`: all are taken. Then [`Page::ask`], and ring.
+    /// Claims a wait slot; returns `None` if all are taken. The caller then calls [`Page::request_attention`] and
+    /// rings.
     #[must_use]
-    pub fn begin_wait(&self, awaited: Awaited) -> Option<WaitPlace> {
+    pub fn begin_wait(&self, awaited: Awaited) -> Option<WaitHandle> {
         let place = self.waits.iter().position(|slot| {
             slot.state
                 .compare_exchange(0, 3, Ordering::Acquire, Ordering::Relaxed)
@@ -430,18 +432,18 @@ impl Page {
         slot.target.store(target, Ordering::Relaxed);
         slot.state.store(1, Ordering::Release);
         self.waits_active.0.fetch_or(1 << place, Ordering::Release);
-        Some(WaitPlace(place))
+        Some(WaitHandle(place))
     }
 
-    /// The word at a place: it is 1 until what was awaited is there.
+    /// Returns the futex of a slot, which is 1 until its condition is reached.
     #[must_use]
-    pub fn wait_word(&self, place: &WaitPlace) -> &AtomicU32 {
+    pub fn wait_word(&self, place: &WaitHandle) -> &AtomicU32 {
         &self.waits[place.0].state
     }
 
-    /// Gives the place back.
-    #[expect(clippy::needless_pass_by_value, reason = "it is given back")]
-    pub fn end_wait(&self, place: WaitPlace) {
+    /// Releases a wait slot.
+    #[expect(clippy::needless_pass_by_value, reason = "the handle is consumed")]
+    pub fn end_wait(&self, place: WaitHandle) {
         self.waits_active
             .0
             .fetch_and(!(1 << place.0), Ordering::Release);
@@ -449,26 +451,26 @@ impl Page {
     }
 }
 
-/// A place where a thread waits.
+/// A claimed wait slot.
 #[derive(Debug)]
-pub struct WaitPlace(usize);
+pub struct WaitHandle(usize);
 
-/// What a client did that none of ours does.
+/// A violation of the protocol by the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Nonsense;
+pub struct ProtocolViolation;
 
-/// The server's side. It keeps its own counts, since the client could change those in the memory.
+/// The server's side. It keeps its own counters, since the client could overwrite those in the memory.
 impl Page {
-    /// The next command, `head` having been taken out before; it stays until [`Page::pop`].
+    /// Returns the next command after `head` commands taken, without removing it; see [`Page::pop`].
     ///
     /// # Errors
-    /// The client's count is nonsense.
-    pub fn front(&self, head: u64) -> Result<Option<[u64; WORDS]>, Nonsense> {
+    /// Fails when the client's counter is out of range.
+    pub fn front(&self, head: u64) -> Result<Option<[u64; WORDS]>, ProtocolViolation> {
         let tail = self.client.0.tail.load(Ordering::Acquire);
         match tail.wrapping_sub(head) {
             0 => return Ok(None),
             1..=COMMANDS => {}
-            _ => return Err(Nonsense),
+            _ => return Err(ProtocolViolation),
         }
         let words = &self.commands[place(head, COMMANDS)];
         Ok(Some(std::array::from_fn(|at| {
@@ -476,30 +478,30 @@ impl Page {
         })))
     }
 
-    /// The command at the front has been read.
+    /// Removes the command at the front.
     pub fn pop(&self, head: &mut u64) {
         *head += 1;
         self.server.0.head.store(*head, Ordering::Release);
     }
 
-    /// Whether a command lies there, `head` having been taken out.
+    /// Returns whether the ring holds a command beyond the `head` taken ones.
     #[must_use]
     pub fn has_commands(&self, head: u64) -> bool {
         self.client.0.tail.load(Ordering::Acquire) != head
     }
 
-    /// Changes whenever the client asks for something.
+    /// Returns a counter that changes with every wait and request of the client.
     #[must_use]
     pub fn attention(&self) -> u32 {
         self.client.0.attention.load(Ordering::Acquire)
     }
 
-    /// Says that so many commands have ended.
+    /// Publishes the number of commands that have ended.
     pub fn set_retired(&self, retired: u64) {
         self.server.0.retired.store(retired, Ordering::Release);
     }
 
-    /// Adds a completion, `tail` having been added before; `false`: the client has not taken enough of them out.
+    /// Appends a completion after `tail` earlier ones; returns `false` while the ring is full.
     pub fn complete(&self, tail: &mut u64, completion: Completion) -> bool {
         let head = self.completions_head.0.load(Ordering::Acquire);
         if tail.wrapping_sub(head) >= IN_FLIGHT {
@@ -515,37 +517,37 @@ impl Page {
         true
     }
 
-    /// Says how many commands of a stream have ended.
+    /// Publishes the number of commands of a stream that have ended.
     pub fn set_stream_done(&self, stream: StreamSlot, done: u64) {
         if let Some(word) = self.streams.get(stream.0 as usize) {
             word.store(done, Ordering::Release);
         }
     }
 
-    /// Says that a record of an event has happened.
+    /// Publishes that a record of an event has occurred.
     pub fn set_event(&self, event: EventSlot, record: u64, time: Time) {
         if let Some(word) = self.events.get(event.0 as usize) {
-            // A reader who sees the new time with the old record takes the later of two records of one event for the
-            // earlier: as if it had asked a moment later.
+            // A reader that sees the new time with the old record number attributes the later of two records to the
+            // earlier one, as if it had queried a moment later.
             word.time.store(time.0, Ordering::Release);
             word.record.store(record, Ordering::Release);
         }
     }
 
-    /// Says that a context has had an error, as the driver numbers them.
+    /// Publishes the error of a context, as a `CUresult`.
     pub fn set_fault(&self, context: u32, code: u32) {
         if let Some(fault) = self.faults.get(context as usize) {
             fault.store(code, Ordering::Release);
         }
     }
 
-    /// Which places wait, as bits.
+    /// Returns the set of slots at which a thread waits, as a bit mask.
     #[must_use]
     pub fn waiting(&self) -> u64 {
         self.waits_active.0.load(Ordering::Acquire)
     }
 
-    /// What the thread at a place waits for; `None`: it does not any more.
+    /// Returns the condition for which the thread at a slot waits, or `None` if it no longer waits.
     #[must_use]
     pub fn awaited(&self, place: u32) -> Option<Awaited> {
         let slot = self.waits.get(place as usize)?;
@@ -562,7 +564,8 @@ impl Page {
         }
     }
 
-    /// What is awaited at a place is there: returns the word to wake.
+    /// Ends the wait of the thread at a slot: marks its condition as reached. Returns the futex to wake; `None` if the thread no
+    /// longer waits.
     #[must_use]
     pub fn grant(&self, place: u32) -> Option<&AtomicU32> {
         let slot = self.waits.get(place as usize)?;
@@ -581,7 +584,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_and_completions_come_through_in_order_and_are_bounded() {
+    fn commands_and_completions_arrive_in_order_and_are_bounded() {
         let (server, file) = Shared::<Page>::create().unwrap();
         let client = Shared::<Page>::open(&file).unwrap();
         for n in 0..COMMANDS {
@@ -616,14 +619,14 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_writes_nonsense_is_seen() {
+    fn an_invalid_command_count_is_detected() {
         let (server, file) = Shared::<Page>::create().unwrap();
         let client = Shared::<Page>::open(&file).unwrap();
         client.client.0.tail.store(COMMANDS + 1, Ordering::Relaxed);
-        assert_eq!(server.front(0), Err(Nonsense));
+        assert_eq!(server.front(0), Err(ProtocolViolation));
         client.client.0.tail.store(u64::MAX, Ordering::Relaxed);
-        assert_eq!(server.front(0), Err(Nonsense));
-        // Neither side can make the file smaller under the other.
+        assert_eq!(server.front(0), Err(ProtocolViolation));
+        // Neither side can shrink the file under the other.
         assert_eq!(ftruncate(&file, 0), Err(Errno::PERM));
     }
 

@@ -1,134 +1,123 @@
-//! The commands that a client puts into its ring: 64 bytes each.
+//! Commands that a client appends to its ring: 64 bytes each.
 
 use device::Time;
 
-/// Words of 8 bytes in a record.
+/// Number of 8-byte words in a record.
 pub const WORDS: usize = 8;
 
-/// A stream, by its place among the client's.
+/// Index of a stream among the client's streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamSlot(pub u32);
 
-/// An event, by its place among the client's.
+/// Index of an event among the client's events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventSlot(pub u32);
 
-/// What the server gives back when a command has ended, or, for a function of the host, when its turn has come: then the
-/// client does what the command does to memory. None: nothing is to be done.
+/// Value that the server returns when a command has ended, or, for a host function, when it may run: the client then
+/// performs the command's effect on memory. A record without a token has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
-/// How a kernel's speed follows from its share of SMs, as two numbers: see `device::law`.
+/// Speedup law of a kernel over its share of SMs, as two numbers: see `device::law`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LawCode {
     /// 0 linear, 1 saturating, 2 knee, 3 Amdahl, 4 power.
     pub law: u8,
-    /// Its parameter in millionths.
+    /// Parameter of the law in millionths.
     pub parameter_millionths: u32,
 }
 
-/// A kernel, as the timeline sees it.
+/// A kernel on the timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelRecord {
-    /// How long it takes alone on the SMs it asks for, in nanoseconds before the time scale.
+    /// Duration in nanoseconds when alone on the SMs it requests, before time scaling.
     pub duration_ns: u64,
-    /// SMs it asks for.
+    /// Number of SMs it requests.
     pub sms: u32,
-    /// Its law.
+    /// Law of the kernel's speedup by its share of SMs.
     pub law: LawCode,
-    /// How much another process beside it slows it down, in millionths.
+    /// Slowdown by another process beside it, in millionths.
     pub interference_millionths: u32,
 }
 
-/// Where a copy goes, as the timeline sees it.
+/// Direction of a copy on the timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyWay {
-    /// From the host.
     HostToDevice,
-    /// To the host.
     DeviceToHost,
-    /// Within the device.
+    /// From and to the memory of the same device.
     Within,
     /// To another GPU or slice, by its number in the node.
     Peer(u32),
 }
 
-/// What a client can tell the server without waiting for an answer.
+/// Command of a client, which needs no answer from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// A stream is there, of this context.
+    /// Creates a stream in a context.
     StreamCreate {
-        /// The context, by the number that the server gave it.
+        /// Number of the context, assigned by the server.
         context: u32,
     },
-    /// No more is put into the stream; what is in it still runs.
+    /// Closes a stream to further commands; pending ones still run.
     StreamDestroy,
-    /// A kernel.
+    /// Runs a kernel on the SMs.
     Kernel(KernelRecord),
-    /// A copy.
+    /// Copies memory over a link.
     Copy {
-        /// Where to.
         way: CopyWay,
-        /// How many bytes.
+        /// Number of bytes copied.
         bytes: u64,
     },
-    /// Memory is set.
+    /// Fills memory with a value.
     Set {
-        /// How many bytes.
+        /// Number of bytes filled.
         bytes: u64,
     },
-    /// A function of the host: the stream waits for [`Command::HostDone`].
+    /// Runs a host function: the stream blocks until [`Command::HostDone`].
     Host,
-    /// The function whose turn was told with this command and node has returned. Of no stream.
+    /// Reports that a host function has returned. Belongs to no stream.
     HostDone {
-        /// As told with the turn.
+        /// Command from [`Completion::value`](crate::page::Completion::value).
         command: u64,
-        /// As told with the turn.
+        /// Node from [`Completion::turn`](crate::page::Completion::turn), less one.
         node: u32,
     },
-    /// An event is recorded, for the `number`th time, counted from 1.
+    /// Records an event in the stream.
     Record {
-        /// The event.
         event: EventSlot,
-        /// The how manieth record of this client it is.
+        /// Number of this record among all records of the client, counted from 1.
         number: u64,
     },
-    /// The stream waits for what was last recorded in the event.
-    Wait {
-        /// The event.
-        event: EventSlot,
-    },
-    /// An event is gone. Of no stream.
-    EventDestroy {
-        /// Which.
-        event: EventSlot,
-    },
-    /// All of a graph, by the number that the server gave it.
+    /// Blocks the stream until the last record of the event has occurred.
+    Wait { event: EventSlot },
+    /// Destroys an event. Belongs to no stream.
+    EventDestroy { event: EventSlot },
+    /// Runs all nodes of a graph.
     Graph {
-        /// Which.
+        /// Number of the graph, assigned by the server.
         graph: u32,
     },
-    /// Nothing that takes time: the token alone.
+    /// Takes no time: only its token returns.
     Nothing,
 }
 
-/// A command with what all commands have.
+/// A command with its time, stream and token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When the client asked for it.
+    /// Time of the client's call.
     pub stamp: Time,
-    /// In which stream.
+    /// Stream of the command; ignored by commands that belong to none.
     pub stream: StreamSlot,
-    /// What the client has to do when it has ended.
+    /// Value returned in the completion; `None` if the command has no effect on memory.
     pub token: Option<Token>,
-    /// What.
     pub command: Command,
 }
 
 const HAS_TOKEN: u64 = 1 << 8;
 
 impl Record {
-    /// As it lies in the ring.
+    /// Encodes the record as it is stored in the ring.
     #[must_use]
     pub fn encode(&self) -> [u64; WORDS] {
         let (kind, a, b, c) = match self.command {
@@ -172,7 +161,7 @@ impl Record {
         ]
     }
 
-    /// Read from a ring; `None` for what no client of ours writes.
+    /// Decodes a record from a ring; returns `None` for a malformed one.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -236,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_comes_back_as_it_was_written() {
+    fn every_command_round_trips() {
         let event = EventSlot(u32::MAX);
         for command in [
             Command::StreamCreate { context: 7 },

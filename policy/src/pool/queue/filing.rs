@@ -1,4 +1,4 @@
-//! Where a function with waiting requests stands among the others.
+//! The position of a function with waiting requests among the others.
 
 use super::line::NONE;
 use super::{Function, LateRule, Order, Queue, Turn, get_mut};
@@ -6,7 +6,7 @@ use crate::heap::IndexedHeap;
 use crate::pool::FunctionId;
 use crate::{RequestId, Time};
 
-/// Waiting so many objectives makes a low or late head one that is aged.
+/// Number of objectives after which a waiting low or late head is aged.
 const AGED_OBJECTIVES: u64 = 10;
 
 const HIGH: u8 = 1;
@@ -16,12 +16,12 @@ const LATE: u8 = 8;
 const RIPENING: u8 = 16;
 const RIPE: u8 = 32;
 
-/// Latest start time (arrival under [`Order::Arrival`]), then arrival and id.
+/// Latest start time (or arrival, under [`Order::Arrival`]), then arrival and id.
 type Key = (Time, Time, RequestId);
 
-/// Where one function stands: a key for each file that it is in.
+/// Keys of one function, one for each file that contains it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Standing {
+struct FileKeys {
     high: Option<Key>,
     low: Option<(i64, Key)>,
     turning: Option<Time>,
@@ -30,15 +30,15 @@ struct Standing {
     ripe: Option<(Time, RequestId)>,
 }
 
-/// Functions by their heads.
+/// Functions, ordered by their heads.
 #[derive(Clone, Debug)]
 pub(super) struct Files {
     high: IndexedHeap<Key>,
     low: IndexedHeap<(i64, Key)>,
-    /// Functions of `low` by when their head turns late, where that makes it lose its place.
+    /// Functions of `low` by the time at which their head turns late, where it loses its place by that.
     turning: IndexedHeap<Time>,
     late: IndexedHeap<(Time, RequestId)>,
-    /// Functions with a low or late head by when it is aged.
+    /// Functions with a low or late head by the time at which it is aged.
     ripening: IndexedHeap<Time>,
     ripe: IndexedHeap<(Time, RequestId)>,
 }
@@ -55,7 +55,7 @@ impl Files {
         }
     }
 
-    /// Whose turn it is.
+    /// Returns the next function in order and the reason.
     pub(super) fn first(&self, aged: bool) -> Option<(u32, Turn)> {
         if aged && let Some((_, function)) = self.ripe.peek() {
             return Some((function, Turn::Aged));
@@ -70,30 +70,30 @@ impl Files {
         Some((function, Turn::Late))
     }
 
-    /// Says in which files the function now is.
-    fn put(&mut self, function: u32, standing: &Standing) -> u8 {
+    /// Inserts a function into the files for which it has a key, and returns their bit set.
+    fn put(&mut self, function: u32, keys: &FileKeys) -> u8 {
         let mut filed = 0;
-        if let Some(key) = standing.high {
+        if let Some(key) = keys.high {
             self.high.push(function, key);
             filed |= HIGH;
         }
-        if let Some(key) = standing.low {
+        if let Some(key) = keys.low {
             self.low.push(function, key);
             filed |= LOW;
         }
-        if let Some(key) = standing.turning {
+        if let Some(key) = keys.turning {
             self.turning.push(function, key);
             filed |= TURNING;
         }
-        if let Some(key) = standing.late {
+        if let Some(key) = keys.late {
             self.late.push(function, key);
             filed |= LATE;
         }
-        if let Some(key) = standing.ripening {
+        if let Some(key) = keys.ripening {
             self.ripening.push(function, key);
             filed |= RIPENING;
         }
-        if let Some(key) = standing.ripe {
+        if let Some(key) = keys.ripe {
             self.ripe.push(function, key);
             filed |= RIPE;
         }
@@ -123,12 +123,12 @@ impl Files {
 }
 
 impl Queue {
-    /// It is the turn of one that has waited too long, if there is any.
+    /// Returns whether the next dispatch is reserved for a request that has waited too long.
     pub(super) const fn ages_now(&self) -> bool {
         self.settings.aging_every > 0 && self.dispatched + 1 >= self.settings.aging_every
     }
 
-    /// Late requests of this function lose their place.
+    /// Returns whether late requests of this function lose their place.
     pub(super) const fn moves_late(&self, entry: &Function) -> bool {
         match (self.settings.order, self.settings.late) {
             (Order::Arrival, _) | (_, LateRule::InPlace) => false,
@@ -137,7 +137,8 @@ impl Queue {
         }
     }
 
-    /// Lets time pass: steps, heads that turn late, heads that have waited too long.
+    /// Advances the time: runs a due step, and refiles functions with heads that have turned late or have waited too
+    /// long.
     pub(super) fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
         self.step_if_due();
@@ -162,11 +163,11 @@ impl Queue {
         }
     }
 
-    /// Finds the first of the line that is not late, from where it was.
+    /// Finds the first request of the line that is not late, starting from the previous one.
     pub(super) fn settle(&mut self, function: FunctionId) {
         let now = self.now;
         if self.settings.order == Order::Arrival {
-            // Its lines are not by deadline, and lateness means nothing.
+            // Lines are not ordered by deadline, and lateness has no meaning.
             return;
         }
         let Some(entry) = get_mut(&mut self.functions, function) else {
@@ -189,22 +190,22 @@ impl Queue {
         entry.on_time = at;
     }
 
-    /// Puts a function where its heads belong.
+    /// Moves a function to the files where its heads belong.
     pub(super) fn file(&mut self, function: FunctionId) {
         let filed = self.entry(function).filed;
         self.files.remove(function.0, filed);
         self.settle(function);
-        let standing = self.standing(self.entry(function));
-        let filed = self.files.put(function.0, &standing);
+        let keys = self.file_keys(self.entry(function));
+        let filed = self.files.put(function.0, &keys);
         if let Some(entry) = get_mut(&mut self.functions, function) {
             entry.filed = filed;
         }
     }
 
-    fn standing(&self, entry: &Function) -> Standing {
-        let mut standing = Standing::default();
+    fn file_keys(&self, entry: &Function) -> FileKeys {
+        let mut keys = FileKeys::default();
         if entry.held || entry.line.first == NONE {
-            return standing;
+            return keys;
         }
         let moves_late = self.moves_late(entry);
         let first = self.places.at(entry.line.first);
@@ -223,26 +224,26 @@ impl Queue {
             };
             let key = (latest, place.arrival, place.request);
             if entry.high {
-                standing.high = Some(key);
+                keys.high = Some(key);
             } else {
-                standing.low = Some((entry.required, key));
-                standing.turning = moves_late.then_some(latest);
+                keys.low = Some((entry.required, key));
+                keys.turning = moves_late.then_some(latest);
             }
         }
         let oldest = (first.arrival, first.request);
         if moves_late && entry.on_time != entry.line.first {
-            standing.late = Some(oldest);
+            keys.late = Some(oldest);
         }
-        let may_age = standing.low.is_some() || standing.late.is_some();
+        let may_age = keys.low.is_some() || keys.late.is_some();
         if may_age && entry.objective.0 > 0 && self.settings.aging_every > 0 {
             let waits = entry.objective.0.saturating_mul(AGED_OBJECTIVES);
             let ripe = first.arrival.after(crate::Span(waits));
             if ripe <= self.now {
-                standing.ripe = Some(oldest);
+                keys.ripe = Some(oldest);
             } else {
-                standing.ripening = Some(ripe);
+                keys.ripening = Some(ripe);
             }
         }
-        standing
+        keys
     }
 }

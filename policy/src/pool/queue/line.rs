@@ -1,13 +1,13 @@
-//! Requests of all functions in one table, each in its function's line.
+//! The requests of all functions in one table, each in its function's line.
 //!
-//! A line is a doubly linked list through the table, so a request can leave from anywhere in O(1), and nothing
-//! is allocated once the table has held as many before.
+//! A line is a doubly linked list through the table, so a request can leave from any position in O(1), and nothing is
+//! allocated once the table has held as many requests before.
 
 use super::Ticket;
 use crate::pool::FunctionId;
 use crate::{RequestId, Time};
 
-/// No place: before the first, behind the last.
+/// Index of no place: before the first and behind the last.
 pub(super) const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -18,13 +18,13 @@ pub(super) struct Place {
     pub(super) request: RequestId,
     pub(super) arrival: Time,
     pub(super) deadline: Time,
-    /// What the line is ordered by; ties by arrival, then id.
+    /// Key by which the line is ordered; ties by arrival, then by id.
     pub(super) rank: Time,
     pub(super) before: u32,
     pub(super) behind: u32,
 }
 
-/// The ends of one function's line.
+/// First and last place of one function's line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
     pub(super) first: u32,
@@ -71,13 +71,13 @@ impl Places {
         }
     }
 
-    /// Where the request of a ticket stands, if it has not left.
+    /// Returns the place of a ticket's request, or `None` if it has left.
     pub(super) fn find(&self, ticket: Ticket) -> Option<u32> {
         let place = self.places.get(ticket.place as usize)?;
         (place.used && place.generation == ticket.generation).then_some(ticket.place)
     }
 
-    /// Lets a request stand in line: behind all of a smaller or the same rank. O(requests of a larger rank).
+    /// Inserts a request into a line, behind all requests of a smaller or equal rank. O(requests of a larger rank).
     pub(super) fn enter(
         &mut self,
         line: &mut Line,
@@ -100,7 +100,8 @@ impl Places {
             at => self.at(at).behind,
         };
         let at = self.free.pop().unwrap_or_else(|| {
-            let at = u32::try_from(self.places.len()).expect("memory ends far below 2^32 requests");
+            let at =
+                u32::try_from(self.places.len()).expect("fewer than 2^32 requests fit in memory");
             self.places.push(Place {
                 generation: 0,
                 used: false,
@@ -112,7 +113,7 @@ impl Places {
                 before: NONE,
                 behind: NONE,
             });
-            // So that leaving never allocates, in whatever order they leave.
+            // Reserved so that leaving never allocates, whatever the order.
             self.free.reserve(self.places.len());
             at
         });

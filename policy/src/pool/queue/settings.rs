@@ -2,66 +2,65 @@
 
 use crate::Span;
 
-/// The order across functions. Inside a function requests stand by deadline, so by latest start time, or by
+/// Order across functions. Within a function, requests are ordered by deadline, and so by latest start time, or by
 /// arrival under [`Order::Arrival`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Two groups: functions that can still be made compliant, and those that are too far behind (M2.13).
-    /// The high group is served first, by latest start time; the low group by ascending RRC, then latest
-    /// start time.
+    /// Two groups: functions that can still be made compliant, and functions that are too far behind (M2.13). The high
+    /// group is served first, by latest start time; the low group is served by ascending RRC, then latest start time.
     RequiredRequests(Admission),
     /// One group, by latest start time (M1.10).
     LatestStart,
-    /// First come, first served over all functions (M2.21). Nothing is late, nothing is aged.
+    /// First come, first served across all functions (M2.21). No request is late, and none is aged.
     Arrival,
 }
 
-/// Who belongs to the high group.
+/// Rule for membership of the high group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Whose RRC is at most θ, which adapts: every 5 s it falls by a tenth if the high group was less in
-    /// time than its percentile asks, and else rises by 0.04/(1 − p).
+    /// Functions with an RRC of at most θ, which adapts: every 5 s it falls by a tenth if the high group had fewer
+    /// requests in time than its percentile requires, and otherwise rises by 0.04/(1 − p).
     AdaptiveThreshold,
-    /// Whose RRC is at most this, in requests.
+    /// Functions with an RRC of at most this value, in requests.
     FixedThreshold(u32),
-    /// Who needs least work to be compliant, until the work that the pool can do is used up: every 5 s
-    /// functions are admitted by ascending (p·(n + a) − m)·s, a the arrivals expected within `horizon`,
-    /// s the estimate of one request.
+    /// Functions that need the least work to be compliant, until the pool's capacity is used up. Every 5 s, functions
+    /// are admitted by ascending (p·(n + a) − m)·s, where a is the number of arrivals expected within `horizon`, and s
+    /// the estimate of one request.
     LeastWork {
-        /// What the pool can do within `horizon`, in time of one slot.
+        /// Work that the pool can do within `horizon`, in time of one slot.
         capacity: Span,
-        /// How far ahead.
+        /// Length of the time for which arrivals are predicted.
         horizon: Span,
     },
 }
 
-/// Where a request stands that can no longer meet its deadline: whose latest start time is past.
+/// Position of a request that can no longer meet its deadline, because its latest start time is past.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LateRule {
-    /// Of whichever group, behind all that can, among late ones by arrival (M1.10).
+    /// Late requests of both groups come behind all that can meet their deadline, in order of arrival (M1.10).
     BehindAll,
-    /// One of the high group behind the whole low group, by arrival; one of the low group keeps its place
-    /// (papers 2.2 to the letter).
+    /// A late request of the high group comes behind the whole low group, in order of arrival; one of the low group
+    /// keeps its place (mechanisms §2.2 to the letter).
     BehindLowGroup,
-    /// It keeps its place.
+    /// A late request keeps its place.
     InPlace,
 }
 
-/// The settings of a queue.
+/// Settings of a pool's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The order across functions.
+    /// Order of requests across functions.
     pub order: Order,
-    /// Where late requests stand.
+    /// Position of late requests.
     pub late: LateRule,
-    /// Each so many dispatches one serves the oldest low or late head that has waited ten times its
-    /// function's objective, so that nobody waits for ever. Zero: none does.
+    /// Number of dispatches of which one serves the oldest low or late head that has waited ten times its function's
+    /// objective, so that no request starves. Zero: no dispatch does.
     pub aging_every: u32,
 }
 
 impl Default for Settings {
-    /// Papers 2.2, with the late rule of papers 1.4 for both groups: one of the low group that is late anyway takes the
-    /// place of one that could be rescued.
+    /// Returns the settings of mechanisms §2.2, with the late rule of mechanisms §1.4 for both groups: otherwise a request of the
+    /// low group that is late anyway would take the place of one that can still be in time.
     fn default() -> Self {
         Self {
             order: Order::RequiredRequests(Admission::AdaptiveThreshold),

@@ -5,11 +5,11 @@ use crate::pool::percentile::WHOLE;
 use crate::pool::{FunctionId, IDS_MAX};
 use crate::{Span, Time};
 
-/// The time between two steps.
+/// Time between two steps.
 const STEP: Span = Span::from_secs(5);
 
 impl Queue {
-    /// Steps once if a step is due, however many were passed over: without requests there was nothing to see.
+    /// Runs one step if at least one is due. Missed steps are not caught up on: without requests nothing was observed.
     pub(super) fn step_if_due(&mut self) {
         let Order::RequiredRequests(admission) = self.settings.order else {
             return;
@@ -35,15 +35,15 @@ impl Queue {
             let waits = self
                 .function(function)
                 .is_some_and(|entry| entry.waiting > 0);
-            // All were counted anew for the least work, so what has changed is not known any more.
+            // The recount for the least work covered all functions, so what has changed is no longer known.
             if (self.judge(function, false) || least_work) && waits {
                 self.file(function);
             }
         }
     }
 
-    /// Judges a function by its outcomes, of which there is a new one or not; whether its place among others may have
-    /// changed.
+    /// Judges a function by its outcomes. `new` is whether there is a new one. Returns whether the function's position
+    /// among others may have changed.
     pub(super) fn judge(&mut self, function: FunctionId, new: bool) -> bool {
         let Order::RequiredRequests(admission) = self.settings.order else {
             return false;
@@ -59,19 +59,19 @@ impl Queue {
         let threshold = match admission {
             Admission::AdaptiveThreshold => theta,
             Admission::FixedThreshold(required) => i64::from(required) * allowance,
-            // Decided at the step alone.
+            // Decided at the step only.
             Admission::LeastWork { .. } => {
                 entry.high = entry.admitted;
                 return before != (entry.required, entry.high);
             }
         };
-        // Who is in stays until RRC > θ + 1, so that one request does not move it to and fro.
+        // A member stays until RRC > θ + 1, so that a single request does not make it oscillate.
         let stays = if entry.high { allowance } else { 0 };
         entry.high = entry.behind <= threshold + stays;
         before != (entry.required, entry.high)
     }
 
-    /// Solves the knapsack of papers 2.2: as many functions as possible within the capacity.
+    /// Solves the knapsack problem of mechanisms §2.2: as many functions as possible within the capacity.
     fn admit_least_work(&mut self, capacity: Span, horizon: Span, passed: u64) {
         let mut needed = std::mem::take(&mut self.needed);
         needed.clear();
@@ -102,9 +102,9 @@ impl Function {
         }
     }
 
-    /// (p·(n + a) − m)·s, in nanoseconds of a slot; nothing for one that would be compliant anyway.
+    /// Returns (p·(n + a) − m)·s in nanoseconds of a slot, or zero for a function that would be compliant anyway.
     fn needed_work(&mut self, horizon: Span, passed: u64) -> u128 {
-        // A mean that forgets an eighth each step that had arrivals to count; steps passed over share them.
+        // The mean decays by an eighth at each step that counted arrivals; missed steps share the arrivals.
         let recent = self.arrivals.saturating_mul(1_000) / passed.max(1);
         self.arrivals_mean = (self.arrivals_mean.saturating_mul(7)).saturating_add(recent) / 8;
         self.arrivals = 0;
@@ -113,7 +113,7 @@ impl Function {
         let p = i128::from(self.percentile.parts_per_million());
         let requests = i128::from(self.window.requests());
         let in_time = i128::from(self.window.in_time());
-        // Expected arrivals are in thousandths, so all of it is in thousandths of millionths.
+        // Expected arrivals are in thousandths, so the whole sum is in thousandths of millionths.
         let wanted = (requests * 1_000)
             .saturating_add(expected)
             .saturating_mul(p);

@@ -1,24 +1,25 @@
-//! The threshold of papers 2.2 that adapts to load: θ, as large as the pool can serve in time.
+//! The threshold θ of mechanisms §2.2, which adapts to the load: as large as the pool can serve in time.
 //!
-//! Additive increase, multiplicative decrease, on z = RRC·(1 − p) = p·n − m, so that functions of different
-//! percentiles share one θ. Integers in millionths of a request: the same on every machine.
+//! The controller uses additive increase and multiplicative decrease on z = RRC·(1 − p) = p·n − m, so functions of
+//! different percentiles share one θ. Its integers are millionths of a request, which gives the same results on every
+//! machine.
 
 use crate::pool::percentile::{Percentile, WHOLE};
 
-/// With fewer nothing is to be seen.
+/// Number of completed requests below which a step draws no conclusion.
 const COMPLETED_MIN: u64 = 50;
 const HIGHEST: i64 = 10 * WHOLE as i64;
 const START: i64 = WHOLE as i64;
-/// 2 in RRC at p = 0.98.
+/// Increase per step: 2 in RRC at p = 0.98.
 const INCREASE: i64 = 40_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct Controller {
     theta: i64,
-    /// Of functions of the high group, since the last step.
+    /// Number of completed requests of the high group since the last step.
     completed: u64,
     in_time: u64,
-    /// Sum of the percentiles of what completed: how many should have been in time.
+    /// Sum of the percentiles of the completed requests: how many of them should have been in time.
     wanted: u64,
 }
 
@@ -32,20 +33,20 @@ impl Controller {
         }
     }
 
-    /// In millionths of a request.
+    /// Returns θ·(1 − p), in millionths of a request.
     pub(super) const fn theta(&self) -> i64 {
         self.theta
     }
 
-    /// A request of a function of the high group is done.
+    /// Records a completed request of a function in the high group.
     pub(super) fn completed(&mut self, percentile: Percentile, in_time: bool) {
         self.completed += 1;
         self.in_time += u64::from(in_time);
         self.wanted += u64::from(percentile.parts_per_million());
     }
 
-    /// Looks whether the high group is too large for the pool. With fewer than 50 requests there is nothing to
-    /// see yet, and they count on.
+    /// Adapts the threshold according to whether the high group is too large for the pool. With fewer than 50 requests
+    /// nothing can be concluded yet, and they keep counting.
     pub(super) fn step(&mut self) {
         if self.completed < COMPLETED_MIN {
             return;
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_requests_count_on_until_there_are_fifty() {
+    fn too_few_requests_keep_counting_until_there_are_fifty() {
         let mut controller = Controller::new();
         assert_eq!(stepped(&mut controller, 49, 0), START);
         assert_eq!(stepped(&mut controller, 1, 1), 900_000);
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_of_mixed_percentiles_are_held_to_the_mean_of_theirs() {
+    fn functions_of_mixed_percentiles_are_judged_by_their_mean() {
         let (half, most) = (500_000, 980_000);
         let run = |in_time: u64| {
             let mut controller = Controller::new();

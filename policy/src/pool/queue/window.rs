@@ -1,8 +1,8 @@
-//! A function's outcomes over the last 10 minutes or 1000 requests, whichever is longer (papers 2.2).
+//! A function's outcomes over the last 10 minutes or 1000 requests, whichever is longer (mechanisms §2.2).
 //!
-//! Without an end an old outage would keep a function back for ever. Outcomes are kept in buckets of at least a
-//! minute and at least 100 requests; the oldest goes when its last outcome is 10 minutes old and 1000 others
-//! remain. So the window reaches back 10 to 11 minutes or 1000 to 1100 requests, a function takes 16 buckets
+//! Without a limit, an old outage would hold a function back for ever. Outcomes are kept in buckets of at least a
+//! minute and at least 100 requests; the oldest bucket is dropped when its last outcome is 10 minutes old and 1000
+//! others remain. So the window reaches back 10 to 11 minutes or 1000 to 1100 requests, a function takes 16 buckets
 //! however many requests it has, and recording is O(1).
 
 use crate::{Span, Time};
@@ -11,8 +11,8 @@ const REACH: Span = Span::from_secs(600);
 const REACH_REQUESTS: u64 = 1_000;
 const BUCKET: Span = Span::from_secs(60);
 const BUCKET_REQUESTS: u32 = 100;
-/// Buckets within reach are at most 12: each but the first began within the last 10 minutes, a minute or more
-/// after the one before; or holds 100 of the last 1000.
+/// At most 12 buckets are within reach: each except the first began within the last 10 minutes and at least a minute
+/// after the one before, or it holds 100 of the last 1000 requests.
 const BUCKETS: usize = 16;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,7 +27,7 @@ pub(super) struct Window {
     buckets: [Bucket; BUCKETS],
     first: usize,
     used: usize,
-    /// When the last bucket began.
+    /// Start of the last bucket.
     began: Time,
     requests: u64,
     in_time: u64,
@@ -49,7 +49,7 @@ impl Window {
             last.requests >= BUCKET_REQUESTS && now.since(self.began) >= BUCKET
         };
         if full {
-            debug_assert!(self.used < BUCKETS, "more buckets than can be in reach");
+            debug_assert!(self.used < BUCKETS, "more buckets than can be within reach");
             self.buckets[(self.first + self.used) % BUCKETS] = Bucket::default();
             self.used += 1;
             self.began = now;
@@ -62,10 +62,10 @@ impl Window {
         self.in_time += u64::from(in_time);
     }
 
-    /// Forgets what is out of reach; whether anything was.
+    /// Drops the outcomes that are out of reach, and returns whether there were any.
     pub(super) fn refresh(&mut self, now: Time) -> bool {
         let before = self.requests;
-        // With fewer there is nothing to forget, whatever its age.
+        // With fewer requests nothing is dropped, whatever its age.
         while self.requests > REACH_REQUESTS {
             let oldest = self.buckets[self.first];
             let requests = self.requests - u64::from(oldest.requests);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_that_is_called_seldom_is_judged_by_1000_to_1100_requests() {
+    fn a_rarely_called_function_is_judged_by_1000_to_1100_requests() {
         let gap = Span::from_secs(30);
         let window = fed(gap, 5_000, |n| n % 2 == 0);
         assert!((1_000..=1_100).contains(&window.requests()));
@@ -111,14 +111,14 @@ mod tests {
     }
 
     #[test]
-    fn an_outcome_alone_is_never_forgotten_for_its_age() {
+    fn outcomes_are_never_forgotten_for_their_age_alone() {
         let mut window = fed(Span::from_secs(1), 500, |_| false);
         window.refresh(Time(u64::MAX));
         assert_eq!((window.requests(), window.in_time()), (500, 0));
     }
 
     #[test]
-    fn time_alone_lets_what_is_more_than_1000_others_be_forgotten() {
+    fn outcomes_beyond_the_last_1000_are_forgotten_by_time_alone() {
         let mut window = fed(Span::from_millis(20), 20_000, |_| true);
         assert_eq!(window.requests(), 20_000);
         window.refresh(Time::ZERO.after(Span::from_secs(3_600)));

@@ -1,43 +1,43 @@
-//! The memory of slots kept in blocks (M2.10, papers 2.5): whether a model's blocks fit, who would have to go before they do,
-//! and where they come to lie.
+//! Slot memory kept in blocks (M2.10, mechanisms §2.5): whether a model's blocks fit, which models have to be evicted before
+//! they do, and where the blocks are placed.
 //!
-//! Who gives way is the order of 2.3b whatever the memory; with blocks it goes on until the model's blocks fit, which may be
-//! later than when enough bytes are free. Nothing is moved to make room: 2.5 keeps a model's blocks together when they are
-//! placed.
+//! Models are evicted in the order of 2.3b, whatever the memory. With blocks, eviction continues until the model's
+//! blocks fit, which may take longer than until enough bytes are free. Nothing is moved to make room: 2.5 keeps a
+//! model's blocks together when they are placed.
 //!
-//! Each look costs O(blocks of the model) placements for a slot, and as many again for each model that would have to give
-//! way after enough bytes are free.
+//! Each evaluation of a slot costs O(blocks of the model) placements, and as many again for each model that would have
+//! to be evicted after enough bytes are free.
 
 use std::fmt;
 
 use super::copies::Slot;
 use super::settings::{Binding, Placement};
 use super::{Evicted, Pool, Settings, Topology, bits};
-use crate::memory::{self, Memory, OwnerId, Placed};
+use crate::memory::{self, BlockPlacement, Memory, OwnerId};
 use crate::pool::{FunctionId, Refusal, SlotId};
 
-/// What the last load took.
+/// Blocks allocated by the last load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Taken {
-    /// How many blocks.
+pub struct LoadBlocks {
+    /// Number of blocks allocated.
     pub blocks: u32,
-    /// Of them, how many the device had to give.
+    /// Number of these blocks that the device had to allocate.
     pub device_allocations: u32,
-    /// Blocks that were given back to the device first.
+    /// Number of cached blocks that were first given back to the device.
     pub device_frees: u32,
 }
 
-/// Why a pool cannot keep its memory in blocks.
+/// Reason why a pool cannot keep its memory in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlocksError {
-    /// A slot's arena is refused.
+    /// The settings of a slot's arena are refused.
     Arena {
-        /// Whose.
+        /// Slot of the refused arena.
         slot: SlotId,
-        /// Why.
+        /// Reason for the refusal.
         why: memory::SettingsError,
     },
-    /// The context of a bound process lies outside of any arena.
+    /// Processes are bound to slots, and the context of a bound process is outside of any arena.
     BoundProcesses,
 }
 
@@ -46,7 +46,7 @@ impl fmt::Display for BlocksError {
         match self {
             Self::Arena { slot, why } => write!(f, "slot {}: {why}", slot.0),
             Self::BoundProcesses => f.write_str(
-                "memory is kept in blocks only where calls are redirected: a bound process has its own",
+                "memory can be kept in blocks only where calls are redirected: a bound process has its own memory",
             ),
         }
     }
@@ -54,29 +54,30 @@ impl fmt::Display for BlocksError {
 
 impl std::error::Error for BlocksError {}
 
-/// The blocks of a function's model.
+/// Blocks of a function's model.
 #[derive(Clone, Debug, Default)]
-struct Cut {
-    /// In bytes, in the order in which they are asked for.
+struct ModelBlocks {
+    /// Sizes in bytes, in the order in which the blocks are allocated.
     sizes: Vec<u64>,
-    /// What they take at least.
+    /// Least number of bytes that the blocks take: their sizes, each rounded up to whole units.
     least: u64,
-    /// Whether they fit an empty slot.
+    /// Whether the blocks fit an empty slot.
     ever: bool,
 }
 
-/// The arenas of a pool.
+/// Block allocators of a pool's slots.
 #[derive(Clone, Debug)]
 pub(super) struct Arenas {
     slots: Vec<Memory>,
-    /// The largest, with nothing in it.
+    /// Copy of the largest arena, without any block.
     empty: Memory,
-    cuts: Vec<Cut>,
-    /// As of the last look, by slot: bytes that are missing for the function; `None`: it cannot come there.
+    models: Vec<ModelBlocks>,
+    /// Bytes that are missing for the function by slot, as of the last evaluation; `None` if its model cannot be loaded
+    /// there.
     missing: Vec<Option<u64>>,
-    /// Room for the order in which models would give way.
+    /// Buffer for the order in which models would be evicted.
     order: Vec<(usize, u64, u32)>,
-    pub(super) taken: Taken,
+    pub(super) taken: LoadBlocks,
 }
 
 const fn owner(function: FunctionId) -> OwnerId {
@@ -100,42 +101,42 @@ impl Arenas {
             empty: largest.expect("a topology has a slot").clone(),
             missing: vec![None; slots.len()],
             slots,
-            cuts: Vec::new(),
+            models: Vec::new(),
             order: Vec::new(),
-            taken: Taken::default(),
+            taken: LoadBlocks::default(),
         })
     }
 
     fn set(&mut self, function: FunctionId, sizes: &[u64]) {
         let at = function.0 as usize;
-        if self.cuts.len() <= at {
-            self.cuts.resize_with(at + 1, Cut::default);
+        if self.models.len() <= at {
+            self.models.resize_with(at + 1, ModelBlocks::default);
         }
         let unit = self.empty.settings().unit;
         let whole = |&bytes: &u64| bytes.max(1).div_ceil(unit).saturating_mul(unit);
-        self.cuts[at] = Cut {
+        self.models[at] = ModelBlocks {
             least: sizes.iter().map(whole).fold(0, u64::saturating_add),
             ever: self.empty.fits(owner(function), sizes).is_ok(),
             sizes: sizes.to_vec(),
         };
     }
 
-    /// Whether the blocks fit a slot as it is.
+    /// Returns whether the blocks of a function's model fit a slot with `free` free bytes without evictions.
     fn fits(&mut self, function: FunctionId, slot: u32, free: u64) -> bool {
-        let cut = &self.cuts[function.0 as usize];
+        let model = &self.models[function.0 as usize];
         let arena = &mut self.slots[slot as usize];
-        cut.least <= free && arena.fits(owner(function), &cut.sizes).is_ok()
+        model.least <= free && arena.fits(owner(function), &model.sizes).is_ok()
     }
 
-    /// How many bytes are missing on a slot; `None`: the blocks do not fit, whoever gives way. Where enough bytes are free
-    /// but not together, a unit is missing.
+    /// Returns the number of bytes that are missing on a slot, or `None` if the blocks do not fit whichever models are
+    /// evicted. If enough bytes are free but not together, one unit is missing.
     fn look(&mut self, function: FunctionId, slot: u32, at: &Slot) -> Option<u64> {
         let free = at.memory.free();
         if self.fits(function, slot, free) {
             return Some(0);
         }
-        let cut = &self.cuts[function.0 as usize];
-        if free + at.evictable < cut.least {
+        let model = &self.models[function.0 as usize];
+        if free + at.evictable < model.least {
             return None;
         }
         self.order.clear();
@@ -148,25 +149,25 @@ impl Arenas {
         let mut room = free;
         let found = self.order.iter().any(|&(.., victim)| {
             room += trial.free_owner(OwnerId(victim)).bytes;
-            cut.least <= room && trial.fits(owner(function), &cut.sizes).is_ok()
+            model.least <= room && trial.fits(owner(function), &model.sizes).is_ok()
         });
         let unit = self.empty.settings().unit;
-        found.then(|| cut.least.saturating_sub(free).max(unit))
+        found.then(|| model.least.saturating_sub(free).max(unit))
     }
 
-    /// Places the blocks, for which there is room; tells the bytes that they take.
+    /// Places the blocks, for which there is room, and returns the bytes that they take.
     fn place(&mut self, function: FunctionId, slot: u32) -> u64 {
-        let cut = &self.cuts[function.0 as usize];
+        let model = &self.models[function.0 as usize];
         let mut bytes = 0;
-        self.taken = Taken::default();
-        for &size in &cut.sizes {
+        self.taken = LoadBlocks::default();
+        for &size in &model.sizes {
             let Ok(block) = self.slots[slot as usize].alloc(owner(function), size) else {
-                debug_assert!(false, "room was promised that is not there");
+                debug_assert!(false, "the blocks must fit, as checked before");
                 continue;
             };
             bytes += block.bytes;
             self.taken.blocks += 1;
-            if let Placed::Device { frees } = block.placed {
+            if let BlockPlacement::Device { frees } = block.placed {
                 self.taken.device_allocations += 1;
                 self.taken.device_frees += frees;
             }
@@ -176,11 +177,11 @@ impl Arenas {
 }
 
 impl Pool {
-    /// A pool whose slots keep their memory in blocks; the arena of `blocks` is replaced by what the topology says of each
-    /// slot.
+    /// Creates a pool with slots that keep their memory in blocks. The arena size in `blocks` is replaced by the memory
+    /// of each slot in the topology.
     ///
     /// # Errors
-    /// [`BlocksError`].
+    /// Returns [`BlocksError`] if a slot's arena is refused, or processes are bound.
     pub fn with_blocks(
         settings: Settings,
         topology: Topology,
@@ -198,11 +199,12 @@ impl Pool {
         Ok(pool)
     }
 
-    /// The blocks of a function's model, in bytes, in the order in which they are asked for: of its next copies. Until then,
-    /// and again after [`Pool::update`] with other bytes, it is one block. Nothing where memory is only counted.
+    /// Sets the blocks of a function's model for its next copies: their sizes in bytes, in the order in which they are
+    /// allocated. Until then, and again after [`Pool::update`] with other bytes, the model is one block. Has no effect
+    /// where memory is only counted.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchFunction`].
+    /// Returns [`Refusal::NoSuchFunction`].
     pub fn set_blocks(&mut self, function: FunctionId, sizes: &[u64]) -> Result<(), Refusal> {
         if self.function(function).is_none() {
             return Err(Refusal::NoSuchFunction { function });
@@ -213,27 +215,27 @@ impl Pool {
         Ok(())
     }
 
-    /// A slot's arena; `None` where memory is only counted, or there is no such slot.
+    /// Returns a slot's arena, or `None` if memory is only counted or there is no such slot.
     #[must_use]
     pub fn arena(&self, slot: SlotId) -> Option<&Memory> {
         self.arenas.as_ref()?.slots.get(slot.0 as usize)
     }
 
-    /// What the last load took of its slot's memory; nothing where memory is only counted.
+    /// Returns the blocks that the last load allocated; zero where memory is only counted.
     #[must_use]
-    pub fn taken(&self) -> Taken {
+    pub fn last_load(&self) -> LoadBlocks {
         self.arenas
             .as_ref()
-            .map_or_else(Taken::default, |arenas| arenas.taken)
+            .map_or_else(LoadBlocks::default, |arenas| arenas.taken)
     }
 
-    /// Whether blocks of the model can be on an empty slot; `None` where memory is only counted.
+    /// Returns whether the model's blocks fit an empty slot, or `None` if memory is only counted.
     pub(super) fn ever_fits(&self, function: FunctionId) -> Option<bool> {
         let arenas = self.arenas.as_ref()?;
-        Some(arenas.cuts[function.0 as usize].ever)
+        Some(arenas.models[function.0 as usize].ever)
     }
 
-    /// Looks at the slots where the function's model could come to, before one is chosen.
+    /// Evaluates the slots to which the function's model could be loaded, before one is chosen.
     pub(super) fn look(&mut self, function: FunctionId) {
         if self.arenas.is_none() {
             return;
@@ -253,8 +255,8 @@ impl Pool {
         }
     }
 
-    /// How many bytes are missing on a slot for so many more, if what may give way there is enough. In blocks: as of the
-    /// last look.
+    /// Returns how many bytes must be evicted from a slot to make room for `bytes`, or `None` if what may be evicted
+    /// there is not enough. With blocks, the result is that of the last evaluation.
     pub(super) fn missing(&self, bytes: u64, slot: u32) -> Option<u64> {
         let at = &self.slots[slot as usize];
         match &self.arenas {
@@ -266,7 +268,7 @@ impl Pool {
         }
     }
 
-    /// Whether the model fits a slot with nobody gone.
+    /// Returns whether the model fits a slot without evictions.
     pub(super) fn has_room(&mut self, function: FunctionId, slot: u32) -> bool {
         let memory = self.slots[slot as usize].memory;
         match &mut self.arenas {
@@ -275,17 +277,17 @@ impl Pool {
         }
     }
 
-    /// Evicts until the model fits. The caller has seen that it can.
+    /// Evicts models until this one fits. The caller has checked that it can.
     pub(super) fn make_room_for(
         &mut self,
         function: FunctionId,
         slot: u32,
         evicted: &mut Vec<Evicted>,
     ) {
-        while !self.has_room(function, slot) && self.one_gives_way(slot, evicted) {}
+        while !self.has_room(function, slot) && self.evict_next(slot, evicted) {}
     }
 
-    /// The model takes its memory, for which there is room.
+    /// Takes the memory of the model, for which there is room.
     pub(super) fn occupy(&mut self, function: FunctionId, slot: u32) {
         let bytes = match &mut self.arenas {
             None => self.entry(function).model.bytes,
@@ -296,7 +298,7 @@ impl Pool {
         self.compare(slot);
     }
 
-    /// The model gives its memory back; tells the bytes.
+    /// Releases the memory of the model and returns its bytes.
     pub(super) fn vacate(&mut self, function: FunctionId, slot: u32) -> u64 {
         let bytes = std::mem::take(&mut self.copy_mut(function, slot).bytes);
         self.slots[slot as usize].memory.give(bytes);
@@ -307,17 +309,17 @@ impl Pool {
         bytes
     }
 
-    /// The arena and the count of bytes say the same.
+    /// Asserts in debug builds that the arena and the count of bytes agree.
     fn compare(&self, slot: u32) {
         debug_assert!(
             self.arena(SlotId(slot)).is_none_or(|arena| {
                 arena.gauges().owned == self.slots[slot as usize].memory.used()
             }),
-            "the books of slot {slot} do not agree"
+            "the arena and the byte count of slot {slot} must agree"
         );
     }
 
-    /// The blocks of a function whose model has these bytes, until they are said.
+    /// Sets the model of a function to one block of `bytes`, until its blocks are set.
     pub(super) fn one_block(&mut self, function: FunctionId, bytes: u64) {
         if let Some(arenas) = &mut self.arenas {
             arenas.set(function, &[bytes]);

@@ -1,4 +1,4 @@
-//! Who has which copies of which models, and in which order they give way.
+//! The copies of models on the slots, and the order in which they are evicted.
 
 use super::decision::{EvictReason, Evicted, Model};
 use super::memory::{Load, Memory};
@@ -8,20 +8,21 @@ use crate::heap::IndexedHeap;
 use crate::pool::{FunctionId, SlotId};
 use crate::{Span, Time};
 
-/// Of one function on one slot.
+/// Copy of one function's model on one slot.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Copy {
-    /// What it takes; what its function's model took when it came.
+    /// Slot memory taken by the copy, in bytes; 0 while there is none. With arenas it is the sum of the blocks allocated
+    /// for the model, each rounded up; otherwise the size of the model when it was loaded.
     pub(super) bytes: u64,
-    /// The pool's count of uses when it was last used.
+    /// Value of the pool's use counter when the copy was last used.
     pub(super) used: u64,
-    /// Of an instance that is there.
+    /// Context residue of the function's instance on this slot, in bytes.
     pub(super) residue: u64,
-    /// How many loads copy from it now.
+    /// Number of loads that currently copy from it.
     pub(super) readers: u32,
-    /// It computes, or loads to.
+    /// Whether the copy is in use by a request, which may still be loading it.
     pub(super) running: bool,
-    /// It stands in the order of those that may give way, in this class.
+    /// Class under which the copy is in the eviction order; `None` if it must not be evicted.
     pub(super) class: Option<u8>,
 }
 
@@ -29,25 +30,25 @@ pub(super) struct Copy {
 pub(super) struct Function {
     pub(super) id: FunctionId,
     pub(super) model: Model,
-    /// Slots with the whole model, where it may run.
+    /// Slots with the complete model, on which it may run.
     pub(super) hosts: u64,
-    /// Slots that it is on its way to.
+    /// Slots to which the model is being loaded.
     pub(super) loading: u64,
-    /// Slots with the whole model which it leaves as soon as its load elsewhere is done.
+    /// Slots with the complete model that it leaves as soon as its load elsewhere is done.
     pub(super) leaving: u64,
-    /// Slots with an instance.
+    /// Slots with an instance of the function.
     pub(super) instances: u64,
-    /// Until when it may wait for a better path.
+    /// Time until which the function may wait for a better path.
     pub(super) patient_until: Option<Time>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Running {
     pub(super) function: FunctionId,
-    /// From where its model comes, until it is there.
+    /// Source from which the model is loaded, until it is there.
     pub(super) loading: Option<super::Source>,
     pub(super) since: Time,
-    /// When it is expected to be done.
+    /// Expected end of the request.
     pub(super) ends: Time,
 }
 
@@ -56,11 +57,11 @@ pub(super) struct Slot {
     pub(super) memory: Memory,
     pub(super) running: Option<Running>,
     pub(super) down: bool,
-    /// Light models that are wholly here.
+    /// Number of light models that are completely on the slot.
     pub(super) light: u32,
-    /// Bytes of those that may give way.
+    /// Bytes of the copies that may be evicted.
     pub(super) evictable: u64,
-    /// Those that may give way, by last use: duplicates and light ones, then sole copies of heavy ones.
+    /// Copies that may be evicted, by last use: duplicates and light models, then sole copies of heavy models.
     pub(super) order: [IndexedHeap<u64>; 2],
     pub(super) load: Load,
     pub(super) busy: Span,
@@ -80,19 +81,18 @@ impl Pool {
         self.functions.get(function.0 as usize)?.as_ref()
     }
 
-    /// Of one that is known to be there.
+    /// Returns the entry of a function that is known to exist.
     pub(super) fn entry(&self, function: FunctionId) -> &Function {
-        self.function(function)
-            .expect("asked for of one that is there")
+        self.function(function).expect("the function must exist")
     }
 
     pub(super) fn entry_mut(&mut self, function: FunctionId) -> &mut Function {
         self.functions[function.0 as usize]
             .as_mut()
-            .expect("asked for of one that is there")
+            .expect("the function must exist")
     }
 
-    /// In which class a copy gives way: 0 before 1.
+    /// Returns the class under which a copy is evicted: 0 before 1.
     const fn class(&self, entry: &Function) -> u8 {
         match self.settings.eviction {
             Eviction::LeastRecentlyUsed => 0,
@@ -100,8 +100,9 @@ impl Pool {
         }
     }
 
-    /// Puts a copy where it belongs in the order of those that may give way.
-    pub(super) fn file(&mut self, function: FunctionId, slot: u32) {
+    /// Adds a copy to the eviction order of its slot if it may be evicted, moves it if its class has changed, and removes
+    /// it if it must not be evicted.
+    pub(super) fn update_eviction_order(&mut self, function: FunctionId, slot: u32) {
         let entry = self.entry(function);
         let copy = *self.copy(function, slot);
         let evictable = entry.hosts >> slot & 1 == 1 && !copy.running && copy.readers == 0;
@@ -121,24 +122,24 @@ impl Pool {
         self.copy_mut(function, slot).class = class;
     }
 
-    /// After the number of copies or the heaviness has changed.
-    pub(super) fn file_all(&mut self, function: FunctionId) {
+    /// Updates the eviction orders for all copies of a function, after their number or its heaviness has changed.
+    pub(super) fn update_eviction_orders(&mut self, function: FunctionId) {
         for slot in bits(self.entry(function).hosts) {
-            self.file(function, slot);
+            self.update_eviction_order(function, slot);
         }
     }
 
-    /// The whole model is on a slot.
+    /// Records that the complete model is on a slot.
     pub(super) fn arrives(&mut self, function: FunctionId, slot: u32) {
         let entry = self.entry_mut(function);
         entry.loading &= !(1 << slot);
         entry.hosts |= 1 << slot;
         let light = !entry.model.heavy;
         self.slots[slot as usize].light += u32::from(light);
-        self.file_all(function);
+        self.update_eviction_orders(function);
     }
 
-    /// A whole model leaves a slot. It neither runs nor is copied from.
+    /// Evicts a complete model from a slot. It must neither run nor be copied from.
     pub(super) fn leaves(
         &mut self,
         function: FunctionId,
@@ -150,8 +151,8 @@ impl Pool {
         entry.hosts &= !(1 << slot);
         entry.leaving &= !(1 << slot);
         let model = entry.model;
-        // Out of the order, since it is no host any more.
-        self.file(function, slot);
+        // Removes it from the eviction order, as it is no longer among the hosts.
+        self.update_eviction_order(function, slot);
         let bytes = self.vacate(function, slot);
         let at = &mut self.slots[slot as usize];
         at.light -= u32::from(!model.heavy);
@@ -162,21 +163,19 @@ impl Pool {
             copy_back: model.writes && reason != EvictReason::SlotFailed,
             reason,
         });
-        self.file_all(function);
+        self.update_eviction_orders(function);
     }
 
-    /// Evicts until so many bytes are free. The caller has seen that they can be.
+    /// Evicts until `bytes` are free. The caller has checked that this is possible.
     pub(super) fn make_room(&mut self, slot: u32, bytes: u64, evicted: &mut Vec<Evicted>) {
-        while self.slots[slot as usize].memory.need(bytes) > 0 && self.one_gives_way(slot, evicted)
-        {
-        }
+        while self.slots[slot as usize].memory.need(bytes) > 0 && self.evict_next(slot, evicted) {}
     }
 
-    /// Evicts whoever is next; false if there is nobody.
-    pub(super) fn one_gives_way(&mut self, slot: u32, evicted: &mut Vec<Evicted>) -> bool {
+    /// Evicts the next copy in order, and returns false if there is none.
+    pub(super) fn evict_next(&mut self, slot: u32, evicted: &mut Vec<Evicted>) -> bool {
         let [light, heavy] = &self.slots[slot as usize].order;
         let Some((_, victim)) = light.peek().or_else(|| heavy.peek()) else {
-            debug_assert!(false, "room was promised that is not there");
+            debug_assert!(false, "room must be available, as checked before");
             return false;
         };
         let victim = FunctionId(victim);

@@ -1,132 +1,132 @@
-//! What the pool decides, and why.
+//! Decisions of a pool, with their reasons.
 
 use crate::pool::{FunctionId, SlotId};
 use crate::{Span, Time};
 
-/// What the pool needs to know of a function's model.
+/// Properties of a function's model that the pool needs to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Model {
-    /// What it takes of a slot, in bytes.
+    /// Slot memory that the model takes, in bytes.
     pub bytes: u64,
-    /// A swap over the host path slows its inference (see [`crate::pool::heaviness`]). Unknown: yes.
+    /// Whether a swap over the host path slows the inference (see [`crate::pool::heaviness`]); true if unknown.
     pub heavy: bool,
-    /// It writes to its memory on the slot, so a copy is not as good as the original: it has one copy at most,
-    /// and runs where that is (M2.7).
+    /// Whether the model writes to its memory on the slot. A copy then does not equal the original, so the model has at
+    /// most one copy and runs where that is (M2.7).
     pub writes: bool,
-    /// Estimated inference with the model resident. Only [`super::Patience`] asks for it.
+    /// Estimated inference time with the model resident; used by [`super::Patience`] only.
     pub execution: Span,
-    /// Estimated inference with the model coming from the host, alone on the path.
+    /// Estimated inference time while the model is loaded from the host, alone on the path.
     pub swapped: Span,
 }
 
-/// What becomes of a request.
+/// Decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It runs. The slot is taken, and room is made.
+    /// The request runs. The slot is taken, and room is made.
     Run(Run),
-    /// It stays queued.
+    /// The request stays queued.
     Wait {
-        /// Why.
+        /// Reason why the request waits.
         reason: WaitReason,
-        /// When to ask again even if nothing has happened.
+        /// Time at which to try again even if nothing has changed.
         until: Option<Time>,
     },
 }
 
-/// Where a request runs.
+/// Placement of a request that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Where.
+    /// Slot on which the request runs.
     pub slot: SlotId,
-    /// Where its model comes from.
+    /// Source from which the request's model is loaded.
     pub source: Source,
-    /// Why there.
+    /// Reason for the choice of the slot.
     pub reason: RunReason,
 }
 
-/// Where a model comes from.
+/// Source of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// It is there.
+    /// The model is on the slot already.
     Resident,
-    /// From another slot, over their link.
+    /// Another slot, over the link between both.
     Slot(SlotId),
-    /// From host memory.
+    /// Host memory, which holds a copy of every model.
     Host,
 }
 
-/// Why a slot was chosen.
+/// Reason why a slot was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RunReason {
-    /// The model is there.
+    /// The model is on the slot.
     Resident,
-    /// The fastest link to a copy of the model.
+    /// The slot has the fastest link to a copy of the model.
     Link,
-    /// Nobody else loads over its path to the host.
+    /// No other slot loads over the slot's path to the host.
     QuietPath,
-    /// A neighbour loads a light model over the same path; no slot has a quiet one.
+    /// A neighbour loads a light model over the same path, and no slot has a quiet one.
     BesideLight,
-    /// A neighbour loads a heavy model over the same path; every other slot is no better.
+    /// A neighbour loads a heavy model over the same path, and no other slot is better.
     BesideHeavy,
-    /// By chance.
+    /// The slot was chosen at random.
     Random,
-    /// The function is bound to it from now on.
+    /// The function is bound to this slot from now on.
     Bound,
 }
 
-/// Why a request stays queued.
+/// Reason why a request stays queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WaitReason {
-    /// There is no such function.
+    /// No such function exists.
     NoSuchFunction,
     /// The function has no instance.
     NoInstance,
-    /// No slot that it may use is free.
+    /// No slot that the function may use is free.
     NoSlotFree,
-    /// The slot that it is bound to is not free.
+    /// The slot to which the function is bound is not free.
     BoundSlotBusy,
-    /// Its model, which writes, is on a slot that is not free.
+    /// The model writes to its memory, and its only copy is on a slot that is not free.
     OneCopyBusy,
-    /// On the free slots too much is running, loading or copied from to make room.
+    /// Too much on the free slots is running, loading, or being copied from to make room.
     Blocked,
-    /// A second copy may only take free memory, and the first is in use.
+    /// A second copy may only use free memory, and the first copy is in use.
     SecondCopy,
-    /// Another slot, with a better path, will be free sooner than loading here would pay.
+    /// Another slot with a better path will be free before loading here would pay off.
     Contention,
     /// No slot could ever hold the model.
     NeverFits,
 }
 
-/// A model that gave way. The caller frees its memory before the newcomer loads.
+/// Model that was evicted. The caller frees its memory before the new model is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evicted {
-    /// Whose.
+    /// Function of the evicted model.
     pub function: FunctionId,
-    /// From where.
+    /// Slot from which the model was evicted.
     pub slot: SlotId,
-    /// How much it took.
+    /// Memory that the evicted copy took, in bytes.
     pub bytes: u64,
-    /// What it wrote has to go to the host first.
+    /// Whether the copy's memory must first be copied back to the host, because the model has written to it.
     pub copy_back: bool,
-    /// Why it.
+    /// Reason why this model was chosen.
     pub reason: EvictReason,
 }
 
-/// Why a model gave way.
+/// Reason why a model was evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EvictReason {
-    /// There is another copy in the pool, and it was used least recently of its class.
+    /// The pool has another copy, and this one was the least recently used of its class.
     Duplicate,
-    /// It is light, and was used least recently of its class.
+    /// The model is light, and was the least recently used of its class.
     Light,
-    /// It is heavy, and was used least recently; nothing lighter was left.
+    /// The model is heavy and was used least recently; no lighter one was left.
     Heavy,
-    /// It was used least recently of all ([`super::Eviction::LeastRecentlyUsed`]).
+    /// The model was used least recently of all ([`super::Eviction::LeastRecentlyUsed`]).
     LeastRecentlyUsed,
-    /// It moved: one instance of a function at a time holds weights when memory is short.
+    /// The model moved: only one instance of a function holds weights while memory is short.
     Moved,
-    /// It was unloaded, or its function is gone.
+    /// The model was unloaded, or its function was removed.
     Unloaded,
-    /// Its slot failed; there is nothing to free.
+    /// The slot failed; there is nothing to free.
     SlotFailed,
 }

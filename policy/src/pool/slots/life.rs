@@ -1,4 +1,4 @@
-//! Functions, instances and slots come and go.
+//! Arrival and removal of functions, instances, and slots.
 
 use super::copies::{Copy, Function};
 use super::decision::{EvictReason, Evicted, Model, Source};
@@ -8,10 +8,10 @@ use crate::Time;
 use crate::pool::{FunctionId, IDS_MAX, Refusal, SlotId};
 
 impl Pool {
-    /// A function has come; its model is on the host.
+    /// Adds a function; its model is on the host.
     ///
     /// # Errors
-    /// [`Refusal::IdTooLarge`], [`Refusal::FunctionTaken`].
+    /// Returns [`Refusal::IdTooLarge`] or [`Refusal::FunctionTaken`].
     pub fn add(&mut self, function: FunctionId, model: Model) -> Result<(), Refusal> {
         if function.0 >= IDS_MAX {
             return Err(Refusal::IdTooLarge { id: function.0 });
@@ -38,11 +38,11 @@ impl Pool {
         Ok(())
     }
 
-    /// What is known of a function's model has changed. Copies that are there keep what they take; whether the model
-    /// writes stays as it was added.
+    /// Updates the properties of a function's model. Existing copies keep the memory that they take, and
+    /// [`Model::writes`] keeps its first value.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchFunction`].
+    /// Returns [`Refusal::NoSuchFunction`].
     pub fn update(&mut self, function: FunctionId, model: Model) -> Result<(), Refusal> {
         if self.function(function).is_none() {
             return Err(Refusal::NoSuchFunction { function });
@@ -59,15 +59,15 @@ impl Pool {
                 let light = &mut self.slots[slot as usize].light;
                 *light = *light + u32::from(was_heavy) - u32::from(model.heavy);
             }
-            self.file_all(function);
+            self.update_eviction_orders(function);
         }
         Ok(())
     }
 
-    /// A function goes, with its copies and instances.
+    /// Removes a function with its copies and instances.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchFunction`]; [`Refusal::InUse`] while a request of it runs.
+    /// Returns [`Refusal::NoSuchFunction`], or [`Refusal::InUse`] while a request of the function runs.
     pub fn remove(
         &mut self,
         function: FunctionId,
@@ -77,7 +77,7 @@ impl Pool {
             return Err(Refusal::NoSuchFunction { function });
         };
         let (hosts, instances) = (entry.hosts, entry.instances);
-        // What loads runs, and what is left or read belongs to a load.
+        // A load counts as running, and a copy that is being read or left belongs to a load.
         if entry.loading != 0 || bits(hosts).any(|slot| self.copy(function, slot).running) {
             return Err(Refusal::InUse { function });
         }
@@ -92,12 +92,13 @@ impl Pool {
         Ok(())
     }
 
-    /// An instance of a function has come to a slot. Its context takes `residue` bytes there for as long as it lives,
-    /// whether its model is there or not; others give way for it where models are swapped.
+    /// Adds an instance of a function to a slot. Its context takes `residue` bytes there for as long as it lives,
+    /// whether its model is there or not; other models are evicted for it where models are swapped.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchFunction`], [`Refusal::NoSuchSlot`], [`Refusal::InstanceTaken`],
-    /// [`Refusal::NoMemory`], also of any residue where memory is kept in blocks, outside of which contexts lie.
+    /// Returns [`Refusal::NoSuchFunction`], [`Refusal::NoSuchSlot`], [`Refusal::InstanceTaken`], or
+    /// [`Refusal::NoMemory`]. The last one is also returned for any residue where memory is kept in blocks, since
+    /// contexts are outside of them.
     pub fn add_instance(
         &mut self,
         function: FunctionId,
@@ -126,10 +127,11 @@ impl Pool {
         Ok(())
     }
 
-    /// An instance is gone, with its weights and its context.
+    /// Removes an instance with its weights and its context.
     ///
     /// # Errors
-    /// [`Refusal::NoInstance`]; [`Refusal::InUse`] while it runs, loads or is copied from.
+    /// Returns [`Refusal::NoInstance`], or [`Refusal::InUse`] while the instance is running, loading, or being copied
+    /// from.
     pub fn remove_instance(
         &mut self,
         function: FunctionId,
@@ -155,12 +157,12 @@ impl Pool {
         Ok(())
     }
 
-    /// A model is on a slot already, as when this pool was restarted or models were loaded beforehand. Nobody gives
-    /// way for it.
+    /// Records that a model is already on a slot, as after a restart of this pool or when models were loaded
+    /// beforehand. No model is evicted for it.
     ///
     /// # Errors
-    /// [`Refusal::NoSuchFunction`], [`Refusal::NoSuchSlot`], [`Refusal::InUse`] if a copy of it is there
-    /// or on its way there, or it writes and is anywhere; [`Refusal::NoMemory`].
+    /// Returns [`Refusal::NoSuchFunction`] or [`Refusal::NoSuchSlot`]; [`Refusal::InUse`] if a copy of the model is on
+    /// the slot or being loaded to it, or if the model writes and has a copy anywhere; or [`Refusal::NoMemory`].
     pub fn adopt(&mut self, function: FunctionId, slot: SlotId) -> Result<(), Refusal> {
         self.check(function, slot)?;
         let entry = self.entry(function);
@@ -179,7 +181,7 @@ impl Pool {
         Ok(())
     }
 
-    /// A model is to leave a slot, as at the end of its keep-alive. False if it is not there or in use.
+    /// Unloads a model from a slot, as at the end of its keep-alive. Returns false if the model is not there or in use.
     pub fn unload(
         &mut self,
         function: FunctionId,
@@ -194,9 +196,9 @@ impl Pool {
         there
     }
 
-    /// A slot failed: what ran there came to nothing, what was there is lost, instances there are gone, and nothing is
-    /// given to it until [`Pool::restored`]. Loads that read from it are to be told [`Pool::abandon`] by the
-    /// caller if they failed with it. O(functions).
+    /// Records that a slot has failed. Its running request is abandoned, its models and instances are lost, and it is
+    /// not used until [`Pool::restored`]. Loads that read from it must be abandoned by the caller ([`Pool::abandon`])
+    /// if they failed with it. O(functions).
     pub fn failed(&mut self, now: Time, slot: SlotId, evicted: &mut Vec<Evicted>) {
         if slot.0 as usize >= self.slots.len() || self.slots[slot.0 as usize].down {
             return;
@@ -208,7 +210,7 @@ impl Pool {
             if let Some(running) = &mut self.slots[at].running
                 && running.loading == Some(Source::Slot(slot))
             {
-                // There is nothing left to unlock.
+                // The lost copy must not be unlocked later.
                 running.loading = Some(Source::Host);
             }
         }
@@ -228,7 +230,7 @@ impl Pool {
         }
     }
 
-    /// A slot that had failed is there again, empty.
+    /// Records that a slot that had failed is available again, empty.
     pub fn restored(&mut self, slot: SlotId) {
         if let Some(at) = self.slots.get_mut(slot.0 as usize)
             && std::mem::take(&mut at.down)

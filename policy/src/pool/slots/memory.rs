@@ -1,14 +1,14 @@
 //! The memory of one slot, counted in bytes.
 //!
-//! All that the decisions ask is whether so many bytes are free and how many more would have to be; an allocator
-//! of blocks can answer the same two questions in its place.
+//! The decisions only need to know whether `bytes` are free and how many more would have to be freed, so an allocator
+//! of blocks can take the place of this count.
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memory {
     capacity: u64,
-    /// Of it, taken by models.
+    /// Bytes taken by models.
     used: u64,
-    /// Of it, taken for good by context residues.
+    /// Bytes taken permanently by context residues.
     residue: u64,
 }
 
@@ -33,12 +33,12 @@ impl Memory {
         self.residue
     }
 
-    /// How many bytes have to be freed for so many more.
+    /// Returns how many bytes have to be freed to make room for `bytes`.
     pub(super) const fn need(&self, bytes: u64) -> u64 {
         bytes.saturating_sub(self.free())
     }
 
-    /// Whether so many bytes fit when no model is there.
+    /// Returns whether `bytes` fit while no model is on the slot.
     pub(super) const fn holds(&self, bytes: u64) -> bool {
         bytes <= self.capacity - self.residue
     }
@@ -60,7 +60,7 @@ impl Memory {
     }
 }
 
-/// Recent busy time: every half-life what was counts half.
+/// Recent busy time, which is halved at every half-life.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Load {
     level: u64,
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_needed_is_what_is_not_free() {
+    fn the_need_is_what_exceeds_the_free_memory() {
         let mut memory = Memory::new(100);
         memory.take_for_good(10);
         memory.take(60);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn past_load_counts_half_after_each_half_life() {
+    fn past_load_is_halved_at_each_half_life() {
         let mut load = Load::default();
         load.add(0, 800);
         assert_eq!(

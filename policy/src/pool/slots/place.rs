@@ -1,4 +1,4 @@
-//! Algorithm 1 (M2.15, papers 2.3) and what stands in its place.
+//! Algorithm 1 (M2.15, mechanisms §2.3) and its alternatives.
 
 use std::cmp::Reverse;
 
@@ -9,7 +9,7 @@ use super::{Pool, bits};
 use crate::pool::{FunctionId, SlotId};
 use crate::{Span, Time};
 
-/// How good a slot's path to the host is: the `c` of papers 2.3.
+/// Quality of a slot's path to the host: the `c` of mechanisms §2.3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Path {
     Quiet,
@@ -18,7 +18,8 @@ enum Path {
 }
 
 impl Pool {
-    /// Chooses without changing anything but how long the function has been patient.
+    /// Chooses the slot that runs the next request of a function, and the source of its model there; returns the decision
+    /// to wait as an error. Changes nothing except the time until which the function may wait for a better slot.
     pub(super) fn choose(&mut self, id: FunctionId, random: u64) -> Result<Run, Decision> {
         let Some(entry) = self.function(id) else {
             return Err(wait(WaitReason::NoSuchFunction));
@@ -55,7 +56,7 @@ impl Pool {
             }
         }
         if resident != 0 {
-            // With one copy there is nothing to compare.
+            // With a single copy there is nothing to compare.
             let slot = bits(resident)
                 .min_by_key(|&slot| {
                     let light = self.slots[slot as usize].light;
@@ -86,14 +87,14 @@ impl Pool {
         Ok(run(slot, Source::Host, reason))
     }
 
-    /// Whether a slot can take the model, evicting what may give way.
+    /// Returns whether a slot can take the model, if necessary by evicting others.
     fn takes(&self, entry: &Function, slot: u32) -> bool {
         let missing = self.missing(entry.model.bytes, slot);
         missing.is_some_and(|bytes| bytes == 0 || self.may_evict_for(entry))
     }
 
-    /// Whether others may give way to this function: always in a pool; with bound processes only if its weights
-    /// are nowhere, or can leave where they are.
+    /// Returns whether other models may be evicted for this function: always in a pool; with bound processes only if
+    /// its weights are on no slot, or can leave the slot where they are.
     fn may_evict_for(&self, entry: &Function) -> bool {
         let Binding::Process = self.settings.binding else {
             return true;
@@ -105,7 +106,7 @@ impl Pool {
         bits(entry.hosts).any(|slot| self.copy(entry.id, slot).running)
     }
 
-    /// The slot with the fastest link to a copy, and where that copy is.
+    /// Chooses the slot with the fastest link to a copy, and returns it with the slot of that copy.
     fn choose_link(&self, entry: &Function, idle: u64) -> Option<(u32, u32)> {
         let slots = self.slots.len();
         bits(entry.hosts)
@@ -123,7 +124,7 @@ impl Pool {
             .map(|(.., Reverse(slot), Reverse(source))| (slot, source))
     }
 
-    /// The slot with the best path to the host.
+    /// Chooses the slot with the best path to the host.
     fn choose_path(&self, entry: &Function, idle: u64) -> Result<(u32, Path), WaitReason> {
         let period = self.period();
         bits(idle)
@@ -135,11 +136,11 @@ impl Pool {
             })
             .min()
             .map(|(path, .., slot)| (slot, path))
-            .ok_or_else(|| self.why_none_takes(entry))
+            .ok_or_else(|| self.wait_reason(entry))
     }
 
     fn choose_random(&self, entry: &Function, idle: u64, random: u64) -> Result<Run, WaitReason> {
-        // From a random one of the free slots on, the first that can take the model.
+        // The first slot that can take the model, starting from a random one of the free slots.
         let chosen = random % u64::from(idle.count_ones());
         let (mut seen, mut first) = (0, None);
         for slot in bits(idle) {
@@ -158,10 +159,10 @@ impl Pool {
             }
             seen += 1;
         }
-        first.ok_or_else(|| self.why_none_takes(entry))
+        first.ok_or_else(|| self.wait_reason(entry))
     }
 
-    /// Where the model is, and if it is nowhere, where it will stay: only where memory is free.
+    /// Chooses the slot where the model is, or a slot with enough free memory, where it will stay.
     fn choose_bound(
         &self,
         entry: &Function,
@@ -186,7 +187,7 @@ impl Pool {
             .filter(|&slot| self.missing(entry.model.bytes, slot) == Some(0))
             .fold(0, |set, slot| set | 1 << slot);
         if fits == 0 {
-            return Err(self.why_none_takes(entry));
+            return Err(self.wait_reason(entry));
         }
         let slot = match self.settings.placement {
             Placement::InterferenceAware => self.choose_path(entry, fits)?.0,
@@ -197,7 +198,7 @@ impl Pool {
         Ok(run(slot, Source::Host, RunReason::Bound))
     }
 
-    fn why_none_takes(&self, entry: &Function) -> WaitReason {
+    fn wait_reason(&self, entry: &Function) -> WaitReason {
         let bytes = entry.model.bytes;
         let allowed = match self.settings.binding {
             Binding::Pool => u64::MAX,
@@ -215,7 +216,8 @@ impl Pool {
         }
     }
 
-    /// Who loads over the same path to the host. What comes over a link of its own does not count.
+    /// Returns the quality of a slot's path, by what its neighbours load from the host. Loads over a link of their own
+    /// do not count.
     fn path(&self, slot: u32) -> Path {
         bits(self.topology.neighbours[slot as usize])
             .filter_map(|neighbour| self.slots[neighbour as usize].running)
@@ -228,7 +230,8 @@ impl Pool {
             .unwrap_or(Path::Quiet)
     }
 
-    /// Until when it pays to wait for another slot rather than load on this one beside a heavy model.
+    /// Returns the time until which it pays to wait for another slot rather than to load on this one next to a heavy
+    /// model.
     fn patience(&self, entry: &Function, slot: u32, allowed: u64) -> Option<Time> {
         let Patience::QuarterOfContention { slowdown_percent } = self.settings.patience else {
             return None;
@@ -242,7 +245,7 @@ impl Pool {
         let together = neighbour_loads.min(entry.model.swapped);
         let cost = u128::from(together.0) * u128::from(slowdown_percent) / 100;
         let worth = Span(u64::try_from(cost / 4).unwrap_or(u64::MAX));
-        // What was worth the wait when it began is the most that it may last.
+        // The wait lasts at most as long as was worthwhile when it began.
         let until = entry.patient_until.unwrap_or_else(|| self.now.after(worth));
         let better = bits(allowed & !self.idle & self.in_use())
             .filter(|&other| self.path(other) < Path::BesideHeavy)

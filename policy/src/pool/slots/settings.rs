@@ -1,83 +1,84 @@
-//! By what rules slots are given, and what the slots are.
+//! The rules by which slots are assigned, and the topology of the slots.
 
 use std::fmt;
 
 use crate::Span;
 use crate::pool::SlotId;
 
-/// A pool has at most this many slots: sets of slots are words.
+/// Largest number of slots of a pool, since sets of slots are 64-bit words.
 pub const SLOTS_MAX: usize = 64;
 
-/// Which slots a function may use.
+/// Slots that a function may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
-    /// Any: calls are redirected to the slot chosen for each request (M2.1).
+    /// Any slot: calls are redirected to the slot chosen for each request (M2.1).
     Pool,
-    /// Those where it has an instance, whose process belongs to its slot for life. Each instance costs its
-    /// context residue there. At most one instance of a function holds weights unless memory is free.
+    /// Slots on which the function has an instance, with a process that belongs to its slot for life. Each instance
+    /// costs its context residue there. At most one instance of a function holds weights unless memory is free.
     Process,
 }
 
-/// Which of the free slots a request gets.
+/// Rule that chooses among the free slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// Algorithm 1 (M2.15).
+    /// Algorithm 1 (M2.15), which avoids concurrent loads over the same path to the host.
     InterferenceAware,
-    /// Any, and the model comes from the host unless it is on that very slot.
+    /// Any slot; the model is loaded from the host unless it is on that very slot.
     Random,
-    /// A slot with the model if one is free, else any, and the model comes from the host (M2.21).
+    /// A slot with the model if one is free, or otherwise any, with the model loaded from the host (M2.21).
     ResidentElseRandom,
 }
 
-/// Which model gives way first.
+/// Order in which models are evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Eviction {
-    /// Duplicates and light models before sole copies of heavy ones, each by least recent use (M2.16).
+    /// Duplicates and light models before sole copies of heavy models, each by least recent use (M2.16).
     Classes,
-    /// By least recent use alone.
+    /// Least recent use alone.
     LeastRecentlyUsed,
 }
 
-/// Whether models give way at all.
+/// Whether models are evicted for others at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Swap {
-    /// Late binding: models come and go as requests do.
+    /// Late binding: models are loaded and evicted as requests arrive.
     On,
-    /// Early binding: a model stays on the slot where it was first put until it is unloaded.
+    /// Early binding: a model stays on the slot where it was first placed until it is unloaded.
     Off,
 }
 
-/// Whether a heavy model waits rather than load beside another heavy one (note to papers 2.3).
+/// Whether a heavy model waits rather than being loaded next to another heavy one (note to mechanisms §2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// It never waits while a slot is free.
+    /// The model never waits while a slot is free.
     None,
-    /// It waits if a better slot is expected to be free within 0.25 × what loading side by side would cost.
+    /// The model waits if a better slot is expected to be free within 0.25 × the cost of loading side by side.
     QuarterOfContention {
-        /// By how much longer than alone two loads take side by side, in percent of their common time.
+        /// Slowdown of two loads side by side compared to alone, in percent of their common time.
         slowdown_percent: u32,
     },
 }
 
-/// The settings of a pool.
+/// Settings of a pool's slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Which slots a function may use.
+    /// Slots that a function may use.
     pub binding: Binding,
-    /// Which of the free slots a request gets.
+    /// Rule that chooses among the free slots.
     pub placement: Placement,
-    /// Which model gives way first.
+    /// Order in which models are evicted.
     pub eviction: Eviction,
-    /// Whether models give way at all.
+    /// Whether models are evicted for others at all.
     pub swap: Swap,
-    /// Whether a heavy model waits rather than load beside another heavy one.
+    /// Whether a heavy model waits rather than being loaded next to another heavy one.
     pub patience: Patience,
-    /// A slot's past load counts half after so long.
+    /// Interval at which the past busy time of every slot is halved, for the choice of the least loaded one; zero: it is
+    /// never halved.
     pub load_half_life: Span,
 }
 
 impl Default for Settings {
-    /// Papers 2.3 and 2.3b.
+    /// Returns the settings of mechanisms §2.3 and §2.3b.
     fn default() -> Self {
         Self {
             binding: Binding::Pool,
@@ -90,29 +91,29 @@ impl Default for Settings {
     }
 }
 
-/// The slots of a node, their memory, and how they are linked.
+/// Slots of a node with their memory and links.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
     pub(super) memory: Vec<u64>,
-    /// Slots on the same path to the host, as sets.
+    /// Bit sets of the slots that share a slot's path to the host.
     pub(super) neighbours: Vec<u64>,
-    /// Row by row, from source to destination.
+    /// Link speeds in megabytes per second, row by row, from source to destination; zero without a link.
     pub(super) links: Vec<u32>,
 }
 
-/// Why a topology is refused.
+/// Reason why a topology is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopologyError {
-    /// No slots, or more than [`SLOTS_MAX`].
+    /// The topology has no slots, or more than [`SLOTS_MAX`].
     Slots {
-        /// How many.
+        /// Number of slots given.
         slots: usize,
     },
-    /// No such slot, or one slot twice.
+    /// A slot of the pair does not exist, or both are the same.
     Pair {
-        /// One.
+        /// First slot of the pair.
         one: SlotId,
-        /// The other.
+        /// Second slot of the pair.
         other: SlotId,
     },
 }
@@ -120,9 +121,15 @@ pub enum TopologyError {
 impl fmt::Display for TopologyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Slots { slots } => write!(f, "{slots} slots are not 1 to {SLOTS_MAX}"),
+            Self::Slots { slots } => {
+                write!(f, "a pool must have 1 to {SLOTS_MAX} slots, not {slots}")
+            }
             Self::Pair { one, other } => {
-                write!(f, "{} and {} are no two slots of the pool", one.0, other.0)
+                write!(
+                    f,
+                    "{} and {} are not two different slots of the pool",
+                    one.0, other.0
+                )
             }
         }
     }
@@ -131,10 +138,10 @@ impl fmt::Display for TopologyError {
 impl std::error::Error for TopologyError {}
 
 impl Topology {
-    /// One slot for each of `memory`, in bytes that models may take, without links.
+    /// Creates one slot for each entry of `memory`, which is the memory for models in bytes, without links.
     ///
     /// # Errors
-    /// [`TopologyError::Slots`].
+    /// Returns [`TopologyError::Slots`] if `memory` is empty or too long.
     pub fn new(memory: &[u64]) -> Result<Self, TopologyError> {
         let slots = memory.len();
         if slots == 0 || slots > SLOTS_MAX {
@@ -147,10 +154,10 @@ impl Topology {
         })
     }
 
-    /// Two slots share their path to the host: GPUs on one PCIe switch, slices of one GPU.
+    /// Records that two slots share their path to the host, as GPUs on one PCIe switch or slices of one GPU do.
     ///
     /// # Errors
-    /// [`TopologyError::Pair`].
+    /// Returns [`TopologyError::Pair`].
     pub fn share_host_path(&mut self, one: SlotId, other: SlotId) -> Result<(), TopologyError> {
         let (from, to) = self.both(one, other)?;
         self.neighbours[from] |= 1 << to;
@@ -158,10 +165,10 @@ impl Topology {
         Ok(())
     }
 
-    /// Two slots are linked, both ways, at this speed in megabytes per second; zero: they are not.
+    /// Links two slots in both directions at `speed` megabytes per second; zero removes the link.
     ///
     /// # Errors
-    /// [`TopologyError::Pair`].
+    /// Returns [`TopologyError::Pair`].
     pub fn link(&mut self, one: SlotId, other: SlotId, speed: u32) -> Result<(), TopologyError> {
         let (from, to) = self.both(one, other)?;
         let slots = self.memory.len();
@@ -170,7 +177,7 @@ impl Topology {
         Ok(())
     }
 
-    /// How many slots there are.
+    /// Returns the number of slots.
     #[must_use]
     pub const fn slots(&self) -> usize {
         self.memory.len()

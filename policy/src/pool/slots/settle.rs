@@ -1,23 +1,23 @@
-//! Where the process of a function is put that has a slot for good (M2.21, early binding).
+//! Placement of functions that have a slot for good (M2.21, early binding).
 
 use std::cmp::Reverse;
 
 use super::{FunctionId, Pool, SlotId};
 
-/// In which order slots are tried.
+/// Order in which slots are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Filling {
-    /// The one with the most free memory first: load is spread as far as can be known before it comes.
+    /// The slot with the most free memory first: load is spread as far as can be known in advance.
     #[default]
     MostFree,
-    /// The first one first: slot after slot is filled, as by a scheduler that packs.
+    /// The first slot first: slot after slot is filled, as by a scheduler that packs.
     InOrder,
 }
 
 impl Pool {
-    /// A function's model is put on the first slot in that order that has room for it, and nobody gives way. `None`: none has.
-    /// Of slots with equal memory
-    /// the first. O(slots) where the first that is tried has room, O(slots²) at worst.
+    /// Places a function's model on the first slot in the given order that has room for it, without evictions, and
+    /// returns that slot, or `None` if none has room. Of slots with equal memory the first is tried first. O(slots) if
+    /// the first slot tried has room, and O(slots²) at worst.
     pub fn settle(&mut self, function: FunctionId, filling: Filling) -> Option<SlotId> {
         let mut tried: u64 = 0;
         loop {
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_spread_or_slots_are_filled() {
+    fn models_are_spread_over_slots_or_fill_them_in_order() {
         let models = [4, 4, 4, 6, 5, 4, 2, 6, 1];
         assert_eq!(
             places(Filling::MostFree, &models),

@@ -1,4 +1,4 @@
-//! The shapes that a function may have, in the order of what they serve for what they take (papers 4.3).
+//! The shapes that a function's pods may have, in order of efficiency (mechanisms §4.3).
 
 use std::cmp::{Ordering, Reverse};
 
@@ -9,42 +9,42 @@ use crate::rectangles::{FunctionId, Pod};
 use crate::scaling::Rate;
 use crate::tokens::Share;
 
-/// Shapes that serve at least this many percent of the most efficient one for what they take are as good:
-/// throughput is proportional to quota, so ties up to noise are the rule.
+/// Percentage of the best efficiency from which a shape counts as equally efficient: throughput is proportional to
+/// quota, so ties up to noise are the rule.
 const AS_EFFICIENT_PERCENT: u128 = 98;
 
-/// What a request may take.
+/// Objective for the latency of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Objective {
-    /// At most this long …
+    /// Largest latency of a request that keeps the objective.
     pub latency: Span,
-    /// … for this many of 1,000 requests.
+    /// Number of requests that have to keep the latency, of 1,000.
     pub per_mille: u16,
 }
 
-/// A shape that a pod can have, and what it serves.
+/// Shape of a pod, with its throughput.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Point {
-    /// Its SMs, in hundredths of a percent.
+    /// SMs of the pod, in hundredths of a percent.
     pub sm: u32,
-    /// Its part of the window.
+    /// Part of the window.
     pub quota: Share,
-    /// What it serves.
+    /// Throughput of one pod.
     pub throughput: Rate,
-    /// The device memory it needs.
+    /// Device memory that the pod needs.
     pub memory: Footprint,
 }
 
-/// Why these points may be chosen.
+/// Reason why points may be chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Basis {
-    /// Each meets the objective, or there is none.
+    /// Every point meets the objective, or there is none.
     Meets,
-    /// None does: this is the one of the lowest latency. Worth an alert.
+    /// No point meets the objective: this is the one with the lowest latency. Worth an alert.
     Fastest,
 }
 
-/// The points of a function, at least one: most efficient first; ties: the larger quota, the fewer SMs.
+/// Points of a function, at least one: the most efficient first; ties by the larger quota, then by the fewer SMs.
 #[derive(Clone, Debug)]
 pub struct Points {
     points: Vec<Point>,
@@ -53,20 +53,20 @@ pub struct Points {
 }
 
 impl Point {
-    /// What it takes of a GPU: window × SMs.
+    /// Returns the part of a GPU that the shape takes: window × SMs.
     #[must_use]
     pub fn area(&self) -> u64 {
         u64::from(self.quota.parts_per_million()) * u64::from(self.sm)
     }
 
-    /// By RPR, throughput ÷ (SMs × quota), exactly.
+    /// Compares two shapes by RPR, which is throughput ÷ (SMs × quota), exactly.
     #[must_use]
     pub fn compare_efficiency(&self, other: &Self) -> Ordering {
         let rpr = |one: &Self, by: &Self| u128::from(one.throughput.0) * u128::from(by.area());
         rpr(self, other).cmp(&rpr(other, self))
     }
 
-    /// A pod of this shape.
+    /// Returns a pod of this shape.
     #[must_use]
     pub const fn pod(&self, function: FunctionId) -> Pod {
         Pod {
@@ -79,7 +79,7 @@ impl Point {
 
     fn is_as_efficient_as(&self, best: &Self) -> bool {
         let rpr = |one: &Self, by: &Self| u128::from(one.throughput.0) * u128::from(by.area());
-        // Throughputs and areas are far from the ends of 128 bits together: 64 + 34 + 7.
+        // The products fit into 128 bits: throughputs and areas take 64 + 34 + 7 bits.
         rpr(self, best) * 100 >= rpr(best, self) * AS_EFFICIENT_PERCENT
     }
 }
@@ -96,8 +96,8 @@ impl From<&Row> for Point {
 }
 
 impl Points {
-    /// The shapes of the rows, which are of one subject, that fit a GPU of `capacity` bytes and meet the
-    /// objective; if none does, the one of the lowest latency. `None` if none fits.
+    /// Selects the shapes of the rows, which must be of one subject, that fit a GPU of `capacity` bytes and meet the
+    /// objective; if none meets it, selects the one with the lowest latency. Returns `None` if none fits.
     #[must_use]
     pub fn select(rows: &[Row], objective: Option<Objective>, capacity: u64) -> Option<Self> {
         let fitting = || rows.iter().filter(|row| row.memory.of(1) <= capacity);
@@ -120,8 +120,8 @@ impl Points {
         Self::ordered(vec![fastest.into()], Basis::Fastest, true)
     }
 
-    /// The shapes of all rows, as the listing has them: without objective, memory and tolerance. `None` if
-    /// there are none.
+    /// Selects the shapes of all rows as the listing does, without objective, memory, and tolerance. Returns `None` if
+    /// there are no rows.
     #[must_use]
     pub fn as_printed(rows: &[Row]) -> Option<Self> {
         Self::ordered(rows.iter().map(Point::from).collect(), Basis::Meets, false)
@@ -147,27 +147,27 @@ impl Points {
         })
     }
 
-    /// All of them, most efficient first.
+    /// Returns all points, most efficient first.
     #[must_use]
     pub fn all(&self) -> &[Point] {
         &self.points
     }
 
-    /// Why they may be chosen.
+    /// Returns why these points may be chosen.
     #[must_use]
     pub const fn basis(&self) -> Basis {
         self.basis
     }
 
-    /// The most efficient one; of those that are nearly as efficient the one of the largest quota, then of
-    /// the fewest SMs: fewer pods with more throughput each.
+    /// Returns the most efficient point. Among those that are nearly as efficient it is the one with the largest quota,
+    /// then with the fewest SMs: fewer pods with more throughput each.
     #[must_use]
     pub const fn efficient(&self) -> &Point {
         &self.efficient
     }
 
-    /// Of those that serve `rest`, the one that serves least, then takes least; `None` if none serves it.
-    /// O(points).
+    /// Returns the point that serves the least among those that serve `rest`, then the one that takes the least, or
+    /// `None` if none serves it. O(points).
     #[must_use]
     pub fn ideal(&self, rest: Rate) -> Option<&Point> {
         (self.points.iter())

@@ -1,7 +1,7 @@
-//! Which trials a profile needs (papers 4.5): as throughput is proportional to quota, nine of thirty-five.
+//! The trials that a profile needs (mechanisms §4.5): nine of thirty-five, as throughput is proportional to quota.
 //!
-//! All SM shares are measured with the whole window, two of them with 40 % of it as well. If those are within
-//! 5 % of 40 % of the throughput, the other rows are derived; otherwise all are measured.
+//! All SM shares are measured with the whole window, and two of them with 40 % of it as well. If the throughput of
+//! those two is within 5 % of 40 % of the whole one, the other rows are derived; otherwise all rows are measured.
 
 use std::fmt;
 
@@ -10,47 +10,47 @@ use crate::Span;
 use crate::scaling::Rate;
 use crate::tokens::{SHARE_WHOLE, SM_WHOLE, Share};
 
-/// The quota by which the law is tested.
+/// Quota at which the law is tested.
 const TEST_QUOTA: Share = Share::from_percent(40);
-/// How far from the law a row may be: one part in …
+/// Tolerance of the law, as one part in this many.
 const TOLERANCE_PART: u64 = 20;
 
-/// The shapes that a profile is to have.
+/// Shapes that a profile should have.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Grid {
     quotas: Vec<Share>,
     sms: Vec<u32>,
 }
 
-/// Why a grid is refused.
+/// Reason why a grid is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GridError {
-    /// There must be an SM share, each between 1 and [`SM_WHOLE`] and larger than the one before.
+    /// There is no SM share, or one is not between 1 and [`SM_WHOLE`], or not larger than the one before.
     Sms,
-    /// There must be a quota, each larger than the one before, the last the whole window.
+    /// There is no quota, or one is not larger than the one before, or the last one is not the whole window.
     Quotas,
 }
 
-/// A shape to be measured.
+/// Shape to be measured.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Trial {
-    /// Its SMs, in hundredths of a percent.
+    /// SMs of the pod, in hundredths of a percent.
     pub sm: u32,
-    /// Its part of the window.
+    /// Part of the window.
     pub quota: Share,
 }
 
-/// What is left to do for a profile.
+/// Remaining work for a profile.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Plan {
-    /// These are to be measured, then planned again.
+    /// Measure these shapes, then plan again.
     Measure(Vec<Trial>),
-    /// The law holds: these rows complete the profile. None if all were measured.
+    /// The law holds: these derived rows complete the profile. Empty if all rows were measured.
     Derive(Vec<Row>),
 }
 
 impl Default for Grid {
-    /// The grid of FaST-GShare §5.2: 5 quotas × 7 SM shares.
+    /// Returns the grid of FaST-GShare §5.2: 5 quotas × 7 SM shares.
     fn default() -> Self {
         Self {
             quotas: [20, 40, 60, 80, 100].map(Share::from_percent).to_vec(),
@@ -60,10 +60,10 @@ impl Default for Grid {
 }
 
 impl Grid {
-    /// A grid of other shares.
+    /// Creates a grid of other shares.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// Returns the first problem found.
     pub fn new(quotas: Vec<Share>, sms: Vec<u32>) -> Result<Self, GridError> {
         let rises = quotas.is_sorted_by(|one, next| one < next);
         if !rises || quotas.first().is_none_or(|first| first.is_none()) {
@@ -83,15 +83,15 @@ impl Grid {
         (self.sms.iter()).flat_map(|&sm| self.quotas.iter().map(move |&quota| Trial { sm, quota }))
     }
 
-    /// A small share and a large one, on both sides of where throughput stops to grow.
+    /// Returns a small and a large share, on both sides of the point at which throughput stops growing.
     fn test_sms(&self) -> [u32; 2] {
         let last = self.sms.len() - 1;
         [self.sms[1.min(last)], self.sms[last.saturating_sub(1)]]
     }
 }
 
-/// What is to be done next for a profile of this grid, after what was measured: rows of one subject. Rows
-/// that are derived already do not count.
+/// Returns the next step for a profile of this grid, given the rows measured so far, which must be of one subject.
+/// Derived rows are ignored.
 #[must_use]
 pub fn plan(rows: &[Row], grid: &Grid) -> Plan {
     let measured = |trial: Trial| {
@@ -122,7 +122,7 @@ pub fn plan(rows: &[Row], grid: &Grid) -> Plan {
     if let Some(plan) = missing(&mut tests()) {
         return plan;
     }
-    // How much slower than by the law, in millionths: the worst that any percentile of a test shows.
+    // Slowdown relative to the law, in millionths: the worst that any percentile of a test shows.
     let mut slower = u64::from(SHARE_WHOLE);
     for test in tests() {
         let (Some(part), Some(all)) = (measured(test), measured(whole(test.sm))) else {
@@ -164,8 +164,8 @@ fn scaled(rate: Rate, quota: Share) -> Rate {
     rate.times(u64::from(quota.parts_per_million()), u64::from(SHARE_WHOLE))
 }
 
-/// As many in flight at a part of the throughput take that much longer each (Little), and `slower`
-/// millionths of that.
+/// Returns the latency at a part of the throughput: with as many requests in flight each takes longer by that factor
+/// (Little's law), and by `slower` millionths in addition.
 fn slowed(latency: Span, quota: Share, slower: u64) -> Span {
     let wide = u128::from(quota.time_to_accrue(latency).0) * u128::from(slower);
     Span(u64::try_from(wide / u128::from(SHARE_WHOLE)).unwrap_or(u64::MAX))
@@ -176,9 +176,9 @@ impl fmt::Display for GridError {
         match self {
             Self::Sms => write!(
                 f,
-                "SM shares must rise from at least 1 to at most {SM_WHOLE}"
+                "SM shares must increase from at least 1 to at most {SM_WHOLE}"
             ),
-            Self::Quotas => f.write_str("quotas must rise from above zero to the whole window"),
+            Self::Quotas => f.write_str("quotas must increase from above zero to the whole window"),
         }
     }
 }

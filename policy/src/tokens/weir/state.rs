@@ -1,56 +1,56 @@
-//! The accounts: virtual time, the clocks of pods, surplus, and what hand-overs may cost.
+//! The accounts: virtual time, the clocks of pods, surplus, and the cost of hand-overs.
 
 use super::super::limit::ahead_by;
 use super::super::table::Pod;
 use super::super::{Quota, SHARE_WHOLE, Settings, quota, sum};
 use crate::{Span, Time};
 
-/// How many hand-overs can be saved up.
+/// Number of hand-overs that can be saved up.
 const HAND_OVERS_SAVED: u64 = 8;
-/// A pod's share of the surplus moves on after this part of a cycle.
+/// Part of a cycle, as a divisor, after which the turn of a pod that uses surplus is over.
 const SURPLUS_TURNS: u64 = 5;
 
-/// A pod's accounts.
+/// Accounts of one pod.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::tokens) struct Fair {
-    /// On the virtual clock: when its usage so far would be just its request.
+pub(in crate::tokens) struct FairShare {
+    /// Virtual time at which the pod's usage so far would equal its request.
     pub(in crate::tokens) clock: Time,
-    /// What a division left over.
+    /// Remainder of a division.
     pub(in crate::tokens) remainder: u64,
-    /// Surplus it had, counted from the start of the competition.
+    /// Surplus that the pod has had, counted from the start of the competition.
     pub(in crate::tokens) surplus: Span,
-    /// What of the two accumulators of [`State`] was settled.
+    /// Settled values of the two accumulators of [`State`].
     pub(in crate::tokens) seen_kept: Span,
     pub(in crate::tokens) seen_kept_owed: Span,
-    /// The clock as it will be if the usage that is not known yet is as expected.
+    /// Clock that results if the usage that is not known yet is as expected.
     pub(in crate::tokens) expected: Time,
 }
 
-/// What the pods of a slot share.
+/// State that the pods of a slot share.
 #[derive(Clone, Debug)]
 pub(in crate::tokens) struct State {
-    /// Virtual time.
+    /// Virtual time, as of `moved`.
     pub(in crate::tokens) virtual_now: Time,
-    /// When virtual time was last moved.
+    /// Time at which virtual time was last advanced.
     pub(in crate::tokens) moved: Time,
-    /// The clock that is furthest ahead of those with demand.
+    /// Clock that is furthest ahead among the pods with demand.
     pub(in crate::tokens) best_served: Option<Time>,
     pub(in crate::tokens) half_cycle: Span,
     pub(in crate::tokens) surplus_turn: Span,
     pub(in crate::tokens) window: Span,
-    /// The surplus of whoever was given some last.
+    /// Surplus of the pod that was last granted some.
     pub(in crate::tokens) surplus_floor: Span,
-    /// Time in which somebody waited who did not have to compete for surplus …
+    /// Accumulated time in which a process waited that did not have to compete for surplus.
     pub(in crate::tokens) kept: Span,
-    /// … and somebody who was behind by half a cycle.
+    /// Accumulated time in which a process waited that was behind by half a cycle.
     pub(in crate::tokens) kept_owed: Span,
-    /// Somebody could run and waits.
+    /// Whether a process waits that could run.
     pub(in crate::tokens) contended: bool,
-    /// The clock that is furthest behind of those.
+    /// Clock of those processes that is furthest behind.
     pub(in crate::tokens) kept_clock: Option<Time>,
-    /// What hand-overs may cost, in nanoseconds of the whole GPU.
+    /// Credit for hand-overs, in nanoseconds of the whole GPU.
     pub(in crate::tokens) hand_over_credit: i64,
-    /// What a division left over.
+    /// Remainder of a division.
     pub(in crate::tokens) credit_remainder: u64,
     pub(in crate::tokens) pass: u64,
 }
@@ -76,14 +76,14 @@ impl State {
         }
     }
 
-    pub(in crate::tokens) fn pod_comes(&self, pod: &mut Pod) {
+    pub(in crate::tokens) fn add_pod(&self, pod: &mut Pod) {
         pod.fair.clock = self.virtual_now;
         pod.fair.expected = self.virtual_now;
-        self.see(pod);
+        self.mark_settled(pod);
     }
 
-    /// What is owed stays the same in time of the GPU.
-    pub(in crate::tokens) fn quota_changes(&self, pod: &mut Pod, quota: Quota) {
+    /// Adapts the clock to another quota: what is owed stays the same in GPU time.
+    pub(in crate::tokens) fn change_quota(&self, pod: &mut Pod, quota: Quota) {
         let (before, after) = (pod.quota.request(), quota.request());
         let owed = before.of(self.virtual_now.since(pod.fair.clock));
         let ahead = before.of(pod.fair.clock.since(self.virtual_now));
@@ -98,23 +98,23 @@ impl State {
         pod.fair.expected = pod.fair.clock;
     }
 
-    /// A process of the pod begins to wait.
+    /// Adapts the accounts when a process of the pod begins to wait.
     pub(in crate::tokens) fn demand_begins(&self, now: Time, pod: &mut Pod) {
-        // Between a close and the next question it has not been away.
+        // Between a close and the next request the pod has not been away.
         let mut lag = Span(2 * self.surplus_turn.0);
         if pod.demand == 0 {
             if now.since(pod.idle_since) > Span(2 * self.half_cycle.0) {
                 self.cap(pod);
                 lag = Span::ZERO;
             }
-            self.see(pod);
+            self.mark_settled(pod);
         }
         let least = self.surplus_floor.less(lag);
         pod.fair.surplus = pod.fair.surplus.max(least);
     }
 
     pub(in crate::tokens) fn cap(&self, pod: &mut Pod) {
-        // What others lag as well is no saving.
+        // A lag that other pods share is no saving.
         let least = self
             .best_served
             .map_or(self.virtual_now, |clock| clock.min(self.virtual_now))
@@ -125,23 +125,23 @@ impl State {
         }
     }
 
-    pub(in crate::tokens) fn see(&self, pod: &mut Pod) {
+    pub(in crate::tokens) fn mark_settled(&self, pod: &mut Pod) {
         pod.fair.seen_kept = self.kept;
         pod.fair.seen_kept_owed = self.kept_owed;
     }
 
-    /// How far a clock may be ahead before its pod competes for surplus.
+    /// Returns how far a clock may be ahead before its pod competes for surplus.
     pub(in crate::tokens) fn ahead_max(&self) -> Time {
         self.virtual_now.after(self.half_cycle)
     }
 
-    /// A pod with this clock competes for surplus. A little before the clock is as far as it may be, for
-    /// it is rounded down on its way there.
+    /// Returns whether a pod with this clock competes for surplus. That begins a little before the bound, since the
+    /// clock is rounded down on its way there.
     pub(in crate::tokens) fn is_ahead(&self, clock: Time) -> bool {
         clock.after(Span(self.half_cycle.0 / 16)) >= self.ahead_max()
     }
 
-    /// Sets usage against the pod's accounts.
+    /// Charges usage to the pod's accounts.
     pub(in crate::tokens) fn charge(&mut self, pod: &mut Pod, delta: Span) {
         let request = pod.quota.request();
         let fair = &mut pod.fair;
@@ -184,12 +184,12 @@ impl State {
         i64::try_from(settings.hand_over.0.saturating_mul(HAND_OVERS_SAVED)).unwrap_or(i64::MAX)
     }
 
-    /// Nothing of the pod runs any more, so nothing is expected beyond what was told.
-    pub(in crate::tokens) fn rests(pod: &mut Pod) {
+    /// Resets the expectation to what was reported, when nothing of the pod runs any more.
+    pub(in crate::tokens) fn settle_expected(pod: &mut Pod) {
         pod.fair.expected = pod.fair.clock;
     }
 
-    /// SMs pass to somebody else.
+    /// Pays for the passing of SMs to another process.
     pub(in crate::tokens) fn pay_hand_over(&mut self, sm: u32, settings: &Settings) {
         self.hand_over_credit = self
             .hand_over_credit
@@ -197,7 +197,7 @@ impl State {
             .max(-Self::hand_over_bound(settings));
     }
 
-    /// How long until a close of a holder with `sm` may be paid.
+    /// Returns the time until a close of a holder with `sm` can be paid for.
     pub(in crate::tokens) fn hand_over_affordable_in(&self, sm: u32, settings: &Settings) -> Span {
         let missing = Self::hand_over_cost(sm, settings).saturating_sub(self.hand_over_credit);
         u64::try_from(missing).map_or(Span::ZERO, |missing| {
@@ -205,8 +205,8 @@ impl State {
         })
     }
 
-    /// Lets virtual time and the accumulators go on to `now`.
-    pub(in crate::tokens) fn go_on(&mut self, now: Time, settings: &Settings) {
+    /// Advances virtual time and the accumulators to `now`.
+    pub(in crate::tokens) fn advance(&mut self, now: Time, settings: &Settings) {
         let passed = now.since(self.moved);
         self.moved = self.moved.max(now);
         let ahead = self.virtual_now.after(passed);
@@ -215,7 +215,7 @@ impl State {
             .map_or(Time::NEVER, |clock| clock.after(self.window));
         self.virtual_now = self.virtual_now.max(ahead.min(bound));
         if let Some(clock) = self.kept_clock {
-            // It may be so only since a while ago.
+            // The clock may have been behind for only part of that time.
             let claims = self.ahead_max().since(clock);
             let owed = self.virtual_now.since(clock.after(self.half_cycle));
             self.kept = sum(self.kept, passed.min(claims));

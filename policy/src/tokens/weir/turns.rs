@@ -1,15 +1,15 @@
-//! When a holder's turn is over for the sake of another.
+//! The end of a holder's turn in favour of another process.
 
 use super::super::table::{Phase, Pod};
 use super::super::{Action, CloseReason, ProcessId, SHARE_WHOLE, Share, Tokens, narrow_span, sum};
 use crate::{Span, Time};
 
-/// How many of the waiting that do not fit are tried for closing somebody on their behalf.
+/// Number of waiting processes that do not fit for which closing a holder is tried.
 const CLOSE_TRIES: usize = 4;
 
 impl Tokens {
-    /// Closes holders whose turn is over in favour of one that waits and does not fit, or asks to be woken
-    /// when that will be so.
+    /// Closes holders with a turn that is over in favour of a waiting process that does not fit, or requests a wake-up
+    /// for the time when that will be so.
     pub(super) fn make_room(
         &mut self,
         head: ProcessId,
@@ -27,7 +27,7 @@ impl Tokens {
             if self.make_room_for(waiter, waiter == head, actions, wake) {
                 return;
             }
-            // What one holder leaves, the first needs.
+            // The SMs of a single holder are needed by the first waiting process, so none are freed for another.
             if self.table.holding.len() <= 1 {
                 return;
             }
@@ -42,7 +42,7 @@ impl Tokens {
         }
     }
 
-    /// True if holders were closed, or are closing, so that it will fit.
+    /// Returns whether holders were closed, or are closing, so that the process will fit.
     fn make_room_for(
         &mut self,
         waiter: ProcessId,
@@ -85,7 +85,7 @@ impl Tokens {
             return false;
         }
         while coming < needed {
-            // Whoever is furthest ahead first.
+            // The holder that is furthest ahead is closed first.
             let most = self
                 .table
                 .holding
@@ -112,7 +112,7 @@ impl Tokens {
         true
     }
 
-    /// How well a holder is served: those with surplus before all others.
+    /// Returns how well a holder is served: holders with surplus rank above all others.
     fn served(&self, id: ProcessId) -> (bool, u64, ProcessId) {
         let pod = self.table.listed(id).1;
         if self.has_surplus(pod) {
@@ -122,13 +122,13 @@ impl Tokens {
         }
     }
 
-    /// What a holder does now counts as surplus.
+    /// Returns whether current usage of the pod counts as surplus.
     fn has_surplus(&self, pod: &Pod) -> bool {
         pod.quota.request().is_none() || self.weir.is_ahead(pod.fair.expected)
     }
 
-    /// After what time a holder's turn is over in favour of a waiter; zero: now. An estimate, which is
-    /// made anew then.
+    /// Returns the time until a holder's turn is over in favour of a waiting process; zero means now. This is an
+    /// estimate, which is recomputed at that time.
     fn turn_over_in(&self, holder: ProcessId, waiter: ProcessId) -> Span {
         let state = &self.weir;
         let (holding, holder_pod) = self.table.listed(holder);
@@ -143,7 +143,8 @@ impl Tokens {
         let surplus = self.has_surplus(holder_pod);
         let waiter_turn = waiter_pod.fair.expected.after(state.half_cycle);
         if owed {
-            // The holder gets ahead of the waiter, or, where it has surplus, virtual time does.
+            // The holder's clock gets ahead of that of the waiting process or, if the holder has surplus, virtual time
+            // does.
             let by_time = waiter_turn.since(state.virtual_now);
             let by_clock = request.of(waiter_turn.since(holder_pod.fair.expected));
             let over_in = match (request.is_none(), surplus) {
@@ -154,12 +155,12 @@ impl Tokens {
             return over_in.max(at_least);
         }
         if !surplus {
-            // It has to get ahead of virtual time, which runs as well, before it competes for surplus.
+            // The holder has to get ahead of virtual time, which advances as well, before it competes for surplus.
             let ahead = state.ahead_max().since(holder_pod.fair.expected);
             let until_owed = waiter_turn.since(state.virtual_now);
             let gains = Share::from_parts_per_million(SHARE_WHOLE - request.parts_per_million())
                 .unwrap_or(Share::NONE);
-            // Per unit of its own time a clock gains 1/request − 1.
+            // A clock gains 1/request − 1 per unit of its own time.
             let own = narrow_span(
                 u128::from(ahead.0) * u128::from(request.parts_per_million())
                     / u128::from(gains.parts_per_million().max(1)),

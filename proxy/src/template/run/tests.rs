@@ -44,7 +44,7 @@ fn run(template: &str) -> Result<String, RunError> {
 }
 
 #[test]
-fn knatives_template_gives_its_line() {
+fn knatives_template_yields_knatives_line() {
     assert_eq!(
         run(crate::observability::REQUEST_LOG_TEMPLATE).unwrap(),
         r#"{"httpRequest": {"requestMethod": "POST", "requestUrl": "/x?y\u003D1", "requestSize": "3", "status": 200, "responseSize": "5", "userAgent": "x\"\u003Cy\u003E", "remoteIp": "127.0.0.1:5", "serverIp": "10.0.0.1", "referer": "", "latency": "0.0065s", "protocol": "HTTP/1.1"}, "traceId": "0af7651916cd43dd8448eb211c80319c"}"#
@@ -52,7 +52,7 @@ fn knatives_template_gives_its_line() {
 }
 
 #[test]
-fn the_language_means_what_it_means_in_go() {
+fn templates_have_the_results_of_go() {
     for (template, expected) in [
         (r#"{{.Request.Header.Get "x-id"}}"#, "1"),
         (r#"{{.Request.Header.Get "absent"}}."#, "."),
@@ -94,7 +94,7 @@ fn the_language_means_what_it_means_in_go() {
 }
 
 #[test]
-fn what_cannot_be_run_is_an_error_with_its_field() {
+fn failures_name_the_field() {
     for (template, field) in [
         ("{{.Request.Cookie \"x\"}}", ".Request.Cookie"),
         ("{{.Request.TLS.Version}}", ".Request.TLS.Version"),
@@ -108,9 +108,10 @@ fn what_cannot_be_run_is_an_error_with_its_field() {
     }
 }
 
-/// What Knative's own queue-proxy (Go 1.26) writes of a GET with `/a/b?x=1&y=2&x=3` and three cookies.
+/// The expected values are the output of Knative's own queue-proxy (Go 1.26) for a GET of `/a/b?x=1&y=2&x=3` with three
+/// cookies.
 #[test]
-fn fields_of_a_request_are_written_as_go_does() {
+fn fields_of_a_request_are_formatted_as_in_go() {
     let mut record = record();
     record.method = Method::GET;
     record.uri = "/a/b?x=1&y=2&x=3".parse().unwrap();
@@ -187,7 +188,7 @@ fn fields_of_a_request_are_written_as_go_does() {
 }
 
 #[test]
-fn bodies_and_trailers_are_written_as_go_does() {
+fn bodies_and_trailers_are_formatted_as_in_go() {
     let mut record = record();
     let line = |record: &Record| {
         let text =
@@ -219,13 +220,13 @@ fn bodies_and_trailers_are_written_as_go_does() {
         line(&record),
         format!("{body} map[X-T:[y] Y-U:[]] map[Connection:[keep-alive, close]] true\n")
     );
-    // What was not announced is not there.
+    // Without announced trailers there are none.
     record.headers.remove("trailer");
     assert!(line(&record).contains("map[] map[Conn"));
 }
 
 #[test]
-fn tls_is_written_as_go_does() {
+fn tls_is_formatted_as_in_go() {
     let mut record = record();
     record.tls = Some(std::sync::Arc::new(crate::tls::Negotiated {
         version: 772,
@@ -256,9 +257,9 @@ fn tls_is_written_as_go_does() {
     }
 }
 
-/// Every member that a template may name has a value, of the kind that was said.
+/// Every member in the check's table has a value of the declared type.
 #[test]
-fn what_the_check_knows_there_is() {
+fn every_checked_member_exists() {
     use super::super::check::{Kind, MEMBERS};
     let mut record = record();
     record

@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-/// What objects must be like: all of it.
+/// A conjunction of requirements on objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Selector(Vec<Requirement>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Requirement {
     key: String,
-    /// One of these; `None`: any.
+    /// Allowed values; `None` for any.
     values: Option<Vec<String>>,
     is_negated: bool,
 }
@@ -18,19 +18,19 @@ impl Selector {
     /// Parses `a=b`, `a==b`, `a!=b`, `a in (b,c)`, `a notin (b,c)`, `a` and `!a`, separated by commas.
     ///
     /// # Errors
-    /// The part that is none of these.
+    /// Returns the part that is malformed.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let parts = split(text).into_iter().map(str::trim);
         let each = parts.filter(|part| !part.is_empty()).map(requirement);
         Ok(Self(each.collect::<Result<_, _>>()?))
     }
 
-    /// Whether labels fit.
+    /// Returns whether an object's labels match.
     pub(super) fn fits_labels(&self, object: &Value) -> bool {
         self.fits(|key| object["metadata"]["labels"][key].as_str())
     }
 
-    /// Whether fields, named by paths with dots, fit.
+    /// Returns whether an object's fields, named by dotted paths, match.
     pub(super) fn fits_fields(&self, object: &Value) -> bool {
         self.fits(|key| {
             let pointer = format!("/{}", key.replace('.', "/"));
@@ -50,7 +50,7 @@ impl Selector {
     }
 }
 
-/// Splits at commas that are in no parentheses.
+/// Splits at commas outside of parentheses.
 fn split(text: &str) -> Vec<&str> {
     let mut depth = 0_u32;
     let parts = text.split(move |c| {

@@ -1,4 +1,4 @@
-//! The sockets, and what stands behind each path.
+//! Connections of the API server, and the handlers of its paths.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -26,11 +26,11 @@ use super::{Bearer, Fault, Resource, Shared, lock};
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// A watch that wants bookmarks has one this often.
+/// Period of a watch's bookmarks, if it wants them.
 const BOOKMARK_PERIOD: Duration = Duration::from_millis(200);
-/// Lines that wait for a slow watcher.
+/// Largest number of lines queued for a slow watcher.
 const LINES_MAX: usize = 1_024;
-/// Kinds of plurals that are not the plural of the kind's name with an s.
+/// Kinds with a plural which is not the lower-case name with an s.
 const KINDS: [(&str, &str); 12] = [
     ("configmaps", "ConfigMap"),
     ("endpoints", "Endpoints"),
@@ -56,13 +56,13 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
         });
         connections.spawn(async move {
             let server = hyper::server::conn::http1::Builder::new();
-            // A client that breaks off is none of the server's concern.
+            // Clients may disconnect at any time.
             let _ended = server.serve_connection(TokioIo::new(stream), service).await;
         });
     }
 }
 
-/// What a path names.
+/// Target of a request's path.
 #[derive(Debug)]
 struct Target {
     resource: Resource,
@@ -100,7 +100,7 @@ impl Target {
         Some(Self {
             resource: Resource::new(&api_version, plural),
             namespace,
-            // A subresource, as `status`, is a part of the whole.
+            // A subresource, as `status`, is treated as part of the whole object.
             name: parts.next().map(str::to_owned),
         })
     }
@@ -139,7 +139,7 @@ fn failure(code: StatusCode, reason: &str, message: &str) -> Response<Body> {
     reply(code, &status_of(code, reason, message))
 }
 
-/// Answers, or breaks the connection off where [`Fault`] says so.
+/// Answers a request, or closes the connection if [`Fault`] requires it.
 async fn answer(
     shared: Arc<Shared>,
     request: Request<Incoming>,
@@ -183,15 +183,11 @@ async fn undisturbed(shared: Arc<Shared>, request: Request<Incoming>) -> Respons
         return failure(
             unavailable,
             "ServiceUnavailable",
-            "the server is made to fail",
+            "the server is set to fail",
         );
     }
     let Ok(body) = body.collect().await else {
-        return failure(
-            StatusCode::BAD_REQUEST,
-            "BadRequest",
-            "the body cannot be read",
-        );
+        return failure(StatusCode::BAD_REQUEST, "BadRequest", "unreadable body");
     };
     let body = body.to_bytes();
     let object = serde_json::from_slice::<Value>(&body).unwrap_or(Value::Null);
@@ -200,7 +196,7 @@ async fn undisturbed(shared: Arc<Shared>, request: Request<Incoming>) -> Respons
         return reply(StatusCode::OK, &version);
     }
     let Some(target) = Target::parse(&path) else {
-        return failure(StatusCode::NOT_FOUND, "NotFound", "there is no such path");
+        return failure(StatusCode::NOT_FOUND, "NotFound", "no such path");
     };
     let reviewed = match &*target.resource.plural {
         "tokenreviews" => Some(review_token(&shared, object.clone())),
@@ -337,7 +333,7 @@ fn write(
             let Some(mut applied) = store.get(resource, &target.namespace, name) else {
                 return Ok((StatusCode::CREATED, store.create(resource, object)?));
             };
-            // Who applies is the only one: what it names no more is gone.
+            // There is a single field manager: fields missing from an apply are removed.
             if !object["status"].is_null() {
                 applied["status"] = Value::Null;
             }
@@ -364,7 +360,7 @@ fn query(text: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// What a list or a watch looks at.
+/// Objects of a list or a watch.
 #[derive(Debug, Clone)]
 struct Scope {
     resource: Resource,
@@ -439,7 +435,7 @@ fn list_or_watch(
     list(shared, &scope, limit.max(1), text("continue"))
 }
 
-/// A page of a list. `after`: the namespace and name of the last object before it, with a line end between.
+/// Returns a page of a list. `after` has the namespace and name of the last object before it, separated by a line end.
 fn list(shared: &Shared, scope: &Scope, limit: usize, after: &str) -> Response<Body> {
     let store = lock(&shared.store);
     let after = after.split_once('\n');
@@ -456,7 +452,7 @@ fn list(shared: &Shared, scope: &Scope, limit: usize, after: &str) -> Response<B
             break;
         }
         let mut item = object.clone();
-        // A real server leaves them out of lists of its own kinds.
+        // A real server omits kind and version in lists of its own kinds.
         if is_built_in(&scope.resource)
             && let Some(item) = item.as_object_mut()
         {
@@ -493,7 +489,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Delivers changes until the watcher leaves, or the watch is ended.
+    /// Delivers changes until the watcher disconnects, or the watch is ended.
     async fn run(self, from: Option<u64>, limit: Duration) {
         let mut delivered = self.shared.delivered.subscribe();
         let mut epoch = self.shared.epoch.subscribe();
@@ -539,7 +535,7 @@ impl Watch {
         }
     }
 
-    /// Sends all objects as added; returns the version that they are of.
+    /// Sends all objects as added; returns their version.
     async fn all(&self) -> Option<u64> {
         let (objects, version) = {
             let store = lock(&self.shared.store);
@@ -556,7 +552,7 @@ impl Watch {
         Some(version)
     }
 
-    /// An object that has come into, or fallen out of, what is looked at is added or deleted for the watcher.
+    /// Delivers a change; an object that enters or leaves the scope is added or deleted for the watcher.
     async fn deliver(&self, change: &Change) -> bool {
         let was = change
             .before

@@ -8,13 +8,13 @@ use super::Resource;
 
 type Name = (String, String);
 
-/// See the [module](self).
+/// Store of all objects: see the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Store {
     objects: BTreeMap<Resource, BTreeMap<Name, Value>>,
     version: u64,
     history: Vec<Change>,
-    /// Changes up to this version are no longer in the history.
+    /// Last version whose changes were dropped from the history.
     compacted: u64,
 }
 
@@ -23,31 +23,31 @@ pub(super) struct Store {
 pub(super) struct Change {
     pub(super) version: u64,
     pub(super) resource: Resource,
-    /// `ADDED`, `MODIFIED` or `DELETED`.
+    /// Event type: `ADDED`, `MODIFIED` or `DELETED`.
     pub(super) kind: &'static str,
-    /// The object after it; before it where it is deleted.
+    /// The object after the change; before it if deleted.
     pub(super) object: Value,
-    /// The object before it.
+    /// The object before the change; `None` if it was added.
     pub(super) before: Option<Value>,
 }
 
-/// What was written.
+/// A written object and its version.
 #[derive(Debug)]
 pub(super) struct Written {
     pub(super) version: u64,
     pub(super) object: Value,
 }
 
-/// Why nothing was written.
+/// Reason for which nothing was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StoreError {
-    /// It has no `metadata.name`.
+    /// The object has no `metadata.name`.
     NoName,
-    /// It is there already, or its `resourceVersion` is not the last one.
+    /// The object exists already, or its `resourceVersion` is not the last one.
     Conflict,
-    /// It is not there.
+    /// The object does not exist.
     NotFound,
-    /// The patch is none, or does not fit.
+    /// The patch is malformed or does not apply.
     Invalid,
 }
 
@@ -81,7 +81,7 @@ impl Store {
         all.filter(move |((own, _), _)| namespace.is_empty() || own == namespace)
     }
 
-    /// Returns the changes of a resource after a version; `None`: the history no longer goes back so far.
+    /// Returns the changes of a resource after a version; `None` if the history begins later.
     pub(super) fn changes(
         &self,
         resource: &Resource,
@@ -115,7 +115,7 @@ impl Store {
         self.apply(resource, object)
     }
 
-    /// Replaces an object, which must be of the last version if it names one.
+    /// Replaces an object, which must have the last version if it states one.
     pub(super) fn update(
         &mut self,
         resource: &Resource,
@@ -138,7 +138,7 @@ impl Store {
         self.apply(resource, object)
     }
 
-    /// Deletes an object, which must be the one that the preconditions name; one with finalizers is marked and stays.
+    /// Deletes an object, which must meet the preconditions; one with finalizers is marked and stays.
     pub(super) fn delete_if(
         &mut self,
         resource: &Resource,
@@ -160,7 +160,7 @@ impl Store {
         deleted.ok_or(StoreError::NotFound)
     }
 
-    /// Creates an object, or replaces the one of its name.
+    /// Creates an object, or replaces that of its name.
     pub(super) fn apply(
         &mut self,
         resource: &Resource,
@@ -225,7 +225,7 @@ impl Store {
     }
 }
 
-/// Whether a value is named, and is another one.
+/// Returns whether a value is stated and differs from the known one.
 fn is_other(named: &Value, known: &Value) -> bool {
     named.is_string() && named != known
 }

@@ -1,11 +1,11 @@
 //! Measures activator-ext beside other proxies in front of the same pod, in turn, in one run: Weir's own queue-proxy with
-//! deadlines, nginx where it is installed, Envoy where `ENVOY` names it, and Knative's activator where `KNATIVE_ACTIVATOR`
-//! does (in a network namespace, and beside it ours in another one); and what requests take that wait.
+//! deadlines, nginx if installed, Envoy if `ENVOY` names it, and Knative's activator if `KNATIVE_ACTIVATOR` names it (in a
+//! network namespace, with activator-ext in another one for comparison); and the cost of waiting requests.
 //!
 //! `cargo run --profile dist -p tests --bin activator-bench -- [--rounds N] [--seconds S] [--binaries FOLDER]`
 //!
-//! The pod is one process that answers at once. Every figure is the median over the rounds. Load, proxies and pod share
-//! the machine, so absolute figures drift; ratios within a run count.
+//! The pod is one process that answers at once. Every figure is the median over the rounds. Load, proxies and pod share the
+//! machine, so absolute figures drift; ratios within a run count.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -23,7 +23,7 @@ use anyhow::Context as _;
 use peers::knative::ACTIVATOR_VARIABLE;
 use peers::network::Network;
 use tests::bench::figures::{
-    CLIENTS, Figures, PROTOCOLS, RATE, Shown, cell, measure, median, title,
+    CLIENTS, Figures, LoadFigures, PROTOCOLS, RATE, cell, measure, median, title,
 };
 use tests::bench::process::{Kind, is_installed};
 use tests::bench::{app, process};
@@ -90,7 +90,7 @@ async fn bench(options: &Options) -> anyhow::Result<()> {
         let path = options.binaries.join(name);
         anyhow::ensure!(
             path.is_file(),
-            "{} is no file: cargo build --profile dist -p activator-ext -p queue-proxy, or --binaries",
+            "{} is not a file: cargo build --profile dist -p activator-ext -p queue-proxy, or --binaries",
             path.display()
         );
         Ok(path)
@@ -117,7 +117,7 @@ async fn bench(options: &Options) -> anyhow::Result<()> {
         }
     }
     let pod = process::App::start().await?;
-    let mut shown: Figures<Shown> = BTreeMap::new();
+    let mut shown: Figures<LoadFigures> = BTreeMap::new();
     let mut idle: Figures<f64> = BTreeMap::new();
     for round in 1..=options.rounds {
         for (at, kind) in kinds.iter().enumerate() {
@@ -148,7 +148,7 @@ async fn bench(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn print(options: &Options, kinds: &[Kind], shown: &Figures<Shown>, idle: &Figures<f64>) {
+fn print(options: &Options, kinds: &[Kind], shown: &Figures<LoadFigures>, idle: &Figures<f64>) {
     println!(
         "{}; {} rounds of {} s, medians; {CLIENTS} clients at saturation, {RATE} requests/s in the open loop\n",
         process::machine(),
@@ -164,12 +164,12 @@ fn print(options: &Options, kinds: &[Kind], shown: &Figures<Shown>, idle: &Figur
                 "| {title} | CPU µs/request | of activator-ext's | requests/s | added p50 µs, saturated | added p99 | added p50 µs, {RATE}/s | added p99 |"
             );
             println!("|---|---:|---:|---:|---:|---:|---:|---:|");
-            let figure = |at: usize, figure: fn(&Shown) -> f64| {
+            let figure = |at: usize, figure: fn(&LoadFigures) -> f64| {
                 median(shown.get(&(at, title.clone())), figure)
             };
             for (at, kind) in kinds.iter().enumerate() {
                 let is_direct = matches!(kind, Kind::Direct);
-                let added = |value: fn(&Shown) -> f64| {
+                let added = |value: fn(&LoadFigures) -> f64| {
                     let direct = figure(0, value).filter(|_| !is_direct).unwrap_or_default();
                     cell(figure(at, value).map(|value| value - direct), 0)
                 };

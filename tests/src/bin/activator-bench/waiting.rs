@@ -1,4 +1,4 @@
-//! What requests take that wait for an instance, and in which order they go to it.
+//! Cost of requests that wait for an instance, and their order of dispatch.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -23,20 +23,20 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// Requests that wait.
+/// Number of waiting requests.
 const WAITING: usize = 10_000;
-/// The budget of the last of them.
+/// Budget of the last waiting request, in ms.
 const BUDGET_MS: usize = 1_000_000;
-/// Streams of a connection.
+/// Number of streams of a connection.
 const STREAMS: usize = 250;
-/// Sockets and files of either process, besides those of requests.
+/// Number of files of either process besides the requests' sockets.
 const OTHER_FILES: u64 = 500;
-/// All has happened by then.
+/// Longest wait for any condition.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Memory that is given back is so by then.
+/// Longest time until freed memory is returned to the system.
 const SETTLED: Duration = Duration::from_secs(15);
 
-/// Measures one protocol; returns a line of text.
+/// Measures one protocol and returns the result as a line of text.
 pub(crate) async fn measure(binary: &Path, pod: u16, protocol: Protocol) -> anyhow::Result<String> {
     let files = getrlimit(Resource::Nofile);
     let needed = WAITING as u64 + OTHER_FILES;
@@ -73,7 +73,7 @@ pub(crate) async fn measure(binary: &Path, pod: u16, protocol: Protocol) -> anyh
     let mut answers = JoinSet::new();
     let mut connection = None;
     for number in 0..WAITING {
-        // Each is due a tenth of a second before the one that came before it.
+        // Each is due a tenth of a second before the previous one.
         let budget = BUDGET_MS + 100 * (WAITING - number);
         match protocol {
             Protocol::Http1 => {
@@ -162,9 +162,9 @@ async fn turn(
     Ok((number, turn))
 }
 
-/// Waits until so many requests wait.
+/// Waits until this many requests wait.
 async fn until_waiting(ip: IpAddr, count: usize) -> anyhow::Result<()> {
-    // A page for each of them would take longer than they do.
+    // Scraping after each request would take longer than the requests.
     if !count.is_multiple_of(100) && count < WAITING {
         tokio::task::yield_now().await;
         return Ok(());

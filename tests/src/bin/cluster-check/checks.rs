@@ -1,4 +1,4 @@
-//! The checks, in their order. Each leaves the cluster so that any other can follow.
+//! The checks, in their order. Each leaves the cluster in a state in which any other can follow.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,27 +35,27 @@ pub(crate) const NAMES: [&str; 15] = [
     "uninstall",
 ];
 
-/// What a check found.
+/// Result of a check.
 #[derive(Debug)]
 pub(crate) struct Finding {
-    /// `None`: not tried.
+    /// Whether the check passed; `None` if it was skipped.
     pub(crate) passed: Option<bool>,
     pub(crate) requests: usize,
     pub(crate) failed: usize,
     pub(crate) note: String,
 }
 
-/// What outlives a check.
+/// State that is kept between checks.
 #[derive(Debug)]
 pub(crate) struct Checks {
     options: Options,
     overlay: Overlay,
-    /// Knative's objects before Weir came.
+    /// Knative's objects before Weir's installation.
     before: BTreeMap<String, Value>,
     is_installed: bool,
 }
 
-/// The function under load in most checks: two pods, always there.
+/// Function under load in most checks, with a constant two pods.
 const STEADY: Function<'static> = Function {
     name: "steady",
     takes: Duration::from_millis(20),
@@ -64,7 +64,7 @@ const STEADY: Function<'static> = Function {
     annotations: &[],
     traffic: None,
 };
-/// Annotations that are refused, and what is said of each.
+/// Annotations that are refused, each with the begin of the refusal's text.
 const WRONG: [(&[(&str, &str)], &str); 6] = [
     (&[("weir.dev/slo", "soon")], "weir.dev/slo=\"soon\": "),
     (
@@ -73,7 +73,7 @@ const WRONG: [(&[(&str, &str)], &str); 6] = [
     ),
     (
         &[("weir.dev/color", "red")],
-        "weir.dev/color=\"red\": is no key of Weir; allowed: ",
+        "weir.dev/color=\"red\": is not a known key; allowed: ",
     ),
     (
         &[("weir.dev/queue-depth", "0")],
@@ -110,12 +110,12 @@ fn not_tried(note: &str) -> anyhow::Result<Finding> {
     })
 }
 
-/// No request may have failed.
+/// Returns a finding which passes if no request failed.
 fn none_failed(outcome: &Outcome, note: String) -> Finding {
     let failed = outcome.failed().count();
     let first = outcome
         .first_failure()
-        .map(|why| format!("; the first that failed: {why}"));
+        .map(|why| format!("; the first failure: {why}"));
     Finding {
         passed: Some(failed == 0),
         requests: outcome.0.len(),
@@ -162,7 +162,7 @@ impl Checks {
         STEADY.target(&self.options)
     }
 
-    /// Installs Weir beside a function that runs, and opts that in.
+    /// Installs Weir beside a running function, and opts that in.
     async fn install(&mut self) -> anyhow::Result<Finding> {
         create_namespace().await?;
         let stock = Function {
@@ -270,7 +270,7 @@ impl Checks {
             self.rolled_out().await?;
             attached(&revision).await?;
         }
-        // Knative's own: its Deployment is not to differ afterwards.
+        // Checks that Knative's own Deployment does not differ afterwards.
         sleep(Duration::from_secs(3)).await;
         kubectl::run(&[
             "-n",
@@ -357,7 +357,7 @@ impl Checks {
         let late = outcome.failed_after(killed + Duration::from_secs(3));
         let (requests, failed) = (outcome.0.len(), outcome.failed().count());
 
-        // Both at once, and no new one before Knative serves.
+        // Both at once, with no new pod before Knative serves.
         let load = self.target()?.load();
         let replicas = |count: &str| {
             let count = format!("--replicas={count}");
@@ -425,7 +425,7 @@ impl Checks {
         started?;
         self.settled().await?;
         attached(&revision).await?;
-        // A node whose heartbeats were not heard may count as gone for a moment then, and with it the gateway.
+        // A node without recent heartbeats may count as gone for a moment, and with it the gateway.
         let after = outcome.failed_after(back);
         let failed = outcome.failed().count() - after;
         let first = outcome.first_failure().unwrap_or("none failed");
@@ -434,12 +434,12 @@ impl Checks {
             requests: outcome.0.len(),
             failed,
             note: format!(
-                "the API server was stopped for 60 s; {after} failed after it was back; the first that failed: {first}"
+                "the API server was stopped for 60 s; {after} failed after it was back; the first failure: {first}"
             ),
         })
     }
 
-    /// Waits until Knative takes a Service, ten times in a row: nodes may count as gone for a while after the API was.
+    /// Waits until Knative accepts a Service ten times in a row: nodes may count as gone for a while after an outage of the API.
     async fn settled(&self) -> anyhow::Result<()> {
         let manifest = STEADY.manifest(&self.options).to_string();
         let mut in_a_row = 0;
@@ -469,7 +469,7 @@ impl Checks {
         function(5, None).apply(&self.options).await?;
         let old = function(5, None).revision()?;
         attached(&old).await?;
-        // The second revision differs by its time alone, and gets a tenth.
+        // The second revision differs by its request time alone, and gets a tenth.
         let split = json!([
             {"revisionName": old, "percent": 90},
             {"latestRevision": true, "percent": 10},
@@ -501,7 +501,7 @@ impl Checks {
         let strayed = after.1 - middle.1;
         let failed = outcome.failed().count() + by_tag.failed().count();
         let first = outcome.first_failure().or_else(|| by_tag.first_failure());
-        let first = first.map(|why| format!("; the first that failed: {why}"));
+        let first = first.map(|why| format!("; the first failure: {why}"));
         Ok(Finding {
             passed: Some(failed == 0 && (share - 10.0).abs() <= 3.0 && strayed == 0.0),
             requests: outcome.0.len() + by_tag.0.len(),
@@ -521,7 +521,7 @@ impl Checks {
         let load = self.target()?.load();
         let shares = gpu::check(&self.options).await?;
         let mut finding = none_failed(&load.stop().await, shares.note);
-        // More was asked of the slot than it has: what was refused is no failure.
+        // The slot was oversubscribed on purpose: refused requests are no failures.
         finding.requests += shares.overloaded + shares.rolled.0.len();
         finding.failed += shares.rolled.failed().count();
         finding.passed = finding.passed.map(|passed| passed && shares.is_good);
@@ -553,13 +553,13 @@ impl Checks {
             let late = outcome.failed_after(settled);
             finding.requests += outcome.0.len();
             finding.failed += late;
-            // Knative's own parts are restarted meanwhile, and its pods replaced.
+            // Knative's own programs are restarted meanwhile, and its pods replaced.
             finding.note += &format!(
                 "{state}: {} failed until Knative had settled, {late} afterwards. ",
                 outcome.failed().count() - late
             );
             if let Some(why) = outcome.first_failure() {
-                finding.note += &format!("The first that failed: {why}. ");
+                finding.note += &format!("The first failure: {why}. ");
             }
         }
         finding.passed = Some(finding.failed == 0);
@@ -580,12 +580,12 @@ impl Checks {
         for (annotations, sentence) in WRONG {
             let manifest = function(annotations).manifest(&self.options).to_string();
             match kubectl::run_with(&["apply", "--dry-run=server", "-f", "-"], &manifest) {
-                Ok(_) => wrong.push(format!("{annotations:?} was taken")),
+                Ok(_) => wrong.push(format!("{annotations:?} was accepted")),
                 Err(error) if error.to_string().contains(sentence) => {}
                 Err(error) => wrong.push(format!("{annotations:?}: {error}")),
             }
         }
-        // With nobody to answer, a function without a GPU starts as Knative's, and one with a GPU waits.
+        // Without the webhook, a function without a GPU starts as Knative's, and one with a GPU waits.
         let replicas = |count: u32| {
             let count = format!("--replicas={count}");
             kubectl::run(&[
@@ -629,7 +629,7 @@ impl Checks {
             "serving.knative.dev/service=waiting",
         ])?;
         if !pods.is_empty() {
-            wrong.push("a pod with a GPU was created unseen".to_owned());
+            wrong.push("a pod with a GPU was created without admission".to_owned());
         }
         replicas(2)?;
         self.rolled_out().await?;
@@ -647,7 +647,7 @@ impl Checks {
         Ok(finding)
     }
 
-    /// Knative's own tests, once as Knative is and once with Weir's queue-proxy in every pod.
+    /// Runs Knative's own tests with its own queue-proxy, and with Weir's in every pod.
     async fn suites(&self) -> anyhow::Result<Finding> {
         let Some(command) = &self.options.suites else {
             return not_tried("--suites is not given");
@@ -671,7 +671,7 @@ impl Checks {
         Ok(finding)
     }
 
-    /// From an earlier version, to which it is taken back before, to this one.
+    /// Downgrades to an earlier version, then upgrades to this one.
     async fn upgrade(&mut self) -> anyhow::Result<Finding> {
         let Some(from) = &self.options.from else {
             return not_tried("--from is not given");
@@ -703,7 +703,7 @@ impl Checks {
         self.is_installed = false;
         let took = begin.elapsed().as_secs_f64();
         detached(&revision).await?;
-        // What is still open at the data pods is to end in peace.
+        // Open connections at the data pods must end cleanly.
         sleep(Duration::from_secs(5)).await;
         let gone = || {
             Ok(kubectl::list(&["pods", "-A", "-l", "app.kubernetes.io/part-of=weir"])?.is_empty())
@@ -723,7 +723,7 @@ impl Checks {
     }
 }
 
-/// Runs a command of the options'.
+/// Runs a shell command of the options.
 fn shell(command: &str) -> anyhow::Result<()> {
     let output = std::process::Command::new("sh")
         .args(["-c", command])
@@ -737,7 +737,7 @@ fn shell(command: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is Knative's now; Weir may be there already.
+/// Returns Knative's objects, without Weir's.
 fn stock() -> anyhow::Result<BTreeMap<String, Value>> {
     let mut found = snapshot()?;
     found.retain(|_, object| object["metadata"]["labels"]["app.kubernetes.io/part-of"] != "weir");
@@ -757,10 +757,10 @@ fn ready_pods(revision: &str) -> anyhow::Result<usize> {
     Ok(pods(revision)?.iter().filter(is_ready).count())
 }
 
-/// Kills the pod of role `data` that owns a revision; returns when.
+/// Kills the pod of role `data` that owns a revision; returns the time.
 fn kill_owner(revision: &str) -> anyhow::Result<Instant> {
     let owners = owners(revision)?;
-    let address = owners.first().context("nobody owns it")?;
+    let address = owners.first().context("the revision has no owner")?;
     let field = format!("status.podIP={address}");
     let pods = [
         "-n",
@@ -774,7 +774,7 @@ fn kill_owner(revision: &str) -> anyhow::Result<Instant> {
     Ok(Instant::now())
 }
 
-/// Returns how many requests role `data` has answered for a revision, over all its pods.
+/// Returns the number of requests that role `data` has answered for a revision, over all its pods.
 fn carried(revision: &str) -> anyhow::Result<f64> {
     let pods = kubectl::list(&[
         "pods",

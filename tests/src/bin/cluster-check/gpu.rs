@@ -1,4 +1,4 @@
-//! Functions with a GPU: their shares of a slot, and why one waits.
+//! Functions with a GPU: their shares of a slot, and the reasons of waiting ones.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use crate::load::Outcome;
 use crate::options::Options;
 use crate::world::{Function, NAMESPACE, SOON, messages};
 
-/// Shares are measured over this time.
+/// Time over which shares are measured.
 const MEASURED: Duration = Duration::from_secs(20);
-/// A share may be so many points off.
+/// Allowed error of a share, in percentage points.
 const POINTS: f64 = 2.0;
 
-/// What was found.
+/// Result of the check of GPU functions.
 #[derive(Debug)]
 pub(crate) struct Shares {
     pub(crate) is_good: bool,
     pub(crate) note: String,
-    /// Requests of which some were to be refused, since they asked for more than the slot has.
+    /// Number of requests to an oversubscribed slot, some of which had to be refused.
     pub(crate) overloaded: usize,
-    /// Those while the agents were replaced.
+    /// Requests while the agents were replaced.
     pub(crate) rolled: Outcome,
 }
 
@@ -37,7 +37,7 @@ fn function(name: &'static str, annotations: &'static [(&str, &str)]) -> Functio
     Function {
         name,
         takes: Duration::from_millis(20),
-        // Several at once: there is always one that could compute.
+        // Several at once, so that one is always ready to compute.
         concurrency: 8,
         annotations,
         is_on_gpu: true,
@@ -45,8 +45,8 @@ fn function(name: &'static str, annotations: &'static [(&str, &str)]) -> Functio
     }
 }
 
-/// Two functions that always compute share a slot as they ask; one that fits nowhere waits with the scheduler's words, and one that
-/// the agent does not take with the agent's.
+/// Checks that two functions which always compute share a slot as requested, that one which fits nowhere waits with the
+/// scheduler's reason, and one refused by the agent with the agent's.
 pub(crate) async fn check(options: &Options) -> anyhow::Result<Shares> {
     let small = function(
         "tenth",
@@ -123,7 +123,7 @@ pub(crate) async fn check(options: &Options) -> anyhow::Result<Shares> {
     })
 }
 
-/// Replaces all agents while a function computes, whose daemons and processes go on.
+/// Replaces all agents while a function computes; the daemons and processes continue.
 async fn agents_are_replaced(options: &Options) -> anyhow::Result<Outcome> {
     let function = Function {
         takes: Duration::from_millis(5),
@@ -159,7 +159,7 @@ fn pods(service: &str) -> anyhow::Result<Vec<Value>> {
     kubectl::list(&["pods", "-n", NAMESPACE, "-l", &label])
 }
 
-/// Creates a function and waits until an event about one of its pods has this text, which is returned as a whole.
+/// Creates a function and waits until an event about one of its pods contains this text; returns the event's whole text.
 async fn waits(options: &Options, function: &Function<'_>, text: &str) -> anyhow::Result<String> {
     let manifest = function.manifest(options).to_string();
     kubectl::run_with(&["apply", "-f", "-"], &manifest)?;
@@ -190,7 +190,7 @@ fn used() -> anyhow::Result<BTreeMap<String, f64>> {
         "app.kubernetes.io/name=weir-agent",
     ];
     let agents = kubectl::list(&agents)?;
-    ensure!(!agents.is_empty(), "there is no agent");
+    ensure!(!agents.is_empty(), "no agent runs");
     let mut used = BTreeMap::new();
     for agent in &agents {
         let name = agent["metadata"]["name"].as_str().unwrap_or_default();
@@ -209,7 +209,7 @@ fn used() -> anyhow::Result<BTreeMap<String, f64>> {
     Ok(used)
 }
 
-/// The part of a container's environment that makes model-server compute on a GPU for so long.
+/// Returns the container environment which makes model-server compute on a GPU for this time per request.
 pub(crate) fn environment(takes: Duration, concurrency: u32) -> Vec<Value> {
     let kernels = format!("{}x5ms", takes.as_millis().div_ceil(5));
     vec![

@@ -1,4 +1,4 @@
-//! The cluster, as a person reaches it.
+//! Access to the cluster through kubectl.
 
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-/// Between two looks at something that is waited for.
+/// Interval between polls of a condition.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Runs kubectl; returns what it printed.
+/// Runs kubectl and returns its output.
 pub(crate) fn run(arguments: &[&str]) -> anyhow::Result<String> {
     finish(arguments, output(arguments, None)?)
 }
 
-/// Runs kubectl with this text as its input; returns what it printed.
+/// Runs kubectl with this text as its input and returns its output.
 pub(crate) fn run_with(arguments: &[&str], input: &str) -> anyhow::Result<String> {
     finish(arguments, output(arguments, Some(input))?)
 }
 
-/// Returns an object or a list; `None`: it is not there.
+/// Returns an object or a list; `None` if it does not exist.
 pub(crate) fn get(arguments: &[&str]) -> anyhow::Result<Option<Value>> {
     let all = [&["get", "-o", "json", "--ignore-not-found"], arguments].concat();
     let text = run(&all)?;
@@ -28,26 +28,26 @@ pub(crate) fn get(arguments: &[&str]) -> anyhow::Result<Option<Value>> {
         return Ok(None);
     }
     Ok(Some(
-        serde_json::from_str(&text).context("kubectl printed no JSON")?,
+        serde_json::from_str(&text).context("unexpected output of kubectl")?,
     ))
 }
 
 /// Returns the items of a list.
 pub(crate) fn list(arguments: &[&str]) -> anyhow::Result<Vec<Value>> {
     let all = [&["get", "-o", "json"], arguments].concat();
-    let list: Value = serde_json::from_str(&run(&all)?).context("kubectl printed no JSON")?;
+    let list: Value = serde_json::from_str(&run(&all)?).context("unexpected output of kubectl")?;
     Ok(list["items"].as_array().cloned().unwrap_or_default())
 }
 
-/// Waits until something is so.
+/// Polls until a condition holds; returns the time taken.
 pub(crate) async fn until(
     what: &str,
     limit: Duration,
-    mut is_so: impl FnMut() -> anyhow::Result<bool>,
+    mut holds: impl FnMut() -> anyhow::Result<bool>,
 ) -> anyhow::Result<Duration> {
     let begin = Instant::now();
     loop {
-        let answer = is_so();
+        let answer = holds();
         if matches!(answer, Ok(true)) {
             return Ok(begin.elapsed());
         }

@@ -1,5 +1,4 @@
-//! An open loop of requests through the gateway, each on a connection of its own, so that every one takes the way that is then
-//! said.
+//! An open loop of requests through the gateway, each on a connection of its own, so that each follows the routing at its time.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,26 +12,26 @@ use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 
-/// Requests a second.
+/// Request rate, per second.
 pub(crate) const RATE: u32 = 50;
-/// A request of model-server: it takes as long as the function's `MODEL_FIXED_US` says.
+/// A request to model-server, which takes as long as the function's `MODEL_FIXED_US`.
 const BODY: &str = r#"{"input": 1, "output": 1}"#;
-/// A request that has no answer by then has failed.
+/// Time after which a request without an answer has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Where requests go.
+/// Destination of requests: the gateway, and the function's host name.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) gateway: SocketAddr,
     pub(crate) host: String,
 }
 
-/// What became of a request.
+/// Result of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) begun: Instant,
     pub(crate) took: Duration,
-    /// The body, or why there is none.
+    /// The body, or the reason of the failure.
     pub(crate) result: Result<String, String>,
 }
 
@@ -80,7 +79,7 @@ impl Target {
         let mut message = head.context("the connection was closed without an answer")?;
         read_body(&mut reader, &mut message, Kind::Response)
             .await
-            .context("half an answer")?;
+            .context("incomplete answer")?;
         let body = String::from_utf8_lossy(&message.body).into_owned();
         if message.status() != 200 {
             bail!("{}: {}", message.start, body.trim());
@@ -88,7 +87,7 @@ impl Target {
         Ok(body)
     }
 
-    /// Begins to send [`RATE`] requests a second.
+    /// Starts to send [`RATE`] requests a second.
     pub(crate) fn load(&self) -> Load {
         let is_over = Arc::new(AtomicBool::new(false));
         let (target, over) = (self.clone(), Arc::clone(&is_over));
@@ -116,7 +115,7 @@ fn bail_out() -> anyhow::Result<String> {
 }
 
 impl Load {
-    /// Ends it, and waits for what is under way.
+    /// Stops the load and waits for requests in flight.
     pub(crate) async fn stop(self) -> Outcome {
         self.is_over.store(true, Ordering::Relaxed);
         Outcome(self.task.await.unwrap_or_default())
@@ -124,17 +123,17 @@ impl Load {
 }
 
 impl Outcome {
-    /// Requests that failed.
+    /// Returns the answers of failed requests.
     pub(crate) fn failed(&self) -> impl Iterator<Item = &Answer> {
         self.0.iter().filter(|answer| answer.result.is_err())
     }
 
-    /// Requests that failed of those that began after a time.
+    /// Returns the number of failed requests that began after a time.
     pub(crate) fn failed_after(&self, time: Instant) -> usize {
         self.failed().filter(|answer| answer.begun > time).count()
     }
 
-    /// What the first that failed said.
+    /// Returns the error of the first failed request.
     pub(crate) fn first_failure(&self) -> Option<&str> {
         let first = self.failed().next()?;
         first.result.as_ref().err().map(String::as_str)

@@ -1,7 +1,7 @@
 //! Checks Weir on a real cluster; see `tests/cluster/check`.
 //!
-//! Each check runs under an open loop of 50 requests a second through the gateway, each on a connection of its own. Progress goes
-//! to stderr, and at the end one JSON object to stdout.
+//! Each check runs under an open loop of 50 requests a second through the gateway, each on a connection of its own. Progress is
+//! printed to stderr, and at the end one JSON object to stdout.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,

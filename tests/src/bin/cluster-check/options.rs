@@ -1,4 +1,4 @@
-//! The command line.
+//! Command line of the check.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(crate) const USAGE: &str = "usage: check --gateway HOST[:PORT] --images PREF
     --soak MINUTES        how long functions are created and deleted beside 200 that stay (1 to 600; 10 is usual)\n\
     KUBECONFIG names the cluster. Prints JSON; exit code 0: no check failed, 1: one did, 2: bad usage.";
 
-/// What is asked for.
+/// Options of the command line.
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) gateway: SocketAddr,
@@ -32,8 +32,10 @@ pub(crate) struct Options {
 }
 
 impl Options {
+    /// Parses the arguments.
+    ///
     /// # Errors
-    /// What cannot be used, in one sentence.
+    /// An unusable argument, in one sentence.
     pub(crate) fn parse(arguments: &[String], checks: &[&str]) -> Result<Self, String> {
         let mut gateway = None;
         let mut images = None;
@@ -57,7 +59,7 @@ impl Options {
                 "--suites" => suites = Some(value),
                 "--soak" => soak = Some(minutes(&value)?),
                 "--only" => only = value.split(',').map(str::to_owned).collect(),
-                other => return Err(format!("{other} is not known")),
+                other => return Err(format!("{other}: unknown option")),
             }
         }
         if let Some(unknown) = only.iter().find(|name| !checks.contains(&name.as_str())) {
@@ -82,12 +84,12 @@ impl Options {
         })
     }
 
-    /// The image of a program.
+    /// Returns the image of a program.
     pub(crate) fn image(&self, program: &str) -> String {
         self.image_of(&self.images, program)
     }
 
-    /// The image of a program by this prefix.
+    /// Returns the image of a program with this prefix.
     pub(crate) fn image_of(&self, images: &str, program: &str) -> String {
         match images.rsplit_once(':') {
             Some((prefix, tag)) if !tag.contains('/') => format!("{prefix}/{program}:{tag}"),
@@ -117,5 +119,5 @@ fn address(text: &str) -> Result<SocketAddr, String> {
         .map_err(|error| format!("--gateway {text}: {error}"))?;
     found
         .next()
-        .ok_or_else(|| format!("--gateway {text}: no address"))
+        .ok_or_else(|| format!("--gateway {text}: invalid address"))
 }

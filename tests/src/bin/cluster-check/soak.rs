@@ -1,4 +1,4 @@
-//! Functions that come and go beside many that stay: what Weir's programs take of memory, and what they write when nothing happens.
+//! Churn of functions beside many permanent ones: memory of Weir's programs, and their writes at rest.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -11,28 +11,29 @@ use crate::kubectl::{self, until};
 use crate::options::Options;
 use crate::world::{Function, NAMESPACE, OPTED_IN, SOON, WRITTEN_BY_WEIR, is_ready};
 
-/// Functions that stay, each with one revision.
+/// Number of permanent functions, each with one revision.
 const KEPT: usize = 200;
-/// They are created so many at a time, each time once those before are ready: a small node starts no more pods at once.
+/// Number of functions created at a time, after the previous ones are ready: a small node starts no more pods at once.
 const BATCH: usize = 20;
-/// Functions that come, and go, in a minute.
+/// Number of functions created, and deleted, per minute.
 const A_MINUTE: u32 = 20;
-/// One that has come goes so much later.
+/// Lifetime of a temporary function.
 const LIFE: Duration = Duration::from_secs(60);
-/// For how long it is watched that nothing is written.
+/// Time over which no object may be written at rest.
 const REST: Duration = Duration::from_secs(60);
-/// Between two looks at memory; the kubelet's own figures are not much newer.
+/// Interval between samples of memory; the kubelet's own figures are hardly newer.
 const SAMPLE_PERIOD: Duration = Duration::from_secs(15);
-/// A program of either role may take so much, in MiB.
+/// Largest memory of a program of either role, in MiB.
 const MIB_MAX: f64 = 40.0;
-/// Memory is flat if the last fifth of the time has no more than this times that of the second fifth …
+/// Memory is flat if its mean in the last fifth of the time is at most that in the second fifth, times this factor, plus
+/// [`SLACK_MIB`].
 const GROWTH_MAX: f64 = 1.1;
-/// … and this many MiB, which allocators take and give back.
+/// Growth of memory in MiB that does not count, since allocators take and return it.
 const SLACK_MIB: f64 = 1.0;
 
-/// What was found.
+/// Result of the soak.
 #[derive(Debug)]
-pub(crate) struct Soaked {
+pub(crate) struct SoakResult {
     pub(crate) is_good: bool,
     pub(crate) note: String,
 }
@@ -48,12 +49,12 @@ fn function(name: &str) -> Function<'_> {
     }
 }
 
-/// Creates the functions that stay, looks whether anything is written at rest, and lets others come and go for so long.
-pub(crate) async fn check(options: &Options, span: Duration) -> anyhow::Result<Soaked> {
+/// Creates the permanent functions, checks for writes at rest, and churns others for `span`.
+pub(crate) async fn check(options: &Options, span: Duration) -> anyhow::Result<SoakResult> {
     let begin = Instant::now();
     create_kept(options).await?;
     let created = begin.elapsed().as_secs_f64();
-    // What is under way ends first: the last functions go to zero, and statuses are written.
+    // Work in progress ends first: the last functions scale to zero, and statuses are written.
     sleep(REST).await;
     let before = versions()?;
     sleep(REST).await;
@@ -78,7 +79,7 @@ pub(crate) async fn check(options: &Options, span: Duration) -> anyhow::Result<S
     );
     for (pod, samples) in &churned.memory {
         let fifth = samples.len() / 5;
-        // Of a pod that was there for a moment only nothing can be said.
+        // Short-lived pods have too few samples.
         let Some(early) = samples.get(fifth..2 * fifth).filter(|it| !it.is_empty()) else {
             is_good = false;
             note += &format!("; {pod}: seen {} times only", samples.len());
@@ -89,7 +90,7 @@ pub(crate) async fn check(options: &Options, span: Duration) -> anyhow::Result<S
         is_good &= most <= MIB_MAX && late <= GROWTH_MAX * early + SLACK_MIB;
         note += &format!("; {pod}: {early:.1} MiB, at the end {late:.1}, at most {most:.1}");
     }
-    Ok(Soaked { is_good, note })
+    Ok(SoakResult { is_good, note })
 }
 
 async fn create_kept(options: &Options) -> anyhow::Result<()> {
@@ -127,8 +128,8 @@ fn manifest(options: &Options, name: &str) -> Value {
     manifest
 }
 
-/// Returns the versions of what role `control` writes, by kind, namespace and name. Functions that had requests within the last hour
-/// are left out: their part in time changes with what is forgotten.
+/// Returns the versions of the objects written by role `control`, by kind, namespace and name, without functions with requests in
+/// the last hour: their share in time changes as old requests expire.
 fn versions() -> anyhow::Result<BTreeMap<String, String>> {
     let mut found = BTreeMap::new();
     let lists: [&[&str]; 6] = [
@@ -162,16 +163,16 @@ fn versions() -> anyhow::Result<BTreeMap<String, String>> {
 }
 
 #[derive(Debug, Default)]
-struct Churned {
+struct ChurnResult {
     count: u32,
     /// MiB of each pod of Weir's roles, in the order of time.
     memory: BTreeMap<String, Vec<f64>>,
 }
 
-/// Lets functions come and go for so long.
-async fn churn(options: &Options, span: Duration) -> anyhow::Result<Churned> {
+/// Creates and deletes functions for `span`.
+async fn churn(options: &Options, span: Duration) -> anyhow::Result<ChurnResult> {
     let end = Instant::now() + span;
-    let mut churned = Churned::default();
+    let mut churned = ChurnResult::default();
     let mut living: VecDeque<(String, Instant)> = VecDeque::new();
     let mut next_sample = Instant::now();
     let mut tick = interval(Duration::from_secs(60) / A_MINUTE);
@@ -193,11 +194,11 @@ async fn churn(options: &Options, span: Duration) -> anyhow::Result<Churned> {
             }
         }
     }
-    ensure!(churned.memory.len() >= 2, "no kubelet tells of Weir's pods");
+    ensure!(churned.memory.len() >= 2, "no kubelet reports Weir's pods");
     Ok(churned)
 }
 
-/// Returns what pods of Weir's two roles have in memory by their kubelets, in MiB.
+/// Returns the memory of the pods of Weir's two roles by their kubelets, in MiB.
 fn memory() -> anyhow::Result<BTreeMap<String, f64>> {
     let mut found = BTreeMap::new();
     for node in kubectl::list(&["nodes"])? {

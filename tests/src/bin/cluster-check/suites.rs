@@ -1,5 +1,5 @@
-//! Knative's own tests with Weir's queue-proxy in every pod, as component `cluster-wide-queue-proxy` has it, beside those with
-//! Knative's.
+//! Compares results of Knative's own tests with Weir's queue-proxy in every pod, as in component `cluster-wide-queue-proxy`, and
+//! with Knative's.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -12,26 +12,28 @@ use tokio::time::sleep;
 use crate::kubectl;
 use crate::options::Options;
 
-/// After a change of the image Knative replaces pods of all revisions.
+/// Time in which Knative replaces the pods of all revisions after a change of the image.
 const SETTLING: Duration = Duration::from_secs(20);
 const KEY: &str = "queue-sidecar-image";
 
-/// What was found.
+/// Results of Knative's own tests with Weir's queue-proxy, compared to those with Knative's.
 #[derive(Debug)]
-pub(crate) struct Compared {
+pub(crate) struct Comparison {
+    /// Whether every test that passes with Knative's queue-proxy passes with Weir's.
     pub(crate) is_good: bool,
+    /// Numbers of tests with each result, and the names of those that pass no more.
     pub(crate) note: String,
 }
 
-/// Tests by what became of them.
+/// Names of tests by result.
 #[derive(Debug, Default)]
 struct Results {
     passed: BTreeSet<String>,
     failed: BTreeSet<String>,
 }
 
-/// Runs the tests with both.
-pub(crate) async fn check(options: &Options, command: &str) -> anyhow::Result<Compared> {
+/// Runs the tests of Knative that `command` starts, with Knative's queue-proxy and then with Weir's, and compares the results.
+pub(crate) async fn check(options: &Options, command: &str) -> anyhow::Result<Comparison> {
     let stock = run(command)?;
     ensure!(
         !stock.passed.is_empty(),
@@ -54,29 +56,29 @@ pub(crate) async fn check(options: &Options, command: &str) -> anyhow::Result<Co
     if !lost.is_empty() {
         note += &format!("; no more: {}", lost.join(", "));
     }
-    Ok(Compared {
+    Ok(Comparison {
         is_good: lost.is_empty(),
         note,
     })
 }
 
-/// Sets the image of pods' queue-proxy; returns the one of before.
+/// Sets the image of pods' queue-proxy; returns the previous one.
 fn set_image(image: Option<&str>) -> anyhow::Result<Option<String>> {
     const MAP: [&str; 4] = ["-n", "knative-serving", "configmap", "config-deployment"];
-    let map = kubectl::get(&MAP)?.context("there is no ConfigMap config-deployment")?;
+    let map = kubectl::get(&MAP)?.context("ConfigMap config-deployment is missing")?;
     let patch = json!({"data": {KEY: image}}).to_string();
     kubectl::run(&[&["patch"][..], &MAP, &["--type=merge", "-p", &patch]].concat())?;
     Ok(map["data"][KEY].as_str().map(str::to_owned))
 }
 
-/// Runs the command, whose exit code says no more than its lines.
+/// Runs the command and parses its lines; the exit code adds nothing to them.
 fn run(command: &str) -> anyhow::Result<Results> {
     let output = Command::new("sh").args(["-c", command]).output()?;
     let mut results = Results::default();
     let mut lines = String::from_utf8_lossy(&output.stdout).into_owned();
     lines.push_str(&String::from_utf8_lossy(&output.stderr));
     for line in lines.lines() {
-        // As `go test -v` prints: `--- PASS: TestName (0.01s)`, subtests further in.
+        // As `go test -v` prints: `--- PASS: TestName (0.01s)`, subtests indented.
         let Some((what, rest)) = line
             .trim()
             .strip_prefix("--- ")

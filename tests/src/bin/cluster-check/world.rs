@@ -1,4 +1,4 @@
-//! What the checks set up: a namespace, functions in it, and Weir from its manifests.
+//! Setup of the checks: a namespace, functions in it, and Weir from its manifests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,11 +13,11 @@ use crate::load::Target;
 use crate::options::Options;
 use crate::{gpu, kubectl};
 
-/// Where the checks' functions are.
+/// Namespace of the checks' functions.
 pub(crate) const NAMESPACE: &str = "weir-check";
-/// Something that has to come comes within this time.
+/// Longest wait for a condition.
 pub(crate) const SOON: Duration = Duration::from_secs(120);
-/// Labels slices of Weir's.
+/// Label selector of EndpointSlices written by Weir.
 pub(crate) const WRITTEN_BY_WEIR: &str =
     "endpointslice.kubernetes.io/managed-by=activator-ext.weir.dev";
 
@@ -25,25 +25,25 @@ pub(crate) const WRITTEN_BY_WEIR: &str =
 #[derive(Debug, Clone)]
 pub(crate) struct Function<'a> {
     pub(crate) name: &'a str,
-    /// How long a request takes.
+    /// Service time of a request.
     pub(crate) takes: Duration,
-    /// `containerConcurrency`.
+    /// `containerConcurrency` of the function, the number of concurrent requests at a pod.
     pub(crate) concurrency: u32,
-    /// It computes on a GPU.
+    /// Whether the function computes on a GPU.
     pub(crate) is_on_gpu: bool,
-    /// Annotations of its template.
+    /// Annotations of the function's template, by key.
     pub(crate) annotations: &'a [(&'a str, &'a str)],
-    /// The traffic of its Service; `None`: all to the newest revision.
+    /// `spec.traffic` of the function's Service; `None` for all to the newest revision.
     pub(crate) traffic: Option<Value>,
 }
 
-/// What opts a revision in.
+/// Annotation which opts a revision in.
 pub(crate) const OPTED_IN: [(&str, &str); 1] = [("weir.dev/slo", "2s")];
-/// Programs whose images the manifests name.
+/// Programs with images named in the manifests.
 const PROGRAMS: [&str; 4] = ["activator-ext", "queue-proxy", "gpu-sidecar", "weir"];
 
 impl Function<'_> {
-    /// Returns its Service.
+    /// Returns the Knative Service as JSON.
     pub(crate) fn manifest(&self, options: &Options) -> Value {
         let own = self
             .annotations
@@ -85,7 +85,7 @@ impl Function<'_> {
         service
     }
 
-    /// Creates or changes it, and waits until it is ready.
+    /// Creates or updates the Service, and waits until it is ready.
     pub(crate) async fn apply(&self, options: &Options) -> anyhow::Result<()> {
         let manifest = self.manifest(options).to_string();
         kubectl::run_with(&["apply", "-f", "-"], &manifest)?;
@@ -94,7 +94,7 @@ impl Function<'_> {
         Ok(())
     }
 
-    /// Where its requests go.
+    /// Returns the destination of requests to the function.
     pub(crate) fn target(&self, options: &Options) -> anyhow::Result<Target> {
         let service = service(self.name)?;
         let url = service["status"]["url"].as_str().unwrap_or_default();
@@ -105,7 +105,7 @@ impl Function<'_> {
         })
     }
 
-    /// Its newest revision that is ready.
+    /// Returns the name of the function's newest ready revision.
     pub(crate) fn revision(&self) -> anyhow::Result<String> {
         let service = service(self.name)?;
         let name = service["status"]["latestReadyRevisionName"].as_str();
@@ -115,10 +115,10 @@ impl Function<'_> {
 
 fn service(name: &str) -> anyhow::Result<Value> {
     let found = kubectl::get(&["ksvc", "-n", NAMESPACE, name])?;
-    found.with_context(|| format!("there is no Service {name}"))
+    found.with_context(|| format!("Service {name} is missing"))
 }
 
-/// Whether a Knative Service is ready as it is written now.
+/// Returns whether a Knative Service is ready in its current generation.
 pub(crate) fn is_ready(service: &Value) -> bool {
     let mut conditions = service["status"]["conditions"]
         .as_array()
@@ -128,7 +128,7 @@ pub(crate) fn is_ready(service: &Value) -> bool {
     is_seen && conditions.any(|it| it["type"] == "Ready" && it["status"] == "True")
 }
 
-/// Creates the namespace of the checks, once one of an earlier run has gone.
+/// Creates the namespace of the checks, after one of an earlier run has been deleted.
 pub(crate) async fn create_namespace() -> anyhow::Result<()> {
     let is_leaving = || -> anyhow::Result<bool> {
         let found = kubectl::get(&["namespace", NAMESPACE])?;
@@ -141,19 +141,19 @@ pub(crate) async fn create_namespace() -> anyhow::Result<()> {
     kubectl::run_with(&["apply", "-f", "-"], &namespace.to_string()).map(drop)
 }
 
-/// Weir's manifests with images of the options', in a folder of their own.
+/// Weir's manifests with the options' images, in a temporary folder.
 #[derive(Debug)]
 pub(crate) struct Overlay(TempDir);
 
 impl Overlay {
-    /// Makes them.
+    /// Copies the manifests and writes an overlay with these images.
     pub(crate) fn new(options: &Options, images: &str) -> anyhow::Result<Self> {
         let folder = TempDir::new()?;
         let manifests: PathBuf =
-            fs::canonicalize("manifests").context("run it in the repository")?;
+            fs::canonicalize("manifests").context("run this program in the repository's root")?;
         let overlay = manifests.join("overlays").join(&options.overlay);
-        ensure!(overlay.is_dir(), "{} is no folder", overlay.display());
-        // Resources outside of the folder are named by relative paths only.
+        ensure!(overlay.is_dir(), "{} is not a folder", overlay.display());
+        // Kustomize names resources outside of the folder by relative paths only.
         copy(&manifests, &folder.path().join("manifests"))?;
         let mut text = format!(
             "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [manifests/overlays/{}]\n\
@@ -171,7 +171,7 @@ impl Overlay {
         Ok(Self(folder))
     }
 
-    /// `kubectl apply -k` or `kubectl delete -k`.
+    /// Runs `kubectl apply -k` or `kubectl delete -k`.
     pub(crate) fn run(&self, verb: &str) -> anyhow::Result<()> {
         let folder = self.0.path().display().to_string();
         kubectl::run(&[verb, "-k", &folder]).map(drop)
@@ -192,7 +192,7 @@ fn copy(from: &std::path::Path, to: &std::path::Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the pods' addresses that own a revision; none: it goes Knative's way.
+/// Returns the addresses of pods that own a revision; empty if it is Knative's alone.
 pub(crate) fn owners(revision: &str) -> anyhow::Result<Vec<String>> {
     let labels = format!("{WRITTEN_BY_WEIR},kubernetes.io/service-name={revision}");
     let slices = kubectl::list(&["endpointslices", "-n", NAMESPACE, "-l", &labels])?;
@@ -209,13 +209,13 @@ pub(crate) fn owners(revision: &str) -> anyhow::Result<Vec<String>> {
     Ok(addresses.map(str::to_owned).collect())
 }
 
-/// Waits until a revision is attached.
+/// Waits until a revision is attached; returns the time taken.
 pub(crate) async fn attached(revision: &str) -> anyhow::Result<Duration> {
     let what = format!("{revision} is attached");
     kubectl::until(&what, SOON, || Ok(!owners(revision)?.is_empty())).await
 }
 
-/// Waits until a revision is detached, and nothing of Weir's is left of it.
+/// Waits until a revision is detached and no object of Weir's is left of it; returns the time taken.
 pub(crate) async fn detached(revision: &str) -> anyhow::Result<Duration> {
     let what = format!("{revision} is detached");
     let slice = format!("{revision}-weir");
@@ -226,7 +226,7 @@ pub(crate) async fn detached(revision: &str) -> anyhow::Result<Duration> {
     .await
 }
 
-/// What is Knative's, without what changes by itself, by kind, namespace and name.
+/// Returns Knative's objects by kind, namespace and name, without fields that change by themselves.
 pub(crate) fn snapshot() -> anyhow::Result<BTreeMap<String, Value>> {
     let system = [
         "deployments",
@@ -259,11 +259,11 @@ pub(crate) fn snapshot() -> anyhow::Result<BTreeMap<String, Value>> {
                 metadata[key].take();
             }
             item["status"].take();
-            // Put together by Kubernetes from other roles, which are Weir's where it is there already.
+            // Aggregated by Kubernetes from other roles, which include Weir's once installed.
             if !item["aggregationRule"].is_null() {
                 item["rules"].take();
             }
-            // The commands that switch TLS, which are not Weir's, restart Knative's programs.
+            // The commands that switch TLS are not Weir's and restart Knative's programs.
             for pointer in [
                 "/metadata/annotations/deployment.kubernetes.io~1revision",
                 "/spec/template/metadata/annotations/kubectl.kubernetes.io~1restartedAt",
@@ -301,8 +301,8 @@ pub(crate) fn snapshot() -> anyhow::Result<BTreeMap<String, Value>> {
     Ok(found)
 }
 
-/// Returns what events say of the objects of a kind that belong to a Service. Events of others by the same name, of an earlier run, are
-/// not among them.
+/// Returns the texts of events about a Service's objects of a kind. Events about objects of an earlier run with the same names
+/// are excluded.
 pub(crate) fn messages(kind: &str, service: &str) -> anyhow::Result<Vec<String>> {
     let label = format!("serving.knative.dev/service={service}");
     let mut found = Vec::new();
@@ -316,8 +316,8 @@ pub(crate) fn messages(kind: &str, service: &str) -> anyhow::Result<Vec<String>>
     Ok(found)
 }
 
-/// Returns what is there of Weir's, of any kind: objects with its label, labels on Endpoints, amounts of nodes. The functions of the
-/// checks and events do not count.
+/// Returns all remains of Weir, of any kind: objects with its label, labels on Endpoints, resources of nodes; without the
+/// functions of the checks and events.
 pub(crate) fn left_behind() -> anyhow::Result<Vec<String>> {
     let kinds = kubectl::run(&["api-resources", "--verbs=list", "-o", "name"])?;
     let text = |object: &Value, pointer: &str| {
@@ -334,11 +334,11 @@ pub(crate) fn left_behind() -> anyhow::Result<Vec<String>> {
     };
     let mut found = Vec::new();
     for kind in kinds.lines().filter(|kind| !kind.starts_with("events")) {
-        // Some kinds of aggregated APIs are named and cannot be listed; Weir has none of them.
+        // Some kinds of aggregated APIs cannot be listed; Weir has none of them.
         let labelled = kubectl::list(&[kind, "-A", "-l", "app.kubernetes.io/part-of=weir"]);
         found.extend(labelled.unwrap_or_default().iter().map(name));
     }
-    // Those of the API server itself have the label, too.
+    // The API server's own objects have the label, too.
     let skipped = "networking.internal.knative.dev/serviceType=Public,endpointslice.kubernetes.io/skip-mirror";
     let endpoints = kubectl::list(&["endpoints", "-A", "-l", skipped])?;
     found.extend(endpoints.iter().map(name));
@@ -353,7 +353,7 @@ pub(crate) fn left_behind() -> anyhow::Result<Vec<String>> {
     Ok(found)
 }
 
-/// Returns in which objects two snapshots differ.
+/// Returns the names of objects in which two snapshots differ.
 pub(crate) fn differences(
     before: &BTreeMap<String, Value>,
     after: &BTreeMap<String, Value>,

@@ -1,12 +1,12 @@
-//! Measures proxies in front of the same user container, in turn, in one run: Weir's queue-proxy without and with
-//! deadlines, nginx and HAProxy where they are installed, and Knative's own where `KNATIVE_QUEUE_PROXY` names it.
+//! Measures proxies in front of the same user container, in turn, in one run: Weir's queue-proxy without and with deadlines,
+//! nginx and HAProxy if installed, and Knative's own if `KNATIVE_QUEUE_PROXY` names it.
 //!
 //! `cargo run --release -p tests --bin proxy-bench -- [--rounds N] [--seconds S] [--weir BINARY] [--before BINARY]`
 //!
 //! With `--before`, an earlier build is compared with this one instead: the two in turn, at saturation alone.
 //!
-//! Every figure is the median over the rounds. Load, proxies and user container share the machine, so absolute
-//! figures drift; ratios within a run count.
+//! Every figure is the median over the rounds. Load, proxies and user container share the machine, so absolute figures drift;
+//! ratios within a run count.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -21,7 +21,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use tests::bench::figures::{
-    CLIENTS, Figures, PROTOCOLS, RATE, Shown, cell, measure, median, open_rate, saturate, title,
+    CLIENTS, Figures, LoadFigures, PROTOCOLS, RATE, cell, measure, median, open_rate, saturate,
+    title,
 };
 use tests::bench::load::Protocol;
 use tests::bench::process::Kind;
@@ -34,9 +35,9 @@ const USAGE: &str = "usage: proxy-bench [--rounds N] [--seconds S] [--weir BINAR
     --weir BINARY  the queue-proxy to measure (the release build beside this program)\n\
     --before BINARY  an earlier build: only the two are measured, in turn, at saturation, and their ratio is printed\n\
     KNATIVE_QUEUE_PROXY names Knative's own, to be measured too";
-/// Connections with a request that takes a while, for the resident memory.
+/// Number of connections with a request in flight, for the resident memory.
 const BUSY: usize = 1_000;
-/// CPU time a second that a cluster gives the sidecar: 100m.
+/// CPU limit of the sidecar in a cluster: 100m.
 const QUOTA_PERCENT: u32 = 10;
 const BODIES: [usize; 3] = [0, 64 * 1024, 1024 * 1024];
 
@@ -100,20 +101,20 @@ fn parse(arguments: &[String]) -> Option<Options> {
 fn ensure_file(path: &Path, option: &str) -> anyhow::Result<()> {
     anyhow::ensure!(
         path.is_file(),
-        "{} is no file: cargo build --profile dist -p queue-proxy, or {option}",
+        "{} is not a file: cargo build --profile dist -p queue-proxy, or {option}",
         path.display()
     );
     Ok(())
 }
 
-/// Measures two builds in turn, at saturation, and prints what each request takes of CPU.
+/// Measures two builds in turn, at saturation, and prints the CPU time of each request.
 async fn compare(options: &Options, before: &Path) -> anyhow::Result<()> {
     ensure_file(&options.weir, "--weir")?;
     ensure_file(before, "--before")?;
     let app = process::App::start().await?;
     let mut micros: Figures<f64> = BTreeMap::new();
     for round in 1..=options.rounds {
-        // Neither build is always the one that finds the machine as the other left it.
+        // Alternates, so that neither build always runs after the other.
         let order = if round % 2 == 0 { [1, 0] } else { [0, 1] };
         for at in order {
             eprintln!("round {round}: {}", ["before", "now"][at]);
@@ -156,7 +157,7 @@ async fn compare(options: &Options, before: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A median, with the least and the most.
+/// Formats a median with the least and the greatest value.
 fn spread(values: Option<&Vec<f64>>) -> String {
     let bound = |pick: fn(f64, f64) -> f64| values?.iter().copied().reduce(pick);
     format!(
@@ -171,8 +172,8 @@ async fn bench(options: &Options) -> anyhow::Result<()> {
     ensure_file(&options.weir, "--weir")?;
     let kinds = process::available(&options.weir);
     let app = process::App::start().await?;
-    let mut shown: Figures<Shown> = BTreeMap::new();
-    let mut quota: Figures<Shown> = BTreeMap::new();
+    let mut shown: Figures<LoadFigures> = BTreeMap::new();
+    let mut quota: Figures<LoadFigures> = BTreeMap::new();
     let mut single: Figures<f64> = BTreeMap::new();
     for round in 1..=options.rounds {
         for (at, kind) in kinds.iter().enumerate() {
@@ -219,8 +220,8 @@ async fn bench(options: &Options) -> anyhow::Result<()> {
 fn print(
     options: &Options,
     kinds: &[Kind],
-    shown: &Figures<Shown>,
-    quota: &Figures<Shown>,
+    shown: &Figures<LoadFigures>,
+    quota: &Figures<LoadFigures>,
     single: &Figures<f64>,
 ) {
     println!(
@@ -237,12 +238,12 @@ fn print(
                 "| {title} | CPU µs/request | requests/s | added p50 µs, saturated | added p99 | added p50 µs, {per_second}/s | added p99 |"
             );
             println!("|---|---:|---:|---:|---:|---:|---:|");
-            let figure = |at: usize, figure: fn(&Shown) -> f64| {
+            let figure = |at: usize, figure: fn(&LoadFigures) -> f64| {
                 median(shown.get(&(at, title.clone())), figure)
             };
             for (at, kind) in kinds.iter().enumerate() {
                 let is_direct = matches!(kind, Kind::Direct);
-                let added = |value: fn(&Shown) -> f64| {
+                let added = |value: fn(&LoadFigures) -> f64| {
                     let direct = figure(0, value).filter(|_| !is_direct).unwrap_or_default();
                     cell(figure(at, value).map(|value| value - direct), 0)
                 };
@@ -270,7 +271,7 @@ fn print(
         }
         let of = |what: &str| median(single.get(&(at, what.to_owned())), |value| *value);
         let limited =
-            |figure: fn(&Shown) -> f64| median(quota.get(&(at, "quota".to_owned())), figure);
+            |figure: fn(&LoadFigures) -> f64| median(quota.get(&(at, "quota".to_owned())), figure);
         println!(
             "| {} | {} | {} | {} | {} | {} |",
             kind.name(),
@@ -282,8 +283,6 @@ fn print(
         );
     }
     if quota.is_empty() {
-        println!(
-            "\nNo CPU quota can be set here: that takes a control group that this process may write."
-        );
+        println!("\nNo CPU quota can be set: this process may not write control groups.");
     }
 }

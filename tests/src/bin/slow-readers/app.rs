@@ -1,4 +1,4 @@
-//! The user container: as many bytes as the path says, or one that takes nothing, or an echo without an end.
+//! The user container: answers with as many bytes as the path states, leaves bodies unread, or echoes without an end.
 
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
@@ -23,7 +23,7 @@ const PIECE: &[u8] = &[b'x'; 64 * 1024];
 /// One frame of an answer in small pieces.
 const CRUMB: &[u8] = &[b'x'; 100];
 
-/// `bytes` in frames of `piece`.
+/// A body of `left` bytes in frames of `piece`.
 pub(crate) struct Repeated {
     left: usize,
     piece: &'static [u8],
@@ -51,10 +51,10 @@ impl Body for Repeated {
     }
 }
 
-/// The argument by which this program becomes the user container.
+/// Argument which runs this program as the user container.
 pub(crate) const ROLE: &str = "--app";
 
-/// The user container's process, so that neither the attackers nor the client that reads wait for it. Killed when dropped.
+/// The user container's process, separate so that attackers and measuring clients do not compete with it. Killed when dropped.
 #[derive(Debug)]
 pub(crate) struct App {
     pub port: u16,
@@ -62,7 +62,7 @@ pub(crate) struct App {
 }
 
 impl App {
-    /// Starts one, and waits until it has a port.
+    /// Starts the user container and waits for its port.
     pub(crate) async fn start() -> anyhow::Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg(ROLE)
@@ -79,7 +79,7 @@ impl App {
     }
 }
 
-/// Serves until the program is ended; its port is the first line of its output.
+/// Serves until killed; prints its port as the first line.
 pub(crate) async fn run() -> anyhow::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     println!("{}", listener.local_addr()?.port());
@@ -95,7 +95,7 @@ async fn serve(stream: TcpStream) {
     let speaks_http2 = peeked.is_ok_and(|_| begin == *b"PRI");
     let io = TokioIo::new(stream);
     let service = service_fn(answer);
-    // A connection that breaks off is the attacker's business.
+    // Connections are broken by the attackers.
     if speaks_http2 {
         let _ended = http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
@@ -116,7 +116,7 @@ type Answer = Response<Either<Repeated, http_body_util::Empty<Bytes>>>;
 async fn answer(mut request: Request<Incoming>) -> Result<Answer, Infallible> {
     match request.uri().path() {
         "/ignore" => {
-            // The body is neither read nor given up.
+            // The body is neither read nor dropped.
             let () = std::future::pending().await;
         }
         "/tunnel" => {

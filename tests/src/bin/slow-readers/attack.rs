@@ -1,4 +1,4 @@
-//! Clients that take nothing of what they asked for, and clients of a user container that takes nothing.
+//! Attacks by clients that do not read answers, and by uploads to a user container that does not read.
 
 use std::net::SocketAddr;
 
@@ -6,33 +6,33 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// Bytes of each answer or body that is not read.
+/// Size of each unread answer or body, in bytes.
 const BYTES: usize = 100_000_000;
-/// Connections of an attack over HTTP/2 …
+/// Number of connections of an attack over HTTP/2.
 const CONNECTIONS: usize = 20;
-/// … and streams on each.
+/// Number of streams on each connection of an attack over HTTP/2.
 const STREAMS: u32 = 100;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The largest window, RFC 9113 6.9.1.
+/// Largest flow-control window, RFC 9113 6.9.1.
 const WINDOW_MAX: u32 = (1 << 31) - 1;
-/// One DATA frame of an upload.
+/// Payload of a DATA frame of an upload, in bytes.
 const DATA_BYTES: usize = 16 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Attack {
-    /// HTTP/1 clients that ask and never read.
+    /// HTTP/1 clients that send requests and never read.
     Readers,
-    /// HTTP/2 clients whose streams have a window of zero.
+    /// HTTP/2 clients with a window of zero for each stream.
     Windows,
-    /// HTTP/2 clients that allow as much as there is and read nothing.
+    /// HTTP/2 clients with the largest windows that read nothing.
     Stalled,
     /// HTTP/2 clients that read nothing of answers in small pieces.
     Trickle,
-    /// HTTP/1 clients that send bodies to a user container that reads none.
+    /// HTTP/1 clients that send bodies to a user container that does not read.
     Uploads,
-    /// The same over HTTP/2.
+    /// HTTP/2 clients that send bodies to a user container that does not read.
     Uploads2,
-    /// Upgraded connections whose client never reads.
+    /// Upgraded connections with a client that never reads.
     Tunnels,
 }
 
@@ -63,7 +63,7 @@ impl Attack {
         Self::ALL.into_iter().find(|attack| attack.name() == name)
     }
 
-    /// Opens all connections and returns what keeps them open until it is dropped.
+    /// Opens all connections; they stay open until the result is dropped.
     pub(crate) async fn begin(
         self,
         proxy: SocketAddr,
@@ -136,13 +136,13 @@ impl Attack {
                 while stream.write_all(&piece).await.is_ok() {}
             }
             Self::Uploads2 => {
-                // As much as the connection's first window allows: an attacker reads the updates that follow.
+                // As much as the connection's initial window allows, then as updates allow.
                 let (mut read, mut write) = stream.split();
                 let mut sink = tokio::io::sink();
                 let _read = tokio::join!(tokio::io::copy(&mut read, &mut sink), async {
                     let data = vec![b'x'; DATA_BYTES];
                     for round in 0_u32.. {
-                        // A window is 64 KiB at least; what exceeds it would end the connection.
+                        // A window is 64 KiB at least; exceeding it would end the connection.
                         let is_last = round == 3;
                         let size = if is_last { DATA_BYTES - 1 } else { DATA_BYTES };
                         for id in 0..STREAMS {

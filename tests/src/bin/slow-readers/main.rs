@@ -1,13 +1,13 @@
-//! Measures what clients that do not read, and user containers that do not read, make a queue-proxy hold: Weir's, and
-//! Knative's own where `KNATIVE_QUEUE_PROXY` names it.
+//! Measures the memory that a queue-proxy holds for clients that do not read, and for user containers that do not read: Weir's,
+//! and Knative's own if `KNATIVE_QUEUE_PROXY` names it.
 //!
 //! `cargo run --release -p tests --bin slow-readers -- [--attacks A,B] [--seconds S] [--weir BINARY]`
 //!
-//! Memory is the resident memory of the proxy's process, sampled all through the attack; what the kernel keeps for all
-//! sockets of this network namespace, the attackers' and the user container's among them, stands beside it. Meanwhile a
-//! client that reads sends one small request after the other, and a second one does the same to the user container
-//! itself: what its answers take is not the proxy's. Knative's own listens on all interfaces: where
-//! another queue-proxy runs, start this within `unshare --net sh -c 'ip link set lo up && exec …'`.
+//! Memory is the resident memory of the proxy's process, sampled throughout the attack; the kernel's memory for all sockets of
+//! this network namespace, those of the attackers and the user container included, is listed beside it. Meanwhile a reading
+//! client sends one small request after the other, and a second one does the same directly to the user container: its answer
+//! times are not caused by the proxy. Knative's own listens on all interfaces: if another queue-proxy runs, start this within
+//! `unshare --net sh -c 'ip link set lo up && exec …'`.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -38,9 +38,9 @@ const USAGE: &str = "usage: slow-readers [--attacks A,B] [--readers N] [--second
     --seconds S    how long each attack lasts, 1 to 60 (10)\n\
     --weir BINARY  the queue-proxy to measure (the build beside this program)\n\
     KNATIVE_QUEUE_PROXY names Knative's own, to be measured too";
-/// Memory is looked at so often, and the client that reads waits so long between its requests.
+/// Interval between samples of memory, and pause of the reading client.
 const PERIOD: Duration = Duration::from_millis(20);
-/// Memory is to be back after this time.
+/// Time after which memory must be released.
 const BACK: Duration = Duration::from_secs(5);
 const MEBIBYTE: f64 = 1_048_576.0;
 
@@ -51,19 +51,19 @@ struct Options {
     weir: PathBuf,
 }
 
-/// What one attack showed. Memory in bytes.
+/// Figures of one attack. Memory in bytes.
 #[derive(Debug, Default)]
-struct Shown {
+struct AttackFigures {
     before: usize,
     peak: usize,
     after: usize,
-    /// The kernel's memory for sockets at its most.
+    /// Peak of the kernel's memory for sockets.
     kernel: usize,
-    /// The slowest answer that a client which reads got.
+    /// Slowest answer to the reading client.
     slowest: Duration,
-    /// How many answers it got.
+    /// Number of answers to the reading client.
     answers: usize,
-    /// The slowest answer that a client got which asked the user container itself.
+    /// Slowest answer to the client without the proxy.
     slowest_direct: Duration,
 }
 
@@ -119,7 +119,7 @@ fn parse(arguments: &[String]) -> Option<Options> {
 async fn run(options: &Options) -> anyhow::Result<()> {
     anyhow::ensure!(
         options.weir.is_file(),
-        "{} is no file: cargo build --profile dist -p queue-proxy, or --weir",
+        "{} is not a file: cargo build --profile dist -p queue-proxy, or --weir",
         options.weir.display()
     );
     let mut binaries = vec![("Weir", options.weir.clone())];
@@ -153,21 +153,25 @@ async fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn measure(options: &Options, attack: Attack, binary: &Path) -> anyhow::Result<Shown> {
+async fn measure(
+    options: &Options,
+    attack: Attack,
+    binary: &Path,
+) -> anyhow::Result<AttackFigures> {
     let app = app::App::start().await?;
-    let binary = binary.to_str().context("a path that is no UTF-8")?;
+    let binary = binary.to_str().context("the path is not UTF-8")?;
     let proxy = Builder::new(binary, app.port).start().await;
     for _ in 0..20 {
         answer(proxy.address()).await?;
     }
-    let mut shown = Shown {
+    let mut shown = AttackFigures {
         before: proxy.resident_bytes(),
-        ..Shown::default()
+        ..AttackFigures::default()
     };
     let begin = Instant::now();
     let address = proxy.address();
     let is_over = Arc::<AtomicBool>::default();
-    // Threads of their own: among the attackers' tasks they would wait for them.
+    // In threads of their own, so that they do not wait for the attackers' tasks.
     let app_address = SocketAddr::from((Ipv4Addr::LOCALHOST, app.port));
     let [client, direct] = [address, app_address].map(|server| {
         let is_over = Arc::clone(&is_over);
@@ -193,14 +197,14 @@ async fn measure(options: &Options, attack: Attack, binary: &Path) -> anyhow::Re
     Ok(shown)
 }
 
-/// Sends one request after the other until it is over; returns how many were answered, and the longest that one took.
+/// Sends one request after the other until `is_over`; returns the number of answers and the slowest.
 #[tokio::main(flavor = "current_thread")]
 async fn client(server: SocketAddr, is_over: &AtomicBool) -> anyhow::Result<(usize, Duration)> {
     let (mut answers, mut slowest) = (0, Duration::ZERO);
     while !is_over.load(Ordering::Relaxed) {
-        let asked = Instant::now();
+        let begin = Instant::now();
         answer(server).await?;
-        slowest = slowest.max(asked.elapsed());
+        slowest = slowest.max(begin.elapsed());
         answers += 1;
         tokio::time::sleep(PERIOD).await;
     }
@@ -215,7 +219,7 @@ async fn answer(server: SocketAddr) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the memory that the kernel keeps for TCP sockets, of this network namespace; 0 where it does not say.
+/// Returns the kernel's memory for TCP sockets of this network namespace, in bytes; 0 if it is not reported.
 fn kernel_bytes() -> usize {
     let text = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("TCP:"));

@@ -1,38 +1,39 @@
-//! Many orders of arrivals into one.
+//! Merges the ordered arrivals of many functions into one order.
 
 use policy::{Span, Time};
 
-/// Arrivals of a block for each function: as all functions are gone through for a block, more make that cheaper.
+/// Target number of arrivals in a block for each function: each block visits all functions, so larger blocks cost less
+/// for each arrival.
 const PER_FUNCTION: usize = 2;
-/// Of a block, however few functions there are.
+/// Least target size of a block, in arrivals, however few functions there are.
 const BLOCK_MIN: usize = 256;
-/// Time that the first block covers; the others follow what comes.
+/// Time that the first block covers; the length of later blocks adapts to the number of arrivals.
 const FIRST: Span = Span::from_millis(1);
 
-/// The arrivals of all functions in the order of time; of equal times, in the order of functions.
+/// Arrivals of all functions in the order of time; of equal times, in the order of functions.
 ///
-/// Function `n` is the `n`-th of the iterators, each of which gives its arrivals in order. Arrivals are asked for in blocks: all
-/// of a stretch of time, function by function, then put in order. So each function's state is fetched once a block and
-/// in the order in which it lies in memory, which with many functions costs much less than to fetch it for each arrival. An
-/// arrival costs O(log functions) and the next one of its function. Memory: 136 bytes a function and no more while rates
-/// change slowly; where all rise at once, arrivals that were asked for too early wait.
+/// Function `n` is the `n`-th of the iterators, each of which yields its arrivals in order. Arrivals are taken in blocks: all
+/// of a stretch of time, function by function, which are then sorted. Each function's state is thus fetched once per block and
+/// in the order of memory, which with many functions costs much less than fetching it for each arrival. An
+/// arrival costs O(log functions) and the next one of its function. Memory is 136 bytes for each function while rates
+/// change slowly; where all rates rise at once, arrivals that were taken too early are buffered in addition.
 #[derive(Debug, Clone)]
 pub struct Merged<I> {
     functions: Vec<I>,
-    /// Of each function, the first arrival that was not asked for by a block; [`Time::NEVER`]: there is none.
+    /// For each function, the first arrival that no block has taken yet; [`Time::NEVER`] if there is none.
     next: Vec<Time>,
-    /// The block, in order, as far as it is not given.
+    /// Current block in order; the first `given` arrivals have been returned.
     block: Vec<(Time, u32)>,
     given: usize,
-    /// Of later blocks: the stretch was longer when they were asked for.
+    /// Arrivals of later blocks, taken before the current block was shortened.
     later: Vec<(Time, u32)>,
-    /// Of the next block.
+    /// Stretch of time that the next block covers.
     length: Span,
     size: usize,
 }
 
 impl<I: Iterator<Item = Time>> Merged<I> {
-    /// Asks every function for its first arrival. Functions past 2³² are left out.
+    /// Takes the first arrival of every function. Functions past 2³² are dropped.
     pub fn new(mut functions: Vec<I>) -> Self {
         functions.truncate(usize::try_from(u32::MAX).unwrap_or(usize::MAX));
         let next = functions
@@ -51,7 +52,7 @@ impl<I: Iterator<Item = Time>> Merged<I> {
         }
     }
 
-    /// The next block; empty when there is nothing more.
+    /// Reads the next block; leaves it empty when no arrivals remain.
     fn read(&mut self) {
         self.block.clear();
         self.given = 0;
@@ -79,7 +80,7 @@ impl<I: Iterator<Item = Time>> Merged<I> {
         }
     }
 
-    /// What waits is of this block, as far as it comes before `until`.
+    /// Moves buffered arrivals before `until` into the block.
     fn move_later(&mut self, until: Time) {
         let block = &mut self.block;
         self.later.retain(|&(at, function)| {
@@ -91,7 +92,7 @@ impl<I: Iterator<Item = Time>> Merged<I> {
         });
     }
 
-    /// Makes room in the block: it ends earlier, at the time that this gives. What comes at one instant stays together.
+    /// Shortens the block and returns its new end. Arrivals of the same instant stay together.
     fn cut(&mut self, from: Time, until: Time) -> Time {
         self.length = Span((until.since(from).0 / 2).max(1));
         let until = from.after(self.length);
@@ -127,9 +128,9 @@ impl<I: Iterator<Item = Time>> Iterator for Merged<I> {
 mod tests {
     use super::*;
 
-    /// Rates that rise by a thousand at once, and instants at which more come than a block has room for.
+    /// Rates that rise a thousandfold at once, and instants with more arrivals than fit into a block.
     #[test]
-    fn blocks_that_were_too_long_are_cut() {
+    fn blocks_that_are_too_long_are_cut() {
         let function = |number: u32| {
             let own = u64::from(number);
             let seldom = (0..20).map(move |at| Time(at * 1_000_000_000 + own));
@@ -145,9 +146,9 @@ mod tests {
         assert_eq!(merged.collect::<Vec<_>>(), expected);
     }
 
-    /// Against all arrivals sorted at once.
+    /// Compares with all arrivals sorted at once.
     #[test]
-    fn arrivals_come_by_time_and_then_by_function() {
+    fn arrivals_are_ordered_by_time_and_then_by_function() {
         for seed in 0..300 {
             // SplitMix64.
             let mut state = seed;
@@ -160,7 +161,7 @@ mod tests {
             };
             let functions: Vec<Vec<Time>> = (0..below(12))
                 .map(|_| {
-                    // Few times, so that many are equal.
+                    // Times from a small range, so that many are equal.
                     let mut times: Vec<Time> = (0..below(15)).map(|_| Time(below(20))).collect();
                     times.sort_unstable();
                     times

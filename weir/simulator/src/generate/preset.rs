@@ -1,4 +1,4 @@
-//! The experiments of the papers as workloads (workloads §4); what they are made of is data, in `presets.toml`.
+//! The experiments of the papers as workloads (workloads §4), defined in `presets.toml`.
 
 use std::collections::BTreeMap;
 
@@ -33,29 +33,29 @@ struct Entry {
     compare_with: Vec<String>,
 }
 
-/// A workload by name, with the sizes at which it is run.
+/// A named workload with the sizes at which it is run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Preset {
-    /// One line on what it is.
+    /// Description in one line.
     pub about: String,
-    /// Numbers of functions at which it is run, rising.
+    /// Numbers of functions at which the workload is run, rising.
     pub functions: Vec<u32>,
-    /// Rates at which it is run.
+    /// Rates at which the workload is run.
     pub rates: Vec<Rates>,
-    /// Results to compare with: ids of the register of printed results.
+    /// Ids of the printed results to compare with.
     pub compare_with: Vec<String>,
-    /// The spec at the first of both.
+    /// Spec at the first number of functions and the first rates.
     first: Spec,
 }
 
 impl Preset {
-    /// The spec at the first number of functions and the first rates.
+    /// Returns the spec at the first number of functions and the first rates.
     #[must_use]
     pub fn spec(&self) -> Spec {
         self.first.clone()
     }
 
-    /// The spec at this number of functions and these rates; neither needs to be one of the lists.
+    /// Returns the spec at this number of functions and these rates; neither needs to be one of the lists.
     #[must_use]
     pub fn spec_at(&self, functions: u32, rates: Rates) -> Spec {
         Spec {
@@ -70,18 +70,18 @@ fn book() -> Result<Book, SpecError> {
     toml::from_str(TEXT).map_err(|error| SpecError::Text(error.to_string()))
 }
 
-/// The names of all presets, in the order of the alphabet.
+/// Returns the names of all presets, in alphabetical order.
 ///
 /// # Errors
-/// None, unless the program's own file of presets is broken.
+/// Never, unless the program's own file of presets is broken.
 pub fn preset_names() -> Result<Vec<String>, SpecError> {
     Ok(book()?.presets.into_keys().collect())
 }
 
-/// One preset.
+/// Returns the preset with this name.
 ///
 /// # Errors
-/// [`SpecError::Preset`] with the names that there are.
+/// Returns [`SpecError::Preset`], with the existing names, if there is no such preset.
 pub fn preset(name: &str) -> Result<Preset, SpecError> {
     let mut book = book()?;
     let Some(entry) = book.presets.remove(name) else {
@@ -121,10 +121,10 @@ pub fn preset(name: &str) -> Result<Preset, SpecError> {
     })
 }
 
-/// A shape by name: `poisson`, `steady`, `mild`, `uneven`, `bursty`, `spiky`, `stairs`.
+/// Returns the shape with this name: `poisson`, `steady`, `mild`, `uneven`, `bursty`, `spiky`, `stairs`.
 ///
 /// # Errors
-/// [`SpecError::Value`] with the names that there are.
+/// Returns [`SpecError::Value`], with the existing names, if there is no such shape.
 pub fn named_shape(name: &str) -> Result<Shape, SpecError> {
     book()?.shapes.remove(name).ok_or_else(|| SpecError::Value {
         field: "shape",

@@ -1,4 +1,4 @@
-//! How often functions are called (workloads §2).
+//! Distribution of the functions' request rates (workloads §2).
 
 use serde::Deserialize;
 
@@ -10,47 +10,47 @@ use crate::random::{Stream, normal_quantile};
 const PER_MINUTE_MAX: f64 = 6e7;
 const PER_MINUTE_ALLOWED: &str = "a number above 0 and up to 6e7 (requests a minute)";
 
-/// Mean rates of functions, in requests a minute (r/m).
+/// Distribution of the functions' mean rates, in requests a minute (r/m).
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Rates {
     /// Log-normal through two quantiles: the share `of_functions[n]` is called at most `per_minute[n]` times a minute.
-    /// What is drawn above `max_per_minute` becomes that: clamping keeps both quantiles, drawing again would not.
+    /// Rates drawn above `max_per_minute` are clamped to it: clamping keeps both quantiles, drawing again would not.
     Quantiles {
         /// Two rates, the lower one first.
         per_minute: [f64; 2],
         /// Two shares of the functions in (0, 1), the lower one first.
         of_functions: [f64; 2],
-        /// No function is called more often.
+        /// Largest rate, to which higher ones are clamped, in requests a minute.
         max_per_minute: f64,
     },
     /// Log-normal by its median, clamped at both ends.
     LogNormal {
-        /// Half of the functions are called less often.
+        /// Median rate, in requests a minute.
         median_per_minute: f64,
         /// Standard deviation of the rate's natural logarithm.
         sigma: f64,
-        /// No function is called less often.
+        /// Lowest rate, to which lower ones are clamped, in requests a minute.
         min_per_minute: f64,
-        /// No function is called more often.
+        /// Largest rate, to which higher ones are clamped, in requests a minute.
         max_per_minute: f64,
     },
-    /// Its logarithm is uniform.
+    /// Log-uniform between two bounds.
     LogUniform {
-        /// No function is called less often.
+        /// Lower bound, in requests a minute.
         min_per_minute: f64,
-        /// No function is called more often.
+        /// Upper bound, in requests a minute.
         max_per_minute: f64,
     },
-    /// All are called equally often.
+    /// Equal rates of all functions.
     Equal {
-        /// That often.
+        /// Rate of every function, in requests a minute.
         per_minute: f64,
     },
 }
 
 impl Rates {
-    /// The rate of a function, from the beginning of its stream.
+    /// Draws the rate of a function, in requests a minute, from the beginning of its stream.
     #[must_use]
     pub fn draw(&self, stream: &mut Stream) -> f64 {
         match *self {
@@ -79,7 +79,7 @@ impl Rates {
         }
     }
 
-    /// Mean and standard deviation of the rate's logarithm, before it is clamped; (0, 0) where it is not log-normal.
+    /// Returns mean and standard deviation of the rate's logarithm before clamping; (0, 0) where the rate is not log-normal.
     #[must_use]
     pub fn log_parameters(&self) -> (f64, f64) {
         match *self {

@@ -1,8 +1,8 @@
-//! How a function's rate changes with time, and when its requests arrive (workloads §3).
+//! Change of a function's rate over time, and the arrival times of its requests (workloads §3).
 //!
-//! Every shape is a renewal process on a clock that runs at the function's rate of the moment: a gap with mean 1
-//! is drawn (exponential, or Gamma for arrivals that are more even), and the request arrives when that much has been
-//! accumulated. The rate is constant in pieces, so nothing is approximated but the daily factor, which is held
+//! Every shape is a renewal process on a clock that runs at the function's current rate: a gap with mean 1
+//! is drawn (exponential, or Gamma for more even arrivals), and the request arrives when the clock has advanced
+//! by the gap. The rate is piecewise constant, so nothing is approximated except the daily factor, which is held
 //! for a minute (it changes by less than 0.2 % in one).
 
 use std::sync::Arc;
@@ -17,33 +17,33 @@ use crate::random::Stream;
 const MINUTE: u64 = 60_000_000_000;
 const DAY: u64 = 86_400_000_000_000;
 
-/// How a function's rate changes with time. All but [`Shape::Steps`] keep its mean.
+/// Change of a function's rate over time. All variants but [`Shape::Steps`] keep its mean.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Shape {
-    /// The rate does not change; gaps between arrivals ~ Gamma(k). Poisson with k = 1.
+    /// Constant rate; gaps between arrivals ~ Gamma(k). Poisson with k = 1.
     Gaps {
-        /// Shape of the gaps; their squared coefficient of variation is 1/k.
+        /// Shape parameter of the gaps; their squared coefficient of variation is 1/k.
         k: f64,
     },
-    /// Every minute has its own rate ~ Gamma(k, mean/k); Poisson inside the minute.
+    /// A rate ~ Gamma(k, mean/k) for every minute; Poisson within the minute.
     Minutes {
-        /// Shape of the rates; the larger, the milder.
+        /// Shape parameter of the rates; the larger, the less they vary.
         k: f64,
     },
-    /// Two states with exponential lengths (a Markov-modulated Poisson process): `peak` times the mean rate while on, and
-    /// while off as much as keeps the mean.
+    /// Two states with exponentially distributed lengths (a Markov-modulated Poisson process): `peak` times the mean rate while
+    /// on, and while off the rate which keeps the mean.
     OnOff {
-        /// Share of time that is on, φ.
+        /// Share of time spent on, φ.
         on_share: f64,
-        /// Rate while on over the mean rate, b; at most 1/φ.
+        /// Rate while on divided by the mean rate, b; at most 1/φ.
         peak: f64,
-        /// Mean time on, seconds. The mean time off is `mean_on_s · (1 − φ)/φ`.
+        /// Mean length of an on period, in seconds. The mean off period is `mean_on_s · (1 − φ)/φ`.
         mean_on_s: f64,
     },
-    /// Levels one after another, then nothing; Poisson inside a level.
+    /// Levels one after another, then no arrivals; Poisson within a level.
     Steps {
-        /// How long a level holds, seconds.
+        /// Length of a level, in seconds.
         step_s: f64,
         /// Levels, each a multiple of the function's rate.
         levels: Vec<f64>,
@@ -97,7 +97,7 @@ impl Shape {
         }
     }
 
-    /// Shape of the gaps on the function's own clock.
+    /// Returns the shape parameter of the gaps on the function's own clock.
     const fn gap_shape(&self) -> f64 {
         match self {
             Self::Gaps { k } => *k,
@@ -106,12 +106,12 @@ impl Shape {
     }
 }
 
-/// A factor on every rate that goes up and down once a day: `1 + amplitude · sin(2π(t − φ)/24 h)`, φ uniform
-/// per function.
+/// Daily sinusoidal factor on every rate: `1 + amplitude · sin(2π(t − φ)/24 h)`, with φ drawn uniformly for each
+/// function.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Daily {
-    /// From 0 to 1.
+    /// Amplitude of the factor, from 0 to 1.
     pub amplitude: f64,
 }
 
@@ -127,7 +127,7 @@ impl Daily {
     }
 }
 
-/// The rate of one function, piece by piece.
+/// Piecewise constant rate of one function.
 #[derive(Clone, Debug)]
 struct Pace {
     shape: Arc<Shape>,
@@ -136,7 +136,7 @@ struct Pace {
     /// Amplitude, and φ in nanoseconds.
     daily: Option<(f64, f64)>,
     on: bool,
-    /// Multiple of the mean.
+    /// Current rate as a multiple of the mean, before the daily factor.
     level: f64,
     level_until: u64,
 }
@@ -149,7 +149,7 @@ impl Pace {
         )]
         let daily = daily.map(|daily| (daily.amplitude, stream.uniform(0.0, DAY as f64)));
         let on = match &**shape {
-            // So that the process begins as it goes on; the next change turns it over.
+            // Drawn so that the process starts stationary; the first change turns the state over.
             Shape::OnOff { on_share, .. } => stream.unit() >= *on_share,
             _ => false,
         };
@@ -164,7 +164,7 @@ impl Pace {
         }
     }
 
-    /// The rate from `at` on, in requests a nanosecond, and until when it holds, which is later.
+    /// Returns the rate from `at` on, in requests per nanosecond, and the later time until which it holds.
     fn piece(&mut self, at: u64) -> (f64, u64) {
         while self.level_until <= at {
             self.change();
@@ -188,7 +188,7 @@ impl Pace {
         (self.level * factor * self.mean_per_ns, until)
     }
 
-    /// The next level begins where this one ends.
+    /// Advances to the next level, which begins at the end of the current one.
     fn change(&mut self) {
         let from = self.level_until;
         let length = match &*self.shape {
@@ -225,7 +225,7 @@ impl Pace {
     }
 }
 
-/// When one function's requests arrive, lazily and in order.
+/// Iterator over the arrival times of one function's requests, lazy and in order.
 #[derive(Clone, Debug)]
 pub struct FunctionArrivals {
     pace: Pace,
@@ -239,8 +239,8 @@ pub struct FunctionArrivals {
 }
 
 impl FunctionArrivals {
-    /// Arrivals from time zero to before `length`, with this mean rate in requests a minute. `shape_stream` and
-    /// `arrival_stream` are at their beginnings.
+    /// Returns the arrivals from time zero to before `length`, at this mean rate in requests a minute. `shape_stream` and
+    /// `arrival_stream` must be at their beginnings.
     #[must_use]
     pub fn new(
         shape: &Arc<Shape>,
@@ -262,8 +262,8 @@ impl FunctionArrivals {
         }
     }
 
-    /// A gap with mean 1. The first one is what is left of a gap that time zero falls into, so that functions do not
-    /// all begin at once: a uniform part of a gap drawn in proportion to its length.
+    /// Draws a gap with mean 1. The first one is the remainder of a gap which contains time zero, so that functions do not
+    /// all begin at once: a uniform part of a gap drawn with probability proportional to its length.
     #[expect(clippy::float_cmp, reason = "1 is set, not computed")]
     fn gap(&mut self) -> f64 {
         let first = !self.begun;

@@ -1,4 +1,4 @@
-//! What a made-up workload is made of.
+//! Description of a synthetic workload.
 
 use policy::Span;
 use serde::Deserialize;
@@ -11,86 +11,86 @@ use crate::traces::FUNCTIONS_MAX;
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
-    /// Its name.
+    /// Name to which hardware and functions files refer.
     pub name: String,
-    /// Bytes of its weights over 10⁶.
+    /// Size of the weights, in units of 10⁶ bytes.
     pub weights_mb: f64,
-    /// Objective of functions that run it, ms.
+    /// Objective of functions that run the model, in milliseconds.
     pub objective_ms: Option<f64>,
 }
 
-/// Which function runs which model.
+/// Assignment of models to functions.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Mix {
     /// Function i runs model i mod the number of models.
     #[default]
     Turns,
-    /// Functions run the last model as long as it has no more than this share of all weights so far, and else
-    /// the others in turn. So a function keeps its model when functions are added.
+    /// Functions run the last model while its share of all weights so far is at most `share`, and otherwise
+    /// the other models in turn. Thus a function keeps its model when functions are added.
     WeightShare {
-        /// Of the last model, in (0, 1).
+        /// Share of the last model in all weights, in (0, 1).
         share: f64,
     },
 }
 
-/// What a made-up workload is made of.
+/// Description of a synthetic workload.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
-    /// Names the random streams.
+    /// Name of the experiment, part of the random streams' key.
     pub experiment: String,
-    /// Keys the random streams.
+    /// Seed, part of the random streams' key.
     pub seed: u64,
-    /// How many functions there are.
+    /// Number of functions, from 1 to 1,048,576.
     pub functions: u32,
-    /// Time that is simulated first and not counted, seconds.
+    /// Length of the warm-up, which is simulated first and not counted, in seconds.
     pub warm_up_s: f64,
-    /// Time that is counted, seconds.
+    /// Length of the counted time, in seconds.
     pub counted_s: f64,
-    /// How often each function is called.
+    /// Distribution of the functions' rates.
     pub rates: Rates,
-    /// Scales all rates so that they add up to this, in requests a minute: fleets are compared at equal load.
+    /// Sum to which all rates are scaled, in requests a minute, so that fleets are compared at equal load.
     pub total_per_minute: Option<f64>,
-    /// How rates change with time.
+    /// Change of the rates over time.
     pub shape: Shape,
-    /// How rates change with the time of day.
+    /// Change of the rates with the time of day.
     pub daily: Option<Daily>,
-    /// The models that functions run; none: functions have no model.
+    /// Models that functions run; if empty, functions have no model.
     #[serde(default)]
     pub models: Vec<Model>,
-    /// Which function runs which.
+    /// Assignment of the models to the functions.
     #[serde(default)]
     pub mix: Mix,
 }
 
-/// A value of a spec that is not possible, or a text that is no spec.
+/// Error in a spec: a value out of range, or text which is not a spec.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
     /// A value is out of range.
     #[error("{field} is {found}: {allowed} is needed")]
     Value {
-        /// Its key.
+        /// Key of the value.
         field: &'static str,
-        /// What it is.
+        /// Value that was found.
         found: String,
-        /// What is possible.
+        /// Description of the allowed values.
         allowed: &'static str,
     },
-    /// A text is not a spec in TOML.
+    /// The text is not a spec in TOML.
     #[error("{0}")]
     Text(String),
-    /// There is no such preset.
-    #[error("there is no preset {name:?}: {allowed} are the presets")]
+    /// No preset has this name.
+    #[error("there is no preset {name:?}; allowed: {allowed}")]
     Preset {
-        /// What was asked for.
+        /// Requested name, cut to 80 characters.
         name: String,
-        /// Those that there are.
+        /// Names of all presets, separated by commas.
         allowed: String,
     },
 }
 
-/// An error unless it is good.
+/// Returns [`SpecError::Value`] unless `good`.
 pub(super) fn check(
     good: bool,
     field: &'static str,
@@ -108,10 +108,10 @@ pub(super) fn check(
 }
 
 impl Spec {
-    /// Reads a spec in TOML.
+    /// Parses a spec from TOML.
     ///
     /// # Errors
-    /// [`SpecError::Text`] where it is not one, and what [`Spec::validate`] finds.
+    /// Returns [`SpecError::Text`] if the text is not a spec, and the errors of [`Spec::validate`].
     pub fn from_toml(text: &str) -> Result<Self, SpecError> {
         let spec: Self =
             toml::from_str(text).map_err(|error| SpecError::Text(error.to_string()))?;
@@ -119,10 +119,10 @@ impl Spec {
         Ok(spec)
     }
 
-    /// Checks every value.
+    /// Checks that every value is in range.
     ///
     /// # Errors
-    /// The first value that is out of range.
+    /// Returns [`SpecError::Value`] for the first value out of range.
     pub fn validate(&self) -> Result<(), SpecError> {
         let good = (1..=FUNCTIONS_MAX).contains(&self.functions);
         check(
@@ -167,19 +167,19 @@ impl Spec {
         if let Mix::WeightShare { share } = self.mix {
             let good = share > 0.0 && share < 1.0;
             check(good, "mix.share", share, "a number between 0 and 1")?;
-            let allowed = "at least two, for a share among them,";
+            let allowed = "at least 2 models, because of mix.share,";
             check(self.models.len() >= 2, "models", self.models.len(), allowed)?;
         }
         Ok(())
     }
 
-    /// Warm-up and counted time together.
+    /// Returns the length of warm-up and counted time together.
     #[must_use]
     pub fn length(&self) -> Span {
         Span(nanos((self.warm_up_s + self.counted_s) * 1e9))
     }
 
-    /// The mean rate of every function, in requests a minute.
+    /// Returns the mean rate of every function, in requests a minute.
     #[must_use]
     pub fn rates_per_minute(&self, streams: &Streams) -> Vec<f64> {
         let mut rates: Vec<f64> = (0..self.functions)
@@ -197,7 +197,7 @@ impl Spec {
         rates
     }
 
-    /// The index of every function's model; empty without models.
+    /// Returns the index of every function's model; empty if there are no models.
     #[must_use]
     pub fn models_of_functions(&self) -> Vec<usize> {
         let Some(last) = self.models.len().checked_sub(1) else {

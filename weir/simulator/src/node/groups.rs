@@ -1,10 +1,10 @@
-//! Nodes that have nothing to do with each other take turns, and not each event.
+//! Groups of independent nodes are simulated in turns, a block of time each, instead of event by event.
 //!
-//! What a node does depends on another node only where they hold a function together, whose requests go to the one that has less
-//! to do. Nodes that are bound so, over others too, are a *group*, and what happens in one changes nothing in another. So a
-//! run reads a block of arrivals, and each group passes alone through the time that the block covers: what is known of its
-//! functions stays in the processor's cache from one of its requests to the next. Results are the same to the last bit as those of
-//! all events in the order of time.
+//! A node depends on another node only where both serve a function, with requests routed to the less loaded of the two. Nodes
+//! connected in this way, directly or over others, form a *group*; events in one group do not affect another. A
+//! run therefore reads a block of arrivals, and each group is advanced alone through the time that the block covers, so that the
+//! state of its functions stays in the processor's cache from one request to the next. Results are bit for bit those of
+//! processing all events in the order of time.
 //!
 //! Memory: a block has [`PER_FUNCTION`] arrivals for each function, and those at the last one's instant.
 
@@ -15,13 +15,13 @@ use super::state::Function;
 use crate::agenda::Agenda;
 use crate::traces::{Arrival, TraceError};
 
-/// Arrivals of a block for each function: as each group's data is fetched once a block, more make that cheaper; beyond this, by
-/// less than can be measured.
+/// Arrivals in a block for each function. Each group's data is fetched once per block, so a larger block costs less for each
+/// arrival; the gain beyond this value is too small to measure.
 const PER_FUNCTION: usize = 4;
-/// Of a block, however few functions there are.
+/// Least number of arrivals in a block, however few functions there are.
 const ARRIVALS_MIN: usize = 4_096;
 
-/// Which group each function is of; none: it has no node.
+/// Group of each function; `None` for a function without a node.
 #[derive(Debug)]
 pub(super) struct Groups {
     count: usize,
@@ -58,7 +58,8 @@ impl Groups {
     }
 }
 
-/// Each node points to another of its group with a smaller number; the first, to itself.
+/// Returns a union-find forest: each node points to a node of its group with a smaller number, or to itself if it is the
+/// first.
 fn leads(nodes: u32, pairs: impl Iterator<Item = (u32, u32)>) -> Vec<u32> {
     let mut leads: Vec<u32> = (0..nodes).collect();
     for (one, other) in pairs {
@@ -70,22 +71,22 @@ fn leads(nodes: u32, pairs: impl Iterator<Item = (u32, u32)>) -> Vec<u32> {
 
 fn leader(leads: &mut [u32], mut node: u32) -> u32 {
     while leads[node as usize] != node {
-        // Halves the way for the next one.
+        // Path halving.
         leads[node as usize] = leads[leads[node as usize] as usize];
         node = leads[node as usize];
     }
     node
 }
 
-/// Arrivals, block by block.
+/// Arrivals, read block by block.
 #[derive(Debug)]
 pub(super) struct Blocks<A> {
     arrivals: A,
     next: Option<Arrival>,
     groups: Groups,
-    /// Arrivals of the block, by group.
+    /// Arrivals of the current block that their group has not processed yet, in order, by the number of the group.
     of_group: Vec<Vec<Arrival>>,
-    /// When each of them comes that has a node.
+    /// Arrival times of those requests of the current block that have a node, in order.
     times: Vec<Time>,
     size: usize,
 }
@@ -104,8 +105,8 @@ impl<A: Iterator<Item = Result<Arrival, TraceError>>> Blocks<A> {
         })
     }
 
-    /// Reads the next block, of arrivals before `to`; none may be left of the one before. The time up to which it has all: events
-    /// before that are to happen with it.
+    /// Reads the next block of arrivals before `to` and returns the time before which it is complete: events before that time
+    /// can be processed with it. The previous block must have been drained.
     fn read(&mut self, to: Time) -> Result<Time, TraceError> {
         self.times.clear();
         let (mut count, mut last) = (0, Time::ZERO);
@@ -119,7 +120,7 @@ impl<A: Iterator<Item = Result<Arrival, TraceError>>> Blocks<A> {
             if group.is_some() {
                 self.times.push(arrival.at);
             }
-            // Whoever has no node is refused, in whichever turn.
+            // Requests without a node are refused, so any group can process them.
             self.of_group[group.unwrap_or_default() as usize].push(arrival);
             self.next = self.arrivals.next().transpose()?;
         }
@@ -128,8 +129,8 @@ impl<A: Iterator<Item = Result<Arrival, TraceError>>> Blocks<A> {
 }
 
 impl Run<'_> {
-    /// Lets one group after another pass through the time of each block; up to when it came. It stops at a block's end alone, so that
-    /// all groups are at the same time.
+    /// Advances one group after another through the time of each block and returns the end of the last block. A run stops only
+    /// at the end of a block, so that all groups are at the same time.
     pub(super) fn take_turns<A>(
         &mut self,
         mut blocks: Blocks<A>,
@@ -142,8 +143,8 @@ impl Run<'_> {
         agendas.resize_with(blocks.of_group.len(), Agenda::new);
         let mut in_flight = InFlight::default();
         let mut left = Vec::new();
-        let (mut begin, mut goes_on) = (Time::ZERO, true);
-        while goes_on && begin < self.span.to {
+        let (mut begin, mut continues) = (Time::ZERO, true);
+        while continues && begin < self.span.to {
             let until = blocks.read(self.span.to)?;
             let kept = self.outcome.taken.len();
             self.left = Some(left);
@@ -157,7 +158,7 @@ impl Run<'_> {
                 self.elsewhere -= self.agenda.taken();
                 let own = arrivals.drain(..).map(Ok);
                 self.pass(own, until, &mut |events, _| {
-                    goes_on &= watch(events, begin);
+                    continues &= watch(events, begin);
                     true
                 })?;
                 self.elsewhere += self.agenda.taken();
@@ -169,12 +170,12 @@ impl Run<'_> {
             self.outcome.taken.truncate(self.span.keep);
             begin = until;
         }
-        self.outcome.stopped = !goes_on;
+        self.outcome.stopped = !continues;
         Ok(begin)
     }
 }
 
-/// How many are in flight, from when they came and when they left, where groups told it one after the other.
+/// Counts requests in flight from arrival and departure times, where groups report them one after the other.
 #[derive(Debug, Default)]
 struct InFlight {
     now: u64,
@@ -182,7 +183,8 @@ struct InFlight {
 }
 
 impl InFlight {
-    /// Another block's, `came` in order. Whoever leaves at the instant at which another comes is there with it.
+    /// Processes the times of another block, with `came` in order, and returns the maximum so far. A request that leaves at the
+    /// instant of an arrival counts as in flight at that instant.
     fn pass(&mut self, came: &[Time], left: &mut Vec<Time>) -> u64 {
         left.sort_unstable();
         let mut gone = left.iter().peekable();
@@ -205,22 +207,22 @@ mod tests {
 
     use super::*;
     use crate::generate::{generate, preset};
-    use crate::node::{Counted, Hardware, Hops, Settings};
+    use crate::node::{CountedSpan, Hardware, Hops, Settings};
     use crate::random::{Purpose, Streams};
     use crate::rules::RuleName;
 
-    fn counted() -> Counted {
+    fn counted() -> CountedSpan {
         let second = |n| Time::ZERO.after(Span::from_secs(n));
-        Counted {
+        CountedSpan {
             from: second(2),
             to: second(40),
             keep: 5_000,
         }
     }
 
-    /// All that came of a run of so many functions, whose rates add up to so much, in turns or with all events in the order of time;
-    /// and how many groups there are.
-    fn told(
+    /// Returns the results of a run, formatted for comparison, with rates scaled to a sum of `per_minute`, in turns or with all
+    /// events in the order of time; and the number of groups.
+    fn results(
         settings: &Settings,
         functions: u32,
         per_minute: f64,
@@ -251,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_change_nothing() {
+    fn turns_do_not_change_results() {
         let mut counts = Vec::new();
         let mut stream = Streams::new("groups", 1).stream(Purpose::Noise, 0);
         for (number, rule) in RuleName::ALL.into_iter().enumerate() {
@@ -265,8 +267,8 @@ mod tests {
             }
             // Up to overload, so that some functions have two nodes.
             let per_minute = stream.uniform(4_000.0, 16_000.0);
-            let (expected, count) = told(&settings, 90, per_minute, false);
-            let (found, _) = told(&settings, 90, per_minute, true);
+            let (expected, count) = results(&settings, 90, per_minute, false);
+            let (found, _) = results(&settings, 90, per_minute, true);
             assert!(expected == found, "{rule:?}");
             counts.push(count);
         }
@@ -275,9 +277,9 @@ mod tests {
         assert!(least < most && most > 1, "{counts:?}");
     }
 
-    /// Groups are the parts of a graph, found again by walking through it.
+    /// Compares the groups with the connected components found by propagating the least number.
     #[test]
-    fn groups_are_what_is_bound_by_functions() {
+    fn groups_are_the_connected_components_of_nodes_that_share_functions() {
         let mut stream = Streams::new("groups", 2).stream(Purpose::Noise, 0);
         for _ in 0..300 {
             let mut below = |bound: u32| u32::try_from(stream.bits() % u64::from(bound)).unwrap();
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_says_no_stops_all_at_the_same_time() {
+    fn a_run_that_is_stopped_ends_all_groups_at_the_same_time() {
         let hardware = Hardware::torpor();
         let mut settings = RuleName::Adaptive.settings();
         settings.nodes = 3;
@@ -307,12 +309,12 @@ mod tests {
         spec.functions = 600;
         let workload = generate(&spec).unwrap();
         let streams = Streams::new(&spec.experiment, spec.seed);
-        let span = Counted {
+        let span = CountedSpan {
             to: Time::ZERO.after(Span::from_secs(100_000)),
             ..counted()
         };
-        let told = &mut |_, _| false;
-        let outcome = crate::node::run(&hardware, &settings, workload, span, &streams, told);
+        let watch = &mut |_, _| false;
+        let outcome = crate::node::run(&hardware, &settings, workload, span, &streams, watch);
         let outcome = outcome.unwrap();
         assert!(outcome.stopped && outcome.events >= 65_536);
         let to = span.from.after(outcome.counted);
@@ -320,7 +322,7 @@ mod tests {
         for node in &outcome.nodes {
             assert!(node.busy.iter().all(|&busy| busy <= outcome.counted));
         }
-        // Nobody was ahead: whoever was there came before the end, and what was left is a part of a block.
+        // No group was ahead: counted requests arrived before the end, and the remainder is part of a block.
         let counted: u64 = outcome.functions.iter().map(|own| own.requests).sum();
         assert!(counted <= outcome.arrived && outcome.arrived < counted + 2_000);
     }

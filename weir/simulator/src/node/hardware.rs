@@ -1,8 +1,8 @@
-//! What nodes are made of, as data: models and how long they take, GPUs, their memory and their links.
+//! Description of nodes, as data: models and their times, GPUs, their memory and their links.
 
 use policy::Span;
 use policy::pool::SlotId;
-use policy::pool::heaviness::{Class, Heaviness, Measured};
+use policy::pool::heaviness::{Class, Heaviness, Measurements};
 use policy::pool::slots::{Model, Topology, TopologyError};
 use serde::Deserialize;
 use thiserror::Error;
@@ -11,115 +11,118 @@ use super::memory::MemoryTimes;
 use super::settings::{Hosting, Settings};
 use super::swap_time::CopyTimes;
 
-/// A model has no more blocks.
+/// Largest number of blocks of a model.
 const BLOCKS_MAX: u32 = 65_536;
 
-/// Torpor's node: models of Table 4, a swap law fitted to Tables 3 and 4.
+/// Description of Torpor's node in TOML: models of Table 4, a swap law fitted to Tables 3 and 4.
 pub const TORPOR: &str = include_str!("torpor.toml");
 
-/// How long a model takes.
+/// Sizes and times of a model.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelTimes {
-    /// Its name, as workloads have it.
+    /// Name by which workloads refer to the model.
     pub name: String,
-    /// Bytes of its weights, over 10⁶.
+    /// Size of the weights, in units of 10⁶ bytes.
     pub weights_mb: f64,
-    /// Execution with the model resident, ms.
+    /// Execution time with the model resident, in milliseconds.
     pub execution_ms: f64,
-    /// The same in a process of its own that is bound to its GPU, without redirection, ms.
+    /// Execution time in a process of its own bound to its GPU, without redirection, in milliseconds.
     pub native_ms: f64,
-    /// What a process of its own takes of a GPU, weights included, over 10⁶ bytes.
+    /// GPU memory of a process of its own, weights included, in units of 10⁶ bytes.
     pub footprint_mb: f64,
-    /// From nothing to ready, ms.
+    /// Time to start a process until it is ready, in milliseconds.
     pub cold_start_ms: f64,
-    /// The blocks of device memory that it asks for, as pairs of a size in MiB and how many; empty: not known.
+    /// Blocks of device memory that the model allocates, as pairs of size in MiB and count; empty if unknown.
     #[serde(default)]
     pub blocks_mib: Vec<[u32; 2]>,
 }
 
-/// The links that models come over.
+/// Speeds of the links over which models are loaded.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkTimes {
-    /// Host to GPU, 10⁹ bytes per second, when nobody else loads over the same path.
+    /// Rate from host to GPU without other loads on the same path, in 10⁹ bytes per second.
     pub host_gb_per_s: f64,
-    /// By what each further load over the same path slows all of them: two run at 1 / (1 + s) each.
+    /// Slowdown for each further load over the same path: two loads run at 1 / (1 + s) each.
     pub contention: f64,
-    /// What a swap adds to the longer of transfer and execution, ms.
+    /// Time that a swap adds to the longer of transfer and execution, in milliseconds.
     pub swap_adds_ms: f64,
-    /// GPU to GPU by class, 10⁹ bytes per second.
+    /// Rates between GPUs by class of link, in 10⁹ bytes per second.
     pub classes_gb_per_s: Vec<f64>,
 }
 
-/// A node: what a file says.
+/// Description of a node, as in the file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeParts {
-    /// GPUs.
+    /// Number of GPUs of a node.
     pub slots: usize,
-    /// What models may take of each, 10⁹ bytes.
+    /// Memory for models on each GPU, in 10⁹ bytes.
     pub models_gb: f64,
-    /// What a GPU has in all, 10⁹ bytes: bounds processes that hold it to themselves.
+    /// Total memory of a GPU, in 10⁹ bytes: bounds the processes that are bound to it.
     pub memory_gb: f64,
-    /// Of host memory for models, 10⁹ bytes.
+    /// Host memory for models, in 10⁹ bytes.
     pub host_gb: f64,
-    /// GPUs that share their path to the host.
+    /// Pairs of GPUs that share their path to the host.
     pub pairs: Vec<[u32; 2]>,
-    /// Row by row, the class of the link between two GPUs, from 1; 0: none.
+    /// Matrix of the classes of the links between GPUs, counted from 1; 0 for no link. Empty if there are no links.
     pub links: Vec<Vec<usize>>,
-    /// Context residue of a process that is bound to a GPU, over 10⁶ bytes.
+    /// Context memory left by a process which is bound to a GPU, in units of 10⁶ bytes.
     pub residue_mb: f64,
 }
 
-/// See the [module](self).
+/// Models, links, memory and nodes of a run; see the [module](self).
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hardware {
-    /// The models.
+    /// Sizes and times of the models, at least one.
     pub models: Vec<ModelTimes>,
-    /// The links.
+    /// Speeds of the links.
     pub link: LinkTimes,
-    /// Copies, where their number matters.
+    /// Times of copies, for rules under which the number of copies matters.
     pub copies: CopyTimes,
-    /// Calls to the device for memory.
+    /// Times of the device's memory calls.
     pub memory: MemoryTimes,
-    /// Each node.
+    /// Description of every node; all nodes are alike.
     pub node: NodeParts,
 }
 
-/// Why a file cannot be used.
+/// Error in a description of hardware.
 #[derive(Debug, Error)]
 pub enum HardwareError {
-    /// It is no such file.
+    /// The text is not a description of hardware in TOML.
     #[error("{0}")]
     Toml(#[from] toml::de::Error),
     /// A value is out of range.
     #[error("{key} is {found}: allowed: {allowed}")]
     Value {
-        /// Which.
+        /// Key of the value.
         key: String,
-        /// What it is.
+        /// Value that was found.
         found: String,
-        /// What it may be.
+        /// Description of the allowed values.
         allowed: &'static str,
     },
-    /// The slots cannot be so.
+    /// The slots and their pairs or links are inconsistent.
     #[error(transparent)]
     Topology(#[from] TopologyError),
 }
 
-/// Milliseconds as a span.
-pub(crate) fn millis(ms: f64) -> Span {
+/// Converts milliseconds, which must be finite and not negative, to a span.
+#[must_use]
+pub fn millis(ms: f64) -> Span {
     nanos(ms * 1e6)
 }
 
+/// Converts nanoseconds, which must be finite and not negative, to a span, rounded.
+#[must_use]
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     reason = "checked to be finite and not negative, and a float stops at the bounds"
 )]
-pub(crate) fn nanos(ns: f64) -> Span {
+pub fn nanos(ns: f64) -> Span {
     Span(libm::round(ns) as u64)
 }
 
@@ -132,11 +135,11 @@ pub(crate) fn bytes(value: f64) -> u64 {
     libm::round(value) as u64
 }
 
-/// What a pool finds once it has measured both (papers 2.4).
+/// Returns the class that a pool determines once it has measured both times (mechanisms §2.4).
 fn is_heavy(resident: Span, swapped: Span, bytes: u64) -> bool {
     let mut heaviness = Heaviness::unknown();
-    // The first measurement settles it.
-    let _changed = heaviness.measured(Measured {
+    // The first measurement determines the class.
+    let _changed = heaviness.measured(Measurements {
         resident,
         swapped,
         bytes,
@@ -145,23 +148,23 @@ fn is_heavy(resident: Span, swapped: Span, bytes: u64) -> bool {
 }
 
 impl Hardware {
-    /// From TOML.
+    /// Parses a description in TOML.
     ///
     /// # Errors
-    /// What is wrong, with its key and what is allowed.
+    /// Returns the first value out of range, with its key and the allowed values.
     pub fn from_toml(text: &str) -> Result<Self, HardwareError> {
         let hardware: Self = toml::from_str(text)?;
         hardware.check()?;
         Ok(hardware)
     }
 
-    /// Torpor's.
+    /// Returns the description of Torpor's node.
     ///
     /// # Panics
-    /// Never: a test reads it.
+    /// Never: a test parses the file.
     #[must_use]
     pub fn torpor() -> Self {
-        Self::from_toml(TORPOR).expect("the file of the crate is right")
+        Self::from_toml(TORPOR).expect("the file of the crate is valid")
     }
 
     fn check(&self) -> Result<(), HardwareError> {
@@ -259,7 +262,7 @@ impl Hardware {
         self.topology(1.0).map(drop)
     }
 
-    /// Blocks hold the weights, and are no more than can be placed one by one.
+    /// Checks that blocks hold the weights, and that they are few enough to be placed one by one.
     fn check_blocks(&self) -> Result<(), HardwareError> {
         for (at, model) in self.models.iter().enumerate() {
             let (mut mib, mut count) = (0, 0);
@@ -280,10 +283,10 @@ impl Hardware {
         Ok(())
     }
 
-    /// The slots of a node; `part`: of the memory for models.
+    /// Returns the slots of a node. `part` scales the memory for models.
     ///
     /// # Errors
-    /// They cannot be so.
+    /// Returns [`HardwareError::Topology`] if slots, pairs and links are inconsistent.
     pub fn topology(&self, part: f64) -> Result<Topology, HardwareError> {
         let memory = vec![bytes(self.node.models_gb * 1e9 * part); self.node.slots];
         let mut topology = Topology::new(&memory)?;
@@ -306,32 +309,32 @@ impl Hardware {
         Ok(topology)
     }
 
-    /// Whether a slot can hold a model that is swapped. Processes that have slots to themselves are bound as far as they fit.
+    /// Returns whether a slot can hold a swapped model. Bound processes are settled as far as they fit, so all are accepted.
     pub(super) fn fits(&self, model: usize, settings: &Settings) -> bool {
         settings.hosting != Hosting::Swapped
             || self.of_pool(model).bytes <= bytes(self.node.models_gb * 1e9 * settings.memory_part)
     }
 
-    /// The speed between two slots, bytes per second.
+    /// Returns the rate between two slots in bytes per second; `None` without a link.
     pub(crate) fn link_rate(&self, one: SlotId, other: SlotId) -> Option<f64> {
         let class = *self.node.links.get(one.0 as usize)?.get(other.0 as usize)?;
         let rate = self.link.classes_gb_per_s.get(class.checked_sub(1)?)?;
         Some(rate * 1e9)
     }
 
-    /// A model by its name.
+    /// Returns the index of the model with this name.
     #[must_use]
     pub fn model(&self, name: &str) -> Option<usize> {
         self.models.iter().position(|model| model.name == name)
     }
 
-    /// What the pool is told of a model.
+    /// Returns the model as the pool describes it.
     #[must_use]
     pub fn of_pool(&self, model: usize) -> Model {
         self.of_pool_swapped(model, self.swapped_alone(model))
     }
 
-    /// The same where a swap from the host takes so long in all.
+    /// Returns the model as the pool describes it, if a swap from the host takes `swapped` in all.
     pub(crate) fn of_pool_swapped(&self, model: usize, swapped: Span) -> Model {
         let times = &self.models[model];
         let execution = millis(times.execution_ms);
@@ -344,7 +347,7 @@ impl Hardware {
         }
     }
 
-    /// Inference with the model coming from the host, alone on its path.
+    /// Returns the time of an inference which loads its model from the host, with no other load on the path.
     #[must_use]
     pub fn swapped_alone(&self, model: usize) -> Span {
         let times = &self.models[model];
@@ -357,9 +360,9 @@ impl Hardware {
 mod tests {
     use super::*;
 
-    /// Torpor Table 4: column "swap PCIe", ms. The fit is good to 9.5 %.
+    /// Compares with Torpor Table 4, column "swap PCIe", in milliseconds. The fit is within 9.5 %.
     #[test]
-    fn the_swap_law_gives_table_4() {
+    fn the_swap_law_reproduces_table_4() {
         let hardware = Hardware::torpor();
         for (name, printed) in [
             ("DenseNet-169", 27.0),
@@ -380,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_key() {
         for (from, to, key) in [
             ("slots = 4", "slots = 5", "node.links is 4 rows"),
             (
@@ -391,7 +394,7 @@ mod tests {
             (
                 "pairs = [[0, 1]",
                 "pairs = [[0, 7]",
-                "0 and 7 are no two slots",
+                "0 and 7 are not two different slots",
             ),
             (
                 "contention = 0.6",

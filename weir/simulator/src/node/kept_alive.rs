@@ -1,26 +1,26 @@
-//! Processes that come and go by the history of their functions (M2.21).
+//! Processes that are started and stopped by the history of their functions (M2.21).
 
 use policy::Span;
 use policy::pool::FunctionId;
 
 use super::hardware::millis;
 use super::run::{Event, Run};
-use super::state::Alive;
+use super::state::ProcessState;
 
 impl Run<'_> {
-    /// A function that has no process gets one, if a slot has room.
+    /// Starts a process for a function without one, if a slot has room.
     pub(super) fn begin_process(&mut self, node: u32, local: u32) {
         let now = self.agenda.now();
         let own = &mut self.nodes[node as usize];
         let entry = &mut own.locals[local as usize];
-        if !matches!(entry.alive, Alive::Cold) {
+        if !matches!(entry.alive, ProcessState::Cold) {
             return;
         }
         let id = FunctionId(local);
         let room = own.pool.settle(id, self.settings.filling);
         own.queue.hold(now, id);
         let Some(slot) = room else { return };
-        entry.alive = Alive::Starting { slot };
+        entry.alive = ProcessState::Starting { slot };
         let function = &mut self.functions[entry.function as usize];
         let sigma = self.settings.noise.cold_start;
         let factor = function.noise.log_normal(0.0, sigma);
@@ -29,7 +29,7 @@ impl Run<'_> {
             .add(now.after(takes), Event::Ready { node, local });
     }
 
-    /// Nothing of a function is there any more: how long its process stays.
+    /// Schedules the end of a function's process, and its next start, when its last request has left.
     pub(super) fn idles(&mut self, node: u32, local: u32) {
         let now = self.agenda.now();
         let history = &mut self.nodes[node as usize].histories[local as usize];
@@ -58,7 +58,7 @@ impl Run<'_> {
         let now = self.agenda.now();
         let own = &mut self.nodes[node as usize];
         let history = &own.histories[local as usize];
-        let Alive::Warm { slot } = own.locals[local as usize].alive else {
+        let ProcessState::Warm { slot } = own.locals[local as usize].alive else {
             return;
         };
         if history.version != version || history.present > 0 {
@@ -66,11 +66,11 @@ impl Run<'_> {
         }
         self.evicted.clear();
         if own.pool.unload(FunctionId(local), slot, &mut self.evicted) {
-            own.locals[local as usize].alive = Alive::Cold;
+            own.locals[local as usize].alive = ProcessState::Cold;
             own.queue.hold(now, FunctionId(local));
-            // Whoever waits for room, in the order of functions.
+            // Functions that wait for room, in their order.
             let waits = (0..).zip(&own.locals).filter(|(at, other)| {
-                matches!(other.alive, Alive::Cold) && own.queue.waiting(FunctionId(*at)) > 0
+                matches!(other.alive, ProcessState::Cold) && own.queue.waiting(FunctionId(*at)) > 0
             });
             let next: Vec<u32> = waits.map(|(at, _)| at).collect();
             for other in next {

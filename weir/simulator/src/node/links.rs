@@ -1,29 +1,29 @@
-//! Loads over the paths of a node.
+//! Progress of loads over the paths of a node.
 //!
-//! Slots that share a path to the host share its rate: k loads at once run at 1 / (1 + s · (k − 1)) of what each has
-//! alone, s the contention (workloads 9). Whoever starts or ends changes the speed of the others: what is left of
-//! each is kept in time alone on the path, and its end is told anew. A load from another slot has its link to itself.
+//! Slots that share a path to the host share its rate: k concurrent loads run at 1 / (1 + s · (k − 1)) of their rate when
+//! alone, where s is the contention (workloads §9). A load which starts or ends changes the speed of the others: the remainder of
+//! each is kept as time alone on the path, and its end is predicted anew. A load from another slot has its link to itself.
 
 use policy::{Span, Time};
 
-/// A load under way.
+/// A load in progress.
 #[derive(Clone, Copy, Debug)]
 struct Load {
-    /// What is left of it, in ns alone on its path, as of `since`.
+    /// Remaining time in nanoseconds, if alone on its path, as of `since`.
     left: f64,
     since: Time,
-    /// Alone: not over a path to the host.
+    /// Whether the load does not use a path to the host.
     alone: bool,
-    /// Tells ends that were foretold before the speed changed from those that hold.
+    /// Distinguishes the current prediction of the end from those made before the speed changed.
     version: u32,
 }
 
-/// How much of a load was left at some time.
+/// Remaining time of a load of a model at some time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress {
-    /// When.
+    /// Time at which the remainder was observed.
     pub at: Time,
-    /// What was left of it, in ns alone on its path; in between it lessens evenly.
+    /// Remaining time of the load in nanoseconds, if it were alone on its path; decreases linearly between observations.
     pub left: f64,
 }
 
@@ -36,32 +36,32 @@ impl Progress {
     }
 }
 
-/// See the [module](self).
+/// Loads in progress on the links of a node; see the [module](self).
 #[derive(Clone, Debug)]
 pub struct Links {
     contention: f64,
-    /// Slots of the same path, as sets, itself included.
+    /// For each slot, the set of slots on the same path, itself included, as a bit set.
     paths: Vec<u64>,
     loads: Vec<Option<Load>>,
-    /// Versions go on when a load ends.
+    /// Latest version by slot, which increases over all loads of the slot.
     versions: Vec<u32>,
-    /// By slot, how its latest load went, where that is kept.
+    /// Progress of each slot's latest load, if it is recorded.
     progress: Option<Vec<Vec<Progress>>>,
 }
 
-/// When a slot's load will end if nothing changes.
+/// Predicted end of a slot's load, valid until a speed changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
-    /// Which slot.
+    /// Slot into which the model is loaded.
     pub slot: u32,
-    /// When.
+    /// Predicted time of the end.
     pub at: Time,
-    /// For [`Links::ends`].
+    /// Version to pass to [`Links::ends`].
     pub version: u32,
 }
 
 impl Links {
-    /// Paths of a node with so many slots; `pairs` share theirs.
+    /// Returns the idle paths of a node with this number of slots; the slots of a pair share a path.
     #[must_use]
     pub fn new(slots: usize, pairs: &[[u32; 2]], contention: f64) -> Self {
         let mut paths: Vec<u64> = (0..slots).map(|slot| 1 << slot).collect();
@@ -78,12 +78,12 @@ impl Links {
         }
     }
 
-    /// Keeps how each slot's latest load went: an entry for each time that its speed changed.
+    /// Enables recording of each slot's latest load: one entry for each change of its speed.
     pub fn keep_progress(&mut self) {
         self.progress = Some(vec![Vec::new(); self.loads.len()]);
     }
 
-    /// How a slot's latest load went, its end included once it is over; empty if that is not kept.
+    /// Returns the progress of a slot's latest load, its end included once it is over; empty if it is not recorded.
     #[must_use]
     pub fn progress(&self, slot: u32) -> &[Progress] {
         let kept = self.progress.as_ref();
@@ -110,7 +110,7 @@ impl Links {
         1.0 / (1.0 + self.contention * others)
     }
 
-    /// What is left of the loads of a path, as of now.
+    /// Updates the remainders of a path's loads to the time `now`.
     fn settle(&mut self, slot: u32, now: Time) {
         for other in bits(self.paths[slot as usize]) {
             let speed = self.speed(other);
@@ -125,8 +125,8 @@ impl Links {
         }
     }
 
-    /// Foretells the ends of a path's loads.
-    fn foretell(&mut self, slot: u32, ends: &mut Vec<End>) {
+    /// Predicts the ends of a path's loads.
+    fn predict(&mut self, slot: u32, ends: &mut Vec<End>) {
         for other in bits(self.paths[slot as usize]) {
             let speed = self.speed(other);
             if let Some(load) = &mut self.loads[other as usize]
@@ -143,7 +143,7 @@ impl Links {
         }
     }
 
-    /// A load from the host begins, which takes so long alone; the ends that change are added.
+    /// Starts a load from the host, which takes the time `alone` when alone on its path, and adds the ends that change.
     pub fn from_host(&mut self, now: Time, slot: u32, alone: Span, ends: &mut Vec<End>) {
         self.settle(slot, now);
         self.loads[slot as usize] = Some(Load {
@@ -153,10 +153,10 @@ impl Links {
             version: 0,
         });
         self.note(slot, now, float(alone), true);
-        self.foretell(slot, ends);
+        self.predict(slot, ends);
     }
 
-    /// A load from another slot begins, which takes so long.
+    /// Starts a load from another slot, which takes the time `takes`, and adds its end.
     pub fn from_slot(&mut self, now: Time, slot: u32, takes: Span, ends: &mut Vec<End>) {
         self.versions[slot as usize] += 1;
         let version = self.versions[slot as usize];
@@ -174,7 +174,7 @@ impl Links {
         });
     }
 
-    /// Whether that end still holds; if so the load is over, and the ends of others that change are added.
+    /// Returns whether that prediction still holds; if so, ends the load and adds the changed ends of others.
     pub fn ends(&mut self, now: Time, slot: u32, version: u32, ends: &mut Vec<End>) -> bool {
         let Some(load) = self.loads[slot as usize].filter(|load| load.version == version) else {
             return false;
@@ -186,7 +186,7 @@ impl Links {
         }
         self.settle(slot, now);
         self.loads[slot as usize] = None;
-        self.foretell(slot, ends);
+        self.predict(slot, ends);
         true
     }
 }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn two_on_a_path_slow_each_other_while_both_load() {
+    fn loads_on_a_shared_path_slow_each_other() {
         let mut links = Links::new(4, &[[0, 1], [2, 3]], 0.6);
         let mut ends = Vec::new();
         links.from_host(Time(0), 0, Span(10 * MS), &mut ends);
@@ -229,7 +229,7 @@ mod tests {
         // The other has done 5 of 20 ms by then.
         assert!(links.ends(first.at, 0, first.version, &mut ends));
         assert_eq!(last(&ends, 1).at, Time(28 * MS));
-        // Neither another pair nor a link between GPUs changes it.
+        // Neither a load on another pair nor one over a link between GPUs changes it.
         links.from_host(Time(14 * MS), 2, Span(5 * MS), &mut ends);
         links.from_slot(Time(14 * MS), 0, Span(3 * MS), &mut ends);
         assert_eq!(last(&ends, 2).at, Time(19 * MS));
@@ -238,7 +238,7 @@ mod tests {
         assert!(links.ends(other.at, 1, other.version, &mut ends));
     }
 
-    /// Torpor Table 3: Bert-qa, whose load is the longest, against a ResNet-152 that swaps all the time.
+    /// Torpor Table 3: Bert-qa, with the longest load, against a ResNet-152 that swaps all the time.
     #[test]
     fn work_is_conserved_however_loads_interleave() {
         let mut links = Links::new(2, &[[0, 1]], 0.6);

@@ -1,47 +1,47 @@
-//! The memory of slots: counted in bytes, or kept in blocks (M2.10, papers 2.5), and what taking it costs.
+//! Memory of slots, counted in bytes or managed in blocks (M2.10, mechanisms §2.5), and the cost of allocating it.
 //!
-//! The pool decides what fits, who gives way and where blocks lie; here are only the blocks that a model has, and the time that
-//! calls to the device take. Where all memory was reserved beforehand there are no such calls, and placing a block takes no
-//! virtual time: it is well below a microsecond (`cargo bench -p policy --bench memory`). Nothing is copied to make room: M2.10
-//! keeps a model's blocks together when they are placed.
+//! The pool decides what fits, which models are evicted and where blocks are placed; this module only knows the blocks of a
+//! model and the time of calls to the device. Where all memory is reserved beforehand there are no such calls, and placing a
+//! block takes no virtual time: it is well below a microsecond (`cargo bench -p policy --bench memory`). Nothing is copied to
+//! make room: M2.10 keeps a model's blocks together when they are placed.
 
 use policy::memory::{self, Rule};
 use policy::pool::Pool;
-use policy::pool::slots::{self, BlocksError, Taken, Topology};
+use policy::pool::slots::{self, BlocksError, LoadBlocks, Topology};
 use policy::{Span, Time};
 use serde::Deserialize;
 
 use super::hardware::{Hardware, bytes, millis};
 use super::run::{Event, Run};
 
-/// How the memory of slots is kept.
+/// Management of the slots' memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryRule {
-    /// It is counted: a model fits if enough bytes are free, and taking them costs nothing.
+    /// Bytes are counted: a model fits if enough bytes are free, and allocation takes no time.
     #[default]
     Bytes,
-    /// It is reserved as a whole and given in blocks, those of a model together (M2.10).
+    /// All memory is reserved and divided into blocks, with those of a model together (M2.10).
     Blocks,
-    /// Blocks come from the device. What was released is kept in one list, for whoever asks for no more than a block has;
-    /// where none is large enough, blocks are given back to the device (M2.21, Torpor §7.3 `Block`).
+    /// Blocks are allocated from the device. Released blocks are kept in one list and serve requests of at most their size;
+    /// where none is large enough, blocks are freed on the device (M2.21, Torpor §7.3 `Block`).
     FreeList,
 }
 
-/// What calls to the device cost that give or take memory.
+/// Cost of the device's memory calls.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryTimes {
-    /// A block from the device, µs.
+    /// Time to allocate a block, in microseconds.
     pub device_allocation_us: f64,
-    /// A block back to it, µs.
+    /// Time to free a block, in microseconds.
     pub device_free_us: f64,
 }
 
 impl MemoryTimes {
-    /// How long a load waits for its memory before the first copy.
+    /// Returns how long a load waits for its memory before the first copy.
     #[must_use]
-    pub fn of(&self, taken: Taken) -> Span {
+    pub fn of(&self, taken: LoadBlocks) -> Span {
         let allocations = f64::from(taken.device_allocations) * self.device_allocation_us;
         let frees = f64::from(taken.device_frees) * self.device_free_us;
         millis((allocations + frees) / 1e3)
@@ -49,7 +49,7 @@ impl MemoryTimes {
 }
 
 impl MemoryRule {
-    /// A pool that keeps its memory so.
+    /// Returns a pool with memory managed by this rule.
     pub(super) fn pool(
         self,
         settings: slots::Settings,
@@ -68,13 +68,13 @@ impl MemoryRule {
     }
 }
 
-/// Where the file says nothing of a model's blocks, the larger of those that a framework's caching allocator asks for.
+/// Size of a block in MiB where the file lists none: the larger of those that a framework's caching allocator requests.
 const BLOCK_MIB: u64 = 20;
 const MIB: u64 = 1 << 20;
 
 impl Hardware {
-    /// The blocks of a model, in bytes: as the file has them, else its weights in blocks of 20 MiB and a last one of what is
-    /// left.
+    /// Returns the blocks of a model, in bytes: as listed in the file, otherwise its weights in blocks of 20 MiB and a last one
+    /// for the remainder.
     #[must_use]
     pub fn blocks(&self, model: usize) -> Vec<u64> {
         let times = &self.models[model];
@@ -93,17 +93,17 @@ impl Hardware {
 /// A load that waits for its memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prepared {
-    /// How long its copies take, one after the other and alone.
+    /// Time that the load's copies take, one after the other and without contention.
     pub(super) takes: Span,
     pub(super) from_host: bool,
 }
 
 impl Run<'_> {
-    /// A load begins to copy, at once or when the device has given its memory.
+    /// Starts the copies of a load, at once or when the device has allocated its memory.
     pub(super) fn copy(&mut self, node: u32, slot: u32, prepared: Prepared) {
         let now = self.agenda.now();
         let own = &mut self.nodes[node as usize];
-        let waits = self.hardware.memory.of(own.pool.taken());
+        let waits = self.hardware.memory.of(own.pool.last_load());
         if waits > Span::ZERO {
             if let Some(request) = &mut own.running[slot as usize] {
                 request.executed = request.executed.after(waits);
@@ -117,7 +117,7 @@ impl Run<'_> {
         }
     }
 
-    /// The memory of a load is there.
+    /// Starts the copies of a load when its memory has been allocated.
     pub(super) fn prepared(&mut self, node: u32, slot: u32) {
         let now = self.agenda.now();
         let own = &mut self.nodes[node as usize];
@@ -133,7 +133,7 @@ impl Run<'_> {
         } else {
             links.from_slot(now, slot, prepared.takes, &mut self.ends);
         }
-        self.foretell(node);
+        self.schedule_ends(node);
     }
 }
 
@@ -156,22 +156,22 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_is_that_of_the_calls() {
+    fn the_wait_is_the_sum_of_the_calls() {
         let times = MemoryTimes {
             device_allocation_us: 200.0,
             device_free_us: 50.0,
         };
-        let taken = Taken {
+        let taken = LoadBlocks {
             blocks: 9,
             device_allocations: 3,
             device_frees: 4,
         };
         assert_eq!(times.of(taken), Span(800_000));
-        assert_eq!(times.of(Taken::default()), Span::ZERO);
+        assert_eq!(times.of(LoadBlocks::default()), Span::ZERO);
     }
 
     #[test]
-    fn a_rule_is_read_by_its_name() {
+    fn rules_are_parsed_by_name() {
         #[derive(Deserialize)]
         struct Line {
             memory: MemoryRule,

@@ -1,106 +1,106 @@
-//! What came of a run.
+//! Counters and results of a run.
 
 use policy::{Span, Time};
 
 use crate::statistics::{Histogram, Percentile};
 
-/// A stretch of time in which a slot was taken.
+/// Period in which a request occupied a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
-    /// Over all nodes, node by node.
+pub struct Occupancy {
+    /// Index of the slot over all nodes, node by node.
     pub slot: u32,
-    /// By a request of this function.
+    /// Index of the function of the request.
     pub function: u32,
-    /// From when.
+    /// Time at which the request got the slot.
     pub from: Time,
-    /// Until when its model was on its way; `from` if it was there.
+    /// Time at which the model was loaded; `from` if it was resident.
     pub loaded: Time,
-    /// How long the request executes where its model is.
+    /// Execution time of the request with the model resident, noise included.
     pub execution: Span,
-    /// Until when.
+    /// Time at which the slot was released.
     pub to: Time,
 }
 
-/// What a function's requests met.
+/// Counters of one function's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct FunctionOutcome {
-    /// Requests counted.
+    /// Number of counted requests.
     pub requests: u64,
-    /// Of them, late or never answered although their deadline was past.
+    /// Number of counted requests which were late, or unanswered although their deadline was past.
     pub late: u64,
-    /// Of them, whose model had to be loaded.
+    /// Number of counted requests for which the model had to be loaded.
     pub loads: u64,
-    /// No process or memory was ever there for it.
+    /// Number of counted requests refused because no process or memory was available for the function in the whole run.
     pub refused: u64,
-    /// What it is charged for the whole run, warm-up included, in time of a GPU (M2.18).
+    /// GPU time charged to the function for the whole run, warm-up included (M2.18).
     pub charged: Span,
 }
 
 impl FunctionOutcome {
-    /// Whether the percentile of its latencies is within the objective (M2.19); a function without requests is.
+    /// Returns whether the percentile of the latencies is within the objective (M2.19); true for a function without requests.
     #[must_use]
     pub const fn complies(&self, percentile: Percentile) -> bool {
         percentile.kept(self.requests - self.late, self.requests)
     }
 
-    /// Whether anything of it ran.
+    /// Returns whether any request of the function was not refused.
     #[must_use]
     pub const fn executed(&self) -> bool {
         self.requests > self.refused
     }
 }
 
-/// What a node did.
+/// Counters of one node.
 #[derive(Clone, Debug, Default)]
 pub struct NodeOutcome {
-    /// How long each slot was taken within the counted span.
+    /// Time for which each slot was occupied within the counted span.
     pub busy: Vec<Span>,
-    /// Of it, until the model was there.
+    /// Part of `busy` in which the slot waited for the model.
     pub loading: Vec<Span>,
-    /// Latencies of requests that ran there, by slot.
+    /// Latencies of the requests executed on each slot.
     pub latencies: Vec<Histogram>,
-    /// Models that gave way.
+    /// Number of evicted models.
     pub evictions: u64,
-    /// Loads from the host, and from other slots.
+    /// Number of loads from the host.
     pub host_loads: u64,
-    /// See there.
+    /// Number of loads from other slots.
     pub link_loads: u64,
-    /// Requests whose model was there.
+    /// Number of requests with a resident model.
     pub resident: u64,
 }
 
-/// See the [module](self).
+/// Results of a run; see the [module](self).
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// By function.
+    /// Counters of each function.
     pub functions: Vec<FunctionOutcome>,
-    /// By function, the nodes that hold it; none: none has room for it.
+    /// Nodes that hold each function; no node if none has room for it.
     pub places: Vec<[Option<u32>; 2]>,
-    /// Latencies by model, as the hardware lists them.
+    /// Latencies of each model's requests, in the order of the hardware's models.
     pub models: Vec<Histogram>,
-    /// Latency as a part of the objective, 1 s for a whole.
+    /// Latencies divided by objectives, with 1 s for a ratio of one.
     pub normalised: Histogram,
-    /// How long requests waited for device memory as a part of their execution, 1 s for a whole; empty where memory is
+    /// Times of waiting for device memory divided by execution, with 1 s for a ratio of one; empty where memory is
     /// counted in bytes.
     pub allocation: Histogram,
-    /// By node.
+    /// Counters of each node.
     pub nodes: Vec<NodeOutcome>,
-    /// How long is counted: less than asked for where the run was stopped.
+    /// Length of the counted span; shorter than requested if the run was stopped.
     pub counted: Span,
-    /// Events that were taken.
+    /// Number of events processed.
     pub events: u64,
-    /// Requests that arrived, warm-up included.
+    /// Number of requests that arrived, warm-up included.
     pub arrived: u64,
-    /// Most requests in flight at once.
+    /// Largest number of requests in flight at one time.
     pub in_flight_max: u64,
-    /// The first stretches of the counted span, if they were asked for.
-    pub taken: Vec<Taken>,
-    /// It was told to stop, and ended there.
+    /// First slot occupancies that end in the counted span, at most [`CountedSpan::keep`](super::CountedSpan::keep).
+    pub taken: Vec<Occupancy>,
+    /// Whether `watch` stopped the run before its end.
     pub stopped: bool,
 }
 
 impl Outcome {
-    /// Functions that comply, of those that have run or were to.
+    /// Returns the number of functions that comply and had at least one request which was not refused.
     #[must_use]
     pub fn compliant(&self, percentile: Percentile) -> usize {
         self.functions
@@ -109,7 +109,7 @@ impl Outcome {
             .count()
     }
 
-    /// Requests in time, of those that were counted.
+    /// Returns the share of counted requests that were in time.
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
         let (requests, late) = self.functions.iter().fold((0, 0), |(requests, late), own| {
@@ -118,7 +118,7 @@ impl Outcome {
         part(requests - late, requests)
     }
 
-    /// Load of each slot, as a part of the counted span.
+    /// Returns the load of each slot, as a share of the counted span.
     #[must_use]
     pub fn loads(&self) -> Vec<f64> {
         let each = self.nodes.iter().flat_map(|node| &node.busy);
@@ -126,7 +126,9 @@ impl Outcome {
     }
 }
 
+/// Returns `some ÷ of`, and 0 for 0 of 0.
+#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-pub(crate) fn part(some: u64, of: u64) -> f64 {
+pub fn part(some: u64, of: u64) -> f64 {
     some as f64 / of.max(1) as f64
 }

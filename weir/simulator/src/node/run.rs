@@ -1,4 +1,4 @@
-//! The loop over events.
+//! The event loop of a run.
 
 use policy::pool::billing::Bill;
 use policy::pool::nodes::{LoadPerSecond, NodeId, Nodes, PlaceError};
@@ -13,56 +13,56 @@ use super::links::End;
 use super::memory::MemoryRule;
 use super::outcome::{FunctionOutcome, Outcome};
 use super::settings::{Hosting, Settings};
-use super::state::{Alive, Function, Node};
+use super::state::{Function, Node, ProcessState};
 use super::swap_time::Swaps;
 use crate::agenda::Agenda;
 use crate::random::{Purpose, Streams};
 use crate::statistics::{Histogram, Percentile};
 use crate::traces::{Arrival, TraceError, Work, Workload};
 
-/// Which span of a run counts, and what it may be told meanwhile.
+/// Counted part of a run.
 #[derive(Clone, Copy, Debug)]
-pub struct Counted {
-    /// Requests that arrive from then on count …
+pub struct CountedSpan {
+    /// Time from which arriving requests are counted.
     pub from: Time,
-    /// … and until then; the run ends there.
+    /// End of the run and of the counted span.
     pub to: Time,
-    /// How many stretches of slots are kept for a picture.
+    /// Largest number of slot occupancies kept for a picture.
     pub keep: usize,
 }
 
-/// Why a run cannot be made, or came to an end.
+/// Error in the set-up of a run or in its workload.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// The nodes cannot be so.
+    /// The description of the nodes is invalid.
     #[error(transparent)]
     Hardware(#[from] HardwareError),
-    /// The workload is broken.
+    /// The workload could not be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// Policy does not take it.
+    /// The policy of the slots refused a setting, a function or a model.
     #[error("{0}")]
     Refused(Refusal),
     /// A function's model is not among those of the hardware.
     #[error("function {function}: there is no model {model:?}; allowed: {allowed}")]
     NoModel {
-        /// Which function.
+        /// Name of the function.
         function: String,
-        /// Which model.
+        /// Name of the model.
         model: String,
-        /// Those that there are.
+        /// Names of the hardware's models, separated by commas.
         allowed: String,
     },
-    /// The memory of slots cannot be kept in blocks.
+    /// The memory of slots cannot be divided into these blocks.
     #[error(transparent)]
     Blocks(#[from] BlocksError),
-    /// Processes have memory of their own.
+    /// Blocks were requested for models that are not swapped, although their processes allocate their own memory.
     #[error("memory is {memory:?}: allowed where models are not swapped: Bytes")]
     OwnMemory {
-        /// How it was to be kept.
+        /// Requested management of memory.
         memory: MemoryRule,
     },
-    /// There are more functions than policy has ids for.
+    /// There are more functions than the policy has ids for.
     #[error("more functions than {}", policy::pool::IDS_MAX)]
     TooMany,
 }
@@ -81,19 +81,19 @@ pub(super) enum Event {
         objective: Span,
         work: Work,
     },
-    /// The device has given a load its memory.
+    /// The device has allocated the memory of a load.
     Prepared { node: u32, slot: u32 },
-    /// A load's foretold end.
+    /// Predicted end of a load, which may be outdated.
     Loaded { node: u32, end: End },
-    /// A slot is done with its request.
+    /// A slot has executed its request.
     Finished { node: u32, slot: u32 },
-    /// A request that could run and waits for a better slot asks again.
-    Again { node: u32 },
-    /// A process is ready.
+    /// A request that waits for a better slot is scheduled again.
+    Retry { node: u32 },
+    /// A process has started.
     Ready { node: u32, local: u32 },
-    /// A process has been idle for as long as it may.
+    /// A process has reached the end of its keep-alive time.
     Expires { node: u32, local: u32, version: u32 },
-    /// Nothing runs for a function that is expected soon.
+    /// A request of a function without a process is expected soon.
     Expected { node: u32, local: u32, version: u32 },
 }
 
@@ -101,37 +101,38 @@ pub(super) struct Run<'a> {
     pub(super) hardware: &'a Hardware,
     pub(super) settings: &'a Settings,
     pub(super) swaps: Swaps,
-    pub(super) span: Counted,
-    /// Of the group whose turn it is.
+    pub(super) span: CountedSpan,
+    /// Agenda of the group that is being advanced.
     pub(super) agenda: Agenda<Event>,
     pub(super) functions: Vec<Function>,
     pub(super) nodes: Vec<Node>,
-    /// Which node serves whom.
+    /// Assignment of functions to nodes, and routing.
     pub(super) cluster: Nodes,
     pub(super) outcome: Outcome,
     in_flight: u64,
-    /// Events of the groups whose turn it is not.
+    /// Number of events processed by the other groups.
     pub(super) elsewhere: u64,
-    /// When requests left, where groups take turns.
+    /// Departure times of requests, where several groups are advanced in turns.
     pub(super) left: Option<Vec<Time>>,
-    /// So many stretches are kept at most until the turn ends.
+    /// Largest length of `outcome.taken` during the current group's turn.
     pub(super) keep: usize,
     steps: u64,
     pub(super) evicted: Vec<Evicted>,
-    /// On their way into the agenda.
+    /// Predicted ends of loads that are not in the agenda yet.
     pub(super) ends: Vec<End>,
 }
 
-/// Runs a workload on nodes. `watch` is told now and then how many events there were and what time it is, and stops the run by
-/// false: at once, or where nodes take turns, when all of them are at the same time again (a few arrivals a function later).
+/// Runs a workload on nodes. `watch` is called every 65,536 steps with the number of events and the virtual time, and stops the
+/// run by returning false: at once or, with several groups of nodes, at the end of the current block (a few arrivals per function
+/// later), when all nodes are at the same time.
 ///
 /// # Errors
-/// See [`RunError`].
+/// Returns a [`RunError`] if the hardware or settings are invalid, a model is unknown, or the workload cannot be read.
 pub fn run<A>(
     hardware: &Hardware,
     settings: &Settings,
     workload: Workload<A>,
-    span: Counted,
+    span: CountedSpan,
     streams: &Streams,
     watch: &mut dyn FnMut(u64, Time) -> bool,
 ) -> Result<Outcome, RunError>
@@ -155,7 +156,7 @@ impl<'a> Run<'a> {
         hardware: &'a Hardware,
         settings: &'a Settings,
         workload: &Workload<A>,
-        span: Counted,
+        span: CountedSpan,
         streams: &Streams,
     ) -> Result<Self, RunError> {
         let is_native = settings.hosting != Hosting::Swapped;
@@ -204,7 +205,7 @@ impl<'a> Run<'a> {
         let mut held = vec![Vec::new(); settings.nodes as usize];
         for (at, info) in (0..).zip(&workload.functions) {
             let own = &mut functions[at as usize];
-            // What no slot can hold takes no host memory either.
+            // A model that fits no slot takes no host memory either.
             if !hardware.fits(own.model, settings) {
                 continue;
             }
@@ -275,7 +276,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Lets happen what comes before `until`: of one group, these arrivals and what follows from them.
+    /// Processes all events before `until` of one group: these arrivals and the events that follow from them.
     pub(super) fn pass(
         &mut self,
         arrivals: impl IntoIterator<Item = Result<Arrival, TraceError>>,
@@ -292,7 +293,7 @@ impl<'a> Run<'a> {
             }
             if happens <= arrives {
                 if let Some(event) = self.agenda.take() {
-                    self.happen(event);
+                    self.handle(event);
                 }
             } else if let Some(arrival) = next.take() {
                 self.agenda.pass_to(arrival.at);
@@ -309,7 +310,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A request is not there any more.
+    /// Counts a request as departed.
     pub(super) fn leave(&mut self) {
         self.in_flight -= 1;
         if let Some(left) = &mut self.left {
@@ -341,14 +342,14 @@ impl<'a> Run<'a> {
             work: arrival.work,
         };
         if self.settings.hops.there == Span::ZERO {
-            self.happen(event);
+            self.handle(event);
         } else {
             self.agenda
                 .add(arrival.at.after(self.settings.hops.there), event);
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         let now = self.agenda.now();
         match event {
             Event::Reaches {
@@ -361,8 +362,8 @@ impl<'a> Run<'a> {
             Event::Loaded { node, end } => {
                 let own = &mut self.nodes[node as usize];
                 let is_over = own.links.ends(now, end.slot, end.version, &mut self.ends);
-                // Before the slot is given on, which foretells ends of its own.
-                self.foretell(node);
+                // First, because granting the slot predicts ends of its own.
+                self.schedule_ends(node);
                 if is_over {
                     self.loaded(node, end.slot);
                 }
@@ -371,11 +372,11 @@ impl<'a> Run<'a> {
                 self.finish(node, slot);
                 self.dispatch(node);
             }
-            Event::Again { node } => self.dispatch(node),
+            Event::Retry { node } => self.dispatch(node),
             Event::Ready { node, local } => {
                 let own = &mut self.nodes[node as usize];
-                if let Alive::Starting { slot } = own.locals[local as usize].alive {
-                    own.locals[local as usize].alive = Alive::Warm { slot };
+                if let ProcessState::Starting { slot } = own.locals[local as usize].alive {
+                    own.locals[local as usize].alive = ProcessState::Warm { slot };
                     own.queue.release(now, FunctionId(local));
                     if own.histories[local as usize].present == 0 {
                         self.idles(node, local);
@@ -400,7 +401,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A request comes to the nodes of its function.
+    /// Routes a request to one of its function's nodes and enqueues it there.
     fn reach(&mut self, function: u32, arrival: Time, objective: Span, work: Work) {
         let now = self.agenda.now();
         let own = &self.functions[function as usize];
@@ -432,7 +433,7 @@ impl<'a> Run<'a> {
         if takes != own.execution {
             at.stated.insert(request, takes);
         }
-        // The answer has to be on its way back by then.
+        // The response must have left the slot by then.
         let due = arrival.after(objective).before(self.settings.hops.back);
         let entered = at.queue.arrive(now, FunctionId(local), request, due);
         debug_assert!(entered.is_ok(), "every function was added");
@@ -448,7 +449,7 @@ impl<'a> Run<'a> {
         self.dispatch(node);
     }
 
-    /// Everything counted, with what has no answer.
+    /// Counts requests without an answer and returns the results.
     pub(super) fn end(mut self, to: Time) -> Outcome {
         for node in &mut self.nodes {
             let now = to;
@@ -465,7 +466,7 @@ impl<'a> Run<'a> {
                     own.requests += 1;
                     own.late += 1;
                 }
-                // Each leaves, so this ends.
+                // Every cancelled request leaves the queue, so the loop ends.
                 let _left = node.queue.cancel(now, head.ticket);
             }
             for (slot, request) in node.running.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Which rules a run goes by, and what is random in it.
+//! Rules and random variation of a run.
 
 use policy::Span;
 use policy::pool::{Percentile, queue, slots};
@@ -6,19 +6,19 @@ use policy::pool::{Percentile, queue, slots};
 use super::memory::MemoryRule;
 use super::swap_time::SwapTime;
 
-/// Random differences, as standard deviations of factors around one (workloads 10).
+/// Standard deviations of random factors with mean one (workloads §10).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Noise {
-    /// Of executions, never below half: 0.03 is an assumption.
+    /// Deviation of execution times; factors are never below half. 0.03 is an assumption.
     pub execution: f64,
-    /// Of transfers.
+    /// Deviation of transfer times; factors are never below half.
     pub transfer: f64,
-    /// Of cold starts: the standard deviation of the logarithm.
+    /// Deviation of the logarithm of cold-start times.
     pub cold_start: f64,
 }
 
 impl Noise {
-    /// None at all.
+    /// Noise of zero: executions, transfers and cold starts take exactly their mean times.
     pub const OFF: Self = Self {
         execution: 0.0,
         transfer: 0.0,
@@ -36,58 +36,58 @@ impl Default for Noise {
     }
 }
 
-/// What a request spends on its way without a slot.
+/// Latency of a request outside of the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Hops {
-    /// From the client to the queue.
+    /// Latency from the client to the queue.
     pub there: Span,
-    /// From the slot to the client.
+    /// Latency from the slot to the client.
     pub back: Span,
 }
 
-/// Where models may be.
+/// Location of models and processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hosting {
-    /// In host memory, swapped to slots as requests come (M2.1).
+    /// Models are in host memory and are swapped to slots on demand (M2.1).
     Swapped,
-    /// Each function has a process on one slot for good, as far as they fit; others never run (M2.21).
+    /// Each function has a process bound to one slot, as far as they fit; other functions never run (M2.21).
     Native,
-    /// The same, but a process goes when it has been idle for as long as the histogram of its idle times says, and the next
-    /// request of the function starts one anew (M2.21).
+    /// As [`Native`](Self::Native), but a process is stopped when it has been idle for a time derived from the histogram of its
+    /// function's idle times, and the next request of the function starts a new one (M2.21).
     KeptAlive,
 }
 
-/// The settings of a run.
+/// Settings of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// How the queue of each node orders functions.
+    /// Order of functions in the queue of each node.
     pub queue: queue::Settings,
-    /// How slots are given.
+    /// Placement, eviction and swapping on slots.
     pub slots: slots::Settings,
-    /// Where models may be.
+    /// Location of models and processes.
     pub hosting: Hosting,
-    /// Where processes are put that have slots to themselves.
+    /// Choice of slots for processes bound to them.
     pub filling: slots::Filling,
-    /// Of each function's objective, where the function has none of its own.
+    /// Percentile of the objective, for functions without one of their own.
     pub percentile: Percentile,
-    /// How many nodes.
+    /// Number of nodes of the cluster.
     pub nodes: u32,
-    /// What of the memory for models is used: 1 is all.
+    /// Share of the memory for models that is used; 1 is all of it.
     pub memory_part: f64,
-    /// What is random.
+    /// Random variation of times.
     pub noise: Noise,
-    /// What a request spends on its way.
+    /// Latency of a request outside of the slot.
     pub hops: Hops,
-    /// Where processes are bound to slots: on how many slots each function has one, as far as there is room for them.
+    /// Number of slots with a process of each function, as far as there is room, where processes are bound to slots.
     pub instances_per_function: u32,
-    /// How the memory of slots is kept; other than in bytes only where models are swapped and calls are redirected.
+    /// Management of the slots' memory; only [`MemoryRule::Bytes`] unless models are swapped and calls redirected.
     pub memory: MemoryRule,
-    /// How long swaps take.
+    /// Law by which swaps take their time.
     pub swap_time: SwapTime,
 }
 
 impl Default for Settings {
-    /// Torpor, whole.
+    /// Returns the settings of Torpor with all of its mechanisms.
     fn default() -> Self {
         Self {
             queue: queue::Settings::default(),

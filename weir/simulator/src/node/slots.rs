@@ -1,4 +1,4 @@
-//! Requests get slots, models come to them and give way, and slots become free.
+//! Granting of slots to requests, loading and eviction of models, and release of slots.
 
 use policy::Span;
 use policy::pool::nodes::NodeId;
@@ -8,18 +8,19 @@ use policy::pool::{FunctionId, SlotId};
 
 use super::hardware::nanos;
 use super::memory::{MemoryRule, Prepared};
-use super::outcome::Taken;
+use super::outcome::Occupancy;
 use super::run::{Event, Run, scaled};
 use super::state::Request;
 
 impl Run<'_> {
-    pub(super) fn foretell(&mut self, node: u32) {
+    /// Adds the predicted ends of a node's loads to the agenda.
+    pub(super) fn schedule_ends(&mut self, node: u32) {
         for end in self.ends.drain(..) {
             self.agenda.add(end.at, Event::Loaded { node, end });
         }
     }
 
-    /// A model is wholly on the slot of the request that waited for it.
+    /// Handles the end of a load: schedules the end of the request for which the model was loaded.
     pub(super) fn loaded(&mut self, node: u32, slot: u32) {
         let now = self.agenda.now();
         let own = &mut self.nodes[node as usize];
@@ -41,7 +42,7 @@ impl Run<'_> {
         self.agenda.add(at, Event::Finished { node, slot });
         self.note_evicted(node);
         self.release(node);
-        // A copy that was locked may give way now.
+        // A copy that was locked may be evicted now.
         self.dispatch(node);
     }
 
@@ -53,7 +54,7 @@ impl Run<'_> {
         }
     }
 
-    /// What is not on a slot any more takes longer next time.
+    /// Counts evictions, and raises the estimates of functions that have no resident model left.
     pub(super) fn note_evicted(&mut self, node: u32) {
         let now = self.agenda.now();
         let own = &mut self.nodes[node as usize];
@@ -114,7 +115,7 @@ impl Run<'_> {
         }
         if now > from && self.outcome.taken.len() < self.keep {
             let slots = u32::try_from(own.running.len()).unwrap_or(u32::MAX);
-            self.outcome.taken.push(Taken {
+            self.outcome.taken.push(Occupancy {
                 slot: node * slots + slot,
                 function: request.function,
                 from: request.since,
@@ -134,7 +135,7 @@ impl Run<'_> {
         }
     }
 
-    /// Gives free slots to whoever is next.
+    /// Grants free slots to requests in the order of the queue.
     pub(super) fn dispatch(&mut self, node: u32) {
         let now = self.agenda.now();
         loop {
@@ -157,14 +158,14 @@ impl Run<'_> {
                 }
                 Decision::Wait { reason, until } => {
                     if let Some(until) = until {
-                        self.agenda.add(until, Event::Again { node });
+                        self.agenda.add(until, Event::Retry { node });
                     }
                     if reason == WaitReason::NoSlotFree
                         && self.settings.slots.binding == Binding::Pool
                     {
                         return;
                     }
-                    // It is not for others that it waits.
+                    // Other functions do not have to wait for the same slot.
                     let own = &mut self.nodes[node as usize];
                     own.queue.hold(now, head.function);
                     own.held.push(head.function);
@@ -209,10 +210,7 @@ impl Run<'_> {
             loaded: now,
         });
         let counts = now >= self.span.from;
-        debug_assert!(
-            self.ends.is_empty(),
-            "all that was foretold is in the agenda"
-        );
+        debug_assert!(self.ends.is_empty(), "predicted ends must be in the agenda");
         match source {
             Source::Resident => {
                 own.outcome.resident += u64::from(counts);
@@ -238,13 +236,13 @@ impl Run<'_> {
     }
 }
 
-/// One as a part of the other, 1 s for a whole.
+/// Returns the ratio of two spans, with 1 s for a ratio of one.
 fn part_of(one: Span, other: Span) -> Span {
     let part = u128::from(one.0) * 1_000_000_000 / u128::from(other.0.max(1));
     Span(u64::try_from(part).unwrap_or(u64::MAX))
 }
 
-/// The next number of a sequence (`SplitMix64`).
+/// Returns the next number of a sequence (`SplitMix64`).
 const fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mut mixed = *state;

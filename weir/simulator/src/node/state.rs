@@ -1,4 +1,4 @@
-//! What is known of nodes and their functions between events.
+//! State of nodes and their functions between events.
 
 use std::collections::HashMap;
 
@@ -19,74 +19,74 @@ use super::swap_time::{SwapTime, Swaps};
 use crate::random::Stream;
 use crate::statistics::Histogram;
 
-/// What is known of a function. On a node it has a number of its own, so that tables are as long as what is there.
+/// State of a function. On each of its nodes it also has a local number, so that a node's tables only list its own functions.
 pub(super) struct Function {
     pub(super) model: usize,
     pub(super) objective: Span,
     pub(super) percentile: Percentile,
-    /// Execution where its model is, without noise.
+    /// Execution time with the model resident, without noise.
     pub(super) execution: Span,
-    /// The nodes that hold it, and its number on each.
+    /// Nodes that hold the function, and its local number on each.
     pub(super) places: [Option<(u32, u32)>; 2],
     pub(super) noise: Stream,
     pub(super) bill: Bill,
 }
 
-/// A function of a node.
+/// State of a function on one of its nodes.
 pub(super) struct Local {
     pub(super) function: u32,
-    /// No room was ever found for it.
+    /// Whether no slot had room for the function.
     pub(super) refused: bool,
-    pub(super) alive: Alive,
+    pub(super) alive: ProcessState,
 }
 
-/// Whether a function has a process, where processes come and go.
+/// State of a function's process, where processes are started and stopped.
 #[derive(Debug)]
-pub(super) enum Alive {
-    /// It always has.
+pub(super) enum ProcessState {
+    /// Processes are not started or stopped.
     Always,
-    /// It has none.
+    /// The function has no process.
     Cold,
-    /// It has one on this slot from then on.
+    /// A process is starting on this slot.
     Starting { slot: SlotId },
-    /// It has one.
+    /// A process is ready on this slot.
     Warm { slot: SlotId },
 }
 
-/// The history of a function that is kept alive by it.
+/// Idle times of a function with keep-alive by history.
 pub(super) struct History {
     pub(super) histogram: IdleHistogram,
-    /// Requests that are on the node.
+    /// Number of requests on the node.
     pub(super) present: u32,
     pub(super) idle_since: Option<Time>,
-    /// Tells ends of keep-alive that hold from others.
+    /// Distinguishes the current end of the keep-alive time from outdated ones.
     pub(super) version: u32,
 }
 
-/// A request on a slot.
+/// State of a request that occupies a slot.
 #[derive(Clone, Copy)]
 pub(super) struct Request {
     pub(super) function: u32,
-    /// Its number on the node.
+    /// Local number of the function on the node.
     pub(super) local: u32,
-    /// What the router was told that it takes.
+    /// Execution time reported to the router, without noise.
     pub(super) work: Span,
     pub(super) arrival: Time,
     pub(super) objective: Span,
     pub(super) since: Time,
-    /// Execution alone, with its noise.
+    /// Execution time with the model resident, with noise.
     pub(super) execution: Span,
-    /// When its execution is done, if its model was there all the time.
+    /// Time at which execution would end if the model had been resident.
     pub(super) executed: Time,
     pub(super) loads: bool,
-    /// How long for device memory.
+    /// Time of waiting for device memory.
     pub(super) waited: Span,
     pub(super) loaded: Time,
 }
 
-/// Idle times of fewer requests say nothing (M2.21).
+/// Least number of idle times from which windows are derived (M2.21).
 const IDLE_TIMES_MIN: u64 = 5;
-/// So long a process is kept until then.
+/// Keep-alive time of a process until then.
 const FIXED_KEEP_ALIVE: Span = Span::from_secs(600);
 
 pub(super) struct Node {
@@ -94,13 +94,13 @@ pub(super) struct Node {
     pub(super) pool: Pool,
     pub(super) links: Links,
     pub(super) running: Vec<Option<Request>>,
-    /// Loads that wait for their memory.
+    /// Loads that wait for their memory, by slot.
     pub(super) prepared: Vec<Option<Prepared>>,
     pub(super) held: Vec<FunctionId>,
     pub(super) locals: Vec<Local>,
-    /// By function of the node, where processes are kept alive by history.
+    /// By local number of the function; empty unless processes are kept alive by history.
     pub(super) histories: Vec<History>,
-    /// What waiting requests ask for that differs from their function's.
+    /// Execution times of waiting requests that differ from their function's.
     pub(super) stated: HashMap<RequestId, Span>,
     pub(super) outcome: NodeOutcome,
     pub(super) random: u64,
@@ -177,7 +177,7 @@ impl Node {
             node.locals.push(Local {
                 function,
                 refused: false,
-                alive: Alive::Always,
+                alive: ProcessState::Always,
             });
             node.settle_in(
                 settings,
@@ -189,7 +189,7 @@ impl Node {
         Ok(node)
     }
 
-    /// A function's place before the first request, where it has one.
+    /// Places a function's processes before the first request.
     fn settle_in(&mut self, settings: &Settings, local: u32, slots: u32, residue: u64) {
         let id = FunctionId(local);
         let entry = &mut self.locals[local as usize];
@@ -198,8 +198,8 @@ impl Node {
             Hosting::KeptAlive => {
                 let place = self.pool.settle(id, settings.filling);
                 entry.alive = match place {
-                    Some(slot) => Alive::Warm { slot },
-                    None => Alive::Cold,
+                    Some(slot) => ProcessState::Warm { slot },
+                    None => ProcessState::Cold,
                 };
                 if place.is_none() {
                     self.queue.hold(Time::ZERO, id);

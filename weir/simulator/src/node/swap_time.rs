@@ -1,15 +1,15 @@
-//! How long a request takes whose model is swapped in (M2.6, papers 2.6).
+//! Duration of requests with a model that is swapped in (M2.6, mechanisms §2.6).
 //!
 //! | law | copies | compute |
 //! |---|---|---|
-//! | fitted | the weights at the link's rate | beside them: max(transfer, C) + a, fitted to Torpor Tables 3 and 4 |
-//! | groups | groups, one after the other; a group never crosses a block | in as many equal steps, each when its group is there |
+//! | fitted | the weights at the link's rate | concurrent: max(transfer, C) + a, fitted to Torpor Tables 3 and 4 |
+//! | groups | groups, one after the other; a group never crosses a block | in as many equal steps, each after its group arrived |
 //! | whole | one copy | after it |
 //!
-//! A copy of b bytes takes α + b/B. The link's rate is that of copies of a group's size, so α is part of it there, and
-//! a smaller copy goes at less, a larger one at more. The weights fill all blocks of a model to the same part, and compute is
-//! spread evenly over the groups \[assumptions: no model knowledge\]. When loads share a path, groups come later as the load does
-//! ([`super::links`]); [`policy::swap::timeline()`] says when the last step ends.
+//! A copy of b bytes takes α + b/B. The link's rate is that of copies of a group's size, so α is included in it, and
+//! a smaller copy has a lower rate, a larger one a higher. The weights fill all blocks of a model to the same share, and compute
+//! is spread evenly over the groups \[assumptions: no model knowledge\]. When loads share a path, groups are delayed as the load
+//! is ([`super::links`]); [`policy::swap::timeline()`] computes the end of the last step.
 
 use std::num::NonZeroU64;
 
@@ -20,50 +20,50 @@ use serde::Deserialize;
 use super::hardware::{Hardware, bytes, millis, nanos};
 use super::links::Progress;
 
-/// By which law swaps take their time.
+/// Law by which swaps take their time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SwapTime {
-    /// max(transfer, C) + a.
+    /// A swap and the execution C take max(transfer, C) + a, fitted to Torpor's tables.
     #[default]
     Fitted,
-    /// Group by group, pipelined.
+    /// Copies in groups, pipelined with execution.
     Groups,
     /// The whole model first, then execution: without pipelining (Torpor §7.1, Fig. 7 "pinned").
     Whole,
 }
 
-/// What copies cost, where their number matters.
+/// Costs of copies, for laws under which the number of copies matters.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CopyTimes {
-    /// The size of a group, over 10⁶ bytes.
+    /// Size of a group, in units of 10⁶ bytes.
     pub group_mb: f64,
-    /// What a copy adds to its bytes, µs: α.
+    /// Fixed cost of a copy besides its bytes, α, in microseconds.
     pub copy_adds_us: f64,
-    /// What a swap adds to copies and compute, ms.
+    /// Fixed cost of a swap besides copies and compute, in milliseconds.
     pub swap_adds_ms: f64,
 }
 
-/// The copies of a model.
+/// Division of a model into copies.
 #[derive(Clone, Debug)]
 struct Cut {
-    /// Bytes in all.
+    /// Size of the weights, in bytes.
     weights: f64,
-    /// By copy, which part of all copies' time is left when it is there, at the host's rate; a little different at others.
+    /// By copy, the share of all copies' time that remains at its arrival, at the host's rate; approximate at other rates.
     left: Vec<f64>,
 }
 
-/// The law of a run, with the copies of each model.
+/// Law of a run, with the copies of each model.
 #[derive(Clone, Debug)]
 pub(super) struct Swaps {
     law: SwapTime,
     cuts: Vec<Cut>,
-    /// Alone from the host, by model.
+    /// Duration of an uncontended inference with a load from the host, by model.
     alone: Vec<Span>,
     times: CopyTimes,
     adds: Span,
-    /// Room for the times of groups.
+    /// Buffer for the intervals between arrivals of groups.
     transfers: Vec<Span>,
 }
 
@@ -120,12 +120,13 @@ impl Swaps {
         swaps
     }
 
-    /// Inference with the model coming from the host, alone on its path, without noise.
+    /// Returns the duration of an inference with a load from the host, without contention and noise.
     pub(super) fn alone(&self, model: usize) -> Span {
         self.alone[model]
     }
 
-    /// How long the copies of a model take one after the other over a link of that rate, bytes a second, alone: ns.
+    /// Returns the duration of a model's copies, one after the other over an uncontended link of this rate, in nanoseconds.
+    /// `rate` is in bytes per second.
     pub(super) fn takes_ns(&self, model: usize, rate: f64) -> f64 {
         let cut = &self.cuts[model];
         match self.law {
@@ -138,8 +139,8 @@ impl Swaps {
         }
     }
 
-    /// When a request is done whose load is over: `executed`, when its execution would have been done if it had begun with the
-    /// first copy; `progress`, how the load went.
+    /// Returns when a request ends after its load is over. `executed` is the time at which its execution would have ended if it
+    /// had begun with the first copy; `progress` is the course of the load.
     pub(super) fn finished(
         &mut self,
         model: usize,
@@ -163,7 +164,7 @@ impl Swaps {
         began.after(line.finished).after(self.adds)
     }
 
-    /// How long after one another the copies of a load arrive, as it went.
+    /// Computes the intervals between the arrivals of a load's copies from its progress.
     fn arrivals(&mut self, model: usize, progress: &[Progress], now: Time) {
         let mut transfers = std::mem::take(&mut self.transfers);
         transfers.clear();
@@ -193,8 +194,8 @@ impl Swaps {
     }
 }
 
-/// How long so many copies of so many bytes in all take. A link that is so fast that α alone would be longer than the copy of a
-/// group has no other cost than α.
+/// Returns the duration of `copies` copies of `bytes` bytes in all, in nanoseconds. On a link so fast that α would be longer than
+/// the copy of a group, a copy costs α only.
 fn copy_ns(times: &CopyTimes, bytes: f64, copies: f64, rate: f64) -> f64 {
     let group = times.group_mb * 1e6;
     let of_group = group / rate * 1e9;
@@ -202,7 +203,7 @@ fn copy_ns(times: &CopyTimes, bytes: f64, copies: f64, rate: f64) -> f64 {
     copies * adds + bytes * (of_group - adds) / group
 }
 
-/// The bytes of a model's groups, in order.
+/// Returns the sizes of a model's groups in bytes, in order.
 fn groups(hardware: &Hardware, model: usize) -> Vec<f64> {
     let weights = hardware.models[model].weights_mb * 1e6;
     let blocks = hardware.blocks(model);
@@ -236,15 +237,15 @@ mod tests {
         (hardware, swaps)
     }
 
-    /// By how many tenths of a per cent each is off.
+    /// Returns the deviation from the printed value, in tenths of a per cent.
     fn off(ours: f64, printed: f64) -> f64 {
         libm::round((ours / printed - 1.0) * 1_000.0)
     }
 
-    /// Torpor Table 4, columns "swap PCIe" and "swap NVLink", and how far off ours are, in tenths of a per cent: 9.3 % at most,
-    /// where the fitted law is 9.5 % off.
+    /// Torpor Table 4, columns "swap PCIe" and "swap NVLink", and the deviations of our values, in tenths of a per cent: 9.3 % at
+    /// most, where the fitted law is 9.5 % off.
     #[test]
-    fn groups_give_table_4() {
+    fn groups_reproduce_table_4() {
         let (hardware, mut swaps) = of(SwapTime::Groups);
         let mut found = Vec::new();
         for (name, pcie, nvlink) in [
@@ -284,7 +285,8 @@ mod tests {
         );
     }
 
-    /// A request whose model comes from the host while the slot beside it swaps another all the time.
+    /// Returns the mean latency in ms of a request with a load from the host while the neighbouring slot swaps another model all
+    /// the time.
     fn beside(hardware: &Hardware, swaps: &mut Swaps, own: usize, other: usize) -> f64 {
         let rate = hardware.link.host_gb_per_s * 1e9;
         let takes = |swaps: &Swaps, model| nanos(swaps.takes_ns(model, rate));
@@ -298,7 +300,7 @@ mod tests {
             let begins = Time(1_000_000_000 + cycle.0 * phase / 40);
             let (mut own_began, mut other_next) = (false, Time(1_000_000_000));
             loop {
-                // The latest of each slot's ends holds.
+                // The latest of each slot's predicted ends is valid.
                 let end = |slot| ends.iter().rev().find(|end| end.slot == slot).copied();
                 let loads = [own_began.then(|| end(0)).flatten(), end(1)];
                 let first = loads.iter().flatten().min_by_key(|end| end.at).copied();
@@ -338,10 +340,10 @@ mod tests {
         sum / count
     }
 
-    /// Torpor Table 3: latency beside a slot on the same PCIe switch that swaps another model, and how far off ours are, in
-    /// tenths of a per cent: 6.6 % at most. The contention of links is fitted to this table.
+    /// Torpor Table 3: latency beside a slot on the same PCIe switch that swaps another model, and the deviations of our values,
+    /// in tenths of a per cent: 6.6 % at most. The contention of links is fitted to this table.
     #[test]
-    fn groups_give_table_3() {
+    fn groups_reproduce_table_3() {
         let (hardware, mut swaps) = of(SwapTime::Groups);
         let mut found = Vec::new();
         for (name, other, printed) in [
@@ -369,9 +371,9 @@ mod tests {
         );
     }
 
-    /// Without pipelining copies and execution follow one another, with groups of a model they overlap but for one of each.
+    /// Without pipelining, copies and execution follow one another; with groups, all but one of each overlap.
     #[test]
-    fn groups_save_what_overlaps() {
+    fn groups_save_the_overlap_of_copies_and_execution() {
         let (hardware, whole) = of(SwapTime::Whole);
         let (_, groups) = of(SwapTime::Groups);
         let (_, fitted) = of(SwapTime::Fitted);
@@ -394,9 +396,9 @@ mod tests {
         }
     }
 
-    /// A load that slows down: the end against each group's arrival found bit by bit.
+    /// Compares the end of a load that slows down with one computed from each group's arrival.
     #[test]
-    fn the_end_is_that_of_a_naive_clock_when_speeds_change() {
+    fn the_end_is_exact_when_speeds_change() {
         let (hardware, mut swaps) = of(SwapTime::Groups);
         let model = hardware.model("ResNet-50").unwrap();
         let takes = nanos(swaps.takes_ns(model, 9.46e9));

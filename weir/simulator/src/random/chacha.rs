@@ -1,16 +1,16 @@
 //! ChaCha with eight rounds (Bernstein 2008), one block at a time.
 //!
-//! What the usual crates give holds four blocks and the key for each stream, 320 bytes; here a block is made when it is needed, of what
-//! says which one it is.
+//! The usual crates buffer four blocks and the key for each stream, 320 bytes; here a block is computed on demand from the
+//! numbers that identify it.
 
 const ROUNDS: usize = 8;
-/// "expand 32-byte k".
+/// The text "expand 32-byte k".
 const CONSTANTS: [u32; 4] = [0x6170_7865, 0x3320_646E, 0x7962_2D32, 0x6B20_6574];
 
-/// A row of the state: the quarter rounds of a round are one operation on rows.
+/// Row of the state: the quarter rounds of a round operate on whole rows.
 type Row = [u32; 4];
 
-/// Block `counter` of a stream under a key of which the first 64 bits are not zero.
+/// Returns block `counter` of a stream. Of the 256-bit key only the first 64 bits, `key`, are not zero.
 pub(super) fn block(key: u64, counter: u64, stream: u64) -> [u64; 8] {
     let from = [CONSTANTS, row(key, 0), [0; 4], row(counter, stream)];
     let [mut a, mut b, mut c, mut d] = from;
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_those_of_another_implementation() {
+    fn blocks_agree_with_another_implementation() {
         let mut number = 1_u64;
         for counters in [0..40, (1 << 32) - 20..(1 << 32) + 20] {
             for _ in 0..20 {

@@ -2,54 +2,54 @@
 
 use super::axis::{Axis, Scale};
 use super::markup::{Markup, px};
-use super::plot::{Frame, LOOKS, Size, Words, figure, key, label, line};
+use super::plot::{Frame, LOOKS, Size, Texts, figure, key, label, line};
 use super::table::{Cell, Column, Table};
 use crate::statistics::{Interval, Unit};
 
-/// Shares over load.
+/// Plot of shares over load.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Attainment {
-    /// What the plot shows.
+    /// Title of the plot.
     pub title: String,
-    /// What the load is: "functions on the node".
+    /// Name of the load, such as "functions on the node".
     pub load_name: String,
-    /// What the load counts.
+    /// Unit of the load.
     pub load_unit: Unit,
-    /// What the share is: "functions that keep their objective".
+    /// Name of the share, such as "functions that keep their objective".
     pub share_name: String,
-    /// A share to compare with, and what it is called.
+    /// Share marked for comparison, with its label.
     pub mark: Option<(f64, String)>,
-    /// A load that is pointed out, and what it is called.
+    /// Load that is highlighted, with its label.
     pub chosen: Option<(f64, String)>,
-    /// One for each policy.
+    /// One line for each policy.
     pub lines: Vec<Line>,
 }
 
-/// One policy.
+/// Points of one policy.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Line {
-    /// Its name.
+    /// Name of the policy.
     pub name: String,
-    /// Load, ascending, and the share over seeds, 0 to 1.
+    /// Loads in ascending order, each with the share over seeds, from 0 to 1.
     pub points: Vec<(f64, Interval)>,
 }
 
 impl Attainment {
     pub(super) fn draw(&self, page: &mut Markup) {
-        let seen: Vec<String> = self
+        let summary: Vec<String> = self
             .lines
             .iter()
-            .filter_map(|line| self.seen(line))
+            .filter_map(|line| self.summary(line))
             .collect();
-        let words = Words {
+        let texts = Texts {
             title: &self.title,
             how: "The band around a line is the 95 % interval over seeds.",
-            seen: &seen.join(" "),
+            summary: &summary.join(" "),
         };
         let height = |size: &Size| if size.narrow { 320.0 } else { 400.0 };
         figure(
             page,
-            words,
+            texts,
             |page| {
                 page.open("ul", &[("class", "keys")]);
                 for (look, line) in self.lines.iter().enumerate() {
@@ -69,16 +69,21 @@ impl Attainment {
         page.close();
     }
 
-    fn seen(&self, line: &Line) -> Option<String> {
+    fn summary(&self, line: &Line) -> Option<String> {
         let (first, last) = (line.points.first()?, line.points.last()?);
-        let said = |(load, share): &(f64, Interval)| {
+        let format_point = |(load, share): &(f64, Interval)| {
             format!(
                 "{} at {}",
                 Unit::Share.write(share.mean),
                 self.load_unit.write(*load)
             )
         };
-        Some(format!("{}: {}, {}.", line.name, said(first), said(last)))
+        Some(format!(
+            "{}: {}, {}.",
+            line.name,
+            format_point(first),
+            format_point(last)
+        ))
     }
 
     fn values(&self) -> Table {
@@ -170,7 +175,7 @@ impl Attainment {
             }
         }
         if let Some((load, name)) = &self.chosen {
-            // Beside the line on the side that has more room.
+            // On the side of the line that has more room.
             let x = frame.x.at(*load);
             let is_left = x > f64::midpoint(left, right);
             let (class, x) = if is_left {
@@ -181,14 +186,14 @@ impl Attainment {
             label(page, class, x, bottom - 10.0, name);
         }
         if let Some((share, name)) = &self.mark {
-            // Above the line it would be among the lines of shares near all.
+            // Above the line the label would overlap the lines of shares near one.
             let y = frame.y.at(*share);
             let y = if *share > 0.9 { y + 17.0 } else { y - 7.0 };
             label(page, "halo", left + 6.0, y, name);
         }
     }
 
-    /// The loads that were run, if their names fit beside each other; else round ones.
+    /// Returns the loads that were run if their labels fit beside each other, otherwise round ones.
     fn ticks(&self, frame: &Frame<'_>) -> Vec<f64> {
         const APART: f64 = 44.0;
         let mut loads: Vec<f64> = self.points().map(|(load, _)| load).collect();
@@ -227,7 +232,7 @@ impl Attainment {
     }
 }
 
-/// The interval as an area. A share is never beyond nothing or all, whatever its interval says.
+/// Draws the interval as an area; the axis clamps shares to 0 and 1.
 fn band(page: &mut Markup, look: usize, line: &Line, frame: &Frame<'_>) {
     let upper = line.points.iter().map(|(load, share)| (*load, share.high));
     let lower = line.points.iter().map(|(load, share)| (*load, share.low));

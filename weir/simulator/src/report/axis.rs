@@ -1,24 +1,24 @@
-//! From values to places, and where ticks are.
+//! Maps values to positions on the page, and places ticks.
 
-/// How values are spread.
+/// Spacing of values along an axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Scale {
-    /// Evenly.
+    /// Equal differences have equal length.
     Linear,
-    /// Each decade has the same length; values above zero.
+    /// Logarithmic: each decade has the same length; values must be above zero.
     Decades,
-    /// Shares: 90 %, 99 % and 99.9 % are equally far from each other, so that a tail has room.
+    /// For shares: 90 %, 99 % and 99.9 % are equally far from each other, so that a tail has room.
     Nines,
 }
 
-/// One direction of a plot. Values beyond its ends are drawn at its ends.
+/// One axis of a plot. Values beyond its ends are drawn at its ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
     scale: Scale,
-    /// Transformed.
+    /// Value at the start, transformed by the scale.
     from: f64,
     to: f64,
-    /// Places.
+    /// Position of the start on the page.
     start: f64,
     end: f64,
 }
@@ -34,7 +34,8 @@ impl Scale {
 }
 
 impl Axis {
-    /// From value `values.0` at place `places.0` to `values.1` at `places.1`. Equal values are drawn apart.
+    /// Maps value `values.0` to position `places.0`, and `values.1` to `places.1`. If both values are equal, the range is widened
+    /// by 1.
     pub(super) fn new(scale: Scale, values: (f64, f64), places: (f64, f64)) -> Self {
         let (from, to) = (scale.of(values.0), scale.of(values.1));
         Self {
@@ -46,20 +47,20 @@ impl Axis {
         }
     }
 
-    /// Where a value is.
+    /// Returns the position of a value.
     pub(super) fn at(&self, value: f64) -> f64 {
         let share = (self.scale.of(value) - self.from) / (self.to - self.from);
         let share = if share.is_nan() { 0.0 } else { share };
         self.start + share.clamp(0.0, 1.0) * (self.end - self.start)
     }
 
-    /// Whether a value is between the ends.
+    /// Returns whether a value is between the ends.
     pub(super) fn holds(&self, value: f64) -> bool {
         let value = self.scale.of(value);
         value >= self.from - 1e-9 && value <= self.to + 1e-9
     }
 
-    /// Round values between the ends, at most about `most`.
+    /// Returns round values between the ends, about `most` at most.
     pub(super) fn ticks(&self, most: u32) -> Vec<f64> {
         match self.scale {
             Scale::Linear => steps(self.from, self.to, most),
@@ -74,7 +75,7 @@ impl Axis {
     fn decades(&self, most: u32) -> Vec<f64> {
         #[expect(clippy::cast_possible_truncation, reason = "a decade of nanoseconds")]
         let (first, last) = (libm::floor(self.from) as i32, libm::ceil(self.to) as i32);
-        // The densest set that is not too dense.
+        // The densest set that has at most `most` ticks.
         for within in [
             &[1.0, 2.0, 3.0, 5.0, 7.0][..],
             &[1.0, 2.0, 5.0],
@@ -96,7 +97,7 @@ impl Axis {
     }
 }
 
-/// Multiples of 1, 2 or 5 times a power of ten.
+/// Returns the multiples of 1, 2 or 5 times a power of ten in the range.
 fn steps(from: f64, to: f64, most: u32) -> Vec<f64> {
     let rough = (to - from) / f64::from(most.max(1));
     let size = libm::pow(10.0, libm::floor(libm::log10(rough)));
@@ -119,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_between_the_ends() {
+    fn positions_are_between_the_ends() {
         let axis = Axis::new(Scale::Linear, (0.0, 10.0), (100.0, 0.0));
         assert_eq!(
             [axis.at(0.0), axis.at(5.0), axis.at(99.0)],

@@ -4,17 +4,17 @@ use policy::Span;
 
 use super::axis::{Axis, Scale};
 use super::markup::{Markup, fit, px};
-use super::plot::{Size, Words, figure, label, moment, rect};
+use super::plot::{Size, Texts, figure, label, moment, rect};
 use crate::statistics::{Timeline, Unit};
 
-/// Busy shares over time.
+/// Plot of busy shares over time.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Busy {
-    /// What the plot shows.
+    /// Title of the plot.
     pub title: String,
     /// Names of the slots, in the timeline's order.
     pub slots: Vec<String>,
-    /// What was counted.
+    /// Busy time by slot and bin.
     pub timeline: Timeline,
 }
 
@@ -23,15 +23,15 @@ const HIGH: f64 = 40.0;
 
 impl Busy {
     pub(super) fn draw(&self, page: &mut Markup) {
-        let seen: Vec<String> = (0..self.rows())
+        let summary: Vec<String> = (0..self.rows())
             .map(|slot| format!("{}: {} on average.", self.slots[slot], self.mean(slot)))
             .collect();
         let wide = Unit::Nanoseconds.write(nanoseconds(self.timeline.width()));
-        let how = format!("Each step is {wide}; a full row is a slot that never rests.");
-        let words = Words {
+        let how = format!("Each step is {wide}; a full row is a slot that is always busy.");
+        let texts = Texts {
             title: &self.title,
             how: &how,
-            seen: &seen.join(" "),
+            summary: &summary.join(" "),
         };
         let height = |size: &Size| {
             let rows = f64::from(u32::try_from(self.rows()).unwrap_or(u32::MAX));
@@ -39,7 +39,7 @@ impl Busy {
         };
         figure(
             page,
-            words,
+            texts,
             |_| {},
             height,
             |page, size| {

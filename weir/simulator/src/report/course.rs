@@ -2,37 +2,37 @@
 
 use super::axis::{Axis, Scale};
 use super::markup::{Markup, px};
-use super::plot::{Frame, LOOKS, Size, Words, figure, key, label, line, moment};
+use super::plot::{Frame, LOOKS, Size, Texts, figure, key, label, line, moment};
 use crate::statistics::Unit;
 
-/// Lines that a plot shows; of more, only the first.
+/// Largest number of lines that a plot shows; further ones are omitted.
 const LINES_MAX: usize = 24;
 
-/// Values over time.
+/// Plot of values over time.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Course {
-    /// What the plot shows.
+    /// Title of the plot.
     pub title: String,
-    /// How to read it.
+    /// Explanation of how to read the plot.
     pub how: String,
-    /// Of the values.
+    /// Unit of the values.
     pub unit: Unit,
-    /// Each value stands on those of the lines before.
+    /// Whether each line is stacked on those before.
     pub is_stack: bool,
-    /// The time that is shown, in seconds: from 0.
+    /// Length of the time axis, in seconds from 0.
     pub seconds: f64,
-    /// Values that are marked by a line.
+    /// Values marked by a horizontal line.
     pub marks: Vec<f64>,
-    /// The series.
+    /// Series in the order of the legend; in a stack, from bottom to top.
     pub lines: Vec<Series>,
 }
 
-/// One series.
+/// One line of the plot.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Series {
-    /// Its name.
+    /// Name in the legend.
     pub name: String,
-    /// Time in seconds, ascending, and the value then; what is not finite is a gap.
+    /// Times in seconds, ascending, each with its value; a value which is not finite is a gap.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -43,11 +43,11 @@ impl Course {
 
     pub(super) fn draw(&self, page: &mut Markup) {
         let lines = self.stacked();
-        let seen: Vec<String> = self.shown().iter().map(|own| self.seen(own)).collect();
-        let words = Words {
+        let summary: Vec<String> = self.shown().iter().map(|own| self.summary(own)).collect();
+        let texts = Texts {
             title: &self.title,
             how: &self.how,
-            seen: &seen.join(" "),
+            summary: &summary.join(" "),
         };
         let height = |size: &Size| if size.narrow { 240.0 } else { 260.0 };
         let keys = |page: &mut Markup| {
@@ -65,12 +65,12 @@ impl Course {
             }
             page.close();
         };
-        figure(page, words, keys, height, |page, size| {
+        figure(page, texts, keys, height, |page, size| {
             self.plot(page, size, height(size), &lines);
         });
     }
 
-    fn seen(&self, own: &Series) -> String {
+    fn summary(&self, own: &Series) -> String {
         let most = own
             .points
             .iter()
@@ -85,7 +85,7 @@ impl Course {
         )
     }
 
-    /// The lines as they are drawn.
+    /// Returns the lines as drawn, with the values of a stack accumulated.
     fn stacked(&self) -> Vec<Series> {
         let mut below: Vec<(f64, f64)> = Vec::new();
         let mut all = Vec::new();
@@ -174,7 +174,7 @@ impl Course {
             let path = format!("M{} {}H{}", px(left), px(y.at(*mark)), px(right));
             page.leaf("path", &[("class", "mark"), ("d", &path)]);
         }
-        // Of lines in one place, as those of a stack with nothing on top, the first is seen.
+        // Drawn in reverse, so that of coinciding lines, as in a stack with nothing on top, the first is visible.
         for (look, own) in lines.iter().enumerate().rev() {
             line(page, look, &path(own, &x, &y));
         }
@@ -199,7 +199,7 @@ fn path(own: &Series, x: &Axis, y: &Axis) -> String {
         }
         let step = if is_open { 'L' } else { 'M' };
         path.push_str(&format!("{step}{} {}", px(x.at(*at)), px(y.at(*value))));
-        // A point alone is drawn as well.
+        // The short dash makes a single point visible.
         if !is_open {
             path.push_str("h0.1");
         }
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_stands_on_the_lines_before_and_a_gap_is_none_of_its_height() {
+    fn stacked_lines_add_up_and_gaps_add_no_height() {
         let stacked = course(true).stacked();
         let values: Vec<_> = stacked[1].points.iter().map(|point| point.1).collect();
         assert_eq!(values, [2.0, 1.0, 4.0]);

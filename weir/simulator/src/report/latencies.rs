@@ -1,39 +1,39 @@
-//! Latencies as the share of requests that were answered within them.
+//! Cumulative distribution of latencies: the share of requests answered within each.
 
 use policy::Span;
 
 use super::axis::{Axis, Scale};
 use super::markup::{Markup, px};
-use super::plot::{Frame, LOOKS, Size, Words, figure, key, label, line};
+use super::plot::{Frame, LOOKS, Size, Texts, figure, key, label, line};
 use crate::statistics::{Histogram, Percentile, Unit};
 
-/// With more curves than looks, as many of the slowest stand out.
+/// Number of the slowest curves that are highlighted if there are more curves than looks.
 const SLOWEST: usize = 3;
 
-/// One function, class or policy.
+/// Latencies of one function, class or policy.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Curve {
     name: String,
-    /// Latency and how many were at most that.
+    /// Latencies, each with the number of requests answered within it.
     steps: Vec<(Span, u64)>,
     count: u64,
     objective: Option<Span>,
     at: [Option<Span>; 3],
 }
 
-/// Several curves, against the percentile that their objectives are for.
+/// Plot of several curves, against the percentile to which their objectives refer.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Latencies {
-    /// What the plot shows.
+    /// Title of the plot.
     pub title: String,
-    /// What an objective is kept at.
+    /// Percentile of the latencies that must be within the objective.
     pub percentile: Percentile,
-    /// In the order of the legend; with more than eight, the three slowest stand out.
+    /// Curves in the order of the legend; of more than eight, the three slowest are highlighted.
     pub curves: Vec<Curve>,
 }
 
 impl Curve {
-    /// What a histogram holds; `objective`: the latency that its requests should keep.
+    /// Creates a curve from a histogram. `objective` is the latency which its requests should keep.
     #[must_use]
     pub fn new(name: impl Into<String>, histogram: &Histogram, objective: Option<Span>) -> Self {
         let of = [Percentile::P50, Percentile::P98, Percentile::P99];
@@ -52,7 +52,7 @@ impl Curve {
         share
     }
 
-    /// The latency at a percentile.
+    /// Returns the latency at a percentile; `None` if there are no requests.
     fn latency(&self, percentile: Percentile) -> Option<Span> {
         let rank = percentile.rank(self.count);
         let mut steps = self.steps.iter();
@@ -78,9 +78,9 @@ impl Latencies {
         let looks = self.looks();
         let kept = self.percentile_name();
         let how = format!(
-            "Further left is faster. The scale widens towards 100 % so that the tail can be seen; {kept} is where an objective is kept or missed, and an upright mark there is an objective: a line that crosses left of it keeps it."
+            "Further left is faster. The scale widens towards 100 % to show the tail. A vertical mark at {kept} is an objective: a line which crosses {kept} to the left of its mark meets it."
         );
-        let seen: Vec<String> = self
+        let summary: Vec<String> = self
             .curves
             .iter()
             .zip(&looks)
@@ -95,15 +95,15 @@ impl Latencies {
                 )
             })
             .collect();
-        let words = Words {
+        let texts = Texts {
             title: &self.title,
             how: &how,
-            seen: &seen.join(" "),
+            summary: &summary.join(" "),
         };
         let height = |size: &Size| if size.narrow { 330.0 } else { 420.0 };
         figure(
             page,
-            words,
+            texts,
             |page| self.legend(page, &looks),
             height,
             |page, size| self.plot(page, size, height(size), &looks),
@@ -115,7 +115,7 @@ impl Latencies {
         Unit::Percent.write(percent).replace(".0 %", " %")
     }
 
-    /// The look of each curve; `None`: it is one of many.
+    /// Returns the look of each curve; `None` for curves that are drawn in grey.
     fn looks(&self) -> Vec<Option<usize>> {
         if self.curves.len() <= LOOKS {
             return (0..self.curves.len()).map(Some).collect();
@@ -223,7 +223,7 @@ impl Latencies {
             at + 4.5,
             &self.percentile_name(),
         );
-        // What stands out is drawn last, above the others.
+        // Highlighted curves are drawn last, above the others.
         for (curve, look) in self.curves.iter().zip(looks) {
             if look.is_none() {
                 let path = curve.path(&frame);
@@ -237,7 +237,7 @@ impl Latencies {
         self.objectives(page, &frame, at, size);
     }
 
-    /// A mark for each objective that a curve has, where it is to be kept; their lengths if they are few.
+    /// Draws a mark for each distinct objective at the height of the percentile, with labels if they are few.
     fn objectives(&self, page: &mut Markup, frame: &Frame<'_>, at: f64, size: &Size) {
         let mut objectives: Vec<Span> = self.curves.iter().filter_map(|c| c.objective).collect();
         objectives.sort_unstable();
@@ -258,7 +258,7 @@ impl Latencies {
 }
 
 impl Curve {
-    /// Steps, without those that no screen shows.
+    /// Returns the curve as a path, omitting steps smaller than a pixel.
     fn path(&self, frame: &Frame<'_>) -> String {
         let Some(&(first, _)) = self.steps.first() else {
             return String::new();

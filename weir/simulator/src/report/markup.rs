@@ -1,6 +1,6 @@
-//! Elements in the order of the page: whatever is opened is closed, and all text is escaped on its way in.
+//! Writer of HTML and SVG elements: every opened element is closed, and all text is escaped.
 
-/// A page that grows.
+/// A page under construction.
 #[derive(Debug, Default)]
 pub(super) struct Markup {
     text: String,
@@ -8,11 +8,11 @@ pub(super) struct Markup {
     figures: usize,
 }
 
-/// Names and values.
+/// Names and values of an element's attributes.
 type Attributes<'a> = &'a [(&'a str, &'a str)];
 
 impl Markup {
-    /// What stands before everything.
+    /// Returns a page that begins with the document type.
     pub(super) fn page() -> Self {
         Self {
             text: "<!DOCTYPE html>\n".to_owned(),
@@ -20,7 +20,7 @@ impl Markup {
         }
     }
 
-    /// The whole, with everything closed.
+    /// Closes all open elements and returns the page.
     pub(super) fn finish(mut self) -> String {
         while !self.open.is_empty() {
             self.close();
@@ -28,14 +28,14 @@ impl Markup {
         self.text
     }
 
-    /// Opens an element.
+    /// Writes the start tag of an element, which [`close`](Self::close) closes.
     pub(super) fn open(&mut self, tag: &'static str, attributes: Attributes<'_>) {
         self.start(tag, attributes);
         self.text.push('>');
         self.open.push(tag);
     }
 
-    /// Closes what was opened last. Blocks end their line, so that a page can be compared by lines.
+    /// Closes the element opened last. Block elements end their line, so that pages can be compared by lines.
     pub(super) fn close(&mut self) {
         if let Some(tag) = self.open.pop() {
             self.text.push_str("</");
@@ -47,32 +47,32 @@ impl Markup {
         }
     }
 
-    /// An element with text in it.
+    /// Writes an element which contains only text.
     pub(super) fn element(&mut self, tag: &'static str, attributes: Attributes<'_>, text: &str) {
         self.open(tag, attributes);
         self.text(text);
         self.close();
     }
 
-    /// An element without content: of HTML only those that never have any.
+    /// Writes an element without content: of HTML only void elements.
     pub(super) fn leaf(&mut self, tag: &'static str, attributes: Attributes<'_>) {
         self.start(tag, attributes);
         self.text.push_str("/>");
     }
 
-    /// Text, escaped.
+    /// Writes text with special characters escaped.
     pub(super) fn text(&mut self, text: &str) {
         escape(text, &mut self.text);
     }
 
-    /// Rules of style: constant text of ours that holds nothing to escape.
+    /// Writes style rules. They are constant text of the program without characters to escape.
     pub(super) fn style(&mut self, rules: &'static str) {
         self.open("style", &[]);
         self.text.push_str(rules);
         self.close();
     }
 
-    /// A number of its own for each figure: names inside a page must differ.
+    /// Returns a unique number for each figure, for ids that must differ within a page.
     pub(super) fn next_figure(&mut self) -> usize {
         self.figures += 1;
         self.figures
@@ -91,7 +91,7 @@ impl Markup {
     }
 }
 
-/// What markup would take for its own becomes a reference; what no page may hold becomes a mark for that.
+/// Replaces the special characters of markup by references, and characters not allowed in a page by U+FFFD.
 fn escape(text: &str, to: &mut String) {
     for letter in text.chars() {
         match letter {
@@ -101,7 +101,7 @@ fn escape(text: &str, to: &mut String) {
             '"' => to.push_str("&quot;"),
             '\'' => to.push_str("&#39;"),
             '\n' | '\t' => to.push(letter),
-            // Also what turns the direction of the text around it.
+            // Includes characters that change the direction of the text around them.
             '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}' | '\u{FFFE}' | '\u{FFFF}' => {
                 to.push('\u{FFFD}');
             }
@@ -111,14 +111,14 @@ fn escape(text: &str, to: &mut String) {
     }
 }
 
-/// A length or place in a drawing: a tenth of a unit is finer than a screen.
+/// Formats a length or position in a drawing, to a tenth of a unit, which is finer than a screen.
 pub(super) fn px(value: f64) -> String {
     let text = format!("{value:.1}");
     let text = text.strip_suffix(".0").unwrap_or(&text);
     if text == "-0" { "0" } else { text }.to_owned()
 }
 
-/// What fits in a width, at about 7 units a letter; the rest is dots. `None` if that says nothing any more.
+/// Cuts text to a width, at about 7 units a letter, and marks the cut by dots. Returns `None` if too little would remain.
 pub(super) fn fit(text: &str, width: f64) -> Option<String> {
     let letters = text.chars().count();
     #[expect(
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_cut() {
+    fn text_that_does_not_fit_is_cut() {
         assert_eq!(fit("resnet", 100.0).as_deref(), Some("resnet"));
         assert_eq!(fit("densenet-201", 60.0).as_deref(), Some("densene…"));
         assert_eq!(fit("densenet-201", 40.0), None);

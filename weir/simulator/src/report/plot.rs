@@ -1,49 +1,49 @@
-//! What all plots share: a figure with its words, drawn once for wide pages and once for narrow ones; a frame with
-//! axes; colours that are told apart also by dashes.
+//! Parts common to all plots: a figure with its texts, drawn once for wide pages and once for narrow ones; a frame with
+//! axes; lines that differ in dashes as well as in colour.
 
 use super::axis::Axis;
 use super::markup::{Markup, px};
 use crate::statistics::Unit;
 
-/// As many lines have a look of their own.
+/// Number of distinct looks of lines.
 pub(super) const LOOKS: usize = 8;
-/// A dash for each look; the first is solid.
+/// Dash pattern of each look; the first is solid.
 const DASHES: [&str; LOOKS] = [
     "", "7 4", "2 3", "10 3 2 3", "4 4", "12 5", "1 4", "6 2 1 2",
 ];
 
-/// How large a drawing is, in its own units: about pixels.
+/// Size of a drawing in its own units, which are about pixels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
     pub(super) width: f64,
-    /// For a telephone.
+    /// Whether the drawing is for narrow screens, such as a phone's.
     pub(super) narrow: bool,
-    /// For names that must differ within the page.
+    /// Number of the figure, for ids that must differ within the page.
     pub(super) figure: usize,
 }
 
 impl Size {
-    /// A name that no other drawing has.
+    /// Returns an id that no other drawing has.
     pub(super) fn name(&self, what: &str) -> String {
         let which = if self.narrow { "n" } else { "w" };
         format!("f{}{which}-{what}", self.figure)
     }
 }
 
-/// What a figure says in words.
+/// Texts of a figure.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Words<'a> {
+pub(super) struct Texts<'a> {
     pub(super) title: &'a str,
-    /// How to read it.
+    /// Explanation of how to read the figure.
     pub(super) how: &'a str,
-    /// What is to be seen, for who does not see it.
-    pub(super) seen: &'a str,
+    /// Description of the content, for screen readers.
+    pub(super) summary: &'a str,
 }
 
-/// A figure: its title, what `before` writes, and its two drawings of the height that `draw` is asked for first.
+/// Draws a figure: its title, the output of `before`, and its two drawings with the height that `height` returns.
 pub(super) fn figure(
     page: &mut Markup,
-    words: Words<'_>,
+    texts: Texts<'_>,
     before: impl FnOnce(&mut Markup),
     height: impl Fn(&Size) -> f64,
     draw: impl Fn(&mut Markup, &Size),
@@ -51,9 +51,9 @@ pub(super) fn figure(
     let figure = page.next_figure();
     page.open("figure", &[]);
     page.open("figcaption", &[]);
-    page.element("h3", &[], words.title);
-    if !words.how.is_empty() {
-        page.element("p", &[("class", "how")], words.how);
+    page.element("h3", &[], texts.title);
+    if !texts.how.is_empty() {
+        page.element("p", &[("class", "how")], texts.how);
     }
     page.close();
     before(page);
@@ -63,9 +63,9 @@ pub(super) fn figure(
             narrow,
             figure,
         };
-        let (title, seen) = (size.name("title"), size.name("seen"));
+        let (title, summary) = (size.name("title"), size.name("desc"));
         let (named, view) = (
-            format!("{title} {seen}"),
+            format!("{title} {summary}"),
             format!("0 0 {} {}", px(width), px(height(&size))),
         );
         page.open(
@@ -77,15 +77,15 @@ pub(super) fn figure(
                 ("aria-labelledby", &named),
             ],
         );
-        page.element("title", &[("id", &title)], words.title);
-        page.element("desc", &[("id", &seen)], words.seen);
+        page.element("title", &[("id", &title)], texts.title);
+        page.element("desc", &[("id", &summary)], texts.summary);
         draw(page, &size);
         page.close();
     }
     page.close();
 }
 
-/// The key of a line, for a legend.
+/// Draws the key of a line for a legend.
 pub(super) fn key(page: &mut Markup, look: usize) {
     let class = format!("key look{}", look % LOOKS);
     page.open(
@@ -100,7 +100,7 @@ pub(super) fn key(page: &mut Markup, look: usize) {
     page.close();
 }
 
-/// A line of a look.
+/// Draws a line with one of the looks.
 pub(super) fn line(page: &mut Markup, look: usize, path: &str) {
     let class = format!("line look{}", look % LOOKS);
     let dash = DASHES[look % LOOKS];
@@ -113,7 +113,7 @@ pub(super) fn line(page: &mut Markup, look: usize, path: &str) {
     page.leaf("path", &attributes[..dashed]);
 }
 
-/// Text at a place; `class` says how it is aligned.
+/// Draws text at a position; `class` sets its alignment.
 pub(super) fn label(page: &mut Markup, class: &str, x: f64, y: f64, text: &str) {
     page.element(
         "text",
@@ -122,7 +122,7 @@ pub(super) fn label(page: &mut Markup, class: &str, x: f64, y: f64, text: &str) 
     );
 }
 
-/// A place on an axis of time, in nanoseconds.
+/// Formats a position on an axis of time, in nanoseconds.
 pub(super) fn moment(at: f64) -> String {
     if at == 0.0 {
         "0".to_owned()
@@ -131,7 +131,7 @@ pub(super) fn moment(at: f64) -> String {
     }
 }
 
-/// A rectangle; a side that is not positive is drawn as a hair.
+/// Draws a rectangle; a side which is not positive is drawn as a hairline.
 pub(super) fn rect(
     page: &mut Markup,
     class: &str,
@@ -150,7 +150,7 @@ pub(super) fn rect(
     );
 }
 
-/// Axes around a plot.
+/// A plot's area with its axes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Frame<'a> {
     pub(super) x: Axis,
@@ -164,8 +164,8 @@ pub(super) struct Frame<'a> {
 }
 
 impl Frame<'_> {
-    /// Lines at the ticks with their labels, and the names of the axes: that of y above it, so that nobody has to
-    /// turn their head.
+    /// Draws lines at the ticks with their labels, and the names of the axes: that of y above its axis, so that it can be read
+    /// horizontally.
     pub(super) fn draw(
         &self,
         page: &mut Markup,

@@ -1,81 +1,81 @@
-//! Who held which slot when, from a ledger.
+//! Occupancy of slots over time, from a ledger.
 
 use policy::{Span, Time};
 
 use super::axis::{Axis, Scale};
 use super::markup::{Markup, fit, px};
-use super::plot::{LOOKS, Size, Words, figure, label, moment, rect};
+use super::plot::{LOOKS, Size, Texts, figure, label, moment, rect};
 use crate::statistics::Unit;
 
-/// A turn narrower than this is not drawn by itself.
+/// Smallest width of a turn which is drawn by itself.
 const NARROWEST: f64 = 1.5;
-/// Turns too short to be drawn are shaded in stripes of this width.
+/// Width of the stripes in which shorter turns are shaded.
 const STRIPE: f64 = 3.0;
-/// Of a row: what is computed above, what is loaded below, since both can be at the same time.
+/// Height of the upper part of a row, for computation; the lower part is for loads, which may overlap with it in time.
 const COMPUTE: f64 = 24.0;
 const LOAD: f64 = 9.0;
 
-/// Slots over time.
+/// Plot of the occupancy of slots over time.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Slots {
-    /// What the plot shows.
+    /// Title of the plot.
     pub title: String,
-    /// The first moment of the window; the axis counts from here.
+    /// Start of the window; the axis counts from it.
     pub from: Time,
-    /// The last.
+    /// End of the window.
     pub to: Time,
-    /// Names of the slots.
+    /// Names of the slots, from top to bottom.
     pub slots: Vec<String>,
-    /// Names of those who hold them: functions or instances.
+    /// Names of the holders of slots: functions or instances.
     pub holders: Vec<String>,
-    /// In any order; what is outside the window, or of a slot or holder without a name, is left out.
+    /// Turns in any order; those outside the window, or with an index beyond the names, are omitted.
     pub turns: Vec<Turn>,
 }
 
-/// One entry of the ledger.
+/// Period for which one holder occupied a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Turn {
-    /// Which slot, by its place in [`Slots::slots`].
+    /// Index into [`Slots::slots`].
     pub slot: usize,
-    /// Who, by its place in [`Slots::holders`].
+    /// Index into [`Slots::holders`].
     pub holder: usize,
-    /// From when.
+    /// Start of the turn.
     pub from: Time,
-    /// Until when.
+    /// End of the turn.
     pub to: Time,
-    /// For what.
-    pub doing: Doing,
+    /// Use of the slot.
+    pub activity: Activity,
 }
 
-/// What a slot is held for.
+/// Use of a slot during a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Doing {
-    /// A request computes.
+pub enum Activity {
+    /// A request is executed.
     Compute,
-    /// A model comes.
+    /// A model is loaded.
     Load,
 }
 
 impl Slots {
     pub(super) fn draw(&self, page: &mut Markup) {
-        let seen: Vec<String> = (0..self.slots.len())
+        let summary: Vec<String> = (0..self.slots.len())
             .map(|slot| {
                 let (computes, loads) = self.shares(slot);
                 format!("{}: {computes}, {loads}.", self.slots[slot])
             })
             .collect();
         let repeat = if self.holders.len() > LOOKS {
-            " Colours repeat; a turn names its holder where there is room, and when it is pointed at."
+            " Colours repeat; a turn names its holder where there is room, and on hover."
         } else {
             ""
         };
         let how = format!(
-            "Above, who computes on the slot; hatched below, whose model is being loaded. Grey stripes are turns too short to be drawn one by one: the darker, the busier.{repeat}"
+            "The upper part of a row shows which holder computes on the slot; the hatched lower part, which holder's model is being loaded. Grey stripes are turns too short to be drawn one by one: the darker, the busier.{repeat}"
         );
-        let words = Words {
+        let texts = Texts {
             title: &self.title,
             how: &how,
-            seen: &seen.join(" "),
+            summary: &summary.join(" "),
         };
         let height = |size: &Size| {
             let rows = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
@@ -83,7 +83,7 @@ impl Slots {
         };
         figure(
             page,
-            words,
+            texts,
             |page| self.legend(page),
             height,
             |page, size| self.plot(page, size, height(size)),
@@ -106,12 +106,12 @@ impl Slots {
         page.close();
     }
 
-    /// Turns of a slot in the window, cut to it, by time.
-    fn of(&self, slot: usize, doing: Doing) -> Vec<Turn> {
+    /// Returns the turns of a slot in the window, cut to it and ordered by time.
+    fn of(&self, slot: usize, activity: Activity) -> Vec<Turn> {
         let mut turns: Vec<Turn> = self
             .turns
             .iter()
-            .filter(|turn| turn.slot == slot && turn.doing == doing)
+            .filter(|turn| turn.slot == slot && turn.activity == activity)
             .filter(|turn| turn.holder < self.holders.len())
             .map(|turn| Turn {
                 from: turn.from.max(self.from),
@@ -124,17 +124,17 @@ impl Slots {
         turns
     }
 
-    /// "computing 61 %" and "loading 12 %" of the window; where several are at the same time, they add up.
+    /// Returns "computing 61 %" and "loading 12 %", the shares of the window; concurrent turns add up.
     fn shares(&self, slot: usize) -> (String, String) {
-        let share = |doing| {
-            let turns = self.of(slot, doing);
+        let share = |activity| {
+            let turns = self.of(slot, activity);
             let held: u64 = turns.iter().map(|turn| turn.to.since(turn.from).0).sum();
             let share = nanoseconds(Span(held)) / nanoseconds(self.to.since(self.from)).max(1.0);
             format!("{:.0} %", share * 100.0)
         };
         (
-            format!("computing {}", share(Doing::Compute)),
-            format!("loading {}", share(Doing::Load)),
+            format!("computing {}", share(Activity::Compute)),
+            format!("loading {}", share(Activity::Load)),
         )
     }
 
@@ -151,7 +151,7 @@ impl Slots {
             let at = x.at(tick);
             let path = format!("M{} 6V{}", px(at), px(bottom));
             page.leaf("path", &[("class", "grid"), ("d", &path)]);
-            // The first and last do not leave the page.
+            // The first and the last label must not extend beyond the page.
             let class = match at {
                 _ if at < left + 12.0 && size.narrow => "start",
                 _ if at > right - 12.0 => "end",
@@ -194,15 +194,15 @@ impl Slots {
             }
             let wide = right - left;
             rect(page, "lane", (left, top), (wide, COMPUTE + 2.0 + LOAD));
-            let computes = self.of(slot, Doing::Compute);
+            let computes = self.of(slot, Activity::Compute);
             self.lane(page, &computes, &x, (top, COMPUTE), None);
-            let loads = self.of(slot, Doing::Load);
+            let loads = self.of(slot, Activity::Load);
             let below = (top + COMPUTE + 2.0, LOAD);
             self.lane(page, &loads, &x, below, Some(&hatch));
         }
     }
 
-    /// Turns beside each other; those too short share stripes.
+    /// Draws turns beside each other; short ones share stripes.
     fn lane(
         &self,
         page: &mut Markup,
@@ -221,11 +221,15 @@ impl Slots {
             page.open("g", &[]);
             let span = Unit::Nanoseconds.write(nanoseconds(turn.to.since(turn.from)));
             let at = Unit::Nanoseconds.write(nanoseconds(turn.from.since(self.from)));
-            let doing = match turn.doing {
-                Doing::Compute => "computes",
-                Doing::Load => "loads",
+            let activity = match turn.activity {
+                Activity::Compute => "computes",
+                Activity::Load => "loads",
             };
-            page.element("title", &[], &format!("{name} {doing} for {span}, at {at}"));
+            page.element(
+                "title",
+                &[],
+                &format!("{name} {activity} for {span}, at {at}"),
+            );
             rect(page, &class, (from, top), (to - from, high));
             if let Some(hatch) = hatch {
                 page.leaf(
@@ -251,14 +255,14 @@ const fn row(size: &Size) -> f64 {
     if size.narrow { 64.0 } else { 52.0 }
 }
 
-/// Shades as busy as the short turns in each stripe, in four steps.
+/// Draws stripes shaded in four steps by the time that short turns take in each.
 fn stripes<'a>(
     page: &mut Markup,
     turns: impl Iterator<Item = &'a Turn>,
     place: &impl Fn(Time) -> f64,
     (top, high): (f64, f64),
 ) {
-    // A short turn is in one stripe, or across the edge of two: its middle decides.
+    // A short turn may cross the edge of two stripes; its middle decides.
     let mut stripe = (f64::NEG_INFINITY, 0.0);
     for turn in turns {
         let (from, to) = (place(turn.from), place(turn.to));

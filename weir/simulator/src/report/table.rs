@@ -1,20 +1,20 @@
-//! Tables: numbers by unit and to the right, text to the left; wider than the page, they scroll by themselves.
+//! Tables: numbers with units are aligned to the right, text to the left. Tables wider than the page scroll by themselves.
 
 use super::markup::Markup;
 use crate::statistics::{Interval, Unit};
 
-/// Rows under named columns.
+/// A table with named columns.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Table {
-    /// What it shows.
+    /// Caption of the table.
     pub title: String,
-    /// The columns.
+    /// Columns from left to right.
     pub columns: Vec<Column>,
-    /// The rows; the first cell of each names it. Cells beyond the columns are not shown.
+    /// Rows; the first cell of each is its heading. Cells beyond the columns are not shown.
     pub rows: Vec<Vec<Cell>>,
 }
 
-/// A column.
+/// Name and alignment of a column.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Column {
     name: String,
@@ -22,7 +22,7 @@ pub struct Column {
 }
 
 impl Column {
-    /// Of words.
+    /// Creates a column of text, aligned to the left.
     pub fn text(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -30,7 +30,7 @@ impl Column {
         }
     }
 
-    /// Of numbers.
+    /// Creates a column of numbers, aligned to the right.
     pub fn number(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -38,13 +38,13 @@ impl Column {
         }
     }
 
-    /// Returns its name.
+    /// Returns the heading of the column.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it is one of numbers, which stand to the right.
+    /// Returns whether the column contains numbers, which are aligned to the right.
     #[must_use]
     pub const fn is_number(&self) -> bool {
         self.number
@@ -55,21 +55,21 @@ impl Column {
     }
 }
 
-/// What stands in a table.
+/// Content of a cell.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Cell {
-    /// A dash.
+    /// No value, shown as a dash.
     Nothing,
-    /// Words.
+    /// Text, aligned as the column is.
     Text(String),
-    /// A number of a unit.
+    /// A number with its unit.
     Number(f64, Unit),
-    /// A mean of a unit, with its interval.
+    /// A mean with its interval and unit.
     Interval(Interval, Unit),
 }
 
 impl Cell {
-    /// Returns what stands in it, without the range of an interval.
+    /// Returns the content as text, without the range of an interval.
     #[must_use]
     pub fn text(&self) -> String {
         match self {
@@ -87,7 +87,7 @@ impl Cell {
             Self::Number(value, unit) => page.text(&unit.write(*value)),
             Self::Interval(interval, unit) => {
                 page.text(&unit.write(interval.mean));
-                // What does not differ from seed to seed has no range to tell.
+                // A value which is the same for all seeds has no range.
                 if interval.low < interval.high {
                     page.text(" ");
                     let range = unit.write_range(interval.low, interval.high);
@@ -100,7 +100,7 @@ impl Cell {
 
 impl Table {
     pub(super) fn draw(&self, page: &mut Markup) {
-        // Whoever has no mouse can scroll it with the keyboard.
+        // Focusable, so that it can be scrolled with the keyboard.
         let region = [
             ("class", "scroll"),
             ("role", "region"),

@@ -1,22 +1,22 @@
-//! One GPU whose SMs are shared: processes that have work, gates that messages open and shut, kernels whose speed
-//! depends on who else runs.
+//! One GPU with shared SMs: processes with work, gates opened and closed by messages, and kernels with a speed that
+//! depends on the other running processes.
 //!
 //! Kernels are short and not simulated one by one: a process with an open gate runs without a break while it has
-//! work. A close lets what is in flight run to its end: launches are made ahead until [`GateTimes::in_flight_us`] of work is in
-//! flight at the speed of that moment (or [`GateTimes::in_flight_alone_us`], as [`Tokens::in_flight`] says), the next burst's
-//! among them if it is there already; a launch that has been made is not taken back, however long it is. A
-//! grant, an order to close and the word that a gate is shut take a message each ([`GateTimes::message_us`]); what
-//! [`Action::Contended`] says is read from shared memory at once, and a process without work then gives its token
+//! work. After a close, the work in flight runs to its end: launches are made ahead until [`GateTimes::in_flight_us`] of work is
+//! in flight at the current speed (or [`GateTimes::in_flight_alone_us`], as [`Tokens::in_flight`] decides), including the next
+//! burst's if it has arrived; a launch cannot be taken back, however long it is. A
+//! grant, an order to close and the report that a gate is shut take a message each ([`GateTimes::message_us`]);
+//! [`Action::Contended`] is read from shared memory at once, and a process without work then gives its token
 //! back at once.
 //!
-//! **Speed** of a process: f(S) of its own SMs, through 1 + κ per neighbour that runs, times 100 % / sum of the SMs of all that
-//! run if they are more than there are (workloads 8). Whoever starts or stops changes it for all: what is left of
-//! each is kept as work, in ns at speed 1, and the next end is foretold anew.
+//! **Speed** of a process: f(S) of its own SMs, divided by 1 + κ for each running neighbour, times 100 % / sum of the SMs of all
+//! running processes if that exceeds 100 % (workloads §8). Each start or stop changes the speed of all: the remainder of
+//! each is kept as work, in ns at speed 1, and the next end is predicted anew.
 //!
-//! **Standing still** ([`Stands`]): a process that is stopped, or at its CPU limit, launches nothing and hears nothing; what it has in
-//! flight runs to its end. The scheduler is reported what each holder has in flight, so that it can take tokens back.
+//! **Suspension** ([`Suspension`]): a process which is stopped, or at its CPU limit, launches nothing and handles no messages;
+//! its work in flight runs to its end. The scheduler is notified of what each holder has in flight, so that it can revoke tokens.
 //!
-//! Every event costs O(pods of this GPU), beside what [`Tokens`] costs.
+//! Every event costs O(pods of this GPU), besides the cost of [`Tokens`].
 
 mod process;
 
@@ -27,35 +27,35 @@ use policy::{Span, Time};
 use super::models::GateTimes;
 use crate::generate::nanos;
 use process::{Gate, Order, Process};
-pub use process::{Guest, Member, Stands};
+pub use process::{Guest, Member, Suspension};
 
-/// Less work than this is rounding.
+/// Largest amount of work that is attributed to rounding, in ns at speed 1.
 const NOTHING: f64 = 0.01;
 
-/// What is to happen to a GPU, put into the agenda by its owner.
+/// Event of a GPU, which the GPU's owner schedules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A grant, the so manieth of it, reaches its process.
+    /// The grant with this number reaches its process.
     Opens(Member, u64),
-    /// An order to close reaches its process.
+    /// The order to close the grant with this number reaches its process.
     Closes(Member, u64),
-    /// The scheduler hears that a gate is shut and nothing in flight.
+    /// The scheduler is notified that a gate is shut and no work in flight.
     Closed(Member, u64),
-    /// The scheduler hears a process's answer to a probe.
+    /// The scheduler receives a process's answer to a probe.
     Responds(Member),
-    /// A process stands still from now on.
-    Stands(Member),
-    /// A process goes on.
-    GoesOn(Member),
-    /// The scheduler hears that a process is parked at its gate.
+    /// A process is suspended.
+    Suspends(Member),
+    /// A process is resumed.
+    Resumes(Member),
+    /// The scheduler is notified that a process is parked at its gate.
     Asks(Member),
-    /// The next of those that run has nothing more to do, or nothing more in flight.
+    /// A running process reaches the end of its work, or of its work in flight.
     Stops,
-    /// The scheduler wanted to be woken.
+    /// The scheduler's timer fires.
     Wakes,
 }
 
-/// See the [module](self).
+/// Processes, gates and token scheduler of one GPU; see the [module](self).
 #[derive(Debug)]
 pub struct Gpu {
     tokens: Tokens,
@@ -63,10 +63,10 @@ pub struct Gpu {
     processes: Vec<Process>,
     free: Vec<u32>,
     running: Vec<u32>,
-    /// Until when [`Process::left`] is right.
+    /// Time for which [`Process::left`] is up to date.
     settled: Time,
-    /// Stopped, and the scheduler does not know yet how long they ran.
-    untold: Vec<u32>,
+    /// Processes that have stopped and whose time is not yet reported to the scheduler.
+    unreported: Vec<u32>,
     stops_at: Time,
     wakes_at: Time,
     actions: Vec<Action>,
@@ -75,10 +75,10 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// A GPU without pods. Its processes have [`GateTimes::in_flight_us`] in flight, whatever the settings say.
+    /// Creates a GPU without pods. [`GateTimes::in_flight_us`] overrides the work in flight of the settings.
     ///
     /// # Errors
-    /// What the scheduler finds wrong with its settings.
+    /// Returns an error if the scheduler rejects its settings.
     pub fn new(settings: Settings, times: GateTimes) -> Result<Self, SettingsError> {
         let alone_us = times.in_flight_alone_us.unwrap_or(times.in_flight_us);
         let settings = Settings {
@@ -93,7 +93,7 @@ impl Gpu {
             free: Vec::new(),
             running: Vec::new(),
             settled: Time::ZERO,
-            untold: Vec::new(),
+            unreported: Vec::new(),
             stops_at: Time::NEVER,
             wakes_at: Time::NEVER,
             actions: Vec::new(),
@@ -102,10 +102,10 @@ impl Gpu {
         })
     }
 
-    /// A pod with one process comes; it has no work yet.
+    /// Adds a pod with one process, without work.
     ///
     /// # Errors
-    /// What the scheduler refuses.
+    /// Returns an error if the scheduler refuses the pod or the process.
     pub fn add(&mut self, now: Time, guest: Guest) -> Result<Member, Refusal> {
         let number = match self.free.last() {
             Some(&number) => number,
@@ -131,14 +131,14 @@ impl Gpu {
             self.processes.push(process);
         }
         let member = self.member(number);
-        if let Some(stands) = guest.stands {
-            let at = now.after(stands.runs);
-            self.ahead.push((at, Event::Stands(member)));
+        if let Some(suspension) = guest.suspension {
+            let at = now.after(suspension.runs);
+            self.ahead.push((at, Event::Suspends(member)));
         }
         Ok(member)
     }
 
-    /// A pod goes, whatever it does.
+    /// Removes a pod, even if it is running.
     pub fn remove(&mut self, now: Time, member: Member) {
         let number = member.number;
         if self.stale(member) {
@@ -147,7 +147,7 @@ impl Gpu {
         self.settle(now);
         if self.processes[number as usize].runs {
             self.stop(number);
-            self.foretell(now);
+            self.predict(now);
         }
         self.call(now, |tokens, actions| {
             tokens.remove_process(now, ProcessId(number), actions);
@@ -156,37 +156,37 @@ impl Gpu {
         let process = &mut self.processes[number as usize];
         process.here = false;
         process.life += 1;
-        self.untold.retain(|&other| other != number);
+        self.unreported.retain(|&other| other != number);
         self.free.push(number);
     }
 
-    /// A pod without work gets some: `work` ns at speed 1.
+    /// Gives work to a pod without any: `work` ns at speed 1.
     pub fn give(&mut self, now: Time, member: Member, work: f64) {
         let number = member.number;
         if self.stale(member) {
             return;
         }
         let process = &mut self.processes[number as usize];
-        debug_assert!(!process.wants, "it has work already");
+        debug_assert!(!process.wants, "the process must have no work");
         process.wants = true;
         (process.given, process.left) = (work, work);
         match process.gate {
             Gate::Open => self.start(now, number),
-            // It asks when the scheduler has heard of the close.
-            Gate::Shut if process.tells => {}
+            // It requests a token when the scheduler has been notified of the close.
+            Gate::Shut if process.reports_close => {}
             Gate::Shut | Gate::Draining => self.ask(now, number),
         }
     }
 
-    /// Whether a pod has nothing to do.
+    /// Returns whether a pod exists and has no work.
     #[must_use]
     pub fn is_idle(&self, member: Member) -> bool {
         !self.stale(member) && !self.processes[member.number as usize].wants
     }
 
-    /// Carries out an event. Members that have ended their work are in [`Gpu::ended`]: each is to be told with
-    /// [`Gpu::next`] what it does next, then the GPU to go on.
-    pub fn happen(&mut self, now: Time, event: Event) {
+    /// Carries out an event. Members that have completed their work are returned by [`Gpu::ended`]; call [`Gpu::next`] with the
+    /// next work of each, then [`Gpu::proceed`].
+    pub fn handle(&mut self, now: Time, event: Event) {
         match event {
             Event::Opens(member, token) => self.opens(now, member, token),
             Event::Closes(member, token) => self.closes(now, member, token),
@@ -194,7 +194,7 @@ impl Gpu {
             Event::Responds(member) => {
                 if !self.stale(member) {
                     let process = &mut self.processes[member.number as usize];
-                    process.owes_answer = process.stands_since.is_some();
+                    process.owes_answer = process.suspended_since.is_some();
                     if !process.owes_answer {
                         self.call(now, |tokens, actions| {
                             tokens.responds(now, ProcessId(member.number));
@@ -203,12 +203,16 @@ impl Gpu {
                     }
                 }
             }
-            Event::Stands(member) => self.stands(now, member),
-            Event::GoesOn(member) => self.goes_on(now, member),
+            Event::Suspends(member) => self.suspend(now, member),
+            Event::Resumes(member) => self.resume(now, member),
             Event::Asks(member) => {
                 let process = &self.processes[member.number as usize];
-                let stands = process.stands_since.is_some();
-                if !self.stale(member) && process.wants && process.gate == Gate::Shut && !stands {
+                let is_suspended = process.suspended_since.is_some();
+                if !self.stale(member)
+                    && process.wants
+                    && process.gate == Gate::Shut
+                    && !is_suspended
+                {
                     self.ask(now, member.number);
                 }
             }
@@ -220,20 +224,20 @@ impl Gpu {
                 if (self.tokens.next_wake()).is_some_and(|at| at <= now) {
                     self.call(now, |tokens, actions| tokens.wake(now, actions));
                 } else {
-                    self.foretell_wake();
+                    self.schedule_wake();
                 }
             }
         }
     }
 
-    /// The next member that has ended its work, with its owner's name for it.
+    /// Returns the next member that has completed its work, with its owner's number.
     pub fn ended(&mut self) -> Option<(Member, u32)> {
         let member = self.ended.pop()?;
         Some((member, self.processes[member.number as usize].guest.owner))
     }
 
-    /// What a member that has ended does next, at the same moment: more work, so that its kernels follow each other
-    /// without a gap, or nothing. With the work: since when it has been there to be launched.
+    /// Sets the next work of a member that has completed its work, at the same time, so that its kernels follow each other
+    /// without a gap, or `None`. With the work: the time since when it could be launched.
     pub fn next(&mut self, now: Time, member: Member, work: Option<(f64, Time)>) {
         let number = member.number;
         if self.stale(member) {
@@ -246,60 +250,60 @@ impl Gpu {
         let has_launched = |until: Time| {
             work.is_some_and(|(_, since)| since < until) && process.in_flight > NOTHING
         };
-        let goes_on = match (process.gate, process.stands_since) {
+        let continues = match (process.gate, process.suspended_since) {
             (Gate::Shut, _) => false,
-            // Its launches are in flight as well.
+            // Launches made before the close are in flight as well.
             (Gate::Draining, _) => has_launched(process.closed_at),
             (Gate::Open, Some((stood_at, _))) => has_launched(stood_at),
             (Gate::Open, None) => work.is_some(),
         };
-        if goes_on {
+        if continues {
             return;
         }
-        if let Some((_, ends)) = &mut process.stands_since {
+        if let Some((_, ends)) = &mut process.suspended_since {
             *ends = now.min(*ends);
         }
         let gives_back = match process.gate {
             Gate::Open => work.is_none() && process.contended,
             Gate::Draining | Gate::Shut => true,
         };
-        let stands = process.stands_since.is_some();
+        let is_suspended = process.suspended_since.is_some();
         self.stop(number);
-        // One that stands still says nothing of it.
-        if gives_back && !stands {
+        // A suspended process cannot report it.
+        if gives_back && !is_suspended {
             self.shut(now, number);
         }
     }
 
-    /// All that have ended know what they do: foretells the next end.
-    pub fn go_on(&mut self, now: Time) {
-        self.foretell(now);
+    /// Predicts the next end, once every member that has ended has its next work.
+    pub fn proceed(&mut self, now: Time) {
+        self.predict(now);
     }
 
-    /// What is to be put into the agenda.
+    /// Drains the events to be scheduled.
     pub fn ahead(&mut self) -> std::vec::Drain<'_, (Time, Event)> {
         self.ahead.drain(..)
     }
 
-    /// Whether a pod runs now.
+    /// Returns whether a pod runs now.
     #[must_use]
     pub fn runs(&self, member: Member) -> bool {
         !self.stale(member) && self.processes[member.number as usize].runs
     }
 
-    /// How long a pod has run until now.
+    /// Returns the time for which a pod has run until now.
     pub fn busy(&mut self, now: Time, member: Member) -> Span {
         self.settle(now);
         self.processes[member.number as usize].busy
     }
 
-    /// What the scheduler knows of a pod.
+    /// Returns the scheduler's account of a pod.
     #[must_use]
     pub fn account(&self, member: Member) -> Option<&Account> {
         self.tokens.account(PodId(member.number))
     }
 
-    /// SMs of the processes that run now, in hundredths of a percent.
+    /// Returns the SMs of the running processes, in hundredths of a percent.
     #[must_use]
     pub fn running_sm(&self) -> u64 {
         (self.running.iter())
@@ -324,7 +328,7 @@ impl Gpu {
             return;
         }
         let process = &mut self.processes[member.number as usize];
-        if process.stands_since.is_some() {
+        if process.suspended_since.is_some() {
             process.order = Some(Order::Opens);
             return;
         }
@@ -342,11 +346,11 @@ impl Gpu {
         }
         self.settle(now);
         let process = &mut self.processes[member.number as usize];
-        if process.stands_since.is_some() {
+        if process.suspended_since.is_some() {
             process.order = Some(Order::Closes);
             return;
         }
-        // It may be giving its token back already.
+        // It may already be returning its token.
         if process.gate != Gate::Open {
             return;
         }
@@ -354,7 +358,7 @@ impl Gpu {
             process.gate = Gate::Draining;
             process.closed_at = now;
             process.in_flight = process.launched(process.bound * process.rate);
-            self.foretell(now);
+            self.predict(now);
         } else {
             self.shut(now, member.number);
         }
@@ -365,14 +369,14 @@ impl Gpu {
             return;
         }
         let process = &mut self.processes[member.number as usize];
-        process.tells = false;
+        process.reports_close = false;
         if process.token != token {
             return;
         }
         let held = std::mem::take(&mut process.holds);
         process.contended = false;
         let wants = process.wants;
-        // A token that was revoked is given back already.
+        // A revoked token has already been returned.
         if held {
             let id = ProcessId(member.number);
             self.call(now, |tokens, actions| tokens.closed(now, id, actions));
@@ -394,37 +398,37 @@ impl Gpu {
             if process.left <= NOTHING {
                 self.ended.push(self.member(number));
             } else if process.in_flight <= NOTHING {
-                let stands = process.stands_since.is_some();
+                let is_suspended = process.suspended_since.is_some();
                 self.stop(number);
-                // One that stands still says nothing of it.
-                if !stands {
+                // A suspended process cannot report it.
+                if !is_suspended {
                     self.shut(now, number);
                 }
             }
         }
         if self.ended.is_empty() {
-            self.foretell(now);
+            self.predict(now);
         }
     }
 
-    /// Gives its token back, or says that it has shut its gate.
+    /// Shuts the gate and notifies the scheduler, which returns the token if there is one.
     fn shut(&mut self, now: Time, number: u32) {
         let member = self.member(number);
         let process = &mut self.processes[number as usize];
         process.gate = Gate::Shut;
         process.in_flight = f64::INFINITY;
-        process.tells = true;
+        process.reports_close = true;
         let token = process.token;
         let at = now.after(self.times.message());
         self.ahead.push((at, Event::Closed(member, token)));
     }
 
-    /// A process stands still: what it has in flight runs to its end, and nothing else happens.
-    fn stands(&mut self, now: Time, member: Member) {
+    /// Suspends a process: its work in flight runs to its end, and nothing else happens.
+    fn suspend(&mut self, now: Time, member: Member) {
         let number = member.number as usize;
-        let Some(stands) = self.processes[number]
+        let Some(suspension) = self.processes[number]
             .guest
-            .stands
+            .suspension
             .filter(|_| !self.stale(member))
         else {
             return;
@@ -436,29 +440,29 @@ impl Gpu {
             if process.gate == Gate::Open {
                 process.in_flight = process.launched(process.bound * process.rate);
             }
-            // The next burst's launches among them, if it is there.
+            // Includes launches of the next burst, if it has arrived.
             ends = now.after(process.lasts(process.in_flight));
         }
-        process.stands_since = Some((now, ends));
-        self.foretell(now);
-        let at = now.after(stands.stands);
-        self.ahead.push((at, Event::GoesOn(member)));
+        process.suspended_since = Some((now, ends));
+        self.predict(now);
+        let at = now.after(suspension.suspended);
+        self.ahead.push((at, Event::Resumes(member)));
     }
 
-    /// It goes on where it was, and does what it was ordered meanwhile.
-    fn goes_on(&mut self, now: Time, member: Member) {
+    /// Resumes a process, which then carries out an order that arrived meanwhile.
+    fn resume(&mut self, now: Time, member: Member) {
         let number = member.number;
-        let Some(stands) = self.processes[number as usize].guest.stands else {
+        let Some(suspension) = self.processes[number as usize].guest.suspension else {
             return;
         };
         if self.stale(member) {
             return;
         }
-        let at = now.after(stands.runs);
-        self.ahead.push((at, Event::Stands(member)));
+        let at = now.after(suspension.runs);
+        self.ahead.push((at, Event::Suspends(member)));
         self.settle(now);
         let process = &mut self.processes[number as usize];
-        process.stands_since = None;
+        process.suspended_since = None;
         if std::mem::take(&mut process.owes_answer) {
             let at = now.after(self.times.message());
             self.ahead.push((at, Event::Responds(member)));
@@ -473,20 +477,20 @@ impl Gpu {
             (None, Gate::Open) if !process.runs && process.wants => self.start(now, number),
             (None, Gate::Open) if !process.runs && process.contended => self.shut(now, number),
             (None, Gate::Draining) if !process.runs => self.shut(now, number),
-            (None, Gate::Shut) if process.wants && !process.holds && !process.tells => {
+            (None, Gate::Shut) if process.wants && !process.holds && !process.reports_close => {
                 let at = now.after(self.times.ask());
                 self.ahead.push((at, Event::Asks(member)));
             }
             _ => {}
         }
-        self.foretell(now);
+        self.predict(now);
     }
 
     fn start(&mut self, now: Time, number: u32) {
         self.settle(now);
         self.processes[number as usize].runs = true;
         self.running.push(number);
-        self.foretell(now);
+        self.predict(now);
     }
 
     fn stop(&mut self, number: u32) {
@@ -494,10 +498,10 @@ impl Gpu {
         process.runs = false;
         process.idle_since = self.settled;
         self.running.retain(|&other| other != number);
-        self.untold.push(number);
+        self.unreported.push(number);
     }
 
-    /// Lets time pass for those that run.
+    /// Advances the work of running processes to `now`.
     fn settle(&mut self, now: Time) {
         let passed = now.since(self.settled);
         self.settled = now;
@@ -514,8 +518,8 @@ impl Gpu {
         }
     }
 
-    /// The speeds from now on, and the next end.
-    fn foretell(&mut self, now: Time) {
+    /// Computes the speeds from now on, and schedules the next end.
+    fn predict(&mut self, now: Time) {
         let sms = self.running_sm();
         let whole = u64::from(SM_WHOLE);
         #[expect(clippy::cast_precision_loss, reason = "pods of one GPU and their SMs")]
@@ -543,7 +547,7 @@ impl Gpu {
         }
     }
 
-    fn foretell_wake(&mut self) {
+    fn schedule_wake(&mut self) {
         if let Some(at) = self.tokens.next_wake()
             && at < self.wakes_at
         {
@@ -557,14 +561,14 @@ impl Gpu {
         self.call(now, |tokens, actions| tokens.ask(now, id, actions));
     }
 
-    /// Reports what holders have in flight.
+    /// Reports to the scheduler what holders have in flight.
     fn report_use(&mut self, now: Time) {
         for (number, process) in (0..).zip(&self.processes) {
             if !process.here || !process.holds {
                 continue;
             }
             let id = ProcessId(number);
-            match process.stands_since {
+            match process.suspended_since {
                 Some((since, ends)) if ends > since => {
                     self.tokens.unfinished(now, id, Some(since));
                     self.tokens.busy(now, id, since, Some(ends.since(since)));
@@ -572,7 +576,7 @@ impl Gpu {
                 None if process.runs => {
                     self.tokens.active(now, id);
                     self.tokens.unfinished(now, id, None);
-                    // It launches on and on; should it stop doing so, this much is in flight.
+                    // It launches continuously; if it stopped now, this much would be in flight.
                     let in_flight = process.launched(process.bound * process.rate);
                     self.tokens
                         .busy(now, id, now, Some(process.lasts(in_flight)));
@@ -582,25 +586,25 @@ impl Gpu {
         }
     }
 
-    /// Tells the scheduler what is known, calls it, and carries out what it orders.
+    /// Reports the current state to the scheduler, calls it, and carries out its actions.
     fn call(&mut self, now: Time, body: impl FnOnce(&mut Tokens, &mut Vec<Action>)) {
         self.settle(now);
         self.report_use(now);
-        for &number in self.untold.iter().chain(&self.running) {
+        for &number in self.unreported.iter().chain(&self.running) {
             let process = &mut self.processes[number as usize];
-            // One that stands still publishes nothing.
-            if process.stands_since.is_some() {
+            // A suspended process publishes nothing.
+            if process.suspended_since.is_some() {
                 continue;
             }
-            let delta = process.busy.less(process.told);
+            let delta = process.busy.less(process.reported);
             if delta > Span::ZERO {
-                process.told = process.busy;
+                process.reported = process.busy;
                 self.tokens.used(now, PodId(number), delta);
             }
         }
         let processes = &self.processes;
-        self.untold
-            .retain(|&number| processes[number as usize].stands_since.is_some());
+        self.unreported
+            .retain(|&number| processes[number as usize].suspended_since.is_some());
         let mut actions = std::mem::take(&mut self.actions);
         body(&mut self.tokens, &mut actions);
         let message = now.after(self.times.message());
@@ -626,7 +630,7 @@ impl Gpu {
                     let member = self.member(process.0);
                     self.ahead.push((message, Event::Opens(member, token)));
                 }
-                // The backstop: whoever is renewed goes on.
+                // The backstop's renewal: a renewed holder continues.
                 Action::Extend { .. } => {
                     self.processes[process.0 as usize].bound = bound;
                 }
@@ -639,15 +643,15 @@ impl Gpu {
                     let own = &mut self.processes[process.0 as usize];
                     own.contended = contended;
                     own.bound = bound;
-                    let stands = own.stands_since.is_some();
-                    if contended && own.gate == Gate::Open && !own.wants && !stands {
+                    let is_suspended = own.suspended_since.is_some();
+                    if contended && own.gate == Gate::Open && !own.wants && !is_suspended {
                         self.shut(now, process.0);
                     }
                 }
                 Action::Probe { .. } => {
                     let own = &self.processes[process.0 as usize];
-                    let is_seen = own.guest.stands.is_some_and(|stands| stands.is_seen);
-                    if own.stands_since.is_some() && is_seen {
+                    let is_observable = own.guest.suspension.is_some_and(|own| own.is_observable);
+                    if own.suspended_since.is_some() && is_observable {
                         self.tokens.stopped(now, process);
                         self.processes[process.0 as usize].owes_answer = true;
                     } else {
@@ -663,17 +667,17 @@ impl Gpu {
                     own.contended = false;
                     own.token += 1;
                     own.order = None;
-                    // What is in flight runs to its end all the same.
+                    // Work in flight runs to its end nevertheless.
                     own.gate = if own.runs { Gate::Draining } else { Gate::Shut };
                     if !own.runs {
                         own.in_flight = f64::INFINITY;
                     } else if own.in_flight.is_infinite() {
                         own.closed_at = now;
                         own.in_flight = own.launched(own.bound * own.rate);
-                        self.foretell(now);
+                        self.predict(now);
                     }
                     let own = &self.processes[process.0 as usize];
-                    if own.wants && own.stands_since.is_none() {
+                    if own.wants && own.suspended_since.is_none() {
                         let at = now.after(self.times.ask());
                         self.ahead.push((at, Event::Asks(member)));
                     }
@@ -681,6 +685,6 @@ impl Gpu {
             }
         }
         self.actions = actions;
-        self.foretell_wake();
+        self.schedule_wake();
     }
 }

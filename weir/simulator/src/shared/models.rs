@@ -1,5 +1,5 @@
-//! What runs on GPUs that are shared, as data: how fast a model is on a share of SMs, what it needs of memory, and
-//! what it costs to pass a GPU on.
+//! Models and GPUs for sharing, as data: the speed of a model by its share of SMs, its memory, and the cost of passing
+//! a GPU from one process to another.
 
 use device::law::{FULL_SPEED, Law};
 use policy::Span;
@@ -10,117 +10,118 @@ use thiserror::Error;
 
 use crate::generate::nanos;
 
-/// FaST-GShare's models on a V100 (workloads 8, 9).
+/// Description in TOML of FaST-GShare's models on a V100 (workloads §8, §9).
 pub const FAST_GSHARE: &str = include_str!("models.toml");
 
-/// How fast a model is.
+/// Speed of a model.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
-    /// Its name, as workloads have it.
+    /// Name by which workloads refer to the model.
     pub name: String,
-    /// T1: what one pod serves that has all SMs all the time, in requests per second.
+    /// Throughput T1 of one pod which has all SMs all the time, in requests per second.
     pub requests_per_s: f64,
-    /// f(S): its speed on a share of the SMs.
+    /// Speed on a share of the SMs, f(S).
     pub law: Law,
-    /// κ: by what each neighbour that runs at the same time slows it.
+    /// Slowdown for each neighbour that runs at the same time, κ.
     pub interference: f64,
-    /// What one launch computes, in µs with all SMs and without neighbours: a close waits for the end of those that have been
-    /// made. 0: next to nothing.
+    /// Computation of one launch, in microseconds with all SMs and without neighbours: a close waits for the end of the launches
+    /// made. 0 if negligible.
     #[serde(default)]
     pub launch_us: f64,
 }
 
-/// What a model needs of a GPU's memory, in MB of 2^20 bytes.
+/// GPU memory that a model needs, in units of 2^20 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelMemory {
-    /// Its name.
+    /// Name of the model.
     pub name: String,
-    /// Of a pod that shares nothing.
+    /// Memory of a pod that shares nothing.
     pub alone_mb: u64,
-    /// Of a pod whose weights are in a storage process.
+    /// Memory of a pod with its weights in a storage process.
     pub pod_mb: u64,
-    /// Its weights.
+    /// Memory of the weights.
     pub weights_mb: u64,
 }
 
-/// A GPU.
+/// Memory and cold starts of a GPU.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuParts {
-    /// Its memory, in MB of 2^20 bytes.
+    /// Memory of the GPU, in units of 2^20 bytes.
     pub memory_mb: u64,
-    /// From nothing to a pod that serves, in seconds, whatever it holds …
+    /// Fixed part of a pod's cold start until it serves, in seconds.
     pub cold_start_s: f64,
-    /// … and for each 10^9 bytes that it holds.
+    /// Part of a cold start for each 10^9 bytes of the pod, in seconds.
     pub cold_start_s_per_gb: f64,
 }
 
-/// What it costs to pass SMs from one process to another.
+/// Costs of passing SMs from one process to another.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GateTimes {
-    /// From a process to the scheduler or back, µs.
+    /// Duration of a message between process and scheduler, in microseconds.
     pub message_us: f64,
-    /// From a close to the question of a process that has more to do, µs.
+    /// Time from a close until a process with more work requests a token, in microseconds.
     pub ask_us: f64,
-    /// What a process may have launched ahead, µs …
+    /// Work that a process may launch ahead, in microseconds.
     pub in_flight_us: f64,
-    /// … and of a pod without a limit where nobody has waited for it within the last window; none: the same.
+    /// Work that a process may launch ahead, in microseconds, if its pod has no limit and no pod has waited for it within the
+    /// last window; `None`: `in_flight_us`.
     pub in_flight_alone_us: Option<f64>,
 }
 
-/// See the [module](self).
+/// Models, memory and costs of a run; see the [module](self).
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Models {
-    /// The models.
+    /// Speeds of the models.
     pub models: Vec<Model>,
-    /// Their memory, and that of models whose speed is not known.
+    /// Memory of the models, and of models with unknown speed.
     pub footprints: Vec<ModelMemory>,
-    /// Each GPU.
+    /// Memory and cold starts of every GPU.
     pub gpu: GpuParts,
-    /// Each gate.
+    /// Costs at every gate.
     pub gate: GateTimes,
 }
 
-/// Why a file cannot be used.
+/// Error in a description of models.
 #[derive(Debug, Error)]
 pub enum ModelsError {
-    /// It is no such file.
+    /// The text is not a description of models in TOML.
     #[error("{0}")]
     Toml(#[from] toml::de::Error),
     /// A value is out of range.
     #[error("{key} is {found}: allowed: {allowed}")]
     Value {
-        /// Which.
+        /// Key of the value.
         key: String,
-        /// What it is.
+        /// Value that was found.
         found: String,
-        /// What it may be.
+        /// Description of the allowed values.
         allowed: &'static str,
     },
 }
 
 impl Models {
-    /// From TOML.
+    /// Parses a description in TOML.
     ///
     /// # Errors
-    /// What is wrong, with its key and what is allowed.
+    /// Returns the first invalid value, with its key and the allowed values.
     pub fn from_toml(text: &str) -> Result<Self, ModelsError> {
         let models: Self = toml::from_str(text)?;
         models.check()?;
         Ok(models)
     }
 
-    /// FaST-GShare's.
+    /// Returns FaST-GShare's models.
     ///
     /// # Panics
-    /// Never: a test reads it.
+    /// Never: a test parses the file.
     #[must_use]
     pub fn fast_gshare() -> Self {
-        Self::from_toml(FAST_GSHARE).expect("the file of the crate is right")
+        Self::from_toml(FAST_GSHARE).expect("the file of the crate is valid")
     }
 
     fn check(&self) -> Result<(), ModelsError> {
@@ -192,32 +193,32 @@ impl Models {
         Ok(())
     }
 
-    /// A model's index by its name.
+    /// Returns the index of the model with this name.
     #[must_use]
     pub fn model(&self, name: &str) -> Option<usize> {
         self.models.iter().position(|model| model.name == name)
     }
 
-    /// What is known of a model's memory.
+    /// Returns the memory that a model needs; `None` if it is not in the data.
     #[must_use]
     pub fn memory(&self, name: &str) -> Option<&ModelMemory> {
         self.footprints.iter().find(|memory| memory.name == name)
     }
 
-    /// The memory law of pods of a model that share their weights; nothing if it is not known.
+    /// Returns the memory law of pods of a model that share their weights; zero if it is not in the data.
     #[must_use]
     pub fn footprint(&self, name: &str) -> Footprint {
         self.memory(name)
             .map_or_else(Footprint::default, ModelMemory::shared)
     }
 
-    /// The memory of each GPU, in bytes.
+    /// Returns the memory of each GPU, in bytes.
     #[must_use]
     pub const fn gpu_memory(&self) -> u64 {
         self.gpu.memory_mb << 20
     }
 
-    /// From nothing to a pod of this model that serves, on average.
+    /// Returns the mean duration of a cold start of a pod of this model.
     #[must_use]
     pub fn cold_start(&self, name: &str) -> Span {
         #[expect(clippy::cast_precision_loss, reason = "bytes of one GPU")]
@@ -228,13 +229,13 @@ impl Models {
 }
 
 impl Model {
-    /// What a request takes with all SMs and without neighbours, in ns.
+    /// Returns the duration of a request with all SMs and without neighbours, in nanoseconds.
     #[must_use]
     pub fn work(&self) -> f64 {
         1e9 / self.requests_per_s
     }
 
-    /// f(S) for `sm` hundredths of a percent of the SMs: 1 with all of them.
+    /// Returns f(S) for `sm` hundredths of a percent of the SMs: 1 with all of them.
     #[must_use]
     pub fn speed(&self, sm: u32) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "at most 2^32")]
@@ -246,13 +247,13 @@ impl Model {
 }
 
 impl ModelMemory {
-    /// Pods that share their weights.
+    /// Returns the memory law of pods that share their weights.
     #[must_use]
     pub const fn shared(&self) -> Footprint {
         Footprint::shared(self.weights_mb << 20, self.pod_mb << 20)
     }
 
-    /// Pods that share nothing.
+    /// Returns the memory law of pods that share nothing.
     #[must_use]
     pub const fn alone(&self) -> Footprint {
         Footprint::unshared(self.alone_mb << 20)
@@ -260,13 +261,13 @@ impl ModelMemory {
 }
 
 impl GateTimes {
-    /// From a process to the scheduler or back.
+    /// Returns the duration of a message between process and scheduler.
     #[must_use]
     pub fn message(&self) -> Span {
         Span(nanos(self.message_us * 1e3))
     }
 
-    /// From a close to the next question.
+    /// Returns the time from a close until the next token request.
     #[must_use]
     pub fn ask(&self) -> Span {
         Span(nanos(self.ask_us * 1e3))
@@ -290,8 +291,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
-        for (from, to, said) in [
+    fn errors_name_the_key() {
+        for (from, to, expected) in [
             (
                 "requests_per_s = 71.37",
                 "requests_per_s = 0",
@@ -322,7 +323,7 @@ mod tests {
         ] {
             assert!(FAST_GSHARE.contains(from), "{from}");
             let error = Models::from_toml(&FAST_GSHARE.replacen(from, to, 1)).unwrap_err();
-            assert!(error.to_string().contains(said), "{error}");
+            assert!(error.to_string().contains(expected), "{error}");
         }
     }
 }

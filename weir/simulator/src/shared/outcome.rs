@@ -1,57 +1,57 @@
-//! What came of a run.
+//! Counters and results of a run.
 
 use policy::Span;
 
 use crate::statistics::Histogram;
 
-/// What one pod of closed loops did within the counted span.
+/// Counters of one pod of closed loops within the counted span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct PodOutcome {
-    /// Requests answered.
+    /// Number of requests answered.
     pub answered: u64,
-    /// Time in which it ran.
+    /// Time for which the pod ran.
     pub busy: Span,
 }
 
-/// What a function's requests met.
+/// Counters of one function's requests.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FunctionOutcome {
-    /// Requests counted: those that arrived within the counted span, without those that have no answer at its end and are
-    /// not late yet.
+    /// Number of counted requests: those that arrived within the counted span, except those without an answer at its end that
+    /// are not late yet.
     pub requests: u64,
-    /// Of them, answered late, or never although their deadline was past.
+    /// Number of counted requests answered late, or unanswered although their deadline was past.
     pub late: u64,
-    /// Of them, those that found no pod that served.
+    /// Number of counted requests that arrived when no pod was serving.
     pub held: u64,
-    /// How long they took.
+    /// Latencies of answered requests.
     pub latencies: Histogram,
 }
 
-/// What came of a run.
+/// Results of a run.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Outcome {
-    /// Each function's requests; of closed loops each pod is one.
+    /// Counters of each function; each pod of closed loops is a function.
     pub functions: Vec<FunctionOutcome>,
-    /// Each pod of closed loops.
+    /// Counters of each pod of closed loops.
     pub pods: Vec<PodOutcome>,
-    /// The counted span.
+    /// Length of the counted span.
     pub counted: Span,
-    /// The most pods that there were at once.
+    /// Largest number of pods at one time.
     pub pods_max: u32,
-    /// Pods that were started, and those that found no GPU.
+    /// Number of pods started.
     pub started: u64,
-    /// See there.
+    /// Number of pods for which no GPU had room.
     pub unplaced: u64,
-    /// Pods × the time they were there, starting or serving, over the whole run, in seconds.
+    /// Sum over pods of the time for which they existed, starting or serving, over the whole run, in seconds.
     pub pod_seconds: f64,
-    /// The same in whole GPUs: window × SMs of each.
+    /// Sum over pods of that time × window × SMs, in seconds of whole GPUs.
     pub gpu_seconds: f64,
-    /// Events of the whole run.
+    /// Number of events of the whole run.
     pub events: u64,
 }
 
 impl FunctionOutcome {
-    /// Late requests in percent; none if there were no requests.
+    /// Returns the share of late requests in percent; zero if there were no requests.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,
@@ -63,13 +63,13 @@ impl FunctionOutcome {
 }
 
 impl PodOutcome {
-    /// Its part of wall time.
+    /// Returns the pod's share of wall time.
     #[must_use]
     pub fn share(&self, counted: Span) -> f64 {
         self.busy.as_secs_f64() / counted.as_secs_f64()
     }
 
-    /// What it served, in requests per second.
+    /// Returns the pod's throughput, in requests per second.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "requests of one run")]
     pub fn throughput(&self, counted: Span) -> f64 {

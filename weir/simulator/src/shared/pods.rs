@@ -1,4 +1,4 @@
-//! The pods that are there, under numbers that are free again when they are gone.
+//! The existing pods, under numbers that are reused after a pod is removed.
 
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
@@ -6,23 +6,23 @@ use std::ops::{Index, IndexMut};
 use policy::tokens::Quota;
 use policy::{Span, Time};
 
-use super::gpu::{Member, Stands};
+use super::gpu::{Member, Suspension};
 
-/// A request that has no answer yet.
+/// A request without an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
     pub(super) arrival: Time,
     pub(super) deadline: Time,
 }
 
-/// Where a pod stands.
+/// Phase of a pod's life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
     Starting,
     Ready,
-    /// Told to go.
+    /// Dismissed: the pod answers its remaining requests.
     Leaving,
-    /// Its number is free.
+    /// Removed: the number is free.
     Gone,
 }
 
@@ -33,13 +33,13 @@ pub(super) struct Pod {
     pub(super) sm: u32,
     pub(super) quota: Quota,
     pub(super) phase: Phase,
-    /// Tells the lives of its number apart; none for a pod that was there from the beginning or is gone.
+    /// Distinguishes the pods that had the same number; 0 for a pod of closed loops or a removed one.
     pub(super) start: u64,
-    /// In how long an answer is followed by a request, if at all.
+    /// Pause between an answer and the next request of a closed loop; `None` if the pod serves a workload.
     pub(super) loops: Option<Span>,
-    /// Whether it stands still now and then.
-    pub(super) stands: Option<Stands>,
-    /// On its GPU, once it is ready.
+    /// Periodic suspension of the pod's process, if any.
+    pub(super) suspension: Option<Suspension>,
+    /// Handle of the pod on its GPU, once it is ready.
     pub(super) member: Option<Member>,
     pub(super) serves: Option<Request>,
     pub(super) queue: VecDeque<Request>,
@@ -55,12 +55,12 @@ impl Pod {
 pub(super) struct Pods {
     pods: Vec<Pod>,
     free: Vec<u32>,
-    /// Pods that are done and are to be removed.
+    /// Pods that have answered all their requests and are to be removed.
     pub(super) leavers: Vec<u32>,
 }
 
 impl Pods {
-    /// The number of the next pod.
+    /// Returns the number that the next pod will have.
     pub(super) fn next(&self) -> u32 {
         let new = || u32::try_from(self.pods.len()).unwrap_or(u32::MAX);
         self.free.last().copied().unwrap_or_else(new)
@@ -84,7 +84,7 @@ impl Pods {
             phase: Phase::Starting,
             start: 0,
             loops,
-            stands: None,
+            suspension: None,
             member: None,
             serves: None,
             queue: VecDeque::new(),
@@ -100,19 +100,22 @@ impl Pods {
 
     pub(super) fn remove(&mut self, pod: u32) {
         let own = &mut self.pods[pod as usize];
-        debug_assert!(own.outstanding() == 0, "a pod that goes has answered all");
+        debug_assert!(
+            own.outstanding() == 0,
+            "a removed pod must have no requests"
+        );
         own.phase = Phase::Gone;
         own.start = 0;
         own.member = None;
         self.free.push(pod);
     }
 
-    /// Those that are there.
+    /// Returns the existing pods.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Pod> {
         (self.pods.iter()).filter(|pod| pod.phase != Phase::Gone)
     }
 
-    /// How many are there.
+    /// Returns the number of existing pods.
     pub(super) fn count(&self) -> u32 {
         u32::try_from(self.pods.len() - self.free.len()).unwrap_or(u32::MAX)
     }

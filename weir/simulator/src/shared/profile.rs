@@ -1,19 +1,19 @@
-//! Profile rows from the closed form, in place of trials (papers 4.5, workloads 8): 5 quotas × 7 shares of SMs.
+//! Profile rows computed in closed form instead of by trials (mechanisms §4.5, workloads §8): 5 quotas × 7 shares of SMs.
 //!
 //! **Throughput** is Q · T1 · f(S): that of a pod without neighbours that always has work.
 //!
-//! **Latency** is that of the profiler's closed loop with two requests in flight, on which the trial keeps the pod busy: a
-//! request waits for the one before it and then runs, so it is done when the pod has run for L = 2 / (T1 · f(S)). A pod
-//! whose quota is its limit runs for r and pauses for p, over and over, and L begins anywhere in r: it spans ⌊L/r⌋
+//! **Latency** is that of the profiler's closed loop with two requests in flight, by which the trial keeps the pod busy: a
+//! request waits for the one before it and then runs, so it ends when the pod has run for L = 2 / (T1 · f(S)). A pod
+//! whose limit is its quota alternately runs for r and pauses for p, and L begins anywhere in r: it spans ⌊L/r⌋
 //! pauses, and one more in frac(L/r) of all cases. The percentile q is therefore L + p · (⌊L/r⌋ + [1 − q < frac(L/r)]).
-//! How long r and p are depends on the rule:
+//! The lengths of r and p depend on the rule:
 //!
 //! | rule | pause p | run r |
 //! |---|---|---|
 //! | Weir | one cycle (`policy::tokens`), and (1 − Q) / Q of f, the work in flight at the close | Q / (1 − Q) of a cycle, and f |
 //! | windows (as printed) | (1 − Q) of the window | Q of it |
 //!
-//! Each pause costs a hand-over. Noise and neighbours are not in it: the profiler has neither.
+//! Each pause adds a hand-over. Noise and neighbours are not included: the profiler has neither.
 
 use policy::Span;
 use policy::rectangles::FunctionId;
@@ -30,10 +30,10 @@ use crate::generate::nanos;
 pub const QUOTAS: [u32; 5] = [20, 40, 60, 80, 100];
 /// Shares of the SMs of the grid, in percent (FaST-GShare §5.2).
 pub const SMS: [u32; 7] = [6, 12, 24, 50, 60, 80, 100];
-/// Requests that a trial keeps in flight: twice what a pod serves at a time.
+/// Number of requests that a trial keeps in flight: twice the number that a pod serves at a time.
 pub const IN_FLIGHT: u32 = 2;
 
-/// What rows of a function are about here: one GPU model, one driver, one image.
+/// Returns the subject of a function's rows: one GPU model, one driver, one image.
 #[must_use]
 pub const fn subject(function: FunctionId) -> Subject {
     Subject {
@@ -45,10 +45,10 @@ pub const fn subject(function: FunctionId) -> Subject {
     }
 }
 
-/// All rows of a function that runs this model under these tokens, marked as derived.
+/// Returns all rows of a function that runs this model under these tokens, marked as derived.
 ///
 /// # Errors
-/// A model that is too slow to be profiled.
+/// Returns an error if the model is too slow to be profiled.
 pub fn rows(
     models: &Models,
     model: &Model,
@@ -75,8 +75,8 @@ pub fn rows(
     Ok(rows)
 }
 
-/// Latencies of requests that run for `runs` ns each, of a pod with `in_flight` ns of work in flight at a close, see the
-/// [module](self).
+/// Returns the latencies of requests that run for `runs` ns each, on a pod with `in_flight` ns of work in flight at a close; see
+/// the [module](self).
 fn latency(runs: f64, quota: Share, tokens: &Settings, in_flight: f64) -> Latency {
     let busy = f64::from(IN_FLIGHT) * runs;
     let part = f64::from(quota.parts_per_million()) / 1e6;
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_pause_for_what_they_leave() {
+    fn windows_pause_for_the_rest_of_the_window() {
         let models = Models::fast_gshare();
         let model = &models.models[0];
         let settings = Settings {

@@ -1,4 +1,4 @@
-//! The loop over events: requests come to pods, pods to GPUs.
+//! The event loop: assigns requests to pods and places pods on GPUs.
 
 mod scale;
 
@@ -11,98 +11,98 @@ use policy::tokens::{Quota, Refusal, SettingsError};
 use policy::{Span, Time, rectangles};
 use thiserror::Error;
 
-use super::gpu::{self, Gpu, Guest, Stands};
+use super::gpu::{self, Gpu, Guest, Suspension};
 use super::models::Models;
 use super::outcome::{FunctionOutcome, Outcome, PodOutcome};
 use super::pods::{Phase, Pods, Request};
 use super::profile;
-use super::settings::{Choice, Counted, Scaling, Settings};
+use super::settings::{Choice, CountedSpan, Scaling, Settings};
 use crate::agenda::Agenda;
 use crate::random::{Purpose, Stream, Streams};
 use crate::traces::{Arrival, TraceError, Workload};
 
-/// A pod that always has work: each answer is followed by the next request.
+/// A pod with a closed loop: each answer is followed by the next request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loop {
-    /// Its model, by index.
+    /// Index of the model.
     pub model: usize,
-    /// Its SMs, in hundredths of a percent.
+    /// SMs of the pod, in hundredths of a percent.
     pub sm: u32,
-    /// Its part of wall time.
+    /// Share of wall time.
     pub quota: Quota,
-    /// The GPU it is on.
+    /// GPU on which the pod runs.
     pub gpu: u32,
-    /// Requests that are always in flight, one at least; but for pauses.
+    /// Number of requests in flight except during pauses, at least one.
     pub in_flight: u32,
-    /// From an answer to the request that follows it.
+    /// Time from an answer to the request that follows it.
     pub pause: Span,
-    /// It stands still now and then.
-    pub stands: Option<Stands>,
+    /// Periodic suspension of the pod's process, if any.
+    pub suspension: Option<Suspension>,
 }
 
-/// Why a run cannot be made, or came to an end.
+/// Error in the set-up of a run or in its workload.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// The workload is broken.
+    /// The workload could not be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// The token scheduler cannot work with its settings.
+    /// The token scheduler rejects its settings.
     #[error("tokens: {0}")]
     Tokens(#[from] SettingsError),
-    /// The token scheduler does not take a pod.
+    /// The token scheduler refuses a pod.
     #[error("tokens: {0}")]
     Pod(#[from] Refusal),
-    /// Pods cannot be packed with these settings.
+    /// The packer rejects its settings.
     #[error("rectangles: {0}")]
     Packing(#[from] rectangles::SettingsError),
-    /// The packer does not take a GPU or pod.
+    /// The packer refuses a GPU or a pod.
     #[error("rectangles: {0}")]
     Place(#[from] rectangles::Refusal),
     /// A model cannot be profiled.
     #[error("profile: {0}")]
     Row(#[from] RowError),
-    /// A function's model is not among those that are known.
+    /// A function's model is not among the known ones.
     #[error("function {function}: there is no model {model:?}")]
     NoModel {
-        /// Which function.
+        /// Name of the function.
         function: String,
-        /// Which model.
+        /// Name of the model.
         model: String,
     },
     /// No pod of a function fits a GPU.
     #[error("function {function}: no pod of it fits a GPU")]
     TooLarge {
-        /// Which function.
+        /// Name of the function.
         function: String,
     },
 }
 
 enum Event {
     Gpu(u32, gpu::Event),
-    /// A pod has started: the so manieth.
+    /// A pod has started; carries its number and the number of its start.
     Ready(u32, u64),
-    /// A pod that paused has its next request.
-    Again(u32),
-    /// Pods of all functions are decided on.
+    /// The pause of a closed loop is over.
+    Continue(u32),
+    /// The scalers of all functions decide.
     Decide,
 }
 
 struct Function {
     model: usize,
-    /// Within which requests are to be answered.
+    /// Time within which requests are to be answered.
     objective: Span,
     noise: Stream,
-    /// How long starts differ.
+    /// Random stream for the durations of cold starts.
     starts: Stream,
-    /// Requests that found no pod that serves.
+    /// Requests that arrived when no pod was serving.
     held: VecDeque<Request>,
-    /// Pods that serve, in the order in which they began to.
+    /// Serving pods, in the order in which they became ready.
     ready: Vec<u32>,
-    scaled: Option<Scaled>,
+    scaled: Option<FunctionScaler>,
     outcome: FunctionOutcome,
 }
 
-struct Scaled {
+struct FunctionScaler {
     load: Load,
     scaler: Scaler,
 }
@@ -111,30 +111,30 @@ struct Run<'a> {
     models: &'a Models,
     settings: &'a Settings,
     scaling: Option<&'a Scaling>,
-    span: Counted,
+    span: CountedSpan,
     agenda: Agenda<Event>,
     gpus: Vec<Gpu>,
     functions: Vec<Function>,
     pods: Pods,
     packer: Rectangles,
     outcome: Outcome,
-    /// What a decision orders, kept.
+    /// Buffer for the actions of a scaler's decision.
     actions: Vec<Action>,
-    /// Until when time of pods is counted.
+    /// Time until which the lifetimes of pods are counted.
     counted_to: Time,
-    /// Window × SMs of all pods that are there, in whole GPUs.
+    /// Sum of window × SMs of all existing pods, in whole GPUs.
     area: f64,
 }
 
-/// Runs pods that always have work. Each is a function of its own.
+/// Runs pods with closed loops. Each pod is a function of its own.
 ///
 /// # Errors
-/// See [`RunError`].
+/// Returns a [`RunError`] if the scheduler refuses its settings or a pod.
 pub fn loops(
     models: &Models,
     settings: &Settings,
     pods: &[Loop],
-    span: Counted,
+    span: CountedSpan,
     streams: &Streams,
 ) -> Result<Outcome, RunError> {
     let gpus = pods.iter().map(|pod| pod.gpu + 1).max().unwrap_or(0);
@@ -145,7 +145,7 @@ pub fn loops(
         let pod = run
             .pods
             .add(at, own.gpu, own.sm, own.quota, Some(own.pause));
-        run.pods[pod].stands = own.stands;
+        run.pods[pod].suspension = own.suspension;
         run.join(pod)?;
         for _ in 0..own.in_flight.max(1) {
             run.arrive_at(pod, Time::ZERO);
@@ -174,16 +174,16 @@ pub fn loops(
     Ok(outcome)
 }
 
-/// Serves a workload with pods that come and go.
+/// Serves a workload with pods that a scaler starts and stops.
 ///
 /// # Errors
-/// See [`RunError`].
+/// Returns a [`RunError`] if the settings, a model or the workload are refused.
 pub fn serve<A>(
     models: &Models,
     settings: &Settings,
     scaling: &Scaling,
     workload: Workload<A>,
-    span: Counted,
+    span: CountedSpan,
     streams: &Streams,
 ) -> Result<Outcome, RunError>
 where
@@ -218,7 +218,7 @@ where
         let objective = info.objective.unwrap_or(Span(u64::MAX));
         let mut function = Function::new(model, objective, streams, at);
         let efficient = *points.efficient();
-        function.scaled = Some(Scaled {
+        function.scaled = Some(FunctionScaler {
             load: Load::new(Time::ZERO, scaling.load),
             scaler: Scaler::new(scaling.scaler, points),
         });
@@ -255,7 +255,7 @@ impl<'a> Run<'a> {
         settings: &'a Settings,
         scaling: Option<&'a Scaling>,
         gpus: u32,
-        span: Counted,
+        span: CountedSpan,
     ) -> Result<Self, RunError> {
         let packing = scaling.map_or_else(rectangles::Settings::default, |own| own.rectangles);
         let mut packer = Rectangles::new(packing)?;
@@ -287,10 +287,10 @@ impl<'a> Run<'a> {
     fn take(&mut self) -> Result<(), RunError> {
         match self.agenda.take() {
             Some(Event::Gpu(gpu, event)) => {
-                self.gpus[gpu as usize].happen(self.agenda.now(), event);
-                self.carry_on(gpu);
+                self.gpus[gpu as usize].handle(self.agenda.now(), event);
+                self.handle_ended(gpu);
             }
-            // It may have been told to go meanwhile, and its number be another's.
+            // The pod may have been removed meanwhile, and its number reused.
             Some(Event::Ready(pod, start)) if self.pods[pod].start != start => {}
             Some(Event::Ready(pod, _)) => {
                 self.join(pod)?;
@@ -298,7 +298,7 @@ impl<'a> Run<'a> {
                 if let Some(scaled) = &mut self.functions[function as usize].scaled {
                     scaled.scaler.ready(InstanceId(pod));
                 }
-                // Shared out as they would have been.
+                // Held requests are distributed like new ones.
                 let held = self.functions[function as usize].held.len();
                 for _ in 0..held {
                     if let Some(request) = self.functions[function as usize].held.pop_front() {
@@ -306,15 +306,15 @@ impl<'a> Run<'a> {
                     }
                 }
             }
-            Some(Event::Again(pod)) => self.arrive_at(pod, self.agenda.now()),
+            Some(Event::Continue(pod)) => self.arrive_at(pod, self.agenda.now()),
             Some(Event::Decide) => self.decide(),
             None => {}
         }
         Ok(())
     }
 
-    /// What a GPU's event led to: answers, next requests, pods that may go, and further events.
-    fn carry_on(&mut self, gpu: u32) {
+    /// Handles the consequences of a GPU's event: answers, next requests, pods to be removed, and further events.
+    fn handle_ended(&mut self, gpu: u32) {
         let now = self.agenda.now();
         let mut some = false;
         while let Some((member, pod)) = self.gpus[gpu as usize].ended() {
@@ -322,7 +322,7 @@ impl<'a> Run<'a> {
             self.answer(pod);
             let next = self.pods[pod].queue.pop_front();
             self.pods[pod].serves = next;
-            // One that loops has launched it when it came; others launch one request after the other.
+            // A loop launches its next request when it arrives; other pods launch one request after the other.
             let loops = self.pods[pod].loops.is_some();
             let since = next.map(|next| if loops { next.arrival } else { now });
             let work = since.map(|since| (self.work(pod), since));
@@ -332,7 +332,7 @@ impl<'a> Run<'a> {
             }
         }
         if some {
-            self.gpus[gpu as usize].go_on(now);
+            self.gpus[gpu as usize].proceed(now);
         }
         while let Some(pod) = self.pods.leavers.pop() {
             self.leave(pod);
@@ -346,7 +346,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A request's work, ns at speed 1.
+    /// Draws a request's work, in ns at speed 1.
     fn work(&mut self, pod: u32) -> f64 {
         let function = &mut self.functions[self.pods[pod].function as usize];
         let factor = (1.0 + self.settings.noise.execution * function.noise.normal()).max(0.5);
@@ -370,7 +370,7 @@ impl<'a> Run<'a> {
         self.route(arrival.function, request);
     }
 
-    /// To the pod with the fewest requests; ties: the one that serves longest. O(pods of the function).
+    /// Assigns a request to the pod with the fewest requests, of equal ones to that ready longest. O(pods of the function).
     fn route(&mut self, function: u32, request: Request) {
         let own = &mut self.functions[function as usize];
         let pods = &self.pods;
@@ -405,7 +405,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A pod has answered its request.
+    /// Counts the answer of a pod's current request, and schedules the next one of a closed loop.
     fn answer(&mut self, pod: u32) {
         let now = self.agenda.now();
         let own = &mut self.pods[pod];
@@ -414,9 +414,9 @@ impl<'a> Run<'a> {
         };
         let outcome = &mut self.functions[own.function as usize].outcome;
         if let Some(pause) = own.loops {
-            // What counts is when it is answered: a loop never ends.
+            // A loop's requests count by the time of the answer, because a loop never ends.
             if pause > Span::ZERO {
-                self.agenda.add(now.after(pause), Event::Again(pod));
+                self.agenda.add(now.after(pause), Event::Continue(pod));
             } else {
                 own.queue.push_back(Request {
                     arrival: now,
@@ -434,7 +434,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A pod begins to serve.
+    /// Adds a pod to its GPU; it serves from now on.
     fn join(&mut self, pod: u32) -> Result<(), RunError> {
         let now = self.agenda.now();
         let own = &self.pods[pod];
@@ -447,7 +447,7 @@ impl<'a> Run<'a> {
             speed: model.speed(own.sm),
             interference: model.interference,
             launch: model.launch_us * 1e3,
-            stands: own.stands,
+            suspension: own.suspension,
         };
         let gpu = own.gpu;
         let member = self.gpus[gpu as usize].add(now, guest)?;
@@ -458,7 +458,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// How long each pod has run until `at`, which is not past the next event.
+    /// Returns the time for which each pod has run until `at`, which must not be after the next event.
     fn busy(&mut self, at: Time) -> Vec<Span> {
         let pods = 0..self.pods.count();
         pods.map(|pod| {
@@ -469,7 +469,7 @@ impl<'a> Run<'a> {
         .collect()
     }
 
-    /// Everything counted, with what has no answer and is late already.
+    /// Counts late requests without an answer and returns the results.
     fn end(mut self) -> Outcome {
         let (from, to) = (self.span.from, self.span.to);
         let late = |request: &Request| request.arrival >= from && request.deadline < to;

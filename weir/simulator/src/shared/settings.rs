@@ -1,19 +1,19 @@
-//! By which rules pods run, come and go.
+//! Rules for running, starting and stopping pods.
 
 use policy::scaling::{self, LoadSettings};
 use policy::{Span, Time, rectangles, tokens};
 
-/// Random differences, as standard deviations (workloads 10).
+/// Standard deviations of random factors (workloads §10).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Noise {
-    /// Of the factor on a request's work, never below half.
+    /// Deviation of the factor on a request's work, which is never below half.
     pub execution: f64,
-    /// Of the logarithm of the factor on a cold start.
+    /// Deviation of the logarithm of the factor on a cold start.
     pub cold_start: f64,
 }
 
 impl Noise {
-    /// None at all.
+    /// Settings without random variation.
     pub const OFF: Self = Self {
         execution: 0.0,
         cold_start: 0.0,
@@ -29,62 +29,62 @@ impl Default for Noise {
     }
 }
 
-/// How every GPU runs its pods.
+/// Settings of every GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct Settings {
-    /// Who has a token when.
+    /// Settings of the token scheduler.
     pub tokens: tokens::Settings,
-    /// What is random.
+    /// Random variation of times.
     pub noise: Noise,
 }
 
-/// Up to where a pod that the scaler starts may take what others leave (M4.8).
+/// Limit up to which a pod started by the scaler may use time left by other pods (M4.8).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lending {
-    /// Its limit is its request, as when it was profiled (FaST-GShare §3.3.2).
+    /// The limit is the request, as when the pod was profiled (FaST-GShare §3.3.2).
     Nothing,
-    /// Its limit is the whole window.
+    /// The limit is the whole window.
     WhatIsLeft,
 }
 
-/// Which points of a profile may be chosen.
+/// Points of a profile among which the scaler chooses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choice {
-    /// Those whose latency at this many of 1,000 requests meets the objective.
+    /// Points whose latency at `per_mille` of 1,000 requests meets the objective.
     MeetsObjective {
-        /// Of 1,000 requests.
+        /// Number of requests in 1,000, such as 990 for the 99th percentile.
         per_mille: u16,
     },
-    /// All, as in the listing.
+    /// All points, as in the printed listing.
     AsPrinted,
 }
 
-/// How pods of functions come and go.
+/// Settings for starting and stopping pods.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Scaling {
-    /// What is expected to come.
+    /// Prediction of the load.
     pub load: LoadSettings,
-    /// How many pods of which shape.
+    /// Choice of the number and shape of pods.
     pub scaler: scaling::Settings,
-    /// Of which points.
+    /// Points from which shapes are chosen.
     pub choice: Choice,
-    /// On which GPU.
+    /// Settings of the packer, which places pods on GPUs.
     pub rectangles: rectangles::Settings,
-    /// Up to where pods may borrow.
+    /// Limit up to which pods may borrow time.
     pub lending: Lending,
-    /// How often is decided.
+    /// Interval between two decisions of the scalers.
     pub every: Span,
-    /// From a decision to a pod that serves, on average; `None`: as the data say.
+    /// Mean time from a decision until the pod serves; `None`: as given in the data.
     pub cold_start: Option<Span>,
-    /// Pods of each function's most efficient shape that serve when the run begins. A function without pods would answer
-    /// its first requests a cold start late, whatever its scaling.
+    /// Number of pods of each function's most efficient shape that serve when the run begins. A function without pods would
+    /// answer its first requests a cold start late, regardless of its scaling.
     pub first_pods: u32,
-    /// How many GPUs there are.
+    /// Number of GPUs on which pods can be placed.
     pub gpus: u32,
 }
 
 impl Default for Scaling {
-    /// Papers 4.2–4.4 as resolved there; four GPUs (FaST-GShare §5.1).
+    /// Returns the settings of mechanisms §4.2–§4.4 as resolved there, with four GPUs (FaST-GShare §5.1).
     fn default() -> Self {
         Self {
             load: LoadSettings::default(),
@@ -101,8 +101,8 @@ impl Default for Scaling {
 }
 
 impl Scaling {
-    /// As printed: no objective in the choice of points, no hysteresis, no margin on what came since the last decision, the
-    /// whole window given away.
+    /// Returns the settings as printed: no objective in the choice of points, no hysteresis, no margin on the load since the last
+    /// decision, and the whole window allocated.
     #[must_use]
     pub fn as_printed() -> Self {
         Self {
@@ -120,17 +120,17 @@ impl Scaling {
     }
 }
 
-/// Which part of a run counts.
+/// Counted part of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Counted {
-    /// From then on …
+pub struct CountedSpan {
+    /// Time from which requests are counted.
     pub from: Time,
-    /// … until then, when the run ends.
+    /// End of the counted span and of the run.
     pub to: Time,
 }
 
-impl Counted {
-    /// A run of this length, of which the first tenth is not counted (workloads 1).
+impl CountedSpan {
+    /// Returns the counted span of a run of this length without its first tenth (workloads §1).
     #[must_use]
     pub const fn after_a_tenth(length: Span) -> Self {
         Self {
@@ -139,7 +139,7 @@ impl Counted {
         }
     }
 
-    /// How long it is.
+    /// Returns the length of the counted span.
     #[must_use]
     pub const fn length(&self) -> Span {
         self.to.since(self.from)

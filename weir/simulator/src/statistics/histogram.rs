@@ -1,4 +1,4 @@
-//! Latencies in logarithmic buckets.
+//! Histogram of latencies in logarithmic buckets.
 
 use std::ops::Range;
 
@@ -6,23 +6,23 @@ use policy::Span;
 
 use super::Percentile;
 
-/// Buckets of an octave, as a power of two.
+/// Binary logarithm of the number of buckets in an octave.
 const BITS: u32 = 6;
 const PER_OCTAVE: usize = 1 << BITS;
 
-/// Latencies in buckets that grow with the latency: bounded memory, whatever comes.
+/// Latencies in buckets whose width grows with the latency, in bounded memory.
 ///
-/// Below 64 ns each nanosecond has a bucket; above, each octave has 64 of equal width, so a bucket is at most 1/64 of
-/// its lower end wide. A percentile is told as the middle of its bucket: at most 0.79 % from the value itself, and
-/// never outside the least and the greatest that were recorded, which are exact, as are count and sum. All of
-/// `u64` nanoseconds has a place (3 776 buckets), so nothing is cut off. Recording touches one counter. Memory is that of
-/// the octaves from the least to the greatest, 512 bytes each and 29.5 KiB at most: a cluster has thousands of these. Only what is
-/// outside those octaves allocates, so at most once for each of the 59.
+/// Below 64 ns each nanosecond has a bucket; above, each octave has 64 of equal width, so the width of a bucket is at most 1/64
+/// of its lower end. A percentile is returned as the middle of its bucket: at most 0.79 % from the value itself, and
+/// never outside the least and the greatest recorded values, which are exact, as are count and sum. All of
+/// `u64` nanoseconds is covered (3 776 buckets), so no value is clipped. Recording increments one counter. Memory is that of
+/// the octaves from the least to the greatest, 512 bytes each and 29.5 KiB at most, since a cluster has thousands of histograms.
+/// Only a value outside those octaves allocates, so at most once for each of the 59.
 #[derive(Clone, Eq, Debug)]
 pub struct Histogram {
-    /// Of whole octaves.
+    /// Counts by bucket, in whole octaves.
     counts: Vec<u64>,
-    /// Which bucket the first of them is.
+    /// Index of the first bucket in `counts`.
     first: usize,
     count: u64,
     sum: u128,
@@ -44,7 +44,7 @@ impl Default for Histogram {
 }
 
 impl PartialEq for Histogram {
-    /// Octaves in which nothing is make no difference.
+    /// Compares recorded values; empty octaves do not matter.
     fn eq(&self, other: &Self) -> bool {
         self.sum == other.sum
             && self.taken().eq(other.taken())
@@ -63,7 +63,7 @@ const fn bucket_of(value: u64) -> usize {
     PER_OCTAVE * (shift as usize + 1) + within
 }
 
-/// The least value of a bucket and how many there are.
+/// Returns the least value of a bucket and the number of values that it covers.
 const fn bounds(bucket: usize) -> (u64, u64) {
     if bucket < PER_OCTAVE {
         return (bucket as u64, 1);
@@ -74,13 +74,13 @@ const fn bounds(bucket: usize) -> (u64, u64) {
 }
 
 impl Histogram {
-    /// With nothing in it.
+    /// Returns an empty histogram.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One latency.
+    /// Records one latency of any size.
     pub fn record(&mut self, latency: Span) {
         let bucket = bucket_of(latency.0);
         if let Some(count) = self.counts.get_mut(bucket.wrapping_sub(self.first)) {
@@ -95,7 +95,7 @@ impl Histogram {
         self.greatest = self.greatest.max(latency.0);
     }
 
-    /// Makes room for these buckets.
+    /// Extends `counts` to cover these buckets.
     #[cold]
     fn reach(&mut self, buckets: Range<usize>) {
         let (mut from, mut to) = (buckets.start, buckets.end);
@@ -112,13 +112,13 @@ impl Histogram {
         (self.counts, self.first) = (counts, from);
     }
 
-    /// Buckets that are not empty, and how many are in each.
+    /// Returns the buckets that are not empty, each with its count.
     fn taken(&self) -> impl Iterator<Item = (usize, u64)> {
         let counts = self.counts.iter().copied();
         (self.first..).zip(counts).filter(|&(_, count)| count > 0)
     }
 
-    /// All of another's: the same as if each had been recorded here.
+    /// Adds all latencies of another histogram, as if each had been recorded here.
     pub fn merge(&mut self, other: &Self) {
         if other.is_empty() {
             return;
@@ -136,44 +136,44 @@ impl Histogram {
         self.greatest = self.greatest.max(other.greatest);
     }
 
-    /// Forgets everything; keeps the memory.
+    /// Removes all latencies and keeps the memory.
     pub fn clear(&mut self) {
         self.counts.fill(0);
         (self.count, self.sum, self.least, self.greatest) = (0, 0, u64::MAX, 0);
     }
 
-    /// How many were recorded.
+    /// Returns the number of recorded latencies.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// Whether none was.
+    /// Returns whether no latency was recorded.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The least, exact; `None` if empty.
+    /// Returns the least latency, exactly; `None` if empty.
     #[must_use]
     pub fn least(&self) -> Option<Span> {
         (self.count > 0).then_some(Span(self.least))
     }
 
-    /// The greatest, exact; `None` if empty.
+    /// Returns the greatest latency, exactly; `None` if empty.
     #[must_use]
     pub fn greatest(&self) -> Option<Span> {
         (self.count > 0).then_some(Span(self.greatest))
     }
 
-    /// The mean, exact but for rounding to nanoseconds; `None` if empty.
+    /// Returns the mean, exact except for rounding to nanoseconds; `None` if empty.
     #[must_use]
     pub fn mean(&self) -> Option<Span> {
         let mean = self.sum.checked_div(u128::from(self.count))?;
         u64::try_from(mean).ok().map(Span)
     }
 
-    /// The latency at the nearest rank, within 0.79 %; `None` if empty. Costs a pass over the buckets.
+    /// Returns the latency at the nearest rank, within 0.79 %; `None` if empty. Costs a pass over the buckets.
     #[must_use]
     pub fn percentile(&self, percentile: Percentile) -> Option<Span> {
         let rank = percentile.rank(self.count);
@@ -182,8 +182,8 @@ impl Histogram {
             .map(|(latency, _)| latency)
     }
 
-    /// Each latency that occurs (the middle of its bucket) and how many are at most that, ascending: the
-    /// cumulative distribution.
+    /// Returns the cumulative distribution: each latency that occurs (the middle of its bucket) with the number of latencies up
+    /// to it, ascending.
     pub fn steps(&self) -> impl Iterator<Item = (Span, u64)> {
         let mut reached = 0;
         self.taken().map(move |(bucket, count)| {
@@ -199,11 +199,11 @@ impl Histogram {
 mod tests {
     use super::*;
 
-    /// One octave's worth of exact buckets, and one for each leading bit above.
+    /// Number of buckets: one octave's worth of exact ones, and as many for each leading bit above.
     const BUCKETS: usize = PER_OCTAVE * (64 - BITS as usize + 1);
 
     #[test]
-    fn buckets_are_beside_each_other_and_hold_all_numbers() {
+    fn buckets_are_adjacent_and_cover_all_numbers() {
         let mut next = 0_u64;
         for bucket in 0..BUCKETS {
             let (from, width) = bounds(bucket);
@@ -213,11 +213,11 @@ mod tests {
             assert!(width == 1 || width * 64 <= from, "bucket {bucket}");
             next = from.wrapping_add(width);
         }
-        assert_eq!(next, 0, "the last ends where numbers end");
+        assert_eq!(next, 0, "the last bucket must end at u64::MAX");
     }
 
     #[test]
-    fn nothing_recorded_tells_nothing() {
+    fn an_empty_histogram_has_no_statistics() {
         let empty = Histogram::new();
         assert_eq!(empty.percentile(Percentile::P50), None);
         assert_eq!(
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_value_is_told_exactly() {
+    fn a_single_value_is_returned_exactly() {
         for value in [0, 63, 64, 1_000_003, u64::MAX] {
             let mut one = Histogram::new();
             one.record(Span(value));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_that_of_the_octaves_that_occur() {
+    fn memory_covers_only_the_octaves_that_occur() {
         let mut histogram = Histogram::new();
         for value in [1_000_000, 1_500_000, 3_000_000] {
             histogram.record(Span(value));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cleared_is_as_new() {
+    fn a_cleared_histogram_equals_a_new_one() {
         let mut histogram = Histogram::new();
         histogram.record(Span(7));
         histogram.clear();

@@ -1,38 +1,37 @@
-//! Nearest rank: the p-th percentile of n values is the ⌈p·n/100⌉-th smallest (workloads §5).
+//! Percentiles by nearest rank: the p-th percentile of n values is the ⌈p·n/100⌉-th smallest (workloads §5).
 
 use policy::Span;
 use thiserror::Error;
 
-/// A whole.
+/// 100 %, in thousandths of a percent.
 const WHOLE: u32 = 100_000;
 
-/// A share of values in thousandths of a percent, above nothing and at most all: an integer, so that a rank is
-/// exact.
+/// Percentile in thousandths of a percent, above 0 % and at most 100 %: an integer, so that ranks are exact.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Percentile(u32);
 
-/// Not above 0 % and at most 100 %.
+/// Error for a percentile which is not above 0 % and at most 100 %.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("a percentile is above 0 % and at most 100 %, not {0} thousandths of a percent")]
+#[error("invalid percentile of {0} thousandths of a percent: allowed: above 0 % and at most 100 %")]
 pub struct PercentileError(u32);
 
 impl Percentile {
-    /// Half of the values.
+    /// 50th percentile, the median.
     pub const P50: Self = Self(50_000);
-    /// Nineteen of twenty.
+    /// 95th percentile, 19 of 20 values.
     pub const P95: Self = Self(95_000);
-    /// What Torpor asks of a function (M2.13).
+    /// 98th percentile, which Torpor requires of a function (M2.13).
     pub const P98: Self = Self(98_000);
-    /// Ninety-nine of a hundred.
+    /// 99th percentile, 99 of 100 values.
     pub const P99: Self = Self(99_000);
-    /// All but one of a thousand.
+    /// 99.9th percentile, 999 of 1,000 values.
     pub const P999: Self = Self(99_900);
 
-    /// From thousandths of a percent: 98 % is 98 000.
+    /// Creates a percentile from thousandths of a percent: 98 % is 98 000.
     ///
     /// # Errors
     ///
-    /// Zero, or more than 100 %.
+    /// Returns an error for zero, and for more than 100 %.
     pub const fn from_thousandths(thousandths: u32) -> Result<Self, PercentileError> {
         if thousandths == 0 || thousandths > WHOLE {
             return Err(PercentileError(thousandths));
@@ -40,19 +39,19 @@ impl Percentile {
         Ok(Self(thousandths))
     }
 
-    /// In thousandths of a percent.
+    /// Returns the percentile in thousandths of a percent.
     #[must_use]
     pub const fn thousandths(self) -> u32 {
         self.0
     }
 
-    /// As policy's queue takes it, at most 99.9 %.
+    /// Converts to the percentile of the policy's queue, at most 99.9 %.
     #[must_use]
     pub const fn for_policy(self) -> policy::pool::Percentile {
         policy::pool::Percentile::from_parts_per_million(self.0 * 10)
     }
 
-    /// Which of `values` it is, counted from 1; 0 if there are none.
+    /// Returns the rank among `values` values, counted from 1; 0 if there are none.
     #[must_use]
     pub const fn rank(self, values: u64) -> u64 {
         let rank = (values as u128 * self.0 as u128).div_ceil(WHOLE as u128);
@@ -61,16 +60,16 @@ impl Percentile {
         rank
     }
 
-    /// The value at the rank of an ascending list; `None` if it is empty.
+    /// Returns the value at the rank of an ascending list; `None` if it is empty.
     #[must_use]
     pub fn of(self, ascending: &[Span]) -> Option<Span> {
-        debug_assert!(ascending.is_sorted(), "a rank is a place in an order");
+        debug_assert!(ascending.is_sorted(), "values must be ascending");
         let rank = usize::try_from(self.rank(ascending.len() as u64)).ok()?;
         ascending.get(rank.checked_sub(1)?).copied()
     }
 
-    /// Whether the percentile of `requests` latencies is within an objective that `hits` of them kept: the
-    /// compliance of a function, exact, with no latency remembered. Without requests, nothing was missed.
+    /// Returns whether the percentile of `requests` latencies is within an objective that `hits` of them met: the exact
+    /// compliance of a function, without storing latencies. True without requests.
     #[must_use]
     pub const fn kept(self, hits: u64, requests: u64) -> bool {
         hits >= self.rank(requests)
@@ -82,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policy_is_told_the_same_share() {
+    fn the_policys_percentile_is_the_same_share() {
         for (own, parts) in [
             (Percentile::P50, 500_000),
             (Percentile::P98, 980_000),
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_list_it_is_one_of_its_values() {
+    fn the_percentile_of_a_list_is_one_of_its_values() {
         let list = [Span(10), Span(20), Span(30), Span(40)];
         assert_eq!(Percentile::P50.of(&list), Some(Span(20)));
         assert_eq!(Percentile::P98.of(&list), Some(Span(40)));
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn hits_alone_tell_whether_the_percentile_is_within_the_objective() {
+    fn counting_hits_decides_compliance() {
         for requests in 1..400_u64 {
             for misses in 0..12_u64.min(requests) {
                 let mut latencies: Vec<Span> = (0..requests - misses).map(Span).collect();

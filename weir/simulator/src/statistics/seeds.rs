@@ -1,42 +1,42 @@
-//! What several seeds together say: a mean with its interval, and whether an order holds in most of them.
+//! Statistics over several seeds: a mean with its interval, and whether an order holds in most of them.
 //!
-//! Each purpose of randomness has a stream of its own (workloads §1), so two policies under one seed see the same
-//! arrivals. Their difference per seed then varies far less than either of them: [`Paired`] is the comparison to make.
+//! Each purpose of randomness has a stream of its own (workloads §1), so two policies under one seed are run with the same
+//! arrivals. Their difference per seed then varies far less than either of them: [`Paired`] is the comparison to use.
 
 use serde::Serialize;
 use thiserror::Error;
 
 use super::two_sided_95;
 
-/// Why values have no interval.
+/// Error in computing an interval.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum SeedsError {
-    /// One value has no spread.
+    /// Fewer than two values have no spread.
     #[error("an interval needs at least 2 seeds, not {0}")]
     TooFew(usize),
-    /// Infinite, or not a number.
+    /// A value is infinite or not a number.
     #[error("the value of seed number {0} is not a finite number")]
     NotFinite(usize),
-    /// Two lists of different seeds.
+    /// Two lists have different lengths.
     #[error("{0} seeds cannot be paired with {1}")]
     Unpaired(usize, usize),
 }
 
-/// The mean over seeds, and where the true mean is with 95 % confidence (Student's t). In the unit of the values.
+/// Mean over seeds with its 95 % confidence interval (Student's t), in the unit of the values.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Interval {
-    /// The mean.
+    /// Mean of the values.
     pub mean: f64,
-    /// The interval's lower end.
+    /// Lower end of the interval.
     pub low: f64,
-    /// Its upper end.
+    /// Upper end of the interval.
     pub high: f64,
-    /// How many seeds.
+    /// Number of seeds, with one value each.
     pub seeds: usize,
 }
 
 impl Interval {
-    /// Of a single value, which has no spread that could be told.
+    /// Returns the interval of a single value, with zero width because its spread is unknown.
     #[must_use]
     pub const fn one(value: f64) -> Self {
         Self {
@@ -47,11 +47,11 @@ impl Interval {
         }
     }
 
-    /// Of one value for each seed.
+    /// Computes the interval of one value for each seed.
     ///
     /// # Errors
     ///
-    /// Fewer than 2 values, or one that is not finite.
+    /// Returns an error for fewer than 2 values, and for a value which is not finite.
     pub fn of(values: &[f64]) -> Result<Self, SeedsError> {
         if let Some(at) = values.iter().position(|value| !value.is_finite()) {
             return Err(SeedsError::NotFinite(at));
@@ -61,7 +61,7 @@ impl Interval {
         }
         #[expect(clippy::cast_precision_loss, reason = "a count of seeds")]
         let count = values.len() as f64;
-        // Equal values have no spread at all, also where their sum divided by their count is not they.
+        // Equal values have no spread, even where the rounded mean would differ from them.
         let mean = if values.iter().all(|value| value == &values[0]) {
             values[0]
         } else {
@@ -79,7 +79,7 @@ impl Interval {
         })
     }
 
-    /// Returns the same with ends that are within what values can be at all: the interval of few seeds may reach beyond. The mean stays.
+    /// Returns the interval clamped to the possible values, beyond which an interval over few seeds may extend. The mean is kept.
     #[must_use]
     pub fn within(self, least: f64, most: f64) -> Self {
         Self {
@@ -89,24 +89,24 @@ impl Interval {
         }
     }
 
-    /// Whether a value between `from` and `to` is in it.
+    /// Returns whether the interval overlaps the range from `from` to `to`.
     #[must_use]
     pub fn meets(&self, from: f64, to: f64) -> bool {
         self.low <= to && from <= self.high
     }
 }
 
-/// In how many seeds something held.
+/// Number of seeds in which a condition held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Held {
-    /// In this many.
+pub struct HeldCount {
+    /// Number of seeds in which it held.
     pub seeds: usize,
-    /// Of this many.
+    /// Number of all seeds.
     pub of: usize,
 }
 
-impl Held {
-    /// Counts the seeds in which it held.
+impl HeldCount {
+    /// Counts the seeds in which the condition held.
     #[must_use]
     pub fn count(held: impl IntoIterator<Item = bool>) -> Self {
         let mut count = Self::default();
@@ -117,13 +117,13 @@ impl Held {
         count
     }
 
-    /// At least nine of ten seeds, and there were seeds.
+    /// Returns whether the condition held in at least nine of ten seeds; false without seeds.
     #[must_use]
     pub const fn in_nine_of_ten(&self) -> bool {
         self.of > 0 && self.seeds * 10 >= self.of * 9
     }
 
-    /// The share, 0 to 1; 0 without seeds.
+    /// Returns the share of seeds, from 0 to 1; 0 without seeds.
     #[must_use]
     pub fn share(&self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "counts of seeds")]
@@ -132,23 +132,23 @@ impl Held {
     }
 }
 
-/// Two policies under the same seeds.
+/// Comparison of two policies under the same seeds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Paired {
-    /// The first's value less the second's.
+    /// Interval of the first policy's value minus the second's.
     pub difference: Interval,
-    /// Seeds in which the first's is greater.
-    pub above: Held,
-    /// Seeds in which it is less.
-    pub below: Held,
+    /// Seeds in which the first policy's value is greater.
+    pub above: HeldCount,
+    /// Seeds in which the first policy's value is less.
+    pub below: HeldCount,
 }
 
 impl Paired {
-    /// `first[n]` and `second[n]` come from the same seed.
+    /// Compares two lists; `first[n]` and `second[n]` must come from the same seed.
     ///
     /// # Errors
     ///
-    /// Lists of different length, fewer than 2 seeds, or a value that is not finite.
+    /// Returns an error for lists of different length, fewer than 2 seeds, and a value which is not finite.
     pub fn of(first: &[f64], second: &[f64]) -> Result<Self, SeedsError> {
         if first.len() != second.len() {
             return Err(SeedsError::Unpaired(first.len(), second.len()));
@@ -157,20 +157,20 @@ impl Paired {
         let differences: Vec<f64> = pairs().map(|(first, second)| first - second).collect();
         Ok(Self {
             difference: Interval::of(&differences)?,
-            above: Held::count(pairs().map(|(first, second)| first > second)),
-            below: Held::count(pairs().map(|(first, second)| first < second)),
+            above: HeldCount::count(pairs().map(|(first, second)| first > second)),
+            below: HeldCount::count(pairs().map(|(first, second)| first < second)),
         })
     }
 
-    /// Whether the interval of the difference is on one side of zero.
+    /// Returns whether the interval of the difference is entirely on one side of zero.
     #[must_use]
     pub fn differs(&self) -> bool {
         self.difference.low > 0.0 || self.difference.high < 0.0
     }
 }
 
-/// The place of `values[at]` from the smallest, counted from 1. Who shares a value has the last place among its
-/// equals: only what is smaller than all others is first. `None` if there is no such value.
+/// Returns the rank of `values[at]` from the smallest, counted from 1; `None` if there is no such value. Equal values have the
+/// last rank among them: only a value smaller than all others is first.
 #[must_use]
 pub fn place(values: &[f64], at: usize) -> Option<usize> {
     let own = *values.get(at)?;
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interval_is_the_textbooks() {
+    fn the_interval_agrees_with_a_textbook_example() {
         // Mean 3, standard deviation √2.5, four degrees: 2.776445 × 0.707107.
         let interval = Interval::of(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
         assert!((interval.mean - 3.0).abs() < 1e-12);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn without_spread_or_with_infinity_there_is_none() {
+    fn refuses_too_few_unpaired_and_infinite_values() {
         assert_eq!(Interval::of(&[]), Err(SeedsError::TooFew(0)));
         assert_eq!(Interval::of(&[1.0]), Err(SeedsError::TooFew(1)));
         assert_eq!(
@@ -216,14 +216,14 @@ mod tests {
     }
 
     #[test]
-    fn pairs_see_what_their_means_hide() {
+    fn paired_differences_reveal_what_the_means_hide() {
         // Seeds differ by tens, policies by one.
         let first = [10.0, 20.0, 30.0, 40.0];
         let second = [9.0, 18.9, 29.1, 39.0];
         let paired = Paired::of(&first, &second).unwrap();
         assert!(paired.differs(), "{paired:?}");
-        assert_eq!(paired.above, Held { seeds: 4, of: 4 });
-        assert_eq!(paired.below, Held { seeds: 0, of: 4 });
+        assert_eq!(paired.above, HeldCount { seeds: 4, of: 4 });
+        assert_eq!(paired.below, HeldCount { seeds: 0, of: 4 });
         let (first, second) = (
             Interval::of(&first).unwrap(),
             Interval::of(&second).unwrap(),
@@ -236,15 +236,18 @@ mod tests {
 
     #[test]
     fn nine_of_ten_is_a_share() {
-        let held = |seeds, of| Held { seeds, of }.in_nine_of_ten();
+        let held = |seeds, of| HeldCount { seeds, of }.in_nine_of_ten();
         assert!(held(9, 10) && held(18, 20) && held(5, 5));
         assert!(!held(8, 9) && !held(17, 19) && !held(0, 0));
-        assert_eq!(Held::count([true, false, true]), Held { seeds: 2, of: 3 });
-        assert!((Held { seeds: 2, of: 4 }.share() - 0.5).abs() < 1e-12);
+        assert_eq!(
+            HeldCount::count([true, false, true]),
+            HeldCount { seeds: 2, of: 3 }
+        );
+        assert!((HeldCount { seeds: 2, of: 4 }.share() - 0.5).abs() < 1e-12);
     }
 
     #[test]
-    fn only_what_is_smaller_than_all_others_is_first() {
+    fn only_a_value_smaller_than_all_others_is_first() {
         let values = [0.5, 0.1, 0.9, 0.1];
         assert_eq!(place(&values, 1), Some(2));
         assert_eq!(place(&values, 0), Some(3));

@@ -1,18 +1,18 @@
-//! Student's t: how far the mean of a few seeds may be from the true mean.
+//! Student's t distribution, for confidence intervals of means over few seeds.
 
-/// The t that a variable with `degrees` degrees of freedom exceeds in size with probability 5 %: half the width of a
-/// 95 % interval in standard errors. Ten seeds have nine degrees. Zero degrees tell nothing: infinite.
+/// Returns the t that a variable with `degrees` degrees of freedom exceeds in absolute value with probability 5 %: half the
+/// width of a 95 % interval in standard errors. Ten seeds have nine degrees. Returns infinity for zero degrees.
 ///
 /// The distribution for whole degrees is a finite sum of powers of a cosine (Abramowitz and Stegun 26.7.3 and 26.7.4);
-/// it is inverted by halving. The cost is proportional to the degrees, about 60 sums; above 10 000 degrees the value of
-/// 10 000 stands, which is within 0.0003 of the limit 1.95996.
+/// it is inverted by bisection. The cost is proportional to the degrees, about 60 sums; above 10 000 degrees the value for
+/// 10 000 is returned, which is within 0.0003 of the limit 1.95996.
 #[must_use]
 pub fn two_sided_95(degrees: u32) -> f64 {
     if degrees == 0 {
         return f64::INFINITY;
     }
     let degrees = degrees.min(10_000);
-    // One degree needs the most, 12.7; more than sixty halvings change no bit.
+    // The largest value is 12.7, for one degree; further bisection would not change the result.
     let (mut low, mut high) = (1.0_f64, 16.0_f64);
     for _ in 0..60 {
         let middle = 0.5 * (low + high);
@@ -25,7 +25,7 @@ pub fn two_sided_95(degrees: u32) -> f64 {
     0.5 * (low + high)
 }
 
-/// The probability that the variable is between −t and t.
+/// Returns the probability that the variable is between −t and t.
 fn within(t: f64, degrees: u32) -> f64 {
     let angle = libm::atan(t / libm::sqrt(f64::from(degrees)));
     let (sine, cosine) = (libm::sin(angle), libm::cos(angle));
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_as_printed_in_tables() {
+    fn values_agree_with_printed_tables() {
         for (degrees, printed) in [
             (1, 12.7062),
             (2, 4.3027),
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn more_seeds_never_widen_it() {
+    fn more_seeds_never_widen_the_interval() {
         for degrees in 1..200 {
             assert!(two_sided_95(degrees) > two_sided_95(degrees + 1));
         }

@@ -1,41 +1,43 @@
-//! Who is busy, in bins that widen.
+//! Busy time of slots, in bins that widen as time passes.
 
 use policy::{Span, Time};
 use thiserror::Error;
 
-/// What a timeline cannot be.
+/// Error in the parameters of a timeline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum TimelineError {
-    /// Bins merge in pairs.
-    #[error("bins merge in pairs: their number is even and at least 2, not {0}")]
+    /// The number of bins is odd or zero, although bins merge in pairs.
+    #[error(
+        "invalid number of bins {0}: allowed: an even number of at least 2, since bins merge in pairs"
+    )]
     OddBins(usize),
-    /// A bin without width has no share.
-    #[error("a bin has a width")]
+    /// The width of a bin is zero.
+    #[error("invalid bin width 0: allowed: above 0")]
     NoWidth,
 }
 
-/// The busy share of each slot over time, in memory that is fixed from the start.
+/// Busy share of each slot over time, in memory which is fixed at creation.
 ///
-/// Time is cut into bins of equal width from [`Timeline::begin`]. What comes beyond the last bin merges the bins in
-/// pairs and doubles their width, as often as needed: a run of unknown length keeps between half of its bins and all
-/// of them, and every nanosecond that was told stays counted. [`Timeline::busy`] costs the number of bins that
+/// Time is divided into bins of equal width from [`Timeline::begin`]. Time beyond the last bin merges the bins in
+/// pairs and doubles their width, as often as needed: a run of unknown length uses between half of its bins and all
+/// of them, and every recorded nanosecond stays counted. [`Timeline::busy`] costs the number of bins that
 /// the time covers, at most all of them; a merge costs all bins of all slots and happens once per doubling.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Timeline {
     begin: Time,
     width: Span,
     bins: usize,
-    /// By slot, then bin: busy nanoseconds, added over those who are busy at the same time.
+    /// Busy nanoseconds by slot, then bin; concurrent holders of a slot add up.
     busy: Vec<u64>,
     until: Time,
 }
 
 impl Timeline {
-    /// Nobody was busy yet. `slots` × `bins` × 8 bytes, taken here; `width` is that of a bin to begin with.
+    /// Creates a timeline without busy time. Allocates `slots` × `bins` × 8 bytes; `width` is the initial width of a bin.
     ///
     /// # Errors
     ///
-    /// An odd number of bins, or none, or no width.
+    /// Returns an error for an odd number of bins, for none, and for a width of zero.
     pub fn new(begin: Time, slots: usize, bins: usize, width: Span) -> Result<Self, TimelineError> {
         if bins == 0 || !bins.is_multiple_of(2) {
             return Err(TimelineError::OddBins(bins));
@@ -52,12 +54,12 @@ impl Timeline {
         })
     }
 
-    /// One was busy on a slot (a dense index from 0); what is before the begin is not counted. Several at once on a slot that is shared
-    /// add up.
+    /// Records a period in which a slot (a dense index from 0) was busy; time before the begin is not counted. Concurrent periods
+    /// on a shared slot add up.
     ///
     /// # Panics
     ///
-    /// If there is no such slot.
+    /// Panics if there is no such slot.
     pub fn busy(&mut self, slot: usize, from: Time, to: Time) {
         self.pass(to);
         let row = slot * self.bins;
@@ -72,13 +74,13 @@ impl Timeline {
                 reason = "below `bins`: time passed to the end"
             )]
             let bin = bin as usize;
-            // The very last nanosecond of all time can lie one bin beyond what doubling reaches.
+            // The last nanosecond of all time may be one bin beyond the reach of doubling.
             row[bin.min(self.bins - 1)] += next - at;
             at = next;
         }
     }
 
-    /// Time passes, with nobody busy as far as is told.
+    /// Extends the timeline to `to` without busy time.
     pub fn pass(&mut self, to: Time) {
         self.until = self.until.max(to);
         let end = u128::from(self.until.since(self.begin).0);
@@ -97,45 +99,45 @@ impl Timeline {
         self.width = Span(self.width.0 * 2);
     }
 
-    /// The width of a bin now.
+    /// Returns the current width of a bin.
     #[must_use]
     pub const fn width(&self) -> Span {
         self.width
     }
 
-    /// When the first bin begins.
+    /// Returns the begin of the first bin.
     #[must_use]
     pub const fn begin(&self) -> Time {
         self.begin
     }
 
-    /// The latest time that was told.
+    /// Returns the end of the timeline, the latest recorded time.
     #[must_use]
     pub const fn until(&self) -> Time {
         self.until
     }
 
-    /// Slots.
+    /// Returns the number of slots.
     #[must_use]
     pub fn slots(&self) -> usize {
         self.busy.len() / self.bins
     }
 
-    /// Bins that have begun.
+    /// Returns the number of bins that have begun.
     #[must_use]
     pub fn len(&self) -> usize {
         let bins = self.until.since(self.begin).0.div_ceil(self.width.0);
         usize::try_from(bins).map_or(self.bins, |bins| bins.min(self.bins))
     }
 
-    /// Whether no time has passed.
+    /// Returns whether no time has passed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.until == self.begin
     }
 
-    /// The mean number of those busy on a slot in a bin: 0 to 1 where at most one computes. The last bin counts up to
-    /// [`Timeline::until`]. `None` if the bin has not begun or there is no such slot.
+    /// Returns the mean number of busy holders of a slot in a bin: 0 to 1 if at most one computes at a time. The last bin counts
+    /// up to [`Timeline::until`]. Returns `None` if the bin has not begun or there is no such slot.
     #[must_use]
     pub fn share(&self, slot: usize, bin: usize) -> Option<f64> {
         if slot >= self.slots() || bin >= self.len() {
@@ -148,7 +150,7 @@ impl Timeline {
         Some(share)
     }
 
-    /// Busy time of a slot in all bins, added over those who are busy at the same time; zero if there is no such slot.
+    /// Returns the busy time of a slot in all bins, with concurrent holders added up; zero if there is no such slot.
     #[must_use]
     pub fn total(&self, slot: usize) -> Span {
         let mut rows = self.busy.chunks_exact(self.bins);
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_for_its_bins_makes_them_wider() {
+    fn bins_widen_to_hold_a_longer_run() {
         let mut line = Timeline::new(Time(0), 1, 4, Span(10)).unwrap();
         line.busy(0, Time(0), Time(10));
         line.busy(0, Time(35), Time(100));
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn time_before_the_begin_and_the_end_of_time_do_no_harm() {
+    fn time_before_the_begin_and_at_the_end_of_time_is_handled() {
         let mut line = Timeline::new(Time(50), 1, 2, Span(1)).unwrap();
         line.busy(0, Time(10), Time(60));
         assert_eq!(line.total(0), Span(10));
@@ -197,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_merge_is_refused() {
+    fn refuses_an_odd_number_of_bins_and_zero_width() {
         assert_eq!(
             Timeline::new(Time(0), 1, 3, Span(1)),
             Err(TimelineError::OddBins(3))

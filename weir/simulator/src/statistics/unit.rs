@@ -1,48 +1,48 @@
-//! What a number counts, and how people write it.
+//! Units of numbers, and their format for people.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a number counts. [`Unit::write`] is the one way in which reports, tables and plots write numbers.
+/// Unit of a number. Reports, tables and plots format all numbers by [`Unit::write`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
-    /// Things, of which the column's name says which.
+    /// A count of items which the column's name states.
     Count,
-    /// Functions.
+    /// A count of functions.
     Functions,
-    /// GPUs.
+    /// A count of GPUs.
     Gpus,
     /// A share from 0 to 1, written in percent.
     Share,
     /// A share from 0 to 100.
     Percent,
-    /// Time, written in the unit that suits it.
+    /// A duration, written in the unit that suits its size.
     Nanoseconds,
-    /// Time, always written in milliseconds: what a paper prints.
+    /// A duration, always written in milliseconds as papers print it.
     Milliseconds,
-    /// Memory, written in the binary unit that suits it.
+    /// An amount of memory, written in the binary unit that suits its size.
     Bytes,
-    /// Memory, always written in megabytes: what a paper prints.
+    /// An amount of memory, always written in megabytes as papers print it.
     Megabytes,
-    /// Things a second.
+    /// A rate per second.
     PerSecond,
-    /// Things a minute.
+    /// A rate per minute.
     PerMinute,
-    /// One value divided by another of its kind.
+    /// A ratio of two values of the same kind.
     Ratio,
-    /// A number of which only sign and size against others matter.
+    /// A dimensionless number, written without a unit.
     Plain,
-    /// A place in an order, from 1.
+    /// A rank, counted from 1.
     Place,
-    /// 1 where something holds, else 0; also the share of seeds in which it does.
+    /// 1 where a condition holds, else 0; also the share of seeds in which it holds.
     Holds,
 }
 
 impl Unit {
-    /// The number with its unit: three significant digits, counts in full, thousands set apart. What is not a
-    /// finite number is a dash.
+    /// Formats a number with its unit: three significant digits, counts in full, thousands separated. A number which is not
+    /// finite is a dash.
     #[must_use]
     pub fn write(self, value: f64) -> String {
         if !value.is_finite() {
@@ -79,8 +79,8 @@ impl Unit {
         }
     }
 
-    /// Two numbers, with the unit once where they share it: "432 to 528 functions". Numbers that are written alike are written once; of
-    /// shares from 99 % on, as "≥ 99.9 %", which is no more than the lower one.
+    /// Formats a range, with a common unit written once: "432 to 528 functions". If both numbers are formatted alike, one is
+    /// written; for shares from 99 % to below 100 %, as "≥ 99.9 %", rounded down from the lower one.
     #[must_use]
     pub fn write_range(self, low: f64, high: f64) -> String {
         let per_cent = match self {
@@ -108,7 +108,7 @@ impl Unit {
         format!("{low} to {high}")
     }
 
-    /// What stands beside a column's or an axis' name; empty where the name says it.
+    /// Returns the unit as written beside the name of a column or an axis; empty where the name states it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -137,7 +137,7 @@ impl fmt::Display for Unit {
 }
 
 fn percent(value: f64) -> String {
-    // What is almost all is not written as all, nor what is almost nothing as nothing.
+    // Values other than exactly 0 and 100 are not rounded to them.
     let text = format!("{value:.1}");
     match text.as_str() {
         "100.0" if value != 100.0 => format!("{} %", apart(&format!("{value:.3}"))),
@@ -148,7 +148,7 @@ fn percent(value: f64) -> String {
 }
 
 fn scaled(value: f64, units: &[(f64, &str)]) -> String {
-    // 999.6 µs is 1.00 ms, so the choice is made on what three digits show.
+    // 999.6 µs is 1.00 ms, so the choice is based on the rounded value.
     let fits = |&&(size, _): &&(f64, &str)| value.abs() >= size * 0.9995;
     let (size, name) = units
         .iter()
@@ -159,7 +159,7 @@ fn scaled(value: f64, units: &[(f64, &str)]) -> String {
     format!("{} {name}", number(value / size))
 }
 
-/// Three significant digits, whole numbers in full.
+/// Formats a number with three significant digits, whole numbers in full.
 fn number(value: f64) -> String {
     let size = value.abs();
     let text = if libm::trunc(value) == value || size >= 99.95 {
@@ -177,7 +177,7 @@ fn number(value: f64) -> String {
     apart(&text)
 }
 
-/// Sets thousands apart with commas.
+/// Separates thousands by commas.
 fn apart(text: &str) -> String {
     let (sign, digits) = text
         .strip_prefix('-')
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_has_its_unit_once() {
+    fn a_range_writes_its_unit_once() {
         for (unit, low, high, text) in [
             (Unit::Functions, 432.0, 528.0, "432 to 528 functions"),
             (Unit::Percent, -1.5, 2.0, "−1.5 to 2.0 %"),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_as_people_write_them() {
+    fn numbers_are_formatted_for_people() {
         for (unit, value, text) in [
             (Unit::Count, 1_234_567.0, "1,234,567"),
             (Unit::Count, -1_000.0, "−1,000"),

@@ -1,121 +1,121 @@
-//! What is wrong with a trace, and where.
+//! Errors in traces, with their location.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// What is wrong.
+/// Kind of an error in a trace.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The system cannot read it.
+    /// The system cannot read the file.
     #[error("cannot be read: {0}")]
     Unreadable(String),
     /// The gzip stream ends too early.
-    #[error("the gzip stream ends in its middle: the file was cut")]
+    #[error("the gzip stream is truncated")]
     GzipCut,
-    /// The gzip stream is broken.
-    #[error("the gzip stream is broken: {0}")]
+    /// The gzip stream is corrupt.
+    #[error("the gzip stream is corrupt: {0}")]
     GzipBroken(String),
     /// A byte is not UTF-8.
-    #[error("byte {byte} of the line is not UTF-8: text in UTF-8 is needed")]
+    #[error("byte {byte} of the line is not UTF-8")]
     NotUtf8 {
-        /// From 1.
+        /// Position of the byte in the line, counted from 1.
         byte: usize,
     },
     /// A line is too long.
     #[error("the line is too long: at most {max} bytes are allowed")]
     LineTooLong {
-        /// The bound.
+        /// Largest length of a line, in bytes.
         max: usize,
     },
-    /// There is nothing in it.
+    /// The file is empty.
     #[error("the file is empty: a heading is needed")]
     Empty,
-    /// It has a heading and nothing else.
-    #[error("there is no row: at least one is needed")]
+    /// The file has a heading but no rows.
+    #[error("there are no rows: at least one is needed")]
     NoRows,
-    /// The heading is of no known format.
+    /// The heading matches no known format.
     #[error("the heading is of no known format: {found:?}; {allowed}")]
     Heading {
-        /// How it begins.
+        /// Beginning of the heading.
         found: String,
-        /// Formats that there are.
+        /// Known formats with their columns.
         allowed: String,
     },
     /// A column is missing.
     #[error("the heading has no column {column}")]
     ColumnMissing {
-        /// Its name.
+        /// Name of the column.
         column: String,
     },
-    /// A column comes twice.
-    #[error("the heading has the column {column} twice: once is needed")]
+    /// The heading names a column twice.
+    #[error("the heading has the column {column} twice")]
     ColumnTwice {
-        /// Its name.
+        /// Name of the column.
         column: String,
     },
     /// A row has more or fewer fields than the heading.
     #[error("{found} fields: {needed} are needed, as in the heading")]
     Fields {
-        /// Of the row.
+        /// Number of fields in the row.
         found: usize,
-        /// Of the heading.
+        /// Number of fields in the heading.
         needed: usize,
     },
-    /// A quoted field is not closed, or has a quote inside.
+    /// A quoted field is not closed, or contains a quote.
     #[error(
         "{column}: the quote is not closed before a comma: a text without quotes inside is needed"
     )]
     Quote {
-        /// Its name.
+        /// Name of the column.
         column: String,
     },
-    /// A field is not what it has to be.
+    /// A field has an invalid value.
     #[error("{column} is {found:?}: {allowed} is needed")]
     Field {
-        /// Its name.
+        /// Name of the column.
         column: String,
-        /// How it begins.
+        /// Beginning of the field.
         found: String,
-        /// What is possible.
+        /// Description of the allowed values.
         allowed: String,
     },
-    /// A line of JSON is not what it has to be.
+    /// A line of JSON is invalid.
     #[error("column {column}: {message}: {allowed} is needed")]
     Json {
-        /// In characters, from 1.
+        /// Position in characters, counted from 1.
         column: usize,
-        /// What the parser says.
+        /// Message of the parser.
         message: String,
-        /// What is possible.
+        /// Description of the allowed values.
         allowed: &'static str,
     },
-    /// It arrives before the line above it.
+    /// A row arrives before the row above it.
     #[error("{column} is earlier than in the row above: rows in the order of arrival are needed")]
     Order {
-        /// The column of the time.
+        /// Column of the arrival time.
         column: String,
     },
-    /// A function has two rows.
-    #[error("{column} is {found:?}, as in a row above: one row a function is needed")]
+    /// Two rows have the same function.
+    #[error("{column} is {found:?}, as in a row above: one row for each function is needed")]
     Twice {
-        /// Columns of the name.
+        /// Columns of the function's name.
         column: String,
-        /// The name.
+        /// Name of the function.
         found: String,
     },
-    /// There is more than is kept.
+    /// A bound on the number of items is exceeded.
     #[error("there are more than {max} {what}: at most that many are allowed")]
     TooMany {
-        /// What there is too much of.
+        /// Kind of the items.
         what: &'static str,
-        /// The bound.
+        /// Largest number of items.
         max: usize,
     },
-    /// There is more text than is read.
+    /// The text exceeds a bound.
     #[error("there are more than {max} bytes of text: at most that many are read")]
     TextTooLong {
-        /// The bound.
+        /// Largest size of the text, in bytes.
         max: u64,
     },
     /// A gzip file unpacks to far more than traces do.
@@ -123,21 +123,21 @@ pub enum Problem {
         "the gzip stream unpacks to more than {ratio} times its size: at most that is read beyond the first {freely} bytes"
     )]
     Unpacked {
-        /// The bound.
+        /// Largest ratio of unpacked to packed size.
         ratio: u64,
-        /// What is read in any case.
+        /// Amount of text that is read in any case, in bytes.
         freely: u64,
     },
-    /// From the first arrival to this it is too long.
+    /// The time since the first arrival exceeds [`LENGTH_MAX`](super::LENGTH_MAX).
     #[error("{column} is more than ten years after the first: at most that is allowed")]
     TooLate {
-        /// The column of the time.
+        /// Column of the arrival time.
         column: String,
     },
     /// The last line has no line end.
-    #[error("the last line has no line end, so the file may have been cut: one is needed")]
+    #[error("the last line has no line end: the file may be truncated")]
     LineEnd,
-    /// It is not what it was when it was checked.
+    /// The file differs between the check and the second pass.
     #[error("the file has changed since it was checked")]
     Changed,
 }
@@ -149,7 +149,7 @@ struct Inner {
     problem: Problem,
 }
 
-/// What is wrong with a trace, and where.
+/// Error in a trace, with file and line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TraceError(Box<Inner>);
 
@@ -162,19 +162,19 @@ impl TraceError {
         }))
     }
 
-    /// The file, as it was named.
+    /// Returns the name of the file, as the source gave it.
     #[must_use]
     pub fn file(&self) -> &str {
         &self.0.file
     }
 
-    /// The line, from 1; none where the file as a whole is meant.
+    /// Returns the line, counted from 1; `None` if the error concerns the whole file.
     #[must_use]
     pub fn line(&self) -> Option<u64> {
         self.0.line
     }
 
-    /// What is wrong.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn problem(&self) -> &Problem {
         &self.0.problem

@@ -1,13 +1,13 @@
-//! Rows of a CSV by the names of their columns.
+//! Rows of a CSV, with columns found by name.
 
 use std::ops::Range;
 
 use super::lines::Lines;
 use super::{Format, Problem, TraceError};
 
-/// Most characters of what is found that an error repeats.
+/// Largest number of characters of the input that an error message repeats.
 const FOUND_MAX: usize = 80;
-/// Longest name, bytes.
+/// Largest length of a name, in bytes.
 pub(super) const NAME_MAX: usize = 256;
 pub(super) const NAME_ALLOWED: &str = "a name of 1 to 256 bytes without control characters";
 
@@ -19,8 +19,8 @@ pub(super) fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= NAME_MAX && !text.chars().any(char::is_control)
 }
 
-/// A CSV: a heading, then rows with as many fields. Fields are trimmed; one in double quotes may have commas inside, but
-/// no quotes and no line ends.
+/// A CSV file: a heading, then rows with the same number of fields. Fields are trimmed; one in double quotes may contain commas,
+/// but no quotes and no line ends.
 #[derive(Debug)]
 pub(super) struct Table {
     lines: Lines,
@@ -29,7 +29,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Reads the heading.
+    /// Reads the heading, which must not contain a name twice.
     pub(super) fn new(mut lines: Lines) -> Result<Self, TraceError> {
         let mut ranges = Vec::new();
         if !lines.advance()? {
@@ -64,12 +64,12 @@ impl Table {
         &self.lines
     }
 
-    /// Where a column is.
+    /// Returns the index of a column.
     pub(super) fn find(&self, name: &str) -> Option<usize> {
         self.heading.iter().position(|column| &**column == name)
     }
 
-    /// Where a column is that has to be.
+    /// Returns the index of a required column, or [`Problem::ColumnMissing`].
     pub(super) fn need(&self, name: &str) -> Result<usize, TraceError> {
         self.find(name).ok_or_else(|| {
             self.lines.error(Problem::ColumnMissing {
@@ -78,7 +78,7 @@ impl Table {
         })
     }
 
-    /// The heading is of no known format.
+    /// Returns an error for a heading without a known format.
     pub(super) fn unknown_heading(&self) -> TraceError {
         let formats: Vec<String> = Format::ALL
             .iter()
@@ -94,7 +94,7 @@ impl Table {
         })
     }
 
-    /// The next row; none after the last.
+    /// Reads the next row; `None` after the last.
     pub(super) fn row(&mut self) -> Result<Option<Row<'_>>, TraceError> {
         if !self.lines.advance()? {
             return Ok(None);
@@ -118,7 +118,7 @@ impl Table {
     }
 }
 
-/// Where the fields of a line are; the index of a field whose quotes are not right.
+/// Finds the fields of a line. The error is the index of a field with invalid quotes.
 fn split(line: &str, ranges: &mut Vec<Range<usize>>) -> Result<(), usize> {
     ranges.clear();
     let mut from = 0;
@@ -152,7 +152,7 @@ fn split(line: &str, ranges: &mut Vec<Range<usize>>) -> Result<(), usize> {
     }
 }
 
-/// One row.
+/// A row, valid until the next one is read.
 #[derive(Debug)]
 pub(super) struct Row<'a> {
     lines: &'a Lines,
@@ -161,19 +161,19 @@ pub(super) struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// A field; empty if there is none.
+    /// Returns the text of a field; empty if there is none.
     pub(super) fn text(&self, column: usize) -> &str {
         self.ranges
             .get(column)
             .map_or("", |range| &self.lines.line()[range.clone()])
     }
 
-    /// An error at this row.
+    /// Returns an error located at this row.
     pub(super) fn error(&self, problem: Problem) -> TraceError {
         self.lines.error(problem)
     }
 
-    /// A field is not what it has to be.
+    /// Returns an error for a field with an invalid value.
     pub(super) fn bad(&self, column: usize, allowed: &str) -> TraceError {
         self.error(Problem::Field {
             column: self.name(column),
@@ -182,14 +182,14 @@ impl Row<'_> {
         })
     }
 
-    /// The name of a column.
+    /// Returns the name of a column, shortened for messages.
     pub(super) fn name(&self, column: usize) -> String {
         self.heading
             .get(column)
             .map_or_else(String::new, |name| shortened(name))
     }
 
-    /// A name.
+    /// Returns a field which must be a name of 1 to 256 bytes.
     pub(super) fn need_name(&self, column: usize) -> Result<&str, TraceError> {
         let text = self.text(column);
         if is_name(text) {
@@ -199,7 +199,7 @@ impl Row<'_> {
         }
     }
 
-    /// A whole number from 0 to `max`.
+    /// Parses a whole number from 0 to `max`.
     pub(super) fn whole(&self, column: usize, max: u32) -> Result<u32, TraceError> {
         let value: Option<u32> = self.text(column).parse().ok();
         value
@@ -207,7 +207,7 @@ impl Row<'_> {
             .ok_or_else(|| self.bad(column, &format!("a whole number from 0 to {max}")))
     }
 
-    /// A number from `min` to `max`.
+    /// Parses a number from `min` to `max`.
     pub(super) fn number(&self, column: usize, min: f64, max: f64) -> Result<f64, TraceError> {
         let value: Option<f64> = self.text(column).parse().ok();
         value
@@ -215,7 +215,7 @@ impl Row<'_> {
             .ok_or_else(|| self.bad(column, &format!("a number from {min} to {max}")))
     }
 
-    /// A time in a unit of `unit` nanoseconds, from 0 to `max` units; rounded to nanoseconds.
+    /// Parses a time in units of `unit` nanoseconds, from 0 to `max` units, and rounds it to nanoseconds.
     pub(super) fn nanos(&self, column: usize, unit: u64, max: u64) -> Result<u64, TraceError> {
         decimal(self.text(column), unit)
             .filter(|&nanos| nanos <= max.saturating_mul(unit))
@@ -223,11 +223,11 @@ impl Row<'_> {
     }
 }
 
-/// A number in decimal notation times `unit`, rounded to a whole number, halves up. Digits are taken as they are and
-/// not by way of a double, so that what [`super::write_csv`] wrote is read back without a change.
+/// Parses a number in decimal notation and multiplies it by `unit`, rounding halves up. Digits are not converted
+/// to a double, so that the output of [`super::write_csv`] is read back without a change.
 pub(super) fn decimal(text: &str, unit: u64) -> Option<u64> {
     if text.bytes().any(|byte| matches!(byte, b'e' | b'E')) {
-        // Only small numbers are written so, and there a double is exact enough.
+        // Only small numbers are written in this notation, for which a double is exact enough.
         let value: f64 = text.parse().ok()?;
         #[expect(clippy::cast_precision_loss, reason = "a unit of time")]
         let value = value * unit as f64;
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_read_to_the_nanosecond() {
+    fn numbers_are_parsed_to_the_nanosecond() {
         for (text, expected) in [
             ("0", Some(0)),
             ("1.5", Some(1_500_000_000)),

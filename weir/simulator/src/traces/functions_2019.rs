@@ -1,4 +1,4 @@
-//! Azure Functions 2019: durations and memory beside the invocations.
+//! Azure Functions 2019: the files of durations and memory that accompany the invocations.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::fields::{Row, Table};
 use super::lines::{Lines, Source};
 use super::{FunctionInfo, Problem, Quantiles, TraceError};
 
-/// The percentiles of `percentile_Average_N`, in ms.
+/// Columns `percentile_Average_N`, in milliseconds, with the share of each.
 const PERCENTILES: [(&str, f64); 7] = [
     ("percentile_Average_0", 0.0),
     ("percentile_Average_1", 0.01),
@@ -18,11 +18,11 @@ const PERCENTILES: [(&str, f64); 7] = [
     ("percentile_Average_99", 0.99),
     ("percentile_Average_100", 1.0),
 ];
-/// What errors call the three columns of the name.
+/// Name of the three columns of a function's name in error messages.
 pub(super) const NAME: &str = "HashOwner/HashApp/HashFunction";
 const DURATION_MS_MAX: u64 = 1_000_000_000;
 
-/// The name of a row's function, `owner/app/function`.
+/// Returns the name of a row's function, `owner/app/function`.
 pub(super) fn name(row: &Row<'_>, columns: [usize; 3]) -> Result<String, TraceError> {
     let [owner, app, function] = columns;
     Ok(format!(
@@ -33,7 +33,7 @@ pub(super) fn name(row: &Row<'_>, columns: [usize; 3]) -> Result<String, TraceEr
     ))
 }
 
-/// Where the columns of the name are.
+/// Returns the indexes of the columns of the name.
 pub(super) fn name_columns(table: &Table) -> Result<[usize; 3], TraceError> {
     Ok([
         table.need("HashOwner")?,
@@ -42,7 +42,7 @@ pub(super) fn name_columns(table: &Table) -> Result<[usize; 3], TraceError> {
     ])
 }
 
-/// Gives functions how long their requests run. Rows of other functions are checked and passed over.
+/// Sets the distribution of service times of functions. Rows of other functions are checked and ignored.
 pub(super) fn add_durations(
     source: &Source,
     ids: &BTreeMap<String, u32>,
@@ -80,8 +80,8 @@ pub(super) fn add_durations(
     Ok(())
 }
 
-/// Gives functions their memory: by function where the file has the column `HashFunction`, else by app. Rows of
-/// others are checked and passed over.
+/// Sets the memory of functions: by function if the file has the column `HashFunction`, otherwise by app. Rows of
+/// others are checked and ignored.
 pub(super) fn add_memory(
     source: &Source,
     ids: &BTreeMap<String, u32>,
@@ -98,7 +98,7 @@ pub(super) fn add_memory(
             let name = name(&row, [owner, app, function])?;
             (name.clone(), format!("{name}\0"))
         } else {
-            // '0' follows '/' : what lies between are the functions of the app.
+            // '0' follows '/': the range between contains the functions of the app.
             let name = format!("{}/{}", row.need_name(owner)?, row.need_name(app)?);
             (format!("{name}/"), format!("{name}0"))
         };

@@ -1,4 +1,4 @@
-//! Lines of a file, plain or gzip, one at a time and each within a bound.
+//! Reads the lines of a file, plain or gzip, one at a time and each within a bound.
 
 use std::fmt;
 use std::fs::File;
@@ -14,22 +14,22 @@ use super::{LINE_MAX, Problem, TEXT_MAX, TraceError, UNPACKED_FREELY, UNPACKED_M
 const GZIP_MAGIC: [u8; 2] = [0x1F, 0x8B];
 const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
-/// Where a trace is. It is opened more than once, so a pipe cannot be one.
+/// Origin of a trace. It is opened more than once, so it cannot be a pipe.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// A file.
+    /// Path of a file.
     File(PathBuf),
-    /// Bytes in memory, such as of a trace that comes with a program.
+    /// Bytes in memory, such as a trace included in a program.
     Bytes {
-        /// What errors call it.
+        /// Name used in error messages.
         name: Arc<str>,
-        /// What would be in the file.
+        /// Content of the file.
         bytes: Arc<[u8]>,
     },
 }
 
 impl Source {
-    /// Bytes in memory.
+    /// Creates a source from bytes in memory; `name` is used in error messages.
     #[must_use]
     pub fn bytes(name: &str, bytes: &[u8]) -> Self {
         Self::Bytes {
@@ -53,21 +53,22 @@ impl Source {
     }
 }
 
-/// The first byte of the text; none if it is empty.
+/// Returns the first byte of the text; `None` if it is empty.
 pub(super) fn first_byte(source: &Source) -> Result<Option<u8>, TraceError> {
     let mut lines = Lines::open(source)?;
     lines.advance()?;
     Ok(lines.line().bytes().next())
 }
 
-/// Returns the whole text of a file, plain or gzip, of at most `max` bytes.
+/// Reads the whole text of a file, plain or gzip, of at most `max` bytes.
 ///
 /// # Errors
-/// A file that cannot be read, is longer, is no UTF-8, or whose gzip stream is broken or unpacks to too much.
+/// Returns an error if the file cannot be read, is longer than `max`, is not UTF-8, or if its gzip stream is corrupt or unpacks
+/// to too much.
 pub fn text(source: &Source, max: u64) -> Result<String, TraceError> {
     let mut lines = Lines::open(source)?;
     let mut text = String::new();
-    // Blank lines stay, so that a parser's line numbers are the file's.
+    // Blank lines are kept, so that a parser's line numbers are those of the file.
     loop {
         lines.buffer = std::mem::take(&mut lines.line).into_bytes();
         if !lines.fill()? {
@@ -89,13 +90,13 @@ pub fn text(source: &Source, max: u64) -> Result<String, TraceError> {
     }
 }
 
-/// Counts what is read of a packed file.
-struct Counted {
+/// Reader which counts the bytes read of a packed file.
+struct CountingReader {
     input: Box<dyn BufRead + Send>,
     read: Arc<AtomicU64>,
 }
 
-impl io::Read for Counted {
+impl io::Read for CountingReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.input.read(buffer)?;
         self.read.fetch_add(read as u64, Ordering::Relaxed);
@@ -103,7 +104,7 @@ impl io::Read for Counted {
     }
 }
 
-impl BufRead for Counted {
+impl BufRead for CountingReader {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         self.input.fill_buf()
     }
@@ -117,9 +118,9 @@ impl BufRead for Counted {
 pub(super) struct Lines {
     input: Box<dyn BufRead + Send>,
     gzip: bool,
-    /// Of a gzip file, how many bytes of it were read so far.
+    /// Number of bytes read so far of a gzip file.
     packed: Arc<AtomicU64>,
-    /// Bytes of text so far.
+    /// Number of bytes of text so far.
     unpacked: u64,
     file: Arc<str>,
     buffer: Vec<u8>,
@@ -151,7 +152,10 @@ impl Lines {
         let packed = Arc::new(AtomicU64::new(0));
         if gzip {
             let read = Arc::clone(&packed);
-            input = Box::new(BufReader::new(MultiGzDecoder::new(Counted { input, read })));
+            input = Box::new(BufReader::new(MultiGzDecoder::new(CountingReader {
+                input,
+                read,
+            })));
         }
         Ok(Self {
             input,
@@ -166,7 +170,7 @@ impl Lines {
         })
     }
 
-    /// Goes to the next line that is not blank; false after the last.
+    /// Advances to the next line which is not blank; returns false after the last.
     pub(super) fn advance(&mut self) -> Result<bool, TraceError> {
         loop {
             self.buffer = std::mem::take(&mut self.line).into_bytes();
@@ -180,7 +184,7 @@ impl Lines {
                 break;
             }
         }
-        // The bytes become the line and go back with the next call: nothing is copied.
+        // The buffer becomes the line and is reused by the next call: nothing is copied.
         match String::from_utf8(std::mem::take(&mut self.buffer)) {
             Ok(line) => {
                 self.line = line;
@@ -192,12 +196,12 @@ impl Lines {
         }
     }
 
-    /// The line that was read last, without its end.
+    /// Returns the line read last, without its line end.
     pub(super) fn line(&self) -> &str {
         &self.line
     }
 
-    /// Reads one line into the buffer; false after the last.
+    /// Reads one line into the buffer; returns false after the last.
     fn fill(&mut self) -> Result<bool, TraceError> {
         self.buffer.clear();
         self.number += 1;
@@ -235,7 +239,7 @@ impl Lines {
         Ok(any)
     }
 
-    /// Checks the bounds of text and of what a gzip file unpacks to.
+    /// Checks the bounds on the text and on the ratio of unpacking.
     fn check_size(&self) -> Result<(), TraceError> {
         let problem = if self.unpacked > TEXT_MAX {
             Problem::TextTooLong { max: TEXT_MAX }
@@ -267,12 +271,12 @@ impl Lines {
         &self.file
     }
 
-    /// The line that was read last had a line end.
+    /// Returns whether the line read last had a line end.
     pub(super) const fn ended(&self) -> bool {
         self.ended
     }
 
-    /// An error at the line that was read last.
+    /// Returns an error located at the line read last.
     pub(super) fn error(&self, problem: Problem) -> TraceError {
         TraceError::new(&self.file, Some(self.number), problem)
     }

@@ -1,4 +1,4 @@
-//! Traces that tell how many requests a function had in each minute.
+//! Traces that give the number of requests of a function in each minute.
 
 use std::collections::BTreeMap;
 use std::vec::IntoIter;
@@ -16,11 +16,11 @@ use crate::generate::{Merged, nanos};
 use crate::random::{Purpose, Stream};
 
 const MINUTE: u64 = 60_000_000_000;
-/// 45 days.
+/// Largest number of minutes: 45 days.
 const MINUTES_MAX: usize = u16::MAX as usize;
 const COUNT_MAX: u32 = 100_000_000;
 
-/// Where in a minute the requests of its count arrive.
+/// Arrival times within a minute of the requests of its count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Placement {
     /// Independently and uniformly at random, from the function's arrival stream: a Poisson process with that count.
@@ -30,17 +30,17 @@ pub enum Placement {
     Even,
 }
 
-/// The arrivals of one function.
+/// Iterator over the arrivals of one function.
 #[derive(Clone, Debug)]
 struct FunctionMinutes {
-    /// Minutes with requests, and how many.
+    /// Minutes with requests, each with its count.
     counts: IntoIter<(u16, u32)>,
     minute: u16,
     count: u32,
     given: u32,
-    /// Of the minute, what is past; only with a stream.
+    /// Share of the minute that is past; only used with random placement.
     past: f64,
-    /// For random placement.
+    /// Stream for random placement; `None` for even placement.
     stream: Option<Stream>,
 }
 
@@ -53,8 +53,8 @@ impl Iterator for FunctionMinutes {
             (self.given, self.past) = (0, 0.0);
         }
         let part = if let Some(stream) = &mut self.stream {
-            // The earliest of those that are left, each of which is uniform in what is left of the minute: so the
-            // minute's arrivals come in order without being drawn beforehand.
+            // The earliest of the remaining arrivals, each uniform in the remainder of the minute: thus the minute's
+            // arrivals are drawn in order without being stored.
             let left = f64::from(self.count - self.given);
             let later = libm::exp(libm::log(stream.unit()) / left);
             self.past = 1.0 - (1.0 - self.past) * later;
@@ -68,11 +68,11 @@ impl Iterator for FunctionMinutes {
     }
 }
 
-/// The arrivals of a trace of counts, in the order of time, then function.
+/// Arrivals of a trace of counts, ordered by time, then function.
 #[derive(Clone, Debug)]
 pub struct MinuteCounts {
     merged: Merged<FunctionMinutes>,
-    /// For functions of which it is known how long their requests run.
+    /// Streams and distributions for functions with known service times.
     services: Vec<Option<(Stream, super::Quantiles)>>,
 }
 
@@ -94,7 +94,7 @@ impl Iterator for MinuteCounts {
     }
 }
 
-/// Where the name of a row's function is.
+/// Columns of a function's name.
 enum Name {
     One(usize),
     /// Owner, app and function.
@@ -104,7 +104,7 @@ enum Name {
 /// Columns of a trace of counts.
 struct Columns {
     name: Name,
-    /// Those of the minutes, in the order of time.
+    /// Columns of the minutes, in the order of time.
     minutes: Vec<usize>,
 }
 
@@ -115,12 +115,12 @@ const fn prefix(format: Format) -> &'static str {
     }
 }
 
-/// The minute of which a column is.
+/// Returns the number of the minute that a column is for.
 fn minute(format: Format, name: &str) -> Option<u32> {
     name.strip_prefix(prefix(format))?.parse().ok()
 }
 
-/// Whether a heading has any column of a minute.
+/// Returns whether a heading has a column for a minute.
 pub(super) fn has_minutes(table: &Table, format: Format) -> bool {
     let mut names = table.heading().iter();
     names.any(|name| minute(format, name).is_some())
@@ -148,7 +148,7 @@ fn columns(table: &Table, format: Format) -> Result<Columns, TraceError> {
         let (what, max) = ("minutes", MINUTES_MAX);
         return Err(table.lines().error(Problem::TooMany { what, max }));
     }
-    // A minute that is left out would shift all that follow.
+    // A missing minute would shift all that follow.
     for (expected, &(found, at)) in (begin..).zip(&numbered) {
         if found < expected {
             let column = format!("{prefix}{found}");
@@ -235,7 +235,7 @@ pub(super) fn open(
     })
 }
 
-/// The minutes of a row that have requests.
+/// Parses the minutes of a row that have requests.
 fn row_counts(
     row: &Row<'_>,
     columns: &Columns,

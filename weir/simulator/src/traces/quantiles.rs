@@ -1,8 +1,8 @@
-//! A distribution of times as its quantiles.
+//! A distribution of times, given by quantiles.
 
 use policy::Span;
 
-/// A distribution of times by some of its quantiles, straight in between.
+/// A distribution of times given by some of its quantiles, interpolated linearly.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Quantiles {
     /// Shares and times in nanoseconds, both rising, the shares from 0 to 1.
@@ -10,8 +10,8 @@ pub struct Quantiles {
 }
 
 impl Quantiles {
-    /// From shares and times: at least one point, shares in `0 ..= 1` and rising, times not falling; else none. Below
-    /// the first share and above the last the distribution has no more than these two times.
+    /// Creates a distribution from shares and times: at least one point, shares in `0 ..= 1` and rising, times not falling;
+    /// otherwise returns `None`. Below the first share and above the last one, the distribution is constant.
     #[must_use]
     pub fn new(points: &[(f64, Span)]) -> Option<Self> {
         let rising = points
@@ -26,7 +26,7 @@ impl Quantiles {
         })
     }
 
-    /// The distribution of measured times, of which there is at least one.
+    /// Creates the distribution of measured times; `None` if there are none.
     #[must_use]
     pub fn of(mut times: Vec<Span>) -> Option<Self> {
         times.sort_unstable();
@@ -40,7 +40,7 @@ impl Quantiles {
         })
     }
 
-    /// The time that a share of all does not exceed.
+    /// Returns the quantile at a share: the time that this share of all values does not exceed.
     #[must_use]
     pub fn at(&self, share: f64) -> Span {
         let above = self.points.partition_point(|point| point.0 <= share);
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn between_its_points_it_is_straight() {
+    fn quantiles_are_interpolated_linearly() {
         let quantiles =
             Quantiles::new(&[(0.0, Span(10)), (0.5, Span(20)), (1.0, Span(120))]).unwrap();
         for (share, time) in [(0.0, 10), (0.25, 15), (0.5, 20), (0.75, 70), (1.0, 120)] {

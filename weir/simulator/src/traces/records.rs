@@ -1,4 +1,4 @@
-//! Formats with one row for every request: a row and what it says.
+//! Formats with one row for every request: parsing of a row into a record.
 
 use policy::Span;
 use serde::Deserialize;
@@ -10,24 +10,24 @@ use super::{Format, Problem, TraceError, Work};
 
 const SECOND: u64 = 1_000_000_000;
 const MILLISECOND: u64 = 1_000_000;
-/// Ten years, as everywhere.
+/// Ten years, the bound on a trace's length, in seconds.
 const SECONDS_MAX: u64 = 316_224_000;
 const MILLISECONDS_MAX: u64 = SECONDS_MAX * 1_000;
 const TOKENS_MAX: u32 = 100_000_000;
-const TIMESTAMP_ALLOWED: &str = "a time as 2023-11-16 18:15:46.6805900";
+const TIMESTAMP_ALLOWED: &str = "a time such as 2023-11-16 18:15:46.6805900";
 const MOONCAKE_ALLOWED: &str = "an object with timestamp (ms from the start), input_length and output_length \
                                 (tokens), whole numbers from 0,";
 
-/// What a row says of a request; its function's name is [`Records::name`].
+/// A request as stated by a row; the name of its function is returned by [`Records::name`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
-    /// Nanoseconds on the trace's own clock.
+    /// Arrival time in nanoseconds on the trace's own clock.
     pub(super) at: i64,
     pub(super) work: Work,
     pub(super) objective: Option<Span>,
 }
 
-/// Where a format's columns are.
+/// Indexes of a format's columns.
 #[derive(Debug, Clone, Copy)]
 enum Columns {
     Weir {
@@ -62,7 +62,7 @@ enum Rows {
     Json(Lines),
 }
 
-/// Requests in the order of the file.
+/// Reader of requests in the order of the file.
 #[derive(Debug)]
 pub(super) struct Records {
     rows: Rows,
@@ -97,17 +97,17 @@ impl Records {
         Ok(Self { rows, name })
     }
 
-    /// The function of the record that was given last.
+    /// Returns the function of the record read last.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// An error at the row that was given last.
+    /// Returns an error located at the row read last.
     pub(super) fn error(&self, problem: Problem) -> TraceError {
         self.lines().error(problem)
     }
 
-    /// An error that is not of one row.
+    /// Returns an error that does not concern a single row.
     pub(super) fn error_of_file(&self, problem: Problem) -> TraceError {
         TraceError::new(self.lines().file(), None, problem)
     }
@@ -119,7 +119,7 @@ impl Records {
         }
     }
 
-    /// The column of the time.
+    /// Returns the name of the column of arrival times.
     pub(super) fn time_column(&self) -> String {
         match &self.rows {
             Rows::Json(_) => "timestamp".to_owned(),
@@ -136,7 +136,7 @@ impl Records {
         }
     }
 
-    /// The next row's record; none after the last.
+    /// Reads the next record; `None` after the last.
     pub(super) fn next(&mut self) -> Result<Option<Record>, TraceError> {
         match &mut self.rows {
             Rows::Table { table, columns } => {
@@ -190,7 +190,7 @@ fn columns(table: &Table, format: Format) -> Result<Columns, TraceError> {
 }
 
 impl Columns {
-    /// What a row says; the name is written over.
+    /// Parses a row; overwrites `name` with the name of the function.
     fn record(&self, row: &Row<'_>, name: &mut String) -> Result<Record, TraceError> {
         match *self {
             Self::Weir {
@@ -268,7 +268,7 @@ fn named(name: &mut String, text: &str) {
     name.push_str(text);
 }
 
-/// A column that is there and not empty.
+/// Returns the column if it exists and its field is not empty.
 fn stated(row: &Row<'_>, column: Option<usize>) -> Option<usize> {
     column.filter(|&at| !row.text(at).is_empty())
 }
@@ -293,10 +293,10 @@ fn weir_work(
                 input: row.whole(input, TOKENS_MAX)?,
                 output: row.whole(output, TOKENS_MAX)?,
             }),
-            Some(at) => Err(row.bad(at, "nothing beside tokens")),
+            Some(at) => Err(row.bad(at, "an empty field beside tokens")),
         },
-        (Some(at), None) => Err(row.bad(at, "nothing, or output_tokens too,")),
-        (None, Some(at)) => Err(row.bad(at, "nothing, or input_tokens too,")),
+        (Some(at), None) => Err(row.bad(at, "an empty field, or output_tokens as well,")),
+        (None, Some(at)) => Err(row.bad(at, "an empty field, or input_tokens as well,")),
     }
 }
 
@@ -314,7 +314,7 @@ fn mooncake(lines: &Lines) -> Result<Record, TraceError> {
     };
     let row: Mooncake = serde_json::from_str(lines.line()).map_err(|error| {
         let text = error.to_string();
-        // The parser says "line 1": it knows of one line only.
+        // The parser's "line 1" is omitted: it is given one line at a time.
         let message = text
             .rsplit_once(" at line ")
             .map_or(&*text, |parts| parts.0);
@@ -333,7 +333,7 @@ fn mooncake(lines: &Lines) -> Result<Record, TraceError> {
     })
 }
 
-/// Ten years in nanoseconds are far below the largest.
+/// Converts nanoseconds, of which ten years are far below the largest value.
 fn signed(nanos: u64) -> i64 {
     i64::try_from(nanos).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Traces with one row for every request: checked in a first pass, given in a second.
+//! Traces with one row for every request: checked in a first pass, and read in a second.
 
 use std::collections::BTreeMap;
 
@@ -13,27 +13,27 @@ use super::{
 
 type Ids = BTreeMap<Box<str>, u32>;
 
-/// Where arrivals come from.
+/// Origin of the arrivals.
 #[derive(Debug)]
-enum From {
-    /// The file, which has them in order.
+enum ArrivalSource {
+    /// The file, in which they are ordered.
     File {
         records: Box<Records>,
         ids: Ids,
-        /// Rows that are still to come, as the first pass found.
+        /// Number of remaining rows, according to the first pass.
         left: u64,
     },
-    /// Memory, since the file has not.
+    /// Memory, for a file that is not ordered.
     Sorted(std::vec::IntoIter<Arrival>),
-    /// Nowhere: an error was given.
+    /// No more records, since an error was returned.
     Nothing,
 }
 
-/// The requests of a trace, in the order of time; of equal times, in the order of the file.
+/// Requests of a trace, in the order of time; of equal times, in the order of the file.
 #[derive(Debug)]
 pub struct Requests {
-    from: From,
-    /// Time zero on the trace's clock.
+    from: ArrivalSource,
+    /// Time zero on the trace's clock, in nanoseconds.
     zero: i64,
     last: Time,
 }
@@ -43,9 +43,9 @@ impl Iterator for Requests {
 
     fn next(&mut self) -> Option<Self::Item> {
         let (records, ids, left) = match &mut self.from {
-            From::File { records, ids, left } => (records, ids, left),
-            From::Sorted(arrivals) => return arrivals.next().map(Ok),
-            From::Nothing => return None,
+            ArrivalSource::File { records, ids, left } => (records, ids, left),
+            ArrivalSource::Sorted(arrivals) => return arrivals.next().map(Ok),
+            ArrivalSource::Nothing => return None,
         };
         let result = match records.next() {
             Ok(None) if *left == 0 => return None,
@@ -64,7 +64,7 @@ impl Iterator for Requests {
             }
             Err(error) => Err(error),
         };
-        self.from = From::Nothing;
+        self.from = ArrivalSource::Nothing;
         Some(result)
     }
 }
@@ -78,13 +78,13 @@ fn arrival(record: Record, function: u32, zero: i64) -> Arrival {
     }
 }
 
-/// What the first pass finds.
+/// Results of the first pass.
 struct Check {
     ids: Ids,
     functions: Vec<FunctionInfo>,
     first: i64,
     rows: u64,
-    /// Kept where the file is not in order.
+    /// Records with their functions, if the file is not ordered; otherwise empty.
     kept: Vec<(Record, u32)>,
 }
 
@@ -102,9 +102,9 @@ pub(super) fn open(source: &Source, format: Format) -> Result<Workload<Requests>
             .map(|(record, function)| arrival(record, function, zero))
             .collect();
         arrivals.sort_by_key(|arrival| arrival.at);
-        From::Sorted(arrivals.into_iter())
+        ArrivalSource::Sorted(arrivals.into_iter())
     } else {
-        From::File {
+        ArrivalSource::File {
             records: Box::new(Records::open(source, format)?),
             ids: check.ids,
             left: check.rows,

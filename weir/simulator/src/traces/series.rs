@@ -1,4 +1,4 @@
-//! Alibaba GenTD26's series of measurements, such as how long base models took to load.
+//! Alibaba GenTD26's series of measurements, such as load times of base models.
 
 use std::collections::BTreeMap;
 
@@ -8,24 +8,24 @@ use super::fields::{Row, Table, is_name};
 use super::lines::{Lines, Source};
 use super::{FUNCTIONS_MAX, LENGTH_MAX, Problem, Quantiles, TraceError};
 
-/// Highest value; memory in bytes is the largest of the published series.
+/// Largest value; memory in bytes is the largest of the published series.
 const VALUE_MAX: f64 = 1e15;
 const SECONDS_MAX: u64 = 1 << 33;
 
-/// One measurement.
+/// A measurement of a series.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Sample {
-    /// When; zero is the first one's.
+    /// Time of the measurement; zero is the first one's.
     pub at: Time,
-    /// In the series' own unit: ms for latencies, % for duty cycles.
+    /// Value in the series' own unit: ms for latencies, % for duty cycles.
     pub value: f64,
-    /// Index into [`Series::containers`]; none where the series names none.
+    /// Index into [`Series::containers`]; `None` where the row names no container.
     pub container: Option<u32>,
 }
 
-/// A series of measurements: `timestamp_anon` (s), `value`, `container_ip`, in any order; other columns are passed over.
+/// A series of measurements: `timestamp_anon` (s), `value`, `container_ip`, in any order; other columns are ignored.
 ///
-/// Read as it is asked for; what is kept are the names of containers, at most [`FUNCTIONS_MAX`].
+/// Rows are read on demand; only the names of containers are kept in memory, at most [`FUNCTIONS_MAX`].
 #[derive(Debug)]
 pub struct Series {
     table: Table,
@@ -37,10 +37,10 @@ pub struct Series {
 }
 
 impl Series {
-    /// Reads the heading.
+    /// Opens a series and reads its heading.
     ///
     /// # Errors
-    /// A file that cannot be read, and a heading without one of the columns.
+    /// Returns an error if the file cannot be read, or if a column is missing.
     pub fn open(source: &Source) -> Result<Self, TraceError> {
         let table = Table::new(Lines::open(source)?)?;
         let columns = [
@@ -58,7 +58,7 @@ impl Series {
         })
     }
 
-    /// The containers named so far, by their ids.
+    /// Returns the containers named so far, indexed by their ids.
     #[must_use]
     pub fn containers(&self) -> Vec<&str> {
         let mut names = vec![""; self.ids.len()];
@@ -70,10 +70,10 @@ impl Series {
         names
     }
 
-    /// The distribution of all values as times, where the unit is ms.
+    /// Reads all values as times in milliseconds and returns their distribution.
     ///
     /// # Errors
-    /// The first broken line; [`Problem::NoRows`].
+    /// Returns the first invalid line, or [`Problem::NoRows`].
     pub fn latencies(mut self) -> Result<Quantiles, TraceError> {
         let mut times = Vec::new();
         for sample in &mut self {

@@ -1,7 +1,7 @@
-//! Points in time in the notation of calendars.
+//! Parsing of timestamps in calendar notation.
 
-/// `YYYY-MM-DD HH:MM:SS`, with up to nine digits of a second's fraction, in nanoseconds since the year 2000. `T` for the
-/// blank and `Z` or `+00:00` at the end are allowed; other zones are not.
+/// Parses `YYYY-MM-DD HH:MM:SS`, with up to nine digits of a second's fraction, to nanoseconds since the year 2000. `T` instead
+/// of the blank and `Z` or `+00:00` at the end are allowed; other zones are not.
 pub(super) fn timestamp(text: &str) -> Option<i64> {
     let text = text
         .strip_suffix("+00:00")
@@ -21,7 +21,7 @@ pub(super) fn timestamp(text: &str) -> Option<i64> {
     let digits: i64 = whole(fraction)?;
     let power = u32::try_from(9 - fraction.len()).ok()?;
     let fraction = digits * 10_i64.pow(power);
-    // Days of the Gregorian calendar, with years that begin in March.
+    // Day number in the Gregorian calendar, with years that begin in March.
     let (year, month) = if month <= 2 {
         (year - 1, month + 9)
     } else {
@@ -37,7 +37,7 @@ fn whole(text: &str) -> Option<i64> {
     digits.then(|| text.parse().ok()).flatten()
 }
 
-/// Three numbers of so many digits.
+/// Parses three numbers with these numbers of digits.
 fn numbers(text: &str, between: char, digits: [usize; 3]) -> Option<[i64; 3]> {
     let mut parts = text.split(between);
     let mut numbers = [0; 3];
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn fractions_and_the_zone_of_greenwich_are_read() {
+    fn fractions_and_utc_suffixes_are_parsed() {
         let second = 1_000_000_000;
         assert_eq!(
             timestamp("2000-01-01 01:02:03.6805900"),
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_point_in_time_is_not_read() {
+    fn refuses_invalid_timestamps() {
         for text in [
             "",
             "yesterday",

@@ -1,31 +1,31 @@
-//! What every reader and generator gives.
+//! Types that all readers and generators produce.
 
 use policy::{Span, Time};
 
 use super::Quantiles;
 use crate::statistics::Percentile;
 
-/// What is known of a function. Its id is its index in [`Workload::functions`].
+/// Properties of a function. Its id is its index in [`Workload::functions`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct FunctionInfo {
-    /// Unique in its workload.
+    /// Name, unique in the workload.
     pub name: String,
-    /// The model it runs.
+    /// Name of the model that the function runs.
     pub model: Option<String>,
-    /// Within which its requests are to be answered, unless they say otherwise.
+    /// Time within which requests are to be answered, unless they state their own.
     pub objective: Option<Span>,
-    /// How many of its requests are to be, where that is set.
+    /// Percentile of the requests that must meet the objective, if set.
     pub percentile: Option<Percentile>,
-    /// Its mean rate, requests a minute, where it was set and not observed.
+    /// Mean rate in requests a minute, if it was set and not observed.
     pub per_minute: Option<f64>,
-    /// Its memory, or that of its model's weights, in 10⁶ bytes; of its whole app where a trace states only that.
+    /// Memory of the function or of its model's weights, in 10⁶ bytes; of the whole app where a trace states only that.
     pub memory_mb: Option<f64>,
-    /// How long its requests run.
+    /// Distribution of the requests' service times.
     pub service: Option<Quantiles>,
 }
 
 impl FunctionInfo {
-    /// A function of which nothing else is known.
+    /// Creates a function without other properties.
     #[must_use]
     pub const fn named(name: String) -> Self {
         Self {
@@ -40,42 +40,42 @@ impl FunctionInfo {
     }
 }
 
-/// What a request asks for.
+/// Work that a request states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Not stated: the function's model decides.
+    /// Not stated: the function's model determines it.
     Unstated,
-    /// Time of execution.
+    /// Execution time of the request.
     Service(Span),
-    /// Tokens of a language model.
+    /// Numbers of tokens for a language model.
     Tokens {
-        /// Of the prompt.
+        /// Number of tokens in the prompt.
         input: u32,
-        /// Of the answer.
+        /// Number of tokens in the answer.
         output: u32,
     },
 }
 
-/// One request.
+/// A request of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When it arrives.
+    /// Arrival time, from the start of the workload.
     pub at: Time,
     /// Index into [`Workload::functions`].
     pub function: u32,
-    /// What it asks for.
+    /// Work of the request.
     pub work: Work,
-    /// Its own objective, before that of its function.
+    /// Objective of the request, which takes precedence over that of its function.
     pub objective: Option<Span>,
 }
 
 /// Functions, and their requests in the order of time.
 ///
-/// `A` is an iterator of `Result<Arrival, TraceError>`. After an error it gives nothing more.
+/// `A` is an iterator of `Result<Arrival, TraceError>`. After an error it yields nothing more.
 #[derive(Clone, Debug)]
 pub struct Workload<A> {
-    /// All functions, also those that are never called.
+    /// All functions, including those without requests.
     pub functions: Vec<FunctionInfo>,
-    /// All requests, lazily.
+    /// Lazy iterator over all requests.
     pub arrivals: A,
 }

@@ -1,4 +1,4 @@
-//! Weir's own CSV.
+//! Writer of Weir's own CSV.
 
 use std::io::{self, Write};
 
@@ -7,48 +7,48 @@ use policy::Span;
 use super::fields::is_name;
 use super::{Arrival, TraceError, Work, Workload};
 
-/// Why a workload is not written.
+/// Error in writing a workload.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// It cannot be read.
+    /// The workload could not be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// It cannot be written.
+    /// The output could not be written.
     #[error("cannot write: {0}")]
     Write(#[from] io::Error),
-    /// A name cannot be written.
+    /// The name of a function is not allowed in the format.
     #[error(
         "the function's name is {name:?}: 1 to 256 bytes without quotes and control characters are needed"
     )]
     Name {
-        /// The name.
+        /// Name of the function.
         name: String,
     },
-    /// An arrival is of no function.
-    #[error("an arrival is of function {function}, of {functions}")]
+    /// An arrival refers to a function that does not exist.
+    #[error("an arrival refers to function {function}, but there are only {functions}")]
     Function {
-        /// Its index.
+        /// Index of the function.
         function: u32,
-        /// How many there are.
+        /// Number of functions of the workload.
         functions: usize,
     },
 }
 
-/// Writes a workload as Weir's CSV and tells how many requests that were. Reading it back gives the same arrivals to the
-/// nanosecond; of functions it keeps the names of those that are called, in the order of their first request.
+/// Writes a workload as Weir's CSV and returns the number of requests. Reading it back yields the same arrivals to the
+/// nanosecond; of functions it keeps the names of those with requests, in the order of their first request.
 ///
-/// Every column is written: `arrival_s,function,service_ms,objective_ms,input_tokens,output_tokens`. An objective is
-/// that of the request, else that of its function.
+/// Every column is written: `arrival_s,function,service_ms,objective_ms,input_tokens,output_tokens`. The objective is
+/// that of the request if it has one, otherwise that of its function.
 ///
 /// # Errors
-/// The workload's own, and [`WriteError`].
+/// Returns errors of the workload, and [`WriteError`].
 pub fn write_csv<A>(workload: Workload<A>, to: &mut impl Write) -> Result<u64, WriteError>
 where
     A: Iterator<Item = Result<Arrival, TraceError>>,
 {
     let functions = workload.functions;
-    // A name with a comma, or with blanks at its ends, would be read differently without quotes.
+    // A name with a comma, or with blanks at its ends, would be parsed differently without quotes.
     let mut names = Vec::with_capacity(functions.len());
     for function in &functions {
         let name = &function.name;

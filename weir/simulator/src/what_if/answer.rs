@@ -1,4 +1,4 @@
-//! What came of a run: of each function and of the whole.
+//! Results of a run: of each function and of the whole.
 
 use std::cmp::Ordering;
 
@@ -6,66 +6,66 @@ use policy::Span;
 use serde::Serialize;
 
 use super::limit::{Binding, Limit};
-use crate::node::Taken;
+use crate::node::Occupancy;
 use crate::statistics::{Histogram, Interval, Timeline};
 
-/// Shares are counts divided by counts.
+/// Tolerance for comparing shares, which are quotients of counts.
 pub(super) const ROUNDING: f64 = 1e-12;
 
-/// Whether every function keeps its objective, as far as the seeds say.
+/// Whether every function keeps its objective, with the confidence that the seeds allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// Each does at the worse end of its interval over seeds.
+    /// Every function does, at the worse end of its interval over seeds.
     Yes,
-    /// None is sure to miss, and some are undecided: their interval meets what is asked. Nine of ten functions are sure to keep theirs, or
-    /// all that are undecided keep it on average.
+    /// No function is sure to miss, and some are undecided: their interval contains the required share. Nine of ten functions are
+    /// sure to keep their objectives, or all undecided ones keep them on average.
     Probably,
-    /// One misses at the better end of its interval as well, too few are sure, or it was stopped.
+    /// A function misses even at the better end of its interval, too few are sure, or the run was stopped.
     No,
 }
 
-/// What came of a function.
+/// Results of a function.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FunctionAnswer {
-    /// Its name in the trace.
+    /// Name of the function in the trace.
     pub name: String,
-    /// Its model; empty: one of its own.
+    /// Name of the model; empty if the function has a model of its own.
     pub model: String,
-    /// Requests counted, of all seeds.
+    /// Number of counted requests, of all seeds.
     pub requests: u64,
-    /// Of them, late or never answered.
+    /// Number of counted requests that were late or never answered.
     pub late: u64,
-    /// The share in time over seeds; none without requests.
+    /// Share in time over seeds; `None` without requests.
     pub attainment: Option<Interval>,
-    /// How long they may take, ms; none where requests state that themselves.
+    /// Objective in milliseconds; `None` where requests state their own.
     pub objective_ms: Option<f64>,
-    /// The percentile that has to be in time.
+    /// Percentile of requests that must be in time.
     pub percentile: f64,
-    /// Whether it is, at the lower end of the interval.
+    /// Whether the lower end of the interval reaches the percentile.
     pub keeps: bool,
-    /// Median latency, ms; none if nothing was answered.
+    /// Median latency in milliseconds; `None` if no request was answered.
     pub p50_ms: Option<f64>,
-    /// Latency at its percentile, ms, of what was answered.
+    /// Latency of answered requests at the percentile, in milliseconds.
     pub at_percentile_ms: Option<f64>,
-    /// Execution with the model resident, ms.
+    /// Execution time with the model resident, in milliseconds.
     pub execution_ms: f64,
-    /// Execution with the model coming from the host, alone, ms.
+    /// Duration of an uncontended request with a load from the host, in milliseconds.
     pub swapped_ms: f64,
-    /// The share of its requests that had to load.
+    /// Share of requests for which the model was loaded.
     pub loads: f64,
-    /// GPU time that it would be charged (M2.18), s: taken time in whole ms a request, and a tenth of the time its
+    /// GPU time charged (M2.18), in seconds: occupied time in whole ms for each request, and a tenth of the time for which its
     /// model waits in host memory.
     pub billed_gpu_s: f64,
-    /// What stands in its way.
+    /// Limit that binds the function.
     pub limit: Limit,
-    /// What would, if it did not keep its objective.
+    /// Limit that would bind the function if it missed its objective.
     #[serde(skip)]
     pub why: Limit,
 }
 
 impl FunctionAnswer {
-    /// It misses by the interval's lower end alone: more seeds may settle it.
+    /// Returns whether the function misses only at the lower end of its interval, so that more seeds may decide.
     #[must_use]
     pub fn is_open(&self) -> bool {
         let reaches = |own: Interval| own.high >= self.percentile / 100.0 - ROUNDING;
@@ -73,99 +73,99 @@ impl FunctionAnswer {
     }
 }
 
-/// What came of a point: all of its seeds together. Counts are of all of them; times, GPU hours and money are those of a run,
-/// on average.
+/// Results of a point: all of its seeds together. Counts are sums over seeds; times, GPU hours and money are averages for one
+/// run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Answer {
-    /// By which rules.
+    /// Name of the rules.
     pub rule: &'static str,
-    /// GPUs of each node.
+    /// Number of GPUs of each node.
     pub gpus_per_node: u32,
-    /// Nodes.
+    /// Number of nodes of the cluster.
     pub nodes: u32,
-    /// GPUs in all.
+    /// Number of GPUs of all nodes.
     pub gpus: u32,
-    /// Memory for models of each GPU, 10⁹ bytes.
+    /// Memory for models on each GPU, in 10⁹ bytes.
     pub models_gb: f64,
-    /// Host to GPU, 10⁹ bytes per second.
+    /// Rate from host to GPU, in 10⁹ bytes per second.
     pub host_gb_per_s: f64,
-    /// Rate in multiples of the trace's.
+    /// Rate of arrivals as a multiple of the trace's.
     pub rate_scale: f64,
-    /// It was told to stop: all of this is of the time until then.
+    /// Whether the run was interrupted; the results then cover the time until then.
     pub stopped: bool,
-    /// Time counted, s.
+    /// Length of the counted time of a run, in seconds.
     pub counted_s: f64,
-    /// How many seeds.
+    /// Number of seeds that were run.
     pub seeds: usize,
-    /// Requests counted.
+    /// Number of counted requests, of all seeds.
     pub requests: u64,
-    /// The share in time.
+    /// Share of requests in time, over seeds.
     pub attainment: Interval,
-    /// The share of functions that keep their objective, seed by seed.
+    /// Share of functions that keep their objectives, over seeds.
     pub keeping: Interval,
-    /// Functions with requests that were counted.
+    /// Number of functions with counted requests.
     pub functions_called: usize,
-    /// Of them, those that keep their objective at the lower end of their interval.
+    /// Number of functions that keep their objectives at the lower end of their interval.
     pub functions_keeping: usize,
-    /// Of the others, those whose interval meets their objective's percentile: more seeds may settle it.
+    /// Number of functions whose interval contains their percentile without keeping it at the lower end: more seeds may decide.
     pub functions_undecided: usize,
-    /// Of the undecided, those that keep their objective on average.
+    /// Number of undecided functions that keep their objectives on average.
     #[serde(skip)]
     pub functions_keeping_on_average: usize,
-    /// The share of time that GPUs are taken.
+    /// Share of time in which GPUs are occupied, over seeds.
     pub gpu_busy: Interval,
-    /// The share of taken time that loads add to execution.
+    /// Share of occupied time that loads add to execution.
     pub gpu_swapping: f64,
-    /// GPUs taken at once, mean.
+    /// Mean number of occupied GPUs.
     pub slots_mean: f64,
-    /// GPUs taken at once, most.
+    /// Largest number of GPUs occupied at one time.
     pub slots_peak: u32,
-    /// Requests whose model had to be loaded.
+    /// Number of requests for which the model was loaded.
     pub loads: u64,
-    /// Models that gave way.
+    /// Number of evicted models.
     pub evictions: u64,
-    /// GPUs times time counted, h.
+    /// GPU hours of the counted time, occupied or not.
     pub gpu_hours: f64,
-    /// GPU time that functions would be charged, h.
+    /// GPU hours charged to functions.
     pub billed_gpu_hours: f64,
-    /// What the GPUs cost for the time counted; none without a price.
+    /// Cost of the GPUs for the counted time; `None` without a price.
     pub cost: Option<f64>,
-    /// What they cost an hour.
+    /// Cost of the GPUs for an hour; `None` without a price.
     pub cost_per_hour: Option<f64>,
-    /// What a million requests in time cost.
+    /// Cost of a million requests in time; `None` without a price.
     pub cost_per_million_in_time: Option<f64>,
-    /// What stands in the way of more.
+    /// Limit that binds most late requests.
     pub binding: Binding,
-    /// What to know beside it.
+    /// Remarks on the results, in sentences.
     pub notes: Vec<String>,
-    /// By function, in the order of the trace.
+    /// Results by function, in the order of the trace.
     pub functions: Vec<FunctionAnswer>,
-    /// For plots.
+    /// Data for plots, complete only in the answer that is shown.
     #[serde(skip)]
     pub detail: Detail,
 }
 
-/// What plots are made of.
+/// Latencies and occupancies from which plots are drawn.
 #[derive(Clone, Debug)]
 pub struct Detail {
-    /// Latencies of each function of the answer, of all seeds; none ran: empty.
+    /// Latencies of each function of the answer, of all seeds; empty if none ran.
     pub latencies: Vec<Histogram>,
-    /// Objective of each function.
+    /// Objective of each function of the answer.
     pub objectives: Vec<Option<Span>>,
-    /// How busy GPUs were over the whole run, of the first seed.
+    /// Busy time of GPUs over the whole run of the first seed.
     pub timeline: Timeline,
-    /// Every stretch in which a GPU was taken, of the first seed, by the time of its end; functions are places in the answer.
-    pub taken: Vec<Taken>,
+    /// All slot occupancies of the first seed, by the time of their end; `function` is an index into the answer's functions.
+    pub taken: Vec<Occupancy>,
 }
 
 impl Answer {
-    /// Whether every function keeps its objective.
+    /// Returns whether every function keeps its objective.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.outcome() == Outcome::Yes
     }
 
-    /// Returns how sure it is that every function keeps its objective.
+    /// Returns whether every function keeps its objective, and with which confidence.
     #[must_use]
     pub const fn outcome(&self) -> Outcome {
         if self.stopped {
@@ -184,9 +184,9 @@ impl Answer {
 }
 
 impl Answer {
-    /// Returns which of two answers is the better one to give, as `Less`: what holds before what probably does before what does not;
-    /// of those, the fewest GPUs, then the highest rate, then the least of what else was swept; of those that do not, the most functions
-    /// that keep their objective or may, then the most requests in time, then by the same.
+    /// Compares two answers, with the better one to give as `Less`: yes before probably before no. Of answers that are yes or
+    /// probably, the fewest GPUs are better, then the highest rate, then the least of the other swept values; of those that are
+    /// no, the most functions that keep their objectives or may, then the most requests in time, then the same as before.
     #[must_use]
     pub fn order(&self, other: &Self) -> Ordering {
         let rank = |own: &Self| (own.stopped, own.outcome());
@@ -214,7 +214,7 @@ impl Answer {
     }
 }
 
-/// All runs of a sweep; what plots are made of is kept of one.
+/// All runs of a sweep; data for plots are kept of only one.
 #[derive(Clone, Debug, Default)]
 pub struct Runs {
     answers: Vec<Answer>,
@@ -222,7 +222,7 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// One more. It is the one to show if it is the better answer ([`Answer::order`]).
+    /// Adds a run. It becomes the one to show if it is the better answer ([`Answer::order`]).
     pub fn push(&mut self, mut answer: Answer) {
         let better = self.shown().is_none_or(|shown| answer.order(shown).is_lt());
         if better {
@@ -236,13 +236,13 @@ impl Runs {
         self.answers.push(answer);
     }
 
-    /// In the order in which they were run.
+    /// Returns the answers in the order in which they were run.
     #[must_use]
     pub fn answers(&self) -> &[Answer] {
         &self.answers
     }
 
-    /// The one whose details are kept.
+    /// Returns the answer with data for plots.
     #[must_use]
     pub fn shown(&self) -> Option<&Answer> {
         self.answers.get(self.shown?)
@@ -250,7 +250,7 @@ impl Runs {
 }
 
 impl Detail {
-    /// Not the timeline, which is small.
+    /// Frees the data for plots, except for the timeline, which is small.
     pub(super) fn forget(&mut self) {
         self.latencies = Vec::new();
         self.taken = Vec::new();

@@ -1,16 +1,16 @@
-//! The cluster: what a user's file says of nodes, GPUs, memory, links and price.
+//! The cluster: nodes, GPUs, memory, links and price from a user's file.
 
 use policy::Span;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::place::{ABOVE_ZERO, InputError, NOT_NEGATIVE, POSITIVE, Text, ZERO_OR_MORE};
+use super::input::{ABOVE_ZERO, InputError, NOT_NEGATIVE, POSITIVE, Text, ZERO_OR_MORE};
 use crate::node::hardware::{LinkTimes, NodeParts, millis};
 use crate::node::{CopyTimes, Hardware, Hops, MemoryTimes, ModelTimes};
 
-/// Most GPUs of a node, as policy has it.
+/// Largest number of GPUs of a node, as in the policy.
 pub const GPUS_MAX: u32 = 64;
-/// Most nodes.
+/// Largest number of nodes.
 pub const NODES_MAX: u32 = 1_024;
 
 #[derive(Deserialize)]
@@ -55,39 +55,39 @@ struct HopTimes {
     back_ms: Option<Spanned<f64>>,
 }
 
-/// See the [module](self).
+/// Nodes, links and price of a cluster; see the [module](self).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
-    /// How many nodes.
+    /// Number of nodes, at most [`NODES_MAX`].
     pub nodes: u32,
-    /// What a GPU costs for an hour; none: nothing is said of money.
+    /// Price of a GPU for an hour; `None` if costs are not computed.
     pub price_per_gpu_hour: Option<f64>,
-    /// Each node. Its GPUs are also the pattern by which more of them are wired.
+    /// Description of every node. The wiring of its GPUs is repeated for nodes with more GPUs.
     pub node: NodeParts,
-    /// The links that models come over.
+    /// Speeds of the links over which models are loaded.
     pub link: LinkTimes,
-    /// What copies cost one by one.
+    /// Times of copies, for rules under which the number of copies matters.
     pub copies: CopyTimes,
-    /// What calls for memory cost.
+    /// Times of the device's memory calls.
     pub memory: MemoryTimes,
-    /// What a request spends on its way.
+    /// Latencies of a request outside of the slot.
     pub hops: Hops,
 }
 
 impl Cluster {
-    /// From TOML; `file` is what errors call it.
+    /// Parses a file in TOML; `file` is its name in error messages.
     ///
     /// # Errors
-    /// What is wrong, with line and key.
+    /// Returns the first error, with line and key.
     pub fn from_toml(file: &str, text: &str) -> Result<Self, InputError> {
         let text = Text { file, text };
-        let said: File = text.read()?;
-        if let Some(like) = &said.like
+        let parsed: File = text.read()?;
+        if let Some(like) = &parsed.like
             && like.get_ref() != "torpor"
         {
             return Err(text.wrong(like.span(), &format!("{:?}", like.get_ref()), "\"torpor\""));
         }
-        let given = said.like.is_some();
+        let given = parsed.like.is_some();
         let of = Hardware::torpor();
         let whole = |value: &Option<Spanned<i64>>, most: u32| match value {
             None => Ok(None),
@@ -117,7 +117,7 @@ impl Cluster {
                 .or_else(|| given.then_some(of_like))
                 .ok_or_else(|| text.missing(table, key))
         };
-        let (node, link) = (&said.node, &said.link);
+        let (node, link) = (&parsed.node, &parsed.link);
         let gpus = match whole(&node.gpus, GPUS_MAX)? {
             Some(gpus) => gpus as usize,
             None if given => of.node.slots,
@@ -131,7 +131,7 @@ impl Cluster {
             let span = node.memory_gb.as_ref().or(node.models_gb.as_ref());
             let span = span.map_or(0..0, Spanned::span);
             let found = format!("{memory_gb}, below models_gb of {models_gb}");
-            return Err(text.wrong(span, &found, "all of a GPU's memory, models_gb among it,"));
+            return Err(text.wrong(span, &found, "a GPU's total memory, at least models_gb,"));
         }
         let classes_gb_per_s = match &link.classes_gb_per_s {
             None if given => of.link.classes_gb_per_s,
@@ -140,7 +140,7 @@ impl Cluster {
                 let positive = |rate: &f64| rate.is_finite() && *rate > 0.0;
                 if !rates.get_ref().iter().all(positive) {
                     let found = format!("{:?}", rates.get_ref());
-                    return Err(text.wrong(rates.span(), &found, "rates above 0"));
+                    return Err(text.wrong(rates.span(), &found, "a list of rates above 0"));
                 }
                 rates.get_ref().clone()
             }
@@ -179,8 +179,8 @@ impl Cluster {
             }
         };
         let cluster = Self {
-            nodes: whole(&said.nodes, NODES_MAX)?.unwrap_or(1),
-            price_per_gpu_hour: not_negative(&said.price_per_gpu_hour)?,
+            nodes: whole(&parsed.nodes, NODES_MAX)?.unwrap_or(1),
+            price_per_gpu_hour: not_negative(&parsed.price_per_gpu_hour)?,
             link: LinkTimes {
                 host_gb_per_s: needed(
                     positive(&link.host_gb_per_s)?,
@@ -204,15 +204,15 @@ impl Cluster {
                 residue_mb: not_negative(&node.residue_mb)?.unwrap_or(of.node.residue_mb),
             },
             hops: Hops {
-                there: millis(not_negative(&said.hops.there_ms)?.unwrap_or(0.0)),
-                back: millis(not_negative(&said.hops.back_ms)?.unwrap_or(0.0)),
+                there: millis(not_negative(&parsed.hops.there_ms)?.unwrap_or(0.0)),
+                back: millis(not_negative(&parsed.hops.back_ms)?.unwrap_or(0.0)),
             },
         };
         Ok(cluster)
     }
 
-    /// A node with so many GPUs and these models. More GPUs than the file's wiring has are wired as further copies of
-    /// it, without links between copies; fewer are the first of it.
+    /// Returns the hardware of a node with this number of GPUs and these models. GPUs beyond the file's wiring are wired as
+    /// further copies of it, without links between copies; fewer GPUs are the first ones of it.
     #[must_use]
     pub fn hardware(&self, gpus: u32, models: Vec<ModelTimes>) -> Hardware {
         let pattern = pattern(&self.node);
@@ -253,12 +253,12 @@ impl Cluster {
         }
     }
 
-    /// A model from nothing to ready, by its footprint: Torpor's fit (workloads 9).
+    /// Returns the duration of a cold start by the model's footprint: Torpor's fit (workloads §9).
     pub(crate) fn cold_start_ms(footprint_mb: f64) -> f64 {
         8_850.0 + 2.35 * footprint_mb
     }
 
-    /// From the host to a GPU and executed, alone on the path.
+    /// Returns the duration of an uncontended request with a load from the host.
     pub(crate) fn swapped(&self, weights_mb: f64, execution: Span) -> Span {
         let transfer = millis(weights_mb / self.link.host_gb_per_s);
         let adds = millis(self.link.swap_adds_ms);
@@ -266,7 +266,7 @@ impl Cluster {
     }
 }
 
-/// How many GPUs the wiring is told for.
+/// Returns the number of GPUs that the wiring describes.
 fn pattern(node: &NodeParts) -> usize {
     let of_pairs = node
         .pairs
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_like_torpors_is_torpors() {
+    fn a_cluster_like_torpor_equals_torpors_hardware() {
         let cluster = Cluster::from_toml("c", "like = \"torpor\"\n").unwrap();
         let of = Hardware::torpor();
         let ours = cluster.hardware(4, of.models.clone());
@@ -311,9 +311,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_line_and_key() {
+    fn errors_name_line_and_key() {
         assert!(Cluster::from_toml("c", OWN).is_ok());
-        for (from, to, said) in [
+        for (from, to, expected) in [
             (
                 "gpus = 2",
                 "gpus = 0",
@@ -355,7 +355,7 @@ mod tests {
         ] {
             assert!(OWN.contains(from), "{from}");
             let error = error(&OWN.replacen(from, to, 1));
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

@@ -1,13 +1,13 @@
-//! The functions: what a user's file says of models and objectives.
+//! The functions: models and objectives from a user's file.
 //!
-//! A function's settings are, key by key, those of the **first** `[[function]]` whose `name` fits its name in the trace
-//! (`*` stands for any text), then what the trace says of it, then `[default]`. A function without a model of its own
-//! gets those of `[[model]]` in turns: function i of the trace has model i mod their number.
+//! A function's settings are, key by key, those of the **first** `[[function]]` with a `name` that matches its name in the trace
+//! (`*` matches any text), then those of the trace, then `[default]`. Functions without a model of their own
+//! are assigned those of `[[model]]` in turn: function i of the trace has model i mod their number.
 
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::place::{ABOVE_ZERO, InputError, NOT_NEGATIVE, POSITIVE, Text, ZERO_OR_MORE, nearest};
+use super::input::{ABOVE_ZERO, InputError, NOT_NEGATIVE, POSITIVE, Text, ZERO_OR_MORE, nearest};
 use crate::node::Hardware;
 use crate::statistics::Percentile;
 
@@ -16,7 +16,7 @@ use crate::statistics::Percentile;
 struct File {
     models: Option<Spanned<String>>,
     #[serde(default)]
-    default: GoalText,
+    default: SettingsText,
     #[serde(default)]
     model: Vec<ModelText>,
     #[serde(default)]
@@ -25,7 +25,7 @@ struct File {
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct GoalText {
+struct SettingsText {
     model: Option<Spanned<String>>,
     weights_mb: Option<Spanned<f64>>,
     execution_ms: Option<Spanned<f64>>,
@@ -62,24 +62,24 @@ struct FunctionText {
     work: Option<Spanned<String>>,
 }
 
-/// An objective as it is written: the longer of both.
+/// An objective as written in the file: the longer of both parts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Objective {
-    /// In ms; 0: not said.
+    /// Time in milliseconds; 0 if not stated.
     pub ms: f64,
-    /// In multiples of the function's execution; 0: not said.
+    /// Multiple of the function's execution time; 0 if not stated.
     pub factor: f64,
 }
 
-/// By what the executions of a function's requests differ. A trace's times are of the hardware it was taken on; the file
-/// of functions states what the user's GPUs take.
+/// Variation of the execution times of a function's requests. A trace's times are those of the hardware on which it was taken;
+/// the file of functions states the times on the user's GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Times {
-    /// By nothing but noise: each takes the function's execution.
+    /// Every request takes the function's execution time, apart from noise.
     Stated,
-    /// Each takes what the trace says of it: its service time, or its tokens by the model's times for them.
+    /// Every request takes the time that the trace states: its service time, or its tokens multiplied by the model's times.
     Trace,
-    /// Their mean is the function's execution, and they differ from it by the factors by which the trace's do from theirs.
+    /// The mean is the function's execution time, and requests vary by the same factors as in the trace.
     #[default]
     Relative,
 }
@@ -92,62 +92,62 @@ impl Times {
     ];
 }
 
-/// What is said of functions; what is not said is left to others.
+/// Settings of functions; those that are `None` are taken from elsewhere.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Goal {
-    /// Its model, by its place in [`Functions::models`].
+pub struct FunctionSettings {
+    /// Index into [`Functions::models`].
     pub model: Option<usize>,
-    /// Bytes of weights over 10⁶.
+    /// Size of the weights, in units of 10⁶ bytes.
     pub weights_mb: Option<f64>,
-    /// Execution with the model resident, ms.
+    /// Execution time with the model resident, in milliseconds.
     pub execution_ms: Option<f64>,
-    /// Within which requests are to be answered.
+    /// Time within which requests are to be answered.
     pub objective: Option<Objective>,
-    /// How many of them.
+    /// Percentile of requests that must be in time.
     pub percentile: Option<Percentile>,
-    /// By what its requests' executions differ.
+    /// Variation of the requests' execution times.
     pub times: Option<Times>,
 }
 
-/// A model.
+/// A model of the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
-    /// Its name.
+    /// Name by which functions refer to the model.
     pub name: String,
-    /// Bytes of weights over 10⁶.
+    /// Size of the weights, in units of 10⁶ bytes.
     pub weights_mb: f64,
-    /// Execution with the model resident, ms; none: the trace's service times or tokens say it.
+    /// Execution time with the model resident, in milliseconds; `None` if it follows from the trace.
     pub execution_ms: Option<f64>,
-    /// In a process that has its GPU to itself, ms; none: the same.
+    /// Execution time in a process with a GPU to itself, in milliseconds; `None` if it is the same.
     pub native_ms: Option<f64>,
-    /// What such a process takes of a GPU over 10⁶ bytes; none: weights and residue.
+    /// GPU memory of such a process, in units of 10⁶ bytes; `None` for weights and residue.
     pub footprint_mb: Option<f64>,
-    /// What a token of the prompt and of the answer take, ms.
+    /// Time for each token of the prompt and of the answer, in milliseconds.
     pub per_token_ms: [f64; 2],
-    /// Functions that name no model get it, and others of which this is so, in turns.
+    /// Whether functions without a model of their own are assigned this one, in turn with the others.
     pub in_turn: bool,
 }
 
-/// Settings of functions whose name fits.
+/// Settings of functions with matching names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pattern {
-    /// With `*` for any text.
+    /// Pattern of names, in which `*` matches any text.
     pub name: String,
-    /// They are not run at all.
+    /// Whether the functions are excluded from runs.
     pub leave_out: bool,
-    /// Their settings.
-    pub goal: Goal,
+    /// Settings of the functions.
+    pub settings: FunctionSettings,
 }
 
-/// See the [module](self).
+/// Models and settings of functions; see the [module](self).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Functions {
-    /// All models.
+    /// Models of the file, and Torpor's if requested.
     pub models: Vec<Model>,
-    /// In the order of the file: the first that fits is taken.
+    /// Patterns in the order of the file, of which the first match applies.
     pub patterns: Vec<Pattern>,
-    /// Of all others.
-    pub default: Goal,
+    /// Settings for keys that neither a pattern nor the trace states.
+    pub default: FunctionSettings,
 }
 
 struct Reader<'a> {
@@ -161,28 +161,28 @@ impl Reader<'_> {
         value.map(read).transpose()
     }
 
-    fn goal(&self, said: &GoalText) -> Result<Goal, InputError> {
-        let model = match &said.model {
+    fn settings(&self, text: &SettingsText) -> Result<FunctionSettings, InputError> {
+        let model = match &text.model {
             None => None,
             Some(name) => Some(self.model(name)?),
         };
-        let ms = self.positive(said.objective_ms.as_ref())?;
-        let factor = self.positive(said.objective_factor.as_ref())?;
+        let ms = self.positive(text.objective_ms.as_ref())?;
+        let factor = self.positive(text.objective_factor.as_ref())?;
         let objective = (ms.is_some() || factor.is_some()).then(|| Objective {
             ms: ms.unwrap_or(0.0),
             factor: factor.unwrap_or(0.0),
         });
-        Ok(Goal {
+        Ok(FunctionSettings {
             model,
-            weights_mb: self.positive(said.weights_mb.as_ref())?,
-            execution_ms: self.positive(said.execution_ms.as_ref())?,
+            weights_mb: self.positive(text.weights_mb.as_ref())?,
+            execution_ms: self.positive(text.execution_ms.as_ref())?,
             objective,
-            percentile: said
+            percentile: text
                 .percentile
                 .as_ref()
                 .map(|value| self.percentile(value))
                 .transpose()?,
-            times: said
+            times: text
                 .work
                 .as_ref()
                 .map(|name| self.times(name))
@@ -191,7 +191,7 @@ impl Reader<'_> {
     }
 
     fn percentile(&self, value: &Spanned<f64>) -> Result<Percentile, InputError> {
-        // The same bounds as of the annotation `slo-percentile`.
+        // The same bounds as those of the annotation `slo-percentile`.
         let allowed = "a percentile from 50 to 99.9";
         let percent = self.text.number(value, 50.0..99.900_001, allowed)?;
         #[expect(
@@ -237,12 +237,12 @@ impl Reader<'_> {
         })
     }
 
-    fn add_model(&mut self, said: &ModelText) -> Result<(), InputError> {
-        let name = said.name.get_ref().clone();
+    fn add_model(&mut self, text: &ModelText) -> Result<(), InputError> {
+        let name = text.name.get_ref().clone();
         if name.is_empty() || self.models.iter().any(|model| model.name == name) {
             let found = format!("{name:?}");
             let allowed = "a name that no other model has";
-            return Err(self.text.wrong(said.name.span(), &found, allowed));
+            return Err(self.text.wrong(text.name.span(), &found, allowed));
         }
         let token = |value: &Option<Spanned<f64>>| match value {
             None => Ok(0.0),
@@ -250,15 +250,15 @@ impl Reader<'_> {
         };
         let model = Model {
             name,
-            weights_mb: self.text.number(&said.weights_mb, POSITIVE, ABOVE_ZERO)?,
-            execution_ms: self.positive(said.execution_ms.as_ref())?,
-            native_ms: self.positive(said.native_ms.as_ref())?,
-            footprint_mb: self.positive(said.footprint_mb.as_ref())?,
+            weights_mb: self.text.number(&text.weights_mb, POSITIVE, ABOVE_ZERO)?,
+            execution_ms: self.positive(text.execution_ms.as_ref())?,
+            native_ms: self.positive(text.native_ms.as_ref())?,
+            footprint_mb: self.positive(text.footprint_mb.as_ref())?,
             per_token_ms: [
-                token(&said.ms_per_input_token)?,
-                token(&said.ms_per_output_token)?,
+                token(&text.ms_per_input_token)?,
+                token(&text.ms_per_output_token)?,
             ],
-            in_turn: said.in_turn.unwrap_or(true),
+            in_turn: text.in_turn.unwrap_or(true),
         };
         self.models.push(model);
         Ok(())
@@ -266,26 +266,26 @@ impl Reader<'_> {
 }
 
 impl Functions {
-    /// From TOML; `file` is what errors call it.
+    /// Parses a file in TOML; `file` is its name in error messages.
     ///
     /// # Errors
-    /// What is wrong, with line and key.
+    /// Returns the first error, with line and key.
     pub fn from_toml(file: &str, text: &str) -> Result<Self, InputError> {
         let text = Text { file, text };
-        let said: File = text.read()?;
+        let parsed: File = text.read()?;
         let mut reader = Reader {
             text,
             models: Vec::new(),
         };
-        for model in &said.model {
+        for model in &parsed.model {
             reader.add_model(model)?;
         }
-        if let Some(models) = &said.models {
+        if let Some(models) = &parsed.models {
             if models.get_ref() != "torpor" {
                 let found = format!("{:?}", models.get_ref());
                 return Err(text.wrong(models.span(), &found, "\"torpor\""));
             }
-            // Models of the user's own come first, and alone are given in turn.
+            // If the user's own models are assigned in turn, Torpor's are not.
             let in_turn = !reader.models.iter().any(|model| model.in_turn);
             for model in Hardware::torpor().models {
                 if reader.models.iter().all(|own| own.name != model.name) {
@@ -301,10 +301,10 @@ impl Functions {
                 }
             }
         }
-        let default = reader.goal(&said.default)?;
-        let mut patterns = Vec::with_capacity(said.function.len());
-        for function in said.function {
-            let goal = GoalText {
+        let default = reader.settings(&parsed.default)?;
+        let mut patterns = Vec::with_capacity(parsed.function.len());
+        for function in parsed.function {
+            let settings = SettingsText {
                 model: function.model,
                 weights_mb: function.weights_mb,
                 execution_ms: function.execution_ms,
@@ -316,7 +316,7 @@ impl Functions {
             patterns.push(Pattern {
                 name: function.name.into_inner(),
                 leave_out: function.leave_out.unwrap_or(false),
-                goal: reader.goal(&goal)?,
+                settings: reader.settings(&settings)?,
             });
         }
         Ok(Self {
@@ -326,7 +326,7 @@ impl Functions {
         })
     }
 
-    /// The settings of the first pattern that fits a name.
+    /// Returns the first pattern that matches a name.
     #[must_use]
     pub fn pattern(&self, name: &str) -> Option<&Pattern> {
         self.patterns
@@ -334,7 +334,7 @@ impl Functions {
             .find(|pattern| fits(&pattern.name, name))
     }
 
-    /// Function number `at` has this model if none is named.
+    /// Returns the model assigned to function number `at` if no model is named for it; `None` if no model is assigned in turn.
     #[must_use]
     pub fn in_turn(&self, at: usize) -> Option<usize> {
         let mut turns = (0..self.models.len()).filter(|&model| self.models[model].in_turn);
@@ -342,14 +342,14 @@ impl Functions {
         turns.nth(at.checked_rem(count)?)
     }
 
-    /// A model by its name.
+    /// Returns the index of the model with this name.
     #[must_use]
     pub fn model(&self, name: &str) -> Option<usize> {
         self.models.iter().position(|model| model.name == name)
     }
 }
 
-/// Whether a name fits a pattern, in which `*` stands for any text.
+/// Returns whether a name matches a pattern, in which `*` matches any text.
 fn fits(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
@@ -377,7 +377,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_star_stands_for_any_text() {
+    fn a_star_matches_any_text() {
         for (pattern, name, expected) in [
             ("chat", "chat", true),
             ("chat", "chats", false),
@@ -397,18 +397,18 @@ mod tests {
                        [[function]]\nname = \"x*\"\nmodel = \"a\"\nobjective_ms = 20\npercentile = 99\n";
 
     #[test]
-    fn the_first_that_fits_is_taken() {
+    fn the_first_match_applies() {
         let functions = Functions::from_toml("f", OWN).unwrap();
-        let goal = &functions.pattern("xyz").unwrap().goal;
+        let settings = &functions.pattern("xyz").unwrap().settings;
         assert_eq!(
-            goal.objective,
+            settings.objective,
             Some(Objective {
                 ms: 20.0,
                 factor: 0.0
             })
         );
-        assert_eq!(goal.percentile, Some(Percentile::P99));
-        assert_eq!(goal.model, Some(0));
+        assert_eq!(settings.percentile, Some(Percentile::P99));
+        assert_eq!(settings.model, Some(0));
         assert!(functions.pattern("ax").is_none());
         assert_eq!(
             functions.default.objective,
@@ -429,8 +429,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_line_and_key() {
-        for (from, to, said) in [
+    fn errors_name_line_and_key() {
+        for (from, to, expected) in [
             (
                 "model = \"a\"",
                 "model = \"b\"",
@@ -456,7 +456,7 @@ mod tests {
         ] {
             assert!(OWN.contains(from), "{from}");
             let error = Functions::from_toml("f", &OWN.replacen(from, to, 1)).unwrap_err();
-            assert!(error.to_string().contains(said), "{error}");
+            assert!(error.to_string().contains(expected), "{error}");
         }
     }
 }

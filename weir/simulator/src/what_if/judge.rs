@@ -1,26 +1,26 @@
-//! From the outcome of a run to its answer.
+//! Derives the answer of a run from its outcome.
 
 use policy::pool::billing::Bill;
 use policy::{Span, Time};
 
 use super::answer::{Answer, Detail, FunctionAnswer};
-use super::called::{Called, Each};
 use super::cluster::Cluster;
-use super::limit::{Binding, Limit, Signs, Whole};
+use super::limit::{Binding, Limit, Measurements, WholeRun};
+use super::resolve::{CalledFunction, WorkConversion};
 use super::scenario::{Point, Scenario};
 use crate::node::outcome::part;
-use crate::node::{Hosting, NodeOutcome, Outcome, Taken};
+use crate::node::{Hosting, NodeOutcome, Occupancy, Outcome};
 use crate::statistics::{Interval, Percentile, Timeline, Unit};
 
-/// Steps of the timeline of busy slots: between half of that and that many.
+/// Largest number of steps in the timeline of busy slots; at least half as many are used.
 const BINS: usize = 240;
 
-/// What the stretches say of a function.
+/// Sums over a function's slot occupancies.
 #[derive(Clone, Copy, Default)]
-struct Used {
+struct FunctionUse {
     requests: u64,
     busy: Span,
-    /// What loads add to execution.
+    /// Time that loads add to execution.
     added: Span,
     bill: Bill,
 }
@@ -39,14 +39,14 @@ fn part_of(nodes: usize) -> f64 {
     nodes.max(1) as f64
 }
 
-/// The most that are taken at once.
-fn peak(taken: &[Taken]) -> u32 {
+/// Returns the largest number of slots occupied at one time.
+fn peak(taken: &[Occupancy]) -> u32 {
     let mut from: Vec<Time> = taken.iter().map(|own| own.from).collect();
     from.sort_unstable();
     let mut ends = taken.iter().map(|own| own.to).peekable();
     let (mut now, mut most) = (0_u32, 0);
     for from in from {
-        // One that ends when another begins makes room for it.
+        // An occupancy that ends when another begins does not overlap with it.
         while ends.next_if(|&to| to <= from).is_some() {
             now -= 1;
         }
@@ -56,7 +56,7 @@ fn peak(taken: &[Taken]) -> u32 {
     most
 }
 
-/// What a run comes to, until a time.
+/// Computes the answer of a run for the counted time from `from` until `until`.
 pub(super) fn judge(
     scenario: &Scenario<'_>,
     point: Point,
@@ -74,7 +74,7 @@ pub(super) fn judge(
         Err(error) => unreachable!("{error}"),
     };
     timeline.pass(until);
-    let mut used = vec![Used::default(); scenario.called.len()];
+    let mut used = vec![FunctionUse::default(); scenario.called.len()];
     let mut node_busy = vec![Span::ZERO; nodes];
     let mut node_added = vec![Span::ZERO; nodes];
     let mut taken = outcome.taken.clone();
@@ -98,7 +98,7 @@ pub(super) fn judge(
         timeline.busy(own.slot as usize, own.from, own.to);
     }
     if !outcome.stopped {
-        // What still ran at the end is in there as well.
+        // Includes requests that were still running at the end.
         for (busy, node) in node_busy.iter_mut().zip(&outcome.nodes) {
             busy.0 = node.busy.iter().map(|busy| busy.0).sum();
         }
@@ -115,14 +115,14 @@ pub(super) fn judge(
         if is_swapped && !homes.is_empty() {
             used[at].bill.resident(from);
         }
-        // One that two nodes hold has them both.
+        // A function on two nodes is judged by both.
         let of_homes = |spans: &[Span]| Span(homes.iter().map(|&node| spans[node].0).sum());
         let (home_busy, home_added) = (of_homes(&node_busy), of_homes(&node_added));
         let swapped = cluster.swapped(own.weights_mb, own.execution);
         let keeps = own.percentile.kept(requests - late, requests);
         let busy_ms = mean_ms(used[at].busy, used[at].requests);
-        let signs = Signs {
-            // Asked as if it did not: seeds may keep one by one and not together.
+        let measurements = Measurements {
+            // Computes the limit as if the objective were missed: each seed may keep it, but not all together.
             keeps: false,
             refused: of.refused > 0,
             execution_ms: ms(own.execution),
@@ -141,7 +141,7 @@ pub(super) fn judge(
                 .mean()
                 .map_or(0.0, |mean| (ms(mean) - busy_ms).max(0.0)),
         };
-        let why = signs.limit();
+        let why = measurements.limit();
         let limit = if keeps { Limit::Nothing } else { why };
         let latency = |percentile| histogram.percentile(percentile).map(ms);
         functions.push(FunctionAnswer {
@@ -181,7 +181,7 @@ pub(super) fn judge(
         .map(|price| price * f64::from(gpus));
     let cost = cluster.price_per_gpu_hour.map(|price| price * gpu_hours);
     let billed: f64 = functions.iter().map(|own| own.billed_gpu_s).sum();
-    let whole = Whole {
+    let whole = WholeRun {
         busy: gpu_busy,
         swaps: gpu_swapping,
         functions: functions_called,
@@ -234,12 +234,13 @@ pub(super) fn judge(
     }
 }
 
-/// What a reader should know of how a run was made.
+/// Returns remarks on the assumptions of a run.
 #[expect(clippy::cast_precision_loss, reason = "counts to be read")]
 fn notes(scenario: &Scenario<'_>) -> Vec<String> {
     let mut notes = Vec::new();
-    let varied =
-        |own: &&Called| own.each == Each::Mean && own.varies.is_some_and(|varies| varies > 0.3);
+    let varied = |own: &&CalledFunction| {
+        own.each == WorkConversion::Mean && own.varies.is_some_and(|varies| varies > 0.3)
+    };
     let (count, most) = scenario
         .called
         .iter()
@@ -250,18 +251,18 @@ fn notes(scenario: &Scenario<'_>) -> Vec<String> {
     let functions = |count: usize| Unit::Functions.write(count as f64);
     if count > 0 {
         notes.push(format!(
-            "The trace's service times vary within {} by more than 30 % of their mean (up to {:.0} %); a run takes the \
-             mean, as work = \"stated\" asks, so tails are too kind.",
+            "The trace's service times vary within {} by more than 30 % of their mean (up to {:.0} %); every request takes the \
+             mean, because of work = \"stated\", so tails are underestimated.",
             functions(count),
             most * 100.0
         ));
     }
-    let relative = |own: &&Called| matches!(own.each, Each::Service(by) if (by - 1.0).abs() > 1e-6);
+    let relative = |own: &&CalledFunction| matches!(own.each, WorkConversion::Service(by) if (by - 1.0).abs() > 1e-6);
     let count = scenario.called.iter().filter(relative).count();
     if count > 0 {
         notes.push(format!(
-            "Executions of {} have the mean that the file of functions states and differ as the trace's service times do; \
-             work = \"stated\" leaves the differences out, work = \"trace\" takes the trace's times as they are.",
+            "Executions of {} have the mean that the file of functions states and vary as the trace's service times do; \
+             work = \"stated\" omits the variation, work = \"trace\" takes the trace's times unchanged.",
             functions(count)
         ));
     }
@@ -272,8 +273,8 @@ fn notes(scenario: &Scenario<'_>) -> Vec<String> {
         .count();
     if count > 0 {
         notes.push(format!(
-            "The trace tells tokens of {}, but the model has no ms_per_input_token or ms_per_output_token: every request \
-             takes the mean, so tails are too kind.",
+            "The trace has tokens for {}, but the model has no ms_per_input_token or ms_per_output_token: every request \
+             takes the mean, so tails are underestimated.",
             functions(count)
         ));
     }
@@ -288,7 +289,7 @@ fn notes(scenario: &Scenario<'_>) -> Vec<String> {
             String::new()
         };
         notes.push(format!(
-            "No function of the trace has the name of a [[function]] {}{more}.",
+            "No function of the trace matches the name of [[function]] {}{more}.",
             named.join(", ")
         ));
     }
@@ -300,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_peak_is_that_of_a_naive_count() {
+    fn the_peak_agrees_with_a_naive_count() {
         // SplitMix64.
         let mut state = 7_u64;
         let mut below = |bound: u64| {
@@ -311,11 +312,11 @@ mod tests {
             (z ^ (z >> 31)) % bound
         };
         for round in 0..200 {
-            let mut taken: Vec<Taken> = (0..below(20))
+            let mut taken: Vec<Occupancy> = (0..below(20))
                 .map(|_| {
                     let from = below(50);
                     let to = from + 1 + below(20);
-                    Taken {
+                    Occupancy {
                         slot: 0,
                         function: 0,
                         from: Time(from),
@@ -327,7 +328,7 @@ mod tests {
                 .collect();
             taken.sort_by_key(|own| own.to);
             let at = |now: u64| {
-                let holds = |own: &&Taken| own.from <= Time(now) && Time(now) < own.to;
+                let holds = |own: &&Occupancy| own.from <= Time(now) && Time(now) < own.to;
                 taken.iter().filter(holds).count()
             };
             let naive = (0..80).map(at).max().unwrap_or(0);

@@ -1,46 +1,46 @@
-//! What stands in the way of objectives, by plain rules on what came of a run.
+//! The limit that keeps objectives from being met, by plain rules on the results of a run.
 //!
-//! **Of a function**, the first that holds:
+//! **Of a function**, the first rule that applies:
 //!
-//! | word | when |
+//! | limit | condition |
 //! |---|---|
 //! | `nothing` | its percentile of requests is in time |
-//! | `memory` | it never runs: no GPU can hold it, or its node's host memory is full |
-//! | `objective` | its execution alone takes longer than its objective; or coming from the host and executing alone do, and more of its requests than may be late had to load |
-//! | `swapping` | its node's GPUs are taken for at least [`SATURATED`] of the time, of which loads add at least [`SWAPPING`] to execution |
-//! | `gpu-time` | its node's GPUs are taken for at least [`SATURATED`] of the time |
-//! | `swapping` | a request of it spends at least as long on loading, beyond execution, as on waiting |
-//! | `bursts` | else: requests wait although GPUs are free for much of the time |
+//! | `memory` | it never runs: no GPU can hold its model, or its node's host memory is full |
+//! | `objective` | execution alone takes longer than the objective; or a load and execution do, and more requests than may be late had to load |
+//! | `swapping` | its node's GPUs are occupied for at least [`SATURATED`] of the time, of which loads add at least [`SWAPPING`] to execution |
+//! | `gpu-time` | its node's GPUs are occupied for at least [`SATURATED`] of the time |
+//! | `swapping` | its requests spend at least as long on loading, beyond execution, as on waiting |
+//! | `bursts` | otherwise: requests wait although GPUs are free for much of the time |
 //!
-//! **Overall** it is the word under which most requests are late, of functions that do not keep their objectives.
+//! **Overall** it is the limit under which most requests are late, of functions that do not keep their objectives.
 
 use serde::Serialize;
 
-/// GPUs that are taken for so much of the time have none left: what waits does so for them.
+/// Share of time from which occupied GPUs count as saturated, so that requests wait for GPU time.
 pub const SATURATED: f64 = 0.9;
-/// Loads that add so much of the time GPUs are taken are worth more memory or faster links.
+/// Share of occupied time from which loads count as the limit, so that more memory or faster links help.
 pub const SWAPPING: f64 = 1.0 / 3.0;
 
-/// What stands in the way.
+/// A limit that keeps objectives from being met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Limit {
-    /// Nothing: objectives are kept.
+    /// None: objectives are met.
     Nothing,
-    /// It fits nowhere.
+    /// The model fits on no GPU, or not into host memory.
     Memory,
-    /// It cannot be kept even alone.
+    /// The objective cannot be met even by a single request.
     Objective,
-    /// Models come and go too much.
+    /// Models are loaded and evicted too often.
     Swapping,
-    /// GPUs are busy.
+    /// GPUs are busy nearly all the time.
     GpuTime,
-    /// Requests come together.
+    /// Requests arrive in bursts.
     Bursts,
 }
 
 impl Limit {
-    /// Its word.
+    /// Returns the limit's name as in tables and JSON.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ impl Limit {
         }
     }
 
-    /// What helps.
+    /// Returns advice on what would help, in a sentence; empty for `Nothing`.
     const fn helps(self) -> &'static str {
         match self {
             Self::Nothing => "",
@@ -67,42 +67,40 @@ impl Limit {
                 "More GPU memory (or more GPUs) so that models stay, or a faster link to the host, help."
             }
             Self::GpuTime => "More or faster GPUs help.",
-            Self::Bursts => {
-                "GPUs that are idle on average, fewer requests at once, or longer objectives help."
-            }
+            Self::Bursts => "Spare GPUs, fewer simultaneous requests, or longer objectives help.",
         }
     }
 }
 
-/// What is looked at for one function. Times in ms, shares from 0 to 1.
+/// Measurements of one function from which its limit is derived. Times are in milliseconds, shares from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Signs {
-    /// Its percentile of requests is in time.
+pub struct Measurements {
+    /// Whether the function keeps its objective: the required share of its requests is in time.
     pub keeps: bool,
-    /// It never runs.
+    /// Whether the function never runs, so that all its requests are refused.
     pub refused: bool,
-    /// Execution where its model is.
+    /// Execution time with the model resident.
     pub execution_ms: f64,
-    /// From the host and executed, alone.
+    /// Duration of an uncontended request with a load from the host.
     pub swapped_ms: f64,
-    /// What it is to be answered within.
+    /// Objective of the function.
     pub objective_ms: f64,
-    /// The share of its requests that may be late.
+    /// Share of requests that may be late.
     pub may_be_late: f64,
-    /// The share of its requests that had to load.
+    /// Share of requests for which the model was loaded.
     pub loads: f64,
-    /// Of its node's GPUs, the share of time they are taken …
+    /// Share of time in which the GPUs of its nodes are occupied.
     pub busy: f64,
-    /// … and what loads add of that.
+    /// Share of that occupied time which loads add.
     pub node_swaps: f64,
-    /// What loads add to a request of it, mean.
+    /// Mean time that loads add to a request.
     pub loading_ms: f64,
-    /// How long a request of it waits for a GPU, mean.
+    /// Mean time for which a request waits for a GPU.
     pub waiting_ms: f64,
 }
 
-impl Signs {
-    /// See the [module](self).
+impl Measurements {
+    /// Returns the limit by the rules of the [module](self).
     #[must_use]
     pub fn limit(&self) -> Limit {
         let alone_too_slow = self.execution_ms > self.objective_ms
@@ -127,30 +125,30 @@ impl Signs {
     }
 }
 
-/// What binds a whole run.
+/// Limit that binds a whole run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Binding {
-    /// In a word.
+    /// Limit under which most requests are late.
     pub limit: Limit,
-    /// In a sentence or two.
+    /// Explanation and advice, in one or two sentences.
     pub sentence: String,
 }
 
-/// What a whole run did. Shares from 0 to 1.
+/// Measurements of a whole run. Shares are from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Whole {
-    /// GPUs taken, mean.
+pub struct WholeRun {
+    /// Mean share of busy GPUs.
     pub busy: f64,
-    /// Of that, what loads add to execution.
+    /// Share of the occupied time which loads add to execution.
     pub swaps: f64,
-    /// Functions that are called.
+    /// Number of functions with requests.
     pub functions: usize,
 }
 
 impl Binding {
-    /// Of all functions: their limits and how many of their requests are late.
+    /// Derives the binding limit from the limit and the number of late requests of each function.
     #[must_use]
-    pub fn of(limits: &[(Limit, u64)], whole: Whole) -> Self {
+    pub fn of(limits: &[(Limit, u64)], whole: WholeRun) -> Self {
         let mut late = [
             Limit::Memory,
             Limit::Objective,
@@ -164,13 +162,13 @@ impl Binding {
                 own.fold((0, 0), |(functions, sum), own| (functions + 1, sum + own.1));
             (late, functions, limit)
         });
-        // The first of equals is the one that stands first in the table.
+        // The sort is stable: of equal limits, the first in the table is chosen.
         late.sort_by_key(|&(late, functions, _)| std::cmp::Reverse((late, functions)));
         let [(_, functions, limit), ..] = late;
         let busy = percent(whole.busy);
         if functions == 0 {
             let sentence = format!(
-                "Nothing binds: every objective holds, with GPUs taken {busy} of the time."
+                "Nothing binds: every objective is met, with GPUs busy {busy} of the time."
             );
             return Self {
                 limit: Limit::Nothing,
@@ -193,17 +191,17 @@ impl Binding {
         };
         let why = match limit {
             Limit::Nothing => String::new(),
-            Limit::Memory => "their models find no place in memory".to_owned(),
+            Limit::Memory => "their models do not fit into memory".to_owned(),
             Limit::Objective => {
                 "even alone on an idle GPU, execution (and the load before it) takes longer than the objective".to_owned()
             }
             Limit::Swapping => format!(
-                "loading models takes what is missing: GPUs are taken {busy} of the time, {} of it added by loads",
+                "GPU time is lost to loading models: GPUs are busy {busy} of the time, {} of it added by loads",
                 percent(whole.swaps)
             ),
-            Limit::GpuTime => format!("GPU time is used up: GPUs are taken {busy} of the time"),
+            Limit::GpuTime => format!("GPU time is used up: GPUs are busy {busy} of the time"),
             Limit::Bursts => format!(
-                "requests come in bursts and wait for one another, though GPUs are taken only {busy} of the time"
+                "requests arrive in bursts and wait for one another, although GPUs are busy only {busy} of the time"
             ),
         };
         Self {
@@ -221,7 +219,7 @@ fn percent(share: f64) -> String {
 mod tests {
     use super::*;
 
-    const FINE: Signs = Signs {
+    const FINE: Measurements = Measurements {
         keeps: false,
         refused: false,
         execution_ms: 10.0,
@@ -236,18 +234,18 @@ mod tests {
     };
 
     #[test]
-    fn the_first_rule_that_holds_gives_the_word() {
-        let with = |change: fn(&mut Signs)| {
-            let mut signs = FINE;
-            change(&mut signs);
-            signs.limit()
+    fn the_first_rule_that_applies_determines_the_limit() {
+        let with = |change: fn(&mut Measurements)| {
+            let mut measurements = FINE;
+            change(&mut measurements);
+            measurements.limit()
         };
         assert_eq!(FINE.limit(), Limit::Bursts);
         assert_eq!(with(|own| own.keeps = true), Limit::Nothing);
         assert_eq!(with(|own| own.refused = true), Limit::Memory);
         assert_eq!(with(|own| own.execution_ms = 51.0), Limit::Objective);
         assert_eq!(with(|own| own.swapped_ms = 51.0), Limit::Objective);
-        // Loads that are rarer than what may be late are not to blame.
+        // Loads that are rarer than the share which may be late do not matter.
         assert_eq!(
             with(|own| (own.swapped_ms, own.loads) = (51.0, 0.02)),
             Limit::Bursts
@@ -265,8 +263,8 @@ mod tests {
     }
 
     #[test]
-    fn the_word_under_which_most_requests_are_late_is_the_whole_runs() {
-        let whole = Whole {
+    fn the_limit_with_most_late_requests_binds_the_run() {
+        let whole = WholeRun {
             busy: 0.951,
             swaps: 0.1,
             functions: 5,
@@ -285,7 +283,7 @@ mod tests {
         let begin =
             "3 of 5 functions miss their objectives, 2 of them for this: GPU time is used up";
         assert!(binding.sentence.starts_with(begin), "{}", binding.sentence);
-        // A function without a late request that never ran still counts.
+        // A function that never ran counts even without late requests.
         let binding = Binding::of(&[(Limit::Memory, 0)], whole);
         assert_eq!(binding.limit, Limit::Memory);
     }

@@ -1,26 +1,26 @@
-//! The load: a trace or a made-up workload, read once for all runs, and what it says of each function.
+//! The load: a trace or a synthetic workload, read once for all runs, with statistics for each function.
 
 use policy::{Span, Time};
 use thiserror::Error;
 
 use crate::traces::{Arrival, FunctionInfo, TraceError, Work, Workload};
 
-/// Most requests of a window.
+/// Largest number of requests in a window.
 pub const REQUESTS_MAX: usize = 20_000_000;
 
-/// Which part of a trace is run.
+/// Part of a trace that is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// From when on, from the trace's own zero.
+    /// Start of the window, from the trace's own zero.
     pub from: Time,
-    /// For how long.
+    /// Length of the window.
     pub length: Span,
-    /// At most so many requests of it.
+    /// Largest number of requests in the window.
     pub most: usize,
 }
 
 impl Default for Window {
-    /// All of it.
+    /// Returns a window that contains the whole trace, up to [`REQUESTS_MAX`] requests.
     fn default() -> Self {
         Self {
             from: Time::ZERO,
@@ -30,36 +30,36 @@ impl Default for Window {
     }
 }
 
-/// A request.
+/// A request of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// From the window's begin.
+    /// Arrival time, from the start of the window.
     pub at: Time,
-    /// Its own objective; zero: it has none.
+    /// Objective of the request; zero if it has none of its own.
     pub objective: Span,
-    /// What the trace says that it asks for.
+    /// Work as stated by the trace.
     pub work: Work,
-    /// Place in [`Load::functions`].
+    /// Index into [`Load::functions`].
     pub function: u32,
 }
 
-/// What the window says of a function.
+/// Statistics of a function in the window.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Seen {
-    /// What the trace says.
+pub struct FunctionLoad {
+    /// Properties stated by the trace.
     pub info: FunctionInfo,
-    /// Requests in the window.
+    /// Number of requests in the window.
     pub requests: u64,
-    /// Those of them that say how long they run, and how long: sum in ns, and sum of squares in ms².
+    /// Number of requests with a service time, the sum of these times in ns, and the sum of their squares in ms².
     pub timed: (u64, u128, f64),
-    /// Those of them that say tokens, and how many, of prompts and of answers.
+    /// Number of requests with tokens, and the sums of tokens of prompts and of answers.
     pub tokens: (u64, [u64; 2]),
-    /// The longest objective that a request of it states.
+    /// Longest objective that one of the requests states; zero if none does.
     pub objective: Span,
 }
 
-impl Seen {
-    /// The mean service time, if any is stated.
+impl FunctionLoad {
+    /// Returns the mean service time; `None` if no request has one.
     #[must_use]
     pub fn service(&self) -> Option<Span> {
         let (count, sum, _) = self.timed;
@@ -67,7 +67,7 @@ impl Seen {
         u64::try_from(mean).ok().map(Span)
     }
 
-    /// Standard deviation of service times as a part of their mean.
+    /// Returns the coefficient of variation of service times.
     #[must_use]
     pub fn varies(&self) -> Option<f64> {
         let (count, _, squares) = self.timed;
@@ -77,7 +77,7 @@ impl Seen {
         (mean > 0.0).then(|| libm::sqrt(variance.max(0.0)) / mean)
     }
 
-    /// Mean tokens of prompt and answer, if they are stated.
+    /// Returns the mean numbers of tokens of prompt and answer; `None` if no request has them.
     #[must_use]
     pub fn mean_tokens(&self) -> Option<[f64; 2]> {
         let (count, sums) = self.tokens;
@@ -87,42 +87,43 @@ impl Seen {
     }
 }
 
-/// Why a load cannot be read.
+/// Error in reading a load.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// Of the trace.
+    /// The trace could not be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// There is too much of it.
+    /// The window contains too many requests.
     #[error(
-        "there are more than {REQUESTS_MAX} requests: at most that many are kept, of all seeds that draw arrivals of their own, so a \
-         shorter window (--seconds) or fewer --seeds are needed"
+        "there are more than {REQUESTS_MAX} requests, the largest number kept for all seeds that draw their own arrivals: use a \
+         shorter window (--seconds) or fewer --seeds"
     )]
     TooMany,
-    /// There is nothing of it.
+    /// The window contains no request.
     #[error("there is no request in the window")]
     Empty,
-    /// It was told to stop.
+    /// The caller interrupted reading.
     #[error("stopped while the trace was read")]
     Stopped,
 }
 
-/// See the [module](self).
+/// Requests of a window, with their functions; see the [module](self).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Load {
-    /// All functions of the trace.
-    pub functions: Vec<Seen>,
-    /// In the order of arrival.
+    /// All functions of the trace, including those without requests in the window.
+    pub functions: Vec<FunctionLoad>,
+    /// Requests in the order of arrival.
     pub requests: Vec<Request>,
-    /// To the last arrival, or as long as it was made up to be.
+    /// Time until the last arrival, or the full length of a synthetic workload.
     pub length: Span,
 }
 
 impl Load {
-    /// Reads a window of a workload. `watch` is told requests now and then, and stops it by false.
+    /// Reads a window of a workload. `watch` is called with the number of requests every 65,536 requests, and stops reading by
+    /// returning false.
     ///
     /// # Errors
-    /// See [`LoadError`].
+    /// Returns [`LoadError`] if the trace is invalid, the window has too many requests or none, or `watch` stops reading.
     pub fn read<A>(
         workload: Workload<A>,
         window: Window,
@@ -131,7 +132,7 @@ impl Load {
     where
         A: Iterator<Item = Result<Arrival, TraceError>>,
     {
-        let seen = |info| Seen {
+        let unloaded = |info| FunctionLoad {
             info,
             requests: 0,
             timed: (0, 0, 0.0),
@@ -139,7 +140,7 @@ impl Load {
             objective: Span::ZERO,
         };
         let mut load = Self {
-            functions: workload.functions.into_iter().map(seen).collect(),
+            functions: workload.functions.into_iter().map(unloaded).collect(),
             requests: Vec::new(),
             length: Span::ZERO,
         };
@@ -192,7 +193,7 @@ impl Load {
         }
     }
 
-    /// Functions that are called.
+    /// Returns the number of functions with requests in the window.
     #[must_use]
     pub fn called(&self) -> usize {
         self.functions.iter().filter(|own| own.requests > 0).count()
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_trace_says_is_summed_up_by_function() {
+    fn a_trace_is_summarized_by_function() {
         let load = read(Window::default()).unwrap();
         let [a, b, c] = load.functions.as_slice() else {
             panic!("{load:?}")

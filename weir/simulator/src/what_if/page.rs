@@ -1,4 +1,4 @@
-//! Answers as sections of a page.
+//! Answers as sections of an HTML page.
 
 mod plots;
 
@@ -9,10 +9,10 @@ use super::verdict::Arrivals;
 use crate::report::{Attainment, Cell, Column, Figure, Line, Part, Section, Table};
 use crate::statistics::{Interval, Unit};
 
-/// Functions that the table names.
+/// Largest number of functions in the table.
 const ROWS: usize = 1_000;
 
-/// Everything there is to show. `axis`: what was swept.
+/// Returns all sections of the page. `axis` is the value that was swept, if any.
 #[must_use]
 pub fn sections(runs: &Runs, axis: Option<Axis>, arrivals: Arrivals) -> Vec<Section> {
     let Some(shown) = runs.shown() else {
@@ -37,7 +37,7 @@ fn named(own: &Answer) -> String {
     )
 }
 
-/// "one seed", "each of 10 seeds".
+/// Formats a number of seeds: "one seed", "each of 10 seeds".
 pub(super) fn seeds(count: usize) -> String {
     match count {
         1 => "one seed".to_owned(),
@@ -45,7 +45,7 @@ pub(super) fn seeds(count: usize) -> String {
     }
 }
 
-/// "" or " under all 10 seeds".
+/// Returns "" or " under all 10 seeds".
 fn all_seeds(own: &Answer) -> String {
     match own.seeds {
         0 | 1 => String::new(),
@@ -94,13 +94,13 @@ fn evidence(runs: &Runs, shown: &Answer, arrivals: Arrivals) -> Section {
             ),
         ),
         figure(
-            "GPUs taken, mean",
+            "GPUs busy, mean",
             shown.slots_mean,
             Unit::Plain,
             format!("of {}, {} at most", shown.gpus, shown.slots_peak),
         ),
         figure(
-            "what loads add to taken time",
+            "share that loads add to busy time",
             shown.gpu_swapping,
             Unit::Share,
             format!(
@@ -125,17 +125,17 @@ fn evidence(runs: &Runs, shown: &Answer, arrivals: Arrivals) -> Section {
         text.push(format!("Shown below: {}.", named(shown)));
     }
     if shown.stopped {
-        text.push("Stopped before the end: this is of the time until then.".to_owned());
+        text.push("Stopped before the end: results cover the time until then.".to_owned());
     }
     text.extend(shown.notes.iter().cloned());
     Section {
-        title: "What it rests on".to_owned(),
+        title: "Evidence".to_owned(),
         text: text.join(" "),
         parts: vec![Part::Figures(figures)],
     }
 }
 
-/// What the answer at the value that is pointed out is.
+/// Returns the label of the answer at the highlighted value.
 const fn called(own: &Answer) -> &'static str {
     match own.outcome() {
         Outcome::Yes => "enough",
@@ -144,7 +144,7 @@ const fn called(own: &Answer) -> &'static str {
     }
 }
 
-/// The percentile of all functions' objectives, if they have the same.
+/// Returns the percentile of all functions' objectives, if it is the same.
 fn common_percentile(answers: &[Answer]) -> Option<f64> {
     let mut all = answers.iter().flat_map(|own| &own.functions);
     let first = all.next()?.percentile;
@@ -152,7 +152,7 @@ fn common_percentile(answers: &[Answer]) -> Option<f64> {
 }
 
 fn sweep(answers: &[Answer], axis: Option<Axis>, shown: &Answer) -> Section {
-    // Under several rules each has a value of its own.
+    // Under several rules each has a value of its own, so none is highlighted.
     let chosen = answers
         .iter()
         .all(|own| own.rule == shown.rule)
@@ -185,12 +185,12 @@ fn sweep(answers: &[Answer], axis: Option<Axis>, shown: &Answer) -> Section {
     let load_name = axis.map_or("GPUs", Axis::title).to_owned();
     let columns = vec![
         Column::text("rule"),
-        Column::text("what binds"),
+        Column::text("binding limit"),
         Column::number(&load_name),
         Column::number("requests in time"),
         Column::number("functions that keep"),
         Column::number("GPUs"),
-        Column::number("taken, mean"),
+        Column::number("busy, mean"),
         Column::number("loads add"),
         Column::number("cost an hour"),
     ];
@@ -238,7 +238,7 @@ fn sweep(answers: &[Answer], axis: Option<Axis>, shown: &Answer) -> Section {
     }));
     Section {
         title: "All runs".to_owned(),
-        text: "Every run has the same seeds, and so the same arrivals.".to_owned(),
+        text: "All runs use the same seeds and therefore the same arrivals.".to_owned(),
         parts,
     }
 }
@@ -283,7 +283,7 @@ fn functions(shown: &Answer) -> Section {
             title: "By function, those that miss their objective first".to_owned(),
             columns: vec![
                 Column::text("function"),
-                Column::text("what binds"),
+                Column::text("binding limit"),
                 Column::text("model"),
                 Column::number("requests"),
                 Column::number("in time"),

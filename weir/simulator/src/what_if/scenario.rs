@@ -6,84 +6,85 @@ use policy::{Span, Time};
 use thiserror::Error;
 
 use super::answer::Answer;
-use super::called::{Called, resolve};
 use super::cluster::Cluster;
 use super::functions::Functions;
 use super::judge::judge;
 use super::load::Load;
-use crate::node::{Counted, Hosting, ModelTimes, Noise, RunError, Settings, run};
+use super::resolve::{CalledFunction, resolve};
+use crate::node::{CountedSpan, Hosting, ModelTimes, Noise, RunError, Settings, run};
 use crate::random::Streams;
 use crate::rules::RuleName;
 use crate::traces::{Arrival, FunctionInfo, TraceError, Work, Workload};
 
-/// Most functions that are called in a window.
+/// Largest number of functions with requests in a window.
 pub const FUNCTIONS_MAX: usize = 16_384;
 
-/// What may differ from run to run.
+/// Values that may differ between runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// By which rules.
+    /// Rules of the run.
     pub rule: RuleName,
-    /// GPUs of each node.
+    /// Number of GPUs of each node.
     pub gpus: u32,
-    /// Nodes.
+    /// Number of nodes of the cluster.
     pub nodes: u32,
-    /// Memory for models of each GPU, 10⁹ bytes.
+    /// Memory for models on each GPU, in 10⁹ bytes.
     pub models_gb: f64,
-    /// Host to GPU, 10⁹ bytes per second.
+    /// Rate from host to GPU, in 10⁹ bytes per second.
     pub host_gb_per_s: f64,
-    /// How often requests come, in multiples of the trace's rate: gaps between arrivals are divided by it.
+    /// Rate of arrivals as a multiple of the trace's: gaps between arrivals are divided by it.
     pub rate_scale: f64,
 }
 
-/// Why there is no answer.
+/// Error in a scenario or its run.
 #[derive(Debug, Error)]
 pub enum WhatIfError {
-    /// A function lacks something.
+    /// A setting of a function is missing.
     #[error("function {function:?}: {what}")]
     Function {
-        /// Which.
+        /// Name of the function.
         function: String,
-        /// What it lacks, and where that can be said.
+        /// Missing setting, and the keys that can provide it.
         what: String,
     },
-    /// Too many functions.
+    /// There are too many functions with requests.
     #[error(
-        "{0} functions are called: at most {FUNCTIONS_MAX} can be run, so leave some out (leave_out = true)"
+        "{0} functions are called, but at most {FUNCTIONS_MAX} can be run: exclude some (leave_out = true)"
     )]
     TooMany(usize),
-    /// None at all.
-    #[error("every function that is called is left out")]
+    /// No function remains to be run.
+    #[error("every function with requests is excluded by leave_out")]
     NoFunction,
-    /// The run.
+    /// The run of the nodes failed.
     #[error(transparent)]
     Run(#[from] RunError),
 }
 
-/// See the [module](self).
+/// Input of runs; see the [module](self).
 #[derive(Clone, Debug)]
 pub struct Scenario<'a> {
-    /// Where.
+    /// Cluster on which the functions run.
     pub cluster: &'a Cluster,
-    /// How much.
+    /// Requests of the window.
     pub load: &'a Load,
-    /// Who.
-    pub called: Vec<Called>,
-    /// Of the window, the share at its begin that is run and not counted.
+    /// Functions with requests that are run.
+    pub called: Vec<CalledFunction>,
+    /// Share of the window, at its start, that is run and not counted.
     pub warm_up: f64,
-    /// What is random.
+    /// Random variation of times.
     pub noise: Noise,
-    /// Keys the random streams.
+    /// Seed, part of the random streams' key.
     pub seed: u64,
-    /// Names in the file of functions that are those of no function of the trace.
+    /// Names in the file of functions that match no function of the trace.
     pub unused: Vec<String>,
 }
 
 impl<'a> Scenario<'a> {
-    /// With a tenth as warm-up (workloads 1), noise, and seed 1.
+    /// Creates a scenario with a warm-up of a tenth (workloads §1), noise, and seed 1.
     ///
     /// # Errors
-    /// A function that is called lacks weights, execution or objective; there are too many of them.
+    /// Returns an error if a function with requests lacks weights, execution or objective, if there are too many, or if none is
+    /// left.
     pub fn new(
         cluster: &'a Cluster,
         functions: &Functions,
@@ -91,16 +92,16 @@ impl<'a> Scenario<'a> {
     ) -> Result<Self, WhatIfError> {
         let mut called = Vec::new();
         let mut used = BTreeSet::new();
-        for (place, seen) in load.functions.iter().enumerate() {
-            let pattern = functions.pattern(&seen.info.name);
+        for (place, function) in load.functions.iter().enumerate() {
+            let pattern = functions.pattern(&function.info.name);
             if let Some(pattern) = pattern {
                 used.insert(pattern.name.as_str());
             }
-            if seen.requests == 0 || pattern.is_some_and(|pattern| pattern.leave_out) {
+            if function.requests == 0 || pattern.is_some_and(|pattern| pattern.leave_out) {
                 continue;
             }
-            let own = pattern.map(|pattern| &pattern.goal);
-            called.push(resolve(cluster, functions, own, place, seen)?);
+            let own = pattern.map(|pattern| &pattern.settings);
+            called.push(resolve(cluster, functions, own, place, function)?);
         }
         if called.is_empty() {
             return Err(WhatIfError::NoFunction);
@@ -123,7 +124,7 @@ impl<'a> Scenario<'a> {
         })
     }
 
-    /// The cluster as its file says.
+    /// Returns the point that the cluster's file describes.
     #[must_use]
     pub fn point(&self, rule: RuleName) -> Point {
         Point {
@@ -136,10 +137,11 @@ impl<'a> Scenario<'a> {
         }
     }
 
-    /// One run. `watch` is told the share of it that is done, and stops it by false; what is there by then is the answer.
+    /// Runs the scenario at a point. `watch` is called with the completed share of the run, and stops it by returning false; the
+    /// answer then covers the time until then.
     ///
     /// # Errors
-    /// Of the run.
+    /// Returns the errors of [`run()`].
     pub fn run(
         &self,
         point: Point,
@@ -188,10 +190,10 @@ impl<'a> Scenario<'a> {
         Ok(judge(self, point, &cluster, &outcome, span.from, until))
     }
 
-    /// The cluster at a point.
+    /// Returns the cluster with the values of a point.
     fn at(&self, point: Point) -> Cluster {
         let mut cluster = self.cluster.clone();
-        // What a process may take grows with what models may.
+        // A GPU's total memory changes with its memory for models.
         cluster.node.memory_gb += point.models_gb - cluster.node.models_gb;
         cluster.node.models_gb = point.models_gb;
         cluster.link.host_gb_per_s = point.host_gb_per_s;
@@ -202,7 +204,7 @@ impl<'a> Scenario<'a> {
     fn model(&self, at: usize) -> ModelTimes {
         let own = &self.called[at];
         ModelTimes {
-            // A model for each function, so that its latencies are told apart.
+            // One model for each function, so that its latencies are counted separately.
             name: at.to_string(),
             weights_mb: own.weights_mb,
             execution_ms: own.execution.as_secs_f64() * 1e3,
@@ -213,9 +215,9 @@ impl<'a> Scenario<'a> {
         }
     }
 
-    /// What counts: after the warm-up, until the last request has had the longest objective, but no longer than a
-    /// tenth of the window: what has no answer then and is not late is left out (workloads 1).
-    fn counted(&self, scale: f64) -> Counted {
+    /// Returns the counted span: from the end of the warm-up until the last request has had the longest objective, but at most a
+    /// tenth of the window. Requests which are then unanswered and not late are left out (workloads §1).
+    fn counted(&self, scale: f64) -> CountedSpan {
         let longest = self.called.iter().map(|own| own.objective).max();
         let length = scaled(self.load.length.0, scale);
         let tenth = Span((length / 10).max(1_000_000_000));
@@ -225,10 +227,10 @@ impl<'a> Scenario<'a> {
         } else {
             0
         };
-        Counted {
+        CountedSpan {
             from: Time(from),
             to: Time(length).after(rest).after(Span(1)),
-            // Every stretch: bills, plots and limits are made of them.
+            // All occupancies are kept: bills, plots and limits are derived from them.
             keep: usize::MAX,
         }
     }

@@ -1,24 +1,24 @@
-//! One point over several seeds.
+//! Combines the answers of one point under several seeds.
 
 use std::collections::HashMap;
 
 use super::answer::{Answer, FunctionAnswer, ROUNDING};
-use super::limit::{Binding, Limit, Whole};
+use super::limit::{Binding, Limit, WholeRun};
 use crate::statistics::{Histogram, Interval, Percentile, Unit};
 
-/// Takes the answers of one point, seed by seed, and makes one of them. Of all but the first it keeps no stretches, so memory
-/// does not grow with seeds but for a few numbers a function.
+/// Accumulates the answers of one point, seed by seed. Slot occupancies are only kept of the first seed, so memory
+/// grows with the number of seeds only by a few numbers for each function.
 #[derive(Debug, Default)]
 pub struct Seeds {
     all: Option<Answer>,
     whole: Vec<[f64; 3]>,
     functions: Vec<Values>,
-    /// Looked up, never gone through.
+    /// Index into `functions` by name; never iterated over, so its order does not matter.
     by_name: HashMap<String, usize>,
     means: Means,
 }
 
-/// Of a function, over seeds.
+/// Values of a function over seeds.
 #[derive(Debug, Default)]
 struct Values {
     attainment: Vec<f64>,
@@ -27,11 +27,11 @@ struct Values {
     execution_ms: f64,
     swapped_ms: f64,
     seeds: f64,
-    /// How many requests are late under which word.
+    /// Number of late requests by limit.
     why: Vec<(Limit, u64)>,
 }
 
-/// Sums of what is told for one run.
+/// Sums over runs of values that are reported as means.
 #[derive(Debug, Default)]
 struct Means {
     counted_s: f64,
@@ -51,7 +51,7 @@ fn interval(values: &[f64]) -> Option<Interval> {
 }
 
 impl Seeds {
-    /// One more. One that was stopped counts only if there is no other.
+    /// Adds the answer of a seed. A stopped run only counts if it is the first.
     pub fn push(&mut self, mut answer: Answer) {
         if answer.stopped
             && let Some(all) = &mut self.all
@@ -102,13 +102,13 @@ impl Seeds {
         }
     }
 
-    /// How many it has; one that was stopped counts only as the first.
+    /// Returns the number of answers added; a stopped one only counts as the first.
     #[must_use]
     pub const fn count(&self) -> usize {
         self.whole.len()
     }
 
-    /// All of them together; none without any.
+    /// Returns the combined answer; `None` if none was added.
     #[must_use]
     pub fn answer(self) -> Option<Answer> {
         let mut all = self.all?;
@@ -140,7 +140,7 @@ impl Seeds {
             .zip(&self.functions)
             .zip(&all.detail.latencies)
         {
-            values.tell(own);
+            values.write_to(own);
             own.p50_ms = ms(latencies, Percentile::P50);
             let at = percentile(own.percentile);
             own.at_percentile_ms = at.and_then(|at| ms(latencies, at));
@@ -160,7 +160,7 @@ impl Seeds {
             .iter()
             .map(|own| (own.limit, own.late))
             .collect();
-        let whole = Whole {
+        let whole = WholeRun {
             busy: all.gpu_busy.mean,
             swaps: all.gpu_swapping,
             functions: all.functions_called,
@@ -170,7 +170,7 @@ impl Seeds {
     }
 }
 
-/// Functions of which so few requests are counted that not even one may be late.
+/// Returns a remark on functions with so few counted requests that not even one may be late.
 fn rare(functions: &[FunctionAnswer]) -> Option<String> {
     let is_rare = |own: &&FunctionAnswer| {
         own.requests > 0 && to_float(own.requests) * (1.0 - own.percentile / 100.0) < 1.0 - ROUNDING
@@ -178,7 +178,7 @@ fn rare(functions: &[FunctionAnswer]) -> Option<String> {
     let rare = functions.iter().filter(is_rare).count() as u64;
     (rare > 0).then(|| {
         format!(
-            "Of {} so few requests were counted that not one may be late: a longer window (--seconds, --from) says more of them.",
+            "Too few requests of {} were counted for even one to be late: a longer window (--seconds, --from) would give more certainty.",
             Unit::Functions.write(to_float(rare))
         )
     })
@@ -190,7 +190,7 @@ fn ms(latencies: &Histogram, percentile: Percentile) -> Option<f64> {
         .map(|own| own.as_secs_f64() * 1e3)
 }
 
-/// From percent.
+/// Converts a percentage to a percentile.
 fn percentile(percent: f64) -> Option<Percentile> {
     #[expect(
         clippy::cast_possible_truncation,
@@ -216,7 +216,7 @@ impl Values {
         }
     }
 
-    fn tell(&self, own: &mut FunctionAnswer) {
+    fn write_to(&self, own: &mut FunctionAnswer) {
         own.attainment = interval(&self.attainment);
         own.keeps = own
             .attainment
@@ -225,7 +225,7 @@ impl Values {
         own.billed_gpu_s = self.billed_gpu_s / self.seeds;
         own.execution_ms = self.execution_ms / self.seeds;
         own.swapped_ms = self.swapped_ms / self.seeds;
-        // The first of equals is the one that the first seeds tell.
+        // Of equal limits, the one that occurred first is chosen.
         let most = self.why.iter().rev().max_by_key(|(_, late)| *late);
         own.why = most.map_or(own.why, |(limit, _)| *limit);
         own.limit = if own.keeps { Limit::Nothing } else { own.why };

@@ -1,83 +1,83 @@
-//! Which runs are made: one value that goes through a range.
+//! Selection of runs: one value that takes several values.
 
 use thiserror::Error;
 
 use super::cluster::{GPUS_MAX, NODES_MAX};
 use super::scenario::Point;
 
-/// Most values of a sweep.
+/// Largest number of values in a sweep.
 pub const VALUES_MAX: usize = 256;
 
-/// What goes through a range.
+/// Value that is swept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
-    /// GPUs of each node.
+    /// Number of GPUs of each node.
     Gpus,
-    /// Nodes.
+    /// Number of nodes of the cluster.
     Nodes,
-    /// Memory for models of each GPU, 10⁹ bytes.
+    /// Memory for models on each GPU, in 10⁹ bytes.
     ModelsGb,
-    /// Host to GPU, 10⁹ bytes per second.
+    /// Rate from host to GPU, in 10⁹ bytes per second.
     HostGbPerS,
-    /// How often requests come, in multiples of the trace's rate.
+    /// Rate of arrivals, as a multiple of the trace's.
     RateScale,
 }
 
-/// Values that something takes, one run for each.
+/// Values of an axis, with one run for each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sweep {
-    /// What.
+    /// Value that is swept.
     pub axis: Axis,
-    /// Rising.
+    /// Values in rising order.
     pub values: Vec<f64>,
 }
 
-/// What is wrong with a sweep's text.
+/// Error in the text of a sweep.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SweepError {
-    /// It is no `key=range`.
-    #[error("{0:?} is not KEY=FROM..TO, KEY=FROM..TO..STEP or KEY=ONE,OTHER; as in gpus=1..16")]
+    /// The text has not the form `key=range`.
+    #[error("{0:?} is not KEY=FROM..TO, KEY=FROM..TO..STEP or KEY=ONE,OTHER, such as gpus=1..16")]
     Form(String),
-    /// It falls.
+    /// The range falls instead of rising.
     #[error(
-        "{key}={from}..{to} begins at {from} and ends at {to}: a range that rises is needed, as {key}={to}..{from}"
+        "{key}={from}..{to} begins at {from} and ends at {to}: a rising range is needed, such as {key}={to}..{from}"
     )]
     Falls {
-        /// Which.
+        /// Name of the axis.
         key: &'static str,
-        /// Its begin.
+        /// Begin of the range.
         from: String,
-        /// Its end.
+        /// End of the range.
         to: String,
     },
-    /// The step is no number above 0.
+    /// The step is not a number above 0.
     #[error("the step of {key} is {step}: a number above 0 is needed")]
     Step {
-        /// Which.
+        /// Name of the axis.
         key: &'static str,
-        /// What it is.
+        /// Step that was found.
         step: String,
     },
-    /// There is no such key.
-    #[error("{0:?} cannot be swept: gpus, nodes, models-gb, host-gb-per-s or rate-scale can")]
+    /// No axis has this name.
+    #[error("{0:?} cannot be swept; allowed: gpus, nodes, models-gb, host-gb-per-s, rate-scale")]
     Key(String),
-    /// A value is not possible.
+    /// A value is out of range.
     #[error("{key} is {found}: {allowed} is needed")]
     Value {
-        /// Which.
+        /// Name of the axis.
         key: &'static str,
-        /// What it is.
+        /// Value that was found.
         found: String,
-        /// What it may be.
+        /// Description of the allowed values.
         allowed: String,
     },
-    /// There are too many.
+    /// The sweep has more than [`VALUES_MAX`] values.
     #[error("a sweep has at most {VALUES_MAX} values")]
     TooMany,
 }
 
 impl Axis {
-    /// All of them.
+    /// All axes, in the order of error messages.
     pub const ALL: [Self; 5] = [
         Self::Gpus,
         Self::Nodes,
@@ -86,7 +86,7 @@ impl Axis {
         Self::RateScale,
     ];
 
-    /// As it is written.
+    /// Returns the name used on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -98,7 +98,7 @@ impl Axis {
         }
     }
 
-    /// In words, for an axis of a plot.
+    /// Returns the title for an axis of a plot.
     #[must_use]
     pub const fn title(self) -> &'static str {
         match self {
@@ -110,7 +110,7 @@ impl Axis {
         }
     }
 
-    /// The largest value, where only whole numbers are possible.
+    /// Returns the largest value for an axis of whole numbers; `None` for other axes.
     const fn whole_up_to(self) -> Option<u32> {
         match self {
             Self::Gpus => Some(GPUS_MAX),
@@ -119,10 +119,10 @@ impl Axis {
         }
     }
 
-    /// A value that may be taken.
+    /// Returns the value if it is allowed on this axis.
     ///
     /// # Errors
-    /// [`SweepError::Value`].
+    /// Returns [`SweepError::Value`] if the value is out of range.
     pub fn check(self, value: f64) -> Result<f64, SweepError> {
         let (good, allowed) = match self.whole_up_to() {
             Some(most) => (
@@ -146,10 +146,10 @@ impl Axis {
 }
 
 impl Sweep {
-    /// From `gpus=1..16`, `rate-scale=0.5..2..0.25` or `gpus=1,2,4,8`; ends are taken too.
+    /// Parses `gpus=1..16`, `rate-scale=0.5..2..0.25` or `gpus=1,2,4,8`; both ends of a range are included.
     ///
     /// # Errors
-    /// See [`SweepError`].
+    /// Returns a [`SweepError`] if the text has another form, or a value or a step is not allowed.
     pub fn parse(text: &str) -> Result<Self, SweepError> {
         let form = || SweepError::Form(text.to_owned());
         let (key, range) = text.split_once('=').ok_or_else(form)?;
@@ -165,7 +165,7 @@ impl Sweep {
                 [from, to, step] => (number(from)?, number(to)?, number(step)?),
                 _ => return Err(form()),
             };
-            // Checked as a whole: an endless range has no first value that is wrong.
+            // Both ends are checked first, so that an endless range is refused.
             let (from, to) = (axis.check(from)?, axis.check(to)?);
             if from > to {
                 return Err(SweepError::Falls {
@@ -181,7 +181,7 @@ impl Sweep {
                 });
             }
             let mut at = 0.0;
-            // Not by adding up, so that 0.1 stays 0.1; a last step that rounding has lost is taken.
+            // Multiplied instead of added up, so that 0.1 stays 0.1; the tolerance includes a last step lost by rounding.
             while from + at * step <= to + step * 1e-9 {
                 let value = libm::round((from + at * step) * 1e9) / 1e9;
                 values.push(axis.check(value)?);
@@ -205,7 +205,7 @@ impl Sweep {
 }
 
 impl Point {
-    /// The same with another value.
+    /// Returns the point with another value on an axis.
     #[must_use]
     pub fn at(mut self, axis: Axis, value: f64) -> Self {
         #[expect(
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_and_lists_are_read() {
+    fn ranges_and_lists_are_parsed() {
         assert_eq!(values("gpus=1..4"), [1.0, 2.0, 3.0, 4.0]);
         assert_eq!(values("gpus=2..8..3"), [2.0, 5.0, 8.0]);
         assert_eq!(values("gpus= 4, 1,2,2"), [1.0, 2.0, 4.0]);
@@ -246,17 +246,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told() {
-        for (text, said) in [
+    fn errors_name_key_and_value() {
+        for (text, expected) in [
             ("gpus", "KEY=FROM..TO"),
             ("gpus=", "KEY=FROM..TO"),
             (
                 "gpus=4..1",
-                "begins at 4 and ends at 1: a range that rises is needed, as gpus=1..4",
+                "begins at 4 and ends at 1: a rising range is needed, such as gpus=1..4",
             ),
             ("gpus=1..2..0", "the step of gpus is 0: a number above 0"),
             ("gpus=1..2..3..4", "KEY=FROM..TO"),
-            ("slots=1..2", "\"slots\" cannot be swept: gpus, nodes"),
+            (
+                "slots=1..2",
+                "\"slots\" cannot be swept; allowed: gpus, nodes",
+            ),
             ("gpus=0..4", "gpus is 0: a whole number from 1 to 64"),
             ("gpus=1..65", "gpus is 65"),
             ("gpus=1..3..0.5", "gpus is 1.5"),
@@ -265,7 +268,7 @@ mod tests {
             ("rate-scale=0.001..1000000..0.001", "at most 256"),
         ] {
             let error = Sweep::parse(text).unwrap_err().to_string();
-            assert!(error.contains(said), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }

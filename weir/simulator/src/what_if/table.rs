@@ -7,10 +7,10 @@ use super::answer::{Answer, FunctionAnswer};
 use super::sweep::Axis;
 use crate::statistics::{Interval, Unit};
 
-/// Functions that a table names, worst first.
+/// Largest number of functions in a table, worst first.
 const ROWS: usize = 20;
 
-/// One row a run, and the limit of each.
+/// Returns a table with one row for each run.
 #[must_use]
 pub fn runs(answers: &[Answer], axis: Option<Axis>) -> String {
     let swept = axis.map_or("GPUs", Axis::name);
@@ -20,12 +20,12 @@ pub fn runs(answers: &[Answer], axis: Option<Axis>) -> String {
         "rule",
         "in time",
         "functions that keep",
-        "GPUs taken, mean",
+        "GPUs busy, mean",
         "most",
         "busy",
         "loads",
         "cost/h",
-        "what binds",
+        "binding limit",
     ]);
     for own in answers {
         table.add_row([
@@ -53,7 +53,7 @@ pub fn runs(answers: &[Answer], axis: Option<Axis>) -> String {
     format!("{table}\n")
 }
 
-/// The value that a run has of what is swept.
+/// Returns the value of a run on the swept axis.
 #[must_use]
 pub fn value(own: &Answer, axis: Option<Axis>) -> f64 {
     match axis {
@@ -66,7 +66,7 @@ pub fn value(own: &Answer, axis: Option<Axis>) -> f64 {
     }
 }
 
-/// A run in sentences.
+/// Returns the results of a run, in sentences.
 #[must_use]
 pub fn summary(own: &Answer) -> String {
     let mut text = format!(
@@ -79,7 +79,7 @@ pub fn summary(own: &Answer) -> String {
         own.functions_called,
     );
     text.push_str(&format!(
-        "GPUs: {} of {} taken on average, {} at most; loads add {} of the time they are taken ({} loads, {} evictions{}).\n",
+        "GPUs: {} of {} busy on average, {} at most; loads add {} of the busy time ({} loads, {} evictions{}).\n",
         Unit::Plain.write(own.slots_mean),
         own.gpus,
         own.slots_peak,
@@ -109,12 +109,12 @@ pub fn summary(own: &Answer) -> String {
     }
     text.push_str(".\n");
     if own.stopped {
-        text.push_str("Stopped before the end: this is of the time until then.\n");
+        text.push_str("Stopped before the end: results cover the time until then.\n");
     }
     text
 }
 
-/// "in 1.20 s", "in 10 runs of 1.20 s each, one a seed".
+/// Returns the counted time: "in 1.20 s", or "in 10 runs of 1.20 s each, one a seed".
 fn counted(own: &Answer) -> String {
     let time = Unit::Nanoseconds.write(own.counted_s * 1e9);
     if own.seeds > 1 {
@@ -124,7 +124,7 @@ fn counted(own: &Answer) -> String {
     }
 }
 
-/// The functions of a run, worst first.
+/// Returns a table of the functions of a run, worst first.
 #[must_use]
 pub fn functions(own: &Answer) -> String {
     let mut table = Table::new();
@@ -136,7 +136,7 @@ pub fn functions(own: &Answer) -> String {
         "at percentile",
         "objective",
         "loads",
-        "what binds",
+        "binding limit",
     ]);
     let order = worst_first(own);
     for &at in order.iter().take(ROWS) {
@@ -159,14 +159,14 @@ pub fn functions(own: &Answer) -> String {
     let mut text = format!("{table}\n");
     if order.len() > ROWS {
         text.push_str(&format!(
-            "The {ROWS} worst of {} functions; --json and --html have all of them.\n",
+            "The {ROWS} worst of {} functions; --json and --html list all of them.\n",
             order.len()
         ));
     }
     text
 }
 
-/// Places of functions with requests: those that miss first, by attainment, then by requests.
+/// Returns the indexes of functions with requests: those that miss first, by attainment, then by requests.
 #[must_use]
 pub fn worst_first(own: &Answer) -> Vec<usize> {
     let mut order: Vec<usize> = (0..own.functions.len())
@@ -183,7 +183,7 @@ pub fn worst_first(own: &Answer) -> Vec<usize> {
     order
 }
 
-/// A name that fits a table: traces have hashes of 64 characters and more.
+/// Shortens a name to fit a table: traces have hashes of 64 characters and more.
 pub(super) fn short(name: &str) -> String {
     const MOST: usize = 28;
     let count = name.chars().count();
@@ -195,7 +195,7 @@ pub(super) fn short(name: &str) -> String {
     format!("{begin}…{end}")
 }
 
-/// The mean with its interval, where seeds differ.
+/// Formats the mean with its interval, which is omitted if seeds do not differ.
 fn share(own: Interval) -> String {
     let mean = Unit::Share.write(own.mean);
     let ends = Unit::Share.write_range(own.low, own.high);

@@ -1,12 +1,12 @@
-//! The answer: one sentence for each rule, before everything that it rests on.
+//! The answer: one sentence for each rule, shown before the evidence.
 //!
-//! **What holds.** A point is *yes* if each function's percentile is kept at the lower end of the 95 % interval of its
-//! attainment over seeds; and *probably* if no function misses it at the upper end as well, but some are undecided: their interval meets the
-//! percentile, so more seeds settle it. Then nine of ten functions are sure, or all that are undecided keep it on average. Else it is
-//! *no*.
+//! **Criterion.** A point is *yes* if each function's percentile is kept at the lower end of the 95 % interval of its
+//! attainment over seeds. It is *probably* if no function misses its percentile even at the upper end, but some are undecided:
+//! their interval contains the percentile, so more seeds may decide. In addition, nine of ten functions must be sure, or all
+//! undecided ones must keep their percentile on average. Otherwise it is *no*.
 //!
-//! **One value.** What was swept has one value that is answered: the least that is yes, or of none the least that is probably,
-//! or of none the one that is nearest to it ([`Answer::order`]). The page and the tables show the same one.
+//! **One value.** Of the swept values one is given as the answer: the least that is yes; if there is none, the least that is
+//! probably; if there is none, the one nearest to it ([`Answer::order`]). The page and the tables show the same one.
 
 mod next;
 
@@ -18,56 +18,56 @@ use super::sweep::Axis;
 use super::table::value;
 use crate::statistics::Unit;
 
-/// Where arrivals come from.
+/// Origin of the arrivals of the seeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Arrivals {
-    /// A row of the trace for each: the same in every seed.
+    /// Rows of the trace: the same in every seed.
     Fixed,
-    /// Drawn by each seed anew: from counts, or made up.
+    /// Drawn by each seed: from counts, or for a synthetic workload.
     Drawn,
 }
 
 impl Arrivals {
-    /// What the intervals tell.
+    /// Returns a remark on the meaning of the intervals.
     #[must_use]
     pub const fn sentence(self) -> &'static str {
         match self {
             Self::Fixed => {
-                "The trace fixes the arrivals, so seeds differ in noise alone: intervals say nothing of busier days than its own."
+                "The trace fixes the arrivals, so seeds differ only in noise: intervals do not cover days busier than its own."
             }
             Self::Drawn => "Each seed draws arrivals of its own.",
         }
     }
 }
 
-/// What is answered for one rule.
+/// Answer to a what-if question for one sharing rule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
-    /// Which.
+    /// Name of the rule.
     pub rule: &'static str,
-    /// Of the value that is answered.
+    /// Whether every function keeps its objective at [`value`](Self::value), with the confidence that the seeds allow.
     pub outcome: Outcome,
-    /// Whether the outcome is yes.
+    /// Whether `outcome` is [`Outcome::Yes`].
     pub holds: bool,
-    /// The value of what was swept that is answered: of those that are yes, else probably, the most of `rate-scale`, the least of
-    /// everything else; of a single run its GPUs. None where all are no.
+    /// Value given as the answer: of those that are yes, else probably, the largest for `rate-scale`, the least for
+    /// other axes; the number of GPUs for a single run. `None` where all are no.
     pub value: Option<f64>,
-    /// GPUs in all at that value.
+    /// Number of all GPUs at that value; `None` where all are no.
     pub gpus: Option<u32>,
-    /// What they cost an hour.
+    /// Cost of these GPUs for an hour; `None` without a price or where all are no.
     pub cost_per_hour: Option<f64>,
-    /// What binds: at that value, at the next one that does not hold, or at the one that is nearest to holding.
+    /// Binding limit: one step short of the value given as the answer, or at the value nearest to holding.
     pub binds: Limit,
-    /// All that in a sentence.
+    /// The answer in a sentence.
     pub sentence: String,
-    /// What stands in the way one step further, and what makes the answer less sure; may be empty.
+    /// Explanation of the limit one step short, and of what makes the answer less certain; may be empty.
     pub more: String,
-    /// Options of the command that would settle what this one leaves open; may be empty.
+    /// Options of a further command that would decide what is open; may be empty.
     pub next: String,
 }
 
-/// For each rule, in the order in which they were run; `axis`: what was swept.
+/// Returns the answer for each rule, in the order in which they were run. `axis` is the value that was swept, if any.
 #[must_use]
 pub fn verdicts(answers: &[Answer], axis: Option<Axis>) -> Vec<Verdict> {
     let mut rules: Vec<&'static str> = Vec::new();
@@ -88,18 +88,18 @@ pub fn verdicts(answers: &[Answer], axis: Option<Axis>) -> Vec<Verdict> {
     rules.iter().map(of_rule).collect()
 }
 
-/// Of a rule's runs, which are not none, by rising value.
+/// Returns the answer for a rule's runs, at least one, ordered by rising value.
 fn of(answers: &[&Answer], axis: Option<Axis>) -> Verdict {
     let whole: Vec<&Answer> = answers.iter().copied().filter(|own| !own.stopped).collect();
-    // What was stopped says nothing beside what was not.
+    // Stopped runs are ignored if there are complete ones.
     let answers = if whole.is_empty() { answers } else { &whole };
     let Some(at) = (0..answers.len()).min_by(|&one, &other| answers[one].order(answers[other]))
     else {
-        unreachable!("a rule without runs is not asked for");
+        unreachable!("every rule has runs");
     };
     let shown = answers[at];
     let outcome = shown.outcome();
-    // What does not hold although it is the next, one step short of enough.
+    // The neighbouring value, one step short of enough.
     let short = match axis {
         _ if outcome == Outcome::No => None,
         None => None,
@@ -108,7 +108,7 @@ fn of(answers: &[&Answer], axis: Option<Axis>) -> Verdict {
     };
     let (sentence, more) = match (axis, outcome) {
         _ if shown.stopped => (
-            "No answer: it was stopped before the end of the first run.".to_owned(),
+            "No answer: stopped before the end of the first run.".to_owned(),
             String::new(),
         ),
         (None, _) => single(shown),
@@ -136,7 +136,7 @@ fn of(answers: &[&Answer], axis: Option<Axis>) -> Verdict {
     }
 }
 
-/// Sentences with spaces between.
+/// Joins sentences with spaces, without empty ones.
 fn join(sentences: &[&str]) -> String {
     let each = sentences.iter().map(|own| own.trim());
     let each: Vec<&str> = each.filter(|own| !own.is_empty()).collect();
@@ -149,20 +149,25 @@ fn single(own: &Answer) -> (String, String) {
             let sentence = format!(
                 "Yes: {} {} {}{}.",
                 gpus(own),
-                if own.gpus == 1 { "holds" } else { "hold" },
+                if own.gpus == 1 { "meets" } else { "meet" },
                 all_objectives(own),
                 costs(own),
             );
             let busy = Unit::Share.write(own.gpu_busy.mean);
-            (sentence, format!("GPUs are taken {busy} of the time."))
+            (sentence, format!("GPUs are busy {busy} of the time."))
         }
         Outcome::Probably => (
-            format!("Probably: {} {}{}.", gpus(own), undecided(own), costs(own)),
+            format!(
+                "Probably: with {}, {}{}.",
+                gpus(own),
+                undecided(own),
+                costs(own)
+            ),
             String::new(),
         ),
         Outcome::No => {
             let sentence = format!(
-                "No: {} {} not hold every objective; what binds is {}.",
+                "No: {} {} not meet every objective; the binding limit is {}.",
                 gpus(own),
                 if own.gpus == 1 { "does" } else { "do" },
                 own.binding.limit.name(),
@@ -180,16 +185,16 @@ fn range(answers: &[&Answer], axis: Axis) -> String {
     }
 }
 
-/// No value holds.
+/// Returns the texts for an axis of which no value is enough.
 fn never(answers: &[&Answer], axis: Axis, shown: &Answer) -> (String, String) {
     let sentence = format!(
-        "No: with none of {} ({}) does every objective hold; what binds is {}.",
+        "No: none of {} ({}) meets every objective; the binding limit is {}.",
         range(answers, axis),
         axis.title(),
         shown.binding.limit.name(),
     );
     let nearest = format!(
-        "Nearest is {}, with {} of {} functions that keep their objective and {} of requests in time:",
+        "The nearest is {}, with {} of {} functions that keep their objective and {} of requests in time:",
         named(shown, axis),
         shown.functions_keeping,
         shown.functions_called,
@@ -201,7 +206,7 @@ fn never(answers: &[&Answer], axis: Axis, shown: &Answer) -> (String, String) {
     )
 }
 
-/// No value is sure, and one is not ruled out.
+/// Returns the texts for an axis of which a value is probably enough, but none is sure.
 fn perhaps(
     answers: &[&Answer],
     axis: Axis,
@@ -209,7 +214,7 @@ fn perhaps(
     short: Option<&Answer>,
 ) -> (String, String) {
     let sentence = format!(
-        "Probably {}: {}{}; of {} none is sure.",
+        "Probably {}: {}{}; none of {} is sure.",
         named(best, axis),
         undecided(best),
         costs(best),
@@ -221,10 +226,10 @@ fn perhaps(
     )
 }
 
-/// What binds one step short of what is answered.
+/// Returns the limit one step short of the answer, in sentences.
 fn below(short: &Answer, axis: Axis) -> String {
     let what = format!(
-        "With {} what binds is {}:",
+        "With {} the binding limit is {}:",
         named(short, axis),
         short.binding.limit.name()
     );
@@ -239,7 +244,7 @@ fn enough(
 ) -> (String, String) {
     let is_counted = matches!(axis, Axis::Gpus | Axis::Nodes);
     let which = match axis {
-        Axis::RateScale => "the most",
+        Axis::RateScale => "the highest",
         Axis::Gpus | Axis::Nodes => "the fewest",
         Axis::ModelsGb | Axis::HostGbPerS => "the least",
     };
@@ -247,9 +252,9 @@ fn enough(
         "{} {} {}{}; {which} of {}.",
         capital(&named(best, axis)),
         if best.gpus > 1 && is_counted {
-            "hold"
+            "meet"
         } else {
-            "holds"
+            "meets"
         },
         all_objectives(best),
         costs(best),
@@ -267,9 +272,9 @@ fn enough(
             undecided(short),
         ),
         Some(short) => below(short, axis),
-        None if axis == Axis::RateScale => "More was not tried.".to_owned(),
+        None if axis == Axis::RateScale => "Higher values were not tried.".to_owned(),
         None if is_counted && best.gpus == 1 => String::new(),
-        None => "Less was not tried.".to_owned(),
+        None => "Lower values were not tried.".to_owned(),
     };
     let at = value(best, Some(axis));
     let is_odd = |own: &&&Answer| {
@@ -284,17 +289,17 @@ fn enough(
     if let Some(odd) = answers.iter().find(is_odd) {
         let does = if is_counted { "do" } else { "does" };
         more.push_str(&format!(
-            " Beware: {} {does} not, so this is near the edge.",
+            " However, {} {does} not, so this is close to the limit.",
             named(odd, axis)
         ));
     }
     (sentence, more)
 }
 
-/// "376 of 380 functions are sure to keep their objectives, 4 are undecided".
+/// Returns "376 of 380 functions are sure to keep their objectives, 4 are undecided".
 fn undecided(own: &Answer) -> String {
     if own.functions_called == 1 {
-        return "whether the function keeps its objective is undecided: the interval over seeds meets it".to_owned();
+        return "whether the function keeps its objective is undecided: the interval over seeds contains its percentile".to_owned();
     }
     let (are, open) = match own.functions_undecided {
         1 => ("is", "1".to_owned()),
@@ -313,7 +318,7 @@ fn capital(text: &str) -> String {
 }
 
 fn plain(own: &Answer, axis: Axis) -> String {
-    // As it was asked for.
+    // As the user wrote it.
     value(own, Some(axis)).to_string()
 }
 
@@ -326,7 +331,7 @@ fn gpus(own: &Answer) -> String {
     }
 }
 
-/// A point by what was swept.
+/// Describes a point by its value on the swept axis.
 fn named(own: &Answer, axis: Axis) -> String {
     match axis {
         Axis::Gpus | Axis::Nodes => gpus(own),
@@ -356,7 +361,7 @@ fn costs(own: &Answer) -> String {
         .map_or_else(String::new, |hour| format!(", for {hour:.2} an hour"))
 }
 
-/// Misses that more seeds may settle.
+/// Returns a remark on functions that miss and for which more seeds may decide.
 fn open(own: &Answer) -> String {
     let count = own.functions_undecided;
     if count == 0 || own.seeds < 2 {
@@ -365,6 +370,6 @@ fn open(own: &Answer) -> String {
     #[expect(clippy::cast_precision_loss, reason = "to be read")]
     let functions = Unit::Functions.write(count as f64);
     format!(
-        "Of those that miss, {functions} may keep: only the interval's lower end is below what is asked."
+        "Of those that miss, {functions} may keep their objectives: only the lower end of the interval is below the percentile."
     )
 }

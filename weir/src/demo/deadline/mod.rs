@@ -18,7 +18,8 @@ use super::{Arguments, best, disturbance, replay};
 use crate::output::{Destination, print};
 use crate::terminal::{Painter, width};
 
-/// Runs the scenario. Exit code 1: a request was not answered exactly once; with `--strict`, the machine was too late.
+/// Runs the scenario. Returns exit code 1 if a request was not answered exactly once or, with `--strict`, if the result is
+/// disturbed.
 pub(super) async fn run(arguments: &Arguments, workload: &Workload) -> anyhow::Result<ExitCode> {
     let html = arguments.html.as_deref().map(Destination::new);
     let html = html.transpose()?;
@@ -35,15 +36,15 @@ pub(super) async fn run(arguments: &Arguments, workload: &Workload) -> anyhow::R
         let served = children.served().await?;
         children.stop().await?;
         runs.push(Run::new(name, workload, &answers, served));
-        courses.push(queue::Course::new(workload, &answers));
+        courses.push(queue::RunHistory::new(workload, &answers));
     }
     let device = gpu.device()?;
     drop(gpu);
-    // Off the runtime's own thread, so that an interrupt is heard.
+    // Not on the runtime's thread, so that an interrupt is handled during the search.
     let (searched, seed) = (workload.clone(), arguments.seed());
     let best_found_hit_rate = tokio::task::spawn_blocking(move || best::hit_rate(&searched, seed))
         .await
-        .context("the search for the best order broke off")?;
+        .context("the search for the best order panicked")?;
     let disturbed_why = disturbance::of_requests(&device, workload);
     let report = Report {
         scenario: "deadline",

@@ -1,30 +1,30 @@
-//! The result as a page.
+//! HTML page of the scenario `deadline`.
 
 use std::time::Duration;
 
 use policy::{Span, Time};
 use simulator::report::{
-    Cell, Column, Course as Lines, Curve, Doing, Figure, Latencies, Part, Report as Page, Section,
-    Series, Slots, Table, Turn,
+    Activity, Cell, Column, Course as Lines, Curve, Figure, Latencies, Part, Report as Page,
+    Section, Series, Slots, Table, Turn,
 };
 use simulator::statistics::{Histogram, Percentile, Unit};
 
 use super::super::replay::Outcome;
 use super::super::workload::Workload;
-use super::queue::{Course, Passage};
+use super::queue::{RequestHistory, RunHistory};
 use super::report::Report;
 
-/// How much of the queue is shown from inside.
+/// Length of the window with the details of the queue.
 const WINDOW: Duration = Duration::from_secs(2);
-/// Requests of it, of each run.
+/// Requests listed for the window, per run.
 const ROWS: usize = 40;
-/// Over so long a share in time is taken.
+/// Span over which a share in time is taken.
 const OVER: Duration = Duration::from_secs(3);
 /// Points of a line over time.
 const POINTS: u32 = 60;
 
-/// Returns the page. Runs are in the order of the report.
-pub(super) fn html(report: &Report, workload: &Workload, courses: &[Course]) -> String {
+/// Returns the page. Courses are in the order of the report's runs.
+pub(super) fn html(report: &Report, workload: &Workload, courses: &[RunHistory]) -> String {
     let mut more = String::new();
     if let Some(why) = &report.disturbed_why {
         more = format!("Disturbed: {why}.");
@@ -83,7 +83,7 @@ fn figures(report: &Report) -> Section {
     }
 }
 
-fn over_time(report: &Report, workload: &Workload, courses: &[Course]) -> Section {
+fn over_time(report: &Report, workload: &Workload, courses: &[RunHistory]) -> Section {
     let span = workload.span.max(Duration::from_millis(1));
     let lines = report.runs.iter().zip(courses).map(|(run, course)| {
         let points = (1..=POINTS).map(|point| {
@@ -124,10 +124,10 @@ fn over_time(report: &Report, workload: &Workload, courses: &[Course]) -> Sectio
     }
 }
 
-fn latencies(report: &Report, courses: &[Course]) -> Section {
+fn latencies(report: &Report, courses: &[RunHistory]) -> Section {
     let curves = report.runs.iter().zip(courses).map(|(run, course)| {
         let mut histogram = Histogram::new();
-        let served = |own: &&Passage| own.outcome == Some(Outcome::Served);
+        let served = |own: &&RequestHistory| own.outcome == Some(Outcome::Served);
         for own in course.requests.iter().filter(served) {
             histogram.record(Span::from(own.ended - own.due));
         }
@@ -146,8 +146,8 @@ fn latencies(report: &Report, courses: &[Course]) -> Section {
     }
 }
 
-/// What the queue did where it was fullest with Knative's settings.
-fn inside(report: &Report, workload: &Workload, courses: &[Course]) -> (Duration, Section) {
+/// Returns the begin of the window and its section: the queue where it was fullest with Knative's settings.
+fn inside(report: &Report, workload: &Workload, courses: &[RunHistory]) -> (Duration, Section) {
     let from = courses
         .first()
         .map_or(Duration::ZERO, |course| course.busiest(WINDOW));
@@ -167,7 +167,7 @@ fn inside(report: &Report, workload: &Workload, courses: &[Course]) -> (Duration
                     holder: class,
                     from: time(begin),
                     to: time(end),
-                    doing: Doing::Compute,
+                    activity: Activity::Compute,
                 });
             }
         }
@@ -186,7 +186,7 @@ fn inside(report: &Report, workload: &Workload, courses: &[Course]) -> (Duration
         ),
         parts: vec![
             Part::Slots(Slots {
-                title: "Which request the instance computed".to_owned(),
+                title: "Requests computed by the instance".to_owned(),
                 from: time(from),
                 to: time(to),
                 slots: report.runs.iter().map(|run| run.name.to_owned()).collect(),
@@ -196,12 +196,12 @@ fn inside(report: &Report, workload: &Workload, courses: &[Course]) -> (Duration
             Part::Folded(
                 "Request by request".to_owned(),
                 Table {
-                    title: format!("Which began when, and why; the first {ROWS} of each run"),
+                    title: format!("Start times and their reasons; the first {ROWS} of each run"),
                     columns: vec![
                         Column::text("with"),
                         Column::text("class"),
-                        Column::text("what came of it"),
-                        Column::text("why it began when it did"),
+                        Column::text("outcome"),
+                        Column::text("reason for its start time"),
                         Column::number("arrived, s"),
                         Column::number("objective"),
                         Column::number("service"),
@@ -216,7 +216,13 @@ fn inside(report: &Report, workload: &Workload, courses: &[Course]) -> (Duration
     (from, section)
 }
 
-fn row(workload: &Workload, course: &Course, at: usize, own: &Passage, with: &str) -> Vec<Cell> {
+fn row(
+    workload: &Workload,
+    course: &RunHistory,
+    at: usize,
+    own: &RequestHistory,
+    with: &str,
+) -> Vec<Cell> {
     #[expect(clippy::cast_precision_loss, reason = "to be read")]
     let span = |span: Duration| Cell::Number(span.as_nanos() as f64, Unit::Nanoseconds);
     let request = &workload.requests[at];

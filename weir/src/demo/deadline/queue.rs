@@ -1,36 +1,36 @@
-//! The queue from inside: which request began when, and why it and no other.
+//! History of the queue: when each request began, and why it did before the others.
 
 use std::time::Duration;
 
 use super::super::replay::{Answer, Outcome};
 use super::super::workload::Workload;
 
-/// What became of the requests of a run, in the order in which they arrived.
+/// History of a run's requests, in the order of arrival.
 #[derive(Debug)]
-pub(super) struct Course {
-    pub(super) requests: Vec<Passage>,
+pub(super) struct RunHistory {
+    pub(super) requests: Vec<RequestHistory>,
 }
 
-/// One request; times are from the first one's arrival.
+/// History of one request; times count from the first request's arrival.
 #[derive(Debug, Clone)]
-pub(super) struct Passage {
+pub(super) struct RequestHistory {
     pub(super) outcome: Option<Outcome>,
-    /// When it was due to be sent.
+    /// Due time of sending.
     pub(super) due: Duration,
-    /// When it began to be computed and when its answer was made; only where it was answered 200.
+    /// Begin and end of the request's computation; `None` unless answered 200.
     pub(super) computed: Option<(Duration, Duration)>,
-    /// When the last byte of its answer came.
+    /// Time of the last byte of its answer.
     pub(super) ended: Duration,
     pub(super) is_in_time: bool,
 }
 
-impl Course {
-    /// From the answers of a run.
+impl RunHistory {
+    /// Derives the history from the answers of a run.
     pub(super) fn new(workload: &Workload, answers: &[Answer]) -> Self {
-        let mut requests: Vec<Passage> = workload
+        let mut requests: Vec<RequestHistory> = workload
             .requests
             .iter()
-            .map(|request| Passage {
+            .map(|request| RequestHistory {
                 outcome: None,
                 due: request.arrival,
                 computed: None,
@@ -38,8 +38,8 @@ impl Course {
                 is_in_time: false,
             })
             .collect();
-        // The model-server's clock is the machine's, as ours is: the first arrival on it is the least that any answer gives, since
-        // what is computed is made before its last byte comes.
+        // The model-server's clock is this machine's, so the first arrival on it is the least value derived from any answer: an
+        // answer is made before its last byte arrives.
         let zero = zero_ns(workload, answers);
         for answer in answers {
             let Some(passage) = requests.get_mut(answer.request) else {
@@ -59,7 +59,7 @@ impl Course {
         Self { requests }
     }
 
-    /// Returns why a request began to be computed when it did; none where it never did. Costs as much as the run has requests.
+    /// Returns why a request began when it did; `None` if it was never computed. Takes time linear in the run's requests.
     pub(super) fn why(&self, workload: &Workload, at: usize) -> Option<String> {
         let (begin, _) = self.requests.get(at)?.computed?;
         let waiting = self
@@ -71,36 +71,36 @@ impl Course {
         Some(why(workload, at, begin, &waiting))
     }
 
-    /// Returns the begin of the window of this length in which the most requests wait.
+    /// Returns the begin of the window of this length in which most requests wait.
     pub(super) fn busiest(&self, window: Duration) -> Duration {
-        let mut left: Vec<Duration> = self.requests.iter().map(Passage::left).collect();
+        let mut left: Vec<Duration> = self.requests.iter().map(RequestHistory::left).collect();
         left.sort_unstable();
         let in_window = |from: Duration| {
             let come = self.requests.partition_point(|own| own.due < from + window);
             come - left.partition_point(|&left| left <= from).min(come)
         };
         let begins = self.requests.iter().map(|own| own.due);
-        // The first of equals.
+        // `max_by_key` returns the last maximum, hence `rev`: the earliest window is wanted.
         let busiest = begins.rev().max_by_key(|&from| in_window(from));
         busiest.unwrap_or_default()
     }
 }
 
-impl Passage {
-    /// When it waited no more.
+impl RequestHistory {
+    /// Returns when the request left the queue.
     fn left(&self) -> Duration {
         self.computed.map_or(self.ended, |(began, _)| began)
     }
 }
 
-/// The first arrival by the machine's clock, ns.
+/// Returns the first arrival on the machine's clock, in ns.
 fn zero_ns(workload: &Workload, answers: &[Answer]) -> Option<u64> {
     let each = answers.iter().filter_map(|answer| {
         let made = answer.exchange?.computed?.answered_ns;
         let end = workload.requests.get(answer.request)?.arrival + answer.latency;
         made.checked_sub(u64::try_from(end.as_nanos()).ok()?)
     });
-    // An answer is made before its last byte comes, by what the way back takes: the greatest is nearest.
+    // The estimates are too small by the time from making an answer to its last byte, so the greatest is nearest.
     each.max()
 }
 

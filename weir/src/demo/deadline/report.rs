@@ -1,4 +1,4 @@
-//! What came of both runs, and one JSON object of it; docs/demo.md has the keys.
+//! Result of both runs and its JSON; docs/demo.md describes the keys.
 
 use serde::Serialize;
 
@@ -7,29 +7,29 @@ use super::super::replay::Answer;
 use super::super::report::{Figures, was_answered_once};
 use super::super::workload::Workload;
 
-/// The whole result.
+/// Complete result of the scenario, as `--json` prints it.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// Which scenario.
+    /// Name of the scenario.
     pub(super) scenario: &'static str,
-    /// Which slice.
+    /// Slice of the trace, counted from 1.
     pub(super) seed: u64,
-    /// As it was asked for.
+    /// Requested load: sum of service times divided by the span.
     pub(super) load: f64,
-    /// What the best order found offline answers in time.
+    /// Share in time of the best order found offline, 0 to 1.
     pub(super) best_found_hit_rate: f64,
-    /// Whether the machine kept time too badly for the result to be trusted.
+    /// Whether the software GPU lagged too much for the result to be trusted.
     pub(super) disturbed: bool,
-    /// Why.
+    /// Reason for a disturbed result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) disturbed_why: Option<String>,
-    /// What the functions computed on.
+    /// The software GPU used.
     pub(super) device: Device,
-    /// Knative's settings, then Weir's.
+    /// Results with Knative's settings, then with Weir's.
     pub(super) runs: Vec<Run>,
 }
 
-/// One setting's result.
+/// Result with one setting.
 #[derive(Debug, Serialize)]
 pub(super) struct Run {
     pub(super) name: &'static str,
@@ -48,7 +48,7 @@ pub(super) struct Class {
 }
 
 impl Run {
-    /// Counts the answers; `served`: how many requests the model-server says it has served.
+    /// Evaluates the answers; `served` is the number of requests completed by the model-server.
     pub(super) fn new(
         name: &'static str,
         workload: &Workload,
@@ -73,17 +73,17 @@ impl Run {
 }
 
 impl Report {
-    /// Whether each request of each run got one answer, and the model-server served what was answered 200.
+    /// Returns whether each request of each run got one answer, and the model-server served exactly those answered 200.
     pub(super) fn every_request_was_answered_once(&self) -> bool {
         self.runs.iter().all(|run| run.answered_once)
     }
 
-    /// One object on one line.
+    /// Returns the report as one line of JSON.
     pub(super) fn json(&self) -> anyhow::Result<String> {
         Ok(serde_json::to_string(self)?)
     }
 
-    /// What came of it, in one sentence.
+    /// Returns the result in one sentence.
     pub(super) fn sentence(&self) -> String {
         let whole = |share: f64| format!("{:.0}", share * 100.0);
         let rate = |name: &str| {
@@ -98,7 +98,7 @@ impl Report {
         )
     }
 
-    /// Name and share in time, of what is compared.
+    /// Returns names and shares in time of the compared orders.
     pub(super) fn bars(&self) -> [(&'static str, f64); 3] {
         let rate = |name: &str| {
             let run = self.runs.iter().find(|run| run.name == name);

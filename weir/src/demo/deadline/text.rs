@@ -1,11 +1,11 @@
-//! The result for people: a sentence, bars, a table, what its columns mean.
+//! The result as text for a terminal: a sentence, bars, a table, and its legend.
 
 use super::super::workload::Workload;
 use super::report::Report;
 use crate::figure_table::{FigureColumn, FigureTable, column};
 use crate::terminal::{Painter, Style, bar, wrap};
 
-/// Columns of the table.
+/// Columns of the result table.
 const COLUMNS: [FigureColumn; 11] = [
     column("class", true, ""),
     column("run", true, ""),
@@ -32,7 +32,7 @@ const COLUMNS: [FigureColumn; 11] = [
     column("shed", true, "503: it could not be in time any more"),
 ];
 
-/// Returns the text; `width`: columns of the terminal, none if it goes elsewhere.
+/// Returns the text. `width` is the terminal's number of columns, `None` if stdout is no terminal.
 pub(super) fn of(
     report: &Report,
     workload: &Workload,
@@ -77,7 +77,7 @@ pub(super) fn of(
     text
 }
 
-/// All requests with each setting, then each class.
+/// Returns rows of all requests with each setting, then of each class.
 fn rows(report: &Report, workload: &Workload) -> Vec<Vec<String>> {
     let total = report.runs.iter().map(|run| run.total.row("all", run.name));
     let mut rows: Vec<Vec<String>> = total.collect();

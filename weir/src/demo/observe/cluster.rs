@@ -1,4 +1,5 @@
-//! A cluster on loopback: an API server in memory, both roles of activator-ext, a pod for each function, and a node with shared GPUs.
+//! A cluster on loopback: an API server in memory, both roles of activator-ext, a pod for each function, and a node with shared
+//! GPUs.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -21,46 +22,46 @@ use tokio::time::Instant;
 use super::super::Program;
 use super::super::children::{Children, METRICS_PORT, Settings, Site, are_free, get};
 use super::super::gpu::SoftGpu;
-use super::super::shares::{Ask, Node, Rule, Work, pods};
+use super::super::shares::{Node, Plan, Rule, Work, pods};
 use super::super::spawn::Spawn;
 use super::function::{BROKEN, COLD, FUNCTIONS, Function, SHOWN};
 use super::prometheus::ScrapeTarget;
 
-/// The ports of activator-ext's roles.
+/// Ports of activator-ext's roles.
 const ACTIVATOR_METRICS: u16 = 9476;
 const FUNCTIONS_PORT: u16 = 9475;
-/// All functions are attached and have their instances within this time.
+/// Longest time until all functions are attached and have their instances.
 const READY_MAX: Duration = Duration::from_secs(30);
-/// All answers have been counted within this time after the last one.
+/// Longest time from the last answer until all answers have been counted.
 const JUDGED_MAX: Duration = Duration::from_secs(5);
-/// The controller that copies Endpoints is so much later.
+/// Delay of the controller that copies Endpoints.
 const MIRROR_LAG: Duration = Duration::from_millis(30);
-/// Where Knative's own activator would be.
+/// Address of Knative's own activator.
 const KNATIVES: &str = "198.51.100.7";
-/// Objects of the manifests that role `control` fills.
+/// Objects of the manifests that role `control` fills: plural, namespace, name.
 const FILLED: [(&str, &str, &str); 4] = [
     ("secrets", "weir-system", "weir-ca"),
     ("configmaps", "weir-system", "weir-ca"),
     ("secrets", "weir-system", "weir-certificates"),
     ("secrets", "knative-serving", "weir-certificates"),
 ];
-/// The MPS control program in the software GPU's folder.
+/// Name of the MPS control program in the software GPU's folder.
 const MPS_CONTROL: &str = "nvidia-cuda-mps-control";
-/// The GPU on which the functions' model-servers compute: the node's pods share the first.
+/// GPU on which the functions' model-servers compute; the node's pods share GPU 0.
 const MODEL_GPU: usize = 1;
 
-/// Where its programs answer.
+/// Addresses of the cluster's programs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Addresses {
-    /// Role `data`'s `/v1/functions`.
+    /// Role `data`, with `/v1/functions`.
     pub(super) data: SocketAddr,
-    /// Role `control`'s metrics.
+    /// Metrics of role `control`.
     pub(super) control: SocketAddr,
-    /// The agent's API.
+    /// API of the node's agent.
     pub(super) agent: SocketAddr,
 }
 
-/// The running processes. Killed when dropped.
+/// The cluster's running processes, killed when dropped.
 #[derive(Debug)]
 pub(super) struct Cluster {
     node: Node,
@@ -86,8 +87,8 @@ fn resource(plural: &str) -> Resource {
 }
 
 impl Cluster {
-    /// Starts all of it on addresses from `bind` on, and waits until every function but [`COLD`] is attached and has its instance. The
-    /// programs that requests go through get the variables of `tracing`.
+    /// Starts the cluster on addresses from `bind` on, and waits until every function but [`COLD`] is attached and has its
+    /// instance. The programs on the path of requests get the variables of `tracing`.
     pub(super) async fn start(
         bind: IpAddr,
         tracing: Option<&[(&'static str, String); 2]>,
@@ -98,7 +99,7 @@ impl Cluster {
         are_free(data_ip, &[8012, FUNCTIONS_PORT, ACTIVATOR_METRICS])?;
         are_free(control_ip, &[9443, FUNCTIONS_PORT, ACTIVATOR_METRICS])?;
         let gpu = SoftGpu::of(vec![whole("H100", 2), sliced("A100", "3g.40gb")]).await?;
-        let node = Node::start(&gpu, &ask()?).await?;
+        let node = Node::start(&gpu, &node_plan()?).await?;
         let api = Arc::new(ApiServer::start().await);
         let mirroring = Mirroring::start(Arc::clone(&api), MIRROR_LAG);
         let folder = tempfile::Builder::new()
@@ -197,7 +198,7 @@ impl Cluster {
         }
     }
 
-    /// All still run.
+    /// Returns an error if one of the programs has exited.
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
         for (name, child) in [
             ("activator-ext data", &mut self.data),
@@ -210,12 +211,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// Where clients' requests go.
+    /// Returns the address for clients' requests.
     pub(super) const fn address(&self) -> SocketAddr {
         SocketAddr::new(self.data_ip, 8012)
     }
 
-    /// Where its programs answer.
+    /// Returns the addresses of the cluster's programs.
     pub(super) const fn addresses(&self) -> Addresses {
         Addresses {
             data: SocketAddr::new(self.data_ip, FUNCTIONS_PORT),
@@ -224,7 +225,7 @@ impl Cluster {
         }
     }
 
-    /// What is to be scraped.
+    /// Returns the targets for Prometheus to scrape.
     pub(super) fn targets(&self) -> Vec<ScrapeTarget> {
         let target = |program, address, namespace, pod: &str| ScrapeTarget {
             program,
@@ -261,8 +262,8 @@ impl Cluster {
         all
     }
 
-    /// Returns how many requests of a function activator-ext has judged: in time and missed. Waits a little for `expected`, since a
-    /// request is counted once its answer has left.
+    /// Returns how many requests of a function activator-ext has counted as in time or missed. Waits briefly for `expected`,
+    /// since a request is counted after its answer was sent.
     pub(super) async fn judged(&self, function: &str, expected: u64) -> anyhow::Result<u64> {
         let begin = Instant::now();
         loop {
@@ -286,7 +287,7 @@ impl Cluster {
         }
     }
 
-    /// Gives [`COLD`] its instance.
+    /// Adds the instance of [`COLD`].
     pub(super) fn warm(&self) {
         for (function, pod) in self
             .pods
@@ -316,7 +317,7 @@ impl Cluster {
         kill(self.node.agent_pid().context("the agent has ended")?)
     }
 
-    /// Takes the MPS control program away and kills the daemons that run now.
+    /// Removes the MPS control program and kills the running daemons.
     pub(super) async fn break_mps(&self) -> anyhow::Result<()> {
         let program = self.gpu.folder().join(MPS_CONTROL);
         fs::remove_file(program).context("cannot remove the MPS control program")?;
@@ -329,7 +330,7 @@ impl Cluster {
 
 fn kill(pid: u32) -> anyhow::Result<()> {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let pid = pid.context("no process has this number")?;
+    let pid = pid.context("invalid PID")?;
     kill_process(pid, Signal::KILL).context("cannot kill a process")
 }
 
@@ -349,14 +350,14 @@ fn sliced(part: &str, slice: &str) -> GpuConfig {
     }
 }
 
-/// The node's pods: of the function that the dashboard shows, with a memory limit, and of another.
-fn ask() -> anyhow::Result<Ask> {
+/// Returns the plan of the node's pods: one of [`SHOWN`], with a memory limit, and one of another function.
+fn node_plan() -> anyhow::Result<Plan> {
     let mut pods = pods("30:60", Work::Kernels)?;
     for (pod, function) in pods.iter_mut().zip([SHOWN, "steady"]) {
         pod.function = Some(function);
         pod.memory = Some("256Mi");
     }
-    Ok(Ask {
+    Ok(Plan {
         pods,
         rule: Rule::Weir,
         seconds: 0.0,
@@ -371,7 +372,7 @@ fn described(function: Function) -> Revision {
     revision
 }
 
-/// Makes a revision's objects, as Knative has them when it has brought the revision up.
+/// Creates a revision's objects as Knative does once the revision is ready.
 fn publish(api: &ApiServer, revision: &Revision) {
     for (resource, object) in revision.objects() {
         api.apply(&resource, object);

@@ -1,4 +1,4 @@
-//! The functions: what each costs, how it is called, and why its requests miss their objective.
+//! The demo's functions: cost, load, and the cause of their missed objectives.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,30 +17,30 @@ use super::super::children::Names;
 /// A function of the demo.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Function {
-    /// Its name.
+    /// Name of the Knative Service.
     pub(super) name: &'static str,
-    /// Its objective, in ms.
+    /// Latency objective in ms.
     pub(super) objective_ms: u64,
-    /// What each of its requests computes, in ms.
+    /// Computation time of each request, in ms.
     pub(super) cost_ms: u64,
-    /// Requests at once.
+    /// Number of requests sent at once.
     pub(super) burst: u32,
-    /// Time from one burst to the next, in ms.
+    /// Period of the bursts, in ms.
     pub(super) period_ms: u64,
-    /// Requests that may wait at its pod.
+    /// Queue depth at the function's pod.
     pub(super) depth: u32,
-    /// Why its requests miss: what "Why missed" has to name first; `None`: they do not.
+    /// Expected first cause in "Why missed"; `None` if no request misses.
     pub(super) cause: Option<&'static str>,
 }
 
-/// The function that shows everything on `weir-function`.
+/// Function that shows every panel of `weir-function`.
 pub(super) const SHOWN: &str = "burst";
-/// The function whose application breaks off.
+/// Function with an application which is killed.
 pub(super) const BROKEN: &str = "broken";
-/// The function that has no instance at first.
+/// Function without an instance at first.
 pub(super) const COLD: &str = "cold";
 
-/// All of them.
+/// All functions of the demo.
 pub(super) const FUNCTIONS: [Function; 5] = [
     Function {
         name: "steady",
@@ -91,12 +91,12 @@ pub(super) const FUNCTIONS: [Function; 5] = [
 ];
 
 impl Function {
-    /// Returns the name of its one revision.
+    /// Returns the name of the function's only revision.
     pub(super) fn revision(&self) -> String {
         format!("{}-00001", self.name)
     }
 
-    /// Returns what its model-server computes for each request.
+    /// Returns the cost of the function's requests for the model-server.
     pub(super) const fn cost(&self) -> Cost {
         Cost {
             fixed_ns: self.cost_ms * 1_000_000,
@@ -105,7 +105,7 @@ impl Function {
         }
     }
 
-    /// Returns the settings of its queue-proxy.
+    /// Returns the revision and settings of its queue-proxy.
     pub(super) fn names(&self) -> Names {
         Names {
             revision: self.revision(),
@@ -120,7 +120,7 @@ impl Function {
         }
     }
 
-    /// Returns its annotations.
+    /// Returns the annotations of the function's revision.
     pub(super) fn annotations(&self) -> Vec<(String, String)> {
         [
             ("weir.dev/slo", format!("{}ms", self.objective_ms)),
@@ -132,8 +132,8 @@ impl Function {
     }
 }
 
-/// Sends a function's requests to activator-ext at `address` until `end`, whatever is answered. Returns how many were answered by an
-/// HTTP response, and how many were not.
+/// Sends a function's requests to activator-ext at `address` until `end`, open loop. Returns how many got an HTTP response, and
+/// how many did not.
 pub(super) async fn call(
     function: Function,
     address: SocketAddr,

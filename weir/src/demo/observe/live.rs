@@ -20,18 +20,18 @@ use super::cluster::{Addresses, Cluster};
 use super::function;
 use crate::output::print;
 
-/// Without `--seconds` it goes on until it is interrupted.
+/// Duration without `--seconds`: until interrupted.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
-/// The function without an instance gets its first one then …
+/// Time after which the function without an instance gets its first one.
 const WARM_AFTER: Duration = Duration::from_secs(10);
-/// … and the application that breaks off does so.
+/// Time after which the application of [`super::function::BROKEN`] is killed.
 const BREAK_AFTER: Duration = Duration::from_secs(20);
-/// The demo's processes are looked at this often.
+/// Interval between checks of the demo's processes.
 const CHECK_PERIOD: Duration = Duration::from_secs(1);
-/// The name of the demo's one node.
+/// Name of the demo's only node.
 const NODE: &str = "demo-node";
 
-/// Asks the demo's programs.
+/// Queries the demo's programs for the page's state.
 struct Gatherer {
     addresses: Addresses,
     board: Board,
@@ -75,7 +75,7 @@ impl Source for Gatherer {
             )],
             ..Answers::default()
         };
-        #[expect(clippy::disallowed_methods, reason = "when it is, for people")]
+        #[expect(clippy::disallowed_methods, reason = "wall-clock time, for display")]
         let unix = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
@@ -85,7 +85,7 @@ impl Source for Gatherer {
     }
 }
 
-/// Serves the page for so many seconds, or until it is interrupted.
+/// Serves the page for `seconds`, or until interrupted.
 pub(in super::super) async fn run(
     bind: IpAddr,
     seconds: Option<f64>,

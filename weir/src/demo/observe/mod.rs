@@ -1,8 +1,8 @@
-//! `weir demo --observe`: functions on real programs, a real Prometheus that scrapes them, and every query that the dashboards and rules
-//! send.
+//! `weir demo --observe`: runs functions on real programs under a real Prometheus, and sends every query of the dashboards and
+//! rules.
 //!
-//! Some functions are made to miss their objectives for known causes; what "Why missed" of `weir-function` names first is compared with
-//! them.
+//! Some functions miss their objectives for known causes; these are compared with the first cause in "Why missed" of
+//! `weir-function`.
 
 mod cluster;
 mod function;
@@ -31,25 +31,25 @@ use report::Report;
 use traces::Receiver;
 pub(crate) use traces::TracesError;
 
-/// How long functions are called before queries are sent, in s: a rate needs two scrapes, and each cause a few requests.
+/// Default duration of the load before queries are sent, in s: a rate needs two scrapes, and each cause a few requests.
 const SECONDS: f64 = 45.0;
-/// An alert that is to fire does so within this time.
+/// Longest time until an expected alert fires.
 const ALERT_MAX: Duration = Duration::from_secs(90);
 
-/// What can be chosen for `--observe`.
+/// Options of `--observe` and `--live`.
 #[derive(Debug, Args)]
 pub(crate) struct ObserveOptions {
     /// Run functions under a real Prometheus (the program `prometheus` of Debian's package), and send every query of Weir's
     /// dashboards and rules; exit code 1 if one fails or is empty.
     #[arg(long)]
     observe: bool,
-    /// Run these functions without Prometheus, and show how they stand on a page in the browser, until it is interrupted or for --seconds.
+    /// Run these functions without Prometheus, and show their state on a page in the browser, until interrupted or for --seconds.
     #[arg(long, conflicts_with = "observe")]
     live: bool,
-    /// With --observe: leave Prometheus up for so many seconds, and print its address.
+    /// With --observe: keep Prometheus running for this many seconds, and print its address.
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     hold: Option<u64>,
-    /// With --observe: pictures of these pages, 375 and 1,440 pixels wide, by the program `chromium` of Debian's package.
+    /// With --observe: screenshots of these pages, 375 and 1,440 pixels wide, by the program `chromium` of Debian's package.
     #[arg(long, value_name = "DIR")]
     screenshots: Option<PathBuf>,
     /// With --observe: write the spans of all requests into this file, as OTLP JSON lines, and draw the worst request.
@@ -60,19 +60,19 @@ pub(crate) struct ObserveOptions {
     r#break: Option<BreakTarget>,
 }
 
-/// What is broken.
+/// Part of Weir to break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BreakTarget {
     /// The node's agent is killed.
     Agent,
-    /// The MPS daemons of the node's slots are killed, and their control program is gone.
+    /// The MPS daemons of the node's slots are killed, and their control program is removed.
     Mps,
-    /// A function is sent far more than its queue holds.
+    /// A function is sent far more requests than its queue holds.
     Queue,
 }
 
 impl BreakTarget {
-    /// Returns the alert that is to fire.
+    /// Returns the alert expected to fire.
     const fn alert(self) -> &'static str {
         match self {
             Self::Agent => "WeirAgentDown",
@@ -91,7 +91,7 @@ impl ObserveOptions {
         self.live
     }
 
-    /// Returns the options that need `--observe` and were given.
+    /// Returns the given options that require `--observe`.
     pub(crate) fn given(&self) -> impl Iterator<Item = &'static str> {
         let given = [
             (self.hold.is_some(), "--hold"),
@@ -104,7 +104,8 @@ impl ObserveOptions {
     }
 }
 
-/// Runs it. Exit code 1: a query failed or was empty, a cause was not named, or the alert of what was broken did not fire.
+/// Runs the demo. Returns exit code 1 if a query failed or was empty, a cause was not named, or the alert of the broken part did
+/// not fire.
 pub(super) async fn run(
     options: &ObserveOptions,
     html: Option<&Path>,
@@ -143,7 +144,7 @@ pub(super) async fn run(
             function.burst,
         ))
     });
-    // Two scrapes see the first counts; then the causes begin.
+    // Two scrapes of the initial counts before the causes begin.
     tokio::time::sleep(Duration::from_secs(3)).await;
     cluster.warm();
     cluster.break_application()?;
@@ -155,7 +156,7 @@ pub(super) async fn run(
         cluster.check()?;
     }
     let requests: u64 = answered.iter().sum();
-    // Its callers' account: each request was in time, or missed for one reason.
+    // Cross-check: each answered request was either in time or missed for one reason.
     for (function, answered) in function::FUNCTIONS.iter().zip(answered) {
         let judged = cluster.judged(function.name, answered).await?;
         ensure!(
@@ -171,7 +172,7 @@ pub(super) async fn run(
         }
         None => None,
     };
-    // The last scrape has the last counts.
+    // Wait for a scrape with the last counts.
     tokio::time::sleep(Duration::from_secs(2)).await;
     prometheus.check()?;
     let sent = queries::send(&mut prometheus).await?;
@@ -224,7 +225,7 @@ pub(super) async fn run(
     })
 }
 
-/// Breaks a part and waits until its alert fires. Returns whether it has.
+/// Breaks a part and waits for its alert. Returns whether it fired.
 async fn fires(
     broken: BreakTarget,
     cluster: &Cluster,

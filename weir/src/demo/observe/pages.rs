@@ -1,4 +1,4 @@
-//! Every dashboard as one page of HTML, panel by panel, from its committed JSON and Prometheus' answers.
+//! Every dashboard as one HTML page, panel by panel, from its committed JSON and Prometheus' answers.
 
 use std::fs;
 use std::path::Path;
@@ -12,23 +12,23 @@ use simulator::statistics::Unit;
 use super::prometheus::{Prometheus, Window};
 use super::queries::{shown, variables};
 
-/// Points of a line, about.
+/// Approximate number of points of a line.
 const POINTS: f64 = 120.0;
 
-/// Whether pages can be written there: the folder is there, or its parent is.
+/// Checks that pages can be written to a folder: it or its parent exists.
 ///
 /// # Errors
-/// It is something else, or its parent is missing.
+/// The path is not a folder, or its parent is missing.
 pub(super) fn check(option: &str, folder: &Path) -> anyhow::Result<()> {
     let name = folder.display();
     if folder.exists() {
-        ensure!(folder.is_dir(), "{option} {name}: is no folder");
+        ensure!(folder.is_dir(), "{option} {name}: is not a folder");
         return Ok(());
     }
     check_parent(option, folder)
 }
 
-/// Whether the folder of what is to be made is there.
+/// Checks that a file's parent folder exists.
 pub(super) fn check_parent(option: &str, path: &Path) -> anyhow::Result<()> {
     let name = path.display();
     let parent = path.parent().filter(|parent| *parent != Path::new(""));
@@ -37,10 +37,10 @@ pub(super) fn check_parent(option: &str, path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes `UID.html` for each dashboard. Returns how many.
+/// Writes `UID.html` for each dashboard. Returns the number of pages.
 ///
 /// # Errors
-/// A file that cannot be written.
+/// The file which cannot be written.
 pub(super) async fn write(
     prometheus: &mut Prometheus,
     folder: &Path,
@@ -97,7 +97,7 @@ async fn sections(
             continue;
         };
         match (section.parts.last_mut(), part) {
-            // Numbers stand side by side.
+            // Figures of consecutive panels share a row.
             (Some(Part::Figures(known)), Part::Figures(more)) => known.extend(more),
             (_, part) => section.parts.push(part),
         }
@@ -105,7 +105,7 @@ async fn sections(
     Ok(sections)
 }
 
-/// What a query of a panel is, with its legend.
+/// Returns the queries of a panel, each with its legend.
 fn targets(panel: &Value) -> Vec<(String, String)> {
     let chosen = shown();
     let all = panel["targets"].as_array().into_iter().flatten();
@@ -142,7 +142,7 @@ async fn table(prometheus: &mut Prometheus, panel: &Value) -> anyhow::Result<Par
             let name = if legend.contains("{{") {
                 named(&legend, &sample.labels)
             } else {
-                // The function first, as "default/resnet".
+                // The function first, such as "default/resnet".
                 let own = ["namespace", "function"].map(|key| sample.labels[key].as_str());
                 let own = own.into_iter().flatten().collect::<Vec<_>>().join("/");
                 let others = sample.labels.as_object().into_iter().flatten();
@@ -209,7 +209,7 @@ async fn course(
     }))
 }
 
-/// Returns what each bucket has, by its upper bound in seconds: those of a histogram hold all that is below as well.
+/// Returns the count of each bucket, named by its upper bound in seconds: a histogram's buckets are cumulative.
 fn buckets(mut lines: Vec<Series>) -> Vec<Series> {
     let bound = |own: &Series| own.name.parse().unwrap_or(f64::INFINITY);
     lines.sort_by(|a, b| bound(a).total_cmp(&bound(b)));
@@ -232,7 +232,7 @@ fn buckets(mut lines: Vec<Series>) -> Vec<Series> {
     own
 }
 
-/// Fills labels into a legend.
+/// Inserts labels into a legend.
 fn named(legend: &str, labels: &Value) -> String {
     let mut name = legend.to_owned();
     for (key, value) in labels.as_object().into_iter().flatten() {
@@ -255,7 +255,7 @@ fn unit(panel: &Value) -> Unit {
     }
 }
 
-/// The report's time is in nanoseconds.
+/// Converts seconds to the report's nanoseconds; other units are unchanged.
 fn scaled(unit: Unit, value: f64) -> f64 {
     if unit == Unit::Nanoseconds {
         value * 1e9

@@ -1,4 +1,4 @@
-//! Debian's Prometheus on loopback, with a folder of its own: what it scrapes, which rules it evaluates, what it answers.
+//! Debian's Prometheus on loopback, with a folder of its own: its targets, rules and queries.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -20,21 +20,21 @@ use super::super::Program;
 use super::super::children::get;
 use super::super::spawn::Spawn;
 
-/// The program, as `PATH` finds it.
+/// Program name, found through `PATH`.
 const PROGRAM: &str = "prometheus";
-/// For how long an alert's expression has to hold here, where it is minutes in a cluster.
+/// `for` of alerts in this demo; minutes in a cluster.
 const HOLD: &str = "20s";
-/// It answers within this time.
+/// Longest time until Prometheus is ready.
 const READY_MAX: Duration = Duration::from_secs(20);
-/// What is shown of its last words, in bytes.
-const WORDS_MAX: usize = 1_000;
+/// Largest part of Prometheus' log shown in an error, in bytes.
+const LOG_TAIL_MAX: usize = 1_000;
 
-/// Prometheus does not do its part: exit code 1, since no option mends it.
+/// A failure of Prometheus: exit code 1, since no option corrects it.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct PrometheusError(String);
 
-/// A running Prometheus. It is killed, and its folder removed, when this is dropped.
+/// A running Prometheus. Dropping it kills the process and removes its folder.
 #[derive(Debug)]
 pub(super) struct Prometheus {
     child: Child,
@@ -43,7 +43,7 @@ pub(super) struct Prometheus {
     pub(super) version: String,
 }
 
-/// Something to scrape.
+/// A program for Prometheus to scrape, and its labels.
 #[derive(Debug, Clone)]
 pub(super) struct ScrapeTarget {
     pub(super) program: Target,
@@ -52,23 +52,23 @@ pub(super) struct ScrapeTarget {
     pub(super) pod: String,
 }
 
-/// A series of an answer: its labels, and its value now.
+/// A series of a query's answer: its labels, and its current value.
 #[derive(Debug, Clone)]
 pub(super) struct Sample {
     pub(super) labels: Value,
     pub(super) value: f64,
 }
 
-/// A time that is looked back at.
+/// Past time range of a query.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
-    /// Until now.
+    /// Length of the range, which ends now, in s.
     pub(super) seconds: f64,
-    /// From one point to the next, in s.
+    /// Step between points, in s.
     pub(super) step: f64,
 }
 
-/// The series of a range: labels, and points by seconds since its begin.
+/// Series of a range query: labels, and points by seconds since its begin.
 pub(super) type Ranges = Vec<(Value, Vec<(f64, f64)>)>;
 
 fn value_of(pair: &Value) -> f64 {
@@ -79,7 +79,7 @@ fn value_of(pair: &Value) -> f64 {
 /// Returns the version of the installed Prometheus.
 ///
 /// # Errors
-/// There is none; the text names Debian's package.
+/// Returns an error if Prometheus is not installed; its text names Debian's package.
 pub(super) fn installed() -> anyhow::Result<String> {
     let output = Command::new(PROGRAM)
         .arg("--version")
@@ -91,19 +91,20 @@ pub(super) fn installed() -> anyhow::Result<String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned()
         + &String::from_utf8_lossy(&output.stderr);
     let version = text.split(' ').skip_while(|word| *word != "version").nth(1);
-    let version = version.with_context(|| format!("{PROGRAM} --version says {text:?}"))?;
+    let version =
+        version.with_context(|| format!("unexpected output of {PROGRAM} --version: {text:?}"))?;
     Ok(version
         .trim_end_matches(',')
         .trim_end_matches("+ds")
         .to_owned())
 }
 
-/// With less room on its disk Prometheus is about to fail.
+/// Free disk space below which Prometheus is about to fail, in bytes.
 const FREE_BYTES_MIN: u64 = 1 << 20;
 
 impl Prometheus {
-    /// Starts it with these targets and Weir's rules, which are evaluated each other second. Alerts that hold for minutes in a cluster
-    /// hold for 20 s.
+    /// Starts Prometheus with these targets and Weir's rules, evaluated every two seconds. Alerts that hold for minutes in a
+    /// cluster hold for 20 s.
     pub(super) async fn start(version: String, targets: &[ScrapeTarget]) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("weir-prometheus-")
@@ -173,7 +174,7 @@ impl Prometheus {
             if begin.elapsed() > READY_MAX {
                 let text = format!(
                     "Prometheus is not ready after {READY_MAX:?}; {}",
-                    own.words()
+                    own.log_tail()
                 );
                 return Err(PrometheusError(text).into());
             }
@@ -181,7 +182,7 @@ impl Prometheus {
         }
     }
 
-    /// Waits until it has scraped each of so many targets, so that counters are seen at 0.
+    /// Waits until Prometheus has scraped each of `count` targets, so that counters are seen at 0.
     pub(super) async fn scrapes_all(&mut self, count: usize) -> anyhow::Result<()> {
         let begin = Instant::now();
         while self.targets().await?.0 < count {
@@ -195,24 +196,24 @@ impl Prometheus {
         Ok(())
     }
 
-    /// Where it listens.
+    /// Returns the address of Prometheus' HTTP API.
     pub(super) const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    fn words(&self) -> String {
+    fn log_tail(&self) -> String {
         let text = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
-        let from = text.ceil_char_boundary(text.len().saturating_sub(WORDS_MAX));
-        format!("it says: {}", text[from..].trim())
+        let from = text.ceil_char_boundary(text.len().saturating_sub(LOG_TAIL_MAX));
+        format!("its log ends with: {}", text[from..].trim())
     }
 
-    /// Whether it still runs.
+    /// Returns an error if Prometheus has exited or its disk is full.
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait().context("cannot watch a child")? {
-            let text = format!("Prometheus has ended: {status}; {}", self.words());
+            let text = format!("Prometheus has ended: {status}; {}", self.log_tail());
             return Err(PrometheusError(text).into());
         }
-        // It goes on without a disk, and its samples are missing then.
+        // It continues without disk space, but loses samples.
         let folder = self.folder.path();
         if let Ok(disk) = statvfs(folder)
             && disk.f_bavail.saturating_mul(disk.f_frsize) < FREE_BYTES_MIN
@@ -226,7 +227,7 @@ impl Prometheus {
         Ok(())
     }
 
-    async fn ask(&mut self, path: &str) -> anyhow::Result<Value> {
+    async fn fetch(&mut self, path: &str) -> anyhow::Result<Value> {
         let answer = get(self.address, path, &[]).await;
         let text = match answer {
             Ok((_, text)) => text,
@@ -237,16 +238,19 @@ impl Prometheus {
                 );
             }
         };
-        serde_json::from_str(&text).with_context(|| format!("Prometheus answers {text:?}"))
+        serde_json::from_str(&text)
+            .with_context(|| format!("unexpected answer of Prometheus: {text:?}"))
     }
 
-    /// Returns the series that a query has now, in the order of the answer, or what Prometheus says against it.
+    /// Returns the current series of a query in the order of the answer, or Prometheus' error.
     pub(super) async fn query(
         &mut self,
         expr: &str,
     ) -> anyhow::Result<Result<Vec<Sample>, String>> {
         let encoded = utf8_percent_encode(expr, NON_ALPHANUMERIC);
-        let answer = self.ask(&format!("/api/v1/query?query={encoded}")).await?;
+        let answer = self
+            .fetch(&format!("/api/v1/query?query={encoded}"))
+            .await?;
         if answer["status"] != "success" {
             return Ok(Err(answer["error"]
                 .as_str()
@@ -269,7 +273,7 @@ impl Prometheus {
             .collect()))
     }
 
-    /// Returns the series that a query had over the time until now, or what Prometheus says against it.
+    /// Returns the series of a query over a window until now, or Prometheus' error.
     pub(super) async fn range(
         &mut self,
         expr: &str,
@@ -289,7 +293,7 @@ impl Prometheus {
             "/api/v1/query_range?query={encoded}&start={begin}&end={end}&step={}",
             window.step
         );
-        let answer = self.ask(&path).await?;
+        let answer = self.fetch(&path).await?;
         if answer["status"] != "success" {
             return Ok(Err(answer["error"]
                 .as_str()
@@ -308,9 +312,9 @@ impl Prometheus {
         Ok(Ok(series.collect()))
     }
 
-    /// Returns how many targets are up, and down.
+    /// Returns the numbers of targets which are up and down.
     pub(super) async fn targets(&mut self) -> anyhow::Result<(usize, usize)> {
-        let answer = self.ask("/api/v1/targets?state=active").await?;
+        let answer = self.fetch("/api/v1/targets?state=active").await?;
         let all = answer["data"]["activeTargets"]
             .as_array()
             .cloned()
@@ -319,9 +323,9 @@ impl Prometheus {
         Ok((up, all.len() - up))
     }
 
-    /// Returns the names of alerts that fire, each once.
+    /// Returns the names of firing alerts, each once.
     pub(super) async fn firing(&mut self) -> anyhow::Result<Vec<String>> {
-        let answer = self.ask("/api/v1/alerts").await?;
+        let answer = self.fetch("/api/v1/alerts").await?;
         let all = answer["data"]["alerts"].as_array().into_iter().flatten();
         let mut names: Vec<_> = all
             .filter(|alert| alert["state"] == "firing")
@@ -333,7 +337,7 @@ impl Prometheus {
     }
 }
 
-/// Discovery by file, with the labels that PodMonitors set.
+/// Returns the file for service discovery, with the labels that PodMonitors set.
 fn discovery(targets: &[&ScrapeTarget]) -> Value {
     let each = targets.iter().map(|target| {
         json!({

@@ -1,4 +1,4 @@
-//! All queries, sent once each, and what "Why missed" names.
+//! Sends every query once, and determines the first cause in "Why missed".
 
 use dashboards::queries::{Query, Variables, queries};
 
@@ -6,12 +6,12 @@ use super::function::{FUNCTIONS, SHOWN};
 use super::prometheus::Prometheus;
 use super::report::{Cause, Failure};
 
-/// For rates: fifteen scrapes.
+/// Interval for rates: fifteen scrapes.
 const INTERVAL: &str = "15s";
-/// For what counts over the shown time: all of the demo.
+/// Range for counts over the shown time: the whole demo.
 const RANGE: &str = "10m";
 
-/// What is chosen on dashboards with one function.
+/// Variables of dashboards with one function.
 pub(super) const fn shown() -> [(&'static str, &'static str); 2] {
     [("namespace", "default"), ("function", SHOWN)]
 }
@@ -24,7 +24,7 @@ pub(super) const fn variables<'a>(chosen: &'a [(&'a str, &'a str)]) -> Variables
     }
 }
 
-/// The queries that were sent, and those that failed or were empty.
+/// Queries sent, and those that failed or were empty.
 #[derive(Debug, Default)]
 pub(super) struct QueryResults {
     pub(super) queries: Vec<Query>,
@@ -32,7 +32,7 @@ pub(super) struct QueryResults {
     pub(super) empty: Vec<Failure>,
 }
 
-/// Sends all queries.
+/// Sends every query of the dashboards and rules once.
 pub(super) async fn send(prometheus: &mut Prometheus) -> anyhow::Result<QueryResults> {
     let chosen = shown();
     let mut sent = QueryResults::default();
@@ -53,7 +53,7 @@ pub(super) async fn send(prometheus: &mut Prometheus) -> anyhow::Result<QueryRes
     Ok(sent)
 }
 
-/// Returns for each function that was made to miss what "Why missed" names first.
+/// Returns for each function with an expected cause the first cause in "Why missed".
 pub(super) async fn causes(prometheus: &mut Prometheus) -> anyhow::Result<Vec<Cause>> {
     let mut causes = Vec::new();
     for function in FUNCTIONS {

@@ -1,4 +1,4 @@
-//! What came of it, for people and as JSON.
+//! Result of the demo as text and as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ pub(super) struct Failure {
     pub(super) why: String,
 }
 
-/// Why a function was made to miss, and what "Why missed" names first.
+/// Expected cause of a function's missed objectives, and the first cause in "Why missed".
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Cause {
     pub(super) function: &'static str,
@@ -37,10 +37,10 @@ struct File {
     queries: usize,
 }
 
-/// The outcome.
+/// Complete result of the demo, as `--json` prints it.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Report {
-    /// Queries that were sent.
+    /// Number of queries sent.
     queries: usize,
     errors: usize,
     empty: usize,
@@ -50,9 +50,9 @@ pub(super) struct Report {
     causes: Vec<Cause>,
     alerts_firing: Vec<String>,
     prometheus: String,
-    /// By the clock.
+    /// Duration of the demo, in s.
     seconds: f64,
-    /// The latest request, where traces were asked for.
+    /// Request which missed its objective by most; `None` without `--traces`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) worst: Option<Waterfall>,
 }
@@ -89,13 +89,13 @@ impl Report {
         }
     }
 
-    /// Whether every query had series, and each cause was named.
+    /// Returns whether every query had series, and each expected cause was named.
     pub(super) fn is_good(&self) -> bool {
         let are_named = self.causes.iter().all(|cause| cause.made == cause.named);
         self.failures.is_empty() && are_named
     }
 
-    /// Returns the text for people.
+    /// Returns the result as text for a terminal.
     pub(super) fn text(&self) -> String {
         let Self {
             queries,
@@ -112,7 +112,7 @@ impl Report {
             targets.up + targets.down,
             targets.down,
         );
-        // A string takes everything.
+        // Writing to a string cannot fail.
         for File { file, queries } in &self.files {
             let _written = writeln!(text, "  {file:<22} {queries:>3} queries");
         }
@@ -134,14 +134,10 @@ impl Report {
         {
             let _written = writeln!(
                 text,
-                "  {function:<8} made to miss by {made:<11} named: {named}"
+                "  {function:<8} expected cause {made:<11} named: {named}"
             );
         }
-        let _written = writeln!(
-            text,
-            "\nAlerts that fire: {}",
-            self.alerts_firing.join(", ")
-        );
+        let _written = writeln!(text, "\nFiring alerts: {}", self.alerts_firing.join(", "));
         if let Some(worst) = &self.worst {
             text.push_str(&worst.text());
         }

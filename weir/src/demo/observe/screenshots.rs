@@ -1,4 +1,4 @@
-//! Pictures of the pages, by Debian's Chromium.
+//! Screenshots of the pages, by Debian's Chromium.
 
 use std::ffi::OsString;
 use std::fs;
@@ -14,20 +14,20 @@ use tokio::time::timeout;
 use super::super::Program;
 use super::super::spawn::Spawn;
 
-/// The program, as `PATH` finds it.
+/// Program name, found through `PATH`.
 const PROGRAM: &str = "chromium";
-/// A telephone's width, and a desk's, in CSS pixels.
+/// Widths of a phone and a desktop, in CSS pixels.
 const WIDTHS: [u32; 2] = [375, 1_440];
-/// About what a panel takes of a page's height, and what is around them.
+/// Approximate height of a panel, and of the rest of a page, in CSS pixels.
 const PANEL_HEIGHT: usize = 430;
 const REST_HEIGHT: usize = 600;
-/// A picture is taken within this time.
+/// Longest time for one screenshot.
 const PICTURE_MAX: Duration = Duration::from_secs(60);
 
-/// Whether there is a Chromium.
+/// Checks that Chromium is installed.
 ///
 /// # Errors
-/// There is none; the text names Debian's package.
+/// Returns an error if Chromium is not installed; its text names Debian's package.
 pub(super) fn check() -> anyhow::Result<()> {
     let output = Command::new(PROGRAM)
         .arg("--version")
@@ -39,10 +39,10 @@ pub(super) fn check() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes `UID-WIDTH.png` of each page in `pages`.
+/// Writes `UID-WIDTH.png` of each page in `pages`.
 ///
 /// # Errors
-/// A folder that cannot be made, or a picture that is not taken.
+/// A folder cannot be created, or a screenshot failed.
 pub(super) async fn take(pages: &Path, folder: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let pages = pages.canonicalize().context("the folder of pages")?;
@@ -57,7 +57,7 @@ pub(super) async fn take(pages: &Path, folder: &Path) -> anyhow::Result<()> {
             let arguments = [
                 PROGRAM.to_owned(),
                 "--headless".to_owned(),
-                // There is nothing to be kept from: the page is ours and fetches nothing.
+                // No sandbox is needed: the page is ours and fetches nothing.
                 "--no-sandbox".to_owned(),
                 "--disable-gpu".to_owned(),
                 "--hide-scrollbars".to_owned(),
@@ -78,12 +78,12 @@ pub(super) async fn take(pages: &Path, folder: &Path) -> anyhow::Result<()> {
                     let is_there = picture.is_file();
                     ensure!(
                         is_there,
-                        "{PROGRAM} took no picture of {}: {status}",
+                        "{PROGRAM} took no screenshot of {}: {status}",
                         page.display()
                     );
                 }
                 Err(_) => bail!(
-                    "{PROGRAM} took no picture of {} in {PICTURE_MAX:?}",
+                    "{PROGRAM} took no screenshot of {} in {PICTURE_MAX:?}",
                     page.display()
                 ),
             }

@@ -1,4 +1,5 @@
-//! `--traces FILE`: the spans of all requests, as OTLP JSON lines; the latest request of those that missed their objectives, in full.
+//! `--traces FILE`: the spans of all requests, as OTLP JSON lines, and a waterfall of the request which missed its objective by
+//! most.
 
 mod receiver;
 mod waterfall;
@@ -6,7 +7,7 @@ mod waterfall;
 pub(super) use receiver::Receiver;
 pub(super) use waterfall::Waterfall;
 
-/// Spans that did not come or could not be kept: the run has failed.
+/// Spans did not arrive or could not be written: the run has failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct TracesError(pub(super) String);

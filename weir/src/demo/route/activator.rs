@@ -1,4 +1,4 @@
-//! The activator of a run, and what it reports to.
+//! The activator of a run, and the autoscaler it reports to.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -16,31 +16,31 @@ use super::super::Program;
 use super::super::children::{REVISION, are_free, get};
 use super::super::spawn::Spawn;
 
-/// The port of requests, and the others.
+/// Port of requests, and the activator's other ports.
 const PORTS: [u16; 4] = [8012, 8013, 9475, METRICS_PORT];
 const METRICS_PORT: u16 = 9476;
-/// Reports come every second: so long after the last answer there is one of which it is no part.
+/// Reports come every second: within this time after the last answer there is a report without it.
 const REPORTED_WITHIN: Duration = Duration::from_secs(3);
 
-/// The activator, and what it reports to.
+/// An activator, and the autoscaler it reports to.
 #[derive(Debug)]
 pub(super) enum Activator {
-    Own(Box<Own>),
+    Own(Box<OwnActivator>),
     Knative(Box<KnativeActivator>),
 }
 
-/// Ours.
+/// Weir's activator, with its manifests and its autoscaler.
 #[derive(Debug)]
-pub(super) struct Own {
+pub(super) struct OwnActivator {
     child: Child,
     address: SocketAddr,
     autoscaler: Autoscaler,
-    /// Its manifests; removed when dropped.
+    /// Folder of the activator's manifests, removed when dropped.
     _manifests: TempDir,
 }
 
 impl Activator {
-    /// Starts ours.
+    /// Starts Weir's activator in front of a revision, with this rule of routing.
     pub(super) async fn start(
         bind: IpAddr,
         rule: Rule,
@@ -72,7 +72,7 @@ impl Activator {
                 ("SERVING_LOGGING_LEVEL", "warn".to_owned()),
             ])
             .spawn()?;
-        Ok(Self::Own(Box::new(Own {
+        Ok(Self::Own(Box::new(OwnActivator {
             child,
             address: SocketAddr::new(bind, PORTS[0]),
             autoscaler,
@@ -80,7 +80,7 @@ impl Activator {
         })))
     }
 
-    /// Where requests go.
+    /// Returns the address for requests.
     pub(super) const fn address(&self) -> SocketAddr {
         match self {
             Self::Own(own) => own.address,
@@ -88,7 +88,8 @@ impl Activator {
         }
     }
 
-    /// Whether it sends requests to so many instances.
+    /// Returns whether the activator routes requests to all of `instances`: whether Weir's exports this number of ready ones, or
+    /// whether a request through Knative's is answered 200. An unreachable activator reaches none.
     pub(super) async fn reaches(&self, instances: usize) -> bool {
         match self {
             Self::Own(own) => {
@@ -99,7 +100,7 @@ impl Activator {
                 let page = get(metrics, "/metrics", &[]).await;
                 page.is_ok_and(|(_, page)| page.lines().any(is_there))
             }
-            // It does not say; all of them are in the one object from which it knows the first.
+            // It exports no number; all instances are in the same object as the first.
             Self::Knative(knative) => {
                 let host = format!("{REVISION}.default.svc.cluster.local");
                 let answer = get(knative.address(), "/ready", &[("Host", &host)]).await;
@@ -115,8 +116,8 @@ impl Activator {
         }
     }
 
-    /// Returns the sum of what was reported to the autoscaler as mean concurrency of a second, in seconds of requests. To be
-    /// called when all requests are answered.
+    /// Returns the sum of the mean concurrencies reported to the autoscaler each second, in request-seconds. To be called when
+    /// all requests are answered.
     pub(super) async fn reported(&self) -> anyhow::Result<f64> {
         let autoscaler = match self {
             Self::Own(own) => &own.autoscaler,
@@ -126,7 +127,7 @@ impl Activator {
         let had = autoscaler.received().len();
         loop {
             let received = autoscaler.received();
-            // The second one has no request in it; Knative's does not report that.
+            // The second new report contains no request; Knative's activator does not send that one.
             if received.len() >= had + 2 || begin.elapsed() > REPORTED_WITHIN {
                 ensure!(!received.is_empty(), "the activator has reported nothing");
                 let stats = received.iter().filter_map(|message| message.stat.as_ref());

@@ -1,4 +1,4 @@
-//! The processes of a run: pods on addresses of their own, the activator in front of them, and what it reports to.
+//! Processes of a run: pods on addresses of their own, and the activator in front of them.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::super::replay::Target;
 use super::activator::Activator;
 use super::setup::{KnativePrograms, Setup};
 
-/// The running processes. Killed when dropped.
+/// The running processes, killed when dropped.
 #[derive(Debug)]
 pub(super) struct Fleet {
     pods: Vec<Children>,
@@ -23,7 +23,7 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    /// Starts all of it and waits until every instance serves. `slo`: the longest objective.
+    /// Starts all processes and waits until every instance serves. `slo` is the longest objective.
     pub(super) async fn start(
         bind: IpAddr,
         cost: Cost,
@@ -40,7 +40,7 @@ impl Fleet {
         Self { pods, activator }.ready().await
     }
 
-    /// The same of Knative's programs, in networks of their own.
+    /// Starts Knative's programs in network namespaces of their own, and waits until every instance serves.
     pub(super) async fn start_knative(
         programs: &KnativePrograms,
         cost: Cost,
@@ -73,7 +73,7 @@ impl Fleet {
         Ok(self)
     }
 
-    /// Where requests go, and what they name, as an ingress sends them.
+    /// Returns the destination of requests, with the headers of an ingress.
     pub(super) fn target(&self) -> Target {
         let headers = [
             ("knative-serving-namespace", "default"),
@@ -89,7 +89,7 @@ impl Fleet {
         }
     }
 
-    /// All still run.
+    /// Returns an error if one of the programs has exited.
     pub(super) fn check(&mut self) -> anyhow::Result<()> {
         let status = self.activator.child().try_wait();
         if let Some(status) = status.context("cannot watch a child")? {
@@ -98,12 +98,12 @@ impl Fleet {
         self.pods.iter_mut().try_for_each(Children::check)
     }
 
-    /// The instances' model-servers, in order of the speeds.
+    /// Returns the PIDs of the instances' model-servers, in the order of the speeds.
     pub(super) fn model_pids(&self) -> Vec<u32> {
         self.pods.iter().filter_map(Children::model_pid).collect()
     }
 
-    /// How many requests the model-servers have served to the end.
+    /// Returns the number of requests that the model-servers have completed.
     pub(super) async fn served(&self) -> anyhow::Result<u64> {
         let mut served = 0;
         for pod in &self.pods {
@@ -112,12 +112,12 @@ impl Fleet {
         Ok(served)
     }
 
-    /// See [`Activator::reported`].
+    /// Returns the sum of the reported concurrencies: see [`Activator::reported`].
     pub(super) async fn reported(&self) -> anyhow::Result<f64> {
         self.activator.reported().await
     }
 
-    /// Ends all and waits until they are gone, so that their ports are free.
+    /// Kills all processes and waits for their end, so that their ports are free.
     pub(super) async fn stop(mut self) -> anyhow::Result<()> {
         let killed = self.activator.child().kill().await;
         killed.context("cannot stop the activator")?;
@@ -143,7 +143,7 @@ async fn start_pods(
     Ok(pods)
 }
 
-/// The addresses of so many pods: those behind the activator's.
+/// Returns addresses for `count` pods, after the activator's.
 pub(super) fn addresses(bind: IpAddr, count: usize) -> anyhow::Result<Vec<IpAddr>> {
     let needed = "--scenario route needs an IPv4 address, and one more behind it for each instance";
     let IpAddr::V4(bind) = bind else {

@@ -1,24 +1,24 @@
-//! What happened at the instances, from what clients and model-servers saw themselves.
+//! Evaluates the instances' activity from observations of clients and model-servers.
 
 use super::super::replay::{Answer, Outcome};
 use super::super::workload::Workload;
 
-/// A request's times, in ns of one clock.
+/// Times of a request, in ns of one clock.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Course {
-    /// When it was sent.
+pub(super) struct RequestTimes {
+    /// Time at which the request was sent.
     pub(super) sent: u64,
-    /// When it was computed, and where: an index into the instances.
+    /// Computation of the request at an instance; `None` unless it was answered 200.
     pub(super) computed: Option<Computation>,
-    /// When its answer had come.
+    /// Time of the answer's last byte.
     pub(super) ended: u64,
-    /// How long it computes at speed 1.
+    /// Service time of the request at an instance of speed 1.
     pub(super) service: u64,
-    /// Until when it must be answered.
+    /// Latest time at which the answer may end to be in time.
     pub(super) deadline: u64,
 }
 
-/// When and where a request was computed, in ns of the same clock.
+/// An instance's computation of a request, in ns of the same clock.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Computation {
     pub(super) instance: usize,
@@ -26,27 +26,27 @@ pub(super) struct Computation {
     pub(super) end: u64,
 }
 
-/// What is measured of a run.
+/// Measurements of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Measurement {
-    /// The part of the instances' time, from the first request sent to the last answer, in which an instance computes
-    /// nothing while a request is in the system that is not computed yet and could be answered in time there.
+    /// Share of the instances' time, from the first request sent to the last answer, in which an instance is idle while an
+    /// uncomputed request is in the system which it could answer in time.
     pub(super) idle_while_waiting: f64,
-    /// Requests computed by the instance that had most, divided by the mean over instances.
+    /// Requests computed by the busiest instance, divided by the mean over instances.
     pub(super) requests_max_over_mean: f64,
-    /// From the end of a computation to the begin of the next one at the same instance, in ns, where that request was
-    /// sent before; sorted.
+    /// Times from the end of a computation to the begin of the next at the same instance, in ns, where the latter request had
+    /// been sent before that end; sorted.
     pub(super) hand_overs: Vec<u64>,
 }
 
-/// Returns each request's course. `monotonic_ns` is the time of the machine's clock at `now`; `pids` are the
-/// instances' model-servers.
+/// Returns each request's times. `monotonic_ns` is the time of the machine's clock at `now`; `pids` are those of the instances'
+/// model-servers.
 pub(super) fn courses(
     workload: &Workload,
     answers: &[Answer],
     pids: &[u32],
     (now, monotonic_ns): (tokio::time::Instant, u64),
-) -> Vec<Course> {
+) -> Vec<RequestTimes> {
     let nanos = |span: std::time::Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
     let at = |time| monotonic_ns.saturating_sub(nanos(now.saturating_duration_since(time)));
     let each = answers.iter().filter_map(|answer| {
@@ -61,7 +61,7 @@ pub(super) fn courses(
             })
         });
         let ended = at(exchange.ended);
-        Some(Course {
+        Some(RequestTimes {
             sent: at(exchange.sent),
             computed: computed.filter(|_| answer.outcome == Some(Outcome::Served)),
             ended,
@@ -72,14 +72,14 @@ pub(super) fn courses(
     each.collect()
 }
 
-/// Measures a run whose instances have these speeds.
-pub(super) fn measure(courses: &[Course], speeds: &[f64]) -> Measurement {
+/// Returns the measurements of a run; `speeds` are those of the instances.
+pub(super) fn measure(courses: &[RequestTimes], speeds: &[f64]) -> Measurement {
     let begin = courses.iter().map(|course| course.sent).min().unwrap_or(0);
     let end = courses.iter().map(|course| course.ended).max().unwrap_or(0);
     let mut hand_overs = Vec::new();
     let (mut idle, mut most) = (0, 0);
     for (instance, &speed) in speeds.iter().enumerate() {
-        let mut here: Vec<(&Course, Computation)> = courses
+        let mut here: Vec<(&RequestTimes, Computation)> = courses
             .iter()
             .filter_map(|course| Some((course, course.computed?)))
             .filter(|(_, computed)| computed.instance == instance)
@@ -119,9 +119,9 @@ pub(super) fn measure(courses: &[Course], speeds: &[f64]) -> Measurement {
     }
 }
 
-/// Returns in how much of the gap between two computations at an instance of this speed a request waited that it could
-/// have answered in time.
-fn waited_in((from, to): (u64, u64), courses: &[Course], speed: f64) -> u64 {
+/// Returns for how long, in a gap between two computations at an instance of this speed, a request waited which it could have
+/// answered in time.
+fn waited_in((from, to): (u64, u64), courses: &[RequestTimes], speed: f64) -> u64 {
     let mut waits: Vec<(u64, u64)> = courses
         .iter()
         .filter_map(|course| {
@@ -156,8 +156,8 @@ fn waited_in((from, to): (u64, u64), courses: &[Course], speed: f64) -> u64 {
 mod tests {
     use super::*;
 
-    fn course(sent: u64, computed: Option<(usize, u64, u64)>, deadline: u64) -> Course {
-        Course {
+    fn course(sent: u64, computed: Option<(usize, u64, u64)>, deadline: u64) -> RequestTimes {
+        RequestTimes {
             sent,
             computed: computed.map(|(instance, begin, end)| Computation {
                 instance,
@@ -171,18 +171,18 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_idles_while_a_request_waits_that_it_could_answer_in_time() {
-        // The second waits from 2 to 12 at the first instance, while the other computes nothing.
+    fn counts_idle_time_while_a_request_waits_that_could_be_in_time() {
+        // The second request waits from 2 to 12 at the first instance, while the other instance is idle.
         let courses = [
             course(0, Some((0, 0, 10)), 100),
             course(2, Some((0, 12, 22)), 100),
         ];
         let measured = measure(&courses, &[1.0, 1.0]);
-        // 2 at the first, from 10 to 12; 10 at the second; of 22 each.
+        // Idle: 2 at the first instance, from 10 to 12, and 10 at the second; each of 22.
         assert!((measured.idle_while_waiting - 12.0 / 44.0).abs() < 1e-9);
         assert_eq!(measured.hand_overs, [2]);
         assert!((measured.requests_max_over_mean - 2.0).abs() < 1e-9);
-        // At half the speed the other could not have answered it in time.
+        // At half the speed the second instance could not have answered it in time.
         let late = [courses[0], course(2, Some((0, 12, 22)), 21)];
         let measured = measure(&late, &[1.0, 0.5]);
         assert!(
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_came_to_an_idle_instance_is_no_hand_over() {
+    fn requests_to_an_idle_instance_are_no_hand_overs() {
         let courses = [
             course(0, Some((0, 0, 10)), 100),
             course(15, Some((0, 16, 26)), 100),
@@ -203,11 +203,11 @@ mod tests {
     }
 
     #[test]
-    fn waits_that_overlap_count_once() {
+    fn overlapping_waits_count_once() {
         let courses = [
             course(0, Some((0, 4, 10)), 100),
             course(2, Some((0, 12, 22)), 100),
-            Course {
+            RequestTimes {
                 ended: 5,
                 ..course(1, None, 100)
             },

@@ -1,7 +1,7 @@
 //! The scenario `route`: one function with several instances behind activator-ext, and where its requests wait.
 //!
-//! Real programs on loopback; each instance has a software GPU of its own. Hit rates are what a client sees. When an
-//! instance computes is what its model-server says; see [`measure`] for what is made of it.
+//! Real programs on loopback; each instance has a software GPU of its own. Hit rates are those seen by a client. Computation
+//! times are those reported by the model-servers; see [`measure`] for their evaluation.
 
 mod activator;
 mod fleet;
@@ -26,12 +26,12 @@ use report::{Report, Run};
 use setup::{KnativePrograms, Setup};
 pub(super) use speeds::Speeds;
 
-/// Runs the scenario. Exit code 1: a request was not answered exactly once.
+/// Runs the scenario. Returns exit code 1 if a request was not answered exactly once.
 pub(super) async fn run(arguments: &Arguments, workload: &Workload) -> anyhow::Result<ExitCode> {
     let speeds = arguments.speeds();
     let speeds = speeds.get();
     fleet::addresses(arguments.bind(), speeds.len())?;
-    let gpu = SoftGpu::several(u32::try_from(speeds.len())?).await?;
+    let gpu = SoftGpu::start_gpus(u32::try_from(speeds.len())?).await?;
     let knative = KnativePrograms::from_environment();
     let mut setups = vec![Setup::Stock, Setup::QueueProxies, Setup::Weir];
     if knative.is_ok() {
@@ -91,8 +91,8 @@ pub(super) async fn run(arguments: &Arguments, workload: &Workload) -> anyhow::R
     Ok(ExitCode::from(u8::from(is_failed)))
 }
 
-/// Returns what an activator has to report (design 4.9), in seconds of requests: the time from sending to the last byte, and
-/// the service times of those that were refused for lateness before they reached a pod.
+/// Returns the concurrency that an activator has to report (contracts §9), in request-seconds: the time from sending to the last
+/// byte, and the service times of requests shed before they reached a pod.
 fn true_concurrency(workload: &Workload, answers: &[Answer]) -> f64 {
     let each = answers.iter().filter_map(|answer| {
         let exchange = answer.exchange?;

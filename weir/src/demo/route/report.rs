@@ -1,4 +1,4 @@
-//! What came of the runs: one table for people, one JSON object for programs.
+//! Result of the runs as a table and as JSON.
 
 use serde::Serialize;
 
@@ -9,38 +9,38 @@ use super::super::shares::new_table;
 use super::super::workload::Workload;
 use super::measure::Measurement;
 
-/// The whole result.
+/// Complete result of the scenario, as `--json` prints it.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) scenario: &'static str,
-    /// Which slice.
+    /// Number of the slice of the trace that was replayed, from 1.
     pub(super) seed: u64,
-    /// As it was asked for: sum of service times divided by the span and by the sum of the speeds.
+    /// Requested load: sum of service times divided by the span and by the sum of the speeds.
     pub(super) load: f64,
     pub(super) speeds: Vec<f64>,
-    /// What the functions computed on.
+    /// The software GPU used.
     pub(super) device: Device,
     pub(super) disturbed: bool,
-    /// Why the result cannot be trusted.
+    /// Reason for a disturbed result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) disturbed_why: Option<String>,
     pub(super) runs: Vec<Run>,
-    /// Why Knative's own programs were not run.
+    /// Why Knative's own programs were not run; `None` if they were.
     #[serde(skip)]
     pub(super) skipped: Option<String>,
 }
 
-/// One run's result.
+/// Result of one run.
 #[derive(Debug, Serialize)]
 pub(super) struct Run {
     name: &'static str,
     #[serde(flatten)]
     figures: Figures,
-    /// Requests without a whole answer, or with one that is neither 200 nor 503.
+    /// Requests without a complete answer, or with one that is neither 200 nor 503.
     broken: usize,
     idle_while_waiting: f64,
     requests_max_over_mean: f64,
-    /// `None`: no request waited.
+    /// Hand-over times; `None` if no request waited.
     hand_over_us: Option<HandOver>,
     reported_over_true: f64,
     #[serde(skip)]
@@ -54,7 +54,7 @@ struct HandOver {
 }
 
 impl Run {
-    /// Counts the answers; `served`: how many requests the model-servers say they have served.
+    /// Evaluates the answers; `served` is the number of requests completed by the model-servers.
     pub(super) fn new(
         name: &'static str,
         workload: &Workload,
@@ -105,7 +105,7 @@ impl Report {
         self.runs.iter().all(|run| run.answered_once)
     }
 
-    /// For people.
+    /// Returns the result as a table.
     pub(super) fn table(&self, workload: &Workload) -> String {
         let columns = [
             "run",

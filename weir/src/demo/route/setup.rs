@@ -1,4 +1,4 @@
-//! The runs: by which rule, and in which program, an instance is chosen.
+//! Setups of the runs: the rule by which an instance is chosen, and the program which applies it.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -11,10 +11,10 @@ use policy::routing::Rule;
 
 use super::super::children::{REVISION, Settings};
 
-/// Requests that wait in Knative's activator, at most.
+/// Queue depth of Knative's activator.
 const KNATIVE_DEPTH: usize = 10_000;
 
-/// How a run differs from the others.
+/// Setup of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Setup {
     /// Requests wait in the activator in order of arrival, and go to instances by Knative's rules; stock queue-proxies.
@@ -45,7 +45,7 @@ impl Setup {
         }
     }
 
-    /// The revision's annotations. One at least is needed, or its requests would be left to Knative's own activator.
+    /// Returns the revision's annotations. At least one is needed, or its requests would be left to Knative's own activator.
     fn annotations(self, slo: Duration) -> Vec<(&'static str, String)> {
         match self {
             Self::Stock | Self::Knative => vec![
@@ -66,7 +66,7 @@ impl Setup {
         }
     }
 
-    /// Returns the revision, whose longest objective is `slo`, with these pods.
+    /// Returns the revision with these pods; `slo` is its longest objective.
     pub(super) fn revision(self, slo: Duration, pods: Vec<SocketAddr>) -> Revision {
         let mut revision = Revision::new(REVISION);
         let annotations = self.annotations(slo).into_iter();
@@ -78,7 +78,7 @@ impl Setup {
     }
 }
 
-/// Knative's programs.
+/// Paths of Knative's programs.
 #[derive(Debug, Clone)]
 pub(super) struct KnativePrograms {
     pub(super) activator: OsString,
@@ -86,16 +86,16 @@ pub(super) struct KnativePrograms {
 }
 
 impl KnativePrograms {
-    /// Returns them as the environment names them; else why they are not run.
+    /// Returns the paths from the environment, or the reason why the programs are not run.
     pub(super) fn from_environment() -> Result<Self, String> {
         let named = |variable: &str| {
-            std::env::var_os(variable).ok_or_else(|| format!("{variable} names no program"))
+            std::env::var_os(variable).ok_or_else(|| format!("{variable} is not set"))
         };
         let programs = Self {
             activator: named(ACTIVATOR_VARIABLE)?,
             queue_proxy: named(QUEUE_PROXY_VARIABLE)?,
         };
-        // They listen on fixed ports of every address.
+        // Network namespaces are needed: the programs listen on fixed ports of every address.
         Network::new(&[]).map_err(|error| error.to_string())?;
         Ok(programs)
     }

@@ -1,14 +1,14 @@
-//! How fast the instances are.
+//! Speeds of the instances.
 
 use std::str::FromStr;
 
-/// Four alike.
+/// Four instances at full speed.
 const SPEEDS_DEFAULT: &str = "1,1,1,1";
-/// Instances, at most: a laptop runs three programs for each.
+/// Largest number of instances: a laptop runs three programs for each.
 const INSTANCES_MAX: usize = 16;
 const SPEED_MIN: f64 = 0.05;
 
-/// The instances' speeds: what takes a time at speed 1 takes twice as long at 0.5.
+/// Speeds of the instances, 0.05 to 1: a computation takes twice as long at speed 0.5 as at 1.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Speeds(Vec<f64>);
 
@@ -17,7 +17,7 @@ impl Speeds {
         &self.0
     }
 
-    /// Returns how much work all of them do in the time in which one of speed 1 does 1.
+    /// Returns the total throughput relative to one instance at speed 1.
     pub(crate) fn sum(&self) -> f64 {
         self.0.iter().sum()
     }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn speeds_are_numbers_separated_by_commas() {
+    fn parses_numbers_separated_by_commas() {
         assert_eq!(Speeds::default().get(), [1.0; 4]);
         let unequal: Speeds = "1,1,0.4,0.4".parse().unwrap();
         assert_eq!(unequal.get(), [1.0, 1.0, 0.4, 0.4]);

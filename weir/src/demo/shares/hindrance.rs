@@ -1,4 +1,5 @@
-//! What keeps a pod from using its tokens: it is stopped and continued, throttled by a cgroup, or asks and never launches.
+//! Hindrances which keep a pod from using its tokens: it is stopped and continued, throttled by a cgroup, or requests tokens
+//! without launching.
 
 use std::fs;
 use std::mem::MaybeUninit;
@@ -18,27 +19,27 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The period of a cgroup's CPU limit, as the kubelet sets it, in µs.
+/// Period of a cgroup's CPU limit, as the kubelet sets it, in µs.
 const PERIOD_US: u64 = 100_000;
-/// The agent answers within this time.
+/// Longest wait for the agent's answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// What keeps a pod from using its tokens.
+/// A cause for which a pod does not use its tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Hindrance {
-    /// It runs for the first time and is stopped by a signal for the second, again and again.
+    /// The pod repeatedly runs for the time `runs`, and is then stopped by a signal for the time `stands`.
     Stopped { runs: Duration, stands: Duration },
-    /// It shares a cgroup with a program that never rests, and the cgroup has this part of a CPU.
+    /// The pod shares a cgroup with a busy program; the cgroup has this share of a CPU.
     Throttled { cpus: f64 },
-    /// It connects, asks, never launches, and hangs up after this time, again and again.
+    /// The pod repeatedly connects, requests a token, never launches, and hangs up after this time.
     Asks { holds: Duration },
 }
 
-/// A hindrance that works on a program. It ends when this is dropped.
+/// A hindrance in effect on a program; dropping it ends the effect.
 #[derive(Debug)]
 #[expect(
     dead_code,
-    reason = "what it holds ends the hindrance when it is dropped"
+    reason = "the fields end the hindrance when they are dropped"
 )]
 pub(crate) enum ActiveHindrance {
     Signals(Loop),
@@ -46,7 +47,7 @@ pub(crate) enum ActiveHindrance {
     Asks(Loop),
 }
 
-/// What an attacker has to know of the pod's socket.
+/// Connection details of a pod's socket.
 #[derive(Debug, Clone)]
 pub(crate) struct PodSocket {
     pub(crate) path: PathBuf,
@@ -54,12 +55,11 @@ pub(crate) struct PodSocket {
 }
 
 impl Hindrance {
-    /// Begins to work on the program with this number.
+    /// Applies the hindrance to the program with this PID.
     pub(crate) fn begin(self, pid: u32, pod_socket: &PodSocket) -> anyhow::Result<ActiveHindrance> {
         match self {
             Self::Stopped { runs, stands } => {
-                let program =
-                    Pid::from_raw(i32::try_from(pid)?).context("a program without a number")?;
+                let program = Pid::from_raw(i32::try_from(pid)?).context("invalid PID")?;
                 Ok(ActiveHindrance::Signals(Loop::start(move |ended| {
                     while !ended.is_set() {
                         ended.wait(runs);
@@ -74,7 +74,7 @@ impl Hindrance {
             Self::Throttled { cpus } => Cgroup::new(pid, cpus).map(ActiveHindrance::Cgroup),
             Self::Asks { holds } => {
                 let pod_socket = pod_socket.clone();
-                // The first time here, so that what is wrong is said.
+                // The first request is made here, so that an error is reported.
                 let first = asks(&pod_socket)?;
                 Ok(ActiveHindrance::Asks(Loop::start(move |ended| {
                     let mut connection = Some(first);
@@ -89,7 +89,7 @@ impl Hindrance {
     }
 }
 
-/// When a thread is to end.
+/// Flag which ends a thread.
 #[derive(Debug, Default)]
 struct StopFlag {
     is_set: Mutex<bool>,
@@ -110,7 +110,7 @@ impl StopFlag {
         self.changed.notify_all();
     }
 
-    /// Blocks for so long, or until the end.
+    /// Blocks for this span, or until the flag is set.
     fn wait(&self, span: Duration) {
         let is_set = self.lock();
         let _guard = self
@@ -119,7 +119,7 @@ impl StopFlag {
     }
 }
 
-/// A thread that does something until it is dropped.
+/// A background thread, stopped and joined on drop.
 #[derive(Debug)]
 pub(crate) struct Loop {
     ended: Arc<StopFlag>,
@@ -127,12 +127,12 @@ pub(crate) struct Loop {
 }
 
 impl Loop {
-    fn start(does: impl FnOnce(&StopFlag) + Send + 'static) -> anyhow::Result<Self> {
+    fn start(body: impl FnOnce(&StopFlag) + Send + 'static) -> anyhow::Result<Self> {
         let ended = Arc::new(StopFlag::default());
         let own = Arc::clone(&ended);
         let thread = std::thread::Builder::new()
             .name("hindrance".to_owned())
-            .spawn(move || does(&own))
+            .spawn(move || body(&own))
             .context("cannot start a thread")?;
         Ok(Self {
             ended,
@@ -150,7 +150,7 @@ impl Drop for Loop {
     }
 }
 
-/// A cgroup with a CPU limit, and the program in it that never rests.
+/// A cgroup with a CPU limit, and the busy program in it.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     folder: PathBuf,
@@ -207,7 +207,7 @@ impl Drop for Cgroup {
     fn drop(&mut self) {
         let _killed = self.busy.kill();
         let _status = self.busy.wait();
-        // The program goes on without a limit, so that it can end.
+        // The hindered program is moved out, so that it can end without the limit.
         if let Some(parent) = self.folder.parent() {
             let members = fs::read_to_string(self.folder.join("cgroup.procs")).unwrap_or_default();
             for pid in members.lines() {
@@ -218,7 +218,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Connects in a pod's name and asks for a token.
+/// Connects as the pod and requests a token.
 fn asks(pod_socket: &PodSocket) -> anyhow::Result<OwnedFd> {
     let connection = socket_with(
         AddressFamily::UNIX,
@@ -227,8 +227,8 @@ fn asks(pod_socket: &PodSocket) -> anyhow::Result<OwnedFd> {
         None,
     )?;
     connect(&connection, &SocketAddrUnix::new(&pod_socket.path)?)
-        .context("the agent takes no connection")?;
-    say(
+        .context("cannot connect to the agent")?;
+    send_message(
         &connection,
         &FromProcess::Hello {
             pid: std::process::id(),
@@ -242,13 +242,13 @@ fn asks(pod_socket: &PodSocket) -> anyhow::Result<OwnedFd> {
     )?;
     let FromAgent::Welcome {
         visible_devices, ..
-    } = hear(&connection)?
+    } = receive_message(&connection)?
     else {
-        bail!("the agent does not serve a program that asks");
+        bail!("the agent does not serve the program");
     };
-    let uuid =
-        uuid(&visible_devices).with_context(|| format!("{visible_devices:?} is no GPU's UUID"))?;
-    say(
+    let uuid = uuid(&visible_devices)
+        .with_context(|| format!("{visible_devices:?} is not a GPU's UUID"))?;
+    send_message(
         &connection,
         &FromProcess::Attach {
             uuid,
@@ -258,28 +258,28 @@ fn asks(pod_socket: &PodSocket) -> anyhow::Result<OwnedFd> {
             busy_ns: 0,
         },
     )?;
-    match hear(&connection)? {
+    match receive_message(&connection)? {
         FromAgent::Pages => {}
-        FromAgent::Refused { text, .. } => bail!("the agent refuses a program that asks: {text}"),
-        other => bail!("the agent answers a program that asks with {other:?}"),
+        FromAgent::Refused { text, .. } => bail!("the agent refuses the program: {text}"),
+        other => bail!("unexpected answer of the agent: {other:?}"),
     }
-    say(&connection, &FromProcess::Ask { epoch: 1 })?;
+    send_message(&connection, &FromProcess::Ask { epoch: 1 })?;
     Ok(connection)
 }
 
-fn say(connection: &OwnedFd, message: &FromProcess) -> anyhow::Result<()> {
+fn send_message(connection: &OwnedFd, message: &FromProcess) -> anyhow::Result<()> {
     send(connection, message.write().finish(), SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
-fn hear(connection: &OwnedFd) -> anyhow::Result<FromAgent> {
+fn receive_message(connection: &OwnedFd) -> anyhow::Result<FromAgent> {
     let mut ready = [PollFd::new(connection, PollFlags::IN)];
     let limit = Timespec::try_from(ANSWER_MAX)?;
     if poll(&mut ready, Some(&limit))? == 0 {
         bail!("the agent does not answer within {ANSWER_MAX:?}");
     }
     let mut bytes = [0; MESSAGE_MAX];
-    // The pages' files are closed unread.
+    // The received files of the pages are closed unread.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
@@ -293,7 +293,7 @@ fn hear(connection: &OwnedFd) -> anyhow::Result<FromAgent> {
     FromAgent::read(message).context("the agent's answer")
 }
 
-/// A device's UUID as the driver's functions have it, from its text (`GPU-…`).
+/// Parses a device's UUID from its text (`GPU-…`) to the driver's bytes.
 fn uuid(text: &str) -> Option<[u8; 16]> {
     let hexadecimal: String = text
         .strip_prefix("GPU-")?

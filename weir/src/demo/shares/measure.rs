@@ -1,43 +1,43 @@
-//! What pods got, from the device's ledger and from the loads' own stamps; nothing here asks Weir.
+//! Evaluates the pods' use of the GPU from the device's ledger and the loads' own stamps, independent of Weir.
 //!
-//! **Idle while waiting** is the time in which no kernel ran on the device although a pod that had quota left was kept in a
-//! launch. That it was kept is what its load has stamped. What quota it had left is an account of its own: from the begin of
-//! the measured span it grows by the pod's limit per unit of time, up to what one window saves, and falls while a kernel of
-//! the pod runs. When it holds a whole token, the shortest there is, the pod could have run; time in which nothing ran
-//! although it could have is counted, and paid from the account as if it had run, until nothing is left in it. So pods that
-//! have had all they may have do not count, and a shortfall counts once.
+//! **Idle while waiting** is the time in which no kernel ran on the device although a pod with quota left was blocked in a
+//! launch. The blocking is stamped by its load. Its remaining quota is accounted for here: from the begin of the measured span
+//! the account grows by the pod's limit per unit of time, up to what one window saves, and falls while a kernel of the pod runs.
+//! When it holds a whole token, the shortest there is, the pod could have run; time in which nothing ran although it could have
+//! is counted, and paid from the account as if it had run, until the account is empty. So pods which have used up their limits do
+//! not count, and a shortfall counts once.
 
-use super::ask::{Ask, Pod, Rule};
+use super::plan::{Plan, Pod, Rule};
 
-/// The shortest token, before it is scaled.
+/// Length of the shortest token, in ns, unscaled.
 pub(crate) const TOKEN_NS: u64 = 2_000_000;
-/// What a pod can save up, likewise.
+/// Window over which a pod saves quota, in ns, unscaled.
 const WINDOW_NS: u64 = 1_000_000_000;
 
-/// From a time to a later one, in ns of CLOCK_MONOTONIC.
+/// Begin and end of a stretch of time, in ns of CLOCK_MONOTONIC.
 pub(crate) type Stretch = (u64, u64);
 
-/// What is known of a pod.
+/// Observations of a pod.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Track {
-    /// When its kernels ran, each for itself.
+    /// Run times of the pod's kernels, one stretch for each.
     pub(crate) kernels: Vec<Stretch>,
-    /// Thousandths of SMs times ns.
+    /// SM usage, in thousandths of an SM times ns.
     pub(crate) millisms_ns: u128,
-    /// When it was kept in a launch.
-    pub(crate) asked: Vec<Stretch>,
-    /// From a batch's first launch until its end is seen.
+    /// Times in which the pod was blocked in a launch.
+    pub(crate) waits: Vec<Stretch>,
+    /// Stretches from a batch's first launch until its end is seen.
     pub(crate) batches: Vec<Stretch>,
 }
 
-/// What a pod got.
+/// GPU use which a pod achieved.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Got {
+pub(crate) struct Achieved {
     /// Share of the span in which at least one of its kernels ran.
     pub(crate) share: f64,
     pub(crate) longest_ns: u64,
     pub(crate) sm_seconds: f64,
-    /// Batches that ended within the span.
+    /// Number of batches that ended within the span.
     pub(crate) requests: u64,
     pub(crate) p95_ms: Option<f64>,
     pub(crate) p99_ms: Option<f64>,
@@ -52,7 +52,7 @@ fn length(stretches: &[Stretch]) -> u64 {
     stretches.iter().map(|(from, to)| to - from).sum()
 }
 
-/// Cut to a span, put in order, what touches made one.
+/// Clips stretches to a span, sorts them, and merges those which touch.
 pub(crate) fn union(stretches: &[Stretch], (begin, end): Stretch) -> Vec<Stretch> {
     let mut cut: Vec<Stretch> = stretches
         .iter()
@@ -70,8 +70,8 @@ pub(crate) fn union(stretches: &[Stretch], (begin, end): Stretch) -> Vec<Stretch
     merged
 }
 
-/// What a pod got within a span; times are divided by the scale.
-pub(crate) fn got(track: &Track, span: Stretch, time: u32) -> Got {
+/// Returns the GPU use of a pod within a span; times are divided by the scale `time`.
+pub(crate) fn achieved(track: &Track, span: Stretch, time: u32) -> Achieved {
     let whole = float(span.1 - span.0);
     let longest = track.kernels.iter().map(|(from, to)| to - from).max();
     let mut took: Vec<u64> = track
@@ -86,7 +86,7 @@ pub(crate) fn got(track: &Track, span: Stretch, time: u32) -> Got {
         let ns = took.get(rank - 1);
         ns.map(|&ns| float(ns) / 1e6 / f64::from(time))
     };
-    Got {
+    Achieved {
         share: float(length(&union(&track.kernels, span))) / whole,
         longest_ns: longest.unwrap_or(0),
         sm_seconds: softgpu::summary::sm_seconds(track.millisms_ns) / f64::from(time),
@@ -96,7 +96,7 @@ pub(crate) fn got(track: &Track, span: Stretch, time: u32) -> Got {
     }
 }
 
-/// When kernels of pods ran, in order, and whose they were.
+/// Returns the pods' run times in order, each with its pod's index.
 fn in_order(tracks: &[Track], span: Stretch) -> Vec<(Stretch, usize)> {
     let mut all: Vec<(Stretch, usize)> = Vec::new();
     for (pod, track) in tracks.iter().enumerate() {
@@ -106,14 +106,14 @@ fn in_order(tracks: &[Track], span: Stretch) -> Vec<(Stretch, usize)> {
     all
 }
 
-/// How often the device went from one pod's kernels to another's.
+/// Returns how often the device switched from one pod's kernels to another's.
 pub(crate) fn hand_overs(tracks: &[Track], span: Stretch) -> u64 {
     let all = in_order(tracks, span);
     let changes = all.windows(2).filter(|two| two[0].1 != two[1].1);
     changes.count() as u64
 }
 
-/// Median of the times in which nothing ran while the device went from one pod's kernels to another's.
+/// Returns the median idle time of the device between one pod's kernels and another's; `None` if it never switched.
 pub(crate) fn passing_ns(tracks: &[Track], span: Stretch) -> Option<u64> {
     let all = in_order(tracks, span);
     let changes = all.windows(2).filter(|two| two[0].1 != two[1].1);
@@ -130,10 +130,10 @@ struct Account {
     limit: f64,
     balance: f64,
     max: f64,
-    /// It has begun to be paid from.
+    /// Whether the account has reached a whole token and not been emptied since.
     is_open: bool,
     running: bool,
-    asking: bool,
+    waiting: bool,
 }
 
 impl Account {
@@ -143,7 +143,7 @@ impl Account {
     }
 }
 
-/// Share of the span in which nothing ran although a pod that had quota left was kept waiting.
+/// Returns the share of the span in which nothing ran although a pod with quota left was blocked.
 pub(crate) fn idle_while_waiting(
     tracks: &[Track],
     limits: &[f64],
@@ -162,13 +162,13 @@ pub(crate) fn idle_while_waiting(
             max: (limit * window).max(token),
             is_open: false,
             running: false,
-            asking: false,
+            waiting: false,
         })
         .collect();
-    // (when, pod, whether it is about kernels, whether they begin)
+    // (time, pod, whether it concerns kernels, whether they begin)
     let mut changes: Vec<(u64, usize, bool, bool)> = Vec::new();
     for (pod, track) in tracks.iter().enumerate().take(accounts.len()) {
-        for (stretches, is_kernel) in [(&track.kernels, true), (&track.asked, false)] {
+        for (stretches, is_kernel) in [(&track.kernels, true), (&track.waits, false)] {
             for (from, to) in union(stretches, span) {
                 changes.push((from, pod, is_kernel, true));
                 changes.push((to, pod, is_kernel, false));
@@ -185,14 +185,14 @@ pub(crate) fn idle_while_waiting(
             if is_kernel {
                 account.running = begins;
             } else {
-                account.asking = begins;
+                account.waiting = begins;
             }
         }
     }
     wasted / float(span.1 - span.0)
 }
 
-/// Lets time pass in which nothing changes; how much of it was wasted.
+/// Advances the accounts over a time without changes; returns how much of it was wasted, in ns.
 fn pass(accounts: &mut [Account], ns: f64, token: f64) -> f64 {
     if accounts.iter().any(|account| account.running) {
         for account in accounts {
@@ -203,7 +203,7 @@ fn pass(accounts: &mut [Account], ns: f64, token: f64) -> f64 {
     let (mut left, mut wasted) = (ns, 0.0);
     while left >= 1.0 {
         for account in accounts.iter_mut() {
-            // A rounding's difference is no token.
+            // Less than a token by no more than the rounding error.
             if account.balance >= token - 1.0 {
                 account.is_open = true;
             } else if account.balance <= 0.0 {
@@ -212,7 +212,7 @@ fn pass(accounts: &mut [Account], ns: f64, token: f64) -> f64 {
         }
         let could = accounts
             .iter()
-            .position(|account| account.asking && account.is_open);
+            .position(|account| account.waiting && account.is_open);
         let until = |account: &Account| (token - account.balance) / account.limit;
         let step = match could {
             Some(pod) => {
@@ -221,7 +221,7 @@ fn pass(accounts: &mut [Account], ns: f64, token: f64) -> f64 {
             }
             None => accounts
                 .iter()
-                .filter(|account| account.asking)
+                .filter(|account| account.waiting)
                 .map(until)
                 .fold(left, f64::min),
         };
@@ -237,22 +237,22 @@ fn pass(accounts: &mut [Account], ns: f64, token: f64) -> f64 {
     wasted
 }
 
-/// What each pod is entitled to, as a share of the measured span.
+/// Returns each pod's entitlement as a share of the measured span.
 ///
-/// Requests first, each up to the pod's limit and what it wants at all; what is left is given out in equal parts, up to the
-/// same bound. Kernels of pods run side by side as far as their SMs together are no more than the slot's, where the rule has
-/// space. A pod that is idle for a while wants nothing then; what the others have from that counts. By Weir's rule it has
-/// saved its request of that time, one window's at most, and has it before anything else is given out.
-pub(crate) fn asked(ask: &Ask) -> Vec<f64> {
-    let end = ask.seconds;
-    let bounds = ask
+/// Requests first, each up to the pod's limit and its demand; the rest is distributed in equal parts, up to the same bound.
+/// Kernels of pods run concurrently as far as their SMs together are no more than the slot's, where the rule has space. A pod
+/// that is idle for a while has no demand then; the other pods' gain counts. By Weir's rule it has saved its request of that
+/// time, one window's at most, and gets it before anything else is distributed.
+pub(crate) fn entitlements(plan: &Plan) -> Vec<f64> {
+    let end = plan.seconds;
+    let bounds = plan
         .pods
         .iter()
         .filter(|pod| pod.idle_for > 0.0)
         .flat_map(|pod| [pod.idle_from, pod.idle_from + pod.idle_for]);
     let mut times: Vec<f64> = bounds.map(|time| time.min(end)).chain([0.0, end]).collect();
     times.sort_unstable_by(f64::total_cmp);
-    let mut shares = vec![0.0; ask.pods.len()];
+    let mut shares = vec![0.0; plan.pods.len()];
     for two in times.windows(2) {
         let (from, to) = (two[0], two[1]);
         let middle = f64::midpoint(from, to);
@@ -262,22 +262,22 @@ pub(crate) fn asked(ask: &Ask) -> Vec<f64> {
             let bound = pod.limit.min(pod.demand());
             if is_idle(pod, middle) { 0.0 } else { bound }
         };
-        let caps: Vec<f64> = ask.pods.iter().map(wants).collect();
-        let requests: Vec<f64> = ask.pods.iter().map(|pod| pod.request).collect();
+        let caps: Vec<f64> = plan.pods.iter().map(wants).collect();
+        let requests: Vec<f64> = plan.pods.iter().map(|pod| pod.request).collect();
         let mut left = (to - from) / end;
         let back = |pod: &Pod| {
-            ask.rule == Rule::Weir && pod.idle_for > 0.0 && pod.idle_from + pod.idle_for == from
+            plan.rule == Rule::Weir && pod.idle_for > 0.0 && pod.idle_from + pod.idle_for == from
         };
-        if let Some(at) = ask.pods.iter().position(back) {
-            let saved = requests[at] * ask.pods[at].idle_for.min(float(WINDOW_NS) / 1e9);
+        if let Some(at) = plan.pods.iter().position(back) {
+            let saved = requests[at] * plan.pods[at].idle_for.min(float(WINDOW_NS) / 1e9);
             let mut first = requests.clone();
-            // As if all that the others have not asked for were its own.
+            // As if it owned everything that the other pods have not requested.
             first[at] = most(|share| {
                 let mut own = requests.clone();
                 own[at] = share;
-                fits(ask, &level(&caps, &own, 1.0, 0.0))
+                fits(plan, &level(&caps, &own, 1.0, 0.0))
             });
-            let rich = filled(ask, &caps, &first);
+            let rich = filled(plan, &caps, &first);
             let ahead = rich[at] - requests[at];
             if ahead > 0.0 {
                 let part = (saved / ahead / end).min(left);
@@ -287,25 +287,25 @@ pub(crate) fn asked(ask: &Ask) -> Vec<f64> {
                 }
             }
         }
-        for (sum, share) in shares.iter_mut().zip(filled(ask, &caps, &requests)) {
+        for (sum, share) in shares.iter_mut().zip(filled(plan, &caps, &requests)) {
             *sum += share * left;
         }
     }
     shares
 }
 
-/// Each pod's request, scaled, and something more; no more than it wants.
+/// Returns a share for each pod: its request, at most its cap, times `scale`, plus `more`; the result is again at most the cap.
 fn level(caps: &[f64], requests: &[f64], scale: f64, more: f64) -> Vec<f64> {
     let each = requests.iter().zip(caps);
     each.map(|(request, cap)| (request.min(*cap) * scale + more).min(*cap))
         .collect()
 }
 
-/// Whether so much can be had at the same time.
-fn fits(ask: &Ask, shares: &[f64]) -> bool {
-    let each = ask.pods.iter().zip(shares);
+/// Returns whether these shares fit on the device at the same time.
+fn fits(plan: &Plan, shares: &[f64]) -> bool {
+    let each = plan.pods.iter().zip(shares);
     let area = each.map(|(pod, share)| {
-        let sms = if ask.rule.has_space() {
+        let sms = if plan.rule.has_space() {
             pod.sm_percent / 100.0
         } else {
             1.0
@@ -315,17 +315,18 @@ fn fits(ask: &Ask, shares: &[f64]) -> bool {
     area.sum::<f64>() <= 1.0 + 1e-9
 }
 
-/// Shares at once, for pods that want and request so much.
-fn filled(ask: &Ask, caps: &[f64], requests: &[f64]) -> Vec<f64> {
+/// Returns the shares of wall time of pods that run concurrently: each pod's request plus an equal part of the rest, at most its
+/// cap. Requests that do not fit on the device together are all reduced by the same factor.
+fn filled(plan: &Plan, caps: &[f64], requests: &[f64]) -> Vec<f64> {
     let level = |scale: f64, more: f64| level(caps, requests, scale, more);
-    // Requests that do not fit shrink in proportion; else there may be something to give out.
-    if !fits(ask, &level(1.0, 0.0)) {
-        return level(most(|scale| fits(ask, &level(scale, 0.0))), 0.0);
+    // Requests that do not fit shrink in proportion; otherwise the rest is distributed.
+    if !fits(plan, &level(1.0, 0.0)) {
+        return level(most(|scale| fits(plan, &level(scale, 0.0))), 0.0);
     }
-    level(1.0, most(|more| fits(ask, &level(1.0, more))))
+    level(1.0, most(|more| fits(plan, &level(1.0, more))))
 }
 
-/// The largest number from 0 to 1 for which something holds.
+/// Returns the largest number from 0 to 1 for which `holds` is true, by bisection.
 fn most(holds: impl Fn(f64) -> bool) -> f64 {
     if holds(1.0) {
         return 1.0;
@@ -344,7 +345,7 @@ fn most(holds: impl Fn(f64) -> bool) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::ask::{Work, pods};
+    use super::super::plan::{Work, pods};
     use super::*;
 
     const MS: u64 = 1_000_000;
@@ -358,8 +359,8 @@ mod tests {
         assert!(all, "{one:?} {other:?}");
     }
 
-    fn ask(text: &str, rule: Rule) -> Ask {
-        Ask {
+    fn plan(text: &str, rule: Rule) -> Plan {
+        Plan {
             pods: pods(text, Work::Kernels).unwrap(),
             rule,
             seconds: 10.0,
@@ -369,8 +370,8 @@ mod tests {
     }
 
     #[test]
-    fn entitlements_are_requests_then_equal_parts_of_the_rest() {
-        let of = |text, rule| asked(&ask(text, rule));
+    fn entitlements_are_requests_plus_equal_parts_of_the_rest() {
+        let of = |text, rule| entitlements(&plan(text, rule));
         near(&of("10:90", Rule::Weir), &[0.1, 0.9]);
         near(&of("20:30", Rule::Weir), &[0.2, 0.3]);
         near(
@@ -411,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn stretches_are_cut_and_made_one() {
+    fn stretches_are_clipped_and_merged() {
         let cut = union(&[(5, 8), (1, 3), (2, 4), (8, 20)], (2, 10));
         assert_eq!(cut, [(2, 4), (5, 10)]);
         let track = Track {
@@ -419,10 +420,10 @@ mod tests {
             batches: vec![(0, 40 * MS), (40 * MS, 200 * MS)],
             ..Track::default()
         };
-        let got = got(&track, (0, 100 * MS), 2);
-        assert!((got.share - 0.5).abs() < 1e-9);
-        assert_eq!((got.longest_ns, got.requests), (40 * MS, 1));
-        assert_eq!(got.p99_ms, Some(20.0));
+        let achieved = achieved(&track, (0, 100 * MS), 2);
+        assert!((achieved.share - 0.5).abs() < 1e-9);
+        assert_eq!((achieved.longest_ns, achieved.requests), (40 * MS, 1));
+        assert_eq!(achieved.p99_ms, Some(20.0));
     }
 
     fn idle(tracks: &[Track], limits: &[f64], ms: u64) -> f64 {
@@ -430,33 +431,33 @@ mod tests {
     }
 
     #[test]
-    fn only_idle_time_in_which_somebody_with_quota_waits_counts() {
+    fn only_idle_time_while_a_pod_with_quota_waits_counts() {
         let waits = |from, to| Track {
-            asked: vec![(from * MS, to * MS)],
+            waits: vec![(from * MS, to * MS)],
             ..Track::default()
         };
         // From the first whole token on.
         near(&[idle(&[waits(0, 100)], &[1.0], 1_000)], &[0.098]);
-        // Nobody waits.
+        // No pod waits.
         near(&[idle(&[Track::default()], &[1.0], 1_000)], &[0.0]);
-        // Somebody runs meanwhile.
+        // Another kernel runs meanwhile.
         let runs = Track {
             kernels: vec![(0, 1_000 * MS)],
             ..Track::default()
         };
         near(&[idle(&[waits(0, 100), runs], &[1.0, 1.0], 1_000)], &[0.0]);
-        // A limit is all that it could have had.
+        // The limit bounds what it could have had.
         near(&[idle(&[waits(0, 1_000)], &[0.1], 1_000)], &[0.1]);
     }
 
     #[test]
-    fn who_has_had_its_limit_wastes_nothing_and_a_shortfall_counts_once() {
-        // 2 ms of each 10 ms, and waiting in between.
+    fn a_pod_at_its_limit_wastes_nothing_and_a_shortfall_counts_once() {
+        // 2 ms of each 10 ms, blocked in between.
         let steady = |used: u64| Track {
             kernels: (0..1_000)
                 .map(|n| (n * 10 * MS, n * 10 * MS + used))
                 .collect(),
-            asked: vec![(0, 10_000 * MS)],
+            waits: vec![(0, 10_000 * MS)],
             ..Track::default()
         };
         near(&[idle(&[steady(2 * MS)], &[0.2], 10_000)], &[0.0]);
@@ -464,7 +465,7 @@ mod tests {
         // One launch of 500 ms is paid for over 5 s.
         let long = Track {
             kernels: vec![(0, 500 * MS)],
-            asked: vec![(500 * MS, 4_900 * MS)],
+            waits: vec![(500 * MS, 4_900 * MS)],
             ..Track::default()
         };
         near(&[idle(&[long], &[0.1], 4_900)], &[0.0]);
@@ -478,7 +479,7 @@ mod tests {
         };
         let tracks = [track(&[(0, 1), (1, 2), (5, 6)]), track(&[(3, 4)])];
         assert_eq!(hand_overs(&tracks, (0, 10)), 2);
-        // One idle time of one, one of one.
+        // Two switches: one with an idle time of 1 and one without.
         assert_eq!(passing_ns(&tracks, (0, 10)), Some(1));
         assert_eq!(passing_ns(&tracks[..1], (0, 10)), None);
     }

@@ -1,13 +1,13 @@
-//! The scenario `shares`: pods on one GPU, each with a quota of time and a share of SMs, and what they get.
+//! The scenario `shares`: pods on one GPU, each with a quota of time and a share of SMs, and their achieved use.
 //!
-//! Real programs under the real preload library, the agent as it runs on a node, a software GPU. What pods got is computed
-//! from the device's ledger; see [`measure`] for what is counted how.
+//! Real programs under the real preload library, the agent as it runs on a node, a software GPU. The pods' use is computed from
+//! the device's ledger; see [`measure`] for the definitions.
 
-mod ask;
 mod hindrance;
 mod measure;
 mod node;
 mod page;
+mod plan;
 mod report;
 mod suite;
 mod work;
@@ -17,78 +17,81 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use softgpu::ledger::{Ledger, Select};
+use softgpu::ledger::{Ledger, Selection};
 use softgpu_wire::clock;
-use softgpu_wire::ledger::What;
+use softgpu_wire::ledger::LineKind;
 
 use super::disturbance;
 use super::gpu::{Device, SoftGpu};
 use crate::output::{Destination, print};
-pub(crate) use ask::{Ask, Options, Pod, Rule, Work, pods};
 pub(crate) use hindrance::Hindrance;
-use measure::{Got, Stretch, TOKEN_NS, Track, float};
+use measure::{Achieved, Stretch, TOKEN_NS, Track, float};
 pub(crate) use node::Node;
 use node::Stamps;
+pub(crate) use plan::{Options, Plan, Pod, Rule, Work, pods};
 pub(crate) use report::{new_table, rate};
 
-/// How long it is measured unless told otherwise, in s.
+/// Default length of the measured span, in s.
 const SECONDS: f64 = 10.0;
-/// Times a run is repeated whose machine was late.
+/// Repetitions of a disturbed run.
 const REPEATS: usize = 2;
-/// What is dropped before the measured span, before it is scaled.
+/// Time dropped before the measured span, unscaled.
 pub(crate) const DROPPED: Duration = Duration::from_secs(1);
 
-/// A measurement's outcome.
+/// Outcome of a measurement.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    pub(crate) ask: Ask,
+    pub(crate) plan: Plan,
     pub(crate) device: Device,
-    /// What each pod was entitled to.
-    pub(crate) asked: Vec<f64>,
-    pub(crate) got: Vec<Got>,
-    /// What the agent's metrics say each pod had.
+    /// Entitlement of each pod, as a share of the measured span.
+    pub(crate) entitled: Vec<f64>,
+    pub(crate) achieved: Vec<Achieved>,
+    /// Use of each pod by the agent's metrics, as a share of the measured span.
     pub(crate) reported: Vec<f64>,
     pub(crate) idle_while_waiting: f64,
     /// Share of the span in which any kernel ran.
     pub(crate) busy: f64,
     pub(crate) hand_overs: u64,
-    /// Median of the times for which nothing ran while it went from one pod to another, in µs, if it ever did.
+    /// Median idle time of the device between one pod's kernels and another's, in µs; `None` if it never switched.
     pub(crate) passing_us: Option<f64>,
-    /// Why the result cannot be trusted.
+    /// Reason for a disturbed result.
     pub(crate) disturbed: Option<String>,
-    /// How often it was run.
+    /// Number of runs, with repetitions.
     pub(crate) runs: usize,
     pub(crate) ledger: Computed,
 }
 
-/// When pods computed, by the device's ledger; times in ns of CLOCK_MONOTONIC.
+/// Computation times of the pods by the device's ledger, in ns of CLOCK_MONOTONIC.
 #[derive(Debug)]
 pub(crate) struct Computed {
-    /// The measured span.
+    /// Begin and end of the measured span.
     pub(crate) span: Stretch,
-    /// Of each pod, in order.
+    /// Kernels of each pod, in the order of pods.
     pub(crate) kernels: Vec<Vec<Stretch>>,
 }
 
-/// What comes of it, and how long it is measured.
+/// Form of the output, and length of the measurement.
 #[derive(Debug)]
 pub(crate) struct Output {
     pub(crate) seconds: Option<f64>,
     pub(crate) is_json: bool,
-    /// A disturbed result ends with exit code 1.
+    /// Whether a disturbed result ends with exit code 1.
     pub(crate) is_strict: bool,
-    /// Where a page is written.
+    /// File for the HTML page.
     pub(crate) html: Option<PathBuf>,
 }
 
-/// Runs what is asked for. An error is the user's to mend.
+/// Runs the scenario. Returns exit code 1 for a disturbed result with `--strict`.
+///
+/// # Errors
+/// Every error is a usage error: exit code 2.
 pub(crate) async fn run(options: &Options, output: &Output) -> anyhow::Result<ExitCode> {
-    let ask = options.ask(output.seconds.unwrap_or(SECONDS))?;
+    let plan = options.plan(output.seconds.unwrap_or(SECONDS))?;
     let html = output.html.as_deref().map(Destination::new).transpose()?;
     let is_disturbed = if options.is_suite() {
-        suite::run(&ask, output.is_json).await?
+        suite::run(&plan, output.is_json).await?
     } else {
-        let outcome = measured(&ask).await?;
+        let outcome = measured(&plan).await?;
         if let Some(html) = html {
             html.write(&page::html(&outcome))?;
         }
@@ -107,11 +110,11 @@ pub(crate) async fn run(options: &Options, output: &Output) -> anyhow::Result<Ex
     })
 }
 
-/// Measures, and again where the machine was late; of disturbed runs the one with the least lag.
-async fn measured(ask: &Ask) -> anyhow::Result<Outcome> {
+/// Measures, and repeats disturbed runs; of only disturbed ones returns that with the least lag.
+async fn measured(plan: &Plan) -> anyhow::Result<Outcome> {
     let mut best: Option<Outcome> = None;
     for run in 1..=1 + REPEATS {
-        let mut outcome = once(ask).await?;
+        let mut outcome = once(plan).await?;
         outcome.runs = run;
         let lag = |outcome: &Outcome| outcome.device.lag_us.p99;
         best = match best {
@@ -125,16 +128,16 @@ async fn measured(ask: &Ask) -> anyhow::Result<Outcome> {
     best.context("nothing was measured")
 }
 
-/// Measures once.
-pub(crate) async fn once(ask: &Ask) -> anyhow::Result<Outcome> {
-    let gpu = SoftGpu::scaled(ask.part, ask.time).await?;
-    let mut node = Node::start(&gpu, ask).await?;
-    tokio::time::sleep(DROPPED * ask.time).await;
+/// Measures the plan in one run.
+pub(crate) async fn once(plan: &Plan) -> anyhow::Result<Outcome> {
+    let gpu = SoftGpu::scaled(plan.part, plan.time).await?;
+    let mut node = Node::start(&gpu, plan).await?;
+    tokio::time::sleep(DROPPED * plan.time).await;
     let used = node.used_seconds().await?;
     let begin = clock::now().0;
     node.begin(begin).await?;
-    let hindered = node.hinder(ask)?;
-    let seconds = Duration::from_secs_f64(ask.seconds);
+    let hindered = node.hinder(plan)?;
+    let seconds = Duration::from_secs_f64(plan.seconds);
     let span = (begin, begin + u64::try_from(seconds.as_nanos())?);
     while let Some(left) = span.1.checked_sub(clock::now().0).filter(|left| *left > 0) {
         node.check_loads()?;
@@ -150,7 +153,7 @@ pub(crate) async fn once(ask: &Ask) -> anyhow::Result<Outcome> {
     let tracks = tracks(&gpu, span, stamps)?;
     let whole = float(asked_after - begin) / 1e9;
     let reported = used.iter().zip(used_after);
-    let limits: Vec<f64> = ask.pods.iter().map(|pod| pod.limit).collect();
+    let limits: Vec<f64> = plan.pods.iter().map(|pod| pod.limit).collect();
     let all: Vec<Stretch> = tracks
         .iter()
         .flat_map(|track| track.kernels.iter().copied())
@@ -160,21 +163,21 @@ pub(crate) async fn once(ask: &Ask) -> anyhow::Result<Outcome> {
         .map(|(from, to)| to - from)
         .sum();
     Ok(Outcome {
-        asked: measure::asked(ask),
-        got: tracks
+        entitled: measure::entitlements(plan),
+        achieved: tracks
             .iter()
-            .map(|track| measure::got(track, span, ask.time))
+            .map(|track| measure::achieved(track, span, plan.time))
             .collect(),
         reported: reported
             .map(|(before, after)| (after - before) / whole)
             .collect(),
-        idle_while_waiting: measure::idle_while_waiting(&tracks, &limits, span, ask.time),
+        idle_while_waiting: measure::idle_while_waiting(&tracks, &limits, span, plan.time),
         busy: float(busy) / float(span.1 - span.0),
         hand_overs: measure::hand_overs(&tracks, span),
         passing_us: measure::passing_ns(&tracks, span).map(|ns| float(ns) / 1e3),
-        disturbed: disturbance::of_tokens(&device, Duration::from_nanos(TOKEN_NS) * ask.time),
+        disturbed: disturbance::of_tokens(&device, Duration::from_nanos(TOKEN_NS) * plan.time),
         device,
-        ask: ask.clone(),
+        plan: plan.clone(),
         runs: 1,
         ledger: Computed {
             span,
@@ -186,14 +189,14 @@ pub(crate) async fn once(ask: &Ask) -> anyhow::Result<Outcome> {
     })
 }
 
-/// Who ran when, by the ledger.
+/// Returns the observations of each pod from the ledger and its load's stamps.
 fn tracks(gpu: &SoftGpu, span: Stretch, stamps: Vec<Stamps>) -> anyhow::Result<Vec<Track>> {
     let begin = Ledger::begin(gpu.folder())?.context("the software GPU's ledger is empty")?;
     let since = |at: u64| at.saturating_sub(begin.0);
-    let select = Select {
+    let select = Selection {
         from: Some(since(span.0)),
         to: Some(since(span.1)),
-        ..Select::default()
+        ..Selection::default()
     };
     let ledger = Ledger::read(gpu.folder(), &select)?;
     let pods: Vec<Option<usize>> = ledger
@@ -204,13 +207,13 @@ fn tracks(gpu: &SoftGpu, span: Stretch, stamps: Vec<Stamps>) -> anyhow::Result<V
     let mut tracks: Vec<Track> = stamps
         .into_iter()
         .map(|own| Track {
-            asked: own.asked,
+            waits: own.waits,
             batches: own.batches,
             ..Track::default()
         })
         .collect();
     for entry in &ledger.entries {
-        if let What::Sms(_) = entry.what
+        if let LineKind::Sms(_) = entry.kind
             && let Some(pod) = pods[entry.process]
         {
             let track = &mut tracks[pod];

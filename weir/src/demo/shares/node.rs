@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use device::part::Part;
 use serde_json::Value;
 use softgpu::stand_ins::NVML;
-use softgpu_wire::place;
+use softgpu_wire::softgpu_dir;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout};
@@ -22,37 +22,37 @@ use super::super::Program;
 use super::super::children::get;
 use super::super::gpu::SoftGpu;
 use super::super::spawn::Spawn;
-use super::ask::{Ask, Pod, Rule};
 use super::hindrance::{ActiveHindrance, Hindrance, PodSocket};
 use super::measure::Stretch;
+use super::plan::{Plan, Pod, Rule};
 
-/// What the agent plans for, in per cent of a slot's SMs and time: as much as it takes, since what is asked for may be all
-/// that there is, or more.
+/// Oversubscription that the agent's planner allows, in per cent of a slot's SMs and time: its maximum, since the planned pods
+/// may need all that there is, or more.
 const PLANNED_PERCENT: u32 = 400;
-/// What a GPU costs for an hour on the dashboards of cost, in no currency.
+/// Price of a GPU hour on the dashboards of cost, in no currency.
 const GPU_HOUR: f64 = 2.5;
-/// What takes longer is broken.
+/// Longest time until the agent is ready.
 const READY_MAX: Duration = Duration::from_secs(20);
-/// A load has computed its first batch within this time, whatever quota it has.
+/// Longest time until a load is ready to launch, and from then until it has computed its first batch, whatever its quota.
 const COMPUTING_MAX: Duration = Duration::from_secs(60);
-/// The same under a rule by which some never do.
+/// Time for which each load's first batch is awaited under [`Rule::Exclusive`], by which some loads never compute.
 const ASKING_MAX: Duration = Duration::from_secs(3);
-/// A load has told its stamps within this time.
+/// Longest time until a load has reported its stamps.
 const STAMPS_MAX: Duration = Duration::from_secs(20);
-/// The agent, and the MPS daemon with it, ends within this time.
+/// Longest time until the agent, and the MPS daemon with it, has ended.
 const END_MAX: Duration = Duration::from_secs(5);
-/// A load that is never to launch in the measured span is idle for so long, in s.
+/// Idle time of a load which must not launch in the measured span, in s.
 const IDLE_MAX: f64 = 600.0;
-/// The libraries of a pod's programs.
+/// Preload libraries of a pod's programs.
 const LIBRARIES: [&str; 2] = ["libweir_preload.so", "libweir_preload_core.so"];
-/// What is shown of a program's last words, in bytes.
-const WORDS_MAX: usize = 2_000;
+/// Largest part of a program's log shown in an error, in bytes.
+const LOG_TAIL_MAX: usize = 2_000;
 
-/// An agent and its pods. All processes are killed, and the folder removed, when it is dropped.
+/// An agent and its pods. Dropping it kills all processes and removes the folder.
 #[derive(Debug)]
 pub(crate) struct Node {
     pods: Vec<Load>,
-    /// Where each pod's programs find the agent.
+    /// Agent socket of each pod, in the order of pods.
     sockets: Vec<PodSocket>,
     agent: Child,
     control: SocketAddr,
@@ -60,7 +60,7 @@ pub(crate) struct Node {
     folder: TempDir,
 }
 
-/// A pod's program.
+/// The load program of a pod.
 #[derive(Debug)]
 struct Load {
     name: String,
@@ -68,21 +68,21 @@ struct Load {
     child: Child,
     input: ChildStdin,
     output: Lines<BufReader<ChildStdout>>,
-    words: PathBuf,
+    log: PathBuf,
 }
 
-/// What a load has stamped.
+/// Stamps of a load.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stamps {
     pub(crate) pid: u32,
     pub(crate) batches: Vec<Stretch>,
-    pub(crate) asked: Vec<Stretch>,
+    pub(crate) waits: Vec<Stretch>,
 }
 
 impl Node {
-    /// Starts all, and waits until every pod computes.
-    pub(crate) async fn start(gpu: &SoftGpu, ask: &Ask) -> anyhow::Result<Self> {
-        // A socket's path is short.
+    /// Starts the agent and the pods, and waits until every pod computes.
+    pub(crate) async fn start(gpu: &SoftGpu, plan: &Plan) -> anyhow::Result<Self> {
+        // A short path, since socket paths are limited.
         let folder = tempfile::Builder::new()
             .prefix("weir-node-")
             .tempdir()
@@ -96,19 +96,19 @@ impl Node {
             }
         }
         let run = folder.path().join("run");
-        for pod in &ask.pods {
+        for pod in &plan.pods {
             publish(&run.join("pods"), pod)?;
         }
         let config = folder.path().join("agent.toml");
-        let text = configuration(gpu.folder(), &run, &preload, ask);
+        let text = configuration(gpu.folder(), &run, &preload, plan);
         fs::write(&config, text).context("cannot write the agent's configuration")?;
         let agent = Spawn::new(Program::GpuSidecar)
             .arguments(["run", "--stop-mps", "--config"].map(OsString::from))
             .arguments([config.into_os_string()])
             .environment(device_environment(gpu))
-            // The MPS daemon is to outlive an agent, but no demo.
+            // The MPS daemon outlives an agent, but must not outlive the demo.
             .environment([("WEIR_ENDS_WITH", std::process::id().to_string())])
-            .stderr(words(&folder.path().join("agent.log"))?)
+            .stderr(log_file(&folder.path().join("agent.log"))?)
             .spawn()?;
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut node = Self {
@@ -120,26 +120,26 @@ impl Node {
             folder,
         };
         node.listening(&run).await?;
-        let environments = node.served(ask).await?;
-        for (pod, environment) in ask.pods.iter().zip(environments) {
+        let environments = node.served(plan).await?;
+        for (pod, environment) in plan.pods.iter().zip(environments) {
             node.sockets.push(PodSocket {
                 path: run.join("pods").join(&pod.name).join("gate/gpu.sock"),
-                multiprocessors: Part::named(ask.part)?.sms,
+                multiprocessors: Part::named(plan.part)?.sms,
             });
-            let load = node.load(gpu, &run, pod, ask.time, environment)?;
+            let load = node.load(gpu, &run, pod, plan.time, environment)?;
             node.pods.push(load);
         }
-        node.computing(ask.rule).await?;
+        node.computing(plan.rule).await?;
         Ok(node)
     }
 
-    fn words(&self) -> String {
-        last_words(&self.folder.path().join("agent.log"))
+    fn agent_log_tail(&self) -> String {
+        log_tail(&self.folder.path().join("agent.log"))
     }
 
     fn check(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.agent.try_wait().context("cannot watch a child")? {
-            bail!("the agent has ended: {status}; {}", self.words());
+            bail!("the agent has ended: {status}; {}", self.agent_log_tail());
         }
         Ok(())
     }
@@ -164,24 +164,24 @@ impl Node {
             if begin.elapsed() > READY_MAX {
                 bail!(
                     "the agent does not listen after {READY_MAX:?}; {}",
-                    self.words()
+                    self.agent_log_tail()
                 );
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
-    /// Waits until the agent serves all pods and MPS is up; the variables of each pod's programs.
-    async fn served(&mut self, ask: &Ask) -> anyhow::Result<Vec<Vec<(String, String)>>> {
+    /// Waits until the agent serves all pods and MPS is up; returns the environment variables of each pod's programs.
+    async fn served(&mut self, plan: &Plan) -> anyhow::Result<Vec<Vec<(String, String)>>> {
         let begin = Instant::now();
         loop {
             self.check()?;
             let (_, text) = get(self.control, "/v1/instances", &[])
                 .await
                 .context("the agent does not answer")?;
-            let told: Value =
-                serde_json::from_str(&text).context("the agent's list of instances is no JSON")?;
-            if let Some(refused) = told["refused"].as_array().and_then(|list| list.first()) {
+            let reply: Value =
+                serde_json::from_str(&text).context("the agent's list of instances is not JSON")?;
+            if let Some(refused) = reply["refused"].as_array().and_then(|list| list.first()) {
                 bail!(
                     "the agent refuses {}: {}",
                     text_of(&refused["id"]),
@@ -189,8 +189,8 @@ impl Node {
                 );
             }
             let mut found = Vec::new();
-            for pod in &ask.pods {
-                let instance = told["instances"]
+            for pod in &plan.pods {
+                let instance = reply["instances"]
                     .as_array()
                     .and_then(|list| list.iter().find(|own| own["id"] == pod.name.as_str()));
                 if let Some(own) = instance
@@ -203,13 +203,13 @@ impl Node {
                     found.push(each.collect());
                 }
             }
-            if found.len() == ask.pods.len() {
+            if found.len() == plan.pods.len() {
                 return Ok(found);
             }
             if begin.elapsed() > READY_MAX {
                 bail!(
                     "the agent does not serve all pods after {READY_MAX:?}: {text} {}",
-                    self.words()
+                    self.agent_log_tail()
                 );
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -230,7 +230,7 @@ impl Node {
             .join("gate")
             .join(LIBRARIES[0]);
         let seconds = |time: f64| format!("{time:.6}s");
-        // What asks and never launches is not the load.
+        // With this hindrance the load itself must not launch.
         let idle_for = match pod.hindrance {
             Some(Hindrance::Asks { .. }) => IDLE_MAX,
             _ => pod.idle_for,
@@ -243,7 +243,7 @@ impl Node {
         ] {
             arguments.extend([option.to_owned(), seconds(value)]);
         }
-        let words = self.folder.path().join(format!("{}.log", pod.name));
+        let log = self.folder.path().join(format!("{}.log", pod.name));
         let mut child = Spawn::new(Program::Load)
             .arguments(arguments.into_iter().map(OsString::from))
             .environment(device_environment(gpu))
@@ -251,9 +251,9 @@ impl Node {
             .environment([("LD_PRELOAD", preload.display().to_string())])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(self::words(&words)?)
+            .stderr(log_file(&log)?)
             .spawn()?;
-        let pid = child.id().context("a load has ended at once")?;
+        let pid = child.id().context("the load has ended at once")?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         Ok(Load {
             name: pod.name.clone(),
@@ -261,11 +261,11 @@ impl Node {
             input: input.context("a load has no input")?,
             output: BufReader::new(output.context("a load has no output")?).lines(),
             child,
-            words,
+            log,
         })
     }
 
-    /// Waits until every pod computes; where some never do, until all have asked and one computes.
+    /// Waits until every pod computes; under a rule by which some never do, until all wait for a token and one computes.
     async fn computing(&mut self, rule: Rule) -> anyhow::Result<()> {
         for load in &mut self.pods {
             load.await_line("asking", COMPUTING_MAX).await?;
@@ -278,32 +278,35 @@ impl Node {
         }
         let mut computes = false;
         for load in &mut self.pods {
-            // A read that is given up loses no line.
+            // An abandoned read loses no line.
             computes |= load.await_line("computing", ASKING_MAX).await.is_ok();
         }
         if !computes {
-            bail!("no pod computes after {ASKING_MAX:?}; {}", self.words());
+            bail!(
+                "no pod computes after {ASKING_MAX:?}; {}",
+                self.agent_log_tail()
+            );
         }
         Ok(())
     }
 
-    /// Tells all loads when the measured span has begun.
+    /// Sends the begin of the measured span to all loads.
     pub(crate) async fn begin(&mut self, at_ns: u64) -> anyhow::Result<()> {
         for load in &mut self.pods {
-            load.tell(&format!("begin {at_ns}\n")).await?;
+            load.send(&format!("begin {at_ns}\n")).await?;
         }
         Ok(())
     }
 
-    /// Keeps pods from using their tokens as asked, until the answer is dropped.
-    pub(crate) fn hinder(&self, ask: &Ask) -> anyhow::Result<Vec<ActiveHindrance>> {
-        let each = ask.pods.iter().zip(self.pods.iter().zip(&self.sockets));
+    /// Applies the planned hindrances until the result is dropped.
+    pub(crate) fn hinder(&self, plan: &Plan) -> anyhow::Result<Vec<ActiveHindrance>> {
+        let each = plan.pods.iter().zip(self.pods.iter().zip(&self.sockets));
         each.filter_map(|(pod, (load, socket))| Some((pod.hindrance?, load, socket)))
             .map(|(hindrance, load, socket)| hindrance.begin(load.pid, socket))
             .collect()
     }
 
-    /// What the agent says each pod has used, in s.
+    /// Returns the GPU time that the agent reports for each pod, in s.
     pub(crate) async fn used_seconds(&mut self) -> anyhow::Result<Vec<f64>> {
         self.check()?;
         let (status, page) = get(self.metrics, "/metrics", &[])
@@ -318,27 +321,27 @@ impl Node {
                 line.starts_with("weir_gpu_used_seconds_total{") && line.contains(&label)
             });
             let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
-            value.with_context(|| format!("the agent's metrics say nothing of {}", load.name))
+            value.with_context(|| format!("the agent's metrics lack {}", load.name))
         };
         self.pods.iter().map(of).collect()
     }
 
-    /// Where the agent's API answers.
+    /// Returns the address of the agent's API.
     pub(crate) const fn control(&self) -> SocketAddr {
         self.control
     }
 
-    /// Where the agent's metrics are.
+    /// Returns the address of the agent's metrics.
     pub(crate) const fn metrics(&self) -> SocketAddr {
         self.metrics
     }
 
-    /// The agent's process.
+    /// Returns the agent's PID; `None` after its end.
     pub(crate) fn agent_pid(&self) -> Option<u32> {
         self.agent.id()
     }
 
-    /// The processes of MPS daemons that run.
+    /// Returns the PIDs of the running MPS daemons.
     pub(crate) async fn mps_daemons(&self) -> anyhow::Result<Vec<u32>> {
         let (_, text) = get(self.control, "/v1/slots", &[])
             .await
@@ -349,24 +352,24 @@ impl Node {
         Ok(pids.filter_map(|pid| u32::try_from(pid).ok()).collect())
     }
 
-    /// Whether all loads still run.
+    /// Returns an error if a load has exited.
     pub(crate) fn check_loads(&mut self) -> anyhow::Result<()> {
         for load in &mut self.pods {
             if let Some(status) = load.child.try_wait().context("cannot watch a child")? {
                 bail!(
                     "the load of {} has ended: {status}; {}",
                     load.name,
-                    last_words(&load.words)
+                    log_tail(&load.log)
                 );
             }
         }
         self.check()
     }
 
-    /// Ends the loads, and then the agent with its MPS daemon.
+    /// Ends the loads and returns their stamps, then ends the agent with its MPS daemon.
     pub(crate) async fn stop(mut self) -> anyhow::Result<Vec<Stamps>> {
         for load in &mut self.pods {
-            load.tell("stop\n").await?;
+            load.send("stop\n").await?;
         }
         let mut all = Vec::new();
         for load in &mut self.pods {
@@ -385,7 +388,7 @@ impl Node {
         if timeout(END_MAX, self.agent.wait()).await.is_err() {
             bail!(
                 "the agent does not end within {END_MAX:?}; {}",
-                self.words()
+                self.agent_log_tail()
             );
         }
         Ok(all)
@@ -393,13 +396,13 @@ impl Node {
 }
 
 impl Load {
-    async fn tell(&mut self, line: &str) -> anyhow::Result<()> {
-        let told = self.input.write_all(line.as_bytes()).await;
-        if told.is_err() {
+    async fn send(&mut self, line: &str) -> anyhow::Result<()> {
+        let written = self.input.write_all(line.as_bytes()).await;
+        if written.is_err() {
             bail!(
                 "the load of {} has ended; {}",
                 self.name,
-                last_words(&self.words)
+                log_tail(&self.log)
             );
         }
         Ok(())
@@ -420,12 +423,12 @@ impl Load {
             Ok(Ok(false)) => bail!(
                 "the load of {} has ended; {}",
                 self.name,
-                last_words(&self.words)
+                log_tail(&self.log)
             ),
             Err(_) => bail!(
                 "{} is not {word} after {time:?}; {}",
                 self.name,
-                last_words(&self.words)
+                log_tail(&self.log)
             ),
         }
     }
@@ -442,7 +445,7 @@ impl Load {
             let stretch = number().zip(number());
             match (word, stretch) {
                 (Some("batch"), Some(batch)) => stamps.batches.push(batch),
-                (Some("asked"), Some(asked)) => stamps.asked.push(asked),
+                (Some("asked"), Some(wait)) => stamps.waits.push(wait),
                 (Some("end"), _) => return Ok(stamps),
                 _ => {}
             }
@@ -450,7 +453,7 @@ impl Load {
         bail!(
             "the load of {} has ended; {}",
             self.name,
-            last_words(&self.words)
+            log_tail(&self.log)
         )
     }
 }
@@ -459,31 +462,31 @@ fn text_of(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// A file for a program's words.
-fn words(path: &Path) -> anyhow::Result<Stdio> {
+/// Creates a log file for a program's stderr.
+fn log_file(path: &Path) -> anyhow::Result<Stdio> {
     let file = fs::File::create(path).with_context(|| path.display().to_string())?;
     Ok(file.into())
 }
 
-fn last_words(path: &Path) -> String {
+fn log_tail(path: &Path) -> String {
     let text = fs::read(path).unwrap_or_default();
-    let begin = text.len().saturating_sub(WORDS_MAX);
+    let begin = text.len().saturating_sub(LOG_TAIL_MAX);
     match String::from_utf8_lossy(&text[begin..]).trim() {
-        "" => "it has said nothing".to_owned(),
-        said => format!("it has said: {said}"),
+        "" => "its log is empty".to_owned(),
+        text => format!("its log ends with: {text}"),
     }
 }
 
-/// By these a program finds the software GPU.
+/// Returns the environment variables which make a program find the software GPU.
 fn device_environment(gpu: &SoftGpu) -> [(&'static str, String); 2] {
     let folder = gpu.folder().display().to_string();
     [
         ("LD_LIBRARY_PATH", folder.clone()),
-        (place::VARIABLE, folder),
+        (softgpu_dir::VARIABLE, folder),
     ]
 }
 
-/// A pod's folder, as whoever runs containers makes it.
+/// Creates a pod's folder, as a container runtime does.
 fn publish(pods: &Path, pod: &Pod) -> anyhow::Result<()> {
     let filled = pods.join(format!(".{}", pod.name));
     let place = || format!("cannot make the folder of {}", pod.name);
@@ -509,7 +512,7 @@ fn publish(pods: &Path, pod: &Pod) -> anyhow::Result<()> {
     );
     for (key, value) in [("function", pod.function), ("gpu-memory", pod.memory)] {
         if let Some(value) = value {
-            // A string takes everything.
+            // Writing to a string cannot fail.
             let _written = writeln!(annotations, "weir.dev/{key}=\"{value}\"");
         }
     }
@@ -517,7 +520,7 @@ fn publish(pods: &Path, pod: &Pod) -> anyhow::Result<()> {
     fs::rename(&filled, pods.join(&pod.name)).with_context(place)
 }
 
-fn configuration(gpu: &Path, run: &Path, preload: &Path, ask: &Ask) -> String {
+fn configuration(gpu: &Path, run: &Path, preload: &Path, plan: &Plan) -> String {
     let path = |path: &Path| toml::Value::from(path.display().to_string()).to_string();
     let mut text = String::from("[node]\n");
     for (key, value) in [
@@ -529,16 +532,16 @@ fn configuration(gpu: &Path, run: &Path, preload: &Path, ask: &Ask) -> String {
         ("metrics-address", "\"127.0.0.1:0\"".to_owned()),
         ("log", "\"warn\"".to_owned()),
     ] {
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _written = writeln!(text, "{key} = {value}");
     }
     let _written = write!(
         text,
         "[tokens]\nrule = \"{}\"\ntime-scale = {}\n",
-        ask.rule.name(),
-        ask.time
+        plan.rule.name(),
+        plan.time
     );
-    if ask.rule == Rule::Paper {
+    if plan.rule == Rule::Paper {
         text.push_str("backfill = \"0\"\n");
     }
     let _written = writeln!(text, "[slots]\nplan = {PLANNED_PERCENT}");

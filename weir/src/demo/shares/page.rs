@@ -1,11 +1,11 @@
-//! A measurement as a page.
+//! HTML page of a measurement.
 
 use std::time::Duration;
 
 use policy::{Span, Time};
 use simulator::report::{
-    Busy, Cell, Column, Course, Doing, Figure, Part, Report as Page, Section, Series, Slots, Table,
-    Turn,
+    Activity, Busy, Cell, Column, Course, Figure, Part, Report as Page, Section, Series, Slots,
+    Table, Turn,
 };
 use simulator::statistics::{Timeline, Unit};
 
@@ -13,28 +13,28 @@ use super::Outcome;
 use super::measure::{Stretch, float, union};
 use super::report::{allowed, error, quota_sum_above_one, rate};
 
-/// How much of the ledger is drawn turn by turn.
+/// Length of the part of the ledger which is drawn turn by turn.
 const WINDOW: Duration = Duration::from_millis(250);
 /// Points of a line over time.
 const POINTS: u64 = 50;
 /// Bins of the ledger's timeline.
 const BINS: usize = 400;
 
-/// Returns the page.
+/// Returns the HTML page of an outcome.
 pub(super) fn html(outcome: &Outcome) -> String {
-    let ask = &outcome.ask;
-    let names: Vec<&str> = ask.pods.iter().map(|pod| pod.name.as_str()).collect();
-    let met = (0..ask.pods.len())
+    let plan = &outcome.plan;
+    let names: Vec<&str> = plan.pods.iter().map(|pod| pod.name.as_str()).collect();
+    let met = (0..plan.pods.len())
         .filter(|&pod| error(outcome, pod).abs() <= allowed(outcome, pod))
         .count();
     let sentence = format!(
-        "{met} of {} pods got the share of the GPU's time that they were to get, within what is allowed.",
-        ask.pods.len()
+        "{met} of {} pods got their entitled share of the GPU's time, within the allowed error.",
+        plan.pods.len()
     );
     let mut more = Vec::new();
     if let Some(sum) = quota_sum_above_one(outcome) {
         more.push(format!(
-            "Quotas add up to {:.0} %: what each pod was asked to get is scaled so that they add up to 100 %.",
+            "Quotas add up to {:.0} %: the entitlements are scaled to add up to 100 %.",
             sum * 100.0
         ));
     }
@@ -45,14 +45,14 @@ pub(super) fn html(outcome: &Outcome) -> String {
         title: "One GPU, several pods".to_owned(),
         answer: vec![(sentence, more.join(" "))],
         scenario: format!(
-            "{} pods on one GPU for {} s: real programs under the preload library, the node's agent, and what the device's ledger says.",
-            ask.pods.len(),
-            ask.seconds
+            "{} pods on one GPU for {} s: real programs under the preload library, the node's agent, measured by the device's ledger.",
+            plan.pods.len(),
+            plan.seconds
         ),
         date: crate::date::now(),
         seeds: Vec::new(),
         parameters: vec![
-            ("rule".to_owned(), ask.rule.name()),
+            ("rule".to_owned(), plan.rule.name()),
             ("pods".to_owned(), names.join(", ")),
             ("computed on".to_owned(), outcome.device.line()),
         ],
@@ -63,13 +63,13 @@ pub(super) fn html(outcome: &Outcome) -> String {
 }
 
 fn figures(outcome: &Outcome) -> Section {
-    let pods = outcome.ask.pods.iter().enumerate();
+    let pods = outcome.plan.pods.iter().enumerate();
     let mut each: Vec<Figure> = pods
         .map(|(at, pod)| Figure {
             name: format!("{}, achieved", pod.name),
-            value: outcome.got[at].share,
+            value: outcome.achieved[at].share,
             unit: Unit::Share,
-            note: format!("asked: {}", Unit::Share.write(outcome.asked[at])),
+            note: format!("asked: {}", Unit::Share.write(outcome.entitled[at])),
         })
         .collect();
     each.push(Figure {
@@ -89,11 +89,11 @@ fn figures(outcome: &Outcome) -> Section {
 fn over_time(outcome: &Outcome) -> Section {
     let span = outcome.ledger.span;
     let step = ((span.1 - span.0) / POINTS).max(1);
-    let lines = outcome.ask.pods.iter().zip(&outcome.ledger.kernels);
+    let lines = outcome.plan.pods.iter().zip(&outcome.ledger.kernels);
     let lines = lines.map(|(pod, kernels)| {
         let points = (0..POINTS).map(|point| {
             let bin = (span.0 + point * step, span.0 + (point + 1) * step);
-            // In order: only those near the bin are looked at.
+            // The stretches are sorted: only those near the bin are visited.
             let first = kernels.partition_point(|own| own.1 <= bin.0);
             let end = kernels.partition_point(|own| own.0 < bin.1);
             let busy: u64 = union(&kernels[first.min(end)..end], bin)
@@ -126,7 +126,7 @@ fn over_time(outcome: &Outcome) -> Section {
 fn ledger(outcome: &Outcome) -> Section {
     let (begin, end) = outcome.ledger.span;
     let names: Vec<String> = outcome
-        .ask
+        .plan
         .pods
         .iter()
         .map(|pod| pod.name.clone())
@@ -153,7 +153,7 @@ fn ledger(outcome: &Outcome) -> Section {
         holder: pod,
         from: time(from),
         to: time(to),
-        doing: Doing::Compute,
+        activity: Activity::Compute,
     };
     let turns = outcome
         .ledger
@@ -165,7 +165,7 @@ fn ledger(outcome: &Outcome) -> Section {
             shown.into_iter().map(move |own| turn(pod, own))
         });
     parts.push(Part::Slots(Slots {
-        title: "Which pod computed, turn by turn".to_owned(),
+        title: "Turns of the pods".to_owned(),
         from: Time::ZERO,
         to: time(to),
         slots: names.clone(),
@@ -184,22 +184,23 @@ fn ledger(outcome: &Outcome) -> Section {
 
 fn table(outcome: &Outcome) -> Section {
     let share = |value: f64| Cell::Number(value, Unit::Share);
-    let rows = outcome.ask.pods.iter().enumerate().map(|(at, pod)| {
-        let got = outcome.got[at];
+    let rows = outcome.plan.pods.iter().enumerate().map(|(at, pod)| {
+        let achieved = outcome.achieved[at];
         vec![
             Cell::Text(pod.name.clone()),
             Cell::Text(pod.work.to_string()),
             Cell::Text(format!("{} / {}", pod.request, pod.limit)),
             Cell::Number(pod.sm_percent, Unit::Percent),
-            share(outcome.asked[at]),
-            share(got.share),
+            share(outcome.entitled[at]),
+            share(achieved.share),
             share(outcome.reported[at]),
             share(error(outcome, at)),
             share(allowed(outcome, at)),
             #[expect(clippy::cast_precision_loss, reason = "to be read")]
-            Cell::Number(got.requests as f64, Unit::Count),
+            Cell::Number(achieved.requests as f64, Unit::Count),
             Cell::Number(rate(outcome, at), Unit::PerSecond),
-            got.p99_ms
+            achieved
+                .p99_ms
                 .map_or(Cell::Nothing, |ms| Cell::Number(ms, Unit::Milliseconds)),
         ]
     });
@@ -222,7 +223,7 @@ fn table(outcome: &Outcome) -> Section {
         title: "By pod".to_owned(),
         text: String::new(),
         parts: vec![Part::Table(Table {
-            title: "What was asked for and what each pod got".to_owned(),
+            title: "Entitled and achieved shares".to_owned(),
             columns,
             rows: rows.collect(),
         })],

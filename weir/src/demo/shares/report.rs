@@ -1,4 +1,4 @@
-//! What came of a measurement: a table for people, JSON for programs.
+//! Result of a measurement as a table and as JSON.
 
 use std::fmt::Write as _;
 
@@ -10,22 +10,23 @@ use super::super::gpu::{Lag, Scale};
 use super::Outcome;
 use super::measure::float;
 
-/// What a share may miss of what was asked, as a part of it …
+/// Allowed error of a share, relative to the entitlement.
 const ERROR_PART: f64 = 0.02;
-/// … or, as a part of the span, one of the pod's own launches, or a launch that somebody makes but once: whichever is more.
+/// Returns the allowed error of a pod's share: [`ERROR_PART`] of the entitlement; or, if that is greater, the longest of the
+/// pod's own launches and any pod's single launch of `once`, as a share of the span.
 pub(crate) fn allowed(outcome: &Outcome, pod: usize) -> f64 {
-    let pods = outcome.ask.pods.iter();
+    let pods = outcome.plan.pods.iter();
     let once = pods.map(|pod| pod.once.as_secs_f64()).fold(0.0, f64::max);
-    let launch = (float(outcome.got[pod].longest_ns) / 1e9).max(once);
-    (outcome.asked[pod] * ERROR_PART).max(launch / outcome.ask.seconds)
+    let launch = (float(outcome.achieved[pod].longest_ns) / 1e9).max(once);
+    (outcome.entitled[pod] * ERROR_PART).max(launch / outcome.plan.seconds)
 }
 
-/// Achieved less asked.
+/// Returns the achieved share minus the entitlement.
 pub(crate) fn error(outcome: &Outcome, pod: usize) -> f64 {
-    outcome.got[pod].share - outcome.asked[pod]
+    outcome.achieved[pod].share - outcome.entitled[pod]
 }
 
-/// Everything, as it is printed with --json.
+/// The complete result, as `--json` prints it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Json {
     scenario: &'static str,
@@ -33,7 +34,7 @@ pub(crate) struct Json {
     scale: Scale,
     lag_us: Lag,
     pods: Vec<PodJson>,
-    /// What quotas add up to where that is above 1 and shares are scaled.
+    /// Sum of the quotas, if above 1 so that shares are scaled.
     #[serde(skip_serializing_if = "Option::is_none")]
     quotas_scaled_from: Option<f64>,
     idle_while_waiting: f64,
@@ -67,31 +68,31 @@ struct PodJson {
     p99_ms: Option<f64>,
 }
 
-/// The JSON object of an outcome.
+/// Returns the JSON object of an outcome.
 pub(crate) fn json(outcome: &Outcome) -> Json {
-    let pods = outcome.ask.pods.iter().enumerate().map(|(at, pod)| {
-        let got = outcome.got[at];
+    let pods = outcome.plan.pods.iter().enumerate().map(|(at, pod)| {
+        let achieved = outcome.achieved[at];
         PodJson {
             name: pod.name.clone(),
             sm_percent: pod.sm_percent,
             quota_request: pod.request,
             quota_limit: pod.limit,
             work: pod.work.to_string(),
-            share_asked: outcome.asked[at],
-            share_achieved: got.share,
+            share_asked: outcome.entitled[at],
+            share_achieved: achieved.share,
             share_reported: outcome.reported[at],
             share_error: error(outcome, at),
             share_error_allowed: allowed(outcome, at),
-            sm_seconds: got.sm_seconds,
-            requests: got.requests,
+            sm_seconds: achieved.sm_seconds,
+            requests: achieved.requests,
             requests_per_second: rate(outcome, at),
-            p99_ms: got.p99_ms,
+            p99_ms: achieved.p99_ms,
         }
     });
     let device = &outcome.device;
     Json {
         scenario: "shares",
-        seconds: outcome.ask.seconds,
+        seconds: outcome.plan.seconds,
         scale: device.scale,
         lag_us: device.lag_us,
         pods: pods.collect(),
@@ -99,7 +100,7 @@ pub(crate) fn json(outcome: &Outcome) -> Json {
         idle_while_waiting: outcome.idle_while_waiting,
         busy: outcome.busy,
         hand_overs: outcome.hand_overs,
-        rule: outcome.ask.rule.name(),
+        rule: outcome.plan.rule.name(),
         part: device.part.clone(),
         disturbed: outcome.disturbed.is_some(),
         disturbed_why: outcome.disturbed.clone(),
@@ -109,28 +110,28 @@ pub(crate) fn json(outcome: &Outcome) -> Json {
     }
 }
 
-/// Returns what the pods' requested quotas add up to, if that is more than there is.
+/// Returns the sum of the pods' requested quotas if it exceeds the available time.
 pub(super) fn quota_sum_above_one(outcome: &Outcome) -> Option<f64> {
-    let pods = outcome.ask.pods.iter();
+    let pods = outcome.plan.pods.iter();
     let sum: f64 = pods.clone().map(|pod| pod.request).sum();
-    // Pods that run side by side may add up to more than 1.
+    // Pods that run concurrently may add up to more than 1.
     let is_scaled = pods
-        .zip(&outcome.asked)
+        .zip(&outcome.entitled)
         .any(|(pod, asked)| pod.idle_for <= 0.0 && *asked < pod.request.min(pod.demand()) - 1e-6);
     (sum > 1.0 + 1e-9 && is_scaled).then_some(sum)
 }
 
-/// Batches per second, as on a GPU whose times are not scaled.
+/// Returns batches per second, as on a GPU with unscaled times.
 pub(crate) fn rate(outcome: &Outcome, pod: usize) -> f64 {
-    let seconds = outcome.ask.seconds / f64::from(outcome.ask.time);
-    float(outcome.got[pod].requests) / seconds
+    let seconds = outcome.plan.seconds / f64::from(outcome.plan.time);
+    float(outcome.achieved[pod].requests) / seconds
 }
 
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.2} %", share * 100.0)
 }
 
-/// An empty table with these columns; those from `right` on are numbers.
+/// Creates a table with these columns and rows; the columns from `right` on are right-aligned for numbers.
 pub(crate) fn new_table(columns: &[&str], rows: Vec<Vec<String>>, right: usize) -> Table {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED).set_header(columns);
@@ -143,23 +144,24 @@ pub(crate) fn new_table(columns: &[&str], rows: Vec<Vec<String>>, right: usize) 
     table
 }
 
-/// The table of an outcome, and what else there is to say.
+/// Returns an outcome as a table with notes.
 pub(crate) fn table(outcome: &Outcome) -> String {
-    let ask = &outcome.ask;
-    let rows = ask.pods.iter().enumerate().map(|(at, pod)| {
-        let got = outcome.got[at];
+    let plan = &outcome.plan;
+    let rows = plan.pods.iter().enumerate().map(|(at, pod)| {
+        let achieved = outcome.achieved[at];
         vec![
             pod.name.clone(),
             pod.work.to_string(),
             format!("{} %", pod.sm_percent),
             format!("{} / {}", pod.request, pod.limit),
-            percent(outcome.asked[at]),
-            percent(got.share),
+            percent(outcome.entitled[at]),
+            percent(achieved.share),
             percent(outcome.reported[at]),
             format!("{:+.2} %", error(outcome, at) * 100.0),
             format!("± {:.2} %", allowed(outcome, at) * 100.0),
-            got.requests.to_string(),
-            got.p99_ms
+            achieved.requests.to_string(),
+            achieved
+                .p99_ms
                 .map_or_else(|| "–".to_owned(), |ms| format!("{ms:.1}")),
         ]
     });
@@ -180,13 +182,13 @@ pub(crate) fn table(outcome: &Outcome) -> String {
     if let Some(why) = &outcome.disturbed {
         let _written = writeln!(text, "Disturbed, after {} runs: {why}.", outcome.runs);
     }
-    // A string takes everything.
+    // Writing to a string cannot fail.
     let _written = write!(
         text,
         "{} pods on one GPU for {} s, rule {}; shares of time in which at least one kernel of the pod ran, by the device's ledger.\n{}\n",
-        ask.pods.len(),
-        ask.seconds,
-        ask.rule.name(),
+        plan.pods.len(),
+        plan.seconds,
+        plan.rule.name(),
         new_table(&columns, rows.collect(), 2),
     );
     let _written = writeln!(
@@ -200,7 +202,7 @@ pub(crate) fn table(outcome: &Outcome) -> String {
     if let Some(sum) = quota_sum_above_one(outcome) {
         let _written = writeln!(
             text,
-            "Quotas add up to {:.0} %: what each pod was asked to get is scaled so that they add up to 100 %.",
+            "Quotas add up to {:.0} %: the entitlements are scaled to add up to 100 %.",
             sum * 100.0
         );
     }

@@ -1,6 +1,6 @@
-//! The measurements of the README, one after the other.
+//! Runs the measurements of the README, one after the other.
 //!
-//! | group | what |
+//! | group | measurement |
 //! |---|---|
 //! | `quotas` | 10:90, 30:70 and 20:30:50 with each work; with `pauses` the first pod pauses and the others do not; with rule weir, paper, reactive-bucket |
 //! | `elastic` | request 0.1 and 0.5, limit 1: both compute; the first is idle for 3 s of 10; the second is |
@@ -8,17 +8,17 @@
 //! | `S14` | ResNet with quotas of 20 to 100 %: throughput is proportional |
 //! | `S17` | ResNet 50–80 % and RNNT 50–50 %, alone and together, with 24 % of the SMs each and with all |
 //! | `pack` | the eight pods of FaST-GShare 5.4, with rule weir and paper |
-//! | `S01`–`S03` | one racing pod against eight of 12 %: what softgpu was fitted to, so a check of softgpu and no result |
+//! | `S01`–`S03` | one racing pod against eight of 12 %: softgpu was fitted to these, so they check softgpu and are no result |
 
 use std::io::{IsTerminal as _, Write as _};
 
 use serde::Serialize;
 
-use super::ask::{Ask, Pod, Rule, Work, pods};
+use super::plan::{Plan, Pod, Rule, Work, pods};
 use super::report::{self, Json, allowed, error, new_table, percent, rate};
 use super::{Outcome, measured, print};
 
-/// A measurement of the list.
+/// A measurement of the suite.
 #[derive(Debug)]
 struct Case {
     group: &'static str,
@@ -36,27 +36,27 @@ struct CaseJson {
     outcome: Json,
 }
 
-/// Runs all; whether one was disturbed or could not be measured. One that cannot is told, and the others go on.
-pub(super) async fn run(ask: &Ask, is_json: bool) -> anyhow::Result<bool> {
-    let cases = cases(ask.seconds)?;
+/// Runs all measurements. Returns whether one was disturbed or failed; a failed one is reported, and the others are still run.
+pub(super) async fn run(plan: &Plan, is_json: bool) -> anyhow::Result<bool> {
+    let cases = cases(plan.seconds)?;
     let (mut rows, mut all, mut is_disturbed) = (Vec::new(), Vec::new(), false);
     let count = cases.len();
     for (number, case) in cases.into_iter().enumerate() {
         let name = format!("{} {}, rule {}", case.group, case.what, case.rule.name());
         if std::io::stderr().is_terminal() {
-            say(&format!("{}/{count} {name}", number + 1));
+            print_line(&format!("{}/{count} {name}", number + 1));
         }
-        let own = Ask {
+        let own = Plan {
             pods: case.pods,
             rule: case.rule,
             part: case.part,
-            // Until what it was ahead is paid back, which the other rules do not wait for.
+            // Until the pod's debt is paid back, which the other rules do not wait for.
             seconds: if case.group == "debt" && case.rule == Rule::Weir {
-                ask.seconds * 6.0
+                plan.seconds * 6.0
             } else {
-                ask.seconds
+                plan.seconds
             },
-            ..ask.clone()
+            ..plan.clone()
         };
         match measured(&own).await {
             Ok(outcome) => {
@@ -70,7 +70,7 @@ pub(super) async fn run(ask: &Ask, is_json: bool) -> anyhow::Result<bool> {
             }
             Err(error) => {
                 is_disturbed = true;
-                say(&format!("weir: {name}: {error:#}"));
+                print_line(&format!("weir: {name}: {error:#}"));
             }
         }
     }
@@ -97,7 +97,7 @@ pub(super) async fn run(ask: &Ask, is_json: bool) -> anyhow::Result<bool> {
         format!(
             "Each {} s; shares of time by the device's ledger, one figure for each pod; idle w. w.: idle although a pod with \
              quota left waited.\n{}",
-            ask.seconds,
+            plan.seconds,
             new_table(&columns, rows, 3)
         )
     };
@@ -105,13 +105,13 @@ pub(super) async fn run(ask: &Ask, is_json: bool) -> anyhow::Result<bool> {
     Ok(is_disturbed)
 }
 
-fn say(line: &str) {
-    // Nobody to tell if this fails.
+fn print_line(line: &str) {
+    // A failed write to stderr cannot be reported.
     let _written = writeln!(std::io::stderr(), "{line}");
 }
 
 fn row(group: &str, what: &str, outcome: &Outcome) -> Vec<String> {
-    let pods = 0..outcome.ask.pods.len();
+    let pods = 0..outcome.plan.pods.len();
     let each = |figure: &dyn Fn(usize) -> String| {
         let figures: Vec<_> = pods.clone().map(figure).collect();
         figures.join(" ")
@@ -119,14 +119,14 @@ fn row(group: &str, what: &str, outcome: &Outcome) -> Vec<String> {
     vec![
         group.to_owned(),
         what.to_owned(),
-        outcome.ask.rule.name(),
-        each(&|pod| format!("{:.1}", outcome.asked[pod] * 100.0)),
-        each(&|pod| format!("{:.2}", outcome.got[pod].share * 100.0)),
+        outcome.plan.rule.name(),
+        each(&|pod| format!("{:.1}", outcome.entitled[pod] * 100.0)),
+        each(&|pod| format!("{:.2}", outcome.achieved[pod].share * 100.0)),
         each(&|pod| format!("{:+.2}", error(outcome, pod) * 100.0)),
         each(&|pod| format!("{:.2}", allowed(outcome, pod) * 100.0)),
         each(&|pod| format!("{:.1}", rate(outcome, pod))),
         each(&|pod| {
-            let ms = outcome.got[pod].p99_ms;
+            let ms = outcome.achieved[pod].p99_ms;
             ms.map_or_else(|| "–".to_owned(), |ms| format!("{ms:.0}"))
         }),
         percent(outcome.idle_while_waiting),
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_measurement_of_the_list_can_be_asked_for() {
+    fn every_measurement_has_a_valid_plan() {
         let all = cases(10.0).unwrap();
         assert_eq!(all.len(), 3 * (12 + 3 + 1) + 5 + 6 + 2 + 6);
     }

@@ -1,4 +1,4 @@
-//! What pods compute.
+//! Work of the pods.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,42 +6,42 @@ use std::time::Duration;
 
 use model_server::Model;
 
-/// How long a caller that pauses computes, and then pauses.
+/// Computation time, and pause after it, of `Work::Pauses`.
 pub(crate) const PAUSES: Duration = Duration::from_millis(5);
 
-/// What a pod computes.
+/// Work that a pod computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
     Kernels,
     Long,
     Graphs,
     Pauses,
-    /// The four above, in turn.
+    /// The four above, in turn by pod.
     Mixed,
     Model(&'static str),
 }
 
-/// What a pod computes, over and over: kernels one behind the other.
+/// A batch of consecutive kernels, computed over and over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Batch {
-    /// How long each takes alone on the whole GPU.
+    /// Time of each kernel alone on the whole GPU.
     kernel: Duration,
     count: u32,
-    /// One launch for all.
+    /// Whether one launch starts all kernels.
     is_graph: bool,
-    /// After each batch.
+    /// Pause after each batch.
     pause: Duration,
 }
 
-/// The same, as far as a simulation has use for it.
+/// The work as the simulator needs it.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Told {
-    /// How long a batch takes alone on the whole GPU.
+pub(crate) struct SimulatedWork {
+    /// Time of a batch alone on the whole GPU.
     pub(crate) batch: Duration,
-    /// How long what a launch computes.
+    /// Computation time of a launch.
     pub(crate) launch: Duration,
     pub(crate) pause: Duration,
-    /// Whose law and interference it has; none: twice the SMs, twice the speed, and nobody is in the way.
+    /// Model for scaling and interference; `None`: speed is proportional to SMs, without interference.
     pub(crate) model: Option<Model>,
 }
 
@@ -53,7 +53,7 @@ const WORKS: [(&str, Work); 5] = [
     ("mixed", Work::Mixed),
 ];
 
-/// The so manieth of the four kinds.
+/// Returns the work of the pod at this index, of the four kinds in turn.
 pub(crate) const fn in_turn(at: usize) -> Work {
     WORKS[at % 4].1
 }
@@ -86,7 +86,7 @@ impl Work {
         })
     }
 
-    /// The load program's arguments. Pauses are real time, and so scaled here; kernels are scaled by the GPU.
+    /// Returns the load program's arguments. Pauses are real time, and so scaled here; kernels are scaled by the GPU.
     pub(crate) fn arguments(self, time: u32) -> Vec<String> {
         let Some(batch) = self.shape() else {
             return vec!["--model".to_owned(), self.to_string()];
@@ -107,11 +107,11 @@ impl Work {
         all
     }
 
-    /// For a simulation; `None`: there is no such model.
-    pub(crate) fn told(self) -> Option<Told> {
+    /// Returns the work for the simulator; `None` if there is no such model.
+    pub(crate) fn simulated(self) -> Option<SimulatedWork> {
         if let Some(batch) = self.shape() {
             let whole = batch.kernel * batch.count;
-            return Some(Told {
+            return Some(SimulatedWork {
                 batch: whole,
                 launch: if batch.is_graph { whole } else { batch.kernel },
                 pause: batch.pause,
@@ -123,7 +123,7 @@ impl Work {
         };
         let model = Model::named(name)?;
         let longest = model.kernels.iter().map(|group| group.ns).max()?;
-        Some(Told {
+        Some(SimulatedWork {
             batch: Duration::from_nanos(model.kernels_ns()),
             launch: Duration::from_nanos(longest),
             pause: Duration::ZERO,
@@ -162,17 +162,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn works_are_told_to_the_load_as_they_are() {
-        for (work, time, told) in [
+    fn load_arguments_match_the_work() {
+        for (work, time, expected) in [
             (Work::Kernels, 1, "--kernel 100us --batch 64"),
             (Work::Long, 2, "--kernel 50000us --batch 1"),
             (Work::Graphs, 1, "--kernel 100us --batch 50 --graph"),
             (Work::Pauses, 4, "--kernel 100us --batch 50 --pause 20ms"),
             (Work::Model("resnet"), 1, "--model resnet"),
         ] {
-            assert_eq!(work.arguments(time).join(" "), told);
+            assert_eq!(work.arguments(time).join(" "), expected);
         }
-        let of = |work: Work| work.told().unwrap();
+        let of = |work: Work| work.simulated().unwrap();
         assert_eq!(of(Work::Graphs).launch, Duration::from_millis(5));
         assert_eq!(of(Work::Pauses).launch, Duration::from_micros(100));
         let resnet = of(Work::Model("resnet"));

@@ -1,32 +1,32 @@
-//! What is near enough, settled before anything is measured: a simulated figure may be off by a stated amount, or by as much
-//! as live rounds of the same load differ from each other, whichever is more.
+//! Rule for the agreement of simulated and live figures, fixed before any measurement: a simulated figure may differ by a stated
+//! amount, or by as much as live rounds of the same load differ from each other, whichever is greater.
 
 use serde::Serialize;
 
-/// What a figure may be off by, however little the rounds differ.
+/// Allowed difference of a figure, however small the spread of rounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Bound {
-    /// In the figure's own unit.
+    /// Absolute, in the figure's own unit.
     Units(f64),
-    /// As a part of the live mean.
+    /// Relative to the live mean.
     Part(f64),
 }
 
-/// A figure, live and simulated.
+/// A live figure and its simulated counterpart.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Compared {
     /// Mean of the rounds.
     pub(super) live: f64,
-    /// Largest less smallest.
+    /// Largest minus smallest of the rounds.
     pub(super) spread: f64,
     pub(super) simulated: f64,
-    /// Simulated less live.
+    /// Simulated minus live mean.
     pub(super) difference: f64,
     pub(super) allowed: f64,
     pub(super) holds: bool,
 }
 
-/// Compares; `None`: there is no round, or a round or the simulation has no such figure.
+/// Compares a figure; `None` if there is no round, or a round or the simulation lacks the figure.
 pub(super) fn compared(
     rounds: &[Option<f64>],
     simulated: Option<f64>,
@@ -63,17 +63,17 @@ fn spread(values: &[f64]) -> f64 {
     (largest - smallest).max(0.0)
 }
 
-/// Whether the simulation puts two in the same order as the live rounds.
+/// Whether the simulation ranks two cases in the same order as the live rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Ranking {
     Same,
     Other,
-    /// Live, the two differ by no more than rounds of one of them: there is no order to keep.
+    /// The live means differ by no more than the spread of rounds: there is no order to keep.
     Open,
 }
 
-/// Compares the order of two by one figure.
+/// Compares the order of two cases by one figure.
 pub(super) fn ranking(one: &Compared, other: &Compared) -> Ranking {
     let live = one.live - other.live;
     if live.abs() <= one.spread.max(other.spread) {
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stated_amount_or_the_spread_is_allowed_whichever_is_more() {
+    fn the_greater_of_bound_and_spread_is_allowed() {
         let near = of(&[60.0, 61.0, 62.0], 63.5, Bound::Units(3.0));
         assert_eq!((near.live, near.spread, near.allowed), (61.0, 2.0, 3.0));
         assert!(near.holds && !of(&[60.0, 61.0, 62.0], 64.5, Bound::Units(3.0)).holds);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_not_compared() {
+    fn missing_figures_are_not_compared() {
         let bound = Bound::Units(1.0);
         assert_eq!(compared(&[], Some(1.0), bound), None);
         assert_eq!(compared(&[Some(1.0), None], Some(1.0), bound), None);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_is_kept_turned_round_or_not_there() {
+    fn an_order_is_same_reversed_or_open() {
         let bound = Bound::Units(3.0);
         let low = of(&[40.0, 42.0], 43.0, bound);
         let high = of(&[70.0, 71.0], 69.0, bound);
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(ranking(&high, &low), Ranking::Same);
         let wrong = of(&[70.0, 71.0], 42.0, bound);
         assert_eq!(ranking(&low, &wrong), Ranking::Other);
-        // As high as the other is no order.
+        // Equal simulated figures are no order.
         assert_eq!(
             ranking(&low, &of(&[70.0, 71.0], 43.0, bound)),
             Ranking::Other

@@ -1,4 +1,4 @@
-//! The scenario `deadline`: a queue-proxy before one instance, stock against Weir's settings, at several loads.
+//! Validates the scenario `deadline`: a queue-proxy before one instance, stock against Weir's settings, at several loads.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -16,18 +16,18 @@ use super::super::workload::Workload;
 use super::compare::{Bound, Compared, Ranking, compared, mean, ranking};
 use super::hops::{self, Measured};
 use super::report::{self, Disturbed, Row};
-use super::{Arguments, announce, disturbed, say};
+use super::{Arguments, announce, disturbed, print_progress};
 use crate::output::print;
 
-/// Objectives in service times, as in the demo.
+/// Objectives in multiples of service times, as in the demo.
 const OBJECTIVE_FACTOR: f64 = 4.0;
-/// What a hit rate may be off by, in per cent of the requests.
+/// Allowed difference of a hit rate, in per cent of the requests.
 const HIT_RATE: Bound = Bound::Units(3.0);
-/// What the 95th percentile of answers may be off by.
+/// Allowed difference of the 95th percentile of answers.
 const P95: Bound = Bound::Part(0.15);
-/// Simulations of a load, each with hops of its own draw; their mean counts.
+/// Number of simulations of a load, each with hops of its own draw; their mean counts.
 const DRAWS: u64 = 20;
-/// Starting and ending the programs of a run, about, in s.
+/// Approximate time to start and end the programs of a run, in s.
 const AROUND_RUN: f64 = 1.5;
 
 pub(super) struct Deadline<'a> {
@@ -37,7 +37,7 @@ pub(super) struct Deadline<'a> {
     workloads: Vec<Workload>,
 }
 
-/// What counts of a run.
+/// Compared figures of a run.
 #[derive(Debug, Clone, Copy, Default)]
 struct Run {
     hit_percent: f64,
@@ -73,7 +73,7 @@ impl<'a> Deadline<'a> {
         })
     }
 
-    /// The simulated figures, and nothing else.
+    /// Prints only the simulated figures.
     pub(super) fn simulated_only(&self, hops: &Path) -> anyhow::Result<ExitCode> {
         let measured = Measured::read(hops)?;
         let mut rows = Vec::new();
@@ -89,7 +89,7 @@ impl<'a> Deadline<'a> {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Measures the hops, runs the demo, simulates, compares.
+    /// Measures the hops, runs the demo, simulates, and compares.
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let arguments = self.arguments;
         self.announce();
@@ -101,11 +101,11 @@ impl<'a> Deadline<'a> {
         if let Some(path) = &arguments.write_hops {
             measured.write(path)?;
         }
-        say(arguments.json, &measured.line());
-        // For each load and setting, the rounds.
+        print_progress(arguments.json, &measured.line());
+        // Rounds of each load and setting.
         let mut live = vec![[Vec::new(), Vec::new()]; self.workloads.len()];
         let (mut disturbances, mut is_whole) = (Vec::new(), true);
-        // Loads within rounds: what changes slowly on the machine changes all alike.
+        // Loads alternate within a round, so that slow drift of the machine affects all alike.
         for round in 1..=arguments.rounds {
             for (at, workload) in self.workloads.iter().enumerate() {
                 let both = Settings::both(workload.longest_objective());
@@ -113,7 +113,7 @@ impl<'a> Deadline<'a> {
                     let (run, why, is_once) = self.live(workload, settings).await?;
                     runs.push(run);
                     let case = self.case(at, settings);
-                    say(
+                    print_progress(
                         arguments.json,
                         &format!("round {round}, {case}: {:.1} % in time", run.hit_percent),
                     );
@@ -147,7 +147,7 @@ impl<'a> Deadline<'a> {
             let case = format!("load {}", self.loads[at]);
             rows.push(Row::ranking(&case, "weir above stock", order));
         }
-        let whole = report::Whole {
+        let whole = report::Report {
             scenario: "deadline",
             rounds: arguments.rounds,
             seconds: self.seconds,
@@ -181,13 +181,14 @@ impl<'a> Deadline<'a> {
         announce(arguments.json, idle + once * f64::from(arguments.rounds));
     }
 
-    /// One live run: its figures, why it cannot be trusted, and whether each request was answered once.
+    /// Makes one live run. Returns its figures, the reason if it is disturbed, and whether each request was answered exactly
+    /// once.
     async fn live(
         &self,
         workload: &Workload,
         settings: Settings,
     ) -> anyhow::Result<(Run, Option<String>, bool)> {
-        // One of its own for each run, so that its lag is that of the run.
+        // A new GPU for each run, so that its lag is that of the run alone.
         let gpu = SoftGpu::start().await?;
         let mut children =
             Children::start(self.arguments.bind, workload.cost, &gpu, settings).await?;
@@ -200,7 +201,7 @@ impl<'a> Deadline<'a> {
         Ok((Run::new(workload, &answers), why, is_once))
     }
 
-    /// The means of all draws.
+    /// Returns the means of all draws.
     fn simulated(
         &self,
         workload: &Workload,
@@ -235,7 +236,7 @@ impl<'a> Deadline<'a> {
     }
 }
 
-/// Of stock and Weir, by their hit rates.
+/// Returns whether the simulation ranks stock and Weir by hit rate as the live rounds do.
 fn order(hits: &[Option<Compared>]) -> Option<Ranking> {
     match hits {
         [Some(stock), Some(weir)] => Some(ranking(stock, weir)),

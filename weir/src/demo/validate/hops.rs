@@ -1,9 +1,9 @@
-//! Hop latencies: all that the simulation is told of this machine, measured while one request is there at a time.
+//! Hop latencies: the simulation's only input from this machine, measured with one request at a time.
 //!
-//! The trace's first requests are sent as the demo sends them, but so far apart that none meets another. What an answer takes
-//! besides the request's service time is its hop. How much of it passes between the queue-proxy and the model-server, while
-//! the place is taken, is the queue-proxy's own measure (`weir_execution_seconds`), as a mean; each request's hop is divided by
-//! the same proportion, and so are those of the stock settings, under which nothing tells.
+//! The trace's first requests are sent as the demo sends them, but so far apart that they never overlap. An answer's time minus
+//! the request's service time is its hop. The share of it between the queue-proxy and the model-server, while the execution slot
+//! is taken, is the queue-proxy's own measurement (`weir_execution_seconds`), as a mean; each request's hop is divided in the
+//! same proportion, and so are those of the stock settings, which export no such metric.
 
 use std::fs;
 use std::net::IpAddr;
@@ -19,19 +19,19 @@ use super::super::gpu::SoftGpu;
 use super::super::progress::Progress;
 use super::super::replay::{Outcome, replay};
 use super::super::workload::Workload;
-use super::{complain, disturbed};
+use super::{disturbed, warn};
 
-/// So many requests are measured.
+/// Number of measured requests.
 pub(super) const REQUESTS: usize = 80;
-/// From when one can have been computed to the next: enough that even a late answer has come.
+/// Gap from the earliest possible end of a request to the next one, longer than any answer's delay.
 pub(super) const GAP: Duration = Duration::from_millis(20);
-/// Times a run is repeated whose machine was late.
+/// Repetitions of a disturbed run.
 const REPEATS: u32 = 2;
-/// A file of hops holds at most so many for each setting, each of at most a minute.
+/// Largest number of hops in a file, for each setting; none is longer than a minute.
 const HOPS_MAX: usize = 100_000;
 const HOP_NS_MAX: u64 = 60_000_000_000;
 
-/// Measured hops, in ns: outside of the place at the user container, and inside.
+/// Measured hops, in ns: outside of the execution slot at the user container, and inside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct Measured {
@@ -39,16 +39,16 @@ pub(super) struct Measured {
     weir_ns: Vec<[u64; 2]>,
 }
 
-/// The same as a file may have it.
+/// The unchecked contents of a file of hops.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct Written {
+struct HopsFile {
     stock_ns: Vec<Vec<u64>>,
     weir_ns: Vec<Vec<u64>>,
 }
 
 impl Measured {
-    /// Reads a file that [`Measured::write`] has written.
+    /// Reads a file written by [`Measured::write`].
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
         let name = || path.display().to_string();
         let text = fs::read_to_string(path).with_context(name)?;
@@ -56,7 +56,7 @@ impl Measured {
     }
 
     fn parse(text: &str) -> anyhow::Result<Self> {
-        let written: Written = toml::from_str(text)?;
+        let written: HopsFile = toml::from_str(text)?;
         Ok(Self {
             stock_ns: checked("stock-ns", &written.stock_ns)?,
             weir_ns: checked("weir-ns", &written.weir_ns)?,
@@ -67,15 +67,15 @@ impl Measured {
         fs::write(path, toml::to_string(self)?).with_context(|| path.display().to_string())
     }
 
-    /// Measures both settings.
+    /// Measures the hops of both settings.
     pub(super) async fn measure(bind: IpAddr, workload: &Workload) -> anyhow::Result<Self> {
         let workload = workload.apart(REQUESTS, GAP);
         let weir = Settings::Weir(workload.longest_objective());
-        let Idle {
+        let RunHops {
             hops: weir, part, ..
-        } = idle(bind, &workload, weir).await?;
-        let part = part.context("the queue-proxy tells no executions")?;
-        let Idle { hops: stock, .. } = idle(bind, &workload, Settings::Stock).await?;
+        } = measured_hops(bind, &workload, weir).await?;
+        let part = part.context("the queue-proxy exports no executions")?;
+        let RunHops { hops: stock, .. } = measured_hops(bind, &workload, Settings::Stock).await?;
         let divided = |hops: Vec<u64>| {
             let each = hops.into_iter().map(|ns| {
                 let inside = Duration::from_nanos(ns).mul_f64(part);
@@ -90,7 +90,7 @@ impl Measured {
         })
     }
 
-    /// Those of a setting.
+    /// Returns the hops of a setting.
     pub(super) fn hops(&self, settings: Settings) -> anyhow::Result<Hops> {
         let own = match settings {
             Settings::Stock => &self.stock_ns,
@@ -103,7 +103,7 @@ impl Measured {
         Ok(Hops::new(each.collect())?)
     }
 
-    /// Medians, for people.
+    /// Returns the medians on one line.
     pub(super) fn line(&self) -> String {
         let median = |hops: &[[u64; 2]], part: usize| {
             let mut all: Vec<u64> = hops.iter().map(|hop| hop[part]).collect();
@@ -136,20 +136,25 @@ fn checked(key: &str, hops: &[Vec<u64>]) -> anyhow::Result<Vec<[u64; 2]>> {
     each.collect()
 }
 
-/// What one run has measured.
+/// Measurements of one run.
 #[derive(Debug)]
-struct Idle {
-    /// What each answer took besides its service, in ns.
+struct RunHops {
+    /// Each answer's time minus its service time, in ns.
     hops: Vec<u64>,
-    /// For what part of that the place was taken, where the proxy tells.
+    /// Share of the hops' time inside of the execution slot, 0 to 1; `None` if the proxy does not export it.
     part: Option<f64>,
-    /// How late the software GPU was, in µs, at the 99th percentile.
+    /// 99th percentile of the software GPU's lag, in µs.
     lag_us: f64,
     disturbed: Option<String>,
 }
 
-/// Measures, and again where the machine was late: all that follows rests on it. Of disturbed runs the one with the least lag.
-async fn idle(bind: IpAddr, workload: &Workload, settings: Settings) -> anyhow::Result<Idle> {
+/// Measures the hops and repeats disturbed runs, since all results depend on them; of only disturbed runs returns that with the
+/// least lag.
+async fn measured_hops(
+    bind: IpAddr,
+    workload: &Workload,
+    settings: Settings,
+) -> anyhow::Result<RunHops> {
     let mut best = once(bind, workload, settings).await?;
     for _again in 0..REPEATS {
         if best.disturbed.is_none() {
@@ -161,15 +166,15 @@ async fn idle(bind: IpAddr, workload: &Workload, settings: Settings) -> anyhow::
         }
     }
     if let Some(why) = &best.disturbed {
-        complain(&format!(
-            "hops of {} were measured on a machine that was not quiet: {why}",
+        warn(&format!(
+            "hops of {} were measured on a disturbed machine: {why}",
             settings.name()
         ));
     }
     Ok(best)
 }
 
-async fn once(bind: IpAddr, workload: &Workload, settings: Settings) -> anyhow::Result<Idle> {
+async fn once(bind: IpAddr, workload: &Workload, settings: Settings) -> anyhow::Result<RunHops> {
     let gpu = SoftGpu::start().await?;
     let mut children = Children::start(bind, workload.cost, &gpu, settings).await?;
     let answers = replay(children.address(), workload, &Progress::hidden()).await;
@@ -185,7 +190,7 @@ async fn once(bind: IpAddr, workload: &Workload, settings: Settings) -> anyhow::
     for answer in &answers {
         ensure!(
             answer.outcome == Some(Outcome::Served),
-            "a request that was alone was not answered: {answer:?}"
+            "a lone request was not answered: {answer:?}"
         );
         let own = workload.requests[answer.request].service;
         let hop = answer.latency.saturating_sub(own);
@@ -204,7 +209,7 @@ async fn once(bind: IpAddr, workload: &Workload, settings: Settings) -> anyhow::
             Some(((sum - service) / whole.max(1e-9)).clamp(0.0, 1.0))
         }
     };
-    Ok(Idle {
+    Ok(RunHops {
         hops,
         part,
         lag_us: device.lag_us.p99,
@@ -217,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hops_are_written_and_read_and_what_is_wrong_is_said() {
+    fn hops_round_trip_and_errors_name_the_key() {
         let own = Measured {
             stock_ns: vec![[300_000, 400_000], [1, 2]],
             weir_ns: vec![[5, 6]],
@@ -225,7 +230,7 @@ mod tests {
         let text = toml::to_string(&own).unwrap();
         assert_eq!(Measured::parse(&text).unwrap(), own);
         assert!(own.hops(Settings::Stock).is_ok());
-        for (text, said) in [
+        for (text, expected) in [
             ("stock-ns = []\nweir-ns = [[1, 2]]", "stock-ns has 0 hops"),
             ("stock-ns = [[1, 2]]", "weir-ns"),
             (
@@ -239,7 +244,7 @@ mod tests {
             ("stock-ns = [[-1, 2]]\nweir-ns = [[1, 2]]", "line 1"),
         ] {
             let error = format!("{:#}", Measured::parse(text).unwrap_err());
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! `weir simulate validate`: the live demo against the simulation of the same load.
+//! `weir simulate validate`: compares the live demo with the simulation of the same load.
 //!
-//! The demo runs several rounds, the simulator the same arrivals, the same settings and the same decisions. What the simulator
-//! is told of this machine are hop latencies, measured beforehand while one request is there at a time; nothing is fitted to the
-//! rounds. What is near enough is in [`compare`].
+//! The demo runs several rounds, the simulator the same arrivals, settings and decisions. Its only input from this machine are
+//! hop latencies, measured beforehand with one request at a time; nothing is fitted to the rounds. The rule for agreement is in
+//! [`compare`].
 
 mod compare;
 mod deadline;
@@ -21,33 +21,33 @@ use clap::Args;
 use super::gpu::Device;
 use super::{BIND, Scenario, positive, until_interrupted};
 
-/// Rounds unless told otherwise.
+/// Default number of rounds.
 const ROUNDS: u32 = 5;
-/// Loads at which both settings answer between 40 and 95 % in time.
+/// Default loads, at which both settings answer between 40 and 95 % in time.
 const LOADS: [f64; 3] = [0.4, 0.55, 0.7];
-/// How long requests arrive in each run unless told otherwise, in s.
+/// Default duration of arrivals in each run, in s.
 const DEADLINE_SECONDS: f64 = 20.0;
-/// How long shares are measured unless told otherwise, in s.
+/// Default length of a measurement of shares, in s.
 const SHARES_SECONDS: f64 = 10.0;
-/// More loads are not compared at once.
+/// Largest number of loads in one command.
 const LOADS_MAX: usize = 16;
 
-/// What can be chosen.
+/// Arguments of `weir simulate validate`.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Which of the demo's scenarios.
+    /// Scenario of the demo.
     #[arg(long, value_enum, default_value = "deadline")]
     scenario: Scenario,
-    /// How often the demo is run at each load.
+    /// Number of runs of the demo at each load.
     #[arg(long, value_name = "N", default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(1..=50))]
     rounds: u32,
-    /// How long requests arrive in each run, in seconds (default 20); how long shares are measured (default 10).
+    /// Duration of arrivals in each run, in seconds (default 20); or of the measurement of shares (default 10).
     #[arg(long, value_name = "S", value_parser = positive)]
     seconds: Option<f64>,
     /// Scenario deadline: sums of service times divided by the span (default 0.4,0.55,0.7).
     #[arg(long, value_name = "L", value_delimiter = ',', value_parser = positive)]
     loads: Option<Vec<f64>>,
-    /// Scenario deadline: which slice of the demo's trace.
+    /// Scenario deadline: slice of the demo's trace.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seed: u64,
     /// Hop latencies from this file instead of measuring them.
@@ -59,7 +59,7 @@ pub(crate) struct Arguments {
     /// Only simulate: the live demo is not run, and nothing is judged.
     #[arg(long, requires = "hops", conflicts_with = "rounds")]
     simulated_only: bool,
-    /// The address on which the queue-proxies listen, one after the other.
+    /// Address on which the queue-proxies listen, one after the other.
     #[arg(long, value_name = "IP", default_value_t = BIND)]
     bind: IpAddr,
     /// Print one JSON object instead of the table.
@@ -67,7 +67,10 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Runs it. An error is the user's to mend: exit code 2. Exit code 1: something is further off than allowed.
+/// Runs the command. Returns exit code 1 if a figure differs by more than allowed.
+///
+/// # Errors
+/// Every error is a usage error: exit code 2.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     match arguments.scenario {
         Scenario::Deadline => {
@@ -102,16 +105,16 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The file of hops, if nothing else is to be done than to simulate.
+/// Returns the file of hops if the command only simulates.
 fn only_simulated(arguments: &Arguments) -> Option<&Path> {
     let hops = arguments.hops.as_deref();
     hops.filter(|_| arguments.simulated_only)
 }
 
-/// How long it will take, for everybody who waits.
+/// Prints the expected duration to stderr.
 fn announce(is_json: bool, seconds: f64) {
     if !is_json {
-        // Nobody to tell if this fails.
+        // A failed write to stderr cannot be reported.
         let _written = writeln!(
             std::io::stderr(),
             "This takes about {:.1} minutes.",
@@ -120,27 +123,27 @@ fn announce(is_json: bool, seconds: f64) {
     }
 }
 
-/// What whoever reads the result has to know.
-fn complain(line: &str) {
-    // Nobody to tell if this fails.
+/// Prints a warning about the result to stderr.
+fn warn(line: &str) {
+    // A failed write to stderr cannot be reported.
     let _written = writeln!(std::io::stderr(), "weir: {line}");
 }
 
-/// A line for people who wait.
-fn say(is_json: bool, line: &str) {
+/// Prints a progress line to stderr, if that is a terminal.
+fn print_progress(is_json: bool, line: &str) {
     if is_json || !std::io::stderr().is_terminal() {
         return;
     }
-    // Nobody to tell if this fails.
+    // A failed write to stderr cannot be reported.
     let _written = writeln!(std::io::stderr(), "{line}");
 }
 
-/// A run is disturbed if the software GPU told the ends of its work later than this at the 99th percentile, in µs …
+/// A run is disturbed if the 99th percentile of the software GPU's lag exceeds this, in µs.
 const LAG_US: f64 = 1_000.0;
-/// … or cores were taken away for more than this part of the run.
+/// A run is disturbed if the steal time exceeds this share of it.
 const STEAL_PART: f64 = 0.01;
 
-/// Why a live run cannot be trusted.
+/// Returns why a live run is disturbed, if it is.
 fn disturbed(device: &Device, seconds: f64) -> Option<String> {
     let lag = device.lag_us.p99;
     if lag > LAG_US {
@@ -151,7 +154,7 @@ fn disturbed(device: &Device, seconds: f64) -> Option<String> {
     let steal = device.steal_ms / 1e3 / seconds;
     (steal > STEAL_PART).then(|| {
         format!(
-            "cores were taken away for {:.1} % of the time, above {:.0} %",
+            "cores were stolen for {:.1} % of the time, above {:.0} %",
             steal * 100.0,
             STEAL_PART * 100.0
         )

@@ -1,4 +1,4 @@
-//! What came of it: a table for people, one JSON object for programs.
+//! Result of the validation as a table and as JSON.
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::super::shares::new_table;
 use super::compare::{Compared, Ranking};
 
-/// One figure, or one order of two.
+/// One compared figure, or one order of two cases.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     case: String,
@@ -38,7 +38,7 @@ impl Row {
         }
     }
 
-    /// What could not be compared does not hold.
+    /// Returns whether the row is within bounds; false if it could not be compared.
     pub(super) fn holds(&self) -> bool {
         match (self.compared, self.ranking) {
             (Some(compared), _) => compared.holds,
@@ -75,7 +75,7 @@ impl Row {
     }
 }
 
-/// A run that cannot be trusted.
+/// A disturbed live run, with the reason.
 #[derive(Debug, Serialize)]
 pub(super) struct Disturbed {
     case: String,
@@ -94,18 +94,18 @@ impl Disturbed {
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Whole {
+pub(super) struct Report {
     pub(super) scenario: &'static str,
     pub(super) rounds: u32,
     pub(super) seconds: f64,
     pub(super) holds: bool,
-    /// What the simulation was told of this machine.
+    /// The simulation's measured inputs, as text.
     pub(super) measured: String,
     pub(super) rows: Vec<Row>,
     pub(super) disturbed: Vec<Disturbed>,
 }
 
-impl Whole {
+impl Report {
     pub(super) fn text(&self, is_json: bool) -> anyhow::Result<String> {
         if is_json {
             return Ok(serde_json::to_string(self)?);
@@ -130,7 +130,7 @@ impl Whole {
             self.measured,
         );
         for own in &self.disturbed {
-            // A string takes everything.
+            // Writing to a string cannot fail.
             let _written = writeln!(
                 text,
                 "Disturbed: {}, round {}: {}.",
@@ -140,7 +140,7 @@ impl Whole {
         let missed = self.rows.iter().filter(|row| !row.holds()).count();
         let verdict = match (self.holds, missed) {
             (true, _) => "All hold.".to_owned(),
-            (false, 0) => "A live run was not whole.".to_owned(),
+            (false, 0) => "A live run was incomplete.".to_owned(),
             (false, missed) => format!("{missed} of {} do not hold.", self.rows.len()),
         };
         text.push_str(&verdict);
@@ -163,7 +163,7 @@ struct Simulated<'a> {
     simulated: Option<f64>,
 }
 
-/// Simulated figures alone: case, what, value.
+/// Returns simulated figures alone: case, figure, value.
 pub(super) fn simulated(
     rows: &[(String, &'static str, Option<f64>)],
     is_json: bool,

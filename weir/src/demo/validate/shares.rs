@@ -1,9 +1,9 @@
-//! The scenario `shares`: pods with quotas on one GPU, under Weir's rule and under that of a bucket for each pod, as is usual
-//! today.
+//! Validates the scenario `shares`: pods with quotas on one GPU, under Weir's rule and under a token bucket for each pod, as is
+//! common today.
 //!
-//! The simulation has the same pods, quotas, loops and pauses, [`policy::tokens`] in virtual time, and what a message between
-//! agent and program takes. That alone is measured, in a run of its own: half the median time from the last kernel of one of
-//! two equal pods to the first of the other.
+//! The simulation has the same pods, quotas, loops and pauses, [`policy::tokens`] in virtual time, and the latency of a message
+//! between agent and program. Only that is measured, in a run of its own: half the median time from the last kernel of one of two
+//! equal pods to the first of the other.
 
 use std::fs;
 use std::path::Path;
@@ -18,18 +18,18 @@ use policy::tokens::{self, Quota, Share};
 use policy::{Span, Time};
 use serde::{Deserialize, Serialize};
 use simulator::random::Streams;
-use simulator::shared::gpu::Stands;
+use simulator::shared::gpu::Suspension;
 use simulator::shared::models::{GateTimes, GpuParts};
-use simulator::shared::{self, Counted, Loop, Models, Noise, loops};
+use simulator::shared::{self, CountedSpan, Loop, Models, Noise, loops};
 use simulator::statistics::Percentile;
 
-use super::super::shares::{Ask, DROPPED, Hindrance, Outcome, Pod, Rule, Work, once, pods};
+use super::super::shares::{DROPPED, Hindrance, Outcome, Plan, Pod, Rule, Work, once, pods};
 use super::compare::{Bound, compared, ranking};
 use super::report::{self, Disturbed, Row};
-use super::{Arguments, announce, disturbed, say};
+use super::{Arguments, announce, disturbed, print_progress};
 use crate::output::print;
 
-/// What is compared: a name, the pods, their work unless they say otherwise, the GPU.
+/// Compared cases: name, pods, their default work, GPU.
 const CASES: [(&str, &str, Work, &str); 5] = [
     ("10:90", "10:90", Work::Kernels, "H100"),
     (
@@ -53,28 +53,28 @@ const CASES: [(&str, &str, Work, &str); 5] = [
     ),
 ];
 const RULES: [Rule; 2] = [Rule::Weir, Rule::ReactiveBucket];
-/// How long the run lasts in which a message is measured, in s.
+/// Length of the run which measures a message, in s.
 const MESSAGE_SECONDS: f64 = 5.0;
-/// What a share may be off by, in per cent of the time.
+/// Allowed difference of a share, in per cent of the time.
 const SHARE: Bound = Bound::Units(3.0);
-/// What a rate and a percentile may be off by.
+/// Allowed difference of a rate and of a percentile.
 const RATE: Bound = Bound::Part(0.15);
 const PERCENTILE: Bound = Bound::Part(0.15);
-/// Starting and ending the programs of a run and what is dropped before it, about, in s.
+/// Approximate time to start and end the programs of a run, with the dropped time, in s.
 const AROUND_RUN: f64 = 3.5;
-/// From a close to the question of a process that has more to do: its thread finds the gate shut (assumption, as in the
+/// Time from the gate's closing to the request of a process with more work: its thread finds the gate shut (assumption, as in the
 /// simulator's own models).
 const ASK_US: f64 = 50.0;
-/// A message takes at most so long, in µs.
+/// Longest message latency, in µs.
 const MESSAGE_US_MAX: f64 = 1e6;
 
 pub(super) struct Shares<'a> {
     arguments: &'a Arguments,
-    /// With their names.
-    cases: Vec<(&'static str, Ask)>,
+    /// Plans with their names.
+    cases: Vec<(&'static str, Plan)>,
 }
 
-/// What the simulation is told of this machine.
+/// The simulation's measured input from this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Measured {
@@ -99,7 +99,7 @@ impl Measured {
     }
 
     async fn measure() -> anyhow::Result<Self> {
-        let outcome = once(&Ask {
+        let outcome = once(&Plan {
             pods: pods("50:50", Work::Kernels)?,
             rule: Rule::Weir,
             seconds: MESSAGE_SECONDS,
@@ -108,7 +108,7 @@ impl Measured {
         })
         .await?;
         let passing = outcome.passing_us;
-        let passing = passing.context("the GPU was never passed from one pod to the other")?;
+        let passing = passing.context("the GPU was never handed over between the pods")?;
         Ok(Self {
             message_us: passing / 2.0,
         })
@@ -122,18 +122,18 @@ impl Measured {
     }
 }
 
-/// What a pod got.
+/// GPU use which a pod achieved.
 #[derive(Debug, Clone, Copy)]
-struct Got {
+struct Achieved {
     share_percent: f64,
     per_second: f64,
     p95_ms: Option<f64>,
     p99_ms: Option<f64>,
 }
 
-impl Got {
+impl Achieved {
     fn of(outcome: &Outcome) -> Vec<Self> {
-        let each = outcome.got.iter().enumerate();
+        let each = outcome.achieved.iter().enumerate();
         each.map(|(pod, own)| Self {
             share_percent: own.share * 100.0,
             per_second: super::super::shares::rate(outcome, pod),
@@ -144,21 +144,21 @@ impl Got {
     }
 }
 
-/// What all pods together lack of what they are entitled to, in per cent of the time.
-fn lacking(asked: &[f64], got: &[Got]) -> f64 {
-    let each = asked.iter().zip(got);
-    each.map(|(asked, got)| (asked * 100.0 - got.share_percent).max(0.0))
+/// Returns the sum of all pods' shortfalls from their entitlements, in per cent of the time.
+fn lacking(entitled: &[f64], achieved: &[Achieved]) -> f64 {
+    let each = entitled.iter().zip(achieved);
+    each.map(|(entitled, achieved)| (entitled * 100.0 - achieved.share_percent).max(0.0))
         .sum()
 }
 
-/// A figure of a pod: its name, how it is had, what it may be off by.
-type Figure = (&'static str, fn(&Got) -> Option<f64>, Bound);
+/// A figure of a pod: its name, its value, the allowed difference.
+type Figure = (&'static str, fn(&Achieved) -> Option<f64>, Bound);
 
 const FIGURES: [Figure; 4] = [
-    ("share, %", |got| Some(got.share_percent), SHARE),
-    ("batches/s", |got| Some(got.per_second), RATE),
-    ("p95, ms", |got| got.p95_ms, PERCENTILE),
-    ("p99, ms", |got| got.p99_ms, PERCENTILE),
+    ("share, %", |achieved| Some(achieved.share_percent), SHARE),
+    ("batches/s", |achieved| Some(achieved.per_second), RATE),
+    ("p95, ms", |achieved| achieved.p95_ms, PERCENTILE),
+    ("p99, ms", |achieved| achieved.p99_ms, PERCENTILE),
 ];
 
 impl<'a> Shares<'a> {
@@ -166,27 +166,27 @@ impl<'a> Shares<'a> {
         let mut cases = Vec::new();
         for (name, text, work, part) in CASES {
             for rule in RULES {
-                let ask = Ask {
+                let plan = Plan {
                     pods: pods(text, work)?,
                     rule,
                     seconds,
                     time: 1,
                     part,
                 };
-                cases.push((name, ask));
+                cases.push((name, plan));
             }
         }
         Ok(Self { arguments, cases })
     }
 
-    /// The simulated figures, and nothing else.
+    /// Prints only the simulated figures.
     pub(super) fn simulated_only(&self, hops: &Path) -> anyhow::Result<ExitCode> {
         let measured = Measured::read(hops)?;
         let mut rows = Vec::new();
-        for (name, ask) in &self.cases {
-            for (pod, got) in ask.pods.iter().zip(simulated(ask, measured)?) {
+        for (name, plan) in &self.cases {
+            for (pod, achieved) in plan.pods.iter().zip(simulated(plan, measured)?) {
                 for (what, figure, _) in FIGURES {
-                    rows.push((case(name, ask, Some(pod)), what, figure(&got)));
+                    rows.push((case(name, plan, Some(pod)), what, figure(&achieved)));
                 }
             }
         }
@@ -194,11 +194,11 @@ impl<'a> Shares<'a> {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Measures a message, runs the demo, simulates, compares.
+    /// Measures a message, runs the demo, simulates, and compares.
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let arguments = self.arguments;
         let runs = self.cases.iter();
-        let once_each: f64 = runs.map(|(_, ask)| ask.seconds + AROUND_RUN).sum();
+        let once_each: f64 = runs.map(|(_, plan)| plan.seconds + AROUND_RUN).sum();
         let seconds = once_each * f64::from(arguments.rounds) + MESSAGE_SECONDS + AROUND_RUN;
         announce(arguments.json, seconds);
         let measured = match &arguments.hops {
@@ -209,43 +209,43 @@ impl<'a> Shares<'a> {
             fs::write(path, toml::to_string(&measured)?)
                 .with_context(|| path.display().to_string())?;
         }
-        say(arguments.json, &measured.line());
-        let mut live: Vec<Vec<Vec<Got>>> = vec![Vec::new(); self.cases.len()];
-        let mut asked = vec![Vec::new(); self.cases.len()];
+        print_progress(arguments.json, &measured.line());
+        let mut live: Vec<Vec<Vec<Achieved>>> = vec![Vec::new(); self.cases.len()];
+        let mut entitled = vec![Vec::new(); self.cases.len()];
         let mut disturbances = Vec::new();
         for round in 1..=arguments.rounds {
-            for (at, (name, ask)) in self.cases.iter().enumerate() {
-                let outcome = once(ask).await?;
-                let name = case(name, ask, None);
-                say(arguments.json, &format!("round {round}, {name}"));
-                // Lag is of less matter here than where somebody waits for an answer, but tokens are short.
+            for (at, (name, plan)) in self.cases.iter().enumerate() {
+                let outcome = once(plan).await?;
+                let name = case(name, plan, None);
+                print_progress(arguments.json, &format!("round {round}, {name}"));
+                // A wait for answers would suffer more from lag, but tokens are short.
                 let why = outcome.disturbed.clone();
-                let why = why.or_else(|| disturbed(&outcome.device, ask.seconds));
+                let why = why.or_else(|| disturbed(&outcome.device, plan.seconds));
                 disturbances.extend(why.map(|why| Disturbed::new(&name, round, why)));
-                live[at].push(Got::of(&outcome));
-                asked[at] = outcome.asked;
+                live[at].push(Achieved::of(&outcome));
+                entitled[at] = outcome.entitled;
             }
         }
         let (mut rows, mut lacks) = (Vec::new(), Vec::new());
-        for (at, (name, ask)) in self.cases.iter().enumerate() {
-            let simulated = simulated(ask, measured)?;
-            for (number, (pod, own)) in ask.pods.iter().zip(&simulated).enumerate() {
+        for (at, (name, plan)) in self.cases.iter().enumerate() {
+            let simulated = simulated(plan, measured)?;
+            for (number, (pod, own)) in plan.pods.iter().zip(&simulated).enumerate() {
                 for (what, figure, bound) in FIGURES {
                     let rounds = live[at].iter();
                     let rounds: Vec<_> = rounds
                         .map(|round| round.get(number).and_then(figure))
                         .collect();
                     let compared = compared(&rounds, figure(own), bound);
-                    rows.push(Row::figure(&case(name, ask, Some(pod)), what, compared));
+                    rows.push(Row::figure(&case(name, plan, Some(pod)), what, compared));
                 }
             }
             let rounds = live[at].iter();
             let rounds: Vec<_> = rounds
-                .map(|round| Some(lacking(&asked[at], round)))
+                .map(|round| Some(lacking(&entitled[at], round)))
                 .collect();
             lacks.push(compared(
                 &rounds,
-                Some(lacking(&asked[at], &simulated)),
+                Some(lacking(&entitled[at], &simulated)),
                 SHARE,
             ));
         }
@@ -256,10 +256,10 @@ impl<'a> Shares<'a> {
             };
             rows.push(Row::ranking(name, "which rule lacks less", order));
         }
-        let whole = report::Whole {
+        let whole = report::Report {
             scenario: "shares",
             rounds: arguments.rounds,
-            seconds: self.cases.first().map_or(0.0, |(_, ask)| ask.seconds),
+            seconds: self.cases.first().map_or(0.0, |(_, plan)| plan.seconds),
             holds: rows.iter().all(Row::holds),
             measured: measured.line(),
             rows,
@@ -270,14 +270,14 @@ impl<'a> Shares<'a> {
     }
 }
 
-fn case(name: &str, ask: &Ask, pod: Option<&Pod>) -> String {
+fn case(name: &str, plan: &Plan, pod: Option<&Pod>) -> String {
     let pod = pod.map_or_else(String::new, |pod| format!(", {}", pod.name));
-    format!("{name}, {}{pod}", ask.rule.name())
+    format!("{name}, {}{pod}", plan.rule.name())
 }
 
-/// The same pods in virtual time.
-fn simulated(ask: &Ask, measured: Measured) -> anyhow::Result<Vec<Got>> {
-    let part = Part::named(ask.part)?;
+/// Returns the achieved use of the same pods in virtual time.
+fn simulated(plan: &Plan, measured: Measured) -> anyhow::Result<Vec<Achieved>> {
+    let part = Part::named(plan.part)?;
     let agent = gpu_sidecar::config::TokenSettings::default();
     let mut models = Models {
         models: Vec::new(),
@@ -295,7 +295,7 @@ fn simulated(ask: &Ask, measured: Measured) -> anyhow::Result<Vec<Got>> {
         },
     };
     let mut all = Vec::new();
-    for pod in &ask.pods {
+    for pod in &plan.pods {
         let (model, pause) = model(pod)?;
         models.models.push(model);
         #[expect(
@@ -313,14 +313,14 @@ fn simulated(ask: &Ask, measured: Measured) -> anyhow::Result<Vec<Got>> {
             sm: u32::try_from(sm)?,
             quota: Quota::new(share(pod.request)?, share(pod.limit)?)?,
             gpu: 0,
-            // Without a pause there is always one batch behind the one that is computed.
+            // Without a pause one batch is always queued behind the current one.
             in_flight: if pause == Span::ZERO { 2 } else { 1 },
             pause,
-            stands: match pod.hindrance {
-                Some(Hindrance::Stopped { runs, stands }) => Some(Stands {
+            suspension: match pod.hindrance {
+                Some(Hindrance::Stopped { runs, stands }) => Some(Suspension {
                     runs: runs.into(),
-                    stands: stands.into(),
-                    is_seen: true,
+                    suspended: stands.into(),
+                    is_observable: true,
                 }),
                 _ => None,
             },
@@ -328,15 +328,15 @@ fn simulated(ask: &Ask, measured: Measured) -> anyhow::Result<Vec<Got>> {
     }
     let settings = shared::Settings {
         tokens: tokens::Settings {
-            rule: ask.rule.simulated(),
+            rule: plan.rule.simulated(),
             ..tokens::Settings::default()
         },
         noise: Noise::OFF,
     };
     let from = Time::ZERO.after(DROPPED.into());
-    let span = Counted {
+    let span = CountedSpan {
         from,
-        to: from.after(Duration::from_secs_f64(ask.seconds).into()),
+        to: from.after(Duration::from_secs_f64(plan.seconds).into()),
     };
     let outcome = loops(&models, &settings, &all, span, &Streams::new("validate", 1))?;
     let each = outcome.pods.iter().zip(&outcome.functions);
@@ -346,7 +346,7 @@ fn simulated(ask: &Ask, measured: Measured) -> anyhow::Result<Vec<Got>> {
                 let latency = function.latencies.percentile(percentile);
                 latency.map(|latency| latency.as_secs_f64() * 1e3)
             };
-            Got {
+            Achieved {
                 share_percent: pod.share(outcome.counted) * 100.0,
                 per_second: pod.throughput(outcome.counted),
                 p95_ms: ms(Percentile::P95),
@@ -356,20 +356,20 @@ fn simulated(ask: &Ask, measured: Measured) -> anyhow::Result<Vec<Got>> {
         .collect())
 }
 
-/// A pod's work, and how long it pauses after each batch.
+/// Returns a pod's work, and its pause after each batch.
 fn model(pod: &Pod) -> anyhow::Result<(shared::models::Model, Span)> {
-    let told = pod.work.told();
-    let told = told.with_context(|| format!("{}: no such work", pod.name))?;
-    let interference = told.model.as_ref();
+    let work = pod.work.simulated();
+    let work = work.with_context(|| format!("{}: no such work", pod.name))?;
+    let interference = work.model.as_ref();
     let interference = interference.map_or(0, |model| model.interference_millionths);
     let model = shared::models::Model {
         name: pod.name.clone(),
-        requests_per_s: 1.0 / told.batch.as_secs_f64(),
-        law: told.model.as_ref().map_or(Law::Linear, law),
+        requests_per_s: 1.0 / work.batch.as_secs_f64(),
+        law: work.model.as_ref().map_or(Law::Linear, law),
         interference: f64::from(interference) / 1e6,
-        launch_us: told.launch.as_secs_f64() * 1e6,
+        launch_us: work.launch.as_secs_f64() * 1e6,
     };
-    Ok((model, told.pause.into()))
+    Ok((model, work.pause.into()))
 }
 
 fn law(model: &Model) -> Law {
@@ -400,18 +400,18 @@ mod tests {
     const MEASURED: Measured = Measured { message_us: 50.0 };
 
     #[test]
-    fn quotas_come_out_in_virtual_time_and_the_same_each_time() {
+    fn simulated_shares_meet_the_quotas_and_are_reproducible() {
         for (name, text, work, part) in CASES {
-            let ask = Ask {
+            let plan = Plan {
                 pods: pods(text, work).unwrap(),
                 rule: Rule::Weir,
                 seconds: 10.0,
                 time: 1,
                 part,
             };
-            let got = simulated(&ask, MEASURED).unwrap();
-            for (pod, own) in ask.pods.iter().zip(&got) {
-                // What a pod loses that is stopped is its own.
+            let achieved = simulated(&plan, MEASURED).unwrap();
+            for (pod, own) in plan.pods.iter().zip(&achieved) {
+                // A stopped pod may lose time by its own fault.
                 let least = match pod.hindrance {
                     Some(_) => 0.0,
                     None => pod.request.min(pod.demand()) * 100.0,
@@ -420,32 +420,32 @@ mod tests {
                 assert!(range.contains(&own.share_percent), "{name}: {own:?}");
                 assert!(own.p95_ms <= own.p99_ms && own.per_second > 1.0);
             }
-            let again = simulated(&ask, MEASURED).unwrap();
-            assert_eq!(format!("{got:?}"), format!("{again:?}"));
+            let again = simulated(&plan, MEASURED).unwrap();
+            assert_eq!(format!("{achieved:?}"), format!("{again:?}"));
         }
     }
 
     #[test]
-    fn what_lacks_is_counted_and_what_is_more_than_asked_is_not() {
-        let got = |share_percent| Got {
+    fn shortfalls_count_and_surpluses_do_not() {
+        let achieved = |share_percent| Achieved {
             share_percent,
             per_second: 1.0,
             p95_ms: None,
             p99_ms: None,
         };
-        let lacks = lacking(&[0.3, 0.7], &[got(20.0), got(75.0)]);
+        let lacks = lacking(&[0.3, 0.7], &[achieved(20.0), achieved(75.0)]);
         assert!((lacks - 10.0).abs() < 1e-9);
     }
 
     #[test]
-    fn a_message_is_read_and_what_is_wrong_is_said() {
+    fn a_message_latency_is_parsed_and_errors_name_the_key() {
         assert_eq!(Measured::parse("message-us = 50").unwrap(), MEASURED);
-        for (text, said) in [
+        for (text, expected) in [
             ("message-us = -1", "message-us is -1; allowed: 0 to 1000000"),
             ("message = 1", "message"),
         ] {
             let error = format!("{:#}", Measured::parse(text).unwrap_err());
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

@@ -1,127 +1,128 @@
-//! How much device memory the process holds, of what kind, and how much of the pod's limit it has claimed. Pure.
+//! Account of the device memory held by the process, by kind, and of the part of the pod's limit it has claimed. Performs no I/O.
 //!
-//! A claim is the process's share in the limit of its pod: as long as all processes of a pod hold no more than they have
-//! claimed, and all claims together are within the limit, so is the pod. Claims are made somewhat ahead, because each costs a
-//! question to the agent.
+//! A claim is the process's share of its pod's limit. While every process of a pod holds at most its claim, and the claims
+//! together are within the limit, the pod is within its limit. Claims are made somewhat ahead of need, because each costs a
+//! request to the agent.
 
-/// What memory is used for.
+/// Use of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The program's plain allocations, which are mappings of ours.
+    /// The program's plain allocations, which are mappings of this library.
     Plain,
-    /// Mapped, and with nobody: for the next small allocation, for allocations during a capture. Given up before anything
-    /// is refused.
+    /// Mapped but unused: a reserve for small allocations and for allocations during a capture. Released before any allocation is
+    /// refused.
     Spare,
-    /// Made by the program itself with `cuMemCreate`.
+    /// Created by the program itself with `cuMemCreate`.
     Program,
-    /// Managed memory, arrays, and what the driver has allocated in any other way of its own.
+    /// Managed memory, arrays, and other memory allocated by the driver itself.
     Native,
     /// Stream-ordered pools and memory nodes of graphs.
     Pool,
-    /// What a context keeps for itself.
+    /// Memory that a context occupies by itself.
     Residue,
 }
 
-/// How many kinds there are.
+/// Number of kinds.
 const KINDS: usize = 6;
-/// A claim is made so much further ahead than needed: this part of the limit,
+/// Number of chunks in the limit: a claim exceeds the need by one chunk of at most [`CHUNK_MAX`].
 const CHUNKS_IN_LIMIT: u64 = 16;
-/// but never more than this.
+/// Largest chunk by which a claim exceeds the need, in bytes.
 const CHUNK_MAX: u64 = 256 << 20;
-/// So many chunks without use are too many.
+/// Number of unused chunks in a claim above which it is lowered.
 const CHUNKS_KEPT: u64 = 2;
 
-/// See the [module](self).
+/// Account of the device memory held by the process, and of its claim; see the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Account {
     held: [u64; KINDS],
     claimed: u64,
 }
 
-/// What is to be claimed, in all: at best, and at least.
+/// Totals to claim, in bytes: the preferred one, and the smallest sufficient one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ask {
+pub(super) struct ClaimTotals {
     pub(super) ahead: u64,
     pub(super) exact: u64,
 }
 
+/// Returns the number of bytes by which a claim exceeds the need.
 fn chunk(limit: u64) -> u64 {
     (limit / CHUNKS_IN_LIMIT).clamp(1, CHUNK_MAX)
 }
 
 impl Account {
-    /// How much there is of a kind.
+    /// Returns the bytes held of a kind.
     pub(super) const fn of(&self, kind: Kind) -> u64 {
         self.held[kind as usize]
     }
 
-    /// All of it.
+    /// Returns the bytes held of all kinds.
     pub(super) fn total(&self) -> u64 {
         self.held
             .iter()
             .fold(0, |sum: u64, held| sum.saturating_add(*held))
     }
 
-    /// What could not be moved elsewhere.
+    /// Returns the bytes that cannot be moved out of the device.
     pub(super) const fn fixed(&self) -> u64 {
         self.of(Kind::Program)
             .saturating_add(self.of(Kind::Native))
             .saturating_add(self.of(Kind::Pool))
     }
 
-    /// What the program has got, by its own lights.
+    /// Returns the bytes that the program itself has allocated.
     pub(super) fn of_program(&self) -> u64 {
         self.total() - self.of(Kind::Spare) - self.of(Kind::Residue)
     }
 
-    /// More of a kind, whether or not it is within anything.
+    /// Adds bytes of a kind, within the claim or not.
     pub(super) const fn add(&mut self, kind: Kind, bytes: u64) {
         self.held[kind as usize] = self.held[kind as usize].saturating_add(bytes);
     }
 
-    /// Less of a kind; never less than nothing.
+    /// Subtracts bytes of a kind, saturating at 0.
     pub(super) const fn subtract(&mut self, kind: Kind, bytes: u64) {
         self.held[kind as usize] = self.held[kind as usize].saturating_sub(bytes);
     }
 
-    /// As much of a kind as was measured.
+    /// Sets a kind to the measured number of bytes.
     pub(super) const fn set(&mut self, kind: Kind, bytes: u64) {
         self.held[kind as usize] = bytes;
     }
 
-    /// So much more may be held without asking; `limit` 0: anything.
+    /// Returns whether `more` bytes may be held without a further claim. A `limit` of 0 allows any number.
     pub(super) fn is_claimed(&self, more: u64, limit: u64) -> bool {
         let wanted = self.total().checked_add(more);
         limit == 0 || wanted.is_some_and(|wanted| wanted <= self.claimed.min(limit))
     }
 
-    /// What to claim in order to hold so much more; nothing helps beyond the limit.
-    pub(super) fn ask(&self, more: u64, limit: u64) -> Option<Ask> {
+    /// Returns the totals to claim for `more` bytes; `None` if they would exceed the limit.
+    pub(super) fn claim_for(&self, more: u64, limit: u64) -> Option<ClaimTotals> {
         let exact = self.total().checked_add(more)?;
-        (exact <= limit).then(|| Ask {
+        (exact <= limit).then(|| ClaimTotals {
             ahead: exact.saturating_add(chunk(limit)).min(limit),
             exact,
         })
     }
 
-    /// What is claimed, in bytes.
+    /// Returns the claim in bytes.
     pub(super) const fn claim(&self) -> u64 {
         self.claimed
     }
 
-    /// A claim was granted.
-    pub(super) const fn claimed(&mut self, total: u64) {
+    /// Sets the claim after the agent has granted it.
+    pub(super) const fn set_claim(&mut self, total: u64) {
         self.claimed = total;
     }
 
-    /// What to claim instead, where much more is claimed than held.
+    /// Returns a lower total to claim; `None` unless the claim exceeds the bytes held by more than [`CHUNKS_KEPT`] chunks.
     pub(super) fn surplus(&self, limit: u64) -> Option<u64> {
         let keep = self.total().saturating_add(chunk(limit));
         let is_much = self.claimed.saturating_sub(self.total()) > CHUNKS_KEPT * chunk(limit);
         (limit > 0 && is_much).then_some(keep)
     }
 
-    /// The same for an agent that needs every byte: no more than is held. Nothing, where nothing is over.
+    /// Returns the lowest total to claim, for an agent that needs every byte; `None` if the whole claim is used.
     pub(super) fn unused(&self) -> Option<u64> {
         (self.claimed > self.total()).then(|| self.total())
     }
@@ -129,43 +130,44 @@ impl Account {
 
 #[cfg(test)]
 mod tests {
-    use super::super::spans::tests::Random;
+    use testing::Random;
+
     use super::*;
 
     const LIMIT: u64 = 16_000;
 
     #[test]
-    fn a_claim_is_made_ahead_and_given_back() {
+    fn a_claim_is_made_ahead_and_its_surplus_returned() {
         let mut account = Account::default();
         assert!(!account.is_claimed(1, LIMIT));
-        let ask = account.ask(100, LIMIT).unwrap();
-        assert_eq!((ask.ahead, ask.exact), (1_100, 100));
-        account.claimed(ask.ahead);
+        let totals = account.claim_for(100, LIMIT).unwrap();
+        assert_eq!((totals.ahead, totals.exact), (1_100, 100));
+        account.set_claim(totals.ahead);
         account.add(Kind::Plain, 100);
         assert!(account.is_claimed(1_000, LIMIT));
         assert!(!account.is_claimed(1_001, LIMIT));
-        account.claimed(2_101);
+        account.set_claim(2_101);
         assert_eq!(account.surplus(LIMIT), Some(1_100));
-        account.claimed(2_100);
+        account.set_claim(2_100);
         assert_eq!(account.surplus(LIMIT), None);
         assert_eq!(account.unused(), Some(100));
     }
 
     #[test]
-    fn nothing_is_asked_beyond_the_limit() {
+    fn nothing_is_claimed_beyond_the_limit() {
         let mut account = Account::default();
         account.add(Kind::Plain, 15_500);
         assert_eq!(
-            account.ask(500, LIMIT),
-            Some(Ask {
+            account.claim_for(500, LIMIT),
+            Some(ClaimTotals {
                 ahead: LIMIT,
                 exact: LIMIT
             })
         );
-        assert_eq!(account.ask(501, LIMIT), None);
-        assert_eq!(account.ask(u64::MAX, LIMIT), None);
-        // A limit that shrinks counts at once, whatever was claimed.
-        account.claimed(LIMIT);
+        assert_eq!(account.claim_for(501, LIMIT), None);
+        assert_eq!(account.claim_for(u64::MAX, LIMIT), None);
+        // A lowered limit takes effect at once, whatever was claimed.
+        account.set_claim(LIMIT);
         assert!(!account.is_claimed(1, 15_500));
     }
 
@@ -179,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_free_of_what_was_not_counted_subtracts_nothing_below_zero() {
+    fn freeing_uncounted_memory_never_makes_a_count_negative() {
         let mut account = Account::default();
         account.add(Kind::Pool, 5);
         account.subtract(Kind::Pool, 17);
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_program_has_is_neither_spare_nor_residue() {
+    fn memory_of_the_program_excludes_spare_and_residue() {
         let mut account = Account::default();
         for (kind, bytes) in [
             (Kind::Plain, 1),
@@ -208,7 +210,7 @@ mod tests {
         assert_eq!(account.fixed(), 1_101);
     }
 
-    /// Processes of a pod that keep to the rules never hold more than the limit, and reach it to the byte.
+    /// Processes of a pod that keep to their claims never hold more than the limit, and can reach it exactly.
     #[test]
     fn processes_share_one_limit_exactly() {
         let mut random = Random(3);
@@ -224,14 +226,14 @@ mod tests {
             if random.below(2) == 0 {
                 let bytes = random.below(400);
                 if !account.is_claimed(bytes, LIMIT) {
-                    let ask = account.ask(bytes, LIMIT);
-                    let granted = ask.and_then(|ask| {
-                        [ask.ahead, ask.exact]
+                    let totals = account.claim_for(bytes, LIMIT);
+                    let granted = totals.and_then(|totals| {
+                        [totals.ahead, totals.exact]
                             .into_iter()
                             .find(|total| others + total <= LIMIT)
                     });
                     match granted {
-                        Some(total) => account.claimed(total),
+                        Some(total) => account.set_claim(total),
                         None => {
                             refused += 1;
                             continue;
@@ -242,22 +244,22 @@ mod tests {
             } else {
                 account.subtract(Kind::Plain, random.below(390));
                 if let Some(total) = account.surplus(LIMIT) {
-                    account.claimed(total);
+                    account.set_claim(total);
                 }
             }
             let held: u64 = accounts.iter().map(Account::total).sum();
             assert!(held <= LIMIT);
         }
-        assert!(refused > 100, "the limit was never met");
-        // What lies idle in the claims of the others can be asked back, and then all of it is to be had.
+        assert!(refused > 100, "the limit was never reached");
+        // The unused parts of the others' claims can be reclaimed, after which the rest of the limit can be claimed.
         for account in &mut accounts {
             if let Some(total) = account.unused() {
-                account.claimed(total);
+                account.set_claim(total);
             }
         }
         let others = accounts[1].claimed + accounts[2].claimed;
         let left = LIMIT - others - accounts[0].total();
-        let ask = accounts[0].ask(left, LIMIT).unwrap();
-        assert_eq!(others + ask.exact, LIMIT);
+        let totals = accounts[0].claim_for(left, LIMIT).unwrap();
+        assert_eq!(others + totals.exact, LIMIT);
     }
 }

@@ -1,11 +1,12 @@
-//! `cuMemAlloc`, `cuMemAllocPitch`: memory is made, mapped at addresses of ours, and opened to the device and its peers.
+//! `cuMemAlloc` and `cuMemAllocPitch`: physical memory is created, mapped at reserved addresses, and made accessible to the
+//! device and its peers.
 
 use std::ffi::c_uint;
 
 use super::account::Kind;
-use super::device::{Allocation, OWN_MIN, Place, Slot};
+use super::device::{Allocation, Backing, OWN_MIN, Slot};
 use super::physical::{Traits, part_sizes};
-use super::{contexts, limit, lock, native, put, spare, state};
+use super::{contexts, limit, lock, native, spare, state, write_out};
 use crate::driver::{Address, Code, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
 use crate::hook::hooks;
 use crate::link;
@@ -15,17 +16,17 @@ hooks! { HOOKS:
     fn cuMemAllocPitch_v2(address: *mut Address, pitch: *mut usize, width: usize, height: usize, element: c_uint) = alloc_pitch;
 }
 
-/// Rows of `cuMemAllocPitch` begin at multiples of this, as the driver's do.
+/// Alignment of rows of `cuMemAllocPitch` in bytes, the same as the driver's.
 const PITCH: usize = 512;
 
 fn alloc(call: &dyn Fn() -> Code, out: *mut Address, bytes: usize) -> Code {
-    // The driver says what is wrong with a call in which something is.
+    // The driver reports the errors of invalid calls.
     if !link::is_active() || out.is_null() || bytes == 0 {
         return call();
     }
     match allocate(bytes as u64) {
         Ok(Some(at)) => {
-            put(out, at);
+            write_out(out, at);
             SUCCESS
         }
         Ok(None) => native::alloc(call, out, bytes as u64),
@@ -53,8 +54,8 @@ fn alloc_pitch(
     };
     match allocate(bytes as u64) {
         Ok(Some(at)) => {
-            put(out, at);
-            put(pitch, row);
+            write_out(out, at);
+            write_out(pitch, row);
             SUCCESS
         }
         Ok(None) => native::alloc(call, out, bytes as u64),
@@ -62,8 +63,8 @@ fn alloc_pitch(
     }
 }
 
-/// An allocation in the calling thread's context. Nothing: this device's memory cannot be mapped.
-fn allocate(asked: u64) -> Result<Option<Address>, Code> {
+/// Allocates memory in the calling thread's context. Returns `None` if this device's memory cannot be mapped.
+fn allocate(requested: u64) -> Result<Option<Address>, Code> {
     let context = contexts::current()?;
     let ordinal = contexts::device()?;
     let Some(slot) = state().slot(ordinal) else {
@@ -73,41 +74,41 @@ fn allocate(asked: u64) -> Result<Option<Address>, Code> {
         return Ok(None);
     };
     contexts::check(context)?;
-    if asked > traits.total {
+    if requested > traits.total {
         let has_limit = link::memory_limit() > 0;
         return Err(if has_limit {
-            limit::refuse(asked)
+            limit::refuse(requested)
         } else {
             OUT_OF_MEMORY
         });
     }
-    if asked < OWN_MIN {
-        return slot.piece(traits, asked, context).map(Some);
+    if requested < OWN_MIN {
+        return slot.piece(traits, requested, context).map(Some);
     }
-    let bytes = asked.next_multiple_of(traits.granule);
+    let bytes = requested.next_multiple_of(traits.granule);
     if crate::capture::any()
         && let Some(block) = spare::take(slot, bytes)
     {
         let at = block.at;
-        let allocation = Allocation::new(asked, context, Place::Own(block));
+        let allocation = Allocation::new(requested, context, Backing::Own(block));
         lock(&slot.table).allocations.insert(at, allocation);
         return Ok(Some(at));
     }
-    own(slot, traits, asked, bytes, context).map(Some)
+    own(slot, traits, requested, bytes, context).map(Some)
 }
 
-/// A large allocation: memory of its own.
+/// Makes a large allocation, with physical memory of its own.
 fn own(
     slot: &Slot,
     traits: Traits,
-    asked: u64,
+    requested: u64,
     bytes: u64,
     context: crate::driver::Handle,
 ) -> Result<Address, Code> {
     let sizes = part_sizes(bytes, traits.granule);
     slot.make(traits, Kind::Plain, &sizes, |table, block| {
         let at = block.at;
-        let allocation = Allocation::new(asked, context, Place::Own(block));
+        let allocation = Allocation::new(requested, context, Backing::Own(block));
         table.allocations.insert(at, allocation);
         at
     })

@@ -1,5 +1,5 @@
-//! Contexts, as far as memory depends on them: which one a call means, whether it still works, what it keeps for itself, and
-//! what dies with it.
+//! Contexts as far as memory depends on them: the context of a call, whether it still works, the memory it occupies by itself,
+//! and the memory that is destroyed with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_int, c_uint};
@@ -11,23 +11,24 @@ use crate::link;
 
 /// `CU_EVENT_DISABLE_TIMING`
 const WITHOUT_TIME: c_uint = 2;
-/// More than any device has.
+/// Allocation size larger than the memory of any device.
 const TOO_MUCH: usize = 1 << 60;
-/// What a context keeps is taken for no more than this part of the device's memory when it has to be guessed.
+/// Divisor of the device's memory which bounds a context's own memory when it has to be estimated.
 const RESIDUE_PART: u64 = 32;
 
-/// See the [module](self).
+/// Contexts of the process and the memory that each occupies by itself; see the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
+    /// Contexts in which memory was allocated or queried.
     live: BTreeSet<Handle>,
-    /// An event of each context, never recorded: to ask whether the context still works.
+    /// One event per context, never recorded, whose query shows whether the context still works.
     probes: BTreeMap<Handle, Handle>,
 }
 
-/// The calling thread's context.
+/// Returns the calling thread's context.
 pub(super) fn current() -> Result<Handle, Code> {
     let mut context = 0;
-    // SAFETY: the driver writes a handle.
+    // SAFETY: `context` is valid for writes.
     let code = unsafe { driver::cuCtxGetCurrent(&raw mut context) };
     match (code, context) {
         (SUCCESS, 0) => Err(INVALID_CONTEXT),
@@ -36,10 +37,10 @@ pub(super) fn current() -> Result<Handle, Code> {
     }
 }
 
-/// The device of the calling thread's context.
+/// Returns the device of the calling thread's context.
 pub(super) fn device() -> Result<c_int, Code> {
     let mut device = 0;
-    // SAFETY: the driver writes a number.
+    // SAFETY: `device` is valid for writes.
     let code = unsafe { driver::cuCtxGetDevice(&raw mut device) };
     if code == SUCCESS {
         Ok(device)
@@ -48,65 +49,65 @@ pub(super) fn device() -> Result<c_int, Code> {
     }
 }
 
-/// Does something in a context, and goes back to the one before.
-pub(super) fn within<T>(context: Handle, what: impl FnOnce() -> T) -> Result<T, Code> {
+/// Runs `f` with `context` current, and restores the previous context.
+pub(super) fn within<T>(context: Handle, f: impl FnOnce() -> T) -> Result<T, Code> {
     let mut before = 0;
-    // SAFETY: the driver writes a handle.
+    // SAFETY: `before` is valid for writes.
     let code = unsafe { driver::cuCtxGetCurrent(&raw mut before) };
     if code != SUCCESS {
         return Err(code);
     }
     if before == context {
-        return Ok(what());
+        return Ok(f());
     }
-    // SAFETY: a handle that the program has got from the driver; the driver refuses one that is gone.
+    // SAFETY: a handle that the program obtained from the driver, which refuses destroyed ones.
     let code = unsafe { driver::cuCtxSetCurrent(context) };
     if code != SUCCESS {
         return Err(code);
     }
-    let answer = what();
-    // SAFETY: the context from before, or none.
+    let result = f();
+    // SAFETY: the previous context, or none.
     let _restored = unsafe { driver::cuCtxSetCurrent(before) };
-    Ok(answer)
+    Ok(result)
 }
 
-/// The device of any context.
+/// Returns the device of any context.
 pub(super) fn device_of(context: Handle) -> Result<c_int, Code> {
     within(context, device)?
 }
 
-/// Waits for all work of a context: before its memory goes. An error means that nobody knows what still runs.
+/// Waits for all work of a context. After an error it is unknown what still runs.
 pub(super) fn synchronise(context: Handle) -> Code {
     let waited = within(context, || {
-        // SAFETY: no arguments.
+        // SAFETY: the call takes no arguments.
         unsafe { driver::cuCtxSynchronize() }
     });
     match waited {
         Ok(SUCCESS) => {
-            crate::streams::all_done(context);
+            crate::streams::context_synchronized(context);
             SUCCESS
         }
         Ok(code) | Err(code) => {
-            link::fatal(code);
+            link::report_fatal(code);
             code
         }
     }
 }
 
-/// Whether the program may allocate and free now: the error that the driver's own `cuMemAlloc` would answer in its place. A
-/// context with an error that stays allocates nothing, and neither does anybody while a capture forbids it, which breaks the
-/// capture. Mappings know neither, so the driver is asked.
+/// Returns the error that the driver's own `cuMemAlloc` would return now, if any. A context with a sticky error allocates
+/// nothing, and no thread may allocate while a capture forbids it, which also invalidates the capture. Mapping memory checks
+/// neither, so the driver is queried.
 pub(super) fn check(context: Handle) -> Result<(), Code> {
     if crate::capture::any() {
         return check_capturing();
     }
-    seen(context);
+    register(context);
     let known = lock(&state().contexts).probes.get(&context).copied();
     let probe = match known {
         Some(probe) => probe,
         None => make_probe(context)?,
     };
-    // SAFETY: an event of this context, made below.
+    // SAFETY: an event of this context, created below.
     match unsafe { driver::cuEventQuery(probe) } {
         SUCCESS | NOT_READY => Ok(()),
         code => Err(code),
@@ -115,20 +116,20 @@ pub(super) fn check(context: Handle) -> Result<(), Code> {
 
 fn make_probe(context: Handle) -> Result<Handle, Code> {
     let mut probe = 0;
-    // SAFETY: the driver writes a handle; the context is the calling thread's.
+    // SAFETY: `probe` is valid for writes, and the context is current.
     let code = unsafe { driver::cuEventCreate(&raw mut probe, WITHOUT_TIME) };
     if code != SUCCESS {
         return Err(code);
     }
     let mut contexts = lock(&state().contexts);
-    // Another thread may have been faster: one event too many goes with its context.
+    // If another thread was faster, the surplus event is destroyed with its context.
     Ok(*contexts.probes.entry(context).or_insert(probe))
 }
 
-/// During a capture it is the driver's own allocation that tells: of more than there can be, so that nothing comes of it.
+/// Checks by an allocation of the driver's own, of a size which it cannot satisfy.
 fn check_capturing() -> Result<(), Code> {
     let mut nowhere: Address = 0;
-    // SAFETY: the driver writes an address, if it ever succeeds.
+    // SAFETY: `nowhere` is valid for writes.
     match unsafe { driver::cuMemAlloc_v2(&raw mut nowhere, TOO_MUCH) } {
         OUT_OF_MEMORY => Ok(()),
         SUCCESS => {
@@ -140,10 +141,10 @@ fn check_capturing() -> Result<(), Code> {
     }
 }
 
-/// A context is met, perhaps for the first time. The first one of a process is charged with what contexts keep for
-/// themselves: it is there already, whether or not the limit has room for it. Before it has allocated anything or asked how
-/// much there is, nobody misses the charge.
-pub(super) fn seen(context: Handle) {
+/// Registers a context. The first one of a process is charged with the memory that contexts occupy by themselves, within the
+/// limit or not, since it is allocated already. The charge is made before the process allocates or queries memory, so it never
+/// changes under the program.
+pub(super) fn register(context: Handle) {
     let is_first = {
         let mut contexts = lock(&state().contexts);
         contexts.live.insert(context) && contexts.live.len() == 1
@@ -157,16 +158,16 @@ pub(super) fn seen(context: Handle) {
     }
 }
 
-/// What is gone of the device's memory and is not ours: an upper bound, since others may be on the device, and so cut at what
-/// contexts are known to need at most.
+/// Estimates a context's own memory: the device's used memory that is not this process's, which is an upper bound since other
+/// processes may use the device, limited to the most that a context needs.
 fn measure(context: Handle) -> u64 {
-    let asked = within(context, || {
+    let sizes = within(context, || {
         let (mut free, mut total) = (0, 0);
-        // SAFETY: the driver writes two numbers.
+        // SAFETY: both numbers are valid for writes.
         let code = unsafe { driver::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
         (code == SUCCESS).then_some((free as u64, total as u64))
     });
-    let Ok(Some((free, total))) = asked else {
+    let Ok(Some((free, total))) = sizes else {
         return 0;
     };
     let own = limit::read(super::account::Account::total);
@@ -174,12 +175,12 @@ fn measure(context: Handle) -> u64 {
     gone.min(total / RESIDUE_PART)
 }
 
-/// Whether this process has a context that memory was asked for in.
+/// Returns whether this process has a context in which it used memory.
 pub(crate) fn has_context() -> bool {
     !lock(&state().contexts).live.is_empty()
 }
 
-/// What a context of this process keeps for itself, or would.
+/// Returns the memory that a context of this process occupies, or would occupy, by itself, in bytes.
 pub(super) fn residue() -> u64 {
     match limit::read(|account| account.of(Kind::Residue)) {
         0 => link::context_residue(),
@@ -187,9 +188,8 @@ pub(super) fn residue() -> u64 {
     }
 }
 
-/// A context is gone, and with it the memory that was allocated in it. Its work is over: that is what the driver has waited
-/// for.
-pub(crate) fn context_gone(context: Handle) {
+/// Removes the memory of a destroyed context. The driver has waited for its work.
+pub(crate) fn context_destroyed(context: Handle) {
     if !link::is_active() || context == 0 {
         return;
     }
@@ -198,7 +198,7 @@ pub(crate) fn context_gone(context: Handle) {
         contexts.probes.remove(&context);
         contexts.live.remove(&context) && contexts.live.is_empty()
     };
-    peers::context_gone(context);
+    peers::context_destroyed(context);
     for slot in &state().devices {
         let dead = {
             let mut table = lock(&slot.table);
@@ -221,10 +221,10 @@ pub(crate) fn context_gone(context: Handle) {
             let _released = super::free::dispose(slot, at, allocation);
         }
     }
-    native::context_gone(context);
+    native::context_destroyed(context);
     pools::refresh();
     if is_last {
         let residue = limit::read(|account| account.of(Kind::Residue));
-        limit::give(Kind::Residue, residue);
+        limit::release(Kind::Residue, residue);
     }
 }

@@ -1,4 +1,4 @@
-//! A device's addresses, and what lies at them.
+//! A device's reserved addresses and the allocations in them.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -9,28 +9,28 @@ use super::account::Kind;
 use super::physical::{self, Access, Block, Traits, size};
 use super::slabs::{Slabs, piece_bytes};
 use super::spans::Spans;
-use super::{Known, beside_captures, limit, lock, state};
+use super::{ReservedRange, beside_captures, limit, lock, state};
 use crate::driver::{self, Address, Code, Handle, OUT_OF_MEMORY, SUCCESS};
 
-/// So many times a device's memory are reserved in addresses: see the tests of [`super::spans`].
+/// Size of the reserved addresses as a multiple of the device's memory: see the tests of [`super::spans`].
 const ARENA_FACTOR: u64 = 4;
-/// Allocations from here on have memory of their own.
+/// Smallest allocation with physical memory of its own, in bytes.
 pub(super) const OWN_MIN: u64 = 1 << 20;
-/// Smaller ones share slabs of this size.
+/// Size of the slabs that smaller allocations share, in bytes.
 const SLAB: u64 = 2 << 20;
-/// The driver counts allocations from 1; ours are none of those.
+/// Next buffer id. The driver numbers its allocations from 1, so these ids differ from them.
 static NEXT_ID: AtomicU64 = AtomicU64::new(1 << 48);
 
-/// What is kept for an ordinal.
+/// State of one device.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) ordinal: c_int,
-    /// Held shared while memory is mapped, alone while peers change: no mapping misses a change.
+    /// Shared while memory is mapped, exclusive while peers change, so that every mapping gets the current peers.
     pub(super) access: RwLock<()>,
     pub(super) table: Mutex<Table>,
 }
 
-/// A range of reserved addresses.
+/// Range of reserved addresses.
 #[derive(Debug)]
 struct Arena {
     begin: Address,
@@ -38,7 +38,7 @@ struct Arena {
     free: Spans,
 }
 
-/// See the [module](self).
+/// Reserved addresses of one device, and the allocations in them.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     traits: Option<Traits>,
@@ -46,92 +46,94 @@ pub(super) struct Table {
     arenas: Vec<Arena>,
     pub(super) allocations: BTreeMap<Address, Allocation>,
     pub(super) slabs: Slabs,
-    /// The memory of slabs, by where they begin.
+    /// Blocks of the slabs, by their first address.
     slab_blocks: BTreeMap<Address, Block>,
-    /// Mapped for allocations during captures.
+    /// Blocks mapped for allocations during captures.
     pub(super) reserve: Vec<Block>,
-    /// Freed during a capture: to be waited for and unmapped when none is under way.
+    /// Allocations freed during a capture, to be waited for and unmapped once none is in progress.
     pub(super) deferred: Vec<(Address, Allocation)>,
-    /// Other devices that may use this one's memory, once for each pair of contexts that said so.
+    /// Devices that may access this one's memory, one entry for each pair of contexts that enabled it.
     pub(super) peers: Vec<super::peers::Pair>,
 }
 
-/// What lies behind an allocation.
+/// Memory behind an allocation.
 #[derive(Debug)]
-pub(super) enum Place {
-    /// Memory of its own.
+pub(super) enum Backing {
+    /// Physical memory of the allocation's own.
     Own(Block),
-    /// A piece of a slab, of so many bytes.
+    /// Piece of a slab, with its size in bytes.
     Piece(u64),
-    /// Another process's memory.
+    /// Physical memory of another process, opened by a ticket.
     Opened(Block),
 }
 
-/// An allocation of the program.
+/// Plain allocation of the program.
 #[derive(Debug)]
 pub(super) struct Allocation {
-    /// How many bytes the program asked for.
-    pub(super) asked: u64,
-    /// The context that it was made in, and dies with.
+    /// Size that the program requested, in bytes.
+    pub(super) requested: u64,
+    /// Context in which the memory was allocated, and with which it is destroyed.
     pub(super) context: Handle,
-    /// A number that no other allocation has.
+    /// Buffer id, unique in the process.
     pub(super) id: u64,
-    /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`
+    /// Value of `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
     pub(super) sync_memops: bool,
-    /// A thread is about to free it.
+    /// Whether a thread is freeing the allocation.
     pub(super) is_freed: bool,
-    pub(super) place: Place,
+    pub(super) backing: Backing,
 }
 
 impl Allocation {
-    pub(super) fn new(asked: u64, context: Handle, place: Place) -> Self {
+    pub(super) fn new(requested: u64, context: Handle, backing: Backing) -> Self {
         Self {
-            asked,
+            requested,
             context,
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             sync_memops: false,
             is_freed: false,
-            place,
+            backing,
         }
     }
 
-    /// How many bytes it takes, rounded up.
+    /// Returns the size of the allocation in bytes, rounded up.
     pub(super) const fn bytes(&self) -> u64 {
-        match &self.place {
-            Place::Own(block) | Place::Opened(block) => block.bytes,
-            Place::Piece(bytes) => *bytes,
+        match &self.backing {
+            Backing::Own(block) | Backing::Opened(block) => block.bytes,
+            Backing::Piece(bytes) => *bytes,
         }
     }
 }
 
 impl Table {
-    /// The allocation that an address lies in, and where that begins. The bytes that it was rounded up by are nobody's.
+    /// Returns the allocation that contains an address, and its first address. Padding belongs to no allocation.
     pub(super) fn find(&self, address: Address) -> Option<(Address, &Allocation)> {
         let (&at, allocation) = self.allocations.range(..=address).next_back()?;
-        (address - at < allocation.asked).then_some((at, allocation))
+        (address - at < allocation.requested).then_some((at, allocation))
     }
 
-    /// As [`Self::find`], to change it.
+    /// Like [`Self::find`], with mutable access.
     pub(super) fn find_mut(&mut self, address: Address) -> Option<&mut Allocation> {
         let (&at, allocation) = self.allocations.range_mut(..=address).next_back()?;
-        (address - at < allocation.asked).then_some(allocation)
+        (address - at < allocation.requested).then_some(allocation)
     }
 
-    /// What is mapped of this device's memory: where, and how many bytes.
+    /// Returns all mappings of this device's memory, each with its first address and size in bytes.
     pub(super) fn mapped(&self) -> Vec<(Address, u64)> {
         let allocations = self.allocations.values();
         let freed = self.deferred.iter().map(|(_, freed)| freed);
-        let own = allocations.chain(freed).filter_map(|one| match &one.place {
-            Place::Own(block) => Some(block),
-            Place::Piece(_) | Place::Opened(_) => None,
-        });
+        let own = allocations
+            .chain(freed)
+            .filter_map(|one| match &one.backing {
+                Backing::Own(block) => Some(block),
+                Backing::Piece(_) | Backing::Opened(_) => None,
+            });
         own.chain(self.slab_blocks.values())
             .chain(&self.reserve)
             .map(|block| (block.at, block.bytes))
             .collect()
     }
 
-    /// Where a slab's memory is.
+    /// Returns the block of the slab that contains an address.
     pub(super) fn slab_block(&self, address: Address) -> Option<&Block> {
         self.slab_blocks.get(&self.slabs.slab_of(address)?)
     }
@@ -142,7 +144,7 @@ impl Table {
             .find_map(|arena| arena.free.take(bytes))
     }
 
-    /// Addresses at which nothing is mapped any more.
+    /// Returns addresses without mappings to their arena.
     fn give_addresses_back(&mut self, at: Address, bytes: u64) {
         let mut arenas = self.arenas.iter_mut();
         if let Some(arena) = arenas.find(|arena| at.wrapping_sub(arena.begin) < arena.bytes) {
@@ -150,15 +152,16 @@ impl Table {
         }
     }
 
+    /// Reserves another arena with room for at least `bytes`.
     fn grow(&mut self, ordinal: c_int, traits: &Traits, bytes: u64) -> Result<(), Code> {
         let whole = traits.total.saturating_mul(ARENA_FACTOR);
-        // Addresses may be short where the process's are limited; less does for a while.
+        // The process's address space may be limited; a smaller arena suffices for a while.
         let least = bytes.next_multiple_of(traits.granule);
         for wanted in [whole, whole / 4, least] {
             let wanted = wanted.max(least).next_multiple_of(traits.granule);
             let mut begin = 0;
             let align = size(traits.granule);
-            // SAFETY: the driver writes an address.
+            // SAFETY: `begin` is valid for writes.
             let code = beside_captures(|| unsafe {
                 driver::cuMemAddressReserve(&raw mut begin, size(wanted), align, 0, 0)
             });
@@ -170,7 +173,7 @@ impl Table {
                 bytes: wanted,
                 free: Spans::new(begin, wanted),
             });
-            let known = Known {
+            let range = ReservedRange {
                 begin,
                 bytes: wanted,
                 device: usize::try_from(ordinal).unwrap_or(usize::MAX),
@@ -179,7 +182,7 @@ impl Table {
                 .arenas
                 .write()
                 .unwrap_or_else(PoisonError::into_inner);
-            arenas.push(known);
+            arenas.push(range);
             return Ok(());
         }
         Err(OUT_OF_MEMORY)
@@ -195,7 +198,7 @@ impl Slot {
         }
     }
 
-    /// What the device is like; nothing: its memory cannot be mapped, and stays the driver's.
+    /// Returns the device's properties; `None` if its memory cannot be mapped and stays the driver's.
     pub(super) fn traits(&self) -> Option<Traits> {
         let mut table = lock(&self.table);
         if table.traits.is_none() && !table.is_native {
@@ -205,12 +208,12 @@ impl Slot {
         table.traits
     }
 
-    /// Whether other processes can map its memory.
+    /// Returns whether other processes can map its memory.
     pub(super) fn is_shareable(table: &Table) -> bool {
         table.traits.is_some_and(|traits| traits.is_shareable())
     }
 
-    /// Addresses for so many bytes.
+    /// Takes addresses for `bytes`, reserving more if needed.
     fn take_addresses(&self, traits: &Traits, bytes: u64) -> Result<Address, Code> {
         let mut table = lock(&self.table);
         if let Some(at) = table.take_addresses(bytes) {
@@ -220,12 +223,12 @@ impl Slot {
         table.take_addresses(bytes).ok_or(OUT_OF_MEMORY)
     }
 
-    /// Addresses that were not used in the end, or are not any more.
+    /// Returns addresses that are unused.
     pub(super) fn give_addresses_back(&self, at: Address, bytes: u64) {
         lock(&self.table).give_addresses_back(at, bytes);
     }
 
-    /// Who may use memory of this device, itself last.
+    /// Returns the devices with access to this one's memory, itself last.
     pub(super) fn access_list(&self) -> Vec<Access> {
         let table = lock(&self.table);
         let mut devices: Vec<_> = table.peers.iter().map(|pair| pair.device).collect();
@@ -236,7 +239,8 @@ impl Slot {
         devices.into_iter().map(Access::full).collect()
     }
 
-    /// Maps memory that is there and hands it to the table. Nobody but `keep` has seen it before all may use it.
+    /// Maps existing physical memory and passes the block to `keep`, which enters it in the table. No other thread sees the block
+    /// before that. Returns the parts on failure.
     pub(super) fn map<T>(
         &self,
         traits: &Traits,
@@ -248,7 +252,7 @@ impl Slot {
             Ok(at) => at,
             Err(code) => return Err((code, parts)),
         };
-        let _no_peer_changes = self.access.read().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.access.read().unwrap_or_else(PoisonError::into_inner);
         if let Err(code) = physical::map_all(at, &parts, &self.access_list()) {
             self.give_addresses_back(at, bytes);
             return Err((code, parts));
@@ -257,8 +261,7 @@ impl Slot {
         Ok(keep(&mut lock(&self.table), block))
     }
 
-    /// New memory, counted and mapped. What the driver refuses for want of memory is tried once more after all that lies
-    /// idle was given up.
+    /// Creates, counts and maps physical memory. If the driver is out of memory, retries once after releasing all spare memory.
     pub(super) fn make<T>(
         &self,
         mut traits: Traits,
@@ -289,28 +292,28 @@ impl Slot {
             })
         });
         if made.is_err() {
-            limit::give(kind, bytes);
-        } else if let Some(known) = &mut lock(&self.table).traits {
-            // It may have turned out that nothing can be shared.
-            *known = traits;
+            limit::release(kind, bytes);
+        } else if let Some(stored) = &mut lock(&self.table).traits {
+            // Creation may have found that the memory cannot be shared.
+            *stored = traits;
         }
         made
     }
 
-    /// A small allocation: a piece of a slab.
+    /// Makes a small allocation, as a piece of a slab.
     pub(super) fn piece(
         &self,
         traits: Traits,
-        asked: u64,
+        requested: u64,
         context: Handle,
     ) -> Result<Address, Code> {
-        let bytes = piece_bytes(asked).ok_or(OUT_OF_MEMORY)?;
+        let bytes = piece_bytes(requested).ok_or(OUT_OF_MEMORY)?;
         let slab = SLAB.next_multiple_of(traits.granule);
         loop {
             {
                 let mut table = lock(&self.table);
                 if let Some(taken) = table.slabs.take(bytes) {
-                    let allocation = Allocation::new(asked, context, Place::Piece(bytes));
+                    let allocation = Allocation::new(requested, context, Backing::Piece(bytes));
                     table.allocations.insert(taken.at, allocation);
                     if let Some(slab) = taken.from_empty {
                         limit::shift(Kind::Spare, Kind::Plain, slab);
@@ -318,7 +321,7 @@ impl Slot {
                     return Ok(taken.at);
                 }
             }
-            // It goes from plain to spare and back in one breath: the account has no moment in which it lacks.
+            // Counted as plain and then as spare under the table's lock, so that the account is never short.
             self.make(traits, Kind::Plain, &[slab], |table, block| {
                 table.slabs.add(block.at, block.bytes);
                 limit::shift(Kind::Plain, Kind::Spare, block.bytes);
@@ -327,7 +330,7 @@ impl Slot {
         }
     }
 
-    /// Takes back a piece of a slab that nothing uses any more. One empty slab is kept.
+    /// Returns an unused piece to its slab. One empty slab is kept.
     pub(super) fn piece_back(&self, at: Address, bytes: u64) -> Result<(), Code> {
         {
             let mut table = lock(&self.table);
@@ -338,7 +341,7 @@ impl Slot {
         self.release_empty_slabs(1).map(|_released| ())
     }
 
-    /// Gives up slabs that nobody uses, but for so many. Whether there were any.
+    /// Releases empty slabs except `keep` of them. Returns whether there were any.
     pub(super) fn release_empty_slabs(&self, keep: usize) -> Result<bool, Code> {
         let blocks: Vec<Block> = {
             let mut table = lock(&self.table);
@@ -348,22 +351,22 @@ impl Slot {
                 .filter_map(|begin| table.slab_blocks.remove(begin))
                 .collect()
         };
-        let mut answer = Ok(!blocks.is_empty());
+        let mut result = Ok(!blocks.is_empty());
         for block in blocks {
             if let Err(code) = self.release(block, Kind::Spare) {
-                answer = Err(code);
+                result = Err(code);
             }
         }
-        answer
+        result
     }
 
-    /// Unmaps memory that nothing uses any more and gives it back. After an error of the driver nobody knows what is mapped:
-    /// the addresses are not used again, and the memory stays counted.
+    /// Unmaps and releases unused memory. After an error of the driver the mappings are unknown: the addresses are not reused,
+    /// and the memory stays counted.
     pub(super) fn release(&self, block: Block, kind: Kind) -> Result<(), Code> {
         super::ipc::withdraw(block.at);
         physical::unmap_and_release(&block)?;
         self.give_addresses_back(block.at, block.bytes);
-        limit::give(kind, block.bytes);
+        limit::release(kind, block.bytes);
         Ok(())
     }
 }

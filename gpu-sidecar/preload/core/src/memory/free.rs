@@ -1,12 +1,12 @@
-//! `cuMemFree`: as the driver's own, it waits for all work of the context that the memory was allocated in. Only then is
-//! anything unmapped, and nothing is where the wait ends in an error: what still runs, nobody knows.
+//! `cuMemFree`. Like the driver's own, it waits for all work of the context in which the memory was allocated before anything is
+//! unmapped. If the wait fails, nothing is unmapped, because it is unknown what still runs.
 //!
-//! During a capture the driver refuses to free unless the capture is relaxed; so does this ([`contexts::check`]). Where it
-//! would not refuse, waiting would break the capture: the memory is taken from the program at once and goes back after the
-//! capture, with the next free or when it is needed. Until then it counts.
+//! During a capture the driver refuses to free unless the capture is relaxed; so does this ([`contexts::check`]). In a relaxed
+//! capture waiting would invalidate the capture: the address becomes invalid for the program at once, and the memory is released
+//! after the capture, with the next free or when it is needed. Until then it counts.
 
 use super::account::Kind;
-use super::device::{Allocation, Place, Slot};
+use super::device::{Allocation, Backing, Slot};
 use super::{contexts, ipc, lock, native, peers, physical, state};
 
 use crate::driver::{Address, Code, Handle, INVALID_VALUE, SUCCESS};
@@ -27,7 +27,7 @@ fn free(call: &dyn Fn() -> Code, address: Address) -> Code {
     }
 }
 
-/// Frees what lies in reserved addresses. Nothing: the address is not one of them, and none of this is about it.
+/// Frees an allocation of this library. Returns `None` if the address is not in a reserved range.
 pub(super) fn free_own(address: Address) -> Option<Code> {
     let slot = state().owner(address)?;
     Some(match free_at(slot, address) {
@@ -54,19 +54,19 @@ fn free_at(slot: &Slot, address: Address) -> Result<(), Code> {
         return Err(code);
     }
     let allocation = lock(&slot.table).allocations.remove(&address);
-    // Nothing: its context has gone meanwhile, and it with it.
+    // `None` if its context was destroyed meanwhile, and the allocation with it.
     let freed = allocation.map_or(Ok(()), |allocation| dispose(slot, address, allocation));
     settle(slot);
     freed
 }
 
-/// Marks what is to be freed, so that a second free of it is refused while the first one waits. The context that it is of.
+/// Marks an allocation as being freed, so that a second free of it is refused while the first one waits. Returns its context.
 fn begin(slot: &Slot, address: Address) -> Result<Handle, Code> {
     let mut table = lock(&slot.table);
     let allocation = table.allocations.get_mut(&address);
     match allocation {
         Some(allocation)
-            if !allocation.is_freed && !matches!(allocation.place, Place::Opened(_)) =>
+            if !allocation.is_freed && !matches!(allocation.backing, Backing::Opened(_)) =>
         {
             allocation.is_freed = true;
             Ok(allocation.context)
@@ -81,7 +81,7 @@ fn undo(slot: &Slot, address: Address) {
     }
 }
 
-/// Waits for the work of a context, and of those that may use its memory as peers.
+/// Waits for the work of a context, and of the contexts that may use its memory as peers.
 fn wait(slot: &Slot, context: Handle) -> Result<(), Code> {
     for context in peers::users(slot, context) {
         match contexts::synchronise(context) {
@@ -92,13 +92,13 @@ fn wait(slot: &Slot, context: Handle) -> Result<(), Code> {
     Ok(())
 }
 
-/// Gives back memory that nothing uses any more.
+/// Releases memory that is no longer used.
 pub(super) fn dispose(slot: &Slot, at: Address, allocation: Allocation) -> Result<(), Code> {
-    match allocation.place {
-        Place::Own(block) => slot.release(block, Kind::Plain),
-        Place::Piece(bytes) => slot.piece_back(at, bytes),
-        // It counts in the process that made it.
-        Place::Opened(block) => {
+    match allocation.backing {
+        Backing::Own(block) => slot.release(block, Kind::Plain),
+        Backing::Piece(bytes) => slot.piece_back(at, bytes),
+        // It counts in the process that allocated it.
+        Backing::Opened(block) => {
             ipc::closed(block.at);
             physical::unmap_and_release(&block)?;
             slot.give_addresses_back(block.at, block.bytes);
@@ -107,7 +107,7 @@ pub(super) fn dispose(slot: &Slot, at: Address, allocation: Allocation) -> Resul
     }
 }
 
-/// Gives back what was freed during captures, if none is under way. Whether there was any.
+/// Releases the memory that was freed during captures, unless one is in progress. Returns whether any was released.
 pub(super) fn settle(slot: &Slot) -> bool {
     if crate::capture::any() {
         return false;

@@ -1,12 +1,14 @@
-//! What the program is told of its device: the pod's limit is the device.
+//! Memory sizes reported to the program: the pod's limit takes the place of the device's memory.
 //!
-//! `total` is the limit less what a context keeps, `free` is what can still be had of it, as far as the device itself has
-//! it; both come from one look at the account. Without a limit they are the device's, and what lies idle here is free. The limit is the pod's, of whichever device: a pod sees the one of its slot.
+//! `total` is the limit without the memory that a context occupies by itself. `free` is the rest of it that can still be
+//! allocated, as far as the device has it. Both come from one snapshot of the account. Without a limit they are the device's, and
+//! this library's spare memory counts as free. The limit applies to whichever device the pod has: a pod sees only the one of its
+//! slot.
 
 use std::ffi::c_int;
 
 use super::account::{Account, Kind};
-use super::{contexts, limit, pools, put};
+use super::{contexts, limit, pools, write_out};
 use crate::driver::{Code, SUCCESS};
 use crate::hook::hooks;
 use crate::link;
@@ -19,21 +21,28 @@ hooks! { HOOKS:
 /// The pod's view of its device's memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct View {
-    /// All that its programs can have.
+    /// Memory available to the pod's programs.
     pub(crate) total: u64,
-    /// What can still be had.
+    /// Memory that can still be allocated.
     pub(crate) free: u64,
 }
 
-/// What of a limit is there and free, when the device itself has so much.
-fn seen(account: &Account, limit: u64, residue: u64, others: u64, free: u64, total: u64) -> View {
+/// Computes the view for a limit, a context's own memory, the memory of other processes, and the device's own `free` and `total`.
+fn view_of(
+    account: &Account,
+    limit: u64,
+    residue: u64,
+    others: u64,
+    free: u64,
+    total: u64,
+) -> View {
     if limit == 0 {
         let free = free.saturating_add(account.of(Kind::Spare)).min(total);
         return View { total, free };
     }
     let total = limit.min(total).saturating_sub(residue);
     let used = account.of_program().saturating_add(others);
-    // What lies idle is there for whoever asks.
+    // Spare memory can be allocated.
     let free = free.saturating_add(account.of(Kind::Spare));
     View {
         total,
@@ -41,20 +50,20 @@ fn seen(account: &Account, limit: u64, residue: u64, others: u64, free: u64, tot
     }
 }
 
-/// The view, where the device has so much free and in all.
+/// Returns the view for the device's own `free` and `total`, in bytes.
 pub(crate) fn view(free: u64, total: u64) -> View {
     let limit = link::memory_limit();
     pools::refresh();
-    let (residue, others) = (contexts::residue(), limit::others());
-    limit::read(|account| seen(account, limit, residue, others, free, total))
+    let (residue, others) = (contexts::residue(), limit::held_by_others());
+    limit::read(|account| view_of(account, limit, residue, others, free, total))
 }
 
-/// What this process holds of the device, its context included.
+/// Returns the bytes that this process holds on the device, its context included.
 pub(crate) fn held() -> u64 {
     limit::read(Account::total)
 }
 
-/// What all of the device is, for the pod.
+/// Returns the device's total memory as reported to the pod, in bytes.
 pub(super) fn total_of(total: u64) -> u64 {
     let limit = link::memory_limit();
     if !link::is_active() || limit == 0 {
@@ -64,27 +73,27 @@ pub(super) fn total_of(total: u64) -> u64 {
 }
 
 fn info(call: &dyn Fn() -> Code, free: *mut usize, total: *mut usize) -> Code {
-    // The driver says what is wrong with the call; either pointer may be null.
+    // The driver reports the errors; either pointer may be null.
     let code = call();
     if code != SUCCESS || !link::is_active() {
         return code;
     }
     if let Ok(context) = contexts::current() {
-        contexts::seen(context);
+        contexts::register(context);
     }
     let Ok((there, all)) = physical() else {
         return code;
     };
     let view = view(there, all);
-    put(free, super::physical::size(view.free));
-    put(total, super::physical::size(view.total));
+    write_out(free, super::physical::size(view.free));
+    write_out(total, super::physical::size(view.total));
     code
 }
 
-/// What the device itself has free and in all.
+/// Returns the device's own free and total memory in bytes.
 pub(super) fn physical() -> Result<(u64, u64), Code> {
     let (mut free, mut total) = (0, 0);
-    // SAFETY: the driver writes two numbers.
+    // SAFETY: both numbers are valid for writes.
     let code = unsafe { crate::driver::cuMemGetInfo_v2(&raw mut free, &raw mut total) };
     if code == SUCCESS {
         Ok((free as u64, total as u64))
@@ -96,9 +105,9 @@ pub(super) fn physical() -> Result<(u64, u64), Code> {
 fn total(call: &dyn Fn() -> Code, bytes: *mut usize, _device: c_int) -> Code {
     let code = call();
     if code == SUCCESS && link::is_active() && !bytes.is_null() {
-        // SAFETY: not null, and the driver has written a number there.
+        // SAFETY: not null, and written by the driver.
         let there = unsafe { bytes.read_unaligned() };
-        put(bytes, super::physical::size(total_of(there as u64)));
+        write_out(bytes, super::physical::size(total_of(there as u64)));
     }
     code
 }
@@ -114,20 +123,26 @@ mod tests {
         account.add(Kind::Plain, 2_000);
         account.add(Kind::Pool, 1_000);
         account.add(Kind::Spare, 100);
-        let view = seen(&account, 10_000, 500, 0, 50_000, 80_000);
+        let view = view_of(&account, 10_000, 500, 0, 50_000, 80_000);
         assert_eq!((view.total, view.free), (9_500, 6_500));
-        // Others of the pod hold some.
-        assert_eq!(seen(&account, 10_000, 500, 6_000, 50_000, 80_000).free, 500);
-        assert_eq!(seen(&account, 10_000, 500, 9_000, 50_000, 80_000).free, 0);
-        // The device itself is nearly full; what is spare here can be had all the same.
-        assert_eq!(seen(&account, 10_000, 500, 0, 50, 80_000).free, 150);
-        // No limit.
-        let view = seen(&account, 0, 500, 0, 50, 80_000);
+        // Other processes of the pod hold some.
+        assert_eq!(
+            view_of(&account, 10_000, 500, 6_000, 50_000, 80_000).free,
+            500
+        );
+        assert_eq!(
+            view_of(&account, 10_000, 500, 9_000, 50_000, 80_000).free,
+            0
+        );
+        // The device itself is nearly full; spare memory can be allocated all the same.
+        assert_eq!(view_of(&account, 10_000, 500, 0, 50, 80_000).free, 150);
+        // Without a limit.
+        let view = view_of(&account, 0, 500, 0, 50, 80_000);
         assert_eq!((view.total, view.free), (80_000, 150));
-        // A limit that is larger than the device.
-        assert_eq!(seen(&account, 10_000, 500, 0, 50, 8_000).total, 7_500);
-        // One that has no room for the context.
-        let view = seen(&account, 300, 500, 0, 50_000, 80_000);
+        // A limit larger than the device.
+        assert_eq!(view_of(&account, 10_000, 500, 0, 50, 8_000).total, 7_500);
+        // A limit without room for the context.
+        let view = view_of(&account, 300, 500, 0, 50_000, 80_000);
         assert_eq!((view.total, view.free), (0, 0));
     }
 }

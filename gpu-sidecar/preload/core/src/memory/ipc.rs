@@ -1,21 +1,21 @@
-//! Legacy inter-process handles (`cuIpcGetMemHandle`) of plain allocations. Mappings have none, so the 64 bytes are a ticket
-//! of our own: which process, which of its files, and a number that nobody guesses.
+//! Legacy inter-process handles (`cuIpcGetMemHandle`) of plain allocations. Mappings have no such handles, so the 64 bytes are a
+//! ticket of this library: a process, one of its files, and a random number.
 //!
-//! The file lists the descriptors of the memory behind the allocation. Who opens the ticket copies them out of the other
-//! process (`pidfd_getfd`), which the kernel allows where it would allow to trace it: the same user, the same container, and
-//! no profile against it. There, an open fails with one line that says so; nothing else is affected. The process that gives
-//! out a ticket lets the others of its user do that, as far as the Yama module asks.
+//! The file lists the descriptors of the physical memory behind the allocation. A process that opens the ticket copies them from
+//! the exporting process (`pidfd_getfd`), which the kernel permits where it permits tracing: for the same user and container,
+//! without a security profile against it. Otherwise the open fails and logs one line; nothing else is affected. The exporting
+//! process permits other processes of its user to do so, where the Yama module requires it.
 //!
-//! Small allocations share a slab, and who opens one of them maps the slab: so it is with the driver's own.
+//! Small allocations share a slab, and opening one of them maps the whole slab, as with the driver's own allocations.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint};
 use std::fs::File;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
-use super::device::{Allocation, Place, Slot};
+use super::device::{Allocation, Backing, Slot};
 use super::physical::{self, Access, Block, Part, Properties};
-use super::{contexts, lock, put, state};
+use super::{contexts, lock, state, write_out};
 use crate::driver::{
     self, Address, Code, Handle, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS,
 };
@@ -31,7 +31,7 @@ hooks! { HOOKS:
 
 mod files;
 
-/// What a ticket begins with; the driver's own handles do not.
+/// First bytes of a ticket, which differ from those of the driver's handles.
 const MARK: [u8; 8] = *b"weirmem1";
 /// `CUipcMemHandle`
 #[repr(C)]
@@ -40,31 +40,33 @@ pub(super) struct Ticket {
     words: [[u8; 8]; 8],
 }
 
-/// What a ticket says.
+/// Contents of a ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place64 {
+struct TicketContents {
     pid: u64,
-    /// The list, by its number in that process.
+    /// Descriptor number of the list in the exporting process.
     list: u64,
     id: u64,
-    /// How far into the memory the allocation begins.
+    /// Offset of the allocation within its block, in bytes.
     offset: u64,
 }
 
 impl Ticket {
-    fn new(place: Place64) -> Self {
+    /// Encodes the contents as a ticket.
+    fn new(contents: TicketContents) -> Self {
         let mut words = [[0; 8]; 8];
         words[0] = MARK;
-        let numbers = [place.pid, place.list, place.id, place.offset];
+        let numbers = [contents.pid, contents.list, contents.id, contents.offset];
         for (word, number) in words[1..].iter_mut().zip(numbers) {
             *word = number.to_le_bytes();
         }
         Self { words }
     }
 
-    fn read(&self) -> Option<Place64> {
+    /// Decodes a ticket; `None` if it is a handle of the driver.
+    fn read(&self) -> Option<TicketContents> {
         let [mark, pid, list, id, offset, ..] = self.words;
-        (mark == MARK).then(|| Place64 {
+        (mark == MARK).then(|| TicketContents {
             pid: u64::from_le_bytes(pid),
             list: u64::from_le_bytes(list),
             id: u64::from_le_bytes(id),
@@ -73,7 +75,7 @@ impl Ticket {
     }
 }
 
-/// A block that others may map.
+/// Block that other processes may map.
 #[derive(Debug)]
 struct Offer {
     id: u64,
@@ -81,18 +83,18 @@ struct Offer {
     _files: Vec<OwnedFd>,
 }
 
-/// Another process's block that is mapped here.
+/// Block of another process that is mapped here, and how often it was opened.
 #[derive(Clone, Copy, Debug)]
-struct Opened {
+struct OpenedBlock {
     at: Address,
     times: u32,
 }
 
-/// See the [module](self).
+/// Tickets for inter-process handles, which this process has offered or opened; see the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Tickets {
     offers: BTreeMap<Address, Offer>,
-    opened: BTreeMap<u64, Opened>,
+    opened: BTreeMap<u64, OpenedBlock>,
 }
 
 fn get(call: &dyn Fn() -> Code, out: *mut Ticket, address: Address) -> Code {
@@ -105,37 +107,38 @@ fn get(call: &dyn Fn() -> Code, out: *mut Ticket, address: Address) -> Code {
     if let Err(code) = contexts::current() {
         return code;
     }
-    // Before the table, as wherever both are held.
+    // Locked before the table, as in the order of locks.
     let mut tickets = lock(&state().ipc);
     let table = lock(&slot.table);
     let block = match table.find(address) {
-        Some((_, allocation)) => match &allocation.place {
-            Place::Own(block) => Some(block),
-            Place::Piece(_) => table.slab_block(address),
-            Place::Opened(_) => None,
+        Some((_, allocation)) => match &allocation.backing {
+            Backing::Own(block) => Some(block),
+            Backing::Piece(_) => table.slab_block(address),
+            Backing::Opened(_) => None,
         },
         None => None,
     };
-    // Where the allocation begins, not the address within it: the driver does the same.
+    // The handle refers to the start of the allocation, as with the driver.
     let (Some(block), Some((at, _))) = (block, table.find(address)) else {
         return INVALID_VALUE;
     };
     let offset = at - block.at;
     match offer(&mut tickets, block) {
         Ok((id, list)) => {
-            let place = Place64 {
+            let contents = TicketContents {
                 pid: u64::from(std::process::id()),
                 list,
                 id,
                 offset,
             };
-            put(out, Ticket::new(place));
+            write_out(out, Ticket::new(contents));
             SUCCESS
         }
         Err(code) => code,
     }
 }
 
+/// Exports a block, unless it is exported already, and returns the random number and the list's descriptor.
 fn offer(tickets: &mut Tickets, block: &Block) -> Result<(u64, u64), Code> {
     let number = |list: &File| u64::try_from(list.as_raw_fd()).map_err(|_| NOT_SUPPORTED);
     if let Some(offer) = tickets.offers.get(&block.at) {
@@ -159,54 +162,56 @@ fn offer(tickets: &mut Tickets, block: &Block) -> Result<(u64, u64), Code> {
     Ok(answer)
 }
 
-/// The block is to be unmapped: no ticket of it is good any more. Who has opened one keeps the memory.
+/// Invalidates the tickets of a block that is about to be unmapped. Processes that have opened one keep the memory.
 pub(super) fn withdraw(at: Address) {
     lock(&state().ipc).offers.remove(&at);
 }
 
 fn open(call: &dyn Fn() -> Code, out: *mut Address, ticket: Ticket, flags: c_uint) -> Code {
-    let Some(place) = ticket.read().filter(|_| link::is_active()) else {
+    let Some(contents) = ticket.read().filter(|_| link::is_active()) else {
         return call();
     };
-    if out.is_null() || flags > 1 || place.pid == u64::from(std::process::id()) {
+    if out.is_null() || flags > 1 || contents.pid == u64::from(std::process::id()) {
         return INVALID_VALUE;
     }
-    match open_at(place) {
+    match open_at(contents) {
         Ok(at) => {
-            put(out, at);
+            write_out(out, at);
             SUCCESS
         }
         Err(code) => code,
     }
 }
 
-fn open_at(place: Place64) -> Result<Address, Code> {
+fn open_at(contents: TicketContents) -> Result<Address, Code> {
     let context = contexts::current()?;
     let device = contexts::device()?;
-    // Held to the end: two threads that open one ticket get one mapping.
+    // Held to the end, so that two threads that open one ticket share one mapping.
     let mut tickets = lock(&state().ipc);
-    if let Some(opened) = tickets.opened.get_mut(&place.id) {
+    if let Some(opened) = tickets.opened.get_mut(&contents.id) {
         opened.times += 1;
-        return Ok(opened.at + place.offset);
+        return Ok(opened.at + contents.offset);
     }
-    let parts = files::import_all(place)?;
+    let parts = files::import_all(contents)?;
     let mapped = map(&parts, context, device);
     let Ok((at, bytes)) = mapped else {
         physical::release_all(&parts);
         return mapped.map(|(at, _)| at);
     };
-    if place.offset >= bytes {
+    if contents.offset >= bytes {
         return Err(INVALID_VALUE);
     }
-    tickets.opened.insert(place.id, Opened { at, times: 1 });
-    Ok(at + place.offset)
+    tickets
+        .opened
+        .insert(contents.id, OpenedBlock { at, times: 1 });
+    Ok(at + contents.offset)
 }
 
 fn map(parts: &[Part], context: Handle, device: c_int) -> Result<(Address, u64), Code> {
     let first = parts.first().ok_or(INVALID_VALUE)?;
     let mut properties = Properties::default();
     let place = (&raw mut properties).cast();
-    // SAFETY: a handle that was imported just now; the structure is the driver's.
+    // SAFETY: a handle imported just now, and the driver's structure, valid for writes.
     let code = unsafe { driver::cuMemGetAllocationPropertiesFromHandle(place, first.handle) };
     if code != SUCCESS {
         return Err(code);
@@ -215,15 +220,15 @@ fn map(parts: &[Part], context: Handle, device: c_int) -> Result<(Address, u64),
     let traits = slot.traits().ok_or(NOT_SUPPORTED)?;
     let kept = slot.map(&traits, parts.to_vec(), |table, block| {
         let (at, bytes) = (block.at, block.bytes);
-        let allocation = Allocation::new(bytes, context, Place::Opened(block));
+        let allocation = Allocation::new(bytes, context, Backing::Opened(block));
         table.allocations.insert(at, allocation);
         (at, bytes)
     });
     let (at, bytes) = kept.map_err(|(code, _parts)| code)?;
     if device != slot.ordinal {
-        // The driver opens it to the device that has asked.
-        let asked = [Access::full(device)].into_iter();
-        let access: Vec<Access> = asked.chain(slot.access_list()).collect();
+        // The driver grants access to the opening device.
+        let opener = [Access::full(device)].into_iter();
+        let access: Vec<Access> = opener.chain(slot.access_list()).collect();
         let _set = physical::set_access(at, bytes, &access);
     }
     Ok((at, bytes))
@@ -247,7 +252,7 @@ fn close_at(slot: &Slot, address: Address) -> Result<(), Code> {
     let at = {
         let table = lock(&slot.table);
         let found = table.find(address);
-        let opened = found.filter(|(_, one)| matches!(one.place, Place::Opened(_)));
+        let opened = found.filter(|(_, one)| matches!(one.backing, Backing::Opened(_)));
         opened.ok_or(INVALID_VALUE)?.0
     };
     match contexts::synchronise(context) {
@@ -263,7 +268,7 @@ fn close_at(slot: &Slot, address: Address) -> Result<(), Code> {
             opened.times -= 1;
             return Ok(());
         }
-        // Before it is unmapped: who opens the ticket now gets a mapping of its own.
+        // Removed before it is unmapped: a thread that opens the ticket now gets a new mapping.
         tickets.opened.retain(|_, opened| opened.at != at);
     }
     let allocation = lock(&slot.table).allocations.remove(&at);
@@ -271,7 +276,7 @@ fn close_at(slot: &Slot, address: Address) -> Result<(), Code> {
     super::free::dispose(slot, at, allocation)
 }
 
-/// An opened block goes with its context.
+/// Forgets an opened block that is destroyed with its context.
 pub(super) fn closed(at: Address) {
     lock(&state().ipc)
         .opened
@@ -283,16 +288,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ticket_says_what_was_written() {
-        let place = Place64 {
+    fn a_ticket_decodes_to_what_was_encoded() {
+        let contents = TicketContents {
             pid: 7,
             list: 1_030,
             id: u64::MAX - 1,
             offset: 512,
         };
         assert_eq!(size_of::<Ticket>(), 64);
-        assert_eq!(Ticket::new(place).read(), Some(place));
-        let mut foreign = Ticket::new(place);
+        assert_eq!(Ticket::new(contents).read(), Some(contents));
+        let mut foreign = Ticket::new(contents);
         foreign.words[0][7] ^= 1;
         assert_eq!(foreign.read(), None);
     }

@@ -1,4 +1,4 @@
-//! The process's account, held against the limit of its pod.
+//! The process's account, kept within the limit of its pod.
 
 use std::sync::atomic::Ordering;
 
@@ -9,26 +9,27 @@ use super::{lock, state, try_lock};
 use crate::driver::{Code, OUT_OF_MEMORY};
 use crate::{claims, link};
 
-/// Tells the agent how the account stands. Under the account's lock, so that the last word is the latest.
+/// Publishes the account to the agent. Called under the account's lock, so that the last update is the latest.
 fn publish(account: &Account) {
     let facts = link::facts();
     facts.bytes_used.store(account.total(), Ordering::Relaxed);
     facts.bytes_fixed.store(account.fixed(), Ordering::Relaxed);
 }
 
-/// Makes a change of the account known.
-fn change<T>(how: impl FnOnce(&mut Account) -> T) -> T {
+/// Changes the account and publishes it.
+fn change<T>(f: impl FnOnce(&mut Account) -> T) -> T {
     let mut account = lock(&state().account);
-    let answer = how(&mut account);
+    let result = f(&mut account);
     publish(&account);
-    answer
+    result
 }
 
-/// The account at this moment.
-pub(super) fn read<T>(how: impl FnOnce(&Account) -> T) -> T {
-    how(&lock(&state().account))
+/// Reads a snapshot of the account.
+pub(super) fn read<T>(f: impl FnOnce(&Account) -> T) -> T {
+    f(&lock(&state().account))
 }
 
+/// Counts memory if the claim covers it, and returns whether it does.
 fn add_if_claimed(kind: Kind, bytes: u64, limit: u64) -> bool {
     change(|account| {
         let is_claimed = account.is_claimed(bytes, limit);
@@ -39,30 +40,31 @@ fn add_if_claimed(kind: Kind, bytes: u64, limit: u64) -> bool {
     })
 }
 
-/// Counts memory that is about to be made, if the limit allows it. Nothing is counted otherwise, and nobody told.
+/// Counts memory that is about to be allocated, claiming more if needed. Returns `false`, without counting or reporting, if the
+/// limit does not allow it.
 pub(super) fn try_reserve(kind: Kind, bytes: u64) -> bool {
     let limit = link::memory_limit();
     if add_if_claimed(kind, bytes, limit) {
         return true;
     }
-    // One question at a time: claims are totals, and two that cross would undo each other.
-    let _one_at_a_time = lock(&state().claims);
+    // One request at a time: claims are totals, and two concurrent ones would overwrite each other.
+    let _guard = lock(&state().claims);
     loop {
         if add_if_claimed(kind, bytes, limit) {
             return true;
         }
-        let Some(ask) = read(|account| account.ask(bytes, limit)) else {
+        let Some(wanted) = read(|account| account.claim_for(bytes, limit)) else {
             return false;
         };
-        let mut totals = [ask.ahead, ask.exact].into_iter();
+        let mut totals = [wanted.ahead, wanted.exact].into_iter();
         let Some(granted) = totals.find(|&total| claims::claim(total)) else {
             return false;
         };
-        lock(&state().account).claimed(granted);
+        lock(&state().account).set_claim(granted);
     }
 }
 
-/// Counts memory that is about to be made. What lies idle is given up before it is refused, and who refuses, says so.
+/// Counts memory that is about to be allocated, releasing spare memory if needed. Counts and reports a refusal.
 pub(super) fn reserve(kind: Kind, bytes: u64) -> Result<(), Code> {
     if try_reserve(kind, bytes) || super::spare::reclaim() && try_reserve(kind, bytes) {
         return Ok(());
@@ -70,58 +72,58 @@ pub(super) fn reserve(kind: Kind, bytes: u64) -> Result<(), Code> {
     Err(refuse(bytes))
 }
 
-/// An allocation of so many bytes is refused because of the limit.
+/// Counts and reports the refusal of an allocation of `bytes`, and returns the error for the program.
 pub(super) fn refuse(bytes: u64) -> Code {
     let refused = &link::facts().refused_allocations;
     let count = refused.fetch_add(1, Ordering::Relaxed) + 1;
-    // A program that tries again and again is told of ever more rarely.
+    // Repeated refusals are reported ever more rarely.
     if count.is_power_of_two() {
         link::report(Report::OutOfMemory(bytes));
     }
     OUT_OF_MEMORY
 }
 
-/// Counts memory that is there already, within the limit or not. Whether it is.
+/// Counts memory that is already allocated, within the limit or not. Returns whether it is within the limit.
 pub(super) fn force(kind: Kind, bytes: u64) -> bool {
     change(|account| account.add(kind, bytes));
     top_up()
 }
 
-/// A kind of memory was measured. Whether all is within the limit.
+/// Sets a kind to the measured amount. Returns whether all memory is within the limit.
 pub(super) fn set(kind: Kind, bytes: u64) -> bool {
     change(|account| account.set(kind, bytes));
-    give_surplus_back();
+    return_surplus();
     top_up()
 }
 
-/// Claims what is held beyond the claim, as far as that can be had.
+/// Raises the claim to the memory held, as far as the agent allows. Returns whether all of it is within the limit.
 fn top_up() -> bool {
     let limit = link::memory_limit();
     if read(|account| account.is_claimed(0, limit)) {
         return true;
     }
-    // Whoever is asking just now asks for all that is held by then.
-    let Some(_one_at_a_time) = try_lock(&state().claims) else {
+    // The thread that holds the lock claims for all memory held by then.
+    let Some(_guard) = try_lock(&state().claims) else {
         return read(|account| account.total() <= limit);
     };
-    let Some(ask) = read(|account| account.ask(0, limit)) else {
+    let Some(wanted) = read(|account| account.claim_for(0, limit)) else {
         return false;
     };
-    let mut totals = [ask.ahead, ask.exact].into_iter();
+    let mut totals = [wanted.ahead, wanted.exact].into_iter();
     let granted = totals.find(|&total| claims::claim(total));
     if let Some(total) = granted {
-        lock(&state().account).claimed(total);
+        lock(&state().account).set_claim(total);
     }
     granted.is_some()
 }
 
-/// Memory is gone.
-pub(super) fn give(kind: Kind, bytes: u64) {
+/// Subtracts released memory.
+pub(super) fn release(kind: Kind, bytes: u64) {
     change(|account| account.subtract(kind, bytes));
-    give_surplus_back();
+    return_surplus();
 }
 
-/// Memory is used for something else now.
+/// Counts `bytes` of held memory under the kind `to` instead of `from`. The claim stays as it is.
 pub(super) fn shift(from: Kind, to: Kind, bytes: u64) {
     change(|account| {
         account.subtract(from, bytes);
@@ -129,17 +131,17 @@ pub(super) fn shift(from: Kind, to: Kind, bytes: u64) {
     });
 }
 
-/// Gives back a claim of which much is not used. Not waited for: who asks for more at this moment gives back afterwards, at
-/// the next free.
-fn give_surplus_back() {
+/// Lowers a claim that is largely unused, without waiting for the agent. A thread that is raising the claim now returns the
+/// surplus later, at the next free.
+fn return_surplus() {
     let limit = link::memory_limit();
     if read(|account| account.surplus(limit)).is_some() {
         lower(|account| account.surplus(limit));
     }
 }
 
-/// Gives back all of the claim that is not used: the agent has asked for it, since another process of the pod was refused.
-/// Memory that lies idle is given up first.
+/// Returns the whole unused part of the claim, as requested by the agent because another process of the pod was refused. Spare
+/// memory is released first.
 pub(crate) fn relinquish() {
     if !link::is_active() {
         return;
@@ -151,7 +153,7 @@ pub(crate) fn relinquish() {
 }
 
 fn lower(to: impl FnOnce(&Account) -> Option<u64>) {
-    let Some(_one_at_a_time) = try_lock(&state().claims) else {
+    let Some(_guard) = try_lock(&state().claims) else {
         return;
     };
     let total = {
@@ -159,21 +161,21 @@ fn lower(to: impl FnOnce(&Account) -> Option<u64>) {
         let Some(total) = to(&account) else {
             return;
         };
-        // First here, then there: in between, less is used than may be.
-        account.claimed(total);
+        // The account is lowered before the agent is notified, so that meanwhile less is used than allowed.
+        account.set_claim(total);
         total
     };
     claims::lower(total);
 }
 
-/// What other processes of the pod hold at this moment, in bytes; as it was when the agent last looked, where there is no limit,
-/// another thread asks the agent for more, or no answer comes in time.
-pub(super) fn others() -> u64 {
-    // Without a limit nobody has less for what others hold.
+/// Returns the bytes that other processes of the pod hold now. The value is the agent's last published one if there is no limit,
+/// another thread is sending a claim, or no reply comes in time.
+pub(super) fn held_by_others() -> u64 {
+    // Without a limit the memory of others does not matter.
     if link::memory_limit() > 0
-        && let Some(_one_at_a_time) = try_lock(&state().claims)
+        && let Some(_guard) = try_lock(&state().claims)
     {
-        claims::count_others(read(Account::claim));
+        claims::refresh_held_by_others(read(Account::claim));
     }
-    claims::others()
+    claims::held_by_others()
 }

@@ -1,23 +1,23 @@
-//! Device memory: where it comes from, how much of it the process may have, and what the program is told about it.
+//! Device memory: allocation, accounting against the pod's limit, and the amounts reported to the program.
 //!
-//! Plain allocations (`cuMemAlloc`) are mappings of physical memory that this library makes itself ([`alloc`], [`free`]), so
-//! that the memory behind an address can be taken away and put back. They look like the driver's own ([`query`], [`peers`],
-//! [`ipc`]). Everything else stays the driver's and is counted ([`native`], [`pools`], [`program`]). The sum is held against
-//! the limit of the pod ([`limit`]), and what the program is told of its device follows from it ([`info`]).
+//! Plain allocations (`cuMemAlloc`) are mappings of physical memory that this library creates ([`alloc`], [`free`]), so that the
+//! memory behind an address can be moved away and back. They have the properties of the driver's own allocations ([`query`],
+//! [`peers`], [`ipc`]). All other memory stays the driver's and is counted ([`native`], [`pools`], [`program`]). The sum is kept
+//! within the pod's limit ([`limit`]), which also determines the amounts reported to the program ([`info`]).
 //!
 //! # Locks
 //!
-//! All of them lie in one [`State`]. They are taken in this order, and a thread may leave any out:
+//! All locks are in one [`State`]. They are taken in this order, and a thread may skip any:
 //!
-//! 1. `pools`: held over a call that lets a pool grow, so that growth has one author.
-//! 2. `claims`: held over a question to the agent. Frees never wait for it.
-//! 3. a device's `access`: shared while memory is mapped, alone while peers come and go.
-//! 4. `ipc`, then a device's `table`; `contexts`, `native`, `program`: for moments. The driver is called under them only
-//!    for what is short, like a question about an address, and never to wait for the device: an allocation does not wait
-//!    for another thread's free.
+//! 1. `pools`: held over a call that may grow a pool, so that growth is attributed to one call.
+//! 2. `claims`: held during a request to the agent. Frees never wait for it.
+//! 3. a device's `access`: shared while memory is mapped, exclusive while peers change.
+//! 4. `ipc`, then a device's `table`; `contexts`, `native`, `program`: held briefly. Under them the driver is called only for
+//!    short operations, such as a query of an address, and never to wait for the device: an allocation does not wait for
+//!    another thread's free.
 //! 5. `arenas`, `account`: innermost; nothing is called under them.
 //!
-//! A thread that panics under a lock leaves what it has half done; [`crate::hook`] lets every call pass from then on.
+//! A thread that panics under a lock leaves its operation incomplete; [`crate::hook`] passes every later call to the driver.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -28,6 +28,7 @@ use crate::hook::Hook;
 
 mod account;
 mod alloc;
+mod api32;
 mod contexts;
 mod device;
 mod free;
@@ -40,17 +41,16 @@ mod physical;
 mod pools;
 mod program;
 mod query;
-mod short;
 mod slabs;
 mod spans;
 mod spare;
 
-pub(crate) use contexts::{context_gone, has_context};
+pub(crate) use contexts::{context_destroyed, has_context};
 pub(crate) use info::{View, held, view};
 pub(crate) use limit::relinquish;
-pub(crate) use spare::capture_begins;
+pub(crate) use spare::before_capture;
 
-/// The wrappers of all functions that have to do with memory.
+/// Wrappers of all functions that concern memory.
 pub(crate) static HOOKS: &[&[Hook]] = &[
     alloc::HOOKS,
     free::HOOKS,
@@ -61,27 +61,27 @@ pub(crate) static HOOKS: &[&[Hook]] = &[
     pools::HOOKS,
     program::HOOKS,
     info::HOOKS,
-    short::HOOKS,
+    api32::HOOKS,
 ];
 
 /// `CUDA_ERROR_INVALID_CONTEXT`
 const INVALID_CONTEXT: Code = 201;
-/// Ordinals that are looked after; a machine has fewer.
+/// Number of device ordinals that are managed; machines have fewer devices.
 const DEVICES_MAX: usize = 64;
 
-/// A stretch of addresses that this library has reserved.
+/// Range of addresses that this library has reserved, and the ordinal of its device.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct ReservedRange {
     begin: Address,
     bytes: u64,
     device: usize,
 }
 
-/// Everything that there is to know. See the [module](self) for the order of its locks.
+/// Memory state of the process. See the [module](self) for the order of its locks.
 #[derive(Debug)]
 struct State {
     devices: Vec<device::Slot>,
-    arenas: RwLock<Vec<Known>>,
+    arenas: RwLock<Vec<ReservedRange>>,
     account: Mutex<account::Account>,
     claims: Mutex<()>,
     contexts: Mutex<contexts::Contexts>,
@@ -107,12 +107,12 @@ impl State {
         }
     }
 
-    /// What belongs to an ordinal.
+    /// Returns the state of a device; `None` if the ordinal is out of range.
     fn slot(&self, ordinal: c_int) -> Option<&device::Slot> {
         self.devices.get(usize::try_from(ordinal).ok()?)
     }
 
-    /// The device in whose reserved addresses one lies.
+    /// Returns the device in whose reserved ranges the address is; `None` if it is in none.
     fn owner(&self, address: Address) -> Option<&device::Slot> {
         let arenas = self.arenas.read().unwrap_or_else(PoisonError::into_inner);
         let mut arenas = arenas.iter();
@@ -123,12 +123,12 @@ impl State {
 
 static STATE: AtomicPtr<State> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The state of this process, made at the first call and never dropped.
+/// Returns the state of this process, created at the first call and never dropped.
 fn state() -> &'static State {
-    let there = STATE.load(Ordering::Acquire);
+    let existing = STATE.load(Ordering::Acquire);
     // SAFETY: null, or a box that was leaked below.
-    if let Some(there) = unsafe { there.as_ref() } {
-        return there;
+    if let Some(existing) = unsafe { existing.as_ref() } {
+        return existing;
     }
     let new = Box::into_raw(Box::new(State::new()));
     let put = STATE.compare_exchange(
@@ -140,27 +140,27 @@ fn state() -> &'static State {
     let kept = match put {
         Ok(_null) => new,
         Err(other) => {
-            // SAFETY: made above, and nobody has seen it.
+            // SAFETY: created above and not shared with another thread.
             drop(unsafe { Box::from_raw(new) });
             other
         }
     };
-    // SAFETY: a leaked box, this thread's or that of the one that was first.
+    // SAFETY: a leaked box, from this thread or from the one that stored it first.
     unsafe { &*kept }
 }
 
-/// In the child of a fork, which has no use of the parent's memory: all is forgotten, and nothing dropped, because a thread
-/// that the child does not have may hold any of the locks.
+/// Discards the state in the child of a fork, which cannot use the parent's memory. Nothing is dropped, because a thread that
+/// does not exist in the child may hold any of the locks.
 pub(crate) fn child() {
     STATE.store(std::ptr::null_mut(), Ordering::Release);
 }
 
-/// Takes a lock, also after a panic: see the [module](self).
+/// Takes a lock, even if it is poisoned: see the [module](self).
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes a lock if nobody has it.
+/// Takes a lock if it is free; poisoned locks count as free.
 fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
@@ -169,7 +169,7 @@ fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// Calls the driver where captures must not be disturbed: nothing is refused, and none is broken.
+/// Calls the driver in relaxed capture mode while any stream captures, so that the call neither fails nor invalidates a capture.
 fn beside_captures<T>(call: impl FnOnce() -> T) -> T {
     if crate::capture::any() {
         crate::capture::relaxed(call)
@@ -178,10 +178,10 @@ fn beside_captures<T>(call: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Puts a result where the program wants it. It need not be aligned, and null means that it is not wanted.
-fn put<T>(to: *mut T, value: T) {
+/// Writes a result to the program's memory, which need not be aligned. Does nothing if the pointer is null.
+fn write_out<T>(to: *mut T, value: T) {
     if !to.is_null() {
-        // SAFETY: not null, and the program says that a `T` may be written there.
+        // SAFETY: not null, and the program guarantees that a `T` may be written there.
         unsafe { to.write_unaligned(value) };
     }
 }

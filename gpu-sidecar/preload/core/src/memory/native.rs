@@ -1,6 +1,6 @@
-//! Memory that stays the driver's own: managed memory, arrays, and plain allocations where nothing can be mapped or the
-//! historical functions ask for addresses of 32 bits. It is counted by what was asked for, since the driver does not tell
-//! what it takes; it cannot be moved.
+//! Memory allocated by the driver: managed memory, arrays, and plain allocations where memory cannot be mapped or the historical
+//! functions need addresses of 32 bits. It is counted by its requested size, since the driver does not report the real one, and
+//! it cannot be moved.
 
 use std::collections::BTreeMap;
 use std::ffi::c_uint;
@@ -22,19 +22,19 @@ hooks! { HOOKS:
     fn cuMipmappedArrayDestroy(array: Handle) = destroy;
 }
 
-/// Arrays take whole multiples of this, as a guess.
+/// Assumed granularity of arrays, in bytes.
 const ARRAY_GRAIN: u64 = 64 << 10;
-/// `CUDA_ARRAY3D_SPARSE`, `CUDA_ARRAY3D_DEFERRED_MAPPING`: no memory is made.
+/// `CUDA_ARRAY3D_SPARSE`, `CUDA_ARRAY3D_DEFERRED_MAPPING`: flags of arrays without memory.
 const WITHOUT_MEMORY: u32 = 0x40 | 0x80;
 
-/// Memory that somebody has asked for, in a context.
+/// Memory allocated by the driver, and the context in which it was allocated.
 #[derive(Clone, Copy, Debug)]
 struct Native {
     bytes: u64,
     context: Handle,
 }
 
-/// See the [module](self).
+/// Memory that the driver itself has allocated for the program; see the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Natives {
     memory: BTreeMap<Address, Native>,
@@ -63,7 +63,7 @@ pub(super) struct Shape3<Size> {
     flags: u32,
 }
 
-/// A size of either width.
+/// Size of 32 or 64 bits.
 trait Wide: Copy {
     fn wide(self) -> u64;
 }
@@ -80,7 +80,7 @@ impl Wide for usize {
     }
 }
 
-/// Bytes of a channel; the formats that pack pixels otherwise take no more than the largest.
+/// Returns the bytes of a channel; packed formats take at most the largest.
 const fn channel_bytes(format: u32) -> u64 {
     match format {
         // 8 bits with and without sign.
@@ -91,7 +91,7 @@ const fn channel_bytes(format: u32) -> u64 {
     }
 }
 
-/// How many bytes an array has; a side of length 0 is not there.
+/// Returns the size of an array in bytes, summed over its mipmap levels. A side of length 0 is absent.
 fn array_bytes(sides: [u64; 3], format: u32, channels: u32, levels: u32) -> u64 {
     let pixel = channel_bytes(format).saturating_mul(u64::from(channels.max(1)));
     let level = |level: u32| {
@@ -106,11 +106,11 @@ fn array_bytes(sides: [u64; 3], format: u32, channels: u32, levels: u32) -> u64 
 }
 
 fn read<T: Copy>(from: *const T) -> Option<T> {
-    // SAFETY: where it is not null, the program says that such a structure lies there.
+    // SAFETY: not null, and the program guarantees that such a structure is there.
     (!from.is_null()).then(|| unsafe { from.read_unaligned() })
 }
 
-/// Lets the driver make memory within the limit, and remembers it with `keep`, which gets what the driver has put out.
+/// Lets the driver allocate memory within the limit, and passes the driver's result to `keep`, which enters it in the table.
 fn make<T: Copy>(
     call: &dyn Fn() -> Code,
     out: *mut T,
@@ -127,7 +127,7 @@ fn make<T: Copy>(
             let native = Native { bytes, context };
             keep(&mut lock(&state().native), made, native);
         }
-        _ => limit::give(Kind::Native, bytes),
+        _ => limit::release(Kind::Native, bytes),
     }
     code
 }
@@ -140,13 +140,13 @@ fn keep_array(natives: &mut Natives, array: Handle, native: Native) {
     natives.arrays.insert(array, native);
 }
 
-/// A plain allocation of the driver's own.
+/// Makes a plain allocation by the driver.
 pub(super) fn alloc(call: &dyn Fn() -> Code, out: *mut Address, bytes: u64) -> Code {
     make(call, out, bytes, keep_memory)
 }
 
-/// One with an address of 32 bits.
-pub(super) fn alloc_short(call: &dyn Fn() -> Code, out: *mut u32, bytes: u64) -> Code {
+/// Makes an allocation with an address of 32 bits.
+pub(super) fn alloc32(call: &dyn Fn() -> Code, out: *mut u32, bytes: u64) -> Code {
     make(call, out, bytes, |natives, at, native| {
         keep_memory(natives, at.into(), native);
     })
@@ -159,13 +159,13 @@ fn managed(call: &dyn Fn() -> Code, out: *mut Address, bytes: usize, _flags: c_u
     alloc(call, out, bytes as u64)
 }
 
-/// Frees memory of the driver's. What is not known is not subtracted: it was imported, or it is of a pool, which is measured.
+/// Frees memory of the driver. Unknown memory is not subtracted: it was imported, or belongs to a pool, which is measured.
 pub(super) fn free(call: &dyn Fn() -> Code, address: Address) -> Code {
-    // Before the driver can give the address to another thread.
+    // Removed first, because the driver may return the same address to another thread.
     let known = lock(&state().native).memory.remove(&address);
     let code = call();
     match known {
-        Some(native) if code == SUCCESS => limit::give(Kind::Native, native.bytes),
+        Some(native) if code == SUCCESS => limit::release(Kind::Native, native.bytes),
         Some(native) => keep_memory(&mut lock(&state().native), address, native),
         None => pools::refresh(),
     }
@@ -222,15 +222,15 @@ fn destroy(call: &dyn Fn() -> Code, array: Handle) -> Code {
     let known = lock(&state().native).arrays.remove(&array);
     let code = call();
     match known {
-        Some(native) if code == SUCCESS => limit::give(Kind::Native, native.bytes),
+        Some(native) if code == SUCCESS => limit::release(Kind::Native, native.bytes),
         Some(native) => keep_array(&mut lock(&state().native), array, native),
         None => {}
     }
     code
 }
 
-/// A context is gone, and what the driver had allocated in it.
-pub(super) fn context_gone(context: Handle) {
+/// Removes the memory that was allocated in a destroyed context.
+pub(super) fn context_destroyed(context: Handle) {
     let is_its = |native: &mut Native| native.context == context;
     let bytes = {
         let mut natives = lock(&state().native);
@@ -241,7 +241,7 @@ pub(super) fn context_gone(context: Handle) {
         bytes
     };
     if bytes > 0 {
-        limit::give(Kind::Native, bytes);
+        limit::release(Kind::Native, bytes);
     }
 }
 
@@ -250,15 +250,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arrays_take_what_their_pixels_take() {
+    fn arrays_have_the_size_of_their_pixels() {
         // 1024 × 1024 × 4 channels of 32 bits.
         assert_eq!(array_bytes([1024, 1024, 0], 0x20, 4, 1), 16 << 20);
         assert_eq!(array_bytes([1024, 0, 0], 0x01, 1, 1), ARRAY_GRAIN);
         assert_eq!(array_bytes([256, 256, 256], 0x10, 2, 1), 64 << 20);
-        // A pyramid: 1 + 1/4 + 1/16 … of the first level.
+        // Mipmaps: 1 + 1/4 + 1/16 … of the first level.
         let pyramid = array_bytes([1024, 1024, 0], 0x20, 1, 11);
         assert!(pyramid > (4 << 20) * 4 / 3 && pyramid < (4 << 20) * 4 / 3 + 2 * ARRAY_GRAIN);
-        // Nonsense is a great deal, and no panic.
+        // Invalid descriptors saturate and do not panic.
         assert_eq!(array_bytes([u64::MAX; 3], 0, u32::MAX, u32::MAX), u64::MAX);
     }
 }

@@ -1,5 +1,5 @@
-//! Access of one device to the memory of another. The driver's own allocations are open to a peer as soon as a context has
-//! enabled access; mappings have to be opened one by one, those that are there and those that come.
+//! Peer access. The driver makes its own allocations accessible to a peer as soon as a context enables access; mappings need
+//! access set one by one, both existing and future ones.
 
 use std::ffi::{c_int, c_uint};
 use std::sync::PoisonError;
@@ -16,14 +16,14 @@ hooks! { HOOKS:
     fn cuCtxDisablePeerAccess(peer: Handle) = disable;
 }
 
-/// One context may use another's memory.
+/// Permission of one context to use another one's memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pair {
-    /// The one that may.
+    /// Context that may use the memory.
     user: Handle,
-    /// Its device.
+    /// Device of the using context.
     pub(super) device: c_int,
-    /// The one whose memory it is.
+    /// Context that owns the memory.
     owner: Handle,
 }
 
@@ -32,10 +32,10 @@ fn enable(call: &dyn Fn() -> Code, peer: Handle, _flags: c_uint) -> Code {
     if code != SUCCESS || !link::is_active() {
         return code;
     }
-    let Some((pair, slot)) = meant(peer) else {
+    let Some((pair, slot)) = pair_with(peer) else {
         return code;
     };
-    let _no_mapping_is_made = slot.access.write().unwrap_or_else(PoisonError::into_inner);
+    let _guard = slot.access.write().unwrap_or_else(PoisonError::into_inner);
     lock(&slot.table).peers.push(pair);
     open_to_all(slot, &slot.access_list());
     code
@@ -45,15 +45,15 @@ fn disable(call: &dyn Fn() -> Code, peer: Handle) -> Code {
     let code = call();
     if code == SUCCESS
         && link::is_active()
-        && let Some((pair, slot)) = meant(peer)
+        && let Some((pair, slot)) = pair_with(peer)
     {
         remove(slot, |one| one.user == pair.user && one.owner == peer);
     }
     code
 }
 
-/// The calling thread's context as the user of another one's memory, and the device that this memory is on.
-fn meant(owner: Handle) -> Option<(Pair, &'static Slot)> {
+/// Returns the calling thread's context as a user of another one's memory, and the device of that memory.
+fn pair_with(owner: Handle) -> Option<(Pair, &'static Slot)> {
     let pair = Pair {
         user: contexts::current().ok()?,
         device: contexts::device().ok()?,
@@ -63,9 +63,9 @@ fn meant(owner: Handle) -> Option<(Pair, &'static Slot)> {
     Some((pair, slot))
 }
 
-/// Forgets pairs, and closes the device's memory to those that no pair speaks for any more.
+/// Removes pairs, and revokes access from devices without a remaining pair.
 fn remove(slot: &Slot, is_meant: impl Fn(&Pair) -> bool) {
-    let _no_mapping_is_made = slot.access.write().unwrap_or_else(PoisonError::into_inner);
+    let _guard = slot.access.write().unwrap_or_else(PoisonError::into_inner);
     let gone: Vec<c_int> = {
         let mut table = lock(&slot.table);
         let gone: Vec<Pair> = table.peers.extract_if(.., |pair| is_meant(pair)).collect();
@@ -86,13 +86,13 @@ fn open_to_all(slot: &Slot, access: &[Access]) {
     let mapped = lock(&slot.table).mapped();
     beside_captures(|| {
         for (at, bytes) in mapped {
-            // What another thread has unmapped meanwhile is refused, and is no matter any more.
+            // Fails for memory that another thread has unmapped meanwhile, which is harmless.
             let _set = physical::set_access(at, bytes, access);
         }
     });
 }
 
-/// A context and those that may use its memory on a device: whose work a free waits for.
+/// Returns a context and those that may use its memory on a device; a free waits for the work of all of them.
 pub(super) fn users(slot: &Slot, owner: Handle) -> Vec<Handle> {
     let table = lock(&slot.table);
     let users = table.peers.iter().filter(|pair| pair.owner == owner);
@@ -101,8 +101,8 @@ pub(super) fn users(slot: &Slot, owner: Handle) -> Vec<Handle> {
     all
 }
 
-/// A context is gone, and nobody uses its memory, and it nobody's.
-pub(super) fn context_gone(context: Handle) {
+/// Removes all pairs of a destroyed context.
+pub(super) fn context_destroyed(context: Handle) {
     for slot in &state().devices {
         let is_its = |pair: &Pair| pair.user == context || pair.owner == context;
         if lock(&slot.table).peers.iter().any(is_its) {

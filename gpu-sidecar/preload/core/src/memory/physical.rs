@@ -1,28 +1,28 @@
-//! Physical memory and its mappings: the driver's calls.
+//! Driver calls for physical memory and its mappings.
 
 use std::ffi::c_int;
 
 use super::beside_captures;
 use crate::driver::{self, Address, Code, INVALID_VALUE, NOT_PERMITTED, NOT_SUPPORTED, SUCCESS};
 
-/// `CU_MEM_LOCATION_TYPE_DEVICE`
+/// `CU_MEM_LOCATION_TYPE_DEVICE`: the memory is on a device.
 pub(super) const ON_DEVICE: u32 = 1;
-/// `CU_MEM_ALLOCATION_TYPE_PINNED`
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`: the memory does not migrate.
 const PINNED: u32 = 1;
-/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`: the memory can be exported as a file descriptor.
 pub(super) const POSIX_FD: u32 = 1;
-/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`
+/// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`: a device may read and write the mapping.
 const READ_WRITE: u32 = 3;
-/// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`
+/// `CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED`: whether the device has physical memory with mappings.
 const ATTRIBUTE_MAPPINGS: c_int = 102;
 /// `CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED`
 const ATTRIBUTE_RDMA: c_int = 110;
-/// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`
+/// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`: selects the smallest granule of physical memory.
 const MINIMUM: c_int = 0;
 
-/// Up to here, an allocation is one handle.
+/// Largest allocation with a single handle, in bytes.
 const WHOLE_MAX: u64 = 1 << 30;
-/// Beyond it, handles have this size: they can be copied away and back one by one.
+/// Size of the handles of larger allocations, in bytes. They can be moved one by one.
 const PART: u64 = 256 << 20;
 
 /// `CUmemLocation`
@@ -75,17 +75,18 @@ impl Access {
     }
 }
 
-/// What a device is like.
+/// Properties of a device that concern its memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Traits {
+    /// Granularity of physical memory, in bytes.
     pub(super) granule: u64,
-    /// All of its memory.
+    /// Total memory of the device, in bytes.
     pub(super) total: u64,
     properties: Properties,
 }
 
 impl Traits {
-    /// Asks the driver; nothing: it cannot map memory on this device.
+    /// Queries the driver; returns `None` if it cannot map memory on this device.
     pub(super) fn of(device: c_int) -> Option<Self> {
         if !has(device, ATTRIBUTE_MAPPINGS) {
             return None;
@@ -97,7 +98,7 @@ impl Traits {
                 kind: ON_DEVICE,
                 id: device,
             },
-            // As plain allocations are.
+            // The same as for plain allocations.
             rdma: u8::from(has(device, ATTRIBUTE_RDMA)),
             ..Properties::default()
         };
@@ -105,11 +106,11 @@ impl Traits {
             handle_types: 0,
             ..properties
         };
-        // Some virtual GPUs and sandboxes map memory but share none.
+        // Some virtual GPUs and sandboxes can map memory but not share it.
         [properties, bare].into_iter().find_map(|properties| {
             let granule = granularity(&properties)?;
             let mut total = 0;
-            // SAFETY: the driver writes a number to it.
+            // SAFETY: `total` is valid for writes.
             let code = unsafe { driver::cuDeviceTotalMem_v2(&raw mut total, device) };
             (code == SUCCESS).then_some(Self {
                 granule,
@@ -119,7 +120,7 @@ impl Traits {
         })
     }
 
-    /// Whether other processes can map its memory.
+    /// Returns whether other processes can map its memory.
     pub(super) const fn is_shareable(&self) -> bool {
         self.properties.handle_types & POSIX_FD != 0
     }
@@ -127,7 +128,7 @@ impl Traits {
 
 fn has(device: c_int, attribute: c_int) -> bool {
     let mut value = 0;
-    // SAFETY: the driver writes a number to it.
+    // SAFETY: `value` is valid for writes.
     let code = unsafe { driver::cuDeviceGetAttribute(&raw mut value, attribute, device) };
     code == SUCCESS && value != 0
 }
@@ -135,20 +136,20 @@ fn has(device: c_int, attribute: c_int) -> bool {
 fn granularity(properties: &Properties) -> Option<u64> {
     let mut granule = 0;
     let properties = (&raw const *properties).cast();
-    // SAFETY: the structure is the driver's, and it writes a number.
+    // SAFETY: the driver's structure, and `granule` is valid for writes.
     let code =
         unsafe { driver::cuMemGetAllocationGranularity(&raw mut granule, properties, MINIMUM) };
     (code == SUCCESS && granule > 0).then_some(granule as u64)
 }
 
-/// Physical memory behind one mapping.
+/// Physical memory behind one mapping: its handle and size in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     pub(super) handle: u64,
     pub(super) bytes: u64,
 }
 
-/// A stretch of addresses with memory behind all of it.
+/// Range of addresses that is fully mapped.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) at: Address,
@@ -156,7 +157,7 @@ pub(super) struct Block {
     pub(super) parts: Vec<Part>,
 }
 
-/// How long the handles of an allocation are.
+/// Returns the sizes of the handles of an allocation, in bytes.
 pub(super) fn part_sizes(bytes: u64, granule: u64) -> Vec<u64> {
     if bytes <= WHOLE_MAX {
         return vec![bytes];
@@ -167,8 +168,8 @@ pub(super) fn part_sizes(bytes: u64, granule: u64) -> Vec<u64> {
     whole.chain((rest > 0).then_some(rest)).collect()
 }
 
-/// On 64 bits, which is where the driver is.
-#[expect(clippy::cast_possible_truncation, reason = "64 bits on both sides")]
+/// Converts a size, on the 64-bit platforms that the driver supports.
+#[expect(clippy::cast_possible_truncation, reason = "both types have 64 bits")]
 pub(super) const fn size(bytes: u64) -> usize {
     const { assert!(size_of::<usize>() == size_of::<u64>()) };
     bytes as usize
@@ -178,7 +179,7 @@ fn create(traits: &mut Traits, bytes: u64) -> Result<u64, Code> {
     loop {
         let mut handle = 0;
         let properties = (&raw const traits.properties).cast();
-        // SAFETY: the structure is the driver's, and it writes a handle.
+        // SAFETY: the driver's structure, and `handle` is valid for writes.
         let code = unsafe { driver::cuMemCreate(&raw mut handle, size(bytes), properties, 0) };
         let is_unshareable = matches!(code, NOT_SUPPORTED | NOT_PERMITTED | INVALID_VALUE);
         match code {
@@ -193,7 +194,7 @@ fn check(code: Code) -> Result<(), Code> {
     if code == SUCCESS { Ok(()) } else { Err(code) }
 }
 
-/// Makes memory, without an address; all of it or nothing.
+/// Creates physical memory without addresses, either all parts or none.
 pub(super) fn create_all(traits: &mut Traits, sizes: &[u64]) -> Result<Vec<Part>, Code> {
     let mut parts = Vec::with_capacity(sizes.len());
     beside_captures(|| {
@@ -211,21 +212,22 @@ pub(super) fn create_all(traits: &mut Traits, sizes: &[u64]) -> Result<Vec<Part>
     Ok(parts)
 }
 
-/// Lets go of memory that is mapped nowhere.
+/// Releases unmapped physical memory.
 pub(super) fn release_all(parts: &[Part]) {
     for part in parts {
-        // SAFETY: a handle that was made, or imported, for these parts alone.
+        // SAFETY: a handle created or imported for this part only.
         let _released = unsafe { driver::cuMemRelease(part.handle) };
     }
 }
 
-/// Maps memory at reserved addresses and opens it to devices; all of it or nothing. The last one is the device that it is on.
+/// Maps memory at reserved addresses and grants access to devices, either completely or not at all. The last entry of `access`
+/// must be the memory's own device.
 pub(super) fn map_all(at: Address, parts: &[Part], access: &[Access]) -> Result<(), Code> {
     beside_captures(|| {
         let mut next = at;
         let mut code = SUCCESS;
         for part in parts {
-            // SAFETY: addresses of ours that nothing is mapped at.
+            // SAFETY: reserved addresses without a mapping.
             code = unsafe { driver::cuMemMap(next, size(part.bytes), 0, part.handle, 0) };
             if code != SUCCESS {
                 break;
@@ -242,21 +244,21 @@ pub(super) fn map_all(at: Address, parts: &[Part], access: &[Access]) -> Result<
     })
 }
 
-/// Says who may use mapped memory. The last one in the list is the device that it is on: where a driver knows one right for
-/// all devices, it is that one's.
+/// Sets the access of devices to mapped memory. The last entry must be the memory's own device: drivers with one access right for
+/// all devices apply that one.
 pub(super) fn set_access(at: Address, bytes: u64, access: &[Access]) -> Code {
-    // SAFETY: mappings of ours, and a list of the driver's structures.
+    // SAFETY: mappings of this library, and a list of the driver's structures.
     unsafe { driver::cuMemSetAccess(at, size(bytes), access.as_ptr().cast(), access.len()) }
 }
 
-/// One mapping at a time, since only whole ones can be unmapped.
+/// Unmaps one mapping at a time, since only whole mappings can be unmapped.
 fn unmap_parts(at: Address, end: Address, parts: &[Part]) -> Code {
     let mut next = at;
     for part in parts {
         if next >= end {
             break;
         }
-        // SAFETY: a mapping of ours, which nothing uses any more.
+        // SAFETY: a mapping of this library that is no longer used.
         let code = unsafe { driver::cuMemUnmap(next, size(part.bytes)) };
         if code != SUCCESS {
             return code;
@@ -266,7 +268,7 @@ fn unmap_parts(at: Address, end: Address, parts: &[Part]) -> Code {
     SUCCESS
 }
 
-/// Takes mappings away and lets go of the memory behind them. After an error the addresses are not to be used again.
+/// Unmaps a block and releases its memory. After an error the addresses must not be reused.
 pub(super) fn unmap_and_release(block: &Block) -> Result<(), Code> {
     beside_captures(|| {
         let code = unmap_parts(block.at, block.at + block.bytes, &block.parts);
@@ -282,14 +284,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_allocations_have_several_handles() {
+    fn large_allocations_have_several_handles() {
         const GRANULE: u64 = 2 << 20;
         assert_eq!(part_sizes(GRANULE, GRANULE), [GRANULE]);
         assert_eq!(part_sizes(WHOLE_MAX, GRANULE), [WHOLE_MAX]);
         let sizes = part_sizes(WHOLE_MAX + GRANULE, GRANULE);
         assert_eq!(sizes, [PART, PART, PART, PART, GRANULE]);
         assert_eq!(part_sizes(8 * PART, GRANULE), [PART; 8]);
-        // Whatever a granule is, every handle is made of whole ones.
+        // Every handle has a multiple of the granule.
         let odd = 3 << 20;
         let bytes = 700 * odd;
         let sizes = part_sizes(bytes, odd);

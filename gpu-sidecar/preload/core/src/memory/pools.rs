@@ -1,11 +1,11 @@
-//! Stream-ordered memory (`cuMemAllocAsync`) and memory nodes of graphs. Both stay the driver's; what counts is what their
-//! pools have reserved of the device, which the driver tells, in use or not. It is measured after every call that may have
-//! changed it, and before anything is told or refused.
+//! Stream-ordered memory (`cuMemAllocAsync`) and memory nodes of graphs. Both stay the driver's. They count with the memory that
+//! their pools have reserved on the device, in use or not, as reported by the driver. It is measured after every call that may
+//! change it, and before memory is reported or refused.
 //!
-//! Before an allocation lets a pool grow, the limit is asked for what it will grow by at least. Pools grow in larger steps
-//! than that: when the limit has no room for the step, the allocation is undone and refused, and what the pool has kept
-//! counts until it gives it back. A graph that allocates while it runs is not held back; it counts from then on. Captured
-//! allocations become nodes and take nothing yet.
+//! Before an allocation grows a pool, the smallest possible growth is reserved within the limit. Pools grow in larger steps: if
+//! the limit has no room for the actual step, the allocation is undone and refused, and the pool's reserved memory counts until
+//! the pool releases it. A graph that allocates while it runs is not limited; its memory counts afterwards. Captured allocations
+//! become nodes and take no memory yet.
 
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_void};
@@ -31,56 +31,57 @@ hooks! { HOOKS:
     fn cuDeviceGraphMemTrim(device: c_int) = graph_trim;
 }
 
-/// `CU_MEMPOOL_ATTR_…_MEM_CURRENT`
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`
 const RESERVED: c_int = 5;
+/// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`
 const USED: c_int = 7;
 /// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`
 const GRAPH_RESERVED: c_int = 2;
 
-/// See the [module](self).
+/// Memory pools of the driver and the memory nodes of graphs, as counted for the process; see the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Pools {
-    /// Pools that allocations came from or that the program has made.
+    /// Pools from which memory was allocated, or which the program created.
     known: BTreeSet<Handle>,
     /// Devices whose graphs may have memory.
     graphs: BTreeSet<c_int>,
 }
 
-fn ask_pool(pool: Handle, attribute: c_int) -> Option<u64> {
+fn query_pool(pool: Handle, attribute: c_int) -> Option<u64> {
     let mut value: u64 = 0;
     let place = (&raw mut value).cast();
-    // SAFETY: a pool that the driver has made, and a number that it writes.
+    // SAFETY: a pool of the driver, and `value` is valid for writes.
     let code = unsafe { driver::cuMemPoolGetAttribute(pool, attribute, place) };
     (code == SUCCESS).then_some(value)
 }
 
-fn ask_graphs(device: c_int) -> u64 {
+fn query_graphs(device: c_int) -> u64 {
     let mut value: u64 = 0;
     let place = (&raw mut value).cast();
-    // SAFETY: the driver writes a number.
+    // SAFETY: `value` is valid for writes.
     let code = unsafe { driver::cuDeviceGetGraphMemAttribute(device, GRAPH_RESERVED, place) };
     if code == SUCCESS { value } else { 0 }
 }
 
 impl Pools {
-    /// Asks what is reserved, and counts that. Whether all is within the limit.
+    /// Measures and counts the reserved memory. Returns whether all memory is within the limit.
     fn measure(&mut self) -> bool {
         let mut total: u64 = 0;
         self.known.retain(|&pool| {
-            let reserved = ask_pool(pool, RESERVED);
+            let reserved = query_pool(pool, RESERVED);
             total = total.saturating_add(reserved.unwrap_or(0));
             reserved.is_some()
         });
         for &device in &self.graphs {
-            total = total.saturating_add(ask_graphs(device));
+            total = total.saturating_add(query_graphs(device));
         }
         limit::set(Kind::Pool, total)
     }
 
-    /// Gives back what pools keep and nobody uses.
+    /// Releases unused memory of all pools.
     fn trim(&mut self) {
         for &pool in &self.known {
-            // SAFETY: a pool that the driver has made.
+            // SAFETY: a pool of the driver.
             let _trimmed = unsafe { driver::cuMemPoolTrimTo(pool, 0) };
         }
         self.measure();
@@ -91,7 +92,7 @@ impl Pools {
     }
 }
 
-/// Measures anew, where there is anything. Who measures at this moment, or lets a pool grow, does it in any case.
+/// Measures the pools again, if there are any. A thread that holds the lock measures them anyway.
 pub(super) fn refresh() {
     if let Some(mut pools) = try_lock(&state().pools)
         && !pools.is_empty()
@@ -100,7 +101,7 @@ pub(super) fn refresh() {
     }
 }
 
-/// Gives back what pools keep without use. Whether it was anything.
+/// Releases unused memory of all pools. Returns whether there was any.
 pub(super) fn trim() -> bool {
     let Some(mut pools) = try_lock(&state().pools) else {
         return false;
@@ -113,10 +114,10 @@ pub(super) fn trim() -> bool {
     limit::read(|account| account.of(Kind::Pool)) < before
 }
 
-/// The pool that a stream's allocations come from.
+/// Returns the pool from which a stream's allocations come.
 fn default_pool(stream: Handle) -> Option<Handle> {
     let mut context = 0;
-    // SAFETY: the program's own stream, and the driver writes a handle.
+    // SAFETY: the program's own stream, and `context` is valid for writes.
     let code = unsafe { driver::cuStreamGetCtx(stream, &raw mut context) };
     let device = if code == SUCCESS && context != 0 {
         contexts::device_of(context)
@@ -124,7 +125,7 @@ fn default_pool(stream: Handle) -> Option<Handle> {
         contexts::device()
     };
     let mut pool = 0;
-    // SAFETY: the driver writes a handle.
+    // SAFETY: `pool` is valid for writes.
     let code = unsafe { driver::cuDeviceGetMemPool(&raw mut pool, device.ok()?) };
     (code == SUCCESS).then_some(pool)
 }
@@ -158,7 +159,7 @@ fn alloc_from(
     grow(call, out, bytes, pool, stream)
 }
 
-/// A call that becomes a node of a graph, or is another thread's in the meantime: counted afterwards.
+/// Makes a call that becomes a graph node, or that another thread makes during a capture: it is counted afterwards.
 fn captured(call: &dyn Fn() -> Code) -> Code {
     let code = call();
     note_graphs();
@@ -172,14 +173,14 @@ fn note_graphs() {
     refresh();
 }
 
-/// Room in the limit for what a pool will have to grow by.
+/// Reserves the growth of a pool within the limit. Returns whether there is room.
 fn make_room(pools: &mut MutexGuard<'_, Pools>, pool: Handle, bytes: u64) -> bool {
     let needed = |pools: &mut Pools| {
         pools.measure();
-        let (reserved, used) = (ask_pool(pool, RESERVED)?, ask_pool(pool, USED)?);
+        let (reserved, used) = (query_pool(pool, RESERVED)?, query_pool(pool, USED)?);
         Some(used.saturating_add(bytes).saturating_sub(reserved))
     };
-    // A pool that the driver does not know: the call will say so.
+    // The driver does not know the pool, and will return an error.
     let Some(more) = needed(pools) else {
         return true;
     };
@@ -200,9 +201,9 @@ fn grow(
     pool: Handle,
     stream: Handle,
 ) -> Code {
-    // Held over the call: what the pool has grown by then is this call's doing.
+    // Held over the call, so that the pool's growth is due to this call.
     let mut pools = lock(&state().pools);
-    if ask_pool(pool, RESERVED).is_some() {
+    if query_pool(pool, RESERVED).is_some() {
         pools.known.insert(pool);
     }
     if !make_room(&mut pools, pool, bytes as u64) {
@@ -213,14 +214,14 @@ fn grow(
     if code != SUCCESS || is_within {
         return code;
     }
-    // SAFETY: not null, and the driver has written an address there.
+    // SAFETY: not null, and written by the driver.
     let made = unsafe { out.read_unaligned() };
-    // SAFETY: allocated just now, and nobody has seen it.
+    // SAFETY: allocated just now and not returned to the program.
     let _freed = unsafe { driver::cuMemFreeAsync(made, stream) };
     limit::refuse(bytes as u64)
 }
 
-/// Plain memory may be freed so too; ours waits for it, as with `cuMemFree`.
+/// Frees memory in stream order. Plain memory may be freed this way too, which then waits as `cuMemFree` does.
 fn free_async(call: &dyn Fn() -> Code, address: Address, _stream: Handle) -> Code {
     if !link::is_active() {
         return call();
@@ -236,14 +237,14 @@ fn free_async(call: &dyn Fn() -> Code, address: Address, _stream: Handle) -> Cod
 fn create(call: &dyn Fn() -> Code, pool: *mut Handle, _properties: *const c_void) -> Code {
     let code = call();
     if code == SUCCESS && link::is_active() && !pool.is_null() {
-        // SAFETY: not null, and the driver has written a handle there.
+        // SAFETY: not null, and written by the driver.
         let made = unsafe { pool.read_unaligned() };
         lock(&state().pools).known.insert(made);
     }
     code
 }
 
-/// What is in use stays until it is freed, but nobody can be asked about it any more.
+/// Destroys a pool. Its used memory stays until it is freed, but can no longer be queried.
 fn destroy(call: &dyn Fn() -> Code, pool: Handle) -> Code {
     if !link::is_active() {
         return call();

@@ -1,7 +1,7 @@
-//! Memory that the program makes and maps itself (`cuMemCreate`, `cuMemMap`). It stays as it is and counts from its creation
-//! until neither a handle nor a mapping of it is left. What was imported counts in the process that has made it.
+//! Memory that the program creates and maps itself (`cuMemCreate`, `cuMemMap`). It is left unchanged and counts from its creation
+//! until neither a handle nor a mapping of it remains. Imported memory counts in the process that created it.
 //!
-//! Our own mappings are none of the program's: what it may not do to the driver's allocations, it may not do to them.
+//! The program may not operate on this library's mappings, just as it may not on the driver's allocations.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -23,32 +23,32 @@ hooks! { HOOKS:
     fn cuMemAddressFree(address: Address, bytes: usize) = address_free;
 }
 
-/// Physical memory.
+/// Physical memory, with the number of its handles and mappings.
 #[derive(Debug)]
 struct Physical {
-    /// What it counts for.
+    /// Bytes counted for the memory; 0 if it was imported.
     bytes: u64,
     handles: u32,
     mappings: u32,
 }
 
-/// What the program has made and mapped. Its lock is held over the driver's calls, which are short and which the driver
-/// itself takes one after the other: a handle or an address that is given out anew is never taken for the one before.
+/// Memory created and mapped by the program. Its lock is held over the driver's calls, which are short and which the driver
+/// serialises itself, so that a reused handle or address is never mistaken for the previous one.
 #[derive(Debug, Default)]
 pub(super) struct Program {
     physical: BTreeMap<u64, Physical>,
-    /// Which memory a handle is of, and how often it has to be released. 0 is a handle like any other.
+    /// Memory of each handle, and the number of times it has to be released. 0 is a valid handle.
     handles: BTreeMap<u64, (u64, u32)>,
-    /// Which memory lies at an address, and how many bytes of it.
+    /// Size in bytes and memory of each mapping, by its first address.
     mappings: BTreeMap<Address, (u64, u64)>,
     next: u64,
 }
 
 impl Program {
-    /// A handle was made or imported, which counts for so much.
-    fn made(&mut self, handle: u64, bytes: u64) {
+    /// Records a created or imported handle, which counts for `bytes`.
+    fn created(&mut self, handle: u64, bytes: u64) {
         if let Some((physical, times)) = self.handles.get_mut(&handle) {
-            // The driver has answered with a handle that it had given out before.
+            // The driver has returned an existing handle.
             *times += 1;
             if let Some(physical) = self.physical.get_mut(physical) {
                 physical.handles += 1;
@@ -66,12 +66,13 @@ impl Program {
         self.handles.insert(handle, (self.next, 1));
     }
 
+    /// Returns the memory mapped at an address.
     fn at(&self, address: Address) -> Option<u64> {
         let (&at, &(bytes, physical)) = self.mappings.range(..=address).next_back()?;
         (address - at < bytes).then_some(physical)
     }
 
-    /// A handle was had for what lies at an address.
+    /// Records a handle retained for the memory at an address.
     fn retained(&mut self, handle: u64, address: Address) {
         let Some(id) = self.at(address) else {
             return;
@@ -82,7 +83,7 @@ impl Program {
         }
     }
 
-    /// A handle was released. How many bytes are gone with it.
+    /// Records the release of a handle. Returns the bytes that are freed by it.
     fn released(&mut self, handle: u64) -> u64 {
         let Some((id, times)) = self.handles.get_mut(&handle) else {
             return 0;
@@ -92,9 +93,10 @@ impl Program {
         if *times == 0 {
             self.handles.remove(&handle);
         }
-        self.less(id, |physical| &mut physical.handles)
+        self.decrement(id, |physical| &mut physical.handles)
     }
 
+    /// Records a mapping of a handle's memory.
     fn mapped(&mut self, at: Address, bytes: u64, handle: u64) {
         let Some(&(id, _)) = self.handles.get(&handle) else {
             return;
@@ -105,16 +107,17 @@ impl Program {
         }
     }
 
-    /// All mappings in a stretch are gone. How many bytes are gone with them.
+    /// Records that all mappings in a range are gone. Returns the bytes that are freed by it.
     fn unmapped(&mut self, at: Address, bytes: u64) -> u64 {
         let stretch = at..at.saturating_add(bytes);
         let gone: Vec<_> = self.mappings.extract_if(stretch, |_, _| true).collect();
         let gone = gone.into_iter();
-        gone.map(|(_, (_, id))| self.less(id, |physical| &mut physical.mappings))
+        gone.map(|(_, (_, id))| self.decrement(id, |physical| &mut physical.mappings))
             .sum()
     }
 
-    fn less(&mut self, id: u64, which: impl FnOnce(&mut Physical) -> &mut u32) -> u64 {
+    /// Decrements one of a memory's counts. Returns the bytes that are freed if none remain.
+    fn decrement(&mut self, id: u64, which: impl FnOnce(&mut Physical) -> &mut u32) -> u64 {
         let Some(physical) = self.physical.get_mut(&id) else {
             return 0;
         };
@@ -133,15 +136,15 @@ fn is_ours(address: Address) -> bool {
     link::is_active() && state().owner(address).is_some()
 }
 
-fn give(bytes: u64) {
+fn release_bytes(bytes: u64) {
     if bytes > 0 {
-        limit::give(Kind::Program, bytes);
+        limit::release(Kind::Program, bytes);
     }
 }
 
-/// What the driver has put out, where it succeeded.
-fn made(code: Code, out: *mut u64) -> Option<u64> {
-    // SAFETY: not null, and the driver has written a handle there.
+/// Returns the handle written by the driver, if the call succeeded.
+fn written_handle(code: Code, out: *mut u64) -> Option<u64> {
+    // SAFETY: not null, and written by the driver.
     (code == SUCCESS && !out.is_null()).then(|| unsafe { out.read_unaligned() })
 }
 
@@ -155,12 +158,12 @@ fn create(
     if !link::is_active() || out.is_null() || properties.is_null() {
         return call();
     }
-    // SAFETY: not null, and the program says that the structure lies there.
+    // SAFETY: not null, and the program guarantees that the structure is there.
     let location = unsafe { properties.read_unaligned() }.location;
     if location.kind != ON_DEVICE {
         return call();
     }
-    // What is no multiple of the granularity is refused by the driver, whatever the limit says.
+    // The driver refuses sizes that are no multiple of the granularity, whatever the limit.
     let bytes = bytes as u64;
     let is_whole = state()
         .slot(location.id)
@@ -173,9 +176,9 @@ fn create(
     }
     let mut program = lock(&state().program);
     let code = call();
-    match made(code, out) {
-        Some(handle) => program.made(handle, bytes),
-        None => limit::give(Kind::Program, bytes),
+    match written_handle(code, out) {
+        Some(handle) => program.created(handle, bytes),
+        None => limit::release(Kind::Program, bytes),
     }
     code
 }
@@ -187,10 +190,17 @@ fn release(call: &dyn Fn() -> Code, handle: u64) -> Code {
     let (code, gone) = {
         let mut program = lock(&state().program);
         let code = call();
-        let is_done = code == SUCCESS;
-        (code, if is_done { program.released(handle) } else { 0 })
+        let is_success = code == SUCCESS;
+        (
+            code,
+            if is_success {
+                program.released(handle)
+            } else {
+                0
+            },
+        )
     };
-    give(gone);
+    release_bytes(gone);
     code
 }
 
@@ -200,20 +210,20 @@ fn import(call: &dyn Fn() -> Code, out: *mut u64, _file: *mut c_void, _kind: c_i
     }
     let mut program = lock(&state().program);
     let code = call();
-    if let Some(handle) = made(code, out) {
-        program.made(handle, 0);
+    if let Some(handle) = written_handle(code, out) {
+        program.created(handle, 0);
     }
     code
 }
 
-/// `cuMemRetainAllocationHandle`, of an address that is not ours.
+/// `cuMemRetainAllocationHandle` for an address outside this library's ranges.
 pub(super) fn retain(call: &dyn Fn() -> Code, out: *mut u64, address: Address) -> Code {
     if !link::is_active() {
         return call();
     }
     let mut program = lock(&state().program);
     let code = call();
-    if let Some(handle) = made(code, out) {
+    if let Some(handle) = written_handle(code, out) {
         program.retained(handle, address);
     }
     code
@@ -251,11 +261,11 @@ fn unmap(call: &dyn Fn() -> Code, address: Address, bytes: usize) -> Code {
     let (code, gone) = {
         let mut program = lock(&state().program);
         let code = call();
-        let is_done = code == SUCCESS;
-        let gone = is_done.then(|| program.unmapped(address, bytes as u64));
+        let is_success = code == SUCCESS;
+        let gone = is_success.then(|| program.unmapped(address, bytes as u64));
         (code, gone.unwrap_or(0))
     };
-    give(gone);
+    release_bytes(gone);
     code
 }
 
@@ -286,10 +296,10 @@ mod tests {
     #[test]
     fn a_mapping_keeps_memory_whose_handle_is_released() {
         let mut program = Program::default();
-        program.made(0, 100);
+        program.created(0, 100);
         program.mapped(1_000, 100, 0);
         assert_eq!(program.released(0), 0);
-        // Nobody's handle now.
+        // The handle is unknown now.
         assert_eq!(program.released(0), 0);
         program.retained(0, 1_050);
         assert_eq!(program.unmapped(1_000, 100), 0);
@@ -298,10 +308,10 @@ mod tests {
     }
 
     #[test]
-    fn one_unmap_may_take_several_mappings() {
+    fn one_unmap_may_remove_several_mappings() {
         let mut program = Program::default();
         for handle in 1..=3 {
-            program.made(handle, 10);
+            program.created(handle, 10);
             program.mapped(handle * 10, 10, handle);
             assert_eq!(program.released(handle), 0);
         }
@@ -311,9 +321,9 @@ mod tests {
     }
 
     #[test]
-    fn aliases_and_imports_are_counted_once_and_never() {
+    fn aliases_count_once_and_imports_never() {
         let mut program = Program::default();
-        program.made(5, 64);
+        program.created(5, 64);
         program.mapped(1_000, 64, 5);
         program.mapped(2_000, 64, 5);
         program.retained(6, 2_001);
@@ -321,12 +331,12 @@ mod tests {
         assert_eq!(program.unmapped(1_000, 64), 0);
         assert_eq!(program.unmapped(2_000, 64), 0);
         assert_eq!(program.released(6), 64);
-        program.made(7, 0);
+        program.created(7, 0);
         program.mapped(1_000, 64, 7);
         assert_eq!(program.released(7), 0);
         assert_eq!(program.unmapped(1_000, 64), 0);
         assert!(program.physical.is_empty());
-        // What was never seen is nothing.
+        // Unknown handles and addresses count for nothing.
         program.mapped(1, 1, 99);
         program.retained(1, 99);
         assert_eq!(program.released(1) + program.unmapped(0, 10_000), 0);

@@ -1,12 +1,12 @@
-//! What the driver says about an address: as about an allocation of its own.
+//! Queries of addresses, answered as for an allocation of the driver's own.
 //!
-//! It is asked first, so that it says what is wrong with a call; then what it has said about our mapping is replaced by what
-//! holds for the allocation. Addresses are those of 64 bits: the historical functions cannot name one of ours.
+//! The driver is called first, so that it reports errors. Its results for the mapping are then replaced by those of the
+//! allocation. Addresses have 64 bits: the historical functions cannot refer to a reserved address.
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use super::device::{Allocation, Place, Slot, Table};
-use super::{lock, put, state};
+use super::device::{Allocation, Backing, Slot, Table};
+use super::{lock, state, write_out};
 use crate::driver::{self, Address, Code, Handle, INVALID_VALUE, NOT_SUPPORTED, SUCCESS};
 use crate::hook::hooks;
 use crate::link;
@@ -19,7 +19,7 @@ hooks! { HOOKS:
     fn cuMemRetainAllocationHandle(handle: *mut u64, address: *mut c_void) = retain;
 }
 
-/// `CU_POINTER_ATTRIBUTE_…`
+/// `CU_POINTER_ATTRIBUTE_CONTEXT`; the constants below are attributes of the same enumeration.
 const CONTEXT: c_int = 1;
 const SYNC_MEMOPS: c_int = 6;
 const BUFFER_ID: c_int = 7;
@@ -31,7 +31,7 @@ const MAPPING_BYTES: c_int = 18;
 const MAPPING_BEGIN: c_int = 19;
 const BLOCK_ID: c_int = 20;
 
-/// An address that belongs to nobody who has to do with CUDA: what the driver says of it, it says of any such.
+/// Returns an address unknown to CUDA, for which the driver returns the same error as for any unknown address.
 fn nowhere() -> Address {
     static NOTHING: u64 = 0;
     (&raw const NOTHING).expose_provenance() as Address
@@ -49,16 +49,16 @@ fn address_range(
     let known = {
         let table = lock(&slot.table);
         let found = table.find(address);
-        found.map(|(at, allocation)| (at, allocation.asked))
+        found.map(|(at, allocation)| (at, allocation.requested))
     };
-    let Some((at, asked)) = known else {
-        // SAFETY: the program's pointers, about an address that is no allocation, as this one is none.
+    let Some((at, requested)) = known else {
+        // SAFETY: the program's pointers, with an address that is in no allocation.
         return unsafe { driver::cuMemGetAddressRange_v2(base, bytes, nowhere()) };
     };
     let code = call();
     if code == SUCCESS {
-        put(base, at);
-        put(bytes, super::physical::size(asked));
+        write_out(base, at);
+        write_out(bytes, super::physical::size(requested));
     }
     code
 }
@@ -70,7 +70,7 @@ fn owner(address: Address) -> Option<&'static Slot> {
     state().owner(address)
 }
 
-/// Replaces what the driver has said. The kinds of the values are the attributes'.
+/// Replaces the driver's value of an attribute. The type written is the attribute's.
 fn correct(
     table: &Table,
     at: Address,
@@ -79,18 +79,18 @@ fn correct(
     value: *mut c_void,
 ) {
     match attribute {
-        CONTEXT => put(value.cast::<Handle>(), allocation.context),
-        SYNC_MEMOPS => put(value.cast::<u8>(), u8::from(allocation.sync_memops)),
-        BUFFER_ID | BLOCK_ID => put(value.cast::<u64>(), allocation.id),
+        CONTEXT => write_out(value.cast::<Handle>(), allocation.context),
+        SYNC_MEMOPS => write_out(value.cast::<u8>(), u8::from(allocation.sync_memops)),
+        BUFFER_ID | BLOCK_ID => write_out(value.cast::<u64>(), allocation.id),
         IS_IPC_CAPABLE => {
-            let is_own = !matches!(allocation.place, Place::Opened(_));
+            let is_own = !matches!(allocation.backing, Backing::Opened(_));
             let is_capable = is_own && Slot::is_shareable(table);
-            put(value.cast::<u8>(), u8::from(is_capable));
+            write_out(value.cast::<u8>(), u8::from(is_capable));
         }
-        RANGE_BEGIN | MAPPING_BEGIN => put(value.cast::<Address>(), at),
-        RANGE_BYTES => put(value.cast::<u64>(), allocation.asked),
-        MAPPING_BYTES => put(value.cast::<u64>(), allocation.bytes()),
-        HANDLE_TYPES => put(value.cast::<u32>(), 0),
+        RANGE_BEGIN | MAPPING_BEGIN => write_out(value.cast::<Address>(), at),
+        RANGE_BYTES => write_out(value.cast::<u64>(), allocation.requested),
+        MAPPING_BYTES => write_out(value.cast::<u64>(), allocation.bytes()),
+        HANDLE_TYPES => write_out(value.cast::<u32>(), 0),
         _ => {}
     }
 }
@@ -106,7 +106,7 @@ fn one_attribute(
     };
     let table = lock(&slot.table);
     let Some((at, allocation)) = table.find(address) else {
-        // SAFETY: the program's pointer, about an address that is no allocation.
+        // SAFETY: the program's pointer, with an address that is in no allocation.
         return unsafe { driver::cuPointerGetAttribute(value, attribute, nowhere()) };
     };
     let code = call();
@@ -128,7 +128,7 @@ fn several_attributes(
     };
     let table = lock(&slot.table);
     let Some((at, allocation)) = table.find(address) else {
-        // SAFETY: the program's pointers, about an address that is no allocation.
+        // SAFETY: the program's pointers, with an address that is in no allocation.
         return unsafe { driver::cuPointerGetAttributes(count, attributes, values, nowhere()) };
     };
     let code = call();
@@ -137,17 +137,17 @@ fn several_attributes(
     }
     for index in 0..count as usize {
         let which = attributes.wrapping_add(index);
-        // SAFETY: the program has `count` attributes there, as the driver has found.
+        // SAFETY: the driver has read `count` attributes from there.
         let attribute = unsafe { which.read_unaligned() };
         let place = values.wrapping_add(index);
-        // SAFETY: and as many pointers.
+        // SAFETY: the driver has read `count` pointers from there.
         let value = unsafe { place.read_unaligned() };
         correct(&table, at, allocation, attribute, value);
     }
     code
 }
 
-/// `SYNC_MEMOPS` is the only one that can be set. The driver sets it for the mapping too, where it can.
+/// Sets `SYNC_MEMOPS`, the only settable attribute. The driver sets it for the mapping too, where it can.
 fn set_attribute(
     call: &dyn Fn() -> Code,
     value: *const c_void,
@@ -165,12 +165,12 @@ fn set_attribute(
     if attribute != SYNC_MEMOPS || value.is_null() || !matches!(code, SUCCESS | NOT_SUPPORTED) {
         return code;
     }
-    // SAFETY: not null, and the program says that a number lies there.
+    // SAFETY: not null, and the program guarantees that a number is there.
     allocation.sync_memops = unsafe { value.cast::<c_uint>().read_unaligned() } != 0;
     SUCCESS
 }
 
-/// Plain allocations have no handle that a program could get.
+/// Refuses addresses of this library: plain allocations have no handle that a program could get.
 fn retain(call: &dyn Fn() -> Code, handle: *mut u64, address: *mut c_void) -> Code {
     if owner(address.expose_provenance() as Address).is_some() {
         return INVALID_VALUE;

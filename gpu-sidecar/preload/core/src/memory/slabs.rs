@@ -1,13 +1,13 @@
-//! Small allocations: pieces of slabs, each of which is one mapping. Pure: it knows numbers, no memory.
+//! Small allocations as pieces of slabs, each of which is one mapping. Operates on numbers only.
 //!
-//! The lowest slab with room is used, so that the highest ones empty and can be given back.
+//! The lowest slab with room is used, so that the highest ones become empty and can be released.
 
 use std::collections::BTreeMap;
 
 use super::spans::Spans;
 
-/// Where pieces begin is a multiple of this, and what they take too. The driver's own small allocations begin at multiples
-/// of 512 (it promises 256), and libraries rely on what they see.
+/// Alignment of a piece's address and size, in bytes. The driver's own small allocations are aligned to 512 (it guarantees 256),
+/// and libraries rely on the actual alignment.
 pub(super) const ALIGNMENT: u64 = 512;
 
 #[derive(Debug)]
@@ -17,27 +17,27 @@ struct Slab {
     pieces: u32,
 }
 
-/// See the [module](self).
+/// Slabs of one device and the free pieces in them; see the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Slabs {
     slabs: BTreeMap<u64, Slab>,
 }
 
-/// A piece that was taken.
+/// Piece taken from a slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct Piece {
     pub(super) at: u64,
-    /// It is the first one of a slab that was empty before, of so many bytes.
+    /// Size in bytes of the piece's slab, if this is the first piece of an empty slab.
     pub(super) from_empty: Option<u64>,
 }
 
-/// How many bytes a piece takes.
-pub(super) const fn piece_bytes(asked: u64) -> Option<u64> {
-    asked.checked_next_multiple_of(ALIGNMENT)
+/// Returns the size of a piece in bytes; `None` on overflow.
+pub(super) const fn piece_bytes(requested: u64) -> Option<u64> {
+    requested.checked_next_multiple_of(ALIGNMENT)
 }
 
 impl Slabs {
-    /// One more, empty.
+    /// Adds an empty slab.
     pub(super) fn add(&mut self, begin: u64, bytes: u64) {
         let slab = Slab {
             bytes,
@@ -47,19 +47,19 @@ impl Slabs {
         self.slabs.insert(begin, slab);
     }
 
-    /// A piece of so many bytes, which [`piece_bytes`] has said.
-    pub(super) fn take(&mut self, bytes: u64) -> Option<Taken> {
+    /// Takes a piece of `bytes`, a result of [`piece_bytes`]; `None` if no slab has room.
+    pub(super) fn take(&mut self, bytes: u64) -> Option<Piece> {
         let mut slabs = self.slabs.values_mut();
         let slab = slabs.find(|slab| slab.free.longest() >= bytes)?;
         let at = slab.free.take(bytes)?;
         slab.pieces += 1;
-        Some(Taken {
+        Some(Piece {
             at,
             from_empty: (slab.pieces == 1).then_some(slab.bytes),
         })
     }
 
-    /// Gives a piece back. Where its slab begins and how many bytes it has, if nobody has a piece of it any more.
+    /// Returns a piece to its slab. Returns the slab's first address and size if the slab is empty now.
     pub(super) fn give_back(&mut self, at: u64, bytes: u64) -> Option<(u64, u64)> {
         let (&begin, slab) = self.slabs.range_mut(..=at).next_back()?;
         slab.free.give_back(at, bytes);
@@ -67,7 +67,7 @@ impl Slabs {
         (slab.pieces == 0).then_some((begin, slab.bytes))
     }
 
-    /// Forgets slabs of which nobody has a piece, but for so many: where they begin.
+    /// Removes empty slabs except `keep` of them, and returns their first addresses.
     pub(super) fn remove_empty(&mut self, keep: usize) -> Vec<u64> {
         let empty = self.slabs.iter().filter(|(_, slab)| slab.pieces == 0);
         let empty: Vec<u64> = empty.map(|(&begin, _)| begin).skip(keep).collect();
@@ -77,7 +77,7 @@ impl Slabs {
         empty
     }
 
-    /// The slab that an address lies in: where it begins.
+    /// Returns the first address of the slab that contains an address.
     pub(super) fn slab_of(&self, address: u64) -> Option<u64> {
         let (&begin, slab) = self.slabs.range(..=address).next_back()?;
         (address - begin < slab.bytes).then_some(begin)
@@ -86,7 +86,8 @@ impl Slabs {
 
 #[cfg(test)]
 mod tests {
-    use super::super::spans::tests::Random;
+    use testing::Random;
+
     use super::*;
 
     const SLAB: u64 = 2 << 20;
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_piece_of_an_empty_slab_says_so() {
+    fn the_first_piece_of_an_empty_slab_is_marked() {
         let mut slabs = Slabs::default();
         slabs.add(SLAB, SLAB);
         assert_eq!(slabs.take(512).unwrap().from_empty, Some(SLAB));

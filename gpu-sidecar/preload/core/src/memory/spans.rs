@@ -1,21 +1,21 @@
-//! Which stretches of a range of addresses nobody has. Pure: it knows numbers, no memory.
+//! Free spans within a range of addresses. Operates on numbers only.
 //!
-//! A request takes the smallest stretch that holds it, and of equal ones the lowest: what is left over is small, and what is
-//! long stays long. Neighbours are joined at once, so a range that all have given back is one stretch again.
+//! A request takes the smallest sufficient span, and the lowest of equal ones, so that remainders are small and long spans stay
+//! long. Adjacent spans are merged at once, so a range is one span again when everything is returned.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// See the [module](self).
+/// Free spans within a range of addresses; see the [module](self).
 #[derive(Debug, Default)]
 pub(super) struct Spans {
-    /// How long the free stretch is that begins there.
+    /// Length of each free span, by its first address.
     by_begin: BTreeMap<u64, u64>,
-    /// The same as (length, begin).
+    /// Length and first address of each free span, by length.
     by_length: BTreeSet<(u64, u64)>,
 }
 
 impl Spans {
-    /// One free stretch.
+    /// Creates a range which is one free span.
     pub(super) fn new(begin: u64, bytes: u64) -> Self {
         let mut spans = Self::default();
         spans.insert(begin, bytes);
@@ -32,7 +32,7 @@ impl Spans {
         self.by_length.remove(&(bytes, begin));
     }
 
-    /// Takes a stretch of this length.
+    /// Takes a span of this length, and returns its first address; `None` if no span is long enough.
     pub(super) fn take(&mut self, bytes: u64) -> Option<u64> {
         if bytes == 0 {
             return None;
@@ -45,7 +45,7 @@ impl Spans {
         Some(begin)
     }
 
-    /// Gives back what was taken, or a part of it.
+    /// Returns a taken span, or a part of one.
     pub(super) fn give_back(&mut self, mut begin: u64, mut bytes: u64) {
         if let Some(&behind) = self.by_begin.get(&(begin + bytes)) {
             self.remove(begin + bytes, behind);
@@ -62,7 +62,7 @@ impl Spans {
         self.insert(begin, bytes);
     }
 
-    /// The longest stretch that there is.
+    /// Returns the length of the longest free span.
     pub(super) fn longest(&self) -> u64 {
         self.by_length.last().map_or(0, |&(bytes, _)| bytes)
     }
@@ -82,22 +82,12 @@ impl Spans {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
+    use testing::Random;
+
     use super::*;
 
-    /// Numbers that look random and are the same in every run.
-    pub(in crate::memory) struct Random(pub(in crate::memory) u64);
-
-    impl Random {
-        pub(in crate::memory) fn below(&mut self, bound: u64) -> u64 {
-            self.0 ^= self.0 << 13;
-            self.0 ^= self.0 >> 7;
-            self.0 ^= self.0 << 17;
-            (self.0 >> 11) % bound
-        }
-    }
-
-    /// The same, one mark for each unit: slow, and right at a glance.
+    /// Reference model with one flag per unit.
     struct Naive {
         begin: u64,
         taken: Vec<bool>,
@@ -129,14 +119,14 @@ pub(super) mod tests {
         fn mark(&mut self, at: u64, bytes: u64, taken: bool) {
             for unit in at - self.begin..at - self.begin + bytes {
                 let mark = &mut self.taken[usize::try_from(unit).unwrap()];
-                assert_ne!(*mark, taken, "one stretch, two owners");
+                assert_ne!(*mark, taken, "the range is taken or free already");
                 *mark = taken;
             }
         }
     }
 
     #[test]
-    fn it_does_what_a_naive_model_does() {
+    fn spans_agree_with_a_naive_model() {
         let mut random = Random(7);
         for round in 0..20 {
             let begin = 1_000_000 * round;
@@ -169,10 +159,10 @@ pub(super) mod tests {
         }
     }
 
-    /// Four times a device's memory in addresses are enough, however its memory is cut up: sizes from one granule to a
-    /// quarter of the device, most of them small, the device full all the time.
+    /// Addresses of four times the device's memory suffice, however the memory is fragmented: sizes from one granule to a quarter
+    /// of the device, most of them small, with the device full all the time.
     #[test]
-    fn a_device_that_is_full_finds_addresses_in_four_times_its_size() {
+    fn a_full_device_finds_addresses_in_a_range_of_four_times_its_size() {
         const DEVICE: u64 = 4096;
         for seed in 1..=8 {
             let mut random = Random(seed * 7919);
@@ -188,7 +178,7 @@ pub(super) mod tests {
                     used -= bytes;
                     spans.give_back(at, bytes);
                 }
-                held.push((spans.take(bytes).expect("addresses"), bytes));
+                held.push((spans.take(bytes).expect("a free span"), bytes));
                 used += bytes;
             }
             assert_eq!(spans.free_bytes(), 4 * DEVICE - used);
@@ -196,7 +186,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nothing_is_not_taken() {
+    fn empty_and_oversized_requests_are_refused() {
         let mut spans = Spans::new(8, 8);
         assert_eq!(spans.take(0), None);
         assert_eq!(spans.take(9), None);

@@ -1,6 +1,5 @@
-//! Memory that is mapped and with nobody: a reserve for allocations during captures, which may not be able to wait for the
-//! driver to map anything, and what is left of slabs. It counts against the limit, is told to the program as free, and is
-//! given up before anything is refused.
+//! Memory that is mapped but unused: a reserve for allocations during captures, in which the driver may be unable to map memory,
+//! and empty slabs. It counts against the limit, is reported to the program as free, and is released before anything is refused.
 
 use super::account::Kind;
 use super::device::Slot;
@@ -8,12 +7,12 @@ use super::physical::{Block, Part};
 use super::{contexts, free, limit, lock, pools, state};
 use crate::link;
 
-/// How many granules the reserve of a device has: 32 MiB where a granule is 2 MiB.
+/// Size of a device's reserve in granules: 32 MiB with granules of 2 MiB.
 const RESERVE_GRANULES: usize = 16;
 
-/// A capture is about to begin: the device of the calling thread's context gets a reserve, if it has none and the limit has
-/// room for one. To be called before the driver's own call. Processes that capture nothing have none.
-pub(crate) fn capture_begins() {
+/// Creates a reserve on the device of the calling thread's context, if it has less than half of one and the limit has room. To be
+/// called before the driver begins a capture. Processes that capture nothing have no reserve.
+pub(crate) fn before_capture() {
     if !link::is_active() || crate::capture::any() {
         return;
     }
@@ -35,13 +34,13 @@ pub(crate) fn capture_begins() {
         return;
     }
     let sizes = vec![traits.granule; RESERVE_GRANULES - there];
-    // Without it, allocations during the capture are mapped then.
+    // Without a reserve, allocations during the capture are mapped at that time.
     let _made = slot.make(traits, Kind::Spare, &sizes, |table, block| {
         table.reserve.push(block);
     });
 }
 
-/// Takes so many bytes from the reserve; they are plain memory from then on.
+/// Takes `bytes` from the reserve, which become plain memory; `None` if no block is large enough.
 pub(super) fn take(slot: &Slot, bytes: u64) -> Option<Block> {
     let mut table = lock(&slot.table);
     let reserve = &mut table.reserve;
@@ -55,7 +54,7 @@ pub(super) fn take(slot: &Slot, bytes: u64) -> Option<Block> {
     Some(taken)
 }
 
-/// Takes the front off a block, in whole parts.
+/// Splits whole parts of at least `bytes` in total off the front of a block.
 fn split(block: &mut Block, bytes: u64) -> Block {
     let mut front = Block {
         at: block.at,
@@ -77,15 +76,15 @@ fn split(block: &mut Block, bytes: u64) -> Block {
     front
 }
 
-/// Gives up all that lies idle, after waiting for what still uses memory that was freed during a capture. Whether there was
-/// anything.
+/// Releases all spare memory, after waiting for the work that uses memory freed during a capture. Returns whether there was any.
 pub(super) fn reclaim() -> bool {
     let settled = state().devices.iter().filter(|slot| free::settle(slot));
     let is_any = settled.count() > 0;
     give_up() | is_any
 }
 
-/// Gives up what nothing can be using: reserves, empty slabs, what pools keep. It waits for nothing. Whether there was anything.
+/// Releases memory that cannot be in use: reserves, empty slabs, and what pools keep. Does not wait. Returns whether there was
+/// any.
 pub(super) fn give_up() -> bool {
     let mut is_any = false;
     for slot in &state().devices {
@@ -103,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reserve_is_split_between_its_parts() {
+    fn a_block_is_split_between_its_parts() {
         let part = |handle| Part { handle, bytes: 10 };
         let mut block = Block {
             at: 100,

@@ -1,4 +1,4 @@
-//! Which of NVML's devices is the pod's.
+//! Identification of the pod's device among NVML's.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -7,28 +7,28 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use super::{Device, Return};
 use crate::driver::{self, SUCCESS};
 
-/// Room for a device's name; NVML asks for 80 and 96.
+/// Size of the buffer for a device's UUID; NVML documents 80 and 96 bytes.
 const UUID_TEXT: usize = 96;
 
-/// The digits of a device's name, without what stands before and between them.
+/// Returns the hexadecimal digits of a device's UUID in lower case, without prefix and hyphens.
 fn digits(text: &[u8]) -> Vec<u8> {
     let rest = text.split(|byte| *byte == b'-').skip(1);
     rest.flatten().map(u8::to_ascii_lowercase).collect()
 }
 
-/// The device of the pod, by the digits of its name; it is the driver's first one, and the agent's word on which that is.
+/// Returns the UUID digits of the pod's device, which is the driver's first one; `None` if the driver cannot name it.
 fn own_digits() -> Option<&'static [u8]> {
     static OWN: OnceLock<Vec<u8>> = OnceLock::new();
     if let Some(own) = OWN.get() {
         return Some(own);
     }
     let mut device: c_int = 0;
-    // SAFETY: the driver writes a number.
+    // SAFETY: `device` is valid for writes.
     if unsafe { driver::cuDeviceGet(&raw mut device, 0) } != SUCCESS {
         return None;
     }
     let mut uuid = [0_u8; 16];
-    // SAFETY: sixteen bytes, which the driver writes.
+    // SAFETY: the driver writes sixteen bytes, the buffer's size.
     if unsafe { driver::cuDeviceGetUuid_v2(uuid.as_mut_ptr(), device) } != SUCCESS {
         return None;
     }
@@ -36,32 +36,32 @@ fn own_digits() -> Option<&'static [u8]> {
     Some(OWN.get_or_init(|| hex.collect::<String>().into_bytes()))
 }
 
-/// NVML's function by which a device tells its name, from the same library as a function that we stand before.
+/// Returns NVML's `nvmlDeviceGetUUID`, from the library that contains a wrapped function; `None` if it cannot be found.
 fn name_function() -> Option<unsafe extern "C" fn(Device, *mut c_char, c_uint) -> Return> {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
     let mut found = FOUND.load(Ordering::Acquire);
     if found.is_null() {
         let known = super::any_real()?;
         let mut place = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
-        // SAFETY: any address, and room for what is known of it.
+        // SAFETY: any address may be queried, and `place` is valid for writes.
         if unsafe { libc::dladdr(known, place.as_mut_ptr()) } == 0 {
             return None;
         }
-        // SAFETY: written, as the answer has said.
+        // SAFETY: written, since the call succeeded.
         let place = unsafe { place.assume_init() };
-        // SAFETY: the name of a loaded library; only what is loaded already is opened.
+        // SAFETY: the name of a loaded library; `RTLD_NOLOAD` loads nothing new.
         let library = unsafe { libc::dlopen(place.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
         if library.is_null() {
             return None;
         }
-        // SAFETY: a library that is open, and a text that ends. Nobody stands before this function.
+        // SAFETY: an open library and a NUL-terminated string. This function is not wrapped.
         found = unsafe { libc::dlsym(library, c"nvmlDeviceGetUUID".as_ptr()) };
         if found.is_null() {
             return None;
         }
         FOUND.store(found, Ordering::Release);
     }
-    // SAFETY: NVML's function of this name has this shape.
+    // SAFETY: NVML's function with this name has this signature.
     Some(unsafe {
         std::mem::transmute::<
             *mut c_void,
@@ -70,14 +70,14 @@ fn name_function() -> Option<unsafe extern "C" fn(Device, *mut c_char, c_uint) -
     })
 }
 
-/// Whether a device is the pod's.
+/// Returns whether a device is the pod's.
 pub(super) fn is_own(device: Device) -> bool {
     let (Some(own), Some(name)) = (own_digits(), name_function()) else {
         return false;
     };
     let mut text: [c_char; UUID_TEXT] = [0; UUID_TEXT];
     let room = c_uint::try_from(text.len()).unwrap_or(0);
-    // SAFETY: as much room as is said, and a device that NVML has taken in the same call.
+    // SAFETY: the buffer has the size that is passed, and NVML has accepted the device in the same call.
     if unsafe { name(device, text.as_mut_ptr(), room) } != 0 {
         return false;
     }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_is_told_by_its_digits() {
+    fn a_device_is_identified_by_its_digits() {
         let gpu = b"GPU-12345678-9ABC-def0-1234-56789abcdef0";
         assert_eq!(digits(gpu), b"123456789abcdef0123456789abcdef0");
         assert_eq!(

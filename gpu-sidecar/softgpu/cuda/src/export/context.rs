@@ -1,4 +1,4 @@
-//! Contexts.
+//! Exported functions for contexts.
 
 use crate::context::{self, AffinityParameter, Context, CreateParameters};
 use crate::pointer::{In, Out};

@@ -1,9 +1,9 @@
-//! Events.
+//! Exported functions for events.
 
 use crate::event::{self, Event};
 use crate::ipc::{self, IpcHandle};
 use crate::pointer::Out;
-use crate::stream::{Default, Stream};
+use crate::stream::{DefaultStream, Stream};
 use crate::table::Handle;
 
 use super::functions;
@@ -18,8 +18,8 @@ functions! { TABLE:
     fn cuEventElapsedTime_v2(out: Out<f32>, start: Handle<Event>, end: Handle<Event>) = event::elapsed(out, start, end);
     fn cuIpcGetEventHandle(out: Out<IpcHandle>, handle: Handle<Event>) = ipc::get_event(out, handle);
     fn cuIpcOpenEventHandle(out: Out<Handle<Event>>, handle: IpcHandle) = ipc::open_event(out, handle);
-    fn cuEventRecord(handle: Handle<Event>, stream: Handle<Stream>) = event::record(handle, stream, 0, Default::Legacy);
-    fn cuEventRecord_ptsz(handle: Handle<Event>, stream: Handle<Stream>) = event::record(handle, stream, 0, Default::PerThread);
-    fn cuEventRecordWithFlags(handle: Handle<Event>, stream: Handle<Stream>, flags: u32) = event::record(handle, stream, flags, Default::Legacy);
-    fn cuEventRecordWithFlags_ptsz(handle: Handle<Event>, stream: Handle<Stream>, flags: u32) = event::record(handle, stream, flags, Default::PerThread);
+    fn cuEventRecord(handle: Handle<Event>, stream: Handle<Stream>) = event::record(handle, stream, 0, DefaultStream::Legacy);
+    fn cuEventRecord_ptsz(handle: Handle<Event>, stream: Handle<Stream>) = event::record(handle, stream, 0, DefaultStream::PerThread);
+    fn cuEventRecordWithFlags(handle: Handle<Event>, stream: Handle<Stream>, flags: u32) = event::record(handle, stream, flags, DefaultStream::Legacy);
+    fn cuEventRecordWithFlags_ptsz(handle: Handle<Event>, stream: Handle<Stream>, flags: u32) = event::record(handle, stream, flags, DefaultStream::PerThread);
 }

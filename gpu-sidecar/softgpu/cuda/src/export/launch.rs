@@ -1,4 +1,4 @@
-//! Code and its launches.
+//! Exported functions for modules, libraries and launches.
 
 use std::ffi::{c_char, c_void};
 
@@ -6,7 +6,7 @@ use crate::launch::{self, Config};
 use crate::module::{self, Function, Kernel, Library, Module};
 use crate::pointer::{In, Out, Text};
 use crate::refusal;
-use crate::stream::{Default, Stream};
+use crate::stream::{DefaultStream, Stream};
 use crate::table::Handle;
 
 use super::functions;
@@ -55,10 +55,10 @@ functions! { TABLE:
     fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(out: Out<i32>, handle: Handle<Function>, block: i32, _shared: usize, _flags: u32) = module::occupancy(out, handle, block);
     fn cuOccupancyMaxPotentialBlockSize(grid: Out<i32>, block: Out<i32>, handle: Handle<Function>, _of: *const c_void, _shared: usize, limit: i32) = module::occupancy_block_size(grid, block, handle, limit);
     fn cuOccupancyMaxPotentialBlockSizeWithFlags(grid: Out<i32>, block: Out<i32>, handle: Handle<Function>, _of: *const c_void, _shared: usize, limit: i32, _flags: u32) = module::occupancy_block_size(grid, block, handle, limit);
-    fn cuLaunchKernel(function: Handle<Function>, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle<Stream>, list: In<*const c_void>, extra: In<*const c_void>) = launch::kernel(function, [[gx, gy, gz], [bx, by, bz]], shared, stream, list, extra, false, Default::Legacy);
-    fn cuLaunchKernel_ptsz(function: Handle<Function>, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle<Stream>, list: In<*const c_void>, extra: In<*const c_void>) = launch::kernel(function, [[gx, gy, gz], [bx, by, bz]], shared, stream, list, extra, false, Default::PerThread);
-    fn cuLaunchCooperativeKernel(function: Handle<Function>, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle<Stream>, list: In<*const c_void>) = launch::kernel(function, [[gx, gy, gz], [bx, by, bz]], shared, stream, list, In::from_raw(std::ptr::null()), true, Default::Legacy);
-    fn cuLaunchCooperativeKernel_ptsz(function: Handle<Function>, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle<Stream>, list: In<*const c_void>) = launch::kernel(function, [[gx, gy, gz], [bx, by, bz]], shared, stream, list, In::from_raw(std::ptr::null()), true, Default::PerThread);
-    fn cuLaunchKernelEx(config: In<Config>, function: Handle<Function>, list: In<*const c_void>, extra: In<*const c_void>) = launch::kernel_ex(config, function, list, extra, Default::Legacy);
-    fn cuLaunchKernelEx_ptsz(config: In<Config>, function: Handle<Function>, list: In<*const c_void>, extra: In<*const c_void>) = launch::kernel_ex(config, function, list, extra, Default::PerThread);
+    fn cuLaunchKernel(function: Handle<Function>, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle<Stream>, list: In<*const c_void>, extra: In<*const c_void>) = launch::kernel(function, [[gx, gy, gz], [bx, by, bz]], shared, stream, list, extra, false, DefaultStream::Legacy);
+    fn cuLaunchKernel_ptsz(function: Handle<Function>, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle<Stream>, list: In<*const c_void>, extra: In<*const c_void>) = launch::kernel(function, [[gx, gy, gz], [bx, by, bz]], shared, stream, list, extra, false, DefaultStream::PerThread);
+    fn cuLaunchCooperativeKernel(function: Handle<Function>, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle<Stream>, list: In<*const c_void>) = launch::kernel(function, [[gx, gy, gz], [bx, by, bz]], shared, stream, list, In::from_raw(std::ptr::null()), true, DefaultStream::Legacy);
+    fn cuLaunchCooperativeKernel_ptsz(function: Handle<Function>, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle<Stream>, list: In<*const c_void>) = launch::kernel(function, [[gx, gy, gz], [bx, by, bz]], shared, stream, list, In::from_raw(std::ptr::null()), true, DefaultStream::PerThread);
+    fn cuLaunchKernelEx(config: In<Config>, function: Handle<Function>, list: In<*const c_void>, extra: In<*const c_void>) = launch::kernel_ex(config, function, list, extra, DefaultStream::Legacy);
+    fn cuLaunchKernelEx_ptsz(config: In<Config>, function: Handle<Function>, list: In<*const c_void>, extra: In<*const c_void>) = launch::kernel_ex(config, function, list, extra, DefaultStream::PerThread);
 }

@@ -1,4 +1,4 @@
-//! The functions of the driver API, by the names under which programs find them.
+//! Exported functions of the driver API, by the names under which programs find them.
 
 mod context;
 mod event;
@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
 
-/// Where a function is.
+/// Address of an exported function.
 #[derive(Clone, Copy)]
 pub(crate) struct Address(pub(crate) *const ());
 
@@ -24,7 +24,7 @@ unsafe impl Send for Address {}
 // SAFETY: as above.
 unsafe impl Sync for Address {}
 
-/// Nothing that goes wrong in here unwinds into the program.
+/// Runs a call and returns its `CUresult`; a panic becomes `CUDA_ERROR_UNKNOWN` instead of unwinding into the program.
 pub(crate) fn guard(call: impl FnOnce() -> Result) -> u32 {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => 0,
@@ -33,7 +33,7 @@ pub(crate) fn guard(call: impl FnOnce() -> Result) -> u32 {
     }
 }
 
-/// Declares functions with their names, and a table of them.
+/// Declares exported functions, and a table of them by name.
 macro_rules! functions {
     ($table:ident: $( fn $name:ident($($argument:ident: $kind:ty),* $(,)?) = $body:expr; )*) => {
         $(
@@ -51,7 +51,7 @@ macro_rules! functions {
 }
 pub(crate) use functions;
 
-/// All functions by name.
+/// Returns all exported functions by name.
 pub(crate) fn table() -> &'static HashMap<&'static str, Address> {
     static TABLE: OnceLock<HashMap<&'static str, Address>> = OnceLock::new();
     TABLE.get_or_init(|| {

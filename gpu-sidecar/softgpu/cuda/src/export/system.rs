@@ -1,4 +1,4 @@
-//! The driver itself, its devices, and processes from outside.
+//! Exported functions for initialization, devices, and checkpoints.
 
 use std::ffi::{c_char, c_void};
 
@@ -15,7 +15,8 @@ functions! { TABLE:
     fn cuDriverGetVersion(out: Out<i32>) = out.put(device::VERSION);
     fn cuGetErrorName(code: u32, out: Out<*const c_char>) = error_text(code, out, |line| line.1.as_ptr());
     fn cuGetErrorString(code: u32, out: Out<*const c_char>) = error_text(code, out, |line| line.2.as_ptr());
-    fn cuGetProcAddress(name: Text, out: Out<*const c_void>, version: i32, flags: u64) = resolver::get(name, out, version, flags);
+    fn cuGetProcAddress(name: Text, out: Out<*const c_void>, version: i32, flags: u64) = resolver::get(name, out, version, flags, false);
+    fn cuGetProcAddress_ptsz(name: Text, out: Out<*const c_void>, version: i32, flags: u64) = resolver::get(name, out, version, flags, true);
     fn cuGetProcAddress_v2(name: Text, out: Out<*const c_void>, version: i32, flags: u64, status: Out<u32>) = resolver::get_v2(name, out, version, flags, status, false);
     fn cuGetProcAddress_v2_ptsz(name: Text, out: Out<*const c_void>, version: i32, flags: u64, status: Out<u32>) = resolver::get_v2(name, out, version, flags, status, true);
     fn cuGetExportTable(out: Out<*const c_void>, _id: *const c_void) = refusal::export_table(out);

@@ -1,11 +1,12 @@
-//! Functions that a software GPU does not have: each answers that it is not supported, and is counted by its name.
+//! Exported functions that a software GPU does not support: each returns `CUDA_ERROR_NOT_SUPPORTED` and is counted by
+//! its name.
 
 use std::sync::atomic::AtomicBool;
 
 use crate::error::Error;
 use crate::refusal;
 
-/// Declares functions that are not there. Their arguments are not looked at, so that none need be declared.
+/// Declares unsupported functions. They ignore their arguments, so that none need be declared.
 macro_rules! unsupported {
     ($($name:ident)*) => {
         $(

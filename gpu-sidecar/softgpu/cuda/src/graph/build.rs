@@ -1,4 +1,4 @@
-//! Graphs built by hand: nodes, what they wait for, and what they are asked and told.
+//! Graphs built by explicit calls: nodes, their dependencies, and their parameters.
 
 use crate::context::Context;
 use crate::copy::Copy3d;
@@ -10,18 +10,18 @@ use crate::state::State;
 use crate::table::Handle;
 use crate::work::Work;
 
-use super::exchange::{InOut, give};
-use super::nodes::{self, Graph, Node, Place, What};
+use super::exchange::{InOut, write_lists};
+use super::nodes::{self, Graph, Node, NodeAction, NodeRef};
 use super::parameters::{
     HostParameters, KernelParameters, KernelParametersV1, NodeParameters, SetParameters,
     copy_parameters, copy_work, known_event,
 };
 
-/// `CUgraphEdgeData`, of which only the default is there: all zeros.
+/// `CUgraphEdgeData`, of which only the default, all zeros, is supported.
 pub(crate) type Edge = u64;
 
-/// The numbers of nodes that must be of one graph.
-fn ids_of(graph: Handle<Graph>, list: In<Handle<Place>>, count: usize) -> Result<Vec<usize>> {
+/// Returns the ids of nodes; fails for a node of another graph.
+fn ids_of(graph: Handle<Graph>, list: In<Handle<NodeRef>>, count: usize) -> Result<Vec<usize>> {
     let list = list.list(count)?;
     list.into_iter()
         .map(|node| match nodes::find(node)? {
@@ -31,7 +31,7 @@ fn ids_of(graph: Handle<Graph>, list: In<Handle<Place>>, count: usize) -> Result
         .collect()
 }
 
-/// No data, or the default.
+/// Fails unless the edge data are absent or all default.
 fn check_edges(edges: In<Edge>, count: usize) -> Result {
     if edges.is_null() || edges.list(count)?.iter().all(|edge| *edge == 0) {
         return Ok(());
@@ -43,7 +43,7 @@ fn graph_of(state: &State, graph: Handle<Graph>) -> Result<&Graph> {
     state.graphs.get(graph).ok_or(Error::INVALID_VALUE)
 }
 
-fn node_of(state: &State, node: Handle<Place>) -> Result<&Node> {
+fn node_of(state: &State, node: Handle<NodeRef>) -> Result<&Node> {
     let (graph, id) = nodes::find(node)?;
     graph_of(state, graph)?
         .nodes
@@ -51,13 +51,13 @@ fn node_of(state: &State, node: Handle<Place>) -> Result<&Node> {
         .ok_or(Error::INVALID_VALUE)
 }
 
-fn node_mut(state: &mut State, node: Handle<Place>) -> Result<&mut Node> {
+fn node_mut(state: &mut State, node: Handle<NodeRef>) -> Result<&mut Node> {
     let (graph, id) = nodes::find(node)?;
     let graph = state.graphs.get_mut(graph).ok_or(Error::INVALID_VALUE)?;
     graph.nodes.get_mut(&id).ok_or(Error::INVALID_VALUE)
 }
 
-/// `cuGraphCreate`
+/// Implements `cuGraphCreate`: creates an empty graph.
 pub(crate) fn create(out: Out<Handle<Graph>>, flags: u32) -> Result {
     let driver = driver()?;
     if flags != 0 || out.is_null() {
@@ -67,7 +67,7 @@ pub(crate) fn create(out: Out<Handle<Graph>>, flags: u32) -> Result {
     out.put(graph)
 }
 
-/// `cuGraphDestroy`: not of a graph that belongs to a node.
+/// Implements `cuGraphDestroy`: fails for the graph of a child node.
 pub(crate) fn destroy(graph: Handle<Graph>) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
@@ -78,7 +78,7 @@ pub(crate) fn destroy(graph: Handle<Graph>) -> Result {
     Ok(())
 }
 
-/// `cuGraphClone`
+/// Implements `cuGraphClone`: copies a graph with its child graphs.
 pub(crate) fn clone(out: Out<Handle<Graph>>, graph: Handle<Graph>) -> Result {
     let driver = driver()?;
     if out.is_null() {
@@ -88,10 +88,10 @@ pub(crate) fn clone(out: Out<Handle<Graph>>, graph: Handle<Graph>) -> Result {
     out.put(new)
 }
 
-/// `cuGraphNodeFindInClone`
+/// Implements `cuGraphNodeFindInClone`: finds the copy of a node in a clone.
 pub(crate) fn find_in_clone(
-    out: Out<Handle<Place>>,
-    original: Handle<Place>,
+    out: Out<Handle<NodeRef>>,
+    original: Handle<NodeRef>,
     clone: Handle<Graph>,
 ) -> Result {
     let driver = driver()?;
@@ -104,17 +104,17 @@ pub(crate) fn find_in_clone(
     out.put(found.ok_or(Error::INVALID_VALUE)?.handle)
 }
 
-/// The nodes behind which a new one comes.
+/// Dependencies of a new node, as passed by the caller.
 #[derive(Clone, Copy)]
-pub(crate) struct Behind {
-    pub(crate) list: In<Handle<Place>>,
+pub(crate) struct Dependencies {
+    pub(crate) list: In<Handle<NodeRef>>,
     pub(crate) edges: In<Edge>,
     pub(crate) count: usize,
 }
 
-impl Behind {
-    /// Without data of edges.
-    pub(crate) const fn new(list: In<Handle<Place>>, count: usize) -> Self {
+impl Dependencies {
+    /// Creates dependencies with default edge data.
+    pub(crate) const fn new(list: In<Handle<NodeRef>>, count: usize) -> Self {
         Self {
             list,
             edges: In::from_raw(std::ptr::null()),
@@ -122,7 +122,7 @@ impl Behind {
         }
     }
 
-    /// Their numbers in a graph.
+    /// Returns the ids of the nodes in a graph.
     pub(super) fn ids(&self, graph: Handle<Graph>) -> Result<Vec<usize>> {
         check_edges(self.edges, self.count)?;
         ids_of(graph, self.list, self.count)
@@ -130,10 +130,10 @@ impl Behind {
 }
 
 fn add(
-    out: Out<Handle<Place>>,
+    out: Out<Handle<NodeRef>>,
     graph: Handle<Graph>,
-    behind: Behind,
-    what: impl FnOnce(&Driver, &mut State) -> Result<What>,
+    dependencies: Dependencies,
+    action: impl FnOnce(&Driver, &mut State) -> Result<NodeAction>,
 ) -> Result {
     let driver = driver()?;
     if out.is_null() {
@@ -141,16 +141,16 @@ fn add(
     }
     let mut state = driver.state();
     graph_of(&state, graph)?;
-    let after = behind.ids(graph)?;
-    let what = match what(driver, &mut state)? {
-        What::Child(child) => What::Child(nodes::copy(&mut state, child, Some(graph))?),
+    let after = dependencies.ids(graph)?;
+    let action = match action(driver, &mut state)? {
+        NodeAction::Child(child) => NodeAction::Child(nodes::copy(&mut state, child, Some(graph))?),
         other => other,
     };
-    let child = match &what {
-        What::Child(child) => *child,
+    let child = match &action {
+        NodeAction::Child(child) => *child,
         _ => Handle::NULL,
     };
-    match nodes::add(&mut state, graph, what, &after) {
+    match nodes::add(&mut state, graph, action, &after) {
         Ok(id) => out.put(graph_of(&state, graph)?.nodes[&id].handle),
         Err(error) => {
             nodes::destroy(&mut state, child);
@@ -159,151 +159,163 @@ fn add(
     }
 }
 
-/// `cuGraphAddKernelNode_v2`
+/// Implements `cuGraphAddKernelNode_v2`: adds a kernel node.
 pub(crate) fn add_kernel(
-    out: Out<Handle<Place>>,
+    out: Out<Handle<NodeRef>>,
     graph: Handle<Graph>,
-    behind: Behind,
+    dependencies: Dependencies,
     parameters: In<KernelParameters>,
 ) -> Result {
-    add(out, graph, behind, |driver, state| {
-        parameters.get()?.work(driver, state).map(What::Work)
+    add(out, graph, dependencies, |driver, state| {
+        parameters.get()?.work(driver, state).map(NodeAction::Work)
     })
 }
 
-/// `cuGraphAddKernelNode`
+/// Implements `cuGraphAddKernelNode`: adds a kernel node, with parameters of version 1.
 pub(crate) fn add_kernel_v1(
-    out: Out<Handle<Place>>,
+    out: Out<Handle<NodeRef>>,
     graph: Handle<Graph>,
-    behind: Behind,
+    dependencies: Dependencies,
     parameters: In<KernelParametersV1>,
 ) -> Result {
-    add(out, graph, behind, |driver, state| {
+    add(out, graph, dependencies, |driver, state| {
         parameters
             .get()?
             .widen()
             .work(driver, state)
-            .map(What::Work)
+            .map(NodeAction::Work)
     })
 }
 
-/// `cuGraphAddMemcpyNode`
+/// Implements `cuGraphAddMemcpyNode`: adds a copy node.
 pub(crate) fn add_copy(
-    out: Out<Handle<Place>>,
+    out: Out<Handle<NodeRef>>,
     graph: Handle<Graph>,
-    behind: Behind,
+    dependencies: Dependencies,
     parameters: In<Copy3d>,
     context: Handle<Context>,
 ) -> Result {
-    add(out, graph, behind, |driver, state| {
-        copy_work(driver, state, &parameters.get()?, context).map(What::Work)
+    add(out, graph, dependencies, |driver, state| {
+        copy_work(driver, state, &parameters.get()?, context).map(NodeAction::Work)
     })
 }
 
-/// `cuGraphAddMemsetNode`
+/// Implements `cuGraphAddMemsetNode`: adds a memset node.
 pub(crate) fn add_set(
-    out: Out<Handle<Place>>,
+    out: Out<Handle<NodeRef>>,
     graph: Handle<Graph>,
-    behind: Behind,
+    dependencies: Dependencies,
     parameters: In<SetParameters>,
     context: Handle<Context>,
 ) -> Result {
-    add(out, graph, behind, |driver, state| {
+    add(out, graph, dependencies, |driver, state| {
         parameters
             .get()?
             .work(driver, state, context)
-            .map(What::Work)
+            .map(NodeAction::Work)
     })
 }
 
-/// `cuGraphAddHostNode`
+/// Implements `cuGraphAddHostNode`: adds a host function node.
 pub(crate) fn add_host(
-    out: Out<Handle<Place>>,
+    out: Out<Handle<NodeRef>>,
     graph: Handle<Graph>,
-    behind: Behind,
+    dependencies: Dependencies,
     parameters: In<HostParameters>,
 ) -> Result {
-    add(out, graph, behind, |_, _| {
-        parameters.get()?.work().map(What::Work)
+    add(out, graph, dependencies, |_, _| {
+        parameters.get()?.work().map(NodeAction::Work)
     })
 }
 
-/// `cuGraphAddEmptyNode`
-pub(crate) fn add_empty(out: Out<Handle<Place>>, graph: Handle<Graph>, behind: Behind) -> Result {
-    add(out, graph, behind, |_, _| Ok(What::Work(Work::Nothing)))
+/// Implements `cuGraphAddEmptyNode`: adds a node without work.
+pub(crate) fn add_empty(
+    out: Out<Handle<NodeRef>>,
+    graph: Handle<Graph>,
+    dependencies: Dependencies,
+) -> Result {
+    add(out, graph, dependencies, |_, _| {
+        Ok(NodeAction::Work(Work::Nothing))
+    })
 }
 
-/// `cuGraphAddChildGraphNode`
+/// Implements `cuGraphAddChildGraphNode`: adds a node with a copy of a graph.
 pub(crate) fn add_child(
-    out: Out<Handle<Place>>,
+    out: Out<Handle<NodeRef>>,
     graph: Handle<Graph>,
-    behind: Behind,
+    dependencies: Dependencies,
     child: Handle<Graph>,
 ) -> Result {
-    add(out, graph, behind, |_, _| Ok(What::Child(child)))
+    add(out, graph, dependencies, |_, _| {
+        Ok(NodeAction::Child(child))
+    })
 }
 
-/// `cuGraphAddEventRecordNode`
+/// Implements `cuGraphAddEventRecordNode`: adds a node that records an event.
 pub(crate) fn add_record(
-    out: Out<Handle<Place>>,
+    out: Out<Handle<NodeRef>>,
     graph: Handle<Graph>,
-    behind: Behind,
+    dependencies: Dependencies,
     event: Handle<Event>,
 ) -> Result {
-    add(out, graph, behind, |_, state| {
-        known_event(state, event).map(What::Record)
+    add(out, graph, dependencies, |_, state| {
+        known_event(state, event).map(NodeAction::Record)
     })
 }
 
-/// `cuGraphAddEventWaitNode`
+/// Implements `cuGraphAddEventWaitNode`: adds a node that waits for an event.
 pub(crate) fn add_wait(
-    out: Out<Handle<Place>>,
+    out: Out<Handle<NodeRef>>,
     graph: Handle<Graph>,
-    behind: Behind,
+    dependencies: Dependencies,
     event: Handle<Event>,
 ) -> Result {
-    add(out, graph, behind, |_, state| {
-        known_event(state, event).map(What::Wait)
+    add(out, graph, dependencies, |_, state| {
+        known_event(state, event).map(NodeAction::Wait)
     })
 }
 
-/// `cuGraphAddNode`, `cuGraphAddNode_v2`
+/// Implements `cuGraphAddNode` and `cuGraphAddNode_v2`: adds a node of any kind.
 pub(crate) fn add_any(
-    out: Out<Handle<Place>>,
+    out: Out<Handle<NodeRef>>,
     graph: Handle<Graph>,
-    behind: Behind,
+    dependencies: Dependencies,
     parameters: In<NodeParameters>,
 ) -> Result {
-    add(out, graph, behind, |driver, state| {
-        parameters.get()?.what(driver, state)
+    add(out, graph, dependencies, |driver, state| {
+        parameters.get()?.action(driver, state)
     })
 }
 
-/// `cuGraphDestroyNode`
-pub(crate) fn destroy_node(node: Handle<Place>) -> Result {
+/// Implements `cuGraphDestroyNode`: removes a node with its edges.
+pub(crate) fn destroy_node(node: Handle<NodeRef>) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
     let (graph, id) = nodes::find(node)?;
     let there = state.graphs.get_mut(graph).ok_or(Error::INVALID_VALUE)?;
     let node = there.remove(id).ok_or(Error::INVALID_VALUE)?;
-    if let What::Child(child) = node.what {
+    if let NodeAction::Child(child) = node.action {
         nodes::destroy(&mut state, child);
     }
     Ok(())
 }
 
-/// Pairs of nodes: the earlier and the later one.
+/// Edges as pairs of an earlier and a later node, as passed by the caller.
 #[derive(Clone, Copy)]
 pub(crate) struct Pairs {
-    pub(crate) from: In<Handle<Place>>,
-    pub(crate) to: In<Handle<Place>>,
+    pub(crate) from: In<Handle<NodeRef>>,
+    pub(crate) to: In<Handle<NodeRef>>,
     pub(crate) edges: In<Edge>,
     pub(crate) count: usize,
 }
 
 impl Pairs {
-    /// Without data of edges.
-    pub(crate) const fn new(from: In<Handle<Place>>, to: In<Handle<Place>>, count: usize) -> Self {
+    /// Creates pairs with default edge data.
+    pub(crate) const fn new(
+        from: In<Handle<NodeRef>>,
+        to: In<Handle<NodeRef>>,
+        count: usize,
+    ) -> Self {
         Self {
             from,
             to,
@@ -313,7 +325,7 @@ impl Pairs {
     }
 }
 
-/// Does something for each pair; if one cannot be done, none is.
+/// Applies `perform` to each pair; if one fails, undoes the earlier ones.
 fn for_pairs(
     graph: Handle<Graph>,
     pairs: Pairs,
@@ -337,24 +349,24 @@ fn for_pairs(
     Ok(())
 }
 
-/// `cuGraphAddDependencies`, `cuGraphAddDependencies_v2`
+/// Implements `cuGraphAddDependencies` and `cuGraphAddDependencies_v2`: adds edges.
 pub(crate) fn add_dependencies(graph: Handle<Graph>, pairs: Pairs) -> Result {
     for_pairs(graph, pairs, Graph::connect, Graph::disconnect)
 }
 
-/// `cuGraphRemoveDependencies`, `cuGraphRemoveDependencies_v2`
+/// Implements `cuGraphRemoveDependencies` and `cuGraphRemoveDependencies_v2`: removes edges.
 pub(crate) fn remove_dependencies(graph: Handle<Graph>, pairs: Pairs) -> Result {
     for_pairs(graph, pairs, Graph::disconnect, Graph::connect)
 }
 
-fn rows(handles: Vec<Handle<Place>>) -> Vec<[Handle<Place>; 1]> {
+fn rows(handles: Vec<Handle<NodeRef>>) -> Vec<[Handle<NodeRef>; 1]> {
     handles.into_iter().map(|handle| [handle]).collect()
 }
 
-/// `cuGraphGetNodes`
+/// Implements `cuGraphGetNodes`: lists the nodes of a graph.
 pub(crate) fn get_nodes(
     graph: Handle<Graph>,
-    out: Out<Handle<Place>>,
+    out: Out<Handle<NodeRef>>,
     count: InOut<usize>,
 ) -> Result {
     let driver = driver()?;
@@ -363,13 +375,13 @@ pub(crate) fn get_nodes(
         .nodes
         .values()
         .map(|node| [node.handle]);
-    give(&handles.collect::<Vec<_>>(), [out], count, Handle::NULL)
+    write_lists(&handles.collect::<Vec<_>>(), [out], count, Handle::NULL)
 }
 
-/// `cuGraphGetRootNodes`
+/// Implements `cuGraphGetRootNodes`: lists the nodes without dependencies.
 pub(crate) fn get_roots(
     graph: Handle<Graph>,
-    out: Out<Handle<Place>>,
+    out: Out<Handle<NodeRef>>,
     count: InOut<usize>,
 ) -> Result {
     let driver = driver()?;
@@ -378,22 +390,22 @@ pub(crate) fn get_roots(
     let roots = nodes
         .filter(|node| node.after.is_empty())
         .map(|node| [node.handle]);
-    give(&roots.collect::<Vec<_>>(), [out], count, Handle::NULL)
+    write_lists(&roots.collect::<Vec<_>>(), [out], count, Handle::NULL)
 }
 
-/// Writes the data of as many edges as were given.
-fn give_edges(edges: Option<Out<Edge>>, given: InOut<usize>) -> Result {
+/// Writes default data for as many edges as were listed.
+fn write_edges(edges: Option<Out<Edge>>, given: InOut<usize>) -> Result {
     match edges.filter(|edges| !edges.is_null()) {
         Some(edges) => (0..given.get()?).try_for_each(|at| edges.put_at(at, 0)),
         None => Ok(()),
     }
 }
 
-/// `cuGraphGetEdges`, `cuGraphGetEdges_v2`
+/// Implements `cuGraphGetEdges` and `cuGraphGetEdges_v2`: lists the edges of a graph.
 pub(crate) fn get_edges(
     graph: Handle<Graph>,
-    from: Out<Handle<Place>>,
-    to: Out<Handle<Place>>,
+    from: Out<Handle<NodeRef>>,
+    to: Out<Handle<NodeRef>>,
     edges: Option<Out<Edge>>,
     count: InOut<usize>,
 ) -> Result {
@@ -410,13 +422,13 @@ pub(crate) fn get_edges(
         earlier.into_iter().map(|earlier| [earlier, later.handle])
     });
     let pairs: Vec<_> = pairs.collect();
-    give(&pairs, [from, to], count, Handle::NULL)?;
-    give_edges(edges, count)
+    write_lists(&pairs, [from, to], count, Handle::NULL)?;
+    write_edges(edges, count)
 }
 
 fn get_neighbours(
-    node: Handle<Place>,
-    out: Out<Handle<Place>>,
+    node: Handle<NodeRef>,
+    out: Out<Handle<NodeRef>>,
     edges: Option<Out<Edge>>,
     count: InOut<usize>,
     which: impl Fn(&Node) -> &[usize],
@@ -429,190 +441,203 @@ fn get_neighbours(
     let (graph, _) = nodes::find(node)?;
     let there = node_of(&state, node)?;
     let handles = graph_of(&state, graph)?.handles(which(there));
-    give(&rows(handles), [out], count, Handle::NULL)?;
-    give_edges(edges, count)
+    write_lists(&rows(handles), [out], count, Handle::NULL)?;
+    write_edges(edges, count)
 }
 
-/// `cuGraphNodeGetDependencies`, `cuGraphNodeGetDependencies_v2`
+/// Implements `cuGraphNodeGetDependencies` and `cuGraphNodeGetDependencies_v2`: lists the nodes a node waits for.
 pub(crate) fn get_dependencies(
-    node: Handle<Place>,
-    out: Out<Handle<Place>>,
+    node: Handle<NodeRef>,
+    out: Out<Handle<NodeRef>>,
     edges: Option<Out<Edge>>,
     count: InOut<usize>,
 ) -> Result {
     get_neighbours(node, out, edges, count, |node| &node.after)
 }
 
-/// `cuGraphNodeGetDependentNodes`, `cuGraphNodeGetDependentNodes_v2`
+/// Implements `cuGraphNodeGetDependentNodes` and `cuGraphNodeGetDependentNodes_v2`: lists the nodes that wait for a
+/// node.
 pub(crate) fn get_dependents(
-    node: Handle<Place>,
-    out: Out<Handle<Place>>,
+    node: Handle<NodeRef>,
+    out: Out<Handle<NodeRef>>,
     edges: Option<Out<Edge>>,
     count: InOut<usize>,
 ) -> Result {
     get_neighbours(node, out, edges, count, |node| &node.before)
 }
 
-/// `cuGraphNodeGetType`
-pub(crate) fn get_kind(node: Handle<Place>, out: Out<u32>) -> Result {
+/// Implements `cuGraphNodeGetType`: returns the kind of a node.
+pub(crate) fn get_kind(node: Handle<NodeRef>, out: Out<u32>) -> Result {
     let driver = driver()?;
     let state = driver.state();
-    out.put(node_of(&state, node)?.what.kind())
+    out.put(node_of(&state, node)?.action.kind())
 }
 
-fn get_kernel(node: Handle<Place>) -> Result<KernelParameters> {
+fn get_kernel(node: Handle<NodeRef>) -> Result<KernelParameters> {
     let driver = driver()?;
     let mut state = driver.state();
     let there = node_of(&state, node)?;
-    let What::Work(Work::Kernel(launched)) = there.what else {
+    let NodeAction::Work(Work::Kernel(launched)) = there.action else {
         return Err(Error::INVALID_VALUE);
     };
-    if let Some(shown) = &there.shown {
-        return Ok(KernelParameters::again(&launched, shown));
+    if let Some(exported) = &there.exported {
+        return Ok(KernelParameters::again(&launched, exported));
     }
-    let (parameters, shown) = KernelParameters::of(&state, &launched);
-    node_mut(&mut state, node)?.shown = Some(shown);
+    let (parameters, exported) = KernelParameters::of(&state, &launched);
+    node_mut(&mut state, node)?.exported = Some(exported);
     Ok(parameters)
 }
 
-/// `cuGraphKernelNodeGetParams_v2`
-pub(crate) fn kernel_parameters(node: Handle<Place>, out: Out<KernelParameters>) -> Result {
+/// Implements `cuGraphKernelNodeGetParams_v2`: returns a kernel node's parameters.
+pub(crate) fn kernel_parameters(node: Handle<NodeRef>, out: Out<KernelParameters>) -> Result {
     out.put(get_kernel(node)?)
 }
 
-/// `cuGraphKernelNodeGetParams`
-pub(crate) fn kernel_parameters_v1(node: Handle<Place>, out: Out<KernelParametersV1>) -> Result {
+/// Implements `cuGraphKernelNodeGetParams`: returns a kernel node's parameters in version 1.
+pub(crate) fn kernel_parameters_v1(node: Handle<NodeRef>, out: Out<KernelParametersV1>) -> Result {
     out.put(get_kernel(node)?.narrow())
 }
 
-/// `cuGraphMemcpyNodeGetParams`
-pub(crate) fn copy_parameters_of(node: Handle<Place>, out: Out<Copy3d>) -> Result {
+/// Implements `cuGraphMemcpyNodeGetParams`: returns a copy node's parameters.
+pub(crate) fn copy_parameters_of(node: Handle<NodeRef>, out: Out<Copy3d>) -> Result {
     let driver = driver()?;
     let state = driver.state();
-    match &node_of(&state, node)?.what {
-        What::Work(Work::Copy(copy)) => out.put(copy_parameters(&state, copy)),
+    match &node_of(&state, node)?.action {
+        NodeAction::Work(Work::Copy(copy)) => out.put(copy_parameters(&state, copy)),
         _ => Err(Error::INVALID_VALUE),
     }
 }
 
-/// `cuGraphMemsetNodeGetParams`
-pub(crate) fn set_parameters_of(node: Handle<Place>, out: Out<SetParameters>) -> Result {
+/// Implements `cuGraphMemsetNodeGetParams`: returns a memset node's parameters.
+pub(crate) fn set_parameters_of(node: Handle<NodeRef>, out: Out<SetParameters>) -> Result {
     let driver = driver()?;
     let state = driver.state();
-    match &node_of(&state, node)?.what {
-        What::Work(Work::Set(set)) => out.put(SetParameters::of(set)),
+    match &node_of(&state, node)?.action {
+        NodeAction::Work(Work::Set(set)) => out.put(SetParameters::of(set)),
         _ => Err(Error::INVALID_VALUE),
     }
 }
 
-/// `cuGraphHostNodeGetParams`
-pub(crate) fn host_parameters_of(node: Handle<Place>, out: Out<HostParameters>) -> Result {
+/// Implements `cuGraphHostNodeGetParams`: returns a host node's function and data.
+pub(crate) fn host_parameters_of(node: Handle<NodeRef>, out: Out<HostParameters>) -> Result {
     let driver = driver()?;
     let state = driver.state();
-    match &node_of(&state, node)?.what {
-        What::Work(Work::Host(call)) => out.put(HostParameters::of(*call)?),
+    match &node_of(&state, node)?.action {
+        NodeAction::Work(Work::Host(call)) => out.put(HostParameters::of(*call)?),
         _ => Err(Error::INVALID_VALUE),
     }
 }
 
-/// `cuGraphChildGraphNodeGetGraph`
-pub(crate) fn child_of(node: Handle<Place>, out: Out<Handle<Graph>>) -> Result {
+/// Implements `cuGraphChildGraphNodeGetGraph`: returns the graph that belongs to a child node.
+pub(crate) fn child_of(node: Handle<NodeRef>, out: Out<Handle<Graph>>) -> Result {
     let driver = driver()?;
     let state = driver.state();
-    match node_of(&state, node)?.what {
-        What::Child(child) => out.put(child),
+    match node_of(&state, node)?.action {
+        NodeAction::Child(child) => out.put(child),
         _ => Err(Error::INVALID_VALUE),
     }
 }
 
-/// `cuGraphEventRecordNodeGetEvent`
-pub(crate) fn recorded_event(node: Handle<Place>, out: Out<Handle<Event>>) -> Result {
+/// Implements `cuGraphEventRecordNodeGetEvent`: returns the event that a node records.
+pub(crate) fn recorded_event(node: Handle<NodeRef>, out: Out<Handle<Event>>) -> Result {
     let driver = driver()?;
     let state = driver.state();
-    match node_of(&state, node)?.what {
-        What::Record(event) => out.put(event),
+    match node_of(&state, node)?.action {
+        NodeAction::Record(event) => out.put(event),
         _ => Err(Error::INVALID_VALUE),
     }
 }
 
-/// `cuGraphEventWaitNodeGetEvent`
-pub(crate) fn awaited_event(node: Handle<Place>, out: Out<Handle<Event>>) -> Result {
+/// Implements `cuGraphEventWaitNodeGetEvent`: returns the event for which a node waits.
+pub(crate) fn awaited_event(node: Handle<NodeRef>, out: Out<Handle<Event>>) -> Result {
     let driver = driver()?;
     let state = driver.state();
-    match node_of(&state, node)?.what {
-        What::Wait(event) => out.put(event),
+    match node_of(&state, node)?.action {
+        NodeAction::Wait(event) => out.put(event),
         _ => Err(Error::INVALID_VALUE),
     }
 }
 
-/// Lets a node do something else of the same kind.
-fn change(node: Handle<Place>, what: impl FnOnce(&Driver, &mut State) -> Result<What>) -> Result {
+/// Replaces the action of a node by another of the same kind.
+fn change(
+    node: Handle<NodeRef>,
+    action: impl FnOnce(&Driver, &mut State) -> Result<NodeAction>,
+) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
     node_of(&state, node)?;
-    let what = what(driver, &mut state)?;
+    let action = action(driver, &mut state)?;
     let there = node_mut(&mut state, node)?;
-    if there.what.kind() != what.kind() || matches!(what, What::Child(_)) {
+    if there.action.kind() != action.kind() || matches!(action, NodeAction::Child(_)) {
         return Err(Error::INVALID_VALUE);
     }
-    there.what = what;
-    there.shown = None;
+    there.action = action;
+    there.exported = None;
     Ok(())
 }
 
-/// `cuGraphKernelNodeSetParams_v2`
-pub(crate) fn change_kernel(node: Handle<Place>, parameters: In<KernelParameters>) -> Result {
+/// Implements `cuGraphKernelNodeSetParams_v2`: replaces a kernel node's parameters.
+pub(crate) fn change_kernel(node: Handle<NodeRef>, parameters: In<KernelParameters>) -> Result {
     change(node, |driver, state| {
-        parameters.get()?.work(driver, state).map(What::Work)
+        parameters.get()?.work(driver, state).map(NodeAction::Work)
     })
 }
 
-/// `cuGraphKernelNodeSetParams`
-pub(crate) fn change_kernel_v1(node: Handle<Place>, parameters: In<KernelParametersV1>) -> Result {
+/// Implements `cuGraphKernelNodeSetParams`: replaces a kernel node's parameters, given in version 1.
+pub(crate) fn change_kernel_v1(
+    node: Handle<NodeRef>,
+    parameters: In<KernelParametersV1>,
+) -> Result {
     change(node, |driver, state| {
         parameters
             .get()?
             .widen()
             .work(driver, state)
-            .map(What::Work)
+            .map(NodeAction::Work)
     })
 }
 
-/// `cuGraphMemcpyNodeSetParams`
-pub(crate) fn change_copy(node: Handle<Place>, parameters: In<Copy3d>) -> Result {
+/// Implements `cuGraphMemcpyNodeSetParams`: replaces a copy node's parameters.
+pub(crate) fn change_copy(node: Handle<NodeRef>, parameters: In<Copy3d>) -> Result {
     change(node, |driver, state| {
-        copy_work(driver, state, &parameters.get()?, Handle::NULL).map(What::Work)
+        copy_work(driver, state, &parameters.get()?, Handle::NULL).map(NodeAction::Work)
     })
 }
 
-/// `cuGraphMemsetNodeSetParams`
-pub(crate) fn change_set(node: Handle<Place>, parameters: In<SetParameters>) -> Result {
+/// Implements `cuGraphMemsetNodeSetParams`: replaces a memset node's parameters.
+pub(crate) fn change_set(node: Handle<NodeRef>, parameters: In<SetParameters>) -> Result {
     change(node, |driver, state| {
         parameters
             .get()?
             .work(driver, state, Handle::NULL)
-            .map(What::Work)
+            .map(NodeAction::Work)
     })
 }
 
-/// `cuGraphHostNodeSetParams`
-pub(crate) fn change_host(node: Handle<Place>, parameters: In<HostParameters>) -> Result {
-    change(node, |_, _| parameters.get()?.work().map(What::Work))
+/// Implements `cuGraphHostNodeSetParams`: replaces a host node's function and data.
+pub(crate) fn change_host(node: Handle<NodeRef>, parameters: In<HostParameters>) -> Result {
+    change(node, |_, _| parameters.get()?.work().map(NodeAction::Work))
 }
 
-/// `cuGraphEventRecordNodeSetEvent`
-pub(crate) fn change_record(node: Handle<Place>, event: Handle<Event>) -> Result {
-    change(node, |_, state| known_event(state, event).map(What::Record))
+/// Implements `cuGraphEventRecordNodeSetEvent`: replaces the event that a node records.
+pub(crate) fn change_record(node: Handle<NodeRef>, event: Handle<Event>) -> Result {
+    change(node, |_, state| {
+        known_event(state, event).map(NodeAction::Record)
+    })
 }
 
-/// `cuGraphEventWaitNodeSetEvent`
-pub(crate) fn change_wait(node: Handle<Place>, event: Handle<Event>) -> Result {
-    change(node, |_, state| known_event(state, event).map(What::Wait))
+/// Implements `cuGraphEventWaitNodeSetEvent`: replaces the event for which a node waits.
+pub(crate) fn change_wait(node: Handle<NodeRef>, event: Handle<Event>) -> Result {
+    change(node, |_, state| {
+        known_event(state, event).map(NodeAction::Wait)
+    })
 }
 
-/// `cuGraphNodeSetParams`
-pub(crate) fn change_any(node: Handle<Place>, parameters: In<NodeParameters>) -> Result {
-    change(node, |driver, state| parameters.get()?.what(driver, state))
+/// Implements `cuGraphNodeSetParams`: replaces the parameters of a node of any kind.
+pub(crate) fn change_any(node: Handle<NodeRef>, parameters: In<NodeParameters>) -> Result {
+    change(node, |driver, state| {
+        parameters.get()?.action(driver, state)
+    })
 }
 
 #[cfg(test)]
@@ -620,17 +645,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_given_as_far_as_there_is_room() {
+    fn lists_are_written_as_far_as_there_is_room() {
         let rows = [[5_u64, 6], [7, 8]];
         let mut count = 9;
         let nowhere: Out<u64> = null();
-        give(&rows, [nowhere; 2], InOut::of(&mut count), 0).unwrap();
+        write_lists(&rows, [nowhere; 2], InOut::of(&mut count), 0).unwrap();
         assert_eq!(count, 2);
         let mut to = [99_u64; 3];
         for (room, want, given) in [(1, [5, 99, 99], 1), (3, [5, 7, 0], 2)] {
             let mut from = [99; 3];
             count = room;
-            give(
+            write_lists(
                 &rows,
                 [out(&mut from), out(&mut to)],
                 InOut::of(&mut count),

@@ -1,7 +1,7 @@
-//! Captures: what streams are told becomes nodes of a graph instead of running.
+//! Stream capture: work submitted to a captured stream becomes nodes of a graph instead of running.
 //!
-//! A capture begins in one stream, its origin. A stream that waits for an event recorded in a capture becomes part of it;
-//! when the capture ends in its origin, whatever other streams added must come before something there.
+//! A capture begins in one stream, its origin. A stream that waits for an event recorded in a capture joins it. When
+//! the capture ends in its origin, every node of the other streams must precede a node of the origin.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -13,22 +13,22 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::pointer::Out;
 use crate::state::State;
-use crate::stream::{self, Default, Stream};
+use crate::stream::{self, DefaultStream, Stream};
 use crate::table::{Handle, Kind};
 use crate::work::Work;
 
-use super::build::{Behind, Edge};
+use super::build::{Dependencies, Edge};
 use super::exchange::InOut;
-use super::nodes::{self, Graph, Place, What};
+use super::nodes::{self, Graph, NodeAction, NodeRef};
 
-/// Which calls a capture forbids to which threads.
+/// Which calls a capture forbids, by thread (`CU_STREAM_CAPTURE_MODE_…`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// Those that might get in its way, to all threads.
+    /// Forbids potentially unsafe calls to all threads.
     Global,
-    /// The same, to the thread that began it.
+    /// Forbids potentially unsafe calls to the thread that began the capture.
     Thread,
-    /// None.
+    /// Forbids no calls to any thread.
     Relaxed,
 }
 
@@ -47,7 +47,7 @@ thread_local! {
     static MODE: Cell<Mode> = const { Cell::new(Mode::Global) };
 }
 
-/// Whether a thread of one mode may not make a call because of a capture of another.
+/// Returns whether a thread of one mode must not make an unsafe call because of a capture of another.
 fn forbids(capture: Mode, is_own: bool, thread: Mode) -> bool {
     match thread {
         Mode::Global if !is_own => capture == Mode::Global,
@@ -56,7 +56,7 @@ fn forbids(capture: Mode, is_own: bool, thread: Mode) -> bool {
     }
 }
 
-/// `CU_STREAM_CAPTURE_STATUS_…`
+/// Status of a capture, numbered as `CUstreamCaptureStatus`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
     None = 0,
@@ -64,23 +64,23 @@ enum Status {
     Invalidated = 2,
 }
 
-/// A stream of a capture.
+/// A stream that takes part in a capture.
 #[derive(Default)]
 struct Member {
-    /// Nodes that the next one waits for.
+    /// Nodes that the next node of the captured stream waits for.
     last: Vec<usize>,
-    /// The same, as the program was shown them.
-    shown: Box<[Handle<Place>]>,
-    shown_edges: Box<[Edge]>,
+    /// Handles of these nodes in memory to which the program has a pointer.
+    exported: Box<[Handle<NodeRef>]>,
+    exported_edges: Box<[Edge]>,
 }
 
-/// A capture under way.
+/// A capture in progress.
 pub(crate) struct Capture {
     origin: Handle<Stream>,
     thread: ThreadId,
     mode: Mode,
     graph: Handle<Graph>,
-    /// The graph was the program's before.
+    /// Whether the program supplied the graph.
     is_into_given: bool,
     is_broken: bool,
     id: u64,
@@ -91,13 +91,13 @@ impl Kind for Capture {
     const NUMBER: u64 = 10;
 }
 
-/// The capture that a stream is part of.
+/// Returns the capture in which a stream takes part.
 pub(crate) fn capture_of(state: &State, stream: Handle<Stream>) -> Option<Handle<Capture>> {
     let stream = state.streams.get(stream)?;
     (!stream.capture.is_null()).then_some(stream.capture)
 }
 
-/// The capture of a stream, if it is not broken.
+/// Returns the capture of a stream; fails if there is none or it is invalidated.
 fn active(state: &State, stream: Handle<Stream>) -> Result<Handle<Capture>> {
     let capture = capture_of(state, stream).ok_or(Error::ILLEGAL_STATE)?;
     match state.captures.get(capture) {
@@ -106,29 +106,29 @@ fn active(state: &State, stream: Handle<Stream>) -> Result<Handle<Capture>> {
     }
 }
 
-/// The record of an event outside of the capture becomes a node.
+/// Captures the record of an external event as a node.
 pub(crate) fn capture_record(
     state: &mut State,
     stream: Handle<Stream>,
     event: Handle<Event>,
 ) -> Result {
-    capture_node(state, stream, |_, _| Ok(What::Record(event)))
+    capture_node(state, stream, |_, _| Ok(NodeAction::Record(event)))
 }
 
-/// The wait for an event outside of the capture becomes a node.
+/// Captures the wait for an external event as a node.
 pub(crate) fn capture_wait(
     state: &mut State,
     stream: Handle<Stream>,
     event: Handle<Event>,
 ) -> Result {
-    capture_node(state, stream, |_, _| Ok(What::Wait(event)))
+    capture_node(state, stream, |_, _| Ok(NodeAction::Wait(event)))
 }
 
-/// Adds a node behind all that a stream has so far; broken graphs break their capture.
+/// Adds a node behind the stream's last ones; a failure invalidates the capture.
 pub(crate) fn capture_node(
     state: &mut State,
     stream: Handle<Stream>,
-    what: impl FnOnce(&mut State, Handle<Graph>) -> Result<What>,
+    action: impl FnOnce(&mut State, Handle<Graph>) -> Result<NodeAction>,
 ) -> Result {
     let capture = active(state, stream)?;
     let there = state
@@ -137,13 +137,13 @@ pub(crate) fn capture_node(
         .ok_or(Error::STREAM_CAPTURE_INVALIDATED)?;
     let graph = there.graph;
     let after = last_of(state, capture, stream);
-    let added = what(state, graph).and_then(|what| nodes::add(state, graph, what, &after));
+    let added = action(state, graph).and_then(|action| nodes::add(state, graph, action, &after));
     let id = added.inspect_err(|_| invalidate_capture(state, capture))?;
     set_last(state, capture, stream, vec![id]);
     Ok(())
 }
 
-/// The nodes that the next one of a stream waits for, without those that the program has destroyed.
+/// Returns the nodes that a stream's next node waits for, without those the program has destroyed.
 fn last_of(state: &State, capture: Handle<Capture>, stream: Handle<Stream>) -> Vec<usize> {
     let Some(there) = state.captures.get(capture) else {
         return Vec::new();
@@ -163,12 +163,12 @@ fn set_last(state: &mut State, capture: Handle<Capture>, stream: Handle<Stream>,
     }
 }
 
-/// Work becomes a node.
+/// Captures work as a node.
 pub(crate) fn capture_work(state: &mut State, stream: Handle<Stream>, work: Work) -> Result {
-    capture_node(state, stream, |_, _| Ok(What::Work(work)))
+    capture_node(state, stream, |_, _| Ok(NodeAction::Work(work)))
 }
 
-/// An event is recorded in a captured stream.
+/// Records an event in a captured stream: the event then marks the stream's last nodes.
 pub(crate) fn record(state: &mut State, stream: Handle<Stream>, event: Handle<Event>) -> Result {
     let capture = active(state, stream)?;
     let last = last_of(state, capture, stream);
@@ -183,7 +183,7 @@ fn is_legacy(state: &State, stream: Handle<Stream>) -> bool {
     context.is_some_and(|context| context.legacy == stream)
 }
 
-/// A stream waits for an event that was recorded in a capture: it becomes part of it.
+/// Makes a stream wait for an event recorded in a capture; the stream joins that capture.
 pub(crate) fn join(
     state: &mut State,
     stream: Handle<Stream>,
@@ -229,21 +229,21 @@ pub(crate) fn join(
     Ok(())
 }
 
-/// The capture of a stream is broken.
+/// Invalidates the capture of a stream.
 pub(crate) fn invalidate(state: &mut State, stream: Handle<Stream>) {
     if let Some(capture) = capture_of(state, stream) {
         invalidate_capture(state, capture);
     }
 }
 
-/// A capture is broken.
+/// Invalidates a capture, which then fails when it ends.
 pub(crate) fn invalidate_capture(state: &mut State, capture: Handle<Capture>) {
     if let Some(capture) = state.captures.get_mut(capture) {
         capture.is_broken = true;
     }
 }
 
-/// The captures under way in which there is a stream of a context.
+/// Returns the valid captures in which a stream of a context takes part.
 fn captures_in(
     state: &State,
     context: Handle<Context>,
@@ -259,24 +259,24 @@ fn captures_in(
     state.captures.handles(has_one)
 }
 
-/// All captures of a context are broken.
+/// Invalidates all captures of a context.
 pub(crate) fn invalidate_all(state: &mut State, context: Handle<Context>) {
     for capture in captures_in(state, context, |_| true) {
         invalidate_capture(state, capture);
     }
 }
 
-/// Whether a capture is under way that forbids waiting for the context.
+/// Returns whether a capture in progress forbids waiting for the context.
 pub(crate) fn is_capturing_globally(state: &State, context: Handle<Context>) -> bool {
     !captures_in(state, context, |_| true).is_empty()
 }
 
-/// Whether a blocking stream of the context is captured, so that the legacy stream cannot be used.
+/// Returns whether a blocking stream of the context is captured, so that the legacy stream cannot be used.
 pub(crate) fn is_capturing_blocking(state: &State, context: Handle<Context>) -> bool {
     !captures_in(state, context, Stream::is_blocking).is_empty()
 }
 
-/// A captured stream cannot be waited for or asked.
+/// Fails and invalidates the capture if a stream is captured: such a stream cannot be awaited or queried.
 pub(crate) fn refuse_captured(state: &mut State, stream: Handle<Stream>) -> Result {
     if capture_of(state, stream).is_none() {
         return Ok(());
@@ -286,8 +286,8 @@ pub(crate) fn refuse_captured(state: &mut State, stream: Handle<Stream>) -> Resu
     Err(Error::STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// Calls that could get in the way of a capture are refused while one is under way, by its mode and the thread's. The
-/// capture may be of another context: which contexts a call waits for is not the program's to know.
+/// Fails and invalidates the forbidding captures if the modes of any capture and of this thread forbid unsafe calls.
+/// Captures of other contexts count too: the program cannot know which contexts a call waits for.
 pub(crate) fn refuse_while_capturing(state: &mut State, _context: Handle<Context>) -> Result {
     let mode = MODE.get();
     let thread = std::thread::current().id();
@@ -304,7 +304,7 @@ pub(crate) fn refuse_while_capturing(state: &mut State, _context: Handle<Context
     Err(Error::STREAM_CAPTURE_UNSUPPORTED)
 }
 
-/// A capture is over: its streams are free.
+/// Removes a capture and releases its streams.
 fn release(state: &mut State, capture: Handle<Capture>) -> Option<Capture> {
     let there = state.captures.remove(capture)?;
     for member in there.members.keys() {
@@ -315,14 +315,14 @@ fn release(state: &mut State, capture: Handle<Capture>) -> Option<Capture> {
     Some(there)
 }
 
-/// What a capture that comes to nothing has made is gone.
+/// Destroys the graph of a failed capture, unless the program supplied it.
 fn discard(state: &mut State, capture: &Capture) {
     if !capture.is_into_given {
         nodes::destroy(state, capture.graph);
     }
 }
 
-/// A stream is destroyed: its capture is broken, or, if it began there, gone.
+/// Handles the destruction of a stream: invalidates its capture, or removes it if the stream is its origin.
 pub(crate) fn forget_stream(state: &mut State, stream: Handle<Stream>) {
     let Some(capture) = capture_of(state, stream) else {
         return;
@@ -340,15 +340,15 @@ pub(crate) fn forget_stream(state: &mut State, stream: Handle<Stream>) {
     }
 }
 
-/// `cuThreadExchangeStreamCaptureMode`
+/// Implements `cuThreadExchangeStreamCaptureMode`: sets the thread's mode and returns the previous one.
 pub(crate) fn exchange_mode(mode: InOut<u32>) -> Result {
     driver()?;
     let new = Mode::of(mode.get()?)?;
     mode.put(MODE.replace(new) as u32)
 }
 
-/// Where a capture puts its nodes: into a graph of the program, behind these.
-struct Into {
+/// Graph of the program into which a capture adds its nodes, and the dependencies of the first ones.
+struct Destination {
     graph: Handle<Graph>,
     after: Vec<usize>,
 }
@@ -358,8 +358,8 @@ fn begin_in(
     state: &mut State,
     stream: Handle<Stream>,
     mode: Mode,
-    into: Option<Into>,
-    default: Default,
+    into: Option<Destination>,
+    default: DefaultStream,
 ) -> Result {
     let stream = stream::resolve(driver, state, stream, default)?;
     if is_legacy(state, stream) {
@@ -394,39 +394,43 @@ fn begin_in(
     Ok(())
 }
 
-/// `cuStreamBeginCapture_v2`, and `cuStreamBeginCapture`, whose mode is the global one.
-pub(crate) fn begin(stream: Handle<Stream>, mode: u32, default: Default) -> Result {
+/// Implements `cuStreamBeginCapture_v2`, and `cuStreamBeginCapture` with the global mode.
+pub(crate) fn begin(stream: Handle<Stream>, mode: u32, default: DefaultStream) -> Result {
     let driver = driver()?;
     let mode = Mode::of(mode)?;
     let mut state = driver.room(1)?;
     begin_in(driver, &mut state, stream, mode, None, default)
 }
 
-/// `cuStreamBeginCaptureToGraph`
+/// Implements `cuStreamBeginCaptureToGraph`: begins a capture into an existing graph.
 pub(crate) fn begin_into(
     stream: Handle<Stream>,
     graph: Handle<Graph>,
-    behind: Behind,
+    dependencies: Dependencies,
     mode: u32,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     let driver = driver()?;
     let mode = Mode::of(mode)?;
     let mut state = driver.room(1)?;
     state.graphs.get(graph).ok_or(Error::INVALID_VALUE)?;
-    let after = behind.ids(graph)?;
+    let after = dependencies.ids(graph)?;
     begin_in(
         driver,
         &mut state,
         stream,
         mode,
-        Some(Into { graph, after }),
+        Some(Destination { graph, after }),
         default,
     )
 }
 
-/// `cuStreamEndCapture`
-pub(crate) fn end(stream: Handle<Stream>, out: Out<Handle<Graph>>, default: Default) -> Result {
+/// Implements `cuStreamEndCapture`: ends a capture and returns its graph.
+pub(crate) fn end(
+    stream: Handle<Stream>,
+    out: Out<Handle<Graph>>,
+    default: DefaultStream,
+) -> Result {
     let driver = driver()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -460,7 +464,7 @@ pub(crate) fn end(stream: Handle<Stream>, out: Out<Handle<Graph>>, default: Defa
     out.put(there.graph)
 }
 
-/// Whether all that other streams have added comes before what the origin has added last.
+/// Returns whether the last nodes of all other streams precede the origin's last nodes.
 fn is_joined(state: &State, capture: Handle<Capture>, origin: Handle<Stream>) -> bool {
     let Some(there) = state.captures.get(capture) else {
         return false;
@@ -478,12 +482,13 @@ fn is_joined(state: &State, capture: Handle<Capture>, origin: Handle<Stream>) ->
         .all(|node| joined.contains(&node))
 }
 
-/// A stream whose capture is asked for: not the legacy stream while it would have to wait for one.
-fn asked(
+/// Resolves a stream for a query of its capture; fails for the legacy stream while it would have to wait for a captured
+/// stream.
+fn resolve_queried(
     driver: &Driver,
     state: &mut State,
     stream: Handle<Stream>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result<Handle<Stream>> {
     let stream = stream::resolve(driver, state, stream, default)?;
     let context = state
@@ -505,30 +510,34 @@ fn status(state: &State, stream: Handle<Stream>) -> Status {
     }
 }
 
-/// `cuStreamIsCapturing`
-pub(crate) fn is_capturing(stream: Handle<Stream>, out: Out<u32>, default: Default) -> Result {
+/// Implements `cuStreamIsCapturing`: returns the status of a stream's capture.
+pub(crate) fn is_capturing(
+    stream: Handle<Stream>,
+    out: Out<u32>,
+    default: DefaultStream,
+) -> Result {
     let driver = driver()?;
     let mut state = driver.room(1)?;
-    let stream = asked(driver, &mut state, stream, default)?;
+    let stream = resolve_queried(driver, &mut state, stream, default)?;
     out.put(status(&state, stream) as u32)
 }
 
-/// Where it is written what is known of a capture; all but the first may be null.
+/// Destinations of a capture's properties; all but the first may be null.
 pub(crate) struct Info {
     pub(crate) status: Out<u32>,
     pub(crate) id: Out<u64>,
     pub(crate) graph: Out<Handle<Graph>>,
-    pub(crate) last: Out<*const Handle<Place>>,
+    pub(crate) last: Out<*const Handle<NodeRef>>,
     pub(crate) edges: Option<Out<*const Edge>>,
     pub(crate) count: Out<usize>,
 }
 
-/// `cuStreamGetCaptureInfo_v2`, `cuStreamGetCaptureInfo_v3`. The list of nodes lives until the stream's nodes change and are
-/// asked for again.
-pub(crate) fn info(stream: Handle<Stream>, info: &Info, default: Default) -> Result {
+/// Implements `cuStreamGetCaptureInfo_v2` and `cuStreamGetCaptureInfo_v3`. The list of nodes remains valid until the
+/// stream's nodes change and are queried again.
+pub(crate) fn info(stream: Handle<Stream>, info: &Info, default: DefaultStream) -> Result {
     let driver = driver()?;
     let mut state = driver.room(1)?;
-    let stream = asked(driver, &mut state, stream, default)?;
+    let stream = resolve_queried(driver, &mut state, stream, default)?;
     let status = status(&state, stream);
     info.status.put(status as u32)?;
     if status != Status::Active {
@@ -549,28 +558,28 @@ pub(crate) fn info(stream: Handle<Stream>, info: &Info, default: Default) -> Res
         .get_mut(capture)
         .ok_or(Error::STREAM_CAPTURE_INVALIDATED)?;
     let member = there.members.entry(stream).or_default();
-    if *member.shown != *handles {
-        member.shown_edges = vec![0; handles.len()].into();
-        member.shown = handles.into();
+    if *member.exported != *handles {
+        member.exported_edges = vec![0; handles.len()].into();
+        member.exported = handles.into();
     }
-    info.last.put_if_wanted(member.shown.as_ptr());
+    info.last.put_if_wanted(member.exported.as_ptr());
     if let Some(edges) = info.edges {
-        edges.put_if_wanted(member.shown_edges.as_ptr());
+        edges.put_if_wanted(member.exported_edges.as_ptr());
     }
-    info.count.put_if_wanted(member.shown.len());
+    info.count.put_if_wanted(member.exported.len());
     Ok(())
 }
 
-/// `cuStreamGetCaptureInfo`
+/// Implements `cuStreamGetCaptureInfo`: returns the status and the id of a stream's capture.
 pub(crate) fn info_v1(
     stream: Handle<Stream>,
     status_out: Out<u32>,
     id: Out<u64>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     let driver = driver()?;
     let mut state = driver.room(1)?;
-    let stream = asked(driver, &mut state, stream, default)?;
+    let stream = resolve_queried(driver, &mut state, stream, default)?;
     let status = status(&state, stream);
     status_out.put(status as u32)?;
     let capture = capture_of(&state, stream).filter(|_| status == Status::Active);
@@ -579,12 +588,13 @@ pub(crate) fn info_v1(
     Ok(())
 }
 
-/// `cuStreamUpdateCaptureDependencies`, `cuStreamUpdateCaptureDependencies_v2`
+/// Implements `cuStreamUpdateCaptureDependencies` and `cuStreamUpdateCaptureDependencies_v2`: adds to or replaces the
+/// nodes that the stream's next node waits for.
 pub(crate) fn update(
     stream: Handle<Stream>,
-    behind: Behind,
+    dependencies: Dependencies,
     flags: u32,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
     const SET: u32 = 1;
     let driver = driver()?;
@@ -598,7 +608,7 @@ pub(crate) fn update(
         .captures
         .get(capture)
         .ok_or(Error::STREAM_CAPTURE_INVALIDATED)?;
-    let given = behind.ids(there.graph)?;
+    let given = dependencies.ids(there.graph)?;
     let mut last = if flags & SET != 0 {
         Vec::new()
     } else {
@@ -618,7 +628,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_forbidden_by_the_modes_of_the_thread_and_of_the_capture() {
+    fn the_modes_of_thread_and_capture_decide_whether_a_call_is_forbidden() {
         use Mode::{Global, Relaxed, Thread};
         for (thread, own, others) in [
             (Global, [true, true, false], [true, false, false]),

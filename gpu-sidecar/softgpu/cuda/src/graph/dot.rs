@@ -1,4 +1,4 @@
-//! Graphs as text for Graphviz.
+//! Graphs in Graphviz's DOT format.
 
 use std::fmt::Write as _;
 
@@ -9,12 +9,12 @@ use crate::state::State;
 use crate::table::Handle;
 use crate::work::Work;
 
-use super::nodes::{Graph, Node, What};
+use super::nodes::{Graph, Node, NodeAction};
 
-/// What a node does, in a few words.
+/// Returns the label of a node.
 fn label(state: &State, node: &Node) -> String {
-    match &node.what {
-        What::Work(Work::Kernel(launched)) => {
+    match &node.action {
+        NodeAction::Work(Work::Kernel(launched)) => {
             let name = state.functions.get(launched.function);
             let name = name.map_or_else(
                 || "kernel".into(),
@@ -23,20 +23,20 @@ fn label(state: &State, node: &Node) -> String {
             let ([x, y, z], [bx, by, bz]) = (launched.grid, launched.block);
             format!("{name}\\n{x} x {y} x {z} blocks of {bx} x {by} x {bz}")
         }
-        What::Work(Work::Copy(copy)) => format!("MEMCPY\\n{} bytes", copy.bytes()),
-        What::Work(Work::Set(set)) => format!(
+        NodeAction::Work(Work::Copy(copy)) => format!("MEMCPY\\n{} bytes", copy.bytes()),
+        NodeAction::Work(Work::Set(set)) => format!(
             "MEMSET\\n{} x {} of {} bytes",
             set.extent[0], set.extent[1], set.element
         ),
-        What::Work(Work::Host(_)) => "HOST".to_owned(),
-        What::Work(Work::Nothing) => "EMPTY".to_owned(),
-        What::Child(_) => "GRAPH".to_owned(),
-        What::Record(_) => "EVENT_RECORD".to_owned(),
-        What::Wait(_) => "EVENT_WAIT".to_owned(),
+        NodeAction::Work(Work::Host(_)) => "HOST".to_owned(),
+        NodeAction::Work(Work::Nothing) => "EMPTY".to_owned(),
+        NodeAction::Child(_) => "GRAPH".to_owned(),
+        NodeAction::Record(_) => "EVENT_RECORD".to_owned(),
+        NodeAction::Wait(_) => "EVENT_WAIT".to_owned(),
     }
 }
 
-/// Appends the nodes of a graph, and those of its nodes' graphs in boxes of their own. Names begin with `prefix`.
+/// Appends the nodes of a graph, with child graphs as clusters. Node names begin with `prefix`.
 fn append(state: &State, graph: &Graph, prefix: &str, text: &mut String) -> std::fmt::Result {
     for (id, node) in &graph.nodes {
         writeln!(
@@ -47,7 +47,7 @@ fn append(state: &State, graph: &Graph, prefix: &str, text: &mut String) -> std:
         for earlier in &node.after {
             writeln!(text, "  \"{prefix}{earlier}\" -> \"{prefix}{id}\";")?;
         }
-        if let What::Child(child) = node.what
+        if let NodeAction::Child(child) = node.action
             && let Some(child) = state.graphs.get(child)
         {
             let name = format!("{prefix}{id}_");
@@ -59,7 +59,7 @@ fn append(state: &State, graph: &Graph, prefix: &str, text: &mut String) -> std:
     Ok(())
 }
 
-/// `cuGraphDebugDotPrint`: flags that ask for more change nothing.
+/// Implements `cuGraphDebugDotPrint`: writes a graph to a file; flags for more detail have no effect.
 pub(crate) fn print(graph: Handle<Graph>, path: Text) -> Result {
     let driver = driver()?;
     let path = path.string()?;
@@ -78,14 +78,14 @@ mod tests {
     use crate::graph::nodes;
 
     #[test]
-    fn a_graph_within_a_graph_is_drawn_in_it() {
+    fn a_child_graph_is_drawn_as_a_cluster() {
         let mut state = State::new(0);
         let outer = nodes::create(&mut state, None).unwrap();
         let inner = nodes::create(&mut state, Some(outer)).unwrap();
-        let empty = || What::Work(Work::Nothing);
+        let empty = || NodeAction::Work(Work::Nothing);
         nodes::add(&mut state, inner, empty(), &[]).unwrap();
         let first = nodes::add(&mut state, outer, empty(), &[]).unwrap();
-        nodes::add(&mut state, outer, What::Child(inner), &[first]).unwrap();
+        nodes::add(&mut state, outer, NodeAction::Child(inner), &[first]).unwrap();
         let mut text = String::new();
         append(&state, state.graphs.get(outer).unwrap(), "", &mut text).unwrap();
         for line in [

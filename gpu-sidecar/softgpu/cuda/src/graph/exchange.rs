@@ -1,30 +1,29 @@
-//! Arguments of two directions: values that are read and then overwritten, and lists for which the caller says how much
-//! room there is.
+//! Arguments that are both read and written: single values, and lists whose capacity the caller passes.
 
 use crate::error::{Error, Result};
 use crate::pointer::Out;
 
-/// A value that is read and overwritten.
+/// Pointer to a value that is read and overwritten.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct InOut<T>(*mut T);
 
 impl<T: Copy> InOut<T> {
-    /// Reads it.
+    /// Reads the value; fails for a null pointer.
     pub(crate) fn get(self) -> Result<T> {
         if self.0.is_null() {
             return Err(Error::INVALID_VALUE);
         }
-        // SAFETY: not null, and the caller says that a `T` lies there; it need not be aligned.
+        // SAFETY: not null, and the caller guarantees that it points to a `T`; it need not be aligned.
         Ok(unsafe { self.0.read_unaligned() })
     }
 
-    /// Overwrites it.
+    /// Overwrites the value; fails for a null pointer.
     pub(crate) fn put(self, value: T) -> Result {
         if self.0.is_null() {
             return Err(Error::INVALID_VALUE);
         }
-        // SAFETY: not null, and the caller says that a `T` may be written there; it need not be aligned.
+        // SAFETY: not null, and the caller guarantees that a `T` may be written there; it need not be aligned.
         unsafe { self.0.write_unaligned(value) };
         Ok(())
     }
@@ -35,9 +34,9 @@ impl<T: Copy> InOut<T> {
     }
 }
 
-/// How many there are, or, with somewhere to write them, as many as there is room for: places that remain are filled with
-/// `nothing`, and the count becomes the number of those written.
-pub(super) fn give<T: Copy, const LISTS: usize>(
+/// Writes the number of rows if all lists are null; otherwise writes as many rows as the caller has room for, fills the
+/// rest with `nothing`, and sets the count to the number written.
+pub(super) fn write_lists<T: Copy, const LISTS: usize>(
     rows: &[[T; LISTS]],
     outs: [Out<T>; LISTS],
     count: InOut<usize>,

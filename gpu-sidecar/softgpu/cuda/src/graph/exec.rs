@@ -1,4 +1,4 @@
-//! Graphs that can be launched: copies of graphs, which the server knows by a number for each context that launches them.
+//! Executable graphs: instantiated copies of graphs, uploaded to the server once for each context that launches them.
 
 use std::ffi::c_char;
 use std::io::{Seek as _, Write as _};
@@ -18,13 +18,13 @@ use crate::error::{Error, Result};
 use crate::event::{self, Event};
 use crate::pointer::{In, Out};
 use crate::state::{State, event_slot};
-use crate::stream::{self, Default, Stream};
+use crate::stream::{self, DefaultStream, Stream};
 use crate::table::{Handle, Kind, Table};
 use crate::work::{Way, Work};
 
 use super::capture::{capture_node, capture_of};
 use super::exchange::InOut;
-use super::nodes::{Graph, Place, What, kind};
+use super::nodes::{Graph, NodeAction, NodeRef, kind};
 use super::objects::Object;
 use super::parameters::{
     HostParameters, KernelParameters, KernelParametersV1, NodeParameters, SetParameters, copy_work,
@@ -33,12 +33,12 @@ use super::parameters::{
 use super::plan::{Action, Part, Plan, encode};
 use super::program::{Body, Program};
 
-/// Memory of the graph is freed when it is launched again; the graph is uploaded at once; streams' priorities are nodes'.
+/// Supported `CUgraphInstantiate_flags`: automatic free on launch, upload, node priorities.
 const FLAGS: u64 = 1 | UPLOAD | 8;
 const UPLOAD: u64 = 2;
-/// The device itself launches it.
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH`, which is not supported.
 const DEVICE_LAUNCH: u64 = 4;
-/// Commands of one launch, at most: they are put into the ring together.
+/// Largest number of commands of one launch, which are put into the ring together.
 const PARTS_MAX: usize = 2048;
 
 /// A command of a launch.
@@ -52,22 +52,22 @@ enum Piece {
     Wait(Handle<Event>),
 }
 
-/// The pieces of a graph, as the server knows them in a context.
+/// Pieces of a graph, as uploaded to the server for a context.
 struct Upload {
     context: Handle<Context>,
     pieces: Arc<[Piece]>,
 }
 
-/// A graph that can be launched.
+/// An executable graph, which holds its plan and its uploads.
 pub(crate) struct Exec {
     plan: Plan,
     flags: u64,
-    /// Commands of one launch.
+    /// Number of commands of one launch.
     commands: usize,
     uploads: Vec<Upload>,
-    /// Where it was launched last, and what to wait for until that launch has ended.
+    /// Stream of the last launch, and the condition under which that launch has ended.
     last: Option<(Handle<Stream>, Awaited)>,
-    /// Recorded behind a launch for one in another stream.
+    /// Event recorded behind a launch, for a next launch in another stream.
     mark: Handle<Event>,
     objects: Vec<Arc<Object>>,
 }
@@ -76,7 +76,7 @@ impl Kind for Exec {
     const NUMBER: u64 = 9;
 }
 
-/// A file with the nodes of a graph.
+/// Creates a file with the encoded nodes of a graph.
 fn file_of(bytes: &[u8]) -> Result<OwnedFd> {
     let file = memfd_create("weir-softgpu-graph", MemfdFlags::CLOEXEC)
         .map_err(|_| Error::OUT_OF_MEMORY)?;
@@ -86,7 +86,7 @@ fn file_of(bytes: &[u8]) -> Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// The server's numbers of the pieces, so that it may forget them.
+/// Makes the server forget uploaded pieces.
 fn forget(driver: &Driver, pieces: &[Piece]) {
     for piece in pieces {
         if let Piece::Graph { number, .. } = piece {
@@ -96,7 +96,7 @@ fn forget(driver: &Driver, pieces: &[Piece]) {
     }
 }
 
-/// Gives the parts of a graph to the server.
+/// Uploads the parts of a graph to the server.
 fn upload(
     driver: &Driver,
     context: u32,
@@ -122,14 +122,14 @@ fn upload(
 }
 
 impl Exec {
-    /// The server forgets all of it: it has changed, or is gone.
+    /// Makes the server forget all uploads, because the graph has changed or is destroyed.
     fn retract(&mut self, driver: &Driver) {
         for upload in self.uploads.drain(..) {
             forget(driver, &upload.pieces);
         }
     }
 
-    /// A context is gone: the server forgets what was for it.
+    /// Makes the server forget the uploads for a destroyed context.
     fn retract_from(&mut self, driver: &Driver, context: Handle<Context>) {
         self.uploads.retain(|upload| {
             let stays = upload.context != context;
@@ -140,7 +140,7 @@ impl Exec {
         });
     }
 
-    /// What a launch in a context puts into its stream.
+    /// Returns the pieces of a launch in a context, uploading the graph on first use.
     fn pieces(
         &mut self,
         driver: &Driver,
@@ -164,7 +164,7 @@ impl Exec {
     }
 }
 
-/// A context is gone, and what was uploaded for it.
+/// Makes the server forget all graphs uploaded for a destroyed context.
 pub(crate) fn forget_context(driver: &Driver, state: &mut State, context: Handle<Context>) {
     for exec in state
         .execs
@@ -176,7 +176,7 @@ pub(crate) fn forget_context(driver: &Driver, state: &mut State, context: Handle
     }
 }
 
-/// What a launch in a context puts into its stream; the server is told of the graph if it does not know it there.
+/// Returns the pieces of a launch in a context, uploading the graph on first use.
 fn pieces(
     driver: &Driver,
     state: &mut State,
@@ -220,7 +220,7 @@ fn instantiate(
         objects,
     };
     let exec = state.execs.insert(exec).ok_or(Error::OUT_OF_MEMORY)?;
-    // So that the first launch need not do it.
+    // Uploads now, so that the first launch need not.
     if let Ok(context) = driver.current(state)
         && let Err(error) = pieces(driver, state, exec, context)
     {
@@ -235,7 +235,7 @@ fn instantiate_now(graph: Handle<Graph>, flags: u64) -> Result<Handle<Exec>> {
     instantiate(driver, &mut driver.state(), graph, flags)
 }
 
-/// `cuGraphInstantiateWithFlags`
+/// Implements `cuGraphInstantiateWithFlags`: creates an executable graph.
 pub(crate) fn instantiate_with_flags(
     out: Out<Handle<Exec>>,
     graph: Handle<Graph>,
@@ -247,11 +247,12 @@ pub(crate) fn instantiate_with_flags(
     out.put(instantiate_now(graph, flags)?)
 }
 
-/// `cuGraphInstantiate`, `cuGraphInstantiate_v2`: what goes wrong is no node's, and nothing is said of it.
+/// Implements `cuGraphInstantiate` and `cuGraphInstantiate_v2`: errors are attributed to no node, and the log remains
+/// empty.
 pub(crate) fn instantiate_with_log(
     out: Out<Handle<Exec>>,
     graph: Handle<Graph>,
-    node: Out<Handle<Place>>,
+    node: Out<Handle<NodeRef>>,
     log: Out<c_char>,
     log_bytes: usize,
 ) -> Result {
@@ -262,24 +263,24 @@ pub(crate) fn instantiate_with_log(
     instantiate_with_flags(out, graph, 0)
 }
 
-/// `CUDA_GRAPH_INSTANTIATE_PARAMS`
+/// `CUDA_GRAPH_INSTANTIATE_PARAMS`, read and updated by `cuGraphInstantiateWithParams`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct InstantiateParameters {
     flags: u64,
     stream: Handle<Stream>,
-    node: Handle<Place>,
+    node: Handle<NodeRef>,
     result: u32,
 }
 
-/// `cuGraphInstantiateWithParams`
+/// Implements `cuGraphInstantiateWithParams`: creates an executable graph, and uploads it if requested.
 pub(crate) fn instantiate_with_parameters(
     out: Out<Handle<Exec>>,
     graph: Handle<Graph>,
     parameters: InOut<InstantiateParameters>,
-    default: Default,
+    default: DefaultStream,
 ) -> Result {
-    /// `CUDA_GRAPH_INSTANTIATE_…`
+    /// `CUDA_GRAPH_INSTANTIATE_SUCCESS`, a value of `CUgraphInstantiateResult`.
     const SUCCESS: u32 = 0;
     const ERROR: u32 = 1;
     let given = parameters.get()?;
@@ -301,14 +302,14 @@ pub(crate) fn instantiate_with_parameters(
     out.put(exec?)
 }
 
-/// `cuGraphExecGetFlags`
+/// Implements `cuGraphExecGetFlags`: returns the flags of the instantiation.
 pub(crate) fn get_flags(exec: Handle<Exec>, out: Out<u64>) -> Result {
     let driver = driver()?;
     let state = driver.state();
     out.put(state.execs.get(exec).ok_or(Error::INVALID_VALUE)?.flags)
 }
 
-/// `cuGraphExecDestroy`: what was launched still runs.
+/// Implements `cuGraphExecDestroy`: launches in progress still run.
 pub(crate) fn destroy(exec: Handle<Exec>) -> Result {
     let driver = driver()?;
     let mut state = driver.room(1)?;
@@ -318,8 +319,12 @@ pub(crate) fn destroy(exec: Handle<Exec>) -> Result {
     Ok(())
 }
 
-/// `cuGraphUpload`
-pub(crate) fn upload_for(exec: Handle<Exec>, stream: Handle<Stream>, default: Default) -> Result {
+/// Implements `cuGraphUpload`: uploads a graph for the context of a stream.
+pub(crate) fn upload_for(
+    exec: Handle<Exec>,
+    stream: Handle<Stream>,
+    default: DefaultStream,
+) -> Result {
     let driver = driver()?;
     let mut state = driver.room(1)?;
     let stream = stream::resolve(driver, &mut state, stream, default)?;
@@ -335,8 +340,8 @@ pub(crate) fn upload_for(exec: Handle<Exec>, stream: Handle<Stream>, default: De
     pieces(driver, &mut state, exec, context).map(|_| ())
 }
 
-/// Lets a stream wait for the last launch of a graph, if that was in another one and has not ended; gives back what the
-/// caller has to wait for where no stream can.
+/// Makes a stream wait for the graph's last launch, if that was in another stream and has not ended. Returns a
+/// condition for the caller to await if that stream no longer exists.
 fn follow_last(
     driver: &Driver,
     state: &mut State,
@@ -374,7 +379,7 @@ fn follow_last(
     Ok(None)
 }
 
-/// Puts a launch into a stream. There must be room.
+/// Submits a launch to a stream. The ring must have room.
 fn submit(
     driver: &Driver,
     state: &mut State,
@@ -403,8 +408,8 @@ fn submit(
     Ok(())
 }
 
-/// `cuGraphLaunch`
-pub(crate) fn launch(exec: Handle<Exec>, stream: Handle<Stream>, default: Default) -> Result {
+/// Implements `cuGraphLaunch`: launches a graph, or captures it as a child graph.
+pub(crate) fn launch(exec: Handle<Exec>, stream: Handle<Stream>, default: DefaultStream) -> Result {
     let driver = driver()?;
     loop {
         let (commands, streams) = {
@@ -423,7 +428,7 @@ pub(crate) fn launch(exec: Handle<Exec>, stream: Handle<Stream>, default: Defaul
                 .plan
                 .clone();
             return capture_node(&mut state, stream, |state, graph| {
-                plan.to_graph(state, graph).map(What::Child)
+                plan.to_graph(state, graph).map(NodeAction::Child)
             });
         }
         let context = state
@@ -441,7 +446,7 @@ pub(crate) fn launch(exec: Handle<Exec>, stream: Handle<Stream>, default: Defaul
     }
 }
 
-/// `CU_GRAPH_EXEC_UPDATE_…`
+/// Result of an update, numbered as `CUgraphExecUpdateResult`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Success = 0,
@@ -456,7 +461,7 @@ fn is_one_row(extent: &[u64]) -> bool {
     extent[1..].iter().all(|count| *count == 1)
 }
 
-/// Whether a node that can be launched may do something else of the same kind.
+/// Decides whether a step of an executable graph may be changed to another action.
 fn judge(state: &State, old: &Action, new: &Action) -> Verdict {
     if old.kind() != new.kind() {
         return Verdict::KindChanged;
@@ -478,7 +483,7 @@ fn judge(state: &State, old: &Action, new: &Action) -> Verdict {
             let is_peer = |way| matches!(way, Way::Peer(_));
             let is_same = old.way == new.way || is_peer(old.way) && is_peer(new.way);
             let has_rows = !is_one_row(&old.extent) || !is_one_row(&new.extent);
-            // Of copies of many rows nothing but the addresses may change.
+            // For copies of several rows, only the addresses may change.
             if !is_same || has_rows && old.extent != new.extent {
                 return Verdict::ParametersChanged;
             }
@@ -500,12 +505,12 @@ fn judge(state: &State, old: &Action, new: &Action) -> Verdict {
     }
 }
 
-/// Where two plans differ so that one cannot become the other.
+/// First difference that prevents one plan from becoming another.
 #[derive(Debug)]
 struct Difference {
     verdict: Verdict,
-    /// The node of the new graph, and, where it is another, the one that it was to have waited for.
-    node: Handle<Place>,
+    /// Node of the new graph at which they differ; null if the number of nodes differs.
+    node: Handle<NodeRef>,
 }
 
 fn compare(state: &State, old: &Plan, new: &Plan) -> std::result::Result<(), Difference> {
@@ -536,7 +541,8 @@ fn compare(state: &State, old: &Plan, new: &Plan) -> std::result::Result<(), Dif
     Ok(())
 }
 
-/// Lets one plan do what another of the same form does. Nodes keep their names, and those that are disabled stay so.
+/// Replaces a plan's actions by those of another of the same form. Nodes keep their handles, and disabled ones stay
+/// disabled.
 fn adopt(plan: &mut Plan, from: Plan) {
     for (old, new) in plan.steps.iter_mut().zip(from.steps) {
         match (&mut old.action, new.action) {
@@ -546,7 +552,7 @@ fn adopt(plan: &mut Plan, from: Plan) {
     }
 }
 
-/// Changes what a graph does that can be launched. The server hears of it with the next launch.
+/// Changes an executable graph, which is uploaded again with the next launch.
 fn change_plan(
     driver: &Driver,
     state: &mut State,
@@ -561,17 +567,17 @@ fn change_plan(
 
 fn change(
     exec: Handle<Exec>,
-    node: Handle<Place>,
-    what: impl FnOnce(&Driver, &mut State) -> Result<What>,
+    node: Handle<NodeRef>,
+    action: impl FnOnce(&Driver, &mut State) -> Result<NodeAction>,
 ) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
     state.execs.get(exec).ok_or(Error::INVALID_VALUE)?;
-    let new = match what(driver, &mut state)? {
-        What::Work(work) => Action::Work(work),
-        What::Child(graph) => Action::Child(Plan::of(&state, graph)?),
-        What::Record(event) => Action::Record(event),
-        What::Wait(event) => Action::Wait(event),
+    let new = match action(driver, &mut state)? {
+        NodeAction::Work(work) => Action::Work(work),
+        NodeAction::Child(graph) => Action::Child(Plan::of(&state, graph)?),
+        NodeAction::Record(event) => Action::Record(event),
+        NodeAction::Wait(event) => Action::Wait(event),
     };
     let there = state.execs.get_mut(exec).ok_or(Error::INVALID_VALUE)?;
     let step = there.plan.find(node).ok_or(Error::INVALID_VALUE)?;
@@ -589,21 +595,21 @@ fn change(
     })
 }
 
-/// `cuGraphExecKernelNodeSetParams_v2`
+/// Implements `cuGraphExecKernelNodeSetParams_v2`: changes a kernel node.
 pub(crate) fn change_kernel(
     exec: Handle<Exec>,
-    node: Handle<Place>,
+    node: Handle<NodeRef>,
     parameters: In<KernelParameters>,
 ) -> Result {
     change(exec, node, |driver, state| {
-        parameters.get()?.work(driver, state).map(What::Work)
+        parameters.get()?.work(driver, state).map(NodeAction::Work)
     })
 }
 
-/// `cuGraphExecKernelNodeSetParams`
+/// Implements `cuGraphExecKernelNodeSetParams`: changes a kernel node, with parameters of version 1.
 pub(crate) fn change_kernel_v1(
     exec: Handle<Exec>,
-    node: Handle<Place>,
+    node: Handle<NodeRef>,
     parameters: In<KernelParametersV1>,
 ) -> Result {
     change(exec, node, |driver, state| {
@@ -611,26 +617,26 @@ pub(crate) fn change_kernel_v1(
             .get()?
             .widen()
             .work(driver, state)
-            .map(What::Work)
+            .map(NodeAction::Work)
     })
 }
 
-/// `cuGraphExecMemcpyNodeSetParams`
+/// Implements `cuGraphExecMemcpyNodeSetParams`: changes a copy node.
 pub(crate) fn change_copy(
     exec: Handle<Exec>,
-    node: Handle<Place>,
+    node: Handle<NodeRef>,
     parameters: In<Copy3d>,
     context: Handle<Context>,
 ) -> Result {
     change(exec, node, |driver, state| {
-        copy_work(driver, state, &parameters.get()?, context).map(What::Work)
+        copy_work(driver, state, &parameters.get()?, context).map(NodeAction::Work)
     })
 }
 
-/// `cuGraphExecMemsetNodeSetParams`
+/// Implements `cuGraphExecMemsetNodeSetParams`: changes a memset node.
 pub(crate) fn change_set(
     exec: Handle<Exec>,
-    node: Handle<Place>,
+    node: Handle<NodeRef>,
     parameters: In<SetParameters>,
     context: Handle<Context>,
 ) -> Result {
@@ -638,64 +644,70 @@ pub(crate) fn change_set(
         parameters
             .get()?
             .work(driver, state, context)
-            .map(What::Work)
+            .map(NodeAction::Work)
     })
 }
 
-/// `cuGraphExecHostNodeSetParams`
+/// Implements `cuGraphExecHostNodeSetParams`: changes a host node.
 pub(crate) fn change_host(
     exec: Handle<Exec>,
-    node: Handle<Place>,
+    node: Handle<NodeRef>,
     parameters: In<HostParameters>,
 ) -> Result {
-    change(exec, node, |_, _| parameters.get()?.work().map(What::Work))
+    change(exec, node, |_, _| {
+        parameters.get()?.work().map(NodeAction::Work)
+    })
 }
 
-/// `cuGraphExecChildGraphNodeSetParams`
+/// Implements `cuGraphExecChildGraphNodeSetParams`: changes a child graph of the same form.
 pub(crate) fn change_child(
     exec: Handle<Exec>,
-    node: Handle<Place>,
+    node: Handle<NodeRef>,
     child: Handle<Graph>,
 ) -> Result {
-    change(exec, node, |_, _| Ok(What::Child(child)))
+    change(exec, node, |_, _| Ok(NodeAction::Child(child)))
 }
 
-/// `cuGraphExecEventRecordNodeSetEvent`
+/// Implements `cuGraphExecEventRecordNodeSetEvent`: changes the recorded event.
 pub(crate) fn change_record(
     exec: Handle<Exec>,
-    node: Handle<Place>,
+    node: Handle<NodeRef>,
     event: Handle<Event>,
 ) -> Result {
     change(exec, node, |_, state| {
-        known_event(state, event).map(What::Record)
+        known_event(state, event).map(NodeAction::Record)
     })
 }
 
-/// `cuGraphExecEventWaitNodeSetEvent`
-pub(crate) fn change_wait(exec: Handle<Exec>, node: Handle<Place>, event: Handle<Event>) -> Result {
+/// Implements `cuGraphExecEventWaitNodeSetEvent`: changes the awaited event.
+pub(crate) fn change_wait(
+    exec: Handle<Exec>,
+    node: Handle<NodeRef>,
+    event: Handle<Event>,
+) -> Result {
     change(exec, node, |_, state| {
-        known_event(state, event).map(What::Wait)
+        known_event(state, event).map(NodeAction::Wait)
     })
 }
 
-/// `cuGraphExecNodeSetParams`
+/// Implements `cuGraphExecNodeSetParams`: changes a node of any kind.
 pub(crate) fn change_any(
     exec: Handle<Exec>,
-    node: Handle<Place>,
+    node: Handle<NodeRef>,
     parameters: In<NodeParameters>,
 ) -> Result {
     change(exec, node, |driver, state| {
-        parameters.get()?.what(driver, state)
+        parameters.get()?.action(driver, state)
     })
 }
 
-/// Whether a node may be disabled: kernels, copies and memsets.
+/// Returns whether a node may be disabled: kernels, copies and memsets.
 const fn can_be_disabled(action: &Action) -> bool {
     matches!(action.kind(), kind::KERNEL | kind::COPY | kind::SET)
 }
 
-/// `cuGraphNodeSetEnabled`
-pub(crate) fn set_enabled(exec: Handle<Exec>, node: Handle<Place>, is_enabled: u32) -> Result {
+/// Implements `cuGraphNodeSetEnabled`: enables or disables a node.
+pub(crate) fn set_enabled(exec: Handle<Exec>, node: Handle<NodeRef>, is_enabled: u32) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
     change_plan(driver, &mut state, exec, |plan| {
@@ -708,8 +720,8 @@ pub(crate) fn set_enabled(exec: Handle<Exec>, node: Handle<Place>, is_enabled: u
     })
 }
 
-/// `cuGraphNodeGetEnabled`
-pub(crate) fn get_enabled(exec: Handle<Exec>, node: Handle<Place>, out: Out<u32>) -> Result {
+/// Implements `cuGraphNodeGetEnabled`: returns whether a node is enabled.
+pub(crate) fn get_enabled(exec: Handle<Exec>, node: Handle<NodeRef>, out: Out<u32>) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
     let there = state.execs.get_mut(exec).ok_or(Error::INVALID_VALUE)?;
@@ -720,16 +732,16 @@ pub(crate) fn get_enabled(exec: Handle<Exec>, node: Handle<Place>, out: Out<u32>
     out.put(u32::from(step.is_enabled))
 }
 
-/// `CUgraphExecUpdateResultInfo`
+/// `CUgraphExecUpdateResultInfo`, the result of `cuGraphExecUpdate_v2`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct UpdateResult {
     verdict: u32,
-    node: Handle<Place>,
-    from: Handle<Place>,
+    node: Handle<NodeRef>,
+    from: Handle<NodeRef>,
 }
 
-/// Lets a graph that can be launched do what another of the same form does; gives back why not.
+/// Updates an executable graph from another graph of the same form; returns the reason if it cannot.
 fn update_to(exec: Handle<Exec>, graph: Handle<Graph>) -> Result<UpdateResult> {
     let driver = driver()?;
     let mut state = driver.state();
@@ -765,15 +777,15 @@ fn update_to(exec: Handle<Exec>, graph: Handle<Graph>) -> Result<UpdateResult> {
 fn update_with(
     exec: Handle<Exec>,
     graph: Handle<Graph>,
-    tell: impl FnOnce(UpdateResult),
+    write_result: impl FnOnce(UpdateResult),
 ) -> Result {
     let result = update_to(exec, graph);
-    let shown = result.unwrap_or(UpdateResult {
+    let exported = result.unwrap_or(UpdateResult {
         verdict: Verdict::Error as u32,
         node: Handle::NULL,
         from: Handle::NULL,
     });
-    tell(shown);
+    write_result(exported);
     if result?.verdict == Verdict::Success as u32 {
         Ok(())
     } else {
@@ -781,7 +793,7 @@ fn update_with(
     }
 }
 
-/// `cuGraphExecUpdate_v2`
+/// Implements `cuGraphExecUpdate_v2`: updates an executable graph and reports the result in a structure.
 pub(crate) fn update(exec: Handle<Exec>, graph: Handle<Graph>, out: Out<UpdateResult>) -> Result {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -789,11 +801,11 @@ pub(crate) fn update(exec: Handle<Exec>, graph: Handle<Graph>, out: Out<UpdateRe
     update_with(exec, graph, |result| out.put_if_wanted(result))
 }
 
-/// `cuGraphExecUpdate`
+/// Implements `cuGraphExecUpdate`: updates an executable graph and reports the node and the result.
 pub(crate) fn update_v1(
     exec: Handle<Exec>,
     graph: Handle<Graph>,
-    node: Out<Handle<Place>>,
+    node: Out<Handle<NodeRef>>,
     verdict: Out<u32>,
 ) -> Result {
     update_with(exec, graph, |result| {
@@ -810,7 +822,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn structures_are_laid_out_as_the_interface_says() {
+    fn structures_have_the_layout_of_the_interface() {
         assert_eq!(size_of::<InstantiateParameters>(), 32);
         assert_eq!(size_of::<UpdateResult>(), 24);
     }
@@ -825,7 +837,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_of_another_form_are_told_apart() {
+    fn plans_of_different_forms_are_distinguished() {
         let state = State::new(0);
         let nothing = || Action::Work(Work::Nothing);
         let chain = |last: Action, after: &[usize]| Plan {

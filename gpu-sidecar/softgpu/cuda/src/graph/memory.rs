@@ -1,15 +1,15 @@
-//! Memory that belongs to graphs: there is none, as no graph here allocates.
+//! Graph memory attributes. Graphs here allocate no memory, so that all of them are 0.
 
 use crate::driver::driver;
 use crate::error::{Error, Result};
 use crate::pointer::{In, Out};
 
-/// Used now and at most, reserved now and at most.
+/// Number of attributes: used now and at most, reserved now and at most.
 const ATTRIBUTES: u32 = 4;
-/// Those that may be set, to zero: the highest so far.
+/// Attributes that may be reset to 0: the high-water marks.
 const HIGHEST: [u32; 2] = [1, 3];
 
-/// `cuDeviceGetGraphMemAttribute`
+/// Implements `cuDeviceGetGraphMemAttribute`: returns 0 for every attribute.
 pub(crate) fn attribute(device: i32, attribute: u32, out: Out<u64>) -> Result {
     driver()?.device(device)?;
     if attribute >= ATTRIBUTES {
@@ -18,7 +18,7 @@ pub(crate) fn attribute(device: i32, attribute: u32, out: Out<u64>) -> Result {
     out.put(0)
 }
 
-/// `cuDeviceSetGraphMemAttribute`
+/// Implements `cuDeviceSetGraphMemAttribute`: accepts a reset of a high-water mark.
 pub(crate) fn set_attribute(device: i32, attribute: u32, value: In<u64>) -> Result {
     driver()?.device(device)?;
     if !HIGHEST.contains(&attribute) || value.get()? != 0 {
@@ -27,7 +27,7 @@ pub(crate) fn set_attribute(device: i32, attribute: u32, value: In<u64>) -> Resu
     Ok(())
 }
 
-/// `cuDeviceGraphMemTrim`
+/// Implements `cuDeviceGraphMemTrim`: does nothing but check the device.
 pub(crate) fn trim(device: i32) -> Result {
     driver()?.device(device).map(|_| ())
 }

@@ -1,17 +1,17 @@
-//! Graphs: captured from streams or built by hand, instantiated, launched.
+//! Graphs: captured from streams or built by explicit calls, instantiated, launched.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`nodes`] | graphs, their nodes, and which wait for which |
-//! | [`parameters`] | what nodes do, as the interface says it |
-//! | [`build`] | graphs built by hand |
-//! | [`capture`] | graphs made of what streams are told |
+//! | [`nodes`] | graphs, their nodes and edges |
+//! | [`parameters`] | nodes' parameters as the interface's structures |
+//! | [`build`] | graphs built by explicit calls |
+//! | [`capture`] | graphs captured from streams |
 //! | [`plan`] | a graph as commands for the server |
-//! | [`exec`] | instantiating, launching, changing what is launched |
-//! | [`program`] | what a launch does to memory |
-//! | [`objects`] | what programs bind to the life of graphs |
-//! | [`dot`] | graphs as pictures |
-//! | [`memory`] | the memory of graphs, of which there is none |
+//! | [`exec`] | executable graphs: instantiation, launch, update |
+//! | [`program`] | effects of a launch on memory |
+//! | [`objects`] | user objects bound to the lifetime of graphs |
+//! | [`dot`] | graphs in Graphviz's format |
+//! | [`memory`] | attributes of graphs' memory, all 0 |
 
 pub(crate) mod build;
 pub(crate) mod capture;

@@ -1,4 +1,4 @@
-//! Graphs and their nodes: what each does, and which wait for which.
+//! Graphs, their nodes and the edges between them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -11,9 +11,9 @@ use crate::table::{Handle, Kind, Table};
 use crate::work::Work;
 
 use super::objects::Held;
-use super::parameters::Shown;
+use super::parameters::ExportedParameters;
 
-/// `CU_GRAPH_NODE_TYPE_…`
+/// Kinds of nodes, numbered as `CUgraphNodeType`.
 pub(super) mod kind {
     pub(in crate::graph) const KERNEL: u32 = 0;
     pub(in crate::graph) const COPY: u32 = 1;
@@ -25,46 +25,46 @@ pub(super) mod kind {
     pub(in crate::graph) const RECORD: u32 = 7;
 }
 
-/// Nodes of all graphs of a process, at most.
+/// Largest number of nodes in all graphs of a process.
 const NODES: usize = 1 << 22;
 
-/// Where a node is: programs hold handles of this.
-pub(crate) struct Place {
+/// Identity of a node, for which programs hold handles.
+pub(crate) struct NodeRef {
     graph: Handle<Graph>,
     id: usize,
 }
 
-impl Kind for Place {
+impl Kind for NodeRef {
     const NUMBER: u64 = 20;
 }
 
-/// Where every node is. It is locked for a moment each time, by whoever holds the state.
-static PLACES: Mutex<Table<Place>> = Mutex::new(Table::new(NODES));
+/// All nodes by handle. Locked briefly, by threads that already hold the state.
+static NODE_REFS: Mutex<Table<NodeRef>> = Mutex::new(Table::new(NODES));
 
-fn places() -> MutexGuard<'static, Table<Place>> {
-    PLACES.lock().unwrap_or_else(PoisonError::into_inner)
+fn node_refs() -> MutexGuard<'static, Table<NodeRef>> {
+    NODE_REFS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The graph in which a node is, and its number there.
-pub(super) fn find(node: Handle<Place>) -> Result<(Handle<Graph>, usize)> {
-    places()
+/// Returns the graph of a node, and the node's id in it.
+pub(super) fn find(node: Handle<NodeRef>) -> Result<(Handle<Graph>, usize)> {
+    node_refs()
         .get(node)
         .map(|place| (place.graph, place.id))
         .ok_or(Error::INVALID_VALUE)
 }
 
-/// What a node does.
+/// Action of a node.
 #[derive(Clone, Debug)]
-pub(crate) enum What {
+pub(crate) enum NodeAction {
     Work(Work),
-    /// All of a graph that belongs to this node.
+    /// Runs a graph that belongs to this node.
     Child(Handle<Graph>),
     Record(Handle<Event>),
     Wait(Handle<Event>),
 }
 
-impl What {
-    /// As the interface numbers it.
+impl NodeAction {
+    /// Returns the kind, as a `CUgraphNodeType`.
     pub(super) const fn kind(&self) -> u32 {
         match self {
             Self::Work(work) => kind_of(work),
@@ -75,7 +75,7 @@ impl What {
     }
 }
 
-/// The kind of a node that does this.
+/// Returns the kind of a node with this work.
 pub(super) const fn kind_of(work: &Work) -> u32 {
     match work {
         Work::Kernel(_) => kind::KERNEL,
@@ -86,28 +86,28 @@ pub(super) const fn kind_of(work: &Work) -> u32 {
     }
 }
 
-/// A node.
+/// A node of a graph.
 pub(crate) struct Node {
-    pub(super) handle: Handle<Place>,
-    pub(super) what: What,
-    /// Nodes that it waits for.
+    pub(super) handle: Handle<NodeRef>,
+    pub(super) action: NodeAction,
+    /// Ids of the nodes it waits for.
     pub(super) after: Vec<usize>,
-    /// Nodes that wait for it.
+    /// Ids of the nodes that wait for it.
     pub(super) before: Vec<usize>,
-    /// The node of which it is a copy.
-    pub(super) original: Handle<Place>,
-    /// The parameters of a kernel, as the program was shown them.
-    pub(super) shown: Option<Box<Shown>>,
+    /// Node of which this node is a copy; null for none.
+    pub(super) original: Handle<NodeRef>,
+    /// Parameters of a kernel, in memory to which the program has pointers.
+    pub(super) exported: Option<Box<ExportedParameters>>,
 }
 
-/// A graph.
+/// A graph of nodes by id.
 pub(crate) struct Graph {
-    /// By their numbers, in the order in which they were added. No number is used twice.
+    /// Nodes by id, in order of their addition. No id is reused.
     pub(super) nodes: BTreeMap<usize, Node>,
     next: usize,
-    /// The graph that has a node of which it is all.
+    /// Graph that contains the child node to which this graph belongs.
     pub(super) owner: Option<Handle<Self>>,
-    /// What the program has bound to its life.
+    /// User objects bound to the lifetime of the graph.
     pub(super) objects: Vec<Held>,
 }
 
@@ -125,22 +125,27 @@ impl Graph {
         }
     }
 
-    /// Adds a node behind others. `own` is this graph's handle.
-    pub(super) fn add(&mut self, own: Handle<Self>, what: What, after: &[usize]) -> Result<usize> {
+    /// Adds a node that waits for others; `own` is this graph's handle. Fails for unknown or repeated dependencies.
+    pub(super) fn add(
+        &mut self,
+        own: Handle<Self>,
+        action: NodeAction,
+        after: &[usize],
+    ) -> Result<usize> {
         let distinct: BTreeSet<_> = after.iter().collect();
         if distinct.len() != after.len() || after.iter().any(|id| !self.nodes.contains_key(id)) {
             return Err(Error::INVALID_VALUE);
         }
         let id = self.next;
-        let place = Place { graph: own, id };
-        let handle = places().insert(place).ok_or(Error::OUT_OF_MEMORY)?;
+        let place = NodeRef { graph: own, id };
+        let handle = node_refs().insert(place).ok_or(Error::OUT_OF_MEMORY)?;
         let node = Node {
             handle,
-            what,
+            action,
             after: after.to_vec(),
             before: Vec::new(),
             original: Handle::NULL,
-            shown: None,
+            exported: None,
         };
         self.nodes.insert(id, node);
         self.next += 1;
@@ -152,7 +157,7 @@ impl Graph {
         Ok(id)
     }
 
-    /// Removes a node; what waited for it waits for it no more.
+    /// Removes a node and its edges.
     pub(super) fn remove(&mut self, id: usize) -> Option<Node> {
         let node = self.nodes.remove(&id)?;
         for earlier in &node.after {
@@ -165,11 +170,11 @@ impl Graph {
                 later.after.retain(|&at| at != id);
             }
         }
-        places().remove(node.handle);
+        node_refs().remove(node.handle);
         Some(node)
     }
 
-    /// Lets one node wait for another.
+    /// Adds an edge; fails if it exists or would form a cycle.
     pub(super) fn connect(&mut self, earlier: usize, later: usize) -> Result {
         let there = self.nodes.get(&later).ok_or(Error::INVALID_VALUE)?;
         let is_known = self.nodes.contains_key(&earlier);
@@ -185,7 +190,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Lets one node wait for another no more.
+    /// Removes an edge; fails if it does not exist.
     pub(super) fn disconnect(&mut self, earlier: usize, later: usize) -> Result {
         let there = self.nodes.get_mut(&later).ok_or(Error::INVALID_VALUE)?;
         let at = there.after.iter().position(|&id| id == earlier);
@@ -196,12 +201,12 @@ impl Graph {
         Ok(())
     }
 
-    /// Whether a node is another one, or comes before it.
+    /// Returns whether `first` is `last` or precedes it.
     fn reaches(&self, first: usize, last: usize) -> bool {
         self.before_and(&[last]).contains(&first)
     }
 
-    /// These nodes, and all that come before them.
+    /// Returns the given nodes and all that precede them.
     pub(super) fn before_and(&self, last: &[usize]) -> BTreeSet<usize> {
         let mut seen = BTreeSet::new();
         let mut open = last.to_vec();
@@ -215,7 +220,7 @@ impl Graph {
         seen
     }
 
-    /// The numbers of all nodes, each behind those that it waits for, and otherwise in the order in which they were added.
+    /// Returns all ids in topological order, and otherwise in order of addition.
     pub(super) fn order(&self) -> Vec<usize> {
         let mut waits: BTreeMap<_, _> = self
             .nodes
@@ -242,8 +247,8 @@ impl Graph {
         order
     }
 
-    /// The handles of nodes.
-    pub(super) fn handles(&self, ids: &[usize]) -> Vec<Handle<Place>> {
+    /// Returns the handles of nodes.
+    pub(super) fn handles(&self, ids: &[usize]) -> Vec<Handle<NodeRef>> {
         ids.iter()
             .filter_map(|id| self.nodes.get(id))
             .map(|node| node.handle)
@@ -251,7 +256,7 @@ impl Graph {
     }
 }
 
-/// Adds a graph.
+/// Creates an empty graph.
 pub(super) fn create(state: &mut State, owner: Option<Handle<Graph>>) -> Result<Handle<Graph>> {
     let graph = state.graphs.insert(Graph::new(owner));
     graph.ok_or(Error::OUT_OF_MEMORY)
@@ -261,14 +266,14 @@ pub(super) fn create(state: &mut State, owner: Option<Handle<Graph>>) -> Result<
 pub(super) fn add(
     state: &mut State,
     graph: Handle<Graph>,
-    what: What,
+    action: NodeAction,
     after: &[usize],
 ) -> Result<usize> {
     let there = state.graphs.get_mut(graph).ok_or(Error::INVALID_VALUE)?;
-    there.add(graph, what, after)
+    there.add(graph, action, after)
 }
 
-/// Copies a graph with the graphs of its nodes. Nodes have the same numbers as in the original.
+/// Copies a graph with its child graphs. Nodes keep their ids.
 pub(super) fn copy(
     state: &mut State,
     graph: Handle<Graph>,
@@ -281,18 +286,18 @@ pub(super) fn copy(
         .into_iter()
         .map(|id| {
             let node = &there.nodes[&id];
-            (id, node.handle, node.what.clone(), node.after.clone())
+            (id, node.handle, node.action.clone(), node.after.clone())
         })
         .collect();
     let new = create(state, owner)?;
-    for (id, original, what, after) in nodes {
-        let what = match what {
-            What::Child(child) => What::Child(copy(state, child, Some(new))?),
+    for (id, original, action, after) in nodes {
+        let action = match action {
+            NodeAction::Child(child) => NodeAction::Child(copy(state, child, Some(new))?),
             other => other,
         };
         let there = state.graphs.get_mut(new).ok_or(Error::OUT_OF_MEMORY)?;
         there.next = id;
-        there.add(new, what, &after)?;
+        there.add(new, action, &after)?;
         if let Some(node) = there.nodes.get_mut(&id) {
             node.original = original;
         }
@@ -304,14 +309,14 @@ pub(super) fn copy(
     Ok(new)
 }
 
-/// A graph is gone, with the graphs of its nodes.
+/// Destroys a graph with its child graphs.
 pub(super) fn destroy(state: &mut State, graph: Handle<Graph>) {
     let Some(there) = state.graphs.remove(graph) else {
         return;
     };
     for node in there.nodes.into_values() {
-        places().remove(node.handle);
-        if let What::Child(child) = node.what {
+        node_refs().remove(node.handle);
+        if let NodeAction::Child(child) = node.action {
             destroy(state, child);
         }
     }
@@ -326,11 +331,13 @@ mod tests {
     }
 
     fn empty(graph: &mut Graph, own: Handle<Graph>, after: &[usize]) -> usize {
-        graph.add(own, What::Work(Work::Nothing), after).unwrap()
+        graph
+            .add(own, NodeAction::Work(Work::Nothing), after)
+            .unwrap()
     }
 
     #[test]
-    fn nodes_are_ordered_behind_those_that_they_wait_for() {
+    fn nodes_follow_their_dependencies() {
         let (mut graph, own) = graph();
         let [a, b] = [(); 2].map(|()| empty(&mut graph, own, &[]));
         let c = empty(&mut graph, own, &[a]);
@@ -345,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_a_circle_or_is_there_already_is_refused() {
+    fn cycles_and_repeated_edges_are_refused() {
         let (mut graph, own) = graph();
         let a = empty(&mut graph, own, &[]);
         let b = empty(&mut graph, own, &[a]);
@@ -355,7 +362,7 @@ mod tests {
         }
         assert_eq!(graph.disconnect(a, c), Err(Error::INVALID_VALUE));
         for after in [vec![a, a], vec![77]] {
-            let added = graph.add(own, What::Work(Work::Nothing), &after);
+            let added = graph.add(own, NodeAction::Work(Work::Nothing), &after);
             assert_eq!(added, Err(Error::INVALID_VALUE));
         }
     }

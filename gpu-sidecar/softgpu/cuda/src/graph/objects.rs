@@ -1,5 +1,5 @@
-//! User objects: what a program binds to the life of its graphs. When nobody refers to one any more, its function is called
-//! by a thread of its own, so that it may wait for whatever it likes.
+//! User objects, which programs bind to the lifetime of graphs. When the last reference is dropped, the destructor is
+//! called on a thread of its own, so that it may block.
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,14 +13,14 @@ use crate::work::HostFunction;
 
 use super::nodes::Graph;
 
-/// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`
+/// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`, the only supported flag.
 const NO_DESTRUCTOR_SYNC: u32 = 1;
-/// `CU_GRAPH_USER_OBJECT_MOVE`
+/// `CU_GRAPH_USER_OBJECT_MOVE`: the graph takes over the caller's references.
 const MOVE: u32 = 1;
-/// Objects of a process, at most.
-const MANY: usize = 1 << 20;
+/// Largest number of user objects of a process.
+const OBJECTS_MAX: usize = 1 << 20;
 
-/// A user object. Dropping it has its function called.
+/// Destructor of a user object; dropping it calls the destructor.
 pub(super) struct Object {
     destroy: HostFunction,
     data: usize,
@@ -35,33 +35,33 @@ impl Drop for Object {
     }
 }
 
-/// A user object to which the program itself refers.
-pub(crate) struct Referred {
+/// A user object with references held by the program.
+pub(crate) struct UserObject {
     references: u64,
     object: Arc<Object>,
 }
 
-impl Kind for Referred {
+impl Kind for UserObject {
     const NUMBER: u64 = 21;
 }
 
-/// A user object to which a graph refers.
+/// References of a graph to a user object.
 #[derive(Clone)]
 pub(crate) struct Held {
-    handle: Handle<Referred>,
+    handle: Handle<UserObject>,
     references: u64,
     pub(super) object: Arc<Object>,
 }
 
-/// It is locked for a moment each time, by whoever holds the state or nobody.
-static OBJECTS: Mutex<Table<Referred>> = Mutex::new(Table::new(MANY));
+/// Locked briefly, by threads that may hold the state.
+static OBJECTS: Mutex<Table<UserObject>> = Mutex::new(Table::new(OBJECTS_MAX));
 
-fn objects() -> MutexGuard<'static, Table<Referred>> {
+fn objects() -> MutexGuard<'static, Table<UserObject>> {
     OBJECTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes references away from the program.
-fn take(handle: Handle<Referred>, count: u64) -> Result {
+/// Drops references held by the program.
+fn take(handle: Handle<UserObject>, count: u64) -> Result {
     let mut objects = objects();
     let there = objects.get_mut(handle).ok_or(Error::INVALID_VALUE)?;
     there.references = there
@@ -81,9 +81,9 @@ fn count_of(count: u32) -> Result<u64> {
     Ok(count.into())
 }
 
-/// `cuUserObjectCreate`
+/// Implements `cuUserObjectCreate`: creates a user object with references held by the caller.
 pub(crate) fn create(
-    out: Out<Handle<Referred>>,
+    out: Out<Handle<UserObject>>,
     data: *mut c_void,
     destroy: Option<HostFunction>,
     references: u32,
@@ -99,12 +99,12 @@ pub(crate) fn create(
         destroy,
         data: data.expose_provenance(),
     });
-    let referred = Referred { references, object };
+    let referred = UserObject { references, object };
     out.put(objects().insert(referred).ok_or(Error::OUT_OF_MEMORY)?)
 }
 
-/// `cuUserObjectRetain`
-pub(crate) fn retain(object: Handle<Referred>, count: u32) -> Result {
+/// Implements `cuUserObjectRetain`: adds references held by the caller.
+pub(crate) fn retain(object: Handle<UserObject>, count: u32) -> Result {
     driver()?;
     let count = count_of(count)?;
     let mut objects = objects();
@@ -113,16 +113,16 @@ pub(crate) fn retain(object: Handle<Referred>, count: u32) -> Result {
     Ok(())
 }
 
-/// `cuUserObjectRelease`
-pub(crate) fn release(object: Handle<Referred>, count: u32) -> Result {
+/// Implements `cuUserObjectRelease`: drops references held by the caller.
+pub(crate) fn release(object: Handle<UserObject>, count: u32) -> Result {
     driver()?;
     take(object, count_of(count)?)
 }
 
-/// `cuGraphRetainUserObject`
+/// Implements `cuGraphRetainUserObject`: adds references held by a graph.
 pub(crate) fn graph_retain(
     graph: Handle<Graph>,
-    handle: Handle<Referred>,
+    handle: Handle<UserObject>,
     count: u32,
     flags: u32,
 ) -> Result {
@@ -152,8 +152,12 @@ pub(crate) fn graph_retain(
     Ok(())
 }
 
-/// `cuGraphReleaseUserObject`
-pub(crate) fn graph_release(graph: Handle<Graph>, handle: Handle<Referred>, count: u32) -> Result {
+/// Implements `cuGraphReleaseUserObject`: drops references held by a graph.
+pub(crate) fn graph_release(
+    graph: Handle<Graph>,
+    handle: Handle<UserObject>,
+    count: u32,
+) -> Result {
     let driver = driver()?;
     let count = count_of(count)?;
     let mut state = driver.state();

@@ -1,4 +1,4 @@
-//! The parameters of nodes: the interface's structures, and what they say as work.
+//! Parameters of nodes: the interface's structures, and their conversion to work.
 
 use std::ffi::c_void;
 
@@ -13,11 +13,13 @@ use crate::module::{Code, Function, Kernel};
 use crate::pointer::In;
 use crate::state::State;
 use crate::table::Handle;
-use crate::work::{Copy, HostCall, HostFunction, Launched, PARAMETER_BYTES, Set, Side, Way, Work};
+use crate::work::{
+    Copy, HostCall, HostFunction, KernelLaunch, PARAMETER_BYTES, Set, Side, Way, Work,
+};
 
-use super::nodes::{Graph, What, kind};
+use super::nodes::{Graph, NodeAction, kind};
 
-/// `CUDA_KERNEL_NODE_PARAMS_v1`
+/// `CUDA_KERNEL_NODE_PARAMS_v1`, a launch by function.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct KernelParametersV1 {
@@ -29,7 +31,7 @@ pub(crate) struct KernelParametersV1 {
     extra: In<*const c_void>,
 }
 
-/// `CUDA_KERNEL_NODE_PARAMS_v2`, and `_v3`, which is the same.
+/// `CUDA_KERNEL_NODE_PARAMS_v2` and `_v3`, which have the same layout.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct KernelParameters {
@@ -38,7 +40,7 @@ pub(crate) struct KernelParameters {
     context: Handle<Context>,
 }
 
-/// `CUDA_MEMSET_NODE_PARAMS`
+/// `CUDA_MEMSET_NODE_PARAMS`, a memset of rows.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct SetParameters {
@@ -50,7 +52,7 @@ pub(crate) struct SetParameters {
     height: usize,
 }
 
-/// `CUDA_HOST_NODE_PARAMS`
+/// `CUDA_HOST_NODE_PARAMS`, a host function with its argument.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct HostParameters {
@@ -58,7 +60,7 @@ pub(crate) struct HostParameters {
     data: *mut c_void,
 }
 
-/// `CUDA_MEMCPY_NODE_PARAMS`
+/// `CUDA_MEMCPY_NODE_PARAMS`, a copy with its context.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct CopyInContext {
@@ -68,7 +70,7 @@ struct CopyInContext {
     copy: Copy3d,
 }
 
-/// `CUDA_MEMSET_NODE_PARAMS_v2`
+/// `CUDA_MEMSET_NODE_PARAMS_v2`, a memset with its context.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct SetInContext {
@@ -76,12 +78,12 @@ struct SetInContext {
     context: Handle<Context>,
 }
 
-/// `CUDA_CHILD_GRAPH_NODE_PARAMS`
+/// `CUDA_CHILD_GRAPH_NODE_PARAMS`, the graph of a child node.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct ChildParameters {
     graph: Handle<Graph>,
-    /// 0: a copy belongs to the node; 1: the graph itself.
+    /// 0: the node gets a copy; 1: the node takes the graph itself.
     ownership: u32,
 }
 
@@ -97,7 +99,7 @@ union Body {
     whole: [u64; 29],
 }
 
-/// `CUgraphNodeParams`
+/// `CUgraphNodeParams`, a union by kind.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct NodeParameters {
@@ -107,15 +109,15 @@ pub(crate) struct NodeParameters {
     reserved_too: u64,
 }
 
-/// The parameters of a kernel node in memory to which the program has pointers.
-pub(super) struct Shown {
+/// Parameters of a kernel node, in memory to which the program has pointers.
+pub(super) struct ExportedParameters {
     _bytes: Box<[u8; PARAMETER_BYTES]>,
-    /// Their addresses.
+    /// Addresses of the parameters.
     list: Box<[usize]>,
 }
 
-impl Shown {
-    fn new(launched: &Launched, layout: &[kernels::Parameter]) -> Self {
+impl ExportedParameters {
+    fn new(launched: &KernelLaunch, layout: &[kernels::Parameter]) -> Self {
         let bytes = Box::new(launched.parameters);
         let begin = bytes.as_ptr().expose_provenance();
         Self {
@@ -136,7 +138,7 @@ impl Shown {
 }
 
 impl KernelParametersV1 {
-    /// As the second version.
+    /// Converts to version 2.
     pub(super) const fn widen(self) -> KernelParameters {
         KernelParameters {
             first: self,
@@ -147,7 +149,7 @@ impl KernelParametersV1 {
 }
 
 impl KernelParameters {
-    /// As the first version.
+    /// Converts to version 1.
     pub(super) const fn narrow(self) -> KernelParametersV1 {
         self.first
     }
@@ -172,8 +174,8 @@ impl KernelParameters {
         .map(Work::Kernel)
     }
 
-    /// Those of a kernel, and the memory in which they are.
-    pub(super) fn of(state: &State, launched: &Launched) -> (Self, Box<Shown>) {
+    /// Returns the parameters of a launch, and the memory that holds them.
+    pub(super) fn of(state: &State, launched: &KernelLaunch) -> (Self, Box<ExportedParameters>) {
         let layout = match state
             .functions
             .get(launched.function)
@@ -182,33 +184,33 @@ impl KernelParameters {
             Some(Code::Own(kernel)) => kernel.parameters(),
             Some(Code::Named(_)) | None => &[],
         };
-        let shown = Box::new(Shown::new(launched, layout));
+        let exported = Box::new(ExportedParameters::new(launched, layout));
         let first = KernelParametersV1 {
             function: launched.function,
             grid: launched.grid,
             block: launched.block,
             shared_bytes: launched.shared_bytes,
-            list: shown.list(),
+            list: exported.list(),
             extra: In::from_raw(std::ptr::null()),
         };
-        (first.widen(), shown)
+        (first.widen(), exported)
     }
 
-    /// Those of a kernel that were shown before.
-    pub(super) fn again(launched: &Launched, shown: &Shown) -> Self {
+    /// Returns the parameters of a launch whose memory was exported before.
+    pub(super) fn again(launched: &KernelLaunch, exported: &ExportedParameters) -> Self {
         let first = KernelParametersV1 {
             function: launched.function,
             grid: launched.grid,
             block: launched.block,
             shared_bytes: launched.shared_bytes,
-            list: shown.list(),
+            list: exported.list(),
             extra: In::from_raw(std::ptr::null()),
         };
         first.widen()
     }
 }
 
-/// The device of a context that may be null, which is the current one.
+/// Returns the device of a context; null is the current context.
 fn device_of(driver: &Driver, state: &State, context: Handle<Context>) -> Result<usize> {
     let context = if context.is_null() {
         driver.current(state)?
@@ -219,13 +221,13 @@ fn device_of(driver: &Driver, state: &State, context: Handle<Context>) -> Result
     Ok(there.device)
 }
 
-/// The device on which memory is; `None`: it is the host's.
+/// Returns the device of the memory at an address; `None` for host memory.
 fn device_at(state: &State, address: u64) -> Option<usize> {
     let (_, region) = state.memory.find(address)?;
     (!region.is_host()).then_some(region.device)
 }
 
-/// Finds out from where to where a copy goes, as the device `own` sees it.
+/// Determines the direction of a copy from its addresses, relative to the device `own`.
 fn way(driver: &Driver, state: &State, own: usize, copy: &Copy) -> Way {
     let from = device_at(state, copy.from.address);
     let to = device_at(state, copy.to.address);
@@ -241,7 +243,7 @@ fn way(driver: &Driver, state: &State, own: usize, copy: &Copy) -> Way {
     }
 }
 
-/// A copy in a context.
+/// Converts a copy in a context to work.
 pub(super) fn copy_work(
     driver: &Driver,
     state: &State,
@@ -254,7 +256,7 @@ pub(super) fn copy_work(
     Ok(Work::Copy(copy))
 }
 
-/// A copy as the interface's structure.
+/// Converts a copy to the interface's structure.
 pub(super) fn copy_parameters(state: &State, copy: &Copy) -> Copy3d {
     let is_host = |address| device_at(state, address).is_none();
     Copy3d::of(copy, is_host(copy.from.address), is_host(copy.to.address))
@@ -326,65 +328,67 @@ impl HostParameters {
                 function: Some(function),
                 data: std::ptr::with_exposed_provenance_mut(data),
             }),
-            // What `cuStreamAddCallback` is given is in no graph.
+            // A callback of `cuStreamAddCallback` is never captured.
             HostCall::Callback(..) => Err(Error::INVALID_VALUE),
         }
     }
 }
 
 impl NodeParameters {
-    /// What a node with these parameters does. A graph named in them is the program's, and not yet the node's.
-    pub(super) fn what(&self, driver: &Driver, state: &mut State) -> Result<What> {
+    /// Returns the action of a node with these parameters. A child graph in them still belongs to the program.
+    pub(super) fn action(&self, driver: &Driver, state: &mut State) -> Result<NodeAction> {
         let body = &self.body;
         match self.kind {
             kind::KERNEL => {
-                // SAFETY: the caller says that it is a kernel; numbers and pointers have no bits that they may not have.
+                // SAFETY: the caller guarantees a kernel; every bit pattern is valid for its numbers and pointers.
                 let kernel = unsafe { body.kernel };
-                kernel.work(driver, state).map(What::Work)
+                kernel.work(driver, state).map(NodeAction::Work)
             }
             kind::COPY => {
                 // SAFETY: as above, a copy.
                 let copy = unsafe { body.copy };
-                copy_work(driver, state, &copy.copy, copy.context).map(What::Work)
+                copy_work(driver, state, &copy.copy, copy.context).map(NodeAction::Work)
             }
             kind::SET => {
                 // SAFETY: as above, a memset.
                 let set = unsafe { body.set };
-                set.set.work(driver, state, set.context).map(What::Work)
+                set.set
+                    .work(driver, state, set.context)
+                    .map(NodeAction::Work)
             }
             kind::HOST => {
-                // SAFETY: as above, a function of the host, whose address the caller vouches for.
+                // SAFETY: as above, a host function, whose address the caller guarantees.
                 let host = unsafe { body.host };
-                host.work().map(What::Work)
+                host.work().map(NodeAction::Work)
             }
             kind::CHILD => {
                 // SAFETY: as above, a graph.
                 let child = unsafe { body.child };
                 match child.ownership {
-                    0 => Ok(What::Child(child.graph)),
+                    0 => Ok(NodeAction::Child(child.graph)),
                     1 => Err(Error::NOT_SUPPORTED),
                     _ => Err(Error::INVALID_VALUE),
                 }
             }
-            kind::EMPTY => Ok(What::Work(Work::Nothing)),
+            kind::EMPTY => Ok(NodeAction::Work(Work::Nothing)),
             kind::WAIT => {
                 // SAFETY: as above, an event.
                 let event = unsafe { body.event };
-                known_event(state, event).map(What::Wait)
+                known_event(state, event).map(NodeAction::Wait)
             }
             kind::RECORD => {
                 // SAFETY: as above, an event.
                 let event = unsafe { body.event };
-                known_event(state, event).map(What::Record)
+                known_event(state, event).map(NodeAction::Record)
             }
-            // Semaphores, memory, batches, conditions.
+            // Semaphores, memory, batched operations, conditions.
             8..=13 => Err(Error::NOT_SUPPORTED),
             _ => Err(Error::INVALID_VALUE),
         }
     }
 }
 
-/// An event that there is.
+/// Returns the event if it exists.
 pub(super) fn known_event(state: &State, event: Handle<Event>) -> Result<Handle<Event>> {
     state
         .events
@@ -400,7 +404,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn structures_are_laid_out_as_the_interface_says() {
+    fn structures_have_the_layout_of_the_interface() {
         assert_eq!(size_of::<KernelParametersV1>(), 56);
         assert_eq!(size_of::<KernelParameters>(), 72);
         assert_eq!(offset_of!(KernelParametersV1, list), 40);
@@ -416,10 +420,10 @@ mod tests {
     }
 
     #[test]
-    fn a_kernels_parameters_are_shown_where_they_lie() {
+    fn exported_parameters_point_to_their_values() {
         let mut parameters = [0; PARAMETER_BYTES];
         parameters[8..16].copy_from_slice(&77_u64.to_le_bytes());
-        let launched = Launched {
+        let launched = KernelLaunch {
             function: Handle::NULL,
             grid: [1; 3],
             block: [1; 3],
@@ -436,10 +440,10 @@ mod tests {
             },
             launch: None,
         };
-        let shown = Shown::new(&launched, kernels::Kernel::Fill.parameters());
-        let list = shown.list().list(3).unwrap();
+        let exported = ExportedParameters::new(&launched, kernels::Kernel::Fill.parameters());
+        let list = exported.list().list(3).unwrap();
         let words = In::<u64>::from_raw(list[1].cast()).get().unwrap();
         assert_eq!(words, 77);
-        assert!(Shown::new(&launched, &[]).list().is_null());
+        assert!(ExportedParameters::new(&launched, &[]).list().is_null());
     }
 }

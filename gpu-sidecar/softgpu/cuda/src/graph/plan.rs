@@ -1,7 +1,7 @@
-//! What an executable graph is made of: a copy of the graph with the graphs of its nodes, and how it becomes commands.
+//! Plans of executable graphs: a copy of a graph with its child graphs, and its translation to commands.
 //!
-//! The server takes a graph as one command, which has kernels, copies, memsets and functions of the host. Where events are
-//! recorded or waited for in between, the graph is cut: each part is a command, and the events' commands lie between them.
+//! The server takes a graph of kernels, copies, memsets and host functions as one command. Event nodes split the graph:
+//! each part is a command, and the commands for the events come in between.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,10 +16,10 @@ use crate::state::State;
 use crate::table::Handle;
 use crate::work::Work;
 
-use super::nodes::{self, Graph, Place, What};
+use super::nodes::{self, Graph, NodeAction, NodeRef};
 use super::program::Line;
 
-/// What a step does.
+/// Action of a step.
 #[derive(Clone, Debug)]
 pub(super) enum Action {
     Work(Work),
@@ -28,25 +28,25 @@ pub(super) enum Action {
     Wait(Handle<Event>),
 }
 
-/// A node of a graph that can be launched.
+/// A node of an executable graph.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
-    /// The node that it is a copy of, by which the program knows it.
-    pub(super) source: Handle<Place>,
+    /// Node of which the step is a copy, by which the program refers to it.
+    pub(super) source: Handle<NodeRef>,
     pub(super) action: Action,
-    /// Steps before it that it waits for.
+    /// Indices of the earlier steps it waits for.
     pub(super) after: Vec<usize>,
     pub(super) is_enabled: bool,
 }
 
-/// See the [module](self).
+/// Steps of an executable graph in topological order; see the [module](self).
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
 }
 
 impl Action {
-    /// As the interface numbers it.
+    /// Returns the kind, as a `CUgraphNodeType`.
     pub(super) const fn kind(&self) -> u32 {
         match self {
             Self::Work(work) => nodes::kind_of(work),
@@ -58,7 +58,7 @@ impl Action {
 }
 
 impl Plan {
-    /// The plan of a graph as it is now.
+    /// Returns the plan of a graph in its current state.
     pub(super) fn of(state: &State, graph: Handle<Graph>) -> Result<Self> {
         let there = state.graphs.get(graph).ok_or(Error::INVALID_VALUE)?;
         let order = there.order();
@@ -67,11 +67,11 @@ impl Plan {
         for (at, id) in order.into_iter().enumerate() {
             places.insert(id, at);
             let node = &there.nodes[&id];
-            let action = match &node.what {
-                What::Work(work) => Action::Work(work.clone()),
-                What::Child(child) => Action::Child(Self::of(state, *child)?),
-                What::Record(event) => Action::Record(*event),
-                What::Wait(event) => Action::Wait(*event),
+            let action = match &node.action {
+                NodeAction::Work(work) => Action::Work(work.clone()),
+                NodeAction::Child(child) => Action::Child(Self::of(state, *child)?),
+                NodeAction::Record(event) => Action::Record(*event),
+                NodeAction::Wait(event) => Action::Wait(*event),
             };
             steps.push(Step {
                 source: node.handle,
@@ -83,8 +83,8 @@ impl Plan {
         Ok(Self { steps })
     }
 
-    /// The step of a node, here or in a graph of a node.
-    pub(super) fn find(&mut self, node: Handle<Place>) -> Option<&mut Step> {
+    /// Returns the step of a node, here or in a child graph.
+    pub(super) fn find(&mut self, node: Handle<NodeRef>) -> Option<&mut Step> {
         for step in &mut self.steps {
             if step.source == node {
                 return Some(step);
@@ -98,13 +98,13 @@ impl Plan {
         None
     }
 
-    /// Nodes that wait for events or record them.
-    fn has_events(flat: &[Flat]) -> bool {
+    /// Returns whether any node records or awaits an event.
+    fn has_events(flat: &[FlatNode]) -> bool {
         flat.iter()
-            .any(|flat| !matches!(flat.action, Deed::Work(_)))
+            .any(|flat| !matches!(flat.action, FlatAction::Work(_)))
     }
 
-    /// The commands that a launch puts into its stream.
+    /// Returns the commands of a launch, in order.
     pub(super) fn parts(&self) -> Vec<Part> {
         let mut flat = Vec::new();
         flatten(self, &[], &mut flat);
@@ -112,8 +112,8 @@ impl Plan {
             return cut(flat);
         }
         let lines = flat.into_iter().filter_map(|flat| match flat.action {
-            Deed::Work(work) => Some((work, flat.after)),
-            Deed::Record(_) | Deed::Wait(_) => None,
+            FlatAction::Work(work) => Some((work, flat.after)),
+            FlatAction::Record(_) | FlatAction::Wait(_) => None,
         });
         let lines: Vec<_> = lines.collect();
         if lines.is_empty() {
@@ -123,7 +123,7 @@ impl Plan {
         }
     }
 
-    /// As a new graph that belongs to another.
+    /// Converts the plan to a new graph that belongs to another.
     pub(super) fn to_graph(
         &self,
         state: &mut State,
@@ -132,52 +132,52 @@ impl Plan {
         let graph = nodes::create(state, Some(owner))?;
         let mut ids = Vec::with_capacity(self.steps.len());
         for step in &self.steps {
-            let what = match &step.action {
-                _ if !step.is_enabled => What::Work(Work::Nothing),
-                Action::Work(work) => What::Work(work.clone()),
-                Action::Child(plan) => What::Child(plan.to_graph(state, graph)?),
-                Action::Record(event) => What::Record(*event),
-                Action::Wait(event) => What::Wait(*event),
+            let action = match &step.action {
+                _ if !step.is_enabled => NodeAction::Work(Work::Nothing),
+                Action::Work(work) => NodeAction::Work(work.clone()),
+                Action::Child(plan) => NodeAction::Child(plan.to_graph(state, graph)?),
+                Action::Record(event) => NodeAction::Record(*event),
+                Action::Wait(event) => NodeAction::Wait(*event),
             };
             let after: Vec<_> = step.after.iter().map(|&at| ids[at]).collect();
-            ids.push(nodes::add(state, graph, what, &after)?);
+            ids.push(nodes::add(state, graph, action, &after)?);
         }
         Ok(graph)
     }
 }
 
-/// One command of a launch.
+/// A command of a launch.
 #[derive(Debug)]
 pub(super) enum Part {
-    /// Nodes for the server, each behind those that it waits for.
+    /// Nodes for the server, in topological order.
     Nodes(Vec<Line>),
     Record(Handle<Event>),
     Wait(Handle<Event>),
 }
 
-/// What a node does where all graphs of nodes have become nodes.
+/// Action of a node in a flattened graph, without child graphs.
 #[derive(Debug)]
-enum Deed {
+enum FlatAction {
     Work(Work),
     Record(Handle<Event>),
     Wait(Handle<Event>),
 }
 
 #[derive(Debug)]
-struct Flat {
-    action: Deed,
+struct FlatNode {
+    action: FlatAction,
     after: Vec<usize>,
 }
 
-fn push(flat: &mut Vec<Flat>, action: Deed, mut after: Vec<usize>) -> usize {
+fn push(flat: &mut Vec<FlatNode>, action: FlatAction, mut after: Vec<usize>) -> usize {
     after.sort_unstable();
     after.dedup();
-    flat.push(Flat { action, after });
+    flat.push(FlatNode { action, after });
     flat.len() - 1
 }
 
-/// Appends a plan whose first steps wait for `entry`; gives back those that no other step waits for.
-fn flatten(plan: &Plan, entry: &[usize], flat: &mut Vec<Flat>) -> Vec<usize> {
+/// Appends a plan whose first steps wait for `entry`; returns the last steps, for which no other step waits.
+fn flatten(plan: &Plan, entry: &[usize], flat: &mut Vec<FlatNode>) -> Vec<usize> {
     let mut ends = Vec::with_capacity(plan.steps.len());
     let mut is_last = vec![true; plan.steps.len()];
     for step in &plan.steps {
@@ -189,20 +189,20 @@ fn flatten(plan: &Plan, entry: &[usize], flat: &mut Vec<Flat>) -> Vec<usize> {
             is_last[earlier] = false;
         }
         let end = match &step.action {
-            _ if !step.is_enabled => push(flat, Deed::Work(Work::Nothing), after),
-            Action::Work(work) => push(flat, Deed::Work(work.clone()), after),
-            Action::Record(event) => push(flat, Deed::Record(*event), after),
-            Action::Wait(event) => push(flat, Deed::Wait(*event), after),
+            _ if !step.is_enabled => push(flat, FlatAction::Work(Work::Nothing), after),
+            Action::Work(work) => push(flat, FlatAction::Work(work.clone()), after),
+            Action::Record(event) => push(flat, FlatAction::Record(*event), after),
+            Action::Wait(event) => push(flat, FlatAction::Wait(*event), after),
             Action::Child(child) => {
-                // One node before and one behind, so that not all of its firsts wait for many, nor many for all its lasts.
+                // A single node before and after the child avoids an edge from each predecessor to each first step.
                 let entry = match after.as_slice() {
                     [] | [_] => after,
-                    _ => vec![push(flat, Deed::Work(Work::Nothing), after)],
+                    _ => vec![push(flat, FlatAction::Work(Work::Nothing), after)],
                 };
                 let lasts = flatten(child, &entry, flat);
                 match (lasts.as_slice(), entry.as_slice()) {
                     ([one], _) | ([], [one]) => *one,
-                    _ => push(flat, Deed::Work(Work::Nothing), lasts),
+                    _ => push(flat, FlatAction::Work(Work::Nothing), lasts),
                 }
             }
         };
@@ -212,40 +212,40 @@ fn flatten(plan: &Plan, entry: &[usize], flat: &mut Vec<Flat>) -> Vec<usize> {
     lasts.map(|(end, _)| *end).collect()
 }
 
-/// Which of several nodes that may come next comes first, so that as little as possible waits for what it need not wait for.
+/// Priority among ready nodes, chosen so that splitting delays as few nodes as possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Turn {
-    /// Something that a record waits for.
+enum Priority {
+    /// Work that precedes a record.
     ForRecord,
     Record,
     Other,
     Wait,
 }
 
-fn turns(flat: &[Flat]) -> Vec<Turn> {
-    let turn = |flat: &Flat| match flat.action {
-        Deed::Work(_) => Turn::Other,
-        Deed::Record(_) => Turn::Record,
-        Deed::Wait(_) => Turn::Wait,
+fn priorities(flat: &[FlatNode]) -> Vec<Priority> {
+    let priority = |flat: &FlatNode| match flat.action {
+        FlatAction::Work(_) => Priority::Other,
+        FlatAction::Record(_) => Priority::Record,
+        FlatAction::Wait(_) => Priority::Wait,
     };
-    let mut turns: Vec<_> = flat.iter().map(turn).collect();
+    let mut priorities: Vec<_> = flat.iter().map(priority).collect();
     let mut leads_to_record = vec![false; flat.len()];
     for (at, node) in flat.iter().enumerate().rev() {
-        if leads_to_record[at] && turns[at] == Turn::Other {
-            turns[at] = Turn::ForRecord;
+        if leads_to_record[at] && priorities[at] == Priority::Other {
+            priorities[at] = Priority::ForRecord;
         }
-        if leads_to_record[at] || turns[at] == Turn::Record {
+        if leads_to_record[at] || priorities[at] == Priority::Record {
             for &earlier in &node.after {
                 leads_to_record[earlier] = true;
             }
         }
     }
-    turns
+    priorities
 }
 
-/// Cuts at events. Nodes of a part come behind all of the parts before it.
-fn cut(flat: Vec<Flat>) -> Vec<Part> {
-    let turns = turns(&flat);
+/// Splits a graph at its events. Nodes of a part wait for all earlier parts.
+fn cut(flat: Vec<FlatNode>) -> Vec<Part> {
+    let priorities = priorities(&flat);
     let mut waits: Vec<_> = flat.iter().map(|node| node.after.len()).collect();
     let mut before = vec![Vec::new(); flat.len()];
     for (at, node) in flat.iter().enumerate() {
@@ -253,13 +253,13 @@ fn cut(flat: Vec<Flat>) -> Vec<Part> {
             before[earlier].push(at);
         }
     }
-    let key = |at: usize| Reverse((turns[at], at));
+    let key = |at: usize| Reverse((priorities[at], at));
     let firsts = (0..flat.len()).filter(|&at| waits[at] == 0);
     let mut ready: BinaryHeap<_> = firsts.map(key).collect();
     let mut nodes: Vec<_> = flat.into_iter().map(Some).collect();
     let mut parts = Vec::new();
     let mut lines = Vec::new();
-    // Of each node, in which part it is, and where in it.
+    // For each node, its part and its index in that part.
     let mut places = vec![(usize::MAX, 0); nodes.len()];
     while let Some(Reverse((_, at))) = ready.pop() {
         for &later in &before[at] {
@@ -272,7 +272,7 @@ fn cut(flat: Vec<Flat>) -> Vec<Part> {
             continue;
         };
         let event = match node.action {
-            Deed::Work(work) => {
+            FlatAction::Work(work) => {
                 places[at] = (parts.len(), lines.len());
                 let here = node.after.iter().map(|&earlier| places[earlier]);
                 let here = here.filter(|(part, _)| *part == parts.len());
@@ -280,8 +280,8 @@ fn cut(flat: Vec<Flat>) -> Vec<Part> {
                 lines.push((work, after));
                 continue;
             }
-            Deed::Record(event) => Part::Record(event),
-            Deed::Wait(event) => Part::Wait(event),
+            FlatAction::Record(event) => Part::Record(event),
+            FlatAction::Wait(event) => Part::Wait(event),
         };
         if !lines.is_empty() {
             parts.push(Part::Nodes(std::mem::take(&mut lines)));
@@ -294,7 +294,7 @@ fn cut(flat: Vec<Flat>) -> Vec<Part> {
     parts
 }
 
-/// As the server reads it.
+/// Encodes nodes for the server.
 pub(super) fn encode(lines: &[Line]) -> Vec<u8> {
     let nodes: Vec<_> = lines
         .iter()
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn graphs_of_nodes_become_nodes() {
+    fn child_graphs_are_flattened() {
         assert!(Plan::default().parts().is_empty());
         let child = Plan {
             steps: vec![nothing(&[]), nothing(&[]), nothing(&[0])],
@@ -355,7 +355,7 @@ mod tests {
         let [part] = parts.as_slice() else {
             panic!("{parts:?}");
         };
-        // 2 is before the child, 3 to 5 are the child, 6 is behind it.
+        // Node 2 precedes the child, 3 to 5 are the child, 6 follows it.
         let want: [&[usize]; 9] = [&[], &[], &[0, 1], &[2], &[2], &[3], &[4, 5], &[6], &[7]];
         assert_eq!(after(part), want);
         let bytes = encode(match part {
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_cut_at_its_events() {
+    fn a_plan_is_split_at_its_events() {
         let event = Handle::NULL;
         let plan = Plan {
             steps: vec![
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disabled_node_does_nothing_and_is_still_waited_for() {
+    fn a_disabled_node_has_no_effect_but_keeps_its_edges() {
         let mut plan = Plan {
             steps: vec![
                 nothing(&[]),

@@ -1,4 +1,4 @@
-//! What a launch of a graph does besides taking time: its effect on memory, and its functions of the host.
+//! Effects of a graph's launch: those on memory, and its host functions.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,20 +8,20 @@ use crate::work::{HostCall, Work};
 
 use super::objects::Object;
 
-/// A node of a program: what it does, and behind which nodes before it.
+/// Work of a node, and the indices of its predecessors.
 pub(super) type Line = (Work, Vec<usize>);
 
-/// What all launches of a graph have in common.
+/// Common part of all launches of a graph.
 pub(super) struct Body {
-    /// Each behind those that it waits for.
+    /// Nodes in topological order.
     lines: Vec<Line>,
     calls_the_host: bool,
-    /// Kept for as long as a launch is under way.
+    /// User objects, kept alive while a launch is in progress.
     _objects: Vec<Arc<Object>>,
 }
 
 impl Body {
-    /// `None`: it does nothing that the timeline does not see.
+    /// Creates the body; returns `None` if the graph has no effects and no user objects.
     pub(super) fn new(lines: Vec<Line>, objects: Vec<Arc<Object>>) -> Option<Arc<Self>> {
         let does_something = lines.iter().any(|(work, _)| work.has_effect());
         let calls_the_host = lines.iter().any(|(work, _)| matches!(work, Work::Host(_)));
@@ -35,15 +35,16 @@ impl Body {
     }
 }
 
-/// What one launch of a graph does to memory, in an order in which it may be done.
+/// Effects of one launch of a graph, in an order in which they may be performed.
 pub(crate) struct Program {
     body: Arc<Body>,
-    /// Which nodes have had their effect; without functions of the host all have it at once, at the end.
+    /// Nodes whose effect was performed; empty without host functions, because all effects are then performed at the
+    /// end.
     done: Box<[AtomicBool]>,
 }
 
 impl Program {
-    /// A launch.
+    /// Creates the program of a launch.
     pub(super) fn new(body: Arc<Body>) -> Arc<Self> {
         let places = if body.calls_the_host {
             body.lines.len()
@@ -62,13 +63,13 @@ impl Program {
             .is_some_and(|done| done.load(Ordering::Relaxed))
     }
 
-    /// Whether it was not done before, and is to be done now.
+    /// Marks a node as performed; returns whether it was not before.
     fn begin(&self, node: usize) -> bool {
         let done = self.done.get(node);
         done.is_none_or(|done| !done.swap(true, Ordering::Relaxed))
     }
 
-    /// What the nodes do that have had no effect so far, each behind those that it waits for.
+    /// Returns the work of all nodes not yet performed, in topological order, and marks it as performed.
     pub(crate) fn works(&self) -> impl Iterator<Item = &Work> {
         let lines = self.body.lines.iter().enumerate();
         lines
@@ -76,13 +77,13 @@ impl Program {
             .map(|(_, (work, _))| work)
     }
 
-    /// What has to be done before the function of the host at a node is called: all that it waits for.
+    /// Returns the work that must be performed before the host function of a node is called, and marks it as performed.
     pub(crate) fn works_before(&self, node: u32) -> impl Iterator<Item = &Work> {
         let mut open = vec![node as usize];
         let mut found = BTreeSet::new();
         while let Some(at) = open.pop() {
             for &earlier in self.body.lines.get(at).map_or(&[][..], |(_, after)| after) {
-                // Whatever comes before something that is done is done.
+                // Predecessors of a performed node are performed.
                 if !self.is_done(earlier) && found.insert(earlier) {
                     open.push(earlier);
                 }
@@ -94,7 +95,7 @@ impl Program {
             .map(|at| &self.body.lines[at].0)
     }
 
-    /// The function of the host at a node.
+    /// Returns the host function of a node.
     pub(crate) fn host_call(&self, node: u32) -> Option<HostCall> {
         match self.body.lines.get(node as usize)? {
             (Work::Host(call), _) => Some(*call),
@@ -136,7 +137,7 @@ mod tests {
     extern "C" fn nothing(_data: *mut c_void) {}
 
     #[test]
-    fn what_a_function_of_the_host_waits_for_is_done_before_it_and_once() {
+    fn effects_before_a_host_function_are_performed_once() {
         let host = || Work::Host(HostCall::Function(nothing, 0));
         let lines = vec![
             (set(0), vec![]),
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_without_effect_is_none() {
+    fn a_graph_without_effects_has_no_program() {
         assert!(Body::new(vec![(Work::Nothing, vec![])], Vec::new()).is_none());
         let body = Body::new(vec![(set(5), vec![])], Vec::new()).unwrap();
         let program = Program::new(body);

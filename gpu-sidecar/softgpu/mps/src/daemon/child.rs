@@ -1,4 +1,4 @@
-//! A server, from the daemon's side.
+//! A server process, as the daemon sees it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -12,25 +12,25 @@ use rustix::net::{
     AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, shutdown, socketpair,
 };
 use softgpu_wire::message::Message;
-use softgpu_wire::place;
+use softgpu_wire::softgpu_dir;
 
 use super::peer::PeerId;
 use crate::SERVER;
 use crate::settings::Settings;
 
-/// A server that is to end has to within this time, else it is killed.
+/// Largest time for a server to stop before it is killed.
 const STOP_MAX: Duration = Duration::from_secs(2);
-/// It has to answer within this time, else who asks is told that it does not.
+/// Largest time for a server to answer before its requester gets an error.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// How it does.
+/// State of a server, as `get_server_status` prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// It has no number yet.
+    /// The server has not registered yet.
     Initializing,
-    /// It takes clients.
+    /// The server is ready and admits clients.
     Active,
-    /// Its clients have met a fatal fault; until the last of them is gone it takes none.
+    /// A fatal fault has affected its clients; it admits none until the last of these is gone.
     Fault,
 }
 
@@ -44,64 +44,64 @@ impl fmt::Display for State {
     }
 }
 
-/// What was asked of it.
+/// Kind of a request to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Question {
-    /// The answer is for `ps`.
+    /// Process list for `ps`.
     ProcessList,
-    /// The answer is for `get_device_client_list`.
+    /// Process list for `get_device_client_list`.
     DeviceClientList,
-    /// That a client ends.
+    /// Termination of a client.
     Terminate { client: u32 },
 }
 
-/// A question that it has not answered.
+/// A request without an answer so far.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct PendingQuestion {
     question: Question,
-    /// None: who asked waits no more.
-    asker: Option<PeerId>,
+    /// Front end that waits for the answer; `None` if it no longer does.
+    requester: Option<PeerId>,
     until: Instant,
 }
 
-/// A client.
+/// A client of a server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Client {
     pub(super) pid: u32,
-    /// Its number among the server's.
+    /// Number of the client within its server.
     pub(super) id: u64,
 }
 
-/// A server.
+/// A running server process.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) pid: u32,
     pub(super) uid: u32,
     pub(super) is_multiuser: bool,
     pub(super) state: State,
-    /// It takes no more clients and ends after the last.
+    /// Set by `shutdown_server`: it admits no more clients and stops after the last.
     pub(super) is_shut: bool,
-    /// As softgpu's server knows it.
+    /// Number assigned by softgpu's server.
     pub(super) number: u64,
     pub(super) settings: Settings,
     pub(super) clients: BTreeMap<PeerId, Client>,
-    /// Front ends that wait until it is there.
+    /// Front ends that wait until it is ready.
     pub(super) starters: Vec<PeerId>,
     pub(super) socket: OwnedFd,
     child: Child,
-    asked: VecDeque<Asked>,
-    /// Clients that the fault has met.
+    questions: VecDeque<PendingQuestion>,
+    /// Clients affected by a fault.
     faulted: BTreeSet<PeerId>,
     next_client: u64,
-    /// It is to end until then.
+    /// Deadline after which a stopping server is killed.
     killed_at: Option<Instant>,
 }
 
 impl Server {
-    /// Starts one.
+    /// Starts a server process.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// Fails when the process cannot be started.
     pub(super) fn start(
         program: &Path,
         folder: Option<&Path>,
@@ -109,7 +109,7 @@ impl Server {
         is_multiuser: bool,
         settings: Settings,
     ) -> std::io::Result<Self> {
-        let (socket, theirs) = socketpair(
+        let (socket, server_socket) = socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
             SocketFlags::CLOEXEC,
@@ -117,11 +117,11 @@ impl Server {
         )?;
         let mut command = Command::new(program);
         if let Some(folder) = folder {
-            command.env(place::VARIABLE, folder);
+            command.env(softgpu_dir::VARIABLE, folder);
         }
         let child = command
             .arg0(SERVER)
-            .stdin(Stdio::from(theirs))
+            .stdin(Stdio::from(server_socket))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
@@ -137,26 +137,26 @@ impl Server {
             starters: Vec::new(),
             socket,
             child,
-            asked: VecDeque::new(),
+            questions: VecDeque::new(),
             faulted: BTreeSet::new(),
             next_client: 0,
             killed_at: None,
         })
     }
 
-    /// Whether it is for this user.
+    /// Returns whether the server serves this user.
     pub(super) fn serves(&self, uid: u32) -> bool {
         self.is_multiuser || self.uid == uid
     }
 
-    /// A client is let in.
+    /// Adds an admitted client.
     pub(super) fn admit(&mut self, peer: PeerId, pid: u32) {
         let id = self.next_client;
         self.next_client += 1;
         self.clients.insert(peer, Client { pid, id });
     }
 
-    /// A client is gone; whether the fault is over by that.
+    /// Removes a client; returns whether a fault is over with it.
     pub(super) fn leave(&mut self, peer: PeerId) -> bool {
         self.clients.remove(&peer);
         let is_last = self.faulted.remove(&peer) && self.faulted.is_empty();
@@ -166,22 +166,25 @@ impl Server {
         is_last
     }
 
-    /// Clients have met a fatal fault: those of these processes, or all where none is named.
+    /// Marks clients as affected by a fatal fault: those of the given processes, or all if none is given.
     pub(super) fn fault(&mut self, pids: &[u32]) {
-        let is_met = |client: &Client| pids.is_empty() || pids.contains(&client.pid);
-        let met = self.clients.iter().filter(|(_, client)| is_met(client));
-        self.faulted.extend(met.map(|(peer, _)| *peer));
+        let is_affected = |client: &Client| pids.is_empty() || pids.contains(&client.pid);
+        let affected = self
+            .clients
+            .iter()
+            .filter(|(_, client)| is_affected(client));
+        self.faulted.extend(affected.map(|(peer, _)| *peer));
         if !self.faulted.is_empty() {
             self.state = State::Fault;
         }
     }
 
-    /// How many clients have met a fault.
+    /// Returns the number of clients affected by a fault.
     pub(super) fn faulted(&self) -> usize {
         self.faulted.len()
     }
 
-    /// The PIDs of its clients, each once, in the order in which they came.
+    /// Returns the distinct PIDs of its clients, in order of admission.
     pub(super) fn client_pids(&self) -> Vec<u32> {
         let mut pids = Vec::new();
         for client in self.clients.values() {
@@ -192,44 +195,47 @@ impl Server {
         pids
     }
 
-    /// Asks it something; whether it could be asked.
-    pub(super) fn ask(&mut self, message: &Message, question: Question, asker: PeerId) -> bool {
+    /// Sends a request; returns whether it could be sent.
+    pub(super) fn ask(&mut self, message: &Message, question: Question, requester: PeerId) -> bool {
         let sent = message.send(&self.socket, SendFlags::DONTWAIT);
         if sent.is_ok() {
-            self.asked.push_back(Asked {
+            self.questions.push_back(PendingQuestion {
                 question,
-                asker: Some(asker),
+                requester: Some(requester),
                 until: Instant::now() + ANSWER_MAX,
             });
         }
         sent.is_ok()
     }
 
-    /// What was asked first, which has its answer now, and by whom.
+    /// Removes the oldest request, which is now answered; returns its kind and its requester.
     pub(super) fn answered(&mut self) -> Option<(Question, Option<PeerId>)> {
-        let asked = self.asked.pop_front()?;
-        Some((asked.question, asked.asker))
+        let asked = self.questions.pop_front()?;
+        Some((asked.question, asked.requester))
     }
 
-    /// Who waits for it, and for nothing more: it is gone.
+    /// Removes and returns all front ends that wait for the server.
     pub(super) fn waiting(&mut self) -> Vec<PeerId> {
-        let askers = self.asked.drain(..).filter_map(|asked| asked.asker);
-        askers.chain(self.starters.drain(..)).collect()
+        let requesters = self.questions.drain(..).filter_map(|asked| asked.requester);
+        requesters.chain(self.starters.drain(..)).collect()
     }
 
-    /// Who has waited too long.
+    /// Returns the requesters whose deadline has passed, and stops waiting for them.
     pub(super) fn overdue(&mut self, now: Instant) -> Vec<PeerId> {
-        let late = self.asked.iter_mut().filter(|asked| asked.until <= now);
-        late.filter_map(|asked| asked.asker.take()).collect()
+        let late = self.questions.iter_mut().filter(|asked| asked.until <= now);
+        late.filter_map(|asked| asked.requester.take()).collect()
     }
 
-    /// When somebody will have waited too long, or it is to be killed.
+    /// Returns the earliest deadline of a request or of a stop.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let waits = self.asked.iter().filter(|asked| asked.asker.is_some());
+        let waits = self
+            .questions
+            .iter()
+            .filter(|asked| asked.requester.is_some());
         waits.map(|asked| asked.until).chain(self.killed_at).min()
     }
 
-    /// Has it end.
+    /// Stops the server by closing the connection.
     pub(super) fn stop(&mut self) {
         if self.killed_at.is_none() {
             self.killed_at = Some(Instant::now() + STOP_MAX);
@@ -237,12 +243,12 @@ impl Server {
         }
     }
 
-    /// Whether it is to end.
+    /// Returns whether the server is stopping.
     pub(super) fn is_stopping(&self) -> bool {
         self.killed_at.is_some()
     }
 
-    /// Kills it if it should have ended.
+    /// Kills the server if its deadline to stop has passed.
     pub(super) fn kill_if_late(&mut self, now: Instant) {
         if self.killed_at.is_some_and(|at| at <= now) {
             self.killed_at = Some(now + STOP_MAX);
@@ -250,9 +256,9 @@ impl Server {
         }
     }
 
-    /// Waits for its end, which has begun.
+    /// Reaps the server process, which has closed its connection.
     pub(super) fn reap(mut self) -> Option<ExitStatus> {
-        // Its socket is closed, so it ends or is dead; one that only closed the socket is not left alone.
+        // It ends or is dead; one that merely closed its socket is killed.
         if let Ok(Some(status)) = self.child.try_wait() {
             return Some(status);
         }

@@ -1,4 +1,4 @@
-//! What the daemon does for its front ends.
+//! Execution of the front ends' commands.
 
 use std::fmt::Write as _;
 use std::io::Read as _;
@@ -11,16 +11,16 @@ use super::peer::PeerId;
 use super::{Daemon, Quit, Waiter};
 use crate::command::{self, Command, CommandError};
 
-/// What of a client's command line is read, at most.
+/// Largest number of bytes read from a client's command line.
 const COMMAND_LINE_MAX: u64 = 256;
-/// Characters of a UUID that `ps` prints: its first three groups, and the kind of device.
+/// Characters of a UUID that `ps` prints: the kind of device and the first three groups.
 const PARTIAL_UUID: usize = 22;
 
-/// What a command comes to.
+/// Result of a command.
 enum Outcome {
-    /// This is its answer.
+    /// The complete answer, sent at once.
     Text(String),
-    /// The answer comes later.
+    /// The answer follows later.
     Later,
 }
 
@@ -29,29 +29,29 @@ fn not_found(server: u32) -> Outcome {
 }
 
 impl Daemon {
-    /// Executes a front end's line.
-    pub(super) fn execute(&mut self, asker: PeerId, line: &[u8]) {
+    /// Executes a command line of a front end.
+    pub(super) fn execute(&mut self, requester: PeerId, line: &[u8]) {
         let line = String::from_utf8_lossy(line);
         let line = line.trim();
         self.log.control(&format!("Cmd:{line}"));
         let outcome = match Command::parse(line) {
             Ok(None) => Outcome::Text(String::new()),
-            Ok(Some(command)) if command.is_change() && !self.may_change(asker) => {
+            Ok(Some(command)) if command.is_change() && !self.may_change(requester) => {
                 Outcome::Text("Operation not permitted\n".to_owned())
             }
-            Ok(Some(command)) => self.carry_out(asker, command),
+            Ok(Some(command)) => self.run_command(requester, command),
             Err(error) => Outcome::Text(match error {
                 CommandError::Unknown(_) => format!("{error}; \"help\" lists the commands\n"),
                 error => format!("{error}\n"),
             }),
         };
         match outcome {
-            Outcome::Text(text) => self.answer(asker, &text),
-            Outcome::Later => self.let_wait(asker),
+            Outcome::Text(text) => self.answer(requester, &text),
+            Outcome::Later => self.defer_answer(requester),
         }
     }
 
-    fn carry_out(&mut self, asker: PeerId, command: Command) -> Outcome {
+    fn run_command(&mut self, requester: PeerId, command: Command) -> Outcome {
         match command {
             Command::Help => Outcome::Text(command::help()),
             Command::ServerList => {
@@ -71,7 +71,7 @@ impl Daemon {
                     return Outcome::Text("The daemon is shutting down\n".to_owned());
                 }
                 self.waiters.push_back(Waiter::Starter {
-                    peer: asker,
+                    peer: requester,
                     uid,
                     is_multiuser: is_multiuser || self.is_multiuser,
                 });
@@ -79,10 +79,10 @@ impl Daemon {
             }
             Command::ShutdownServer { server, is_forced } => self.shut(server, is_forced),
             Command::DeviceClientList { server } => {
-                self.ask_for_lines(asker, server, Question::DeviceClientList)
+                self.ask_for_lines(requester, server, Question::DeviceClientList)
             }
             Command::ProcessList { server } => {
-                self.ask_for_lines(asker, server, Question::ProcessList)
+                self.ask_for_lines(requester, server, Question::ProcessList)
             }
             Command::TerminateClient { server, client } => {
                 let Some(found) = self.server(server) else {
@@ -92,10 +92,10 @@ impl Daemon {
                     return Outcome::Text(format!("Client {client} not found\n"));
                 }
                 let message = Message::new(Kind::MpsTerminate, &[client.into()]);
-                ask(found, &message, Question::Terminate { client }, asker)
+                ask(found, &message, Question::Terminate { client }, requester)
             }
             Command::Quit { wait } => {
-                self.quit(asker, wait);
+                self.quit(requester, wait);
                 Outcome::Later
             }
             setting => self.set_or_get(setting),
@@ -177,18 +177,23 @@ impl Daemon {
         Outcome::Text(String::new())
     }
 
-    fn quit(&mut self, asker: PeerId, wait: Option<Duration>) {
+    fn quit(&mut self, requester: PeerId, wait: Option<Duration>) {
         let until = wait.and_then(|wait| Instant::now().checked_add(wait));
         let quit = self.quitting.get_or_insert_with(|| Quit {
             until,
-            askers: Vec::new(),
+            requesters: Vec::new(),
         });
         quit.until = [quit.until, until].into_iter().flatten().min();
-        quit.askers.push(asker);
+        quit.requesters.push(requester);
     }
 
-    /// Asks the server given, or the one there is, where its clients are.
-    fn ask_for_lines(&mut self, asker: PeerId, pid: Option<u32>, question: Question) -> Outcome {
+    /// Requests the process list of the given server, or of the current one.
+    fn ask_for_lines(
+        &mut self,
+        requester: PeerId,
+        pid: Option<u32>,
+        question: Question,
+    ) -> Outcome {
         let found = match pid {
             Some(pid) => self.server(pid),
             None => self.current(),
@@ -198,7 +203,7 @@ impl Daemon {
                 server,
                 &Message::new(Kind::MpsClients, &[]),
                 question,
-                asker,
+                requester,
             ),
             (None, Some(pid)) => not_found(pid),
             (None, None) if question == Question::ProcessList => Outcome::Text(ps_head()),
@@ -206,17 +211,19 @@ impl Daemon {
         }
     }
 
-    /// What is printed for an answer of a server.
-    pub(super) fn told(&self, server: &Server, question: Question, answer: &Message) -> String {
+    /// Formats a server's answer for the front end.
+    pub(super) fn format_answer(
+        &self,
+        server: &Server,
+        question: Question,
+        answer: &Message,
+    ) -> String {
         if let Question::Terminate { .. } = question {
-            // 0, as the manual has it, or why not.
+            // 0, as documented, or the error.
             return format!("{}\n", answer.error);
         }
         if answer.error != 0 {
-            return format!(
-                "Server {} refuses with error {}\n",
-                server.pid, answer.error
-            );
+            return format!("Server {} returned error {}\n", server.pid, answer.error);
         }
         let lines = ProcessLine::decode_all(&answer.bytes);
         if question == Question::DeviceClientList {
@@ -254,8 +261,8 @@ impl Daemon {
     }
 }
 
-fn ask(server: &mut Server, message: &Message, question: Question, asker: PeerId) -> Outcome {
-    if server.ask(message, question, asker) {
+fn ask(server: &mut Server, message: &Message, question: Question, requester: PeerId) -> Outcome {
+    if server.ask(message, question, requester) {
         Outcome::Later
     } else {
         Outcome::Text(format!("Server {} does not answer\n", server.pid))
@@ -282,7 +289,7 @@ fn ps_head() -> String {
     )
 }
 
-/// The PID namespace of a process, as a number.
+/// Returns the number of a process's PID namespace, or `-`.
 fn namespace(pid: u32) -> String {
     let link = std::fs::read_link(format!("/proc/{pid}/ns/pid")).unwrap_or_default();
     let link = link.to_string_lossy();
@@ -292,7 +299,7 @@ fn namespace(pid: u32) -> String {
     number.unwrap_or("-").to_owned()
 }
 
-/// The beginning of a process's command line, on one line.
+/// Returns the start of a process's command line with control characters as spaces, or `-`.
 fn command_line(pid: u32) -> String {
     let mut bytes = Vec::new();
     let read = std::fs::File::open(format!("/proc/{pid}/cmdline"))

@@ -1,7 +1,7 @@
-//! The daemon: one thread that waits for whoever says something.
+//! The MPS daemon: a single thread that polls all connections.
 //!
-//! Clients are let in in the order in which they came, whoever's they are: one that has to wait for a server of its user lets
-//! those behind it wait, so that none waits for ever while others come and go.
+//! Clients are admitted strictly in order of arrival: one that waits for a server of its user holds up those behind it,
+//! so that none starves while others come and go.
 
 mod child;
 mod commands;
@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, accept_with};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use softgpu_wire::message::{Kind, Message, MessageError, ProcessLine};
-use softgpu_wire::place;
+use softgpu_wire::softgpu_dir;
 
 use crate::arguments::{Mode, Options};
 use crate::devices::Devices;
@@ -29,51 +29,51 @@ use crate::log::{self, Log};
 use crate::pipe::{self, PipeDirectory, PipeError};
 use crate::server::CONNECTION_FAILED;
 use crate::settings::{Percentage, Settings, parse_limit, parse_priority};
-use crate::{say_error, timespec};
+use crate::{report_error, timespec};
 use child::{Server, State};
 use peer::{Peer, PeerId, Role};
 
-/// Clients at a time, those that wait included.
+/// Largest number of clients at once, including waiting ones.
 const CLIENTS_MAX: usize = 1024;
-/// Front ends at a time.
+/// Largest number of front ends at once.
 const FRONTS_MAX: usize = 64;
-/// Connections at a time that have not said what they are; beyond, the oldest is dropped.
+/// Largest number of connections that have not sent a request; the oldest is dropped for a further one.
 const NEW_MAX: usize = 64;
-/// For how long.
+/// Largest time for a connection to send its first request.
 const NEW_SPAN: Duration = Duration::from_secs(5);
-/// Files that are no connections: those of the directories, the logs, the servers, and room.
+/// File descriptors reserved for directories, logs and servers.
 const OTHER_FILES: usize = 64;
-/// Where no more files can be opened, connections are looked for again after this time.
+/// Pause in accepting connections when no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Lines of an answer in the log, at most.
+/// Largest number of lines of an answer in the log.
 const LOGGED_LINES: usize = 16;
 
-/// `CUDA_ERROR_MPS_SERVER_NOT_READY`.
+/// `CUDA_ERROR_MPS_SERVER_NOT_READY`, sent to clients while a fault lasts or the daemon shuts down.
 const SERVER_NOT_READY: u32 = 807;
-/// `CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED`.
+/// `CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED`, sent to clients beyond the limit.
 const MAX_CONNECTIONS_REACHED: u32 = 809;
 
-/// There is no daemon.
+/// A failure of the daemon.
 #[derive(Debug, thiserror::Error)]
 enum DaemonError {
     #[error("An instance of this daemon is already running")]
     Running,
     #[error("{0}")]
     Pipe(#[from] PipeError),
-    #[error("the own program is not known: {0}")]
+    #[error("cannot determine the path of this program: {0}")]
     Program(std::io::Error),
-    #[error("cannot say that it listens: {0}")]
+    #[error("cannot report that it listens: {0}")]
     Ready(std::io::Error),
     #[error("cannot wait for connections: {0}")]
     Wait(Errno),
 }
 
-/// Who waits for a server.
+/// A peer that waits for a server.
 #[derive(Clone, Copy, Debug)]
 enum Waiter {
-    /// A client.
+    /// A client to be admitted.
     Client(PeerId),
-    /// A front end that starts one.
+    /// A front end that starts a server.
     Starter {
         peer: PeerId,
         uid: u32,
@@ -81,16 +81,16 @@ enum Waiter {
     },
 }
 
-/// The daemon is to end.
+/// A shutdown of the daemon in progress.
 #[derive(Debug)]
 struct Quit {
-    /// Then even if there are clients.
+    /// Deadline after which servers are stopped despite their clients.
     until: Option<Instant>,
-    /// Front ends that wait for it.
-    askers: Vec<PeerId>,
+    /// Front ends that wait for the shutdown.
+    requesters: Vec<PeerId>,
 }
 
-/// Whom something has come from.
+/// Origin of an event.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Listener,
@@ -98,7 +98,7 @@ enum Source {
     Peer(PeerId),
 }
 
-/// All that the daemon knows.
+/// State of the daemon.
 #[derive(Debug)]
 struct Daemon {
     pipe: PipeDirectory,
@@ -115,25 +115,25 @@ struct Daemon {
     defaults: Settings,
     peers: BTreeMap<PeerId, Peer>,
     next_peer: u64,
-    /// The one that takes clients, and before it those that are ending.
+    /// Stopping servers, followed by the current one.
     servers: Vec<Server>,
     waiters: VecDeque<Waiter>,
     quitting: Option<Quit>,
 }
 
-/// Runs until it is told to quit.
+/// Runs the daemon until it is shut down.
 pub(crate) fn main(options: &Options) -> ExitCode {
     let _named = rustix::thread::set_name(c"nvidia-cuda-mps");
     match Daemon::new(options).and_then(Daemon::run) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say_error(&error.to_string());
+            report_error(&error.to_string());
             ExitCode::FAILURE
         }
     }
 }
 
-/// As many clients as files can be opened for.
+/// Raises the limit of open files, and returns the largest number of clients it allows.
 fn raise_limits() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let mut raised = limit;
@@ -154,7 +154,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
 
-/// What the daemon's variables set for all servers, and what of them cannot be used.
+/// Returns the defaults set by environment variables, and messages about ignored values.
 fn defaults(devices: &Devices) -> (Settings, Vec<String>) {
     let mut settings = Settings::default();
     let mut wrong = Vec::new();
@@ -191,7 +191,7 @@ impl Daemon {
     fn new(options: &Options) -> Result<Self, DaemonError> {
         let is_detached = options.mode == Mode::Detached;
         if is_detached {
-            // It fails for a leader of its process group, whom its terminal does not reach either.
+            // Fails for a process group leader, which no terminal's signals reach either.
             let _leader = rustix::process::setsid();
         }
         let program = std::env::current_exe().map_err(DaemonError::Program)?;
@@ -201,12 +201,12 @@ impl Daemon {
         let log_path = log::path();
         let mut log = Log::open(&log_path, pid, !is_detached);
         if !log.is_written() {
-            say_error(&format!(
+            report_error(&format!(
                 "Warning: Failed writing log files to directory [{}]. No logs will be available.",
                 log_path.display()
             ));
         }
-        let folder = place::folder(program.parent())
+        let folder = softgpu_dir::locate(program.parent())
             .map(|folder| std::path::absolute(&folder).unwrap_or(folder));
         let visible = variable("CUDA_VISIBLE_DEVICES");
         let devices = match &folder {
@@ -214,7 +214,7 @@ impl Daemon {
             None => Ok(Devices::default()),
         };
         let devices = devices.unwrap_or_else(|error| {
-            log.control(&format!("No device is known: {error}"));
+            log.control(&format!("Cannot read the devices: {error}"));
             Devices::default()
         });
         let (defaults, wrong) = defaults(&devices);
@@ -238,7 +238,7 @@ impl Daemon {
             output
                 .write_all(READY.as_bytes())
                 .and_then(|()| output.flush())
-                .and_then(|()| launch::let_go().map_err(Into::into))
+                .and_then(|()| launch::release_output().map_err(Into::into))
                 .map_err(DaemonError::Ready)?;
         }
         Ok(Self {
@@ -272,15 +272,15 @@ impl Daemon {
             for (source, flags) in self.wait()? {
                 match source {
                     Source::Listener => self.accept(),
-                    Source::Server(pid) => self.hear_server(pid),
-                    Source::Peer(id) => self.hear_peer(id, flags),
+                    Source::Server(pid) => self.receive_from_server(pid),
+                    Source::Peer(id) => self.receive_from_peer(id, flags),
                 }
             }
             self.expire();
         }
     }
 
-    /// Whoever waits for the end finds the way free for the next daemon.
+    /// Releases the directory before the answer to `quit`, so that a next daemon can start at once.
     fn end(self) {
         let Self {
             pipe,
@@ -295,14 +295,14 @@ impl Daemon {
         drop(listener);
         pipe.clear();
         drop(lock);
-        for asker in quitting.map(|quit| quit.askers).unwrap_or_default() {
-            if let Some(peer) = peers.get_mut(&asker) {
+        for requester in quitting.map(|quit| quit.requesters).unwrap_or_default() {
+            if let Some(peer) = peers.get_mut(&requester) {
                 peer.answer("", true);
             }
         }
     }
 
-    /// Waits until somebody says something, or a deadline has come.
+    /// Blocks until a connection has an event or a deadline has passed.
     fn wait(&self) -> Result<Vec<(Source, PollFlags)>, DaemonError> {
         let mut sources = Vec::new();
         let mut fds = Vec::new();
@@ -316,7 +316,7 @@ impl Daemon {
         }
         for (id, peer) in &self.peers {
             let mut flags = PollFlags::RDHUP;
-            if peer.is_heard() {
+            if peer.may_be_read() {
                 flags |= PollFlags::IN;
             }
             if peer.has_more() {
@@ -364,12 +364,15 @@ impl Daemon {
         let mut overdue = Vec::new();
         for server in &mut self.servers {
             server.kill_if_late(now);
-            for asker in server.overdue(now) {
-                overdue.push((asker, format!("Server {} does not answer\n", server.pid)));
+            for requester in server.overdue(now) {
+                overdue.push((
+                    requester,
+                    format!("Server {} does not answer\n", server.pid),
+                ));
             }
         }
-        for (asker, text) in overdue {
-            self.answer(asker, &text);
+        for (requester, text) in overdue {
+            self.answer(requester, &text);
         }
         if let Some(quit) = &mut self.quitting
             && quit.until.is_some_and(|until| until <= now)
@@ -391,7 +394,7 @@ impl Daemon {
         counted.count()
     }
 
-    /// Takes one connection.
+    /// Accepts one pending connection.
     fn accept(&mut self) {
         let socket = match accept_with(&self.listener, SocketFlags::CLOEXEC) {
             Ok(socket) => socket,
@@ -399,7 +402,7 @@ impl Daemon {
                 self.accepts_at = Some(Instant::now() + ACCEPT_PAUSE);
                 return;
             }
-            // It was gone before it was taken.
+            // Closed before it was accepted.
             Err(_) => return,
         };
         let Ok(peer) = Peer::new(socket, Instant::now() + NEW_SPAN) else {
@@ -417,7 +420,7 @@ impl Daemon {
         self.peers.insert(id, peer);
     }
 
-    fn hear_peer(&mut self, id: PeerId, flags: PollFlags) {
+    fn receive_from_peer(&mut self, id: PeerId, flags: PollFlags) {
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
@@ -425,7 +428,7 @@ impl Daemon {
             peer.flush();
         }
         let has_gone = flags.intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR);
-        if !peer.is_heard() {
+        if !peer.may_be_read() {
             if has_gone {
                 self.remove(id);
             }
@@ -448,7 +451,7 @@ impl Daemon {
         self.remove(id);
     }
 
-    /// What a peer says.
+    /// Handles a message of a peer.
     fn take(&mut self, id: PeerId, message: &Message) {
         let Some(role) = self.peers.get(&id).map(|peer| peer.role) else {
             return;
@@ -479,7 +482,7 @@ impl Daemon {
         }
     }
 
-    /// A process asks to be let in.
+    /// Queues a process that requests admission.
     fn enter(&mut self, id: PeerId) {
         let Some((pid, uid)) = self.peers.get(&id).map(|peer| (peer.pid, peer.uid)) else {
             return;
@@ -509,7 +512,7 @@ impl Daemon {
         self.waiters.push_back(Waiter::Client(id));
     }
 
-    /// Tells a client why not, and forgets it.
+    /// Sends a client the reason of its refusal, and removes it.
     fn refuse(&mut self, id: PeerId, error: u32) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.send(Message::refusal(Kind::MpsEnter, error));
@@ -517,7 +520,7 @@ impl Daemon {
         self.remove(id);
     }
 
-    /// Lets a client in.
+    /// Admits a client to a server.
     fn admit(&mut self, id: PeerId, pid: u32) {
         let units = self.devices.units();
         let Some(peer) = self.peers.get_mut(&id) else {
@@ -538,7 +541,7 @@ impl Daemon {
         self.log.server(pid, &text);
     }
 
-    /// Goes on with who waits, and ends what is to end.
+    /// Serves waiting peers in order, and stops servers that are due.
     fn advance(&mut self) {
         if self.quitting.is_some() {
             while let Some(waiter) = self.waiters.pop_front() {
@@ -571,7 +574,7 @@ impl Daemon {
         }
     }
 
-    /// Does what the first of the waiting waits for; `false`: it has to wait.
+    /// Serves the first waiting peer; returns `false` if it must keep waiting.
     fn serve(&mut self, waiter: Waiter, uid: u32, is_multiuser: bool) -> bool {
         let has_any = !self.servers.is_empty();
         let Some(server) = self.current() else {
@@ -629,7 +632,7 @@ impl Daemon {
         }
     }
 
-    /// Who waits is told that it waits in vain.
+    /// Sends a waiting peer the error for which it will not be served.
     fn fail(&mut self, waiter: Waiter, error: u32, text: &str) {
         match waiter {
             Waiter::Client(id) => self.refuse(id, error),
@@ -654,7 +657,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// The server that takes clients, or will.
+    /// Returns the server that admits clients, or will once it is ready.
     fn current(&mut self) -> Option<&mut Server> {
         self.servers.iter_mut().find(|server| !server.is_stopping())
     }
@@ -664,7 +667,7 @@ impl Daemon {
         running.find(|server| server.pid == pid && !server.is_stopping())
     }
 
-    /// Ends a server, its clients notwithstanding.
+    /// Stops a server and disconnects its clients.
     fn stop(&mut self, pid: u32) {
         let Some(server) = self.servers.iter_mut().find(|server| server.pid == pid) else {
             return;
@@ -675,8 +678,8 @@ impl Daemon {
         }
     }
 
-    /// What a server says.
-    fn hear_server(&mut self, pid: u32) {
+    /// Handles a message of a server.
+    fn receive_from_server(&mut self, pid: u32) {
         let Some(server) = self.servers.iter_mut().find(|server| server.pid == pid) else {
             return;
         };
@@ -718,30 +721,30 @@ impl Daemon {
                 }
             }
             Kind::Fault => {
-                let met = ProcessLine::decode_all(&message.bytes);
-                let met: Vec<_> = met.iter().map(|line| line.pid).collect();
-                server.fault(&met);
+                let affected = ProcessLine::decode_all(&message.bytes);
+                let affected: Vec<_> = affected.iter().map(|line| line.pid).collect();
+                server.fault(&affected);
                 let text = format!(
-                    "Fatal fault: error {}; no clients until {} that it has met are gone",
+                    "Fatal fault: error {}; no new clients until {} affected ones are gone",
                     message.words[1],
                     server.faulted()
                 );
                 self.log.server(pid, &text);
             }
             Kind::MpsClients | Kind::MpsTerminate => {
-                let Some((question, Some(asker))) = server.answered() else {
+                let Some((question, Some(requester))) = server.answered() else {
                     return;
                 };
                 if let Some(server) = self.servers.iter().find(|server| server.pid == pid) {
-                    let text = self.told(server, question, &message);
-                    self.answer(asker, &text);
+                    let text = self.format_answer(server, question, &message);
+                    self.answer(requester, &text);
                 }
             }
             _ => {}
         }
     }
 
-    /// A server has ended, by itself or because it was to; with it the connections of its clients do.
+    /// Handles the end of a server, expected or not: the connections of its clients end with it.
     fn server_is_gone(&mut self, pid: u32) {
         let Some(at) = self.servers.iter().position(|server| server.pid == pid) else {
             return;
@@ -757,15 +760,15 @@ impl Daemon {
         self.log
             .control(&format!("Server {pid} exited with {status}"));
         self.log.server(pid, "Exit");
-        for asker in waiting {
-            self.answer(asker, &format!("Server {pid} exited with {status}\n"));
+        for requester in waiting {
+            self.answer(requester, &format!("Server {pid} exited with {status}\n"));
         }
         if state == State::Initializing && !is_stopping {
             self.fail_clients(uid, is_multiuser);
         }
     }
 
-    /// No server can be had for the clients of this user, or for any.
+    /// Refuses the waiting clients of a user, or of all users, because no server can be started.
     fn fail_clients(&mut self, uid: u32, is_multiuser: bool) {
         for waiter in std::mem::take(&mut self.waiters) {
             let peer = match waiter {
@@ -780,7 +783,7 @@ impl Daemon {
         }
     }
 
-    /// A connection ends, from this side or the other.
+    /// Removes a connection, closed by either side.
     fn remove(&mut self, id: PeerId) {
         let Some(peer) = self.peers.remove(&id) else {
             return;
@@ -796,14 +799,14 @@ impl Daemon {
                 let server = self.servers.iter_mut().find(|server| server.pid == pid);
                 if server.is_some_and(|server| server.leave(id)) {
                     self.log
-                        .server(pid, "Fault is over: all clients it has met are gone");
+                        .server(pid, "Fault is over: all affected clients are gone");
                 }
             }
             Role::Front { .. } => self.log.control("UI closed"),
         }
     }
 
-    /// A front end has its answer.
+    /// Sends a front end its answer.
     fn answer(&mut self, id: PeerId, text: &str) {
         for line in text.lines().take(LOGGED_LINES) {
             self.log.control(line);
@@ -814,19 +817,19 @@ impl Daemon {
         }
     }
 
-    /// A front end has to wait for its answer.
-    fn let_wait(&mut self, id: PeerId) {
+    /// Marks a front end as waiting for its answer.
+    fn defer_answer(&mut self, id: PeerId) {
         self.set_role(id, Role::Front { is_waiting: true });
     }
 
-    /// Root may, and the daemon's user.
+    /// Returns whether a peer may change settings: root and the daemon's user may.
     fn may_change(&self, id: PeerId) -> bool {
         let peer = self.peers.get(&id);
         peer.is_some_and(|peer| peer.uid == 0 || peer.uid == self.uid)
     }
 }
 
-/// How a process has ended, as logs say it.
+/// Formats the exit status of a process for the log.
 fn ended(status: Option<ExitStatus>) -> String {
     match status {
         Some(status) => match (status.code(), status.signal()) {

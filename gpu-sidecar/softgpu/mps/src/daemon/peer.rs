@@ -1,4 +1,4 @@
-//! Who is connected to the daemon.
+//! Connections of the daemon's clients and front ends.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -11,43 +11,43 @@ use softgpu_wire::message::{Kind, Message};
 
 use crate::front::{ENDED, MORE};
 
-/// Bytes of an answer in one message, at most.
+/// Largest part of an answer in one message, in bytes.
 const CHUNK: usize = 32 * 1024;
 
-/// A connection, by its place in the order in which they came.
+/// Number of a connection, in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PeerId(pub(super) u64);
 
-/// What a peer is.
+/// Role of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// It has not said, and has to until then.
+    /// The peer has sent no request yet, and must before the deadline.
     New { until: Instant },
-    /// A process that waits to be let in.
+    /// A process that waits for admission.
     Pending,
     /// A client of the server with this PID.
     Client { server: u32 },
-    /// A front end; `is_waiting`: for an answer, until which it is not listened to.
+    /// A front end; while `is_waiting` for an answer, its commands are not read.
     Front { is_waiting: bool },
 }
 
-/// A connection.
+/// A connected client or front end.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) socket: OwnedFd,
     pub(super) role: Role,
-    /// As the kernel says; 0: a process that this PID namespace does not see.
+    /// PID from the kernel; 0 for a process outside of this PID namespace.
     pub(super) pid: u32,
     pub(super) uid: u32,
-    /// What it is still to be sent.
+    /// Messages still to be sent.
     out: VecDeque<Message>,
 }
 
 impl Peer {
-    /// A peer that has not said anything.
+    /// Creates a peer that has sent no request.
     ///
     /// # Errors
-    /// It cannot be known who it is.
+    /// Fails when the kernel does not provide its credentials.
     pub(super) fn new(socket: OwnedFd, until: Instant) -> Result<Self, Errno> {
         let credentials = socket_peercred(&socket)?;
         Ok(Self {
@@ -59,13 +59,13 @@ impl Peer {
         })
     }
 
-    /// Sends a message, later if it has to be.
+    /// Sends a message, or queues it while the peer does not read.
     pub(super) fn send(&mut self, message: Message) {
         self.out.push_back(message);
         self.flush();
     }
 
-    /// Sends what a command printed; `has_ended`: the daemon ends.
+    /// Sends the output of a command in chunks; `has_ended` marks the end of the daemon.
     pub(super) fn answer(&mut self, text: &str, has_ended: bool) {
         let mut chunks = text.as_bytes().chunks(CHUNK).peekable();
         loop {
@@ -81,7 +81,7 @@ impl Peer {
         self.flush();
     }
 
-    /// Sends what is still to be sent, as far as the peer takes it. One that is gone is seen when it is read.
+    /// Sends queued messages as far as the peer reads them. A closed connection is detected when it is read.
     pub(super) fn flush(&mut self) {
         while let Some(message) = self.out.front() {
             match message.send(&self.socket, SendFlags::DONTWAIT) {
@@ -94,13 +94,13 @@ impl Peer {
         }
     }
 
-    /// Whether something is still to be sent.
+    /// Returns whether messages are queued.
     pub(super) fn has_more(&self) -> bool {
         !self.out.is_empty()
     }
 
-    /// Whether it is to be listened to: not before it has its answer.
-    pub(super) fn is_heard(&self) -> bool {
+    /// Returns whether requests of the peer may be read: not before it has its answer.
+    pub(super) fn may_be_read(&self) -> bool {
         !self.has_more() && self.role != Role::Front { is_waiting: true }
     }
 }
@@ -112,27 +112,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_answer_comes_in_parts_as_the_peer_takes_them() {
+    fn a_long_answer_is_sent_in_parts_as_the_peer_reads() {
         let flags = SocketFlags::CLOEXEC;
-        let (ours, theirs) =
+        let (ours, server_socket) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
         let mut peer = Peer::new(ours, Instant::now()).unwrap();
         assert_eq!(peer.pid, std::process::id());
         let text = "0123456789abcde\n".repeat(1 << 16);
         peer.answer(&text, false);
-        assert!(peer.has_more() && !peer.is_heard());
+        assert!(peer.has_more() && !peer.may_be_read());
         let mut came = Vec::new();
         loop {
             peer.flush();
-            let part = Message::receive(&theirs, RecvFlags::empty()).unwrap();
+            let part = Message::receive(&server_socket, RecvFlags::empty()).unwrap();
             came.extend(part.bytes);
             if part.words[0] != MORE {
                 break;
             }
         }
-        assert!(came == text.as_bytes() && peer.is_heard());
-        // What one that is gone was to be sent is forgotten.
-        drop(theirs);
+        assert!(came == text.as_bytes() && peer.may_be_read());
+        // Messages to a closed connection are dropped.
+        drop(server_socket);
         peer.answer(&text, true);
         assert!(!peer.has_more());
     }

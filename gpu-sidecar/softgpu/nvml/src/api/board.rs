@@ -1,13 +1,13 @@
-//! What a GPU is like: its board, its modes.
+//! Properties and modes of a GPU's board.
 
 use super::system::DRIVER;
 use crate::answer::{Answer, Return, export};
-use crate::border::{Out, Slots, TextOut};
 use crate::handle::Handle;
 use crate::node::Device;
+use crate::pointer::{Out, Slots, TextOut};
 use crate::session::{with_device, with_gpu};
 
-/// A number that belongs to the GPU, and to the MIG devices on it as well.
+/// Writes a property of the GPU, which its MIG devices share.
 fn shared<T: Copy>(
     handle: Handle,
     out: Out<T>,
@@ -19,12 +19,12 @@ fn shared<T: Copy>(
     })
 }
 
-/// A value that is the same for all GPUs.
+/// Writes a value that is the same for all GPUs.
 pub(super) fn fixed<T: Copy>(handle: Handle, out: Out<T>, value: T) -> Answer {
     with_gpu(handle, |_, _| out.put(value))
 }
 
-/// The bits of the CPUs that this process may run on.
+/// Writes the CPUs on which this process may run, as a bit mask.
 fn cpus(room: u32, set: Slots<u64>) -> Answer {
     if room == 0 {
         return Err(Return::INVALID_ARGUMENT);
@@ -89,7 +89,7 @@ export! {
     }
 
     fn nvmlDeviceGetGspFirmwareVersion(device: Handle, version: TextOut) {
-        // The caller says nothing of the room; it is to be 64 bytes.
+        // The interface passes no length; it guarantees 64 bytes.
         with_gpu(device, |_, _| version.put(64, DRIVER))
     }
 
@@ -116,17 +116,17 @@ export! {
         })
     }
 
-    /// PCI Express.
+    /// Returns 2, PCI Express.
     fn nvmlDeviceGetBusType(device: Handle, kind: Out<u32>) {
         fixed(device, kind, 2)
     }
 
-    /// The mains.
+    /// Returns 0, mains power.
     fn nvmlDeviceGetPowerSource(device: Handle, source: Out<u32>) {
         fixed(device, source, 0)
     }
 
-    /// None.
+    /// Returns 0, no virtualization.
     fn nvmlDeviceGetVirtualizationMode(device: Handle, mode: Out<u32>) {
         fixed(device, mode, 0)
     }
@@ -143,7 +143,7 @@ export! {
         with_gpu(device, |session, gpu| mode.put(session.settings(gpu).is_persistent))
     }
 
-    /// Kept in this process.
+    /// Stores the mode in this process only.
     fn nvmlDeviceSetPersistenceMode(device: Handle, mode: u32) {
         with_gpu(device, |session, gpu| {
             if mode > 1 {
@@ -158,20 +158,20 @@ export! {
         with_gpu(device, |session, gpu| mode.put(session.settings(gpu).compute_mode))
     }
 
-    /// Kept in this process: no other has to heed it.
+    /// Stores the mode in this process only; it does not restrict other processes.
     fn nvmlDeviceSetComputeMode(device: Handle, mode: u32) {
         with_gpu(device, |session, gpu| match mode {
             0 | 2 | 3 => {
                 session.settings(gpu).compute_mode = mode;
                 Ok(())
             }
-            // Exclusive to a thread: the vendor's does not have it any more, either.
+            // The vendor no longer supports the mode exclusive to a thread either.
             1 => Err(Return::NOT_SUPPORTED),
             _ => Err(Return::INVALID_ARGUMENT),
         })
     }
 
-    /// Whoever may use the GPU may set clocks, if there were any to set.
+    /// Returns unrestricted for clocks, although none can be set.
     fn nvmlDeviceGetAPIRestriction(device: Handle, api: u32, is_restricted: Out<u32>) {
         if api > 1 {
             return Err(Return::INVALID_ARGUMENT);
@@ -179,12 +179,12 @@ export! {
         fixed(device, is_restricted, 0)
     }
 
-    /// All that this process may run on: every GPU is near every CPU.
+    /// Returns all CPUs this process may run on, because every GPU is local to every CPU.
     fn nvmlDeviceGetCpuAffinity(device: Handle, room: u32, set: Slots<u64>) {
         with_gpu(device, |_, _| cpus(room, set))
     }
 
-    /// As without a scope.
+    /// Ignores the scope: returns all CPUs this process may run on.
     fn nvmlDeviceGetCpuAffinityWithinScope(
         device: Handle,
         room: u32,
@@ -194,7 +194,7 @@ export! {
         with_gpu(device, |_, _| cpus(room, set))
     }
 
-    /// The first node.
+    /// Returns the first NUMA node.
     fn nvmlDeviceGetMemoryAffinity(device: Handle, room: u32, set: Slots<u64>, _scope: u32) {
         with_gpu(device, |_, _| {
             if room == 0 {

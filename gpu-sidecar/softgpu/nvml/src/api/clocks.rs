@@ -1,19 +1,20 @@
-//! Clocks, power, temperature: modelled from how busy the GPU is, of a sliced one the mean of its slices. They can be read, and not set.
+//! Clocks, power and temperature: modelled from utilization, for a sliced GPU the mean of its slices. They are
+//! read-only.
 
 use super::board::fixed;
 use crate::answer::{Answer, Return, export};
-use crate::border::{Out, Slots, Versioned};
 use crate::facts::Facts;
 use crate::handle::Handle;
 use crate::layout::{Temperature, Violation};
+use crate::pointer::{Out, Slots, Versioned};
 use crate::session::{Busy, micros_now, with_gpu};
 
-/// Degrees at which it stops, at which it slows down, the most its memory and it are meant for.
+/// Temperature thresholds in °C: shutdown, slowdown, memory maximum, GPU maximum.
 const THRESHOLDS: [u32; 4] = [95, 92, 95, 87];
-/// Of reasons for clocks that are not the fastest: nothing runs.
+/// Clock event reason "GPU idle", the only one that occurs.
 const IDLE: u64 = 1;
 
-/// A figure of a GPU and of how busy it is.
+/// Writes a figure of a GPU that depends on its utilization.
 fn figure(handle: Handle, out: Out<u32>, figure: impl FnOnce(&Facts, Busy) -> u32) -> Answer {
     with_gpu(handle, |session, gpu| {
         let busy = session.busy(gpu)?;
@@ -21,7 +22,7 @@ fn figure(handle: Handle, out: Out<u32>, figure: impl FnOnce(&Facts, Busy) -> u3
     })
 }
 
-/// A clock of a GPU: that of its SMs as asked, those of its memory and its video engines as they always are.
+/// Writes a clock in MHz: that of the SMs from `sms`, those of memory and video engines as constants.
 fn clock(
     handle: Handle,
     kind: u32,
@@ -108,7 +109,7 @@ export! {
         })
     }
 
-    /// The fastest; also where nothing runs, as on the vendor's boards of this kind.
+    /// Returns P0 always, even when idle, as on the vendor's boards of these models.
     fn nvmlDeviceGetPerformanceState(device: Handle, state: Out<u32>) {
         fixed(device, state, 0)
     }
@@ -186,12 +187,12 @@ export! {
         fixed(device, out, IDLE)
     }
 
-    /// Never slowed down.
+    /// Returns 0: clocks are never reduced.
     fn nvmlDeviceGetViolationStatus(device: Handle, _policy: u32, out: Out<Violation>) {
         fixed(device, out, Violation { now: micros_now(), lasted: 0 })
     }
 
-    /// Boards of this kind have none.
+    /// Returns 0, because boards of these models have no fans.
     fn nvmlDeviceGetNumFans(device: Handle, fans: Out<u32>) {
         fixed(device, fans, 0)
     }

@@ -1,10 +1,10 @@
-//! Errors of memory: there are none; what goes wrong with a GPU is told as an Xid.
+//! Memory errors, of which there are none. Failures of a GPU are reported as Xids.
 
 use super::board::fixed;
 use crate::answer::{Answer, Return, export};
-use crate::border::{Out, Slots};
 use crate::handle::Handle;
 use crate::layout::EccCounts;
+use crate::pointer::{Out, Slots};
 use crate::session::with_gpu;
 
 fn none_retired(device: Handle, cause: u32, count: Out<u32>) -> Answer {

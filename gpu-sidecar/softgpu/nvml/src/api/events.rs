@@ -1,21 +1,21 @@
-//! Event sets.
+//! Event sets of a process.
 
 use std::time::Duration;
 
 use super::board::fixed;
 use crate::answer::{Answer, Return, export};
-use crate::border::Out;
 use crate::events::{self, EventSet, KINDS, XID};
-use crate::handle::{Handle, Thing};
+use crate::handle::{Handle, Object};
 use crate::layout::{Event, EventV1};
+use crate::pointer::Out;
 use crate::session::{self, with_gpu};
 
-/// Which slice an Xid is of is not told.
+/// Instance id of an event, because an Xid carries no slice.
 const NO_INSTANCE: u32 = u32::MAX;
 
 fn set_of(handle: Handle) -> Answer<u32> {
-    match handle.thing()? {
-        Thing::EventSet(number) => Ok(number),
+    match handle.object()? {
+        Object::EventSet(number) => Ok(number),
         _ => Err(Return::INVALID_ARGUMENT),
     }
 }
@@ -24,7 +24,7 @@ fn wait(set: Handle, milliseconds: u32) -> Answer<EventV1> {
     let set = session::with(|_| set_of(set))?;
     let xid = events::wait(set, Duration::from_millis(milliseconds.into()))?;
     Ok(EventV1 {
-        device: Thing::Gpu(xid.gpu).into(),
+        device: Object::Gpu(xid.gpu).into(),
         kind: XID,
         data: xid.number,
     })
@@ -36,14 +36,14 @@ export! {
             if set.is_null() {
                 return Err(Return::INVALID_ARGUMENT);
             }
-            session.sets_made += 1;
-            let number = session.sets_made;
+            session.last_set += 1;
+            let number = session.last_set;
             session.sets.insert(number, EventSet::default());
-            set.put(Thing::EventSet(number).into())
+            set.put(Object::EventSet(number).into())
         })
     }
 
-    /// From now on the set gets what goes wrong with the GPU.
+    /// Adds a GPU's events of the given kinds to the set.
     fn nvmlDeviceRegisterEvents(device: Handle, kinds: u64, set: Handle) {
         with_gpu(device, |session, gpu| {
             if kinds & !KINDS != 0 {
@@ -56,7 +56,7 @@ export! {
         session::with(|session| session.collect(set_of(set)?).map(|_| ()))
     }
 
-    /// Xids; and, so that programs may register for them, errors of memory, of which none is told but as an Xid.
+    /// Returns Xids and, so that programs may register for them, memory errors, which never occur.
     fn nvmlDeviceGetSupportedEventTypes(device: Handle, kinds: Out<u64>) {
         fixed(device, kinds, KINDS)
     }

@@ -1,26 +1,26 @@
-//! Which devices there are, and what they are called.
+//! Enumeration and names of devices.
 
 use softgpu_wire::identity::Identity;
 
 use crate::answer::{Answer, Return, export};
-use crate::border::{Out, TextIn, TextOut, Versioned};
-use crate::handle::{Handle, Thing};
-use crate::layout::{BusPlace, BusPlaceExt, BusPlaceOld, text};
+use crate::handle::{Handle, Object};
+use crate::layout::{PciInfo, PciInfoExt, PciInfoV2, text};
 use crate::node::{Device, Node, parse_bus_id};
+use crate::pointer::{Out, TextIn, TextOut, Versioned};
 use crate::session::{self, with_device, with_gpu};
 
-/// A 3D controller.
+/// PCI class and subclass of a 3D controller.
 const CLASS: u32 = 3;
 const SUBCLASS: u32 = 2;
 
 fn handle(device: Device) -> Handle {
     match device {
-        Device::Gpu(gpu) => Thing::Gpu(gpu).into(),
-        Device::Slice(at) => Thing::Slice(at).into(),
+        Device::Gpu(gpu) => Object::Gpu(gpu).into(),
+        Device::Slice(at) => Object::Slice(at).into(),
     }
 }
 
-/// Puts the handle of a device, unless its GPU is lost.
+/// Writes the handle of a device; fails if its GPU is lost.
 fn find(out: Out<Handle>, found: impl FnOnce(&Node) -> Answer<Device>) -> Answer {
     session::with(|session| {
         let device = found(&session.node)?;
@@ -55,11 +55,11 @@ fn number(gpu: usize) -> u32 {
     u32::try_from(gpu).unwrap_or(u32::MAX)
 }
 
-/// As programs read it that were made for the first versions.
-fn old_place(device: Handle, out: Out<BusPlaceOld>) -> Answer {
+/// Writes the PCI location in the format of versions 1 and 2.
+fn pci_info_v2(device: Handle, out: Out<PciInfoV2>) -> Answer {
     with_gpu(device, |session, gpu| {
         let (domain, bus, place) = Identity::pci(gpu);
-        out.put(BusPlaceOld {
+        out.put(PciInfoV2 {
             bus_id: text(&format!("{domain:04X}:{bus:02X}:{place:02X}.0")),
             domain,
             bus,
@@ -69,10 +69,10 @@ fn old_place(device: Handle, out: Out<BusPlaceOld>) -> Answer {
     })
 }
 
-/// Where a GPU is on the PCI bus.
-pub(super) fn bus_place(node: &Node, gpu: usize) -> BusPlace {
+/// Returns the PCI location of a GPU.
+pub(super) fn pci_info(node: &Node, gpu: usize) -> PciInfo {
     let (domain, bus, device) = Identity::pci(gpu);
-    BusPlace {
+    PciInfo {
         bus_id_short: text(&format!("{domain:04X}:{bus:02X}:{device:02X}.0")),
         domain,
         bus,
@@ -100,7 +100,7 @@ export! {
         by_index(index, out)
     }
 
-    /// Of a GPU or a MIG device.
+    /// Finds a GPU or MIG device.
     fn nvmlDeviceGetHandleByUUID(uuid: TextIn, out: Out<Handle>) {
         let uuid = uuid.get()?;
         find(out, |node| {
@@ -133,7 +133,7 @@ export! {
         with_device(device, |session, device| uuid.put(length, &session.node.uuid(device)))
     }
 
-    /// Of a MIG device its place among those of its GPU.
+    /// Returns a GPU's index, or a MIG device's index among those of its GPU.
     fn nvmlDeviceGetIndex(device: Handle, index: Out<u32>) {
         with_device(device, |session, device| match device {
             Device::Gpu(gpu) => index.put(number(gpu)),
@@ -153,28 +153,28 @@ export! {
         with_gpu(device, |_, gpu| module.put(number(gpu)))
     }
 
-    /// Made of its UUID.
+    /// Returns a serial number derived from the UUID.
     fn nvmlDeviceGetSerial(device: Handle, serial: TextOut, length: u32) {
         with_gpu(device, |session, gpu| serial.put(length, &session.node.serial(gpu)))
     }
 
-    fn nvmlDeviceGetPciInfo(device: Handle, place: Out<BusPlaceOld>) {
-        old_place(device, place)
+    fn nvmlDeviceGetPciInfo(device: Handle, place: Out<PciInfoV2>) {
+        pci_info_v2(device, place)
     }
 
-    fn nvmlDeviceGetPciInfo_v2(device: Handle, place: Out<BusPlaceOld>) {
-        old_place(device, place)
+    fn nvmlDeviceGetPciInfo_v2(device: Handle, place: Out<PciInfoV2>) {
+        pci_info_v2(device, place)
     }
 
-    fn nvmlDeviceGetPciInfo_v3(device: Handle, place: Out<BusPlace>) {
-        with_gpu(device, |session, gpu| place.put(bus_place(&session.node, gpu)))
+    fn nvmlDeviceGetPciInfo_v3(device: Handle, place: Out<PciInfo>) {
+        with_gpu(device, |session, gpu| place.put(pci_info(&session.node, gpu)))
     }
 
-    fn nvmlDeviceGetPciInfoExt(device: Handle, place: Out<BusPlaceExt>) {
+    fn nvmlDeviceGetPciInfoExt(device: Handle, place: Out<PciInfoExt>) {
         with_gpu(device, |session, gpu| {
-            let known = bus_place(&session.node, gpu);
-            place.put_versioned(BusPlaceExt {
-                version: BusPlaceExt::VERSION,
+            let known = pci_info(&session.node, gpu);
+            place.put_versioned(PciInfoExt {
+                version: PciInfoExt::VERSION,
                 domain: known.domain,
                 bus: known.bus,
                 device: known.device,

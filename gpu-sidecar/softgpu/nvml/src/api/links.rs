@@ -1,20 +1,20 @@
-//! How GPUs are linked with the host and each other.
+//! Links of GPUs to the host and to each other.
 
 use super::board::fixed;
-use super::identity::bus_place;
+use super::identity::pci_info;
 use super::put_up_to;
 use crate::answer::{Answer, Return, export};
-use crate::border::{Out, Slots};
-use crate::handle::{Handle, Thing};
-use crate::layout::BusPlace;
+use crate::handle::{Handle, Object};
+use crate::layout::PciInfo;
 use crate::node::{Device, Node};
+use crate::pointer::{Out, Slots};
 use crate::session::with_gpu;
 
-/// Links of a GPU that NVML counts, at most.
+/// Largest number of NVLinks of a GPU (`NVML_NVLINK_MAX_LINKS`).
 const LINKS_MAX: u32 = 18;
 const LANES: u32 = 16;
 
-/// How near two GPUs are: itself, one switch, one NUMA node.
+/// Values of `nvmlGpuTopologyLevel_t`: the GPU itself, one PCIe switch, one NUMA node.
 const SELF: u32 = 0;
 const SWITCH: u32 = 10;
 const NUMA_NODE: u32 = 40;
@@ -29,26 +29,27 @@ fn distance(node: &Node, one: usize, other: usize) -> u32 {
     }
 }
 
-/// With two GPUs, neither of them lost.
+/// Calls `body` with two GPUs that are not lost.
 fn with_two(
     one: Handle,
     other: Handle,
-    does: impl FnOnce(&Node, usize, usize) -> Answer,
+    body: impl FnOnce(&Node, usize, usize) -> Answer,
 ) -> Answer {
     with_gpu(one, |session, one| match session.device(other)? {
         Device::Gpu(other) => {
             session.check(other)?;
-            does(&session.node, one, other)
+            body(&session.node, one, other)
         }
         Device::Slice(_) => Err(Return::NOT_SUPPORTED),
     })
 }
 
-/// With an NVLink of a GPU that has any in the configuration: the GPU at its other end, if there is one.
+/// Calls `body` with an NVLink of a GPU and the GPU at its other end, if connected. Fails for a GPU without NVLinks in
+/// the configuration.
 fn with_link(
     device: Handle,
     link: u32,
-    does: impl FnOnce(&Node, usize, Option<usize>) -> Answer,
+    body: impl FnOnce(&Node, usize, Option<usize>) -> Answer,
 ) -> Answer {
     with_gpu(device, |session, gpu| {
         let node = &session.node;
@@ -60,7 +61,7 @@ fn with_link(
         }
         let other = usize::try_from(link).ok();
         let other = other.and_then(|link| node.nvlinks(gpu).nth(link));
-        does(node, gpu, other)
+        body(node, gpu, other)
     })
 }
 
@@ -97,7 +98,7 @@ export! {
         })
     }
 
-    /// NVML numbers the speeds as PCIe does its generations.
+    /// Returns the PCIe generation, whose numbers equal those of NVML's speeds.
     fn nvmlDeviceGetPcieLinkMaxSpeed(device: Handle, speed: Out<u32>) {
         generation(device, speed)
     }
@@ -110,7 +111,7 @@ export! {
         with_two(one, other, |node, one, other| level.put(distance(node, one, other)))
     }
 
-    /// Those that are just so near.
+    /// Returns the GPUs at exactly the given distance.
     fn nvmlDeviceGetTopologyNearestGpus(
         device: Handle,
         level: u32,
@@ -121,12 +122,13 @@ export! {
             let node = &session.node;
             let others = (0..node.gpus()).filter(|&other| other != gpu);
             let near = others.filter(|&other| distance(node, gpu, other) == level);
-            let near: Vec<_> = near.map(|other| Thing::Gpu(other).into()).collect();
+            let near: Vec<_> = near.map(|other| Object::Gpu(other).into()).collect();
             put_up_to(count, devices, &near)
         })
     }
 
-    /// Whole GPUs read and write each other's memory; atomically only over an NVLink. Slices do not.
+    /// Returns whether two GPUs may access each other's memory: whole GPUs may, atomics only over an NVLink; slices may
+    /// not.
     fn nvmlDeviceGetP2PStatus(one: Handle, other: Handle, capability: u32, status: Out<u32>) {
         const OK: u32 = 0;
         const GPU_CANNOT: u32 = 2;
@@ -152,7 +154,7 @@ export! {
         with_link(device, link, |node, gpu, _| version.put(node.facts(gpu).nvlink_version))
     }
 
-    /// Peers, and atomically; no access to the host's memory.
+    /// Returns whether a link supports peer access and peer atomics; links to host memory do not exist.
     fn nvmlDeviceGetNvLinkCapability(
         device: Handle,
         link: u32,
@@ -168,14 +170,14 @@ export! {
         })
     }
 
-    fn nvmlDeviceGetNvLinkRemotePciInfo_v2(device: Handle, link: u32, place: Out<BusPlace>) {
+    fn nvmlDeviceGetNvLinkRemotePciInfo_v2(device: Handle, link: u32, place: Out<PciInfo>) {
         with_link(device, link, |node, _, other| {
             let other = other.ok_or(Return::NOT_SUPPORTED)?;
-            place.put(bus_place(node, other))
+            place.put(pci_info(node, other))
         })
     }
 
-    /// Always a GPU.
+    /// Returns 0, a GPU, for every connected link.
     fn nvmlDeviceGetNvLinkRemoteDeviceType(device: Handle, link: u32, kind: Out<u32>) {
         with_link(device, link, |_, _, other| {
             other.map_or(Err(Return::NOT_SUPPORTED), |_| kind.put(0))

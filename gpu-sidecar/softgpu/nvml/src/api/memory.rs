@@ -1,9 +1,9 @@
-//! How much device memory there is.
+//! Amounts of device memory.
 
 use crate::answer::export;
-use crate::border::{Out, Versioned};
 use crate::handle::Handle;
 use crate::layout::{MemoryV1, MemoryV2};
+use crate::pointer::{Out, Versioned};
 use crate::session::with_device;
 
 export! {
@@ -18,7 +18,7 @@ export! {
         })
     }
 
-    /// Nothing is reserved: all of a software GPU's memory can be had.
+    /// Returns 0 reserved bytes: a software GPU's whole memory can be allocated.
     fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: Out<MemoryV2>) {
         with_device(device, |session, device| {
             let known = session.memory(device)?;
@@ -32,7 +32,7 @@ export! {
         })
     }
 
-    /// A window onto all of the memory: its size is the next power of two. Nothing is in it.
+    /// Returns a window onto the whole memory, rounded up to a power of two, always empty.
     fn nvmlDeviceGetBAR1MemoryInfo(device: Handle, memory: Out<MemoryV1>) {
         with_device(device, |session, device| {
             let total = session.node.memory(device).next_power_of_two();

@@ -1,30 +1,30 @@
-//! MIG: what slices there are and could be. A software GPU is sliced by its configuration, so nothing can be changed here:
-//! to create and to destroy instances is answered with NOT_SUPPORTED.
+//! MIG: existing and possible slices. The configuration slices a software GPU, so creating and destroying instances
+//! returns NOT_SUPPORTED.
 //!
-//! Every slice is a GPU instance with one compute instance, which has all of it.
+//! Every slice is a GPU instance with one compute instance that spans it.
 
 use device::mig::Mig;
 
 use crate::answer::{Answer, Return, export};
-use crate::border::{Out, Slots, Versioned};
-use crate::handle::{Handle, Thing};
+use crate::handle::{Handle, Object};
 use crate::layout::{
     Attributes, ComputeInstance, ComputeInstanceV1, ComputeProfile, ComputeProfileV2,
-    ComputeProfileV3, GpuInstance, GpuProfile, GpuProfileV2, GpuProfileV3, Place, text,
+    ComputeProfileV3, GpuInstance, GpuProfile, GpuProfileV2, GpuProfileV3, InstancePlacement, text,
 };
 use crate::mig;
 use crate::node::{Device, Node};
+use crate::pointer::{Out, Slots, Versioned};
 use crate::session::{self, Session, with_device, with_gpu};
 
 const MIB: u64 = 1024 * 1024;
-/// Numbers of GPU instance profiles that NVML knows.
+/// Number of GPU instance profiles (`NVML_GPU_INSTANCE_PROFILE_COUNT`).
 const PROFILES: u32 = 17;
-/// Numbers of compute instance profiles that NVML knows.
+/// Number of compute instance profiles (`NVML_COMPUTE_INSTANCE_PROFILE_COUNT`).
 const COMPUTE_PROFILES: u32 = 8;
-/// The id of the only compute instance of each GPU instance.
+/// Id of the only compute instance of each GPU instance.
 pub(super) const COMPUTE_INSTANCE: u32 = 0;
 
-/// The id of the GPU instance that a unit is, if it is a slice.
+/// Returns the id of a slice's GPU instance; `None` for a whole GPU.
 pub(super) fn instance_id(node: &Node, at: usize) -> Option<u32> {
     let unit = node.unit(at);
     let slice = unit.slice.as_ref()?;
@@ -32,64 +32,64 @@ pub(super) fn instance_id(node: &Node, at: usize) -> Option<u32> {
     Some(mig::instance_id(mig, slice.start, slice.size))
 }
 
-/// With a MIG device, by its place among all units.
-fn with_slice(handle: Handle, does: impl FnOnce(&Session, usize) -> Answer) -> Answer {
+/// Calls `body` with a MIG device's index among all units.
+fn with_slice(handle: Handle, body: impl FnOnce(&Session, usize) -> Answer) -> Answer {
     with_device(handle, |session, device| match device {
-        Device::Slice(at) => does(session, at),
+        Device::Slice(at) => body(session, at),
         Device::Gpu(_) => Err(Return::NOT_SUPPORTED),
     })
 }
 
-/// With an instance's slice, by its place among all units; its GPU is not lost.
+/// Calls `body` with the index of an instance's slice among all units; fails if the GPU is lost.
 fn with_instance(
     handle: Handle,
     is_compute: bool,
-    does: impl FnOnce(&Node, usize) -> Answer,
+    body: impl FnOnce(&Node, usize) -> Answer,
 ) -> Answer {
-    let at = match handle.thing()? {
-        Thing::GpuInstance(at) if !is_compute => at,
-        Thing::ComputeInstance(at) if is_compute => at,
+    let at = match handle.object()? {
+        Object::GpuInstance(at) if !is_compute => at,
+        Object::ComputeInstance(at) if is_compute => at,
         _ => return Err(Return::INVALID_ARGUMENT),
     };
-    with_slice(Thing::Slice(at).into(), |session, at| {
-        does(&session.node, at)
+    with_slice(Object::Slice(at).into(), |session, at| {
+        body(&session.node, at)
     })
 }
 
-fn with_mig(handle: Handle, does: impl FnOnce(&Node, usize, &Mig) -> Answer) -> Answer {
+fn with_mig(handle: Handle, body: impl FnOnce(&Node, usize, &Mig) -> Answer) -> Answer {
     with_gpu(handle, |session, gpu| {
-        does(&session.node, gpu, session.node.mig(gpu)?)
+        body(&session.node, gpu, session.node.mig(gpu)?)
     })
 }
 
-/// With a profile, by the vendor's id.
+/// Calls `body` with a profile, by the vendor's id.
 fn with_profile(
     handle: Handle,
     id: u32,
-    does: impl FnOnce(&Node, usize, &Mig, usize) -> Answer,
+    body: impl FnOnce(&Node, usize, &Mig, usize) -> Answer,
 ) -> Answer {
     with_mig(handle, |node, gpu, mig| {
         let profile = mig::with_id(mig, id).ok_or(Return::INVALID_ARGUMENT)?;
-        does(node, gpu, mig, profile)
+        body(node, gpu, mig, profile)
     })
 }
 
-/// With a profile, by NVML's number.
+/// Calls `body` with a profile, by NVML's number.
 fn with_number(
     handle: Handle,
     number: u32,
-    does: impl FnOnce(&Node, usize, &Mig, usize) -> Answer,
+    body: impl FnOnce(&Node, usize, &Mig, usize) -> Answer,
 ) -> Answer {
     if number >= PROFILES {
         return Err(Return::INVALID_ARGUMENT);
     }
     with_mig(handle, |node, gpu, mig| {
         let profile = mig::with_number(mig, number).ok_or(Return::NOT_SUPPORTED)?;
-        does(node, gpu, mig, profile)
+        body(node, gpu, mig, profile)
     })
 }
 
-/// A copy engine for each compute slice; a software GPU has no engines for video.
+/// Returns a GPU instance profile, with one copy engine for each compute slice and no video engines.
 fn gpu_profile(node: &Node, gpu: usize, mig: &Mig, at: usize) -> GpuProfile {
     let profile = &mig.profiles[at];
     GpuProfile {
@@ -107,7 +107,7 @@ fn gpu_profile(node: &Node, gpu: usize, mig: &Mig, at: usize) -> GpuProfile {
     }
 }
 
-/// Puts a profile in the version that the caller wants.
+/// Writes a profile in the version the caller requests.
 fn put_gpu_profile(
     out: Out<GpuProfileV2>,
     node: &Node,
@@ -152,7 +152,7 @@ fn put_gpu_profile(
     })
 }
 
-/// The only compute instance profile of a GPU instance: all of it.
+/// Returns the compute instance profile that spans a GPU instance, the only one.
 fn compute_profile(node: &Node, at: usize) -> Answer<ComputeProfile> {
     let unit = node.unit(at);
     let slices = unit.slice.as_ref().map(|slice| slice.compute_slices);
@@ -170,8 +170,8 @@ fn compute_profile(node: &Node, at: usize) -> Answer<ComputeProfile> {
     })
 }
 
-/// The compute instance profile by NVML's number, which has to be that of all of the GPU instance.
-fn asked_profile(node: &Node, at: usize, number: u32, engines: u32) -> Answer<ComputeProfile> {
+/// Returns the compute instance profile with NVML's number; fails unless it spans the GPU instance.
+fn spanning_profile(node: &Node, at: usize, number: u32, engines: u32) -> Answer<ComputeProfile> {
     if number >= COMPUTE_PROFILES || engines != 0 {
         return Err(Return::INVALID_ARGUMENT);
     }
@@ -183,13 +183,21 @@ fn asked_profile(node: &Node, at: usize, number: u32, engines: u32) -> Answer<Co
     }
 }
 
-fn placements(device: Handle, id: u32, places: Slots<Place>, count: Out<u32>) -> Answer {
+fn placements(
+    device: Handle,
+    id: u32,
+    places: Slots<InstancePlacement>,
+    count: Out<u32>,
+) -> Answer {
     with_profile(device, id, |_, _, mig, profile| {
         let profile = &mig.profiles[profile];
         let size = profile.memory_slices;
-        let all = profile.starts.iter().map(|&start| Place { start, size });
+        let all = profile
+            .starts
+            .iter()
+            .map(|&start| InstancePlacement { start, size });
         let all: Vec<_> = all.collect();
-        // The caller has room for as many as there can be, whatever the count says.
+        // The caller provides room for all possible ones, regardless of the count.
         count.put(u32::try_from(all.len()).unwrap_or(u32::MAX))?;
         if places.is_null() {
             Ok(())
@@ -221,12 +229,12 @@ fn compute_instance(node: &Node, at: usize) -> Answer<ComputeInstance> {
     let profile = compute_profile(node, at)?;
     Ok(ComputeInstance {
         first: ComputeInstanceV1 {
-            device: Thing::Gpu(node.unit(at).gpu).into(),
-            gpu_instance: Thing::GpuInstance(at).into(),
+            device: Object::Gpu(node.unit(at).gpu).into(),
+            gpu_instance: Object::GpuInstance(at).into(),
             id: COMPUTE_INSTANCE,
             profile: profile.id,
         },
-        place: Place {
+        placement: InstancePlacement {
             start: 0,
             size: profile.slices,
         },
@@ -234,7 +242,7 @@ fn compute_instance(node: &Node, at: usize) -> Answer<ComputeInstance> {
 }
 
 export! {
-    /// On where the GPU is sliced.
+    /// Returns whether the GPU is sliced, as current and pending mode.
     fn nvmlDeviceGetMigMode(device: Handle, current: Out<u32>, pending: Out<u32>) {
         with_mig(device, |node, gpu, _| {
             let is_on = node.is_sliced(gpu).into();
@@ -243,16 +251,16 @@ export! {
         })
     }
 
-    /// Only to what it is.
+    /// Succeeds only for the current mode.
     fn nvmlDeviceSetMigMode(device: Handle, mode: u32, status: Out<Return>) {
         with_mig(device, |node, gpu, _| {
             if mode > 1 {
                 return Err(Return::INVALID_ARGUMENT);
             }
-            let is_so = node.is_sliced(gpu) == (mode == 1);
-            let answer = if is_so { Return::SUCCESS } else { Return::NOT_SUPPORTED };
+            let is_current = node.is_sliced(gpu) == (mode == 1);
+            let answer = if is_current { Return::SUCCESS } else { Return::NOT_SUPPORTED };
             status.put(answer)?;
-            if is_so { Ok(()) } else { Err(answer) }
+            if is_current { Ok(()) } else { Err(answer) }
         })
     }
 
@@ -273,12 +281,12 @@ export! {
             }
             let place = usize::try_from(index).ok();
             let at = place.and_then(|place| node.slices(gpu).get(place));
-            out.put(Thing::Slice(*at.ok_or(Return::NOT_FOUND)?).into())
+            out.put(Object::Slice(*at.ok_or(Return::NOT_FOUND)?).into())
         })
     }
 
     fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device: Handle, out: Out<Handle>) {
-        with_slice(device, |session, at| out.put(Thing::Gpu(session.node.unit(at).gpu).into()))
+        with_slice(device, |session, at| out.put(Object::Gpu(session.node.unit(at).gpu).into()))
     }
 
     fn nvmlDeviceIsMigDeviceHandle(device: Handle, is_mig: Out<u32>) {
@@ -332,7 +340,7 @@ export! {
     fn nvmlDeviceGetGpuInstancePossiblePlacements(
         device: Handle,
         id: u32,
-        places: Slots<Place>,
+        places: Slots<InstancePlacement>,
         count: Out<u32>,
     ) {
         placements(device, id, places, count)
@@ -341,13 +349,13 @@ export! {
     fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
         device: Handle,
         id: u32,
-        places: Slots<Place>,
+        places: Slots<InstancePlacement>,
         count: Out<u32>,
     ) {
         placements(device, id, places, count)
     }
 
-    /// How many fit beside the slices there are; none can be made.
+    /// Returns the number of further slices that would fit, although none can be created.
     fn nvmlDeviceGetGpuInstanceRemainingCapacity(device: Handle, id: u32, count: Out<u32>) {
         with_profile(device, id, |node, gpu, mig, profile| {
             if !node.is_sliced(gpu) {
@@ -357,7 +365,7 @@ export! {
         })
     }
 
-    /// Those with this profile.
+    /// Returns the GPU instances with this profile.
     fn nvmlDeviceGetGpuInstances(
         device: Handle,
         id: u32,
@@ -373,8 +381,8 @@ export! {
                 slice.is_some_and(|slice| slice.profile_id == id)
             };
             let all = node.slices(gpu).iter().filter(|&&at| is_it(at));
-            let all: Vec<_> = all.map(|&at| Thing::GpuInstance(at).into()).collect();
-            // The caller has room for as many as there can be, whatever the count says.
+            let all: Vec<_> = all.map(|&at| Object::GpuInstance(at).into()).collect();
+            // The caller provides room for all possible ones, regardless of the count.
             count.put(u32::try_from(all.len()).unwrap_or(u32::MAX))?;
             instances.put_all(&all)
         })
@@ -387,7 +395,7 @@ export! {
             }
             let mut slices = node.slices(gpu).iter();
             let at = slices.find(|&&at| instance_id(node, at) == Some(id));
-            instance.put(Thing::GpuInstance(*at.ok_or(Return::NOT_FOUND)?).into())
+            instance.put(Object::GpuInstance(*at.ok_or(Return::NOT_FOUND)?).into())
         })
     }
 
@@ -396,10 +404,10 @@ export! {
             let unit = node.unit(at);
             let slice = unit.slice.as_ref().ok_or(Return::UNKNOWN)?;
             out.put(GpuInstance {
-                device: Thing::Gpu(unit.gpu).into(),
+                device: Object::Gpu(unit.gpu).into(),
                 id: instance_id(node, at).ok_or(Return::UNKNOWN)?,
                 profile: slice.profile_id,
-                place: Place {
+                placement: InstancePlacement {
                     start: slice.start,
                     size: slice.size,
                 },
@@ -414,7 +422,7 @@ export! {
         out: Out<ComputeProfile>,
     ) {
         with_instance(instance, false, |node, at| {
-            out.put(asked_profile(node, at, number, engines)?)
+            out.put(spanning_profile(node, at, number, engines)?)
         })
     }
 
@@ -425,7 +433,7 @@ export! {
         out: Out<ComputeProfileV2>,
     ) {
         with_instance(instance, false, |node, at| {
-            let profile = asked_profile(node, at, number, engines)?;
+            let profile = spanning_profile(node, at, number, engines)?;
             let name = node.unit(at).slice.as_ref().map_or("", |slice| slice.profile.as_str());
             let name = text(&format!("MIG {name}"));
             let newer = out.cast::<ComputeProfileV3>();
@@ -445,14 +453,14 @@ export! {
         })
     }
 
-    /// None: the one there is has all.
+    /// Returns 0, because the only compute instance spans the GPU instance.
     fn nvmlGpuInstanceGetComputeInstanceRemainingCapacity(
         instance: Handle,
         id: u32,
         count: Out<u32>,
     ) {
         with_instance(instance, false, |node, at| {
-            asked_profile(node, at, id, 0)?;
+            spanning_profile(node, at, id, 0)?;
             count.put(0)
         })
     }
@@ -460,16 +468,16 @@ export! {
     fn nvmlGpuInstanceGetComputeInstancePossiblePlacements(
         instance: Handle,
         id: u32,
-        places: Slots<Place>,
+        places: Slots<InstancePlacement>,
         count: Out<u32>,
     ) {
         with_instance(instance, false, |node, at| {
-            let size = asked_profile(node, at, id, 0)?.slices;
+            let size = spanning_profile(node, at, id, 0)?.slices;
             count.put(1)?;
             if places.is_null() {
                 return Ok(());
             }
-            places.put_all(&[Place { start: 0, size }])
+            places.put_all(&[InstancePlacement { start: 0, size }])
         })
     }
 
@@ -487,7 +495,7 @@ export! {
                 return count.put(0);
             }
             count.put(1)?;
-            instances.put_all(&[Thing::ComputeInstance(at).into()])
+            instances.put_all(&[Object::ComputeInstance(at).into()])
         })
     }
 
@@ -496,7 +504,7 @@ export! {
             if id != COMPUTE_INSTANCE {
                 return Err(Return::NOT_FOUND);
             }
-            out.put(Thing::ComputeInstance(at).into())
+            out.put(Object::ComputeInstance(at).into())
         })
     }
 
@@ -508,42 +516,42 @@ export! {
         with_instance(instance, true, |node, at| out.put(compute_instance(node, at)?))
     }
 
-    /// Slices are configuration.
+    /// Fails, because the configuration defines the slices.
     fn nvmlDeviceCreateGpuInstance(_device: Handle, _id: u32, _instance: Out<Handle>) {
         session::with(|_| Err(Return::NOT_SUPPORTED))
     }
 
-    /// Slices are configuration.
+    /// Fails, because the configuration defines the slices.
     fn nvmlDeviceCreateGpuInstanceWithPlacement(
         _device: Handle,
         _id: u32,
-        _place: Out<Place>,
+        _place: Out<InstancePlacement>,
         _instance: Out<Handle>,
     ) {
         session::with(|_| Err(Return::NOT_SUPPORTED))
     }
 
-    /// Slices are configuration.
+    /// Fails, because the configuration defines the slices.
     fn nvmlGpuInstanceDestroy(_instance: Handle) {
         session::with(|_| Err(Return::NOT_SUPPORTED))
     }
 
-    /// Slices are configuration.
+    /// Fails, because the configuration defines the slices.
     fn nvmlGpuInstanceCreateComputeInstance(_instance: Handle, _id: u32, _out: Out<Handle>) {
         session::with(|_| Err(Return::NOT_SUPPORTED))
     }
 
-    /// Slices are configuration.
+    /// Fails, because the configuration defines the slices.
     fn nvmlGpuInstanceCreateComputeInstanceWithPlacement(
         _instance: Handle,
         _id: u32,
-        _place: Out<Place>,
+        _place: Out<InstancePlacement>,
         _out: Out<Handle>,
     ) {
         session::with(|_| Err(Return::NOT_SUPPORTED))
     }
 
-    /// Slices are configuration.
+    /// Fails, because the configuration defines the slices.
     fn nvmlComputeInstanceDestroy(_instance: Handle) {
         session::with(|_| Err(Return::NOT_SUPPORTED))
     }

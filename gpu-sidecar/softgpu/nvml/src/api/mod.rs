@@ -1,4 +1,4 @@
-//! The functions of NVML that are here, by their names.
+//! Supported NVML functions, by their exported names.
 
 mod board;
 mod clocks;
@@ -13,9 +13,10 @@ mod system;
 mod utilisation;
 
 use crate::answer::Answer;
-use crate::border::{Out, Slots};
+use crate::pointer::{Out, Slots};
 
-/// Puts a list where callers first ask, with room for none, how many there are: `count` becomes that, and no error.
+/// Writes a list for functions that are first called with a count of 0: then only the number of values is written,
+/// without an error.
 fn put_up_to<T: Copy>(count: Out<u32>, slots: Slots<T>, values: &[T]) -> Answer {
     if slots.is_null() || count.get()? == 0 {
         return count.put(u32::try_from(values.len()).unwrap_or(u32::MAX));

@@ -1,15 +1,15 @@
-//! Which processes are on a device.
+//! Processes that run on a device.
 
 use softgpu_wire::message::ProcessLine;
 
 use crate::answer::{Answer, export};
-use crate::border::{Out, Slots};
 use crate::handle::Handle;
 use crate::layout::{Process, ProcessV1};
 use crate::node::Node;
+use crate::pointer::{Out, Slots};
 use crate::session::{with_device, with_gpu};
 
-/// What is said of an instance where there is none.
+/// Instance id of a process that runs on a whole GPU.
 const NO_INSTANCE: u32 = u32::MAX;
 
 fn process(node: &Node, at: usize, line: &ProcessLine) -> Process {
@@ -22,7 +22,7 @@ fn process(node: &Node, at: usize, line: &ProcessLine) -> Process {
     }
 }
 
-/// Those with a context, or only clients of MPS servers; of a GPU with MIG on those of all of its slices.
+/// Lists the processes of a device, or only the clients of MPS servers; for a sliced GPU, those of all slices.
 fn list<T: Copy>(
     device: Handle,
     count: Out<u32>,
@@ -47,7 +47,7 @@ const fn short(process: Process) -> ProcessV1 {
     }
 }
 
-/// Nothing here draws.
+/// Writes 0: no process uses graphics.
 fn none(device: Handle, count: Out<u32>) -> Answer {
     with_device(device, |_, _| count.put(0))
 }
@@ -125,7 +125,7 @@ export! {
         none(device, count)
     }
 
-    /// Off, and cannot be set on.
+    /// Returns 0: accounting is disabled and cannot be enabled.
     fn nvmlDeviceGetAccountingMode(device: Handle, mode: Out<u32>) {
         with_gpu(device, |_, _| mode.put(0))
     }

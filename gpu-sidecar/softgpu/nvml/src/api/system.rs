@@ -1,15 +1,15 @@
-//! Initialisation, versions, and what is asked of the system.
+//! Initialization, versions, and system queries.
 
 use std::ffi::c_char;
 
 use crate::answer::{Return, export};
-use crate::border::{Out, Slots, TextOut};
-use crate::handle::{Handle, Thing};
+use crate::handle::{Handle, Object};
 use crate::layout::{DriverBranch, text};
+use crate::pointer::{Out, Slots, TextOut};
 use crate::session;
 
 pub(super) const DRIVER: &str = "580.82.07";
-/// 13.0.
+/// CUDA driver version 13000, which stands for 13.0.
 const CUDA: i32 = 13_000;
 
 export! {
@@ -21,7 +21,8 @@ export! {
         session::open()
     }
 
-    /// The flags say what may be missing; nothing here ever is.
+    /// Implements `nvmlInitWithFlags`: initializes the library. The flags, which permit missing GPUs, are ignored, since none is
+    /// ever missing.
     fn nvmlInitWithFlags(_flags: u32) {
         session::open()
     }
@@ -48,13 +49,13 @@ export! {
 
     fn nvmlSystemGetDriverBranch(branch: Out<DriverBranch>, _length: u32) {
         let value = DriverBranch {
-            version: <DriverBranch as crate::border::Versioned>::VERSION,
+            version: <DriverBranch as crate::pointer::Versioned>::VERSION,
             branch: text("r580_00"),
         };
         session::with(|_| branch.put_versioned(value))
     }
 
-    /// As much of its command as there is room for.
+    /// Writes the process's command, truncated to the given length.
     fn nvmlSystemGetProcessName(pid: u32, name: TextOut, length: u32) {
         session::with(|_| {
             let line = std::fs::read(format!("/proc/{pid}/cmdline"));
@@ -64,32 +65,32 @@ export! {
         })
     }
 
-    /// There are none.
+    /// Returns 0: there are no host interface cards.
     fn nvmlSystemGetHicVersion(count: Out<u32>, _entries: Slots<u64>) {
         session::with(|_| count.put(0))
     }
 
-    /// There are none.
+    /// Returns 0: there are no S-class units.
     fn nvmlUnitGetCount(count: Out<u32>) {
         session::with(|_| count.put(0))
     }
 
-    /// There are none.
+    /// Returns 0: no device is excluded.
     fn nvmlGetExcludedDeviceCount(count: Out<u32>) {
         session::with(|_| count.put(0))
     }
 
-    /// Every GPU is near every CPU.
+    /// Returns all GPUs, because every GPU is local to every CPU.
     fn nvmlSystemGetTopologyGpuSet(_cpu: u32, count: Out<u32>, devices: Slots<Handle>) {
         session::with(|session| {
             let all = 0..session.node.gpus();
-            let all: Vec<_> = all.map(|gpu| Thing::Gpu(gpu).into()).collect();
+            let all: Vec<_> = all.map(|gpu| Object::Gpu(gpu).into()).collect();
             super::put_up_to(count, devices, &all)
         })
     }
 }
 
-/// A result in words; before initialisation, too.
+/// Returns the description of a result code; works before initialization as well.
 #[allow(unsafe_code, non_snake_case, reason = "it is called by this name")]
 #[unsafe(no_mangle)]
 extern "C" fn nvmlErrorString(result: Return) -> *const c_char {

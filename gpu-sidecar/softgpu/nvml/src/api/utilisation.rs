@@ -1,28 +1,28 @@
-//! How busy GPUs are. As with the vendor's, a GPU with MIG on and a MIG device do not say.
+//! Utilization of GPUs. As with the vendor's library, a sliced GPU and a MIG device do not report it.
 
 use super::board::fixed;
 use super::put_up_to;
 use crate::answer::{Answer, Return, export};
-use crate::border::{Out, Slots};
 use crate::handle::Handle;
 use crate::layout::{FieldValue, GpmSupport, ProcessSample, Rates, Sample};
+use crate::pointer::{Out, Slots};
 use crate::session::{Session, micros_now, with_gpu};
 
-/// What the engines for video would be sampled over, in µs.
+/// Sampling period of the video engines in µs.
 const PERIOD: u32 = 167_000;
-/// How NVML calls an unsigned number of four bytes.
+/// `NVML_VALUE_TYPE_UNSIGNED_INT`, an unsigned number of four bytes.
 const UNSIGNED: u32 = 1;
 
-fn with_whole(handle: Handle, does: impl FnOnce(&mut Session, usize) -> Answer) -> Answer {
+fn with_whole(handle: Handle, body: impl FnOnce(&mut Session, usize) -> Answer) -> Answer {
     with_gpu(handle, |session, gpu| {
         if session.node.is_sliced(gpu) {
             return Err(Return::NOT_SUPPORTED);
         }
-        does(session, gpu)
+        body(session, gpu)
     })
 }
 
-/// Engines that a software GPU does not have are never busy.
+/// Writes 0 for an engine that a software GPU lacks.
 fn engine(device: Handle, percent: Out<u32>, period: Out<u32>) -> Answer {
     with_whole(device, |_, _| {
         percent.put(0)?;
@@ -76,7 +76,7 @@ export! {
         fixed(device, count, 0)
     }
 
-    /// One sample: how it is now. Of power, of the SMs' and the memory's share of time, and of both clocks.
+    /// Returns one sample of the current value: power, utilization of SMs or memory, SM clock, or memory clock.
     fn nvmlDeviceGetSamples(
         device: Handle,
         kind: u32,
@@ -106,8 +106,7 @@ export! {
         })
     }
 
-    /// What each process used between the two latest calls that were a tenth of a second apart; before the second,
-    /// nothing is known.
+    /// Returns each process's share between the two latest calls at least 0.1 s apart; fails before the second.
     fn nvmlDeviceGetProcessUtilization(
         device: Handle,
         samples: Slots<ProcessSample>,
@@ -134,7 +133,7 @@ export! {
         })
     }
 
-    /// Each field by itself is answered with NOT_SUPPORTED.
+    /// Marks each field as NOT_SUPPORTED.
     fn nvmlDeviceGetFieldValues(device: Handle, count: i32, values: Slots<FieldValue>) {
         with_gpu(device, |_, _| {
             let count = usize::try_from(count).map_err(|_| Return::INVALID_ARGUMENT)?;
@@ -155,7 +154,7 @@ export! {
         })
     }
 
-    /// It has none.
+    /// Returns that GPM is not supported.
     fn nvmlGpmQueryDeviceSupport(device: Handle, support: Out<GpmSupport>) {
         with_gpu(device, |_, _| {
             let version = support.get()?.version;

@@ -1,4 +1,4 @@
-//! What a GPU knows of the processes on it.
+//! State of the processes of a GPU.
 
 use policy::tokens::Quota;
 use policy::{Span, Time};
@@ -6,7 +6,7 @@ use policy::{Span, Time};
 use super::NOTHING;
 use crate::generate::nanos;
 
-/// A pod of a GPU, in one of the lives of its number.
+/// Handle of a pod on a GPU. Numbers are reused; `life` distinguishes the pods that had the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
     pub(super) number: u32,
@@ -14,48 +14,48 @@ pub struct Member {
 }
 
 impl Member {
-    /// Its number on its GPU; free again when it is gone.
+    /// Returns the pod's number on its GPU, which is reused after the pod is removed.
     #[must_use]
     pub const fn number(self) -> u32 {
         self.number
     }
 }
 
-/// What a pod is to its GPU.
+/// Description of a pod for its GPU.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Guest {
-    /// What its owner calls it.
+    /// Number by which the owner identifies the pod.
     pub owner: u32,
-    /// Its SMs, in hundredths of a percent.
+    /// SMs of the pod, in hundredths of a percent.
     pub sm: u32,
-    /// Its part of wall time.
+    /// Share of wall time.
     pub quota: Quota,
-    /// f(S): its speed without neighbours.
+    /// Speed without neighbours, f(S).
     pub speed: f64,
-    /// κ.
+    /// Slowdown for each running neighbour, κ.
     pub interference: f64,
-    /// Work of one launch, in ns at speed 1; 0: next to nothing.
+    /// Work of one launch, in ns at speed 1; 0 if negligible.
     pub launch: f64,
-    /// It stands still now and then.
-    pub stands: Option<Stands>,
+    /// Periodic suspension of the process, if any.
+    pub suspension: Option<Suspension>,
 }
 
-/// A process that runs for a while and then stands still, again and again: one that is stopped and continued, or at its CPU limit.
+/// Periodic suspension of a process which is stopped and continued, or which reaches its CPU limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stands {
-    /// How long it runs.
+pub struct Suspension {
+    /// Length of a period in which the process runs.
     pub runs: Span,
-    /// How long it stands still.
-    pub stands: Span,
-    /// It can be seen that it does, as after SIGSTOP.
-    pub is_seen: bool,
+    /// Length of a period in which the process is suspended.
+    pub suspended: Span,
+    /// Whether the agent can observe the suspension, as after SIGSTOP.
+    pub is_observable: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Gate {
     Shut,
     Open,
-    /// Told to close: what is in flight runs to its end.
+    /// Ordered to close: work in flight runs to its end.
     Draining,
 }
 
@@ -65,38 +65,38 @@ pub(super) struct Process {
     pub(super) life: u32,
     pub(super) here: bool,
     pub(super) gate: Gate,
-    /// The scheduler does not know yet that the gate is shut.
-    pub(super) tells: bool,
+    /// Whether the report that the gate is shut is under way to the scheduler.
+    pub(super) reports_close: bool,
     pub(super) contended: bool,
     pub(super) wants: bool,
     pub(super) runs: bool,
-    /// Work of its burst, how much of that is left, and how much is still to run after a close; in ns at speed 1.
+    /// Work of the current burst, its remainder, and the work still to run after a close; in ns at speed 1.
     pub(super) given: f64,
     pub(super) left: f64,
     pub(super) in_flight: f64,
-    /// What it may have in flight, in ns.
+    /// Bound on the work in flight, in ns.
     pub(super) bound: f64,
-    /// When it was told to close last.
+    /// Time of the latest order to close.
     pub(super) closed_at: Time,
     pub(super) rate: f64,
-    /// Time in which it ran, and what of it the scheduler knows.
+    /// Time for which the process ran, and the part reported to the scheduler.
     pub(super) busy: Span,
-    pub(super) told: Span,
-    /// Changes with every token, so that old messages are void.
+    pub(super) reported: Span,
+    /// Number of the current token, so that messages about earlier tokens are ignored.
     pub(super) token: u64,
-    /// The scheduler counts it as holder.
+    /// Whether the scheduler counts the process as a holder.
     pub(super) holds: bool,
-    /// Since when it stands still, and when what it had in flight then should be over.
-    pub(super) stands_since: Option<(Time, Time)>,
-    /// It was probed while it stood still.
+    /// Start of the suspension, and the expected end of the work in flight at that time.
+    pub(super) suspended_since: Option<(Time, Time)>,
+    /// Whether a probe arrived during the suspension.
     pub(super) owes_answer: bool,
-    /// When it last stopped computing or got its token.
+    /// Time at which the process last stopped computing or received its token.
     pub(super) idle_since: Time,
-    /// What it should have done when it stood still.
+    /// Order that arrived during the suspension.
     pub(super) order: Option<Order>,
 }
 
-/// An order that reached a process while it stood still.
+/// An order that reached a process during its suspension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     Opens,
@@ -104,14 +104,14 @@ pub(super) enum Order {
 }
 
 impl Process {
-    /// One without work, in its number's first life.
+    /// Returns a process without work, in its number's first life.
     pub(super) const fn new(guest: Guest) -> Self {
         Self {
             guest,
             life: 0,
             here: true,
             gate: Gate::Shut,
-            tells: false,
+            reports_close: false,
             contended: false,
             wants: false,
             runs: false,
@@ -122,22 +122,22 @@ impl Process {
             closed_at: Time::ZERO,
             rate: 0.0,
             busy: Span::ZERO,
-            told: Span::ZERO,
+            reported: Span::ZERO,
             token: 0,
             holds: false,
-            stands_since: None,
+            suspended_since: None,
             owes_answer: false,
             idle_since: Time::ZERO,
             order: None,
         }
     }
 
-    /// Returns how long so much work, in ns at speed 1, takes at the present speed.
+    /// Returns how long this much work, in ns at speed 1, takes at the current speed.
     pub(super) fn lasts(&self, work: f64) -> Span {
         Span(nanos(work / self.rate.max(1e-9)))
     }
 
-    /// Work of the launches that have been made and not run, where so much may be in flight: a launch is made while less is.
+    /// Returns the work that is launched but not executed, if launches are made while less than `in_flight` is in flight.
     pub(super) fn launched(&self, in_flight: f64) -> f64 {
         let launch = self.guest.launch;
         if launch <= NOTHING {

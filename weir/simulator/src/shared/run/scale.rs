@@ -1,4 +1,4 @@
-//! Pods that come and go: what the scaler decides, and what a pod's beginning and end are.
+//! Scaling: the scalers' decisions, and the start and removal of pods.
 
 use policy::rectangles::{FunctionId, InstanceId};
 use policy::scaling::profile::Point;
@@ -35,7 +35,7 @@ impl Run<'_> {
                         }
                     }
                     Action::Remove { instance, .. } => self.dismiss(instance.0),
-                    Action::Short { .. } => {}
+                    Action::Shortfall { .. } => {}
                 }
             }
             self.actions = actions;
@@ -43,7 +43,7 @@ impl Run<'_> {
         self.agenda.add(now.after(scaling.every), Event::Decide);
     }
 
-    /// Starts a pod, if a GPU has room for it; it is ready after a cold start, or by `ready`.
+    /// Starts a pod if a GPU has room for it; it is ready after a cold start, or at `ready`.
     pub(super) fn start(&mut self, function: u32, point: &Point, ready: Option<Time>) {
         let now = self.agenda.now();
         let Some(scaling) = self.scaling else { return };
@@ -66,21 +66,21 @@ impl Run<'_> {
         #[expect(clippy::cast_precision_loss, reason = "seconds")]
         let cold = Span(nanos(mean.0 as f64 * factor));
         let at = ready.unwrap_or_else(|| now.after(cold));
-        // It is expected after the mean.
+        // The scaler expects it after the mean.
         let expected = ready.unwrap_or_else(|| now.after(mean));
         let added = scaled.scaler.add(instance, point, expected);
-        debug_assert!(added.is_ok(), "the number is new");
+        debug_assert!(added.is_ok(), "the number must be new");
         let limit = match scaling.lending {
             Lending::Nothing => point.quota,
             Lending::WhatIsLeft => Share::WHOLE,
         };
         let quota = Quota::new(point.quota, limit);
-        debug_assert!(quota.is_ok(), "no limit is below its request");
+        debug_assert!(quota.is_ok(), "a limit must not be below its request");
         let Ok(quota) = quota else { return };
         self.count_pods(now);
         self.area += area(&point);
         let taken = (self.pods).add(function, placement.slot.0, point.sm, quota, None);
-        debug_assert_eq!(taken, pod, "the number that was looked at");
+        debug_assert_eq!(taken, pod, "the pod must get the reserved number");
         self.outcome.started += 1;
         let start = self.outcome.started;
         self.pods[pod].start = start;
@@ -88,7 +88,7 @@ impl Run<'_> {
         self.agenda.add(at, Event::Ready(pod, start));
     }
 
-    /// A pod gets no more requests, and goes when it has answered those it has.
+    /// Stops routing requests to a pod, and removes it when it has answered those it has.
     pub(super) fn dismiss(&mut self, pod: u32) {
         let own = &mut self.pods[pod];
         own.phase = Phase::Leaving;
@@ -118,7 +118,7 @@ impl Run<'_> {
         self.plan(gpu);
     }
 
-    /// Counts the time of pods until now.
+    /// Adds the lifetimes of pods until now.
     pub(super) fn count_pods(&mut self, now: Time) {
         let passed = now.since(self.counted_to).as_secs_f64();
         self.counted_to = now;
@@ -127,7 +127,7 @@ impl Run<'_> {
     }
 }
 
-/// Window × SMs, in whole GPUs.
+/// Returns window × SMs of a point, in whole GPUs.
 fn area(point: &Point) -> f64 {
     f64::from(point.quota.parts_per_million()) / 1e6 * f64::from(point.sm) / f64::from(SM_WHOLE)
 }

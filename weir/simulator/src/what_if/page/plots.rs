@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use policy::{Span, Time};
 
 use super::named;
-use crate::report::{Busy, Curve, Doing, Latencies, Part, Section, Slots, Turn};
+use crate::report::{Activity, Busy, Curve, Latencies, Part, Section, Slots, Turn};
 use crate::statistics::{Histogram, Percentile, Unit};
 use crate::what_if::answer::Answer;
 use crate::what_if::table::{number, short, worst_first};
 
-/// Functions whose latencies are drawn, worst first.
+/// Largest number of functions in the plot of latencies, worst first.
 const CURVES: usize = 24;
-/// Slots that are drawn one by one.
+/// Largest number of slots that are drawn one by one.
 const SLOTS: usize = 64;
-/// Stretches in the picture of a busy moment.
+/// Target number of slot occupancies in the plot of a busy moment.
 const TURNS: usize = 600;
 
 pub(super) fn latencies(shown: &Answer) -> Section {
@@ -33,7 +33,7 @@ pub(super) fn latencies(shown: &Answer) -> Section {
         let objective = shown.detail.objectives.get(at).copied().flatten();
         curves.push(Curve::new(short(&shown.functions[at].name), own, objective));
     }
-    // That of most functions, for the mark.
+    // The most common percentile, for the mark.
     let mut percentiles: BTreeMap<u32, usize> = BTreeMap::new();
     for own in &shown.functions {
         #[expect(
@@ -47,17 +47,14 @@ pub(super) fn latencies(shown: &Answer) -> Section {
     let most = percentiles.iter().max_by_key(|entry| entry.1);
     let percentile = most.and_then(|(&own, _)| Percentile::from_thousandths(own).ok());
     let many = if order.len() > CURVES {
-        format!(
-            "The {CURVES} functions that are worst off, of {}. ",
-            order.len()
-        )
+        format!("The {CURVES} worst functions of {}. ", order.len())
     } else {
         String::new()
     };
     Section {
         title: "Latencies".to_owned(),
         text: format!(
-            "{many}Only what was answered, {}; {}.",
+            "{many}Answered requests only, {}; {}.",
             seeds(shown),
             named(shown)
         ),
@@ -102,7 +99,7 @@ pub(super) fn slots(shown: &Answer) -> Section {
     }
     let names: Vec<String> = (0..slots).map(name).collect();
     section.parts.push(Part::Busy(Busy {
-        title: "How busy each GPU was".to_owned(),
+        title: "Busy share of each GPU".to_owned(),
         slots: names.clone(),
         timeline: timeline.clone(),
     }));
@@ -112,7 +109,7 @@ pub(super) fn slots(shown: &Answer) -> Section {
     section
 }
 
-/// Who held which GPU around the busiest step of the timeline, for as many stretches as can be drawn.
+/// Returns the occupancy of GPUs around the busiest step of the timeline, for as many occupancies as can be drawn.
 fn moment(shown: &Answer, slots: Vec<String>) -> Option<Part> {
     let (timeline, taken) = (&shown.detail.timeline, &shown.detail.taken);
     let share = |bin: usize| -> f64 {
@@ -130,7 +127,7 @@ fn moment(shown: &Answer, slots: Vec<String>) -> Option<Part> {
     let last = taken.get((first + TURNS).min(taken.len()).checked_sub(1)?)?;
     let end = Time(begin.0.saturating_add(timeline.width().0));
     let (from, to) = (begin, last.to.min(end).max(begin));
-    // Also those that end later, as long ones do.
+    // Includes long occupancies that end later.
     let turns = taken[first..]
         .iter()
         .filter(|own| own.from < to)
@@ -147,21 +144,21 @@ fn moment(shown: &Answer, slots: Vec<String>) -> Option<Part> {
             names.push(name.unwrap_or_default());
             names.len() - 1
         });
-        let turn = |from, to, doing| Turn {
+        let turn = |from, to, activity| Turn {
             slot: own.slot as usize,
             holder,
             from,
             to,
-            doing,
+            activity,
         };
         if own.loaded > own.from {
-            drawn.push(turn(own.from, own.loaded, Doing::Load));
+            drawn.push(turn(own.from, own.loaded, Activity::Load));
         }
-        drawn.push(turn(own.from, own.to, Doing::Compute));
+        drawn.push(turn(own.from, own.to, Activity::Compute));
     }
     let at = Unit::Nanoseconds.write(number(from.0));
     Some(Part::Slots(Slots {
-        title: format!("Who held which GPU in the busiest moment, from {at} on"),
+        title: format!("GPU occupancy at the busiest moment, from {at}"),
         from,
         to,
         slots,

@@ -1,4 +1,4 @@
-//! The command that would settle what an answer leaves open.
+//! Options of the command that would decide what an answer leaves open.
 
 use super::super::answer::{Answer, Outcome};
 use super::super::cluster::{GPUS_MAX, NODES_MAX};
@@ -7,15 +7,15 @@ use super::super::load::REQUESTS_MAX;
 use super::super::sweep::Axis;
 use super::super::table::value;
 
-/// Runs that a proposed sweep has, about.
+/// Approximate number of runs of a proposed sweep.
 const RUNS: f64 = 6.0;
-/// The most seeds that can be asked for.
+/// Largest number of seeds that can be requested.
 const SEEDS_MAX: usize = 100;
-/// How often as many seeds as before are proposed: half as wide an interval.
+/// Factor on the number of seeds in a proposal: four times as many make the interval half as wide.
 const SEEDS_TIMES: usize = 4;
 
-/// Returns the options that would settle what the answer at a place leaves open, as `--sweep gpus=14..26..2`; empty where nothing
-/// is open that another run of this command would settle. `axis`: what was swept, with rising values.
+/// Returns the options that would decide what the answer at index `at` leaves open, such as `--sweep gpus=14..26..2`; empty if
+/// another run of this command would decide nothing. `axis` is the value that was swept, with rising values.
 pub(super) fn options(answers: &[&Answer], axis: Option<Axis>, at: usize) -> String {
     let own = answers[at];
     match (own.outcome(), axis) {
@@ -53,7 +53,7 @@ pub(super) fn options(answers: &[&Answer], axis: Option<Axis>, at: usize) -> Str
     }
 }
 
-/// Returns what the options would do, in a sentence; empty without options.
+/// Returns the effect of the options, in a sentence; empty without options.
 pub(super) fn sentence(options: &str) -> String {
     if options.is_empty() {
         return String::new();
@@ -61,15 +61,15 @@ pub(super) fn sentence(options: &str) -> String {
     let verb = if options.starts_with("--seeds") {
         "would settle it"
     } else {
-        "would tell more"
+        "would show more"
     };
     format!("{options} {verb}.")
 }
 
-/// More seeds at the undecided value alone, as many as may be asked for: all seeds together have a bound of requests.
+/// Proposes more seeds at the undecided value alone, as many as the bound on requests over all seeds allows.
 fn seeds(own: &Answer, axis: Option<Axis>) -> String {
     let each = own.requests / own.seeds.max(1) as u64;
-    // What is not counted is read as well; a fifth more is room for seeds that draw more.
+    // Requests that are not counted are read as well; the rest of the margin is for seeds that draw more requests.
     let room = REQUESTS_MAX as u64 / (each + each / 3).max(1);
     let room = usize::try_from(room).unwrap_or(usize::MAX);
     let more = (own.seeds * SEEDS_TIMES).min(SEEDS_MAX).min(room);
@@ -86,13 +86,13 @@ fn seeds(own: &Answer, axis: Option<Axis>) -> String {
     }
 }
 
-/// Whole numbers between what does not hold, or nothing, and what does.
+/// Proposes values between the one that is not enough, or zero, and the one that is.
 fn below(axis: Axis, short: Option<f64>, enough: f64) -> String {
     if !matches!(axis, Axis::Gpus | Axis::Nodes) {
         let Some(short) = short else {
             return range(axis, enough / 4.0, enough * 0.75, enough / 4.0);
         };
-        // Between two values of a fine sweep little is to be found.
+        // Values between those of a fine sweep add little.
         return if enough - short > enough / 4.0 {
             let step = (enough - short) / 4.0;
             range(axis, short + step, enough - step, step)
@@ -107,7 +107,7 @@ fn below(axis: Axis, short: Option<f64>, enough: f64) -> String {
     whole(axis, from, enough - 1.0)
 }
 
-/// Values behind the last one that was tried, none of which holds.
+/// Proposes values beyond the last one that was tried, none of which is enough.
 fn beyond(own: &Answer, axis: Axis, edge: f64) -> String {
     let limit = own.binding.limit;
     let helps = match axis {
@@ -118,7 +118,7 @@ fn beyond(own: &Answer, axis: Axis, edge: f64) -> String {
     if !helps {
         let most = f64::from(GPUS_MAX);
         let gpus = f64::from(own.gpus_per_node);
-        // Where GPUs are what is missing, more of anything else does not help.
+        // If GPU time is the limit, more of other resources does not help.
         return if matches!(limit, Limit::GpuTime | Limit::Bursts) && gpus < most {
             whole(Axis::Gpus, gpus + 1.0, f64::min(2.0 * gpus + 1.0, most))
         } else {
@@ -142,7 +142,7 @@ fn beyond(own: &Answer, axis: Axis, edge: f64) -> String {
     }
 }
 
-/// A range of whole numbers of about [`RUNS`] values.
+/// Returns a range of whole numbers with about [`RUNS`] values.
 fn whole(axis: Axis, from: f64, to: f64) -> String {
     if from >= to {
         return format!("--sweep {}={from}", axis.name());
@@ -162,7 +162,7 @@ fn whole(axis: Axis, from: f64, to: f64) -> String {
     }
 }
 
-/// A range of numbers; none where one is beyond what can be asked for.
+/// Returns a range of numbers; empty if an end is not allowed on the axis.
 fn range(axis: Axis, from: f64, to: f64, step: f64) -> String {
     let short = |value: f64| libm::round(value * 1e3) / 1e3;
     let (from, to, step) = (short(from), short(to), short(step));

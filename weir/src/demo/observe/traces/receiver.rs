@@ -1,4 +1,5 @@
-//! A collector on loopback: OTLP/HTTP in, one line of OTLP's JSON encoding (OpenTelemetry Protocol 1.x, "File Exporter") per export out.
+//! A collector on loopback: receives OTLP/HTTP and writes one line of OTLP's JSON encoding (OpenTelemetry Protocol 1.x, "File
+//! Exporter") per export.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -28,24 +29,24 @@ use tokio::time::Instant;
 
 use super::waterfall::Waterfall;
 
-/// An export is no longer.
+/// Largest export, in bytes.
 const BODY_BYTES_MAX: usize = 16 << 20;
-/// Where OTLP/HTTP sends spans.
+/// Path of OTLP/HTTP for spans.
 const PATH: &str = "/v1/traces";
-/// All spans of requests that have been answered come within this time.
+/// Longest time from the last answer until all spans have arrived.
 const COMPLETE_MAX: Duration = Duration::from_secs(10);
 
-/// A program's span.
+/// A span with the program which exported it.
 #[derive(Debug, Clone)]
 pub(super) struct ProgramSpan {
-    /// The program's container name.
+    /// Container name of the program.
     pub(super) program: String,
-    /// The Knative Service whose pod it is; empty: of none.
+    /// Knative Service of the program's pod; empty if it has none.
     pub(super) service: String,
     pub(super) span: Span,
 }
 
-/// Receives spans until it is dropped.
+/// Receives spans until dropped.
 #[derive(Debug)]
 pub(in super::super) struct Receiver {
     path: PathBuf,
@@ -57,17 +58,17 @@ pub(in super::super) struct Receiver {
 #[derive(Debug)]
 struct Received {
     file: BufWriter<File>,
-    /// By trace.
+    /// Spans by trace ID.
     spans: HashMap<Vec<u8>, Vec<ProgramSpan>>,
-    /// Why spans could not be kept.
+    /// Error of the first failed write.
     failure: Option<String>,
 }
 
 impl Receiver {
-    /// Listens on loopback, and keeps spans in a new file at `path`.
+    /// Listens on loopback and writes spans to a new file at `path`.
     ///
     /// # Errors
-    /// The file cannot be made, or no port is free.
+    /// The file cannot be created, or no port is free.
     pub(in super::super) async fn start(path: &Path) -> anyhow::Result<Self> {
         let file = File::create(path)
             .with_context(|| format!("--traces {}: cannot be written", path.display()))?;
@@ -89,7 +90,7 @@ impl Receiver {
         })
     }
 
-    /// Returns the variables by which a program sends all of its spans here, soon.
+    /// Returns the environment variables which make a program send all of its spans here, without delay.
     pub(in super::super) fn environment(&self) -> [(&'static str, String); 2] {
         let address = self.address;
         let config = format!(
@@ -101,10 +102,10 @@ impl Receiver {
         ]
     }
 
-    /// Waits until the spans of `requests` requests have come, and returns the waterfall of the latest of those that missed.
+    /// Waits for the spans of `requests` requests, and returns the waterfall of the one which missed its objective by most.
     ///
     /// # Errors
-    /// Some have not come within 10 s, a trace does not hang together, none has missed, or the file could not be written.
+    /// Some have not arrived within 10 s, a trace is inconsistent, no request missed, or the file could not be written.
     pub(in super::super) async fn worst(&self, requests: usize) -> anyhow::Result<Waterfall> {
         let begin = Instant::now();
         loop {
@@ -123,7 +124,7 @@ impl Receiver {
                     return Waterfall::worst(traces);
                 }
                 if begin.elapsed() > COMPLETE_MAX {
-                    bail!("of {requests} requests {count} have left all of their spans");
+                    bail!("spans of only {count} of {requests} requests are complete");
                 }
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -138,7 +139,7 @@ impl Drop for Receiver {
 }
 
 async fn serve(listener: TcpListener, received: Arc<Mutex<Received>>) {
-    // A listener on loopback fails only when this process has too many files.
+    // Accepting on loopback fails only when this process has too many open files.
     while let Ok((stream, _)) = listener.accept().await {
         let received = Arc::clone(&received);
         let service = service_fn(move |request| {
@@ -147,7 +148,7 @@ async fn serve(listener: TcpListener, received: Arc<Mutex<Received>>) {
         });
         tokio::spawn(async move {
             let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-            // A program that ends closes it.
+            // A program closes the connection when it ends.
             let _ended = connection.await;
         });
     }
@@ -174,7 +175,7 @@ async fn answer(request: Request<Incoming>, received: &Mutex<Received>) -> Respo
             None => StatusCode::BAD_REQUEST,
         }
     };
-    // An empty message is a whole one: nothing was left out.
+    // An empty message means full success: no span was rejected.
     let mut answer = Response::new(Full::default());
     *answer.status_mut() = status;
     answer
@@ -205,7 +206,7 @@ impl Received {
     }
 }
 
-/// Returns the text of an attribute, empty if there is none.
+/// Returns the text of an attribute; empty if it is absent.
 pub(super) fn text(attributes: &[KeyValue], key: &str) -> String {
     match value(attributes, key) {
         Some(Value::StringValue(text)) => text.clone(),
@@ -213,7 +214,7 @@ pub(super) fn text(attributes: &[KeyValue], key: &str) -> String {
     }
 }
 
-/// Returns the value of an attribute.
+/// Returns the value of an attribute, if present.
 pub(super) fn value<'a>(attributes: &'a [KeyValue], key: &str) -> Option<&'a Value> {
     let own = attributes.iter().find(|own| own.key == key)?;
     own.value.as_ref()?.value.as_ref()

@@ -1,4 +1,4 @@
-//! One request's spans, held against each other and drawn.
+//! The spans of one request, checked for consistency and drawn.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -9,33 +9,33 @@ use serde::Serialize;
 
 use super::receiver::{ProgramSpan, text, value};
 
-/// Columns of the bar that is the whole request.
+/// Columns of a bar for the whole request.
 const BAR: f64 = 48.0;
 
-/// A request: its root first, then children by their start, each behind its parent.
+/// A request's spans: its root first, then children sorted by start, each after its parent.
 #[derive(Debug, Clone, Serialize)]
 pub(in super::super) struct Waterfall {
     trace_id: String,
-    /// The Knative Service whose pod answered it.
+    /// Knative Service of the pod which answered it.
     function: String,
     objective_seconds: f64,
     response_seconds: f64,
-    /// In time, or why not.
+    /// Reason of the miss; empty if the request was in time.
     reason: String,
     parts: Parts,
     spans: Vec<Row>,
 }
 
-/// What a request's time went to, in seconds.
+/// Breakdown of a request's time, in seconds.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 struct Parts {
-    /// Held by activator-ext until it had an instance.
+    /// Time held by activator-ext until it had an instance.
     hold: f64,
-    /// On the way from activator-ext to the pod and back.
+    /// Time in transit between activator-ext and the pod, both ways.
     way: f64,
-    /// In the pod's queue.
+    /// Time in the pod's queue.
     queue: f64,
-    /// At the user container.
+    /// Time at the user container.
     execution: f64,
 }
 
@@ -44,12 +44,12 @@ struct Row {
     program: String,
     name: String,
     depth: usize,
-    /// From the request's arrival, in seconds.
+    /// Start since the request's arrival, in seconds.
     start_seconds: f64,
     duration_seconds: f64,
 }
 
-/// A trace's spans: its root, and those that have a parent.
+/// Spans of a trace, and its root among them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Trace<'a> {
     root: &'a ProgramSpan,
@@ -57,7 +57,7 @@ pub(super) struct Trace<'a> {
 }
 
 impl Waterfall {
-    /// Returns the traces whose spans have all come.
+    /// Returns the traces with complete spans.
     pub(super) fn complete(spans: &HashMap<Vec<u8>, Vec<ProgramSpan>>) -> Vec<Trace<'_>> {
         let traces = spans.values().filter_map(|all| {
             let root = all.iter().find(|own| own.span.parent_span_id.is_empty())?;
@@ -66,10 +66,11 @@ impl Waterfall {
         traces.filter(Trace::is_complete).collect()
     }
 
-    /// Returns the request whose response came the longest after its objective.
+    /// Returns the waterfall of the request with the response latest after its objective.
     ///
     /// # Errors
-    /// A trace has several roots, a span of it no parent, or a child is not within its parent; or no request missed.
+    /// Returns an error if a trace has several roots, a span without its parent, or a child outside of its parent; if no request
+    /// missed its objective; or if the parts of the response differ from it by more than 1 %.
     pub(super) fn worst(traces: Vec<Trace<'_>>) -> anyhow::Result<Self> {
         for trace in &traces {
             trace.check()?;
@@ -95,7 +96,7 @@ impl Waterfall {
         Ok(own)
     }
 
-    /// Returns the text for people.
+    /// Returns the waterfall as text for a terminal.
     pub(in super::super) fn text(&self) -> String {
         let Parts {
             hold,
@@ -122,7 +123,7 @@ impl Waterfall {
             let length = (column(row.start_seconds + row.duration_seconds).ceil() - begin).max(1.0);
             let bar = " ".repeat(columns(begin)) + &"█".repeat(columns(length));
             let name = format!("{}{}", "  ".repeat(row.depth), row.name);
-            // A string takes everything.
+            // Writing to a string cannot fail.
             let _written = writeln!(
                 text,
                 "  {:<12} {name:<30} {bar:<width$} {:>9.1} ms",
@@ -145,8 +146,8 @@ fn columns(count: f64) -> usize {
 }
 
 impl<'a> Trace<'a> {
-    /// Whether all of its spans have come: a program exports a request's server span behind the others, and each answer that the root's
-    /// program got is of a pod with one.
+    /// Returns whether all spans have arrived: a program exports a request's server span last, and each answer to the root's
+    /// program came from a pod with one.
     fn is_complete(&self) -> bool {
         let mut answered = self.all.iter().filter(|own| {
             let attributes = &own.span.attributes;
@@ -163,7 +164,7 @@ impl<'a> Trace<'a> {
         all.filter(move |own| own.span.parent_span_id == *id)
     }
 
-    /// Each span but the root has its parent in the trace and lies within it.
+    /// Checks that each span but the root has its parent in the trace and is within its time.
     fn check(&self) -> anyhow::Result<()> {
         let id = hex(&self.root.span.trace_id);
         let roots = self
@@ -192,7 +193,7 @@ impl<'a> Trace<'a> {
         Ok(())
     }
 
-    /// Why it missed its objective, if it did.
+    /// Returns why the request missed its objective, if it did.
     fn reason(&self) -> Option<String> {
         Some(text(&self.root.span.attributes, "weir.slo.reason")).filter(|it| !it.is_empty())
     }
@@ -254,7 +255,7 @@ impl<'a> Trace<'a> {
             duration_seconds: seconds(own),
         });
         let mut children: Vec<_> = self.children(own).collect();
-        // Of two that begin at once the shorter is the earlier part.
+        // Of two spans with the same start, the shorter is the earlier part.
         children.sort_by_key(|it| (it.span.start_time_unix_nano, it.span.end_time_unix_nano));
         for child in children {
             self.draw(child, depth + 1, rows);
@@ -276,7 +277,7 @@ fn nanos(count: u64) -> f64 {
 }
 
 fn hex(id: &[u8]) -> String {
-    // A string takes everything.
+    // Writing to a string cannot fail.
     id.iter().fold(String::new(), |mut text, byte| {
         let _written = write!(text, "{byte:02x}");
         text

@@ -1,0 +1,318 @@
+//! Figures: counters and gauges which the service publishes, and device memory as NVML reports it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use policy::tokens::RevokeReason;
+use serde::Serialize;
+
+use super::pods::Pod;
+use super::slots::SlotKey;
+
+/// Histogram of durations, with the bucket bounds [`WAIT_BOUNDS_NS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Histogram {
+    /// Number of observations in each bucket: at most the bound of the same index and more than the previous bound; the last
+    /// bucket: more than all bounds.
+    pub counts: [u64; WAIT_BOUNDS_NS.len() + 1],
+    /// Sum of all observations, in nanoseconds.
+    pub sum_ns: u64,
+}
+
+/// Upper bounds of the buckets of token waits, in nanoseconds: 100 µs to 30 s.
+pub const WAIT_BOUNDS_NS: [u64; 17] = [
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_500_000_000,
+    5_000_000_000,
+    10_000_000_000,
+    30_000_000_000,
+];
+
+impl Histogram {
+    /// Counts an observation of `ns` nanoseconds.
+    pub fn observe(&mut self, ns: u64) {
+        let place = WAIT_BOUNDS_NS.partition_point(|bound| *bound < ns);
+        if let Some(count) = self.counts.get_mut(place) {
+            *count = count.saturating_add(1);
+        }
+        self.sum_ns = self.sum_ns.saturating_add(ns);
+    }
+
+    /// Returns the number of observations.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Adds the observations of another histogram.
+    pub fn add(&mut self, other: &Self) {
+        for (own, others) in self.counts.iter_mut().zip(other.counts) {
+            *own = own.saturating_add(others);
+        }
+        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+    }
+}
+
+/// Counters of a pod since it was added. All values are monotonic, also when a process ends.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct PodCounters {
+    /// Wall time during which at least one kernel of the pod ran, in nanoseconds.
+    pub used_wall_ns: u64,
+    /// SM time: Σ SMs × time over its processes, in nanoseconds of one SM.
+    pub used_sm_ns: u64,
+    /// Wall time during which the pod held a token, in nanoseconds.
+    pub given_ns: u64,
+    /// Wall time of demand, in nanoseconds: time spent waiting for a token without holding one, and kernel time.
+    pub asked_ns: u64,
+    /// Number of tokens granted.
+    pub grants: u64,
+    /// Times from the request for a token to its grant.
+    pub waits: Histogram,
+    /// Number of tokens with work still in flight after their end.
+    pub overruns: u64,
+    /// Total time for which work was in flight after the end of its token, in nanoseconds.
+    pub overrun_ns: u64,
+    /// Number of tokens revoked because nothing was in flight while other pods waited.
+    pub revoked_idle: u64,
+    /// Number of tokens revoked because the process did not answer a probe when its work should have ended.
+    pub revoked_unresponsive: u64,
+    /// Charged time of a held token with nothing in flight while other pods waited, in nanoseconds.
+    pub held_idle_ns: u64,
+    /// Number of launches of kernels, graphs and cooperative kernels.
+    pub launches: u64,
+    /// Number of looked-up driver functions unknown to the preload library.
+    pub unknown_symbols: u64,
+    /// Time for which gates were open without an agent, in nanoseconds.
+    pub ungated_ns: u64,
+    /// Number of allocations refused because of the memory limit.
+    pub refused_allocations: u64,
+    /// Number of times that the bound of work in flight could not be kept.
+    pub bound_exceeded: u64,
+    /// Number of refused connections, by the names of [`protocol_refusal`].
+    pub refused_connections: BTreeMap<&'static str, u64>,
+}
+
+impl PodCounters {
+    /// Counts a revoked token by its reason.
+    pub(crate) fn revoked(&mut self, reason: RevokeReason) {
+        match reason {
+            RevokeReason::Idle => self.revoked_idle += 1,
+            RevokeReason::Unresponsive => self.revoked_unresponsive += 1,
+        }
+    }
+}
+
+/// State, counters and device memory of one connected process of a pod, at the time of [`Figures::at_ns`].
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct ProcessFigures {
+    /// Process ID in the agent's PID namespace.
+    pub pid: u32,
+    /// Program name, as reported by the process.
+    pub program: String,
+    /// Share of the SMs after the driver's rounding, in hundredths of a per cent.
+    pub sm_hundredths: u32,
+    /// Whether the gate of the process is open.
+    pub is_open: bool,
+    /// Number of threads parked at the gate.
+    pub parked: u32,
+    /// Number of launches of kernels, graphs and cooperative kernels.
+    pub launches: u64,
+    /// Time during which at least one of its kernels ran, in nanoseconds.
+    pub busy_ns: u64,
+    /// Device memory that counts against the pod's limit, in bytes.
+    pub bytes_used: u64,
+    /// Part of `bytes_used` that cannot be moved, in bytes.
+    pub bytes_fixed: u64,
+    /// Device memory reported by NVML minus `bytes_used`, in bytes: the memory of its context. `None` when NVML does not list
+    /// the process.
+    pub context_residue: Option<u64>,
+    /// Whether the process is a client of an MPS server; `None` when unknown.
+    pub is_mps: Option<bool>,
+    /// Number of looked-up driver functions unknown to the preload library.
+    pub unknown_symbols: u64,
+    /// Time for which the gate of the process was open without an agent, in nanoseconds.
+    pub ungated_ns: u64,
+    /// Sticky error code of the driver; 0: none.
+    pub last_error: u32,
+}
+
+/// State, counters and device memory of one pod with its processes, at the time of [`Figures::at_ns`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodFigures {
+    /// Pod with its slot and settings.
+    pub pod: Arc<Pod>,
+    /// State and counters of each connected process of the pod.
+    pub processes: Vec<ProcessFigures>,
+    /// Monotonic counters since the pod was added.
+    pub counters: PodCounters,
+    /// Time used beyond its quota and not paid back yet, in nanoseconds.
+    pub debt_ns: u64,
+    /// Device memory of all its processes, in bytes.
+    pub memory_used: u64,
+    /// Limit of the pod's device memory, in bytes, where there is one.
+    pub memory_limit: Option<u64>,
+    /// Whether at least one of its processes holds a token or has unfinished work.
+    pub has_token: bool,
+    /// Whether at least one of its processes waits for a token.
+    pub is_waiting: bool,
+    /// Number of the pod's processes which an earlier agent served and which have not sent `Hello` to this one.
+    pub silent_processes: u32,
+}
+
+/// Tokens, waiting pods and busy time of one slot, at the time of [`Figures::at_ns`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SlotFigures {
+    /// Key of the slot.
+    pub slot: SlotKey,
+    /// Whether the slot is lost: nothing is granted on it.
+    pub is_lost: bool,
+    /// SMs under tokens or with unfinished work, in hundredths of a per cent of the slot's SMs.
+    pub held_hundredths: u32,
+    /// Number of pods with a token.
+    pub holders: u32,
+    /// Number of pods waiting for a token.
+    pub waiters: u32,
+    /// Number of tokens granted on the slot.
+    pub grants: u64,
+    /// Time during which a runnable pod waited while SMs were free, in nanoseconds.
+    pub idle_while_waiting_ns: u64,
+    /// Wall time during which at least one kernel of any pod ran, in nanoseconds.
+    pub busy_ns: u64,
+    /// Number of connected processes of its pods.
+    pub processes: u32,
+}
+
+/// Counters of the token service itself since the start of the agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct AgentFigures {
+    /// Number of tokens granted on the node.
+    pub grants: u64,
+    /// CPU time of the service's thread, in nanoseconds.
+    pub service_cpu_ns: u64,
+    /// Number of wake-ups of the service's thread.
+    pub wakeups: u64,
+    /// Number of received messages that could not be parsed.
+    pub malformed_messages: u64,
+}
+
+/// State and counters of the token service with all slots and pods, at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Figures {
+    /// Time at which the service published this, in nanoseconds of `CLOCK_MONOTONIC`; 0 before the first publication.
+    pub at_ns: u64,
+    /// State and counters of all slots, ordered by key.
+    pub slots: Vec<SlotFigures>,
+    /// State and counters of all pods, ordered by key.
+    pub pods: Vec<PodFigures>,
+    /// Counters of the service itself.
+    pub agent: AgentFigures,
+}
+
+impl Figures {
+    /// Returns the figures before the first publication: no slots and no pods.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self {
+            at_ns: 0,
+            slots: Vec::new(),
+            pods: Vec::new(),
+            agent: AgentFigures {
+                grants: 0,
+                service_cpu_ns: 0,
+                wakeups: 0,
+                malformed_messages: 0,
+            },
+        }
+    }
+
+    /// Returns the figures of the pod with this serial number.
+    #[must_use]
+    pub fn pod(&self, serial: u64) -> Option<&PodFigures> {
+        self.pods.iter().find(|own| own.pod.serial == serial)
+    }
+
+    /// Returns the figures of the slot with this key.
+    #[must_use]
+    pub fn slot(&self, key: SlotKey) -> Option<&SlotFigures> {
+        self.slots.iter().find(|own| own.slot == key)
+    }
+}
+
+/// Returns the name of a refusal reason in figures and metric labels.
+#[must_use]
+pub const fn protocol_refusal(reason: protocol::message::Refusal) -> &'static str {
+    use protocol::message::Refusal;
+    match reason {
+        Refusal::Version => "version",
+        Refusal::NotOfThisPod => "not-of-this-pod",
+        Refusal::WrongDevice => "wrong-device",
+        Refusal::SlotLost => "slot-lost",
+        Refusal::TooManySms => "too-many-sms",
+        Refusal::TooMany => "too-many",
+        Refusal::NoMps => "no-mps",
+        Refusal::Protocol => "protocol",
+    }
+}
+
+/// Device memory of a process, as reported by NVML.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ProcessMemory {
+    /// Slot on which the memory is allocated.
+    pub slot: SlotKey,
+    /// Device memory, in bytes.
+    pub bytes: u64,
+    /// Whether the process is a client of an MPS server.
+    pub is_mps: bool,
+}
+
+/// Table of each process's device memory by process ID, read from NVML each second.
+#[derive(Debug, Default)]
+pub struct DeviceMemory {
+    table: Mutex<Arc<BTreeMap<u32, ProcessMemory>>>,
+}
+
+impl DeviceMemory {
+    /// Returns the latest table. A process on several slots is listed with the slot on which it has most memory.
+    #[must_use]
+    pub fn table(&self) -> Arc<BTreeMap<u32, ProcessMemory>> {
+        let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&table)
+    }
+
+    /// Replaces the table of all processes.
+    pub fn set(&self, table: BTreeMap<u32, ProcessMemory>) {
+        let mut own = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        *own = Arc::new(table);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_equal_to_a_bound_is_in_its_bucket() {
+        let mut histogram = Histogram::default();
+        for ns in [0, 100_000, 100_001, 30_000_000_000, 30_000_000_001] {
+            histogram.observe(ns);
+        }
+        assert_eq!(histogram.counts[..2], [2, 1]);
+        assert_eq!(histogram.counts[16..], [1, 1]);
+        assert_eq!((histogram.count(), histogram.sum_ns), (5, 60_000_200_002));
+        let mut twice = histogram;
+        twice.add(&histogram);
+        assert_eq!(twice.count(), 10);
+    }
+}

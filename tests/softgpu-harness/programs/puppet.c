@@ -1,0 +1,199 @@
+/* Executes the driver call in each line of its standard input, and answers each with a line: the result's number, then the
+ * requested values.  A test controls several processes step by step, with one of these for each.
+ *
+ * usage: puppet PTX
+ *
+ *   open                       cuInit; the first device's primary context
+ *   load                       Weir's kernels
+ *   devices                    their number
+ *   device I                   SMs, bytes, UUID, name
+ *   info                       bytes free, bytes in all
+ *   alloc M BYTES              device memory; free M
+ *   host H BYTES               pinned memory, of zeros
+ *   stream S, event E          new ones; stream 0 exists
+ *   spin S NS BLOCKS COUNT     kernels, each with a block for each SM
+ *   fill S M WORDS VALUE       a kernel that writes
+ *   wild S                     one that writes to an unmapped address
+ *   sum M WORDS                waits for a kernel that adds the words: the sum
+ *   poke M OFFSET VALUE        waits for a copy of one word
+ *   push S M H BYTES           copies to the device; pull S M H BYTES from it, move S M N BYTES from N to M
+ *   record E S, wait S E, query E, sync S, sync_all
+ *   elapsed E F                ms from E to F
+ *   now                        CLOCK_MONOTONIC in ns */
+#include "driver.h"
+
+enum { SLOTS = 64, WORDS = 8 };
+
+static struct gpu gpu;
+static CUdeviceptr memory[SLOTS];
+static void *host[SLOTS];
+static CUstream stream[SLOTS];
+static CUevent event[SLOTS];
+static char answer[256];
+
+#define FIRST(result) \
+    do { \
+        CUresult first = (result); \
+        if (first != CUDA_SUCCESS) \
+            return first; \
+    } while (0)
+
+static CUresult start(CUfunction function, unsigned blocks, unsigned threads, CUstream on, void **parameters)
+{
+    return TRY(cuLaunchKernel, function, blocks, 1, 1, threads, 1, 1, 0, on, parameters, NULL);
+}
+
+static CUresult open_gpu(void)
+{
+    cu_open();
+    FIRST(TRY(cuInit, 0));
+    FIRST(TRY(cuDeviceGet, &gpu.device, 0));
+    FIRST(TRY(cuDevicePrimaryCtxRetain, &gpu.context, gpu.device));
+    return TRY(cuCtxSetCurrent, gpu.context);
+}
+
+static CUresult device(int ordinal)
+{
+    CUdevice which;
+    int sms;
+    size_t bytes;
+    CUuuid uuid;
+    char name[96], text[33] = "";
+    FIRST(TRY(cuDeviceGet, &which, ordinal));
+    FIRST(TRY(cuDeviceGetAttribute, &sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, which));
+    FIRST(TRY(cuDeviceTotalMem, &bytes, which));
+    FIRST(TRY(cuDeviceGetUuid, &uuid, which));
+    FIRST(TRY(cuDeviceGetName, name, sizeof name, which));
+    for (unsigned i = 0; i < sizeof uuid; i++)
+        snprintf(text + 2 * i, 3, "%02x", ((unsigned char *)&uuid)[i]);
+    snprintf(answer, sizeof answer, " %d %zu %s %s", sms, bytes, text, name);
+    return CUDA_SUCCESS;
+}
+
+static CUresult spins(CUstream on, uint64_t ns, unsigned blocks, uint64_t count)
+{
+    uint32_t zero = 0;
+    for (uint64_t i = 0; i < count; i++)
+        FIRST(start(gpu.spin, blocks, 1024, on, (void *[]){ &ns, &zero, &zero, &zero }));
+    return CUDA_SUCCESS;
+}
+
+static CUresult sum_up(CUdeviceptr in, uint64_t words)
+{
+    uint64_t total = 0;
+    CUdeviceptr out;
+    FIRST(TRY(cuMemAlloc, &out, sizeof total));
+    FIRST(TRY(cuMemsetD8, out, 0, sizeof total));
+    FIRST(start(gpu.sum, blocks_for(words), 256, NULL, (void *[]){ &out, &in, &words }));
+    FIRST(TRY(cuMemcpyDtoH, &total, out, sizeof total));
+    FIRST(TRY(cuMemFree, out));
+    snprintf(answer, sizeof answer, " %" PRIu64, total);
+    return CUDA_SUCCESS;
+}
+
+static CUresult perform(const char *ptx, const char *word, const uint64_t *n)
+{
+    CUdeviceptr nowhere = 0x1000;
+    uint64_t words;
+    uint32_t value;
+    size_t free, total;
+    int count;
+    float ms;
+#define IS(name) (strcmp(word, name) == 0)
+    if (IS("open"))
+        return open_gpu();
+    if (IS("load")) {
+        gpu_load(&gpu, ptx);
+        return CUDA_SUCCESS;
+    }
+    if (IS("devices")) {
+        FIRST(TRY(cuDeviceGetCount, &count));
+        snprintf(answer, sizeof answer, " %d", count);
+        return CUDA_SUCCESS;
+    }
+    if (IS("device"))
+        return device((int)n[0]);
+    if (IS("info")) {
+        FIRST(TRY(cuMemGetInfo, &free, &total));
+        snprintf(answer, sizeof answer, " %zu %zu", free, total);
+        return CUDA_SUCCESS;
+    }
+    if (IS("now")) {
+        snprintf(answer, sizeof answer, " %" PRId64, now_ns());
+        return CUDA_SUCCESS;
+    }
+    if (IS("sync_all"))
+        return TRY(cuCtxSynchronize);
+    CHECK(n[0] < SLOTS);
+    if (IS("alloc"))
+        return TRY(cuMemAlloc, &memory[n[0]], n[1]);
+    if (IS("free"))
+        return TRY(cuMemFree, memory[n[0]]);
+    if (IS("host")) {
+        FIRST(TRY(cuMemAllocHost, &host[n[0]], n[1]));
+        memset(host[n[0]], 0, n[1]);
+        return CUDA_SUCCESS;
+    }
+    if (IS("stream"))
+        return TRY(cuStreamCreate, &stream[n[0]], CU_STREAM_NON_BLOCKING);
+    if (IS("event"))
+        return TRY(cuEventCreate, &event[n[0]], CU_EVENT_DEFAULT);
+    if (IS("spin"))
+        return spins(stream[n[0]], n[1], (unsigned)n[2], n[3]);
+    if (IS("wild")) {
+        words = 64;
+        value = 1;
+        return start(gpu.fill, 1, 64, stream[n[0]], (void *[]){ &nowhere, &words, &value });
+    }
+    if (IS("sum"))
+        return sum_up(memory[n[0]], n[1]);
+    if (IS("poke")) {
+        value = (uint32_t)n[2];
+        return TRY(cuMemcpyHtoD, memory[n[0]] + n[1], &value, sizeof value);
+    }
+    if (IS("query"))
+        return TRY(cuEventQuery, event[n[0]]);
+    if (IS("sync"))
+        return TRY(cuStreamSynchronize, stream[n[0]]);
+    CHECK(n[1] < SLOTS);
+    if (IS("fill")) {
+        value = (uint32_t)n[3];
+        return start(gpu.fill, blocks_for(n[2]), 256, stream[n[0]], (void *[]){ &memory[n[1]], (void *)&n[2], &value });
+    }
+    if (IS("record"))
+        return TRY(cuEventRecord, event[n[0]], stream[n[1]]);
+    if (IS("wait"))
+        return TRY(cuStreamWaitEvent, stream[n[0]], event[n[1]], 0);
+    if (IS("elapsed")) {
+        FIRST(TRY(cuEventElapsedTime, &ms, event[n[0]], event[n[1]]));
+        snprintf(answer, sizeof answer, " %.9g", (double)ms);
+        return CUDA_SUCCESS;
+    }
+    CHECK(n[2] < SLOTS);
+    if (IS("push"))
+        return TRY(cuMemcpyHtoDAsync, memory[n[1]], host[n[2]], n[3], stream[n[0]]);
+    if (IS("pull"))
+        return TRY(cuMemcpyDtoHAsync, host[n[2]], memory[n[1]], n[3], stream[n[0]]);
+    if (IS("move"))
+        return TRY(cuMemcpyDtoDAsync, memory[n[1]], memory[n[2]], n[3], stream[n[0]]);
+    fprintf(stderr, "puppet: no such word: %s\n", word);
+    exit(1);
+}
+
+int main(int argc, char **argv)
+{
+    char line[256], *rest;
+    want_ptx(argc, argv, "");
+    while (fgets(line, sizeof line, stdin)) {
+        char *word = strtok_r(line, " \n", &rest), *number;
+        uint64_t numbers[WORDS] = { 0 };
+        for (unsigned i = 0; word && i < WORDS && (number = strtok_r(NULL, " \n", &rest)); i++)
+            numbers[i] = strtoull(number, NULL, 10);
+        CHECK(word);
+        answer[0] = '\0';
+        CUresult result = perform(argv[1], word, numbers);
+        printf("%d%s\n", (int)result, result == CUDA_SUCCESS ? answer : "");
+        fflush(stdout);
+    }
+    return 0;
+}
