@@ -2,7 +2,10 @@
 //!
 //! [`main_with_arguments`] runs the process. Role `data` takes requests in place of Knative's activator; `service`
 //! handles each of them. `policy::routing` decides which instance serves which request; this crate does its input and
-//! output.
+//! output. Role `control` attaches revisions to role `data`, serves the webhooks, and is the only writer to the Kubernetes API.
+//!
+//! Deliberately absent: the number of replicas, which Knative's autoscaler alone sets, and the GPUs of a node, which its agent alone knows.
+//! Start reading in `service` for a request, in `control::attach` for a revision.
 #![forbid(unsafe_code)]
 
 mod admin;

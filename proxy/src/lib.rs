@@ -3,6 +3,9 @@
 //! [`connection`] serves a client connection and passes its requests to a [`connection::Handler`]; [`forward`] sends a
 //! request to an [`upstream`] and returns the answer through [`relay`]. This crate makes no scheduling decisions and does
 //! not know about pods: each program defines what a request holds at its upstream as a [`relay::UpstreamSlot`].
+//!
+//! Deliberately absent: a pool of connections with tasks of its own (see [`upstream`]), and retries beyond the one that RFC 9110 §9.2.2
+//! allows. Start reading in [`forward`].
 #![forbid(unsafe_code)]
 
 pub mod attainment;

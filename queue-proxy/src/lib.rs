@@ -2,6 +2,9 @@
 //!
 //! [`main`] runs the process: environment, listeners, service, drain. `service` handles a request, with one module for
 //! each stage. Scheduling decisions are made by `policy`; this crate connects them to sockets.
+//!
+//! Deliberately absent: knowledge of other pods of the function (activator-ext has it), of GPUs (the agent has it), and any call to the
+//! Kubernetes API. Start reading in `service`, which has the layers of a request in order; `admission` joins `policy::gate` to futures.
 #![forbid(unsafe_code)]
 
 mod activator;

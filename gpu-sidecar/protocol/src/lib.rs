@@ -11,11 +11,23 @@
 //! | `Ask` | – | a thread is parked at the gate |
 //! | `Closed` | – | the gate of that epoch is closed and nothing is in flight |
 //! | `Claim` | in *orders* | changes the amount of the pod's memory that the process holds |
+//! | `Present` | – | answers the agent's `Probe` |
 //! | `Report` | – | an event for the operator |
 //!
 //! All integers are little-endian. A message has at most 4 KiB ([`message::MESSAGE_MAX`]). The first byte of each is the
-//! version of this protocol: an agent understands [`VERSION`] and the one before it.
-
+//! version of this protocol; a message of another than [`VERSION`] is refused.
+//!
+//! # Examples
+//!
+//! ```
+//! use protocol::message::{FromProcess, Malformed};
+//!
+//! let message = FromProcess::Ask { epoch: 7 };
+//! let mut writer = message.write();
+//! let bytes = writer.finish();
+//! assert_eq!(FromProcess::read(bytes), Ok(message));
+//! assert!(matches!(FromProcess::read(&bytes[..4]), Err(Malformed::Length)));
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod message;

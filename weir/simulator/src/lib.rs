@@ -17,6 +17,27 @@
 //! | [`statistics`] | statistics of one run and of several seeds |
 //! | [`traces`] | reading and writing of recorded workloads |
 //! | [`what_if`] | what-if questions about a user's functions on a given cluster |
+//!
+//! # Examples
+//!
+//! Fifteen minutes of twenty functions on a node of four GPUs:
+//!
+//! ```
+//! use policy::Time;
+//! use simulator::generate::{generate, preset};
+//! use simulator::node::{self, CountedSpan, Hardware, Settings};
+//! use simulator::random::Streams;
+//! use simulator::statistics::Percentile;
+//!
+//! let mut workload = preset("torpor-node")?.spec();
+//! workload.functions = 20;
+//! let span = CountedSpan { from: Time::ZERO, to: Time::ZERO.after(workload.length()), keep: 0 };
+//! let streams = Streams::new(&workload.experiment, workload.seed);
+//! let requests = generate(&workload)?;
+//! let outcome = node::run(&Hardware::torpor(), &Settings::default(), requests, span, &streams, &mut |_, _| true)?;
+//! assert_eq!(outcome.compliant(Percentile::P98), 20, "all keep their objectives");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod agenda;

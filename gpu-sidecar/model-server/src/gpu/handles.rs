@@ -10,7 +10,7 @@ use kernels::{Kernel, Launch, PTX};
 
 use crate::failure::Failure;
 
-/// All called driver functions apart from the one selected for [`elapsed`](Gpu::elapsed). All drivers since CUDA 11 have them.
+/// All called driver functions apart from the one selected for [`elapsed`](super::Gpu::elapsed). All drivers since CUDA 11 have them.
 const NEEDED: [&str; 25] = [
     "cuInit",
     "cuDeviceGet",
@@ -331,7 +331,7 @@ pub(super) struct Module {
     pub(super) raw: sys::CUmodule,
 }
 
-/// A kernel of a loaded [`Module`]; [`Gpu`] keeps both.
+/// A kernel of a loaded [`Module`]; [`Gpu`](super::Gpu) keeps both.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Function(sys::CUfunction);
 
