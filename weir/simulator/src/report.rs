@@ -20,7 +20,6 @@ mod axis;
 mod busy;
 mod course;
 mod latencies;
-mod markup;
 mod plot;
 mod slots;
 mod table;

@@ -1,6 +1,6 @@
 //! SVG drawing of a ledger: time on the horizontal axis, one band for each resource, one colour for each process.
 
-use std::fmt::Write as _;
+use markup::{Markup, fine_px, px};
 
 use crate::bands::{Band, Bands, Kind, Rectangle};
 use crate::ledger::Ledger;
@@ -129,21 +129,12 @@ fn scale(band: &Band) -> u64 {
         .map_or(band.capacity, |scale| scale.min(band.capacity))
 }
 
-fn escaped(text: &str) -> String {
-    let mut escaped = String::new();
-    for letter in text.chars() {
-        match letter {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            // Control characters are invalid in XML.
-            letter if letter.is_control() => escaped.push(' '),
-            letter => escaped.push(letter),
-        }
-    }
-    escaped
-}
+/// Rules of the drawing, for light and dark.
+const STYLE: &str = "svg{color-scheme:light dark}text{fill:#333}.title{font-size:18px;font-weight:600}.note{fill:#595959}\
+    .end{text-anchor:end}.tick{text-anchor:middle;fill:#595959}.small{font-size:11px;fill:#595959}\
+    .paper{fill:#fff}.lane{fill:#f2f4f7;stroke:#ccd}.grid{stroke:#ddd}\
+    @media (prefers-color-scheme:dark){text{fill:#e9ecef}.note,.tick,.small{fill:#a6aeb8}.paper{fill:#14171a}\
+    .lane{fill:#20252a;stroke:#363c43}.grid{stroke:#363c43}}";
 
 /// Returns the drawing as a complete SVG file.
 #[must_use]
@@ -157,7 +148,7 @@ pub fn draw(ledger: &Ledger, names: &Names, heading: &Heading) -> String {
     let plot_height: f64 = bands.bands.iter().map(|band| height(band.kind) + GAP).sum();
     let bottom = top + plot_height.max(40.0);
     let mut drawing = Drawing {
-        text: String::new(),
+        svg: Markup::default(),
         ledger,
         pids: &pids,
     };
@@ -178,45 +169,39 @@ pub fn draw(ledger: &Ledger, names: &Names, heading: &Heading) -> String {
             "Nothing was held in this time.",
         );
     }
-    drawing.text.push_str("</svg>\n");
-    drawing.text
+    drawing.svg.finish()
 }
 
 struct Drawing<'a> {
-    text: String,
+    svg: Markup,
     ledger: &'a Ledger,
     pids: &'a [u32],
 }
 
 impl Drawing<'_> {
-    fn push(&mut self, line: std::fmt::Arguments<'_>) {
-        // Writing to a string cannot fail.
-        let _written = self.text.write_fmt(line);
-        self.text.push('\n');
-    }
-
     fn label(&mut self, x: f64, y: f64, class: &str, text: &str) {
-        let text = escaped(text);
-        self.push(format_args!(
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{text}</text>"
-        ));
+        let attributes = [("x", &*px(x)), ("y", &*px(y)), ("class", class)];
+        self.svg.element("text", &attributes, text);
     }
 
     fn begin(&mut self, height: f64) {
-        self.push(format_args!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"100%\" \
-             viewBox=\"0 0 {WIDTH} {height}\" font-family=\"system-ui, sans-serif\" font-size=\"12\">"
-        ));
-        self.push(format_args!(
-            "<style>svg{{color-scheme:light dark}}text{{fill:#333}}.title{{font-size:18px;font-weight:600}}.note{{fill:#595959}}\
-             .end{{text-anchor:end}}.tick{{text-anchor:middle;fill:#595959}}.small{{font-size:11px;fill:#595959}}\
-             .paper{{fill:#fff}}.lane{{fill:#f2f4f7;stroke:#ccd}}.grid{{stroke:#ddd}}\
-             @media (prefers-color-scheme:dark){{text{{fill:#e9ecef}}.note,.tick,.small{{fill:#a6aeb8}}.paper{{fill:#14171a}}\
-             .lane{{fill:#20252a;stroke:#363c43}}.grid{{stroke:#363c43}}}}</style>"
-        ));
-        self.push(format_args!(
-            "<rect width=\"{WIDTH}\" height=\"{height}\" class=\"paper\"/>"
-        ));
+        let view = format!("0 0 {} {}", px(WIDTH), px(height));
+        self.svg.open(
+            "svg",
+            &[
+                ("xmlns", "http://www.w3.org/2000/svg"),
+                ("width", "100%"),
+                ("viewBox", &view),
+                ("font-family", "system-ui, sans-serif"),
+                ("font-size", "12"),
+            ],
+        );
+        self.svg.style(STYLE);
+        let (width, height) = (px(WIDTH), px(height));
+        self.svg.leaf(
+            "rect",
+            &[("width", &width), ("height", &height), ("class", "paper")],
+        );
     }
 
     fn heading(&mut self, heading: &Heading, bands: &Bands, left_out: usize) {
@@ -259,9 +244,17 @@ impl Drawing<'_> {
                 break;
             }
             let colour = self.colour(*pid);
-            self.push(format_args!(
-                "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"12\" height=\"12\" rx=\"2\" fill=\"{colour}\"/>"
-            ));
+            self.svg.leaf(
+                "rect",
+                &[
+                    ("x", &px(x)),
+                    ("y", &px(y)),
+                    ("width", "12"),
+                    ("height", "12"),
+                    ("rx", "2"),
+                    ("fill", colour),
+                ],
+            );
             let label = self.label_of(*pid);
             self.label(x + 18.0, y + 10.0, "pid", &label);
         }
@@ -277,9 +270,16 @@ impl Drawing<'_> {
         let (step, marks) = marks(self.ledger.from, self.ledger.to, 10);
         for mark in marks {
             let x = self.x(mark);
-            self.push(format_args!(
-                "<line x1=\"{x:.1}\" y1=\"{top:.1}\" x2=\"{x:.1}\" y2=\"{bottom:.1}\" class=\"grid\"/>"
-            ));
+            self.svg.leaf(
+                "line",
+                &[
+                    ("x1", &px(x)),
+                    ("y1", &px(top)),
+                    ("x2", &px(x)),
+                    ("y2", &px(bottom)),
+                    ("class", "grid"),
+                ],
+            );
             self.label(x, bottom + 16.0, "tick", &ms_text(mark, step));
         }
         self.label(
@@ -292,10 +292,18 @@ impl Drawing<'_> {
 
     fn band(&mut self, band: &Band, y: f64) {
         let height = height(band.kind);
-        self.push(format_args!(
-            "<rect x=\"{LEFT:.1}\" y=\"{y:.1}\" width=\"{PLOT:.1}\" height=\"{height:.1}\" class=\"lane\" \
-             fill-opacity=\"0.7\" stroke-width=\"0.5\"/>"
-        ));
+        self.svg.leaf(
+            "rect",
+            &[
+                ("x", &px(LEFT)),
+                ("y", &px(y)),
+                ("width", &px(PLOT)),
+                ("height", &px(height)),
+                ("class", "lane"),
+                ("fill-opacity", "0.7"),
+                ("stroke-width", "0.5"),
+            ],
+        );
         self.label(LEFT - 10.0, y + height / 2.0 + 4.0, "end", &band.title);
         let scale = scale(band);
         let most = amount_text(band.kind, scale);
@@ -320,11 +328,20 @@ impl Drawing<'_> {
         let top = y + height - base - own;
         let (from, until) = (one.from as f64 / 1e6, one.to as f64 / 1e6);
         let amount = amount_text(band.kind, one.amount);
-        let label = escaped(&self.label_of(pid));
-        self.push(format_args!(
-            "<rect x=\"{x:.2}\" y=\"{top:.2}\" width=\"{width:.2}\" height=\"{own:.2}\" fill=\"{colour}\">\
-             <title>{label}: {amount}, {from:.3} to {until:.3} ms</title></rect>"
-        ));
+        let label = self.label_of(pid);
+        self.svg.open(
+            "rect",
+            &[
+                ("x", &fine_px(x)),
+                ("y", &fine_px(top)),
+                ("width", &fine_px(width)),
+                ("height", &fine_px(own)),
+                ("fill", colour),
+            ],
+        );
+        let title = format!("{label}: {amount}, {from:.3} to {until:.3} ms");
+        self.svg.element("title", &[], &title);
+        self.svg.close();
     }
 }
 
@@ -404,7 +421,10 @@ mod tests {
             subtitle: String::new(),
         };
         let text = draw(&ledger, &names, &heading);
-        assert!(text.contains("&lt;a&gt; &amp; &quot;b&quot; <"), "{text}");
+        assert!(
+            text.contains("&lt;a&gt; &amp; &quot;b&quot;\u{FFFD}<"),
+            "{text}"
+        );
         assert!(
             text.contains("weir, process 41: 66 SMs, 0.000 to 1.000 ms"),
             "{text}"

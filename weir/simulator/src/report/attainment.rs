@@ -1,10 +1,10 @@
 //! A share over load: one line for each policy, with its 95 % band over seeds.
 
 use super::axis::{Axis, Scale};
-use super::markup::{Markup, px};
 use super::plot::{Frame, LOOKS, Size, Texts, figure, key, label, line};
 use super::table::{Cell, Column, Table};
 use crate::statistics::{Interval, Unit};
+use markup::{Markup, px};
 
 /// Plot of shares over load.
 #[derive(Clone, PartialEq, Debug)]

@@ -3,9 +3,9 @@
 use policy::Span;
 
 use super::axis::{Axis, Scale};
-use super::markup::{Markup, fit, px};
 use super::plot::{Size, Texts, figure, label, moment, rect};
 use crate::statistics::{Timeline, Unit};
+use markup::{Markup, fit, px};
 
 /// Plot of busy shares over time.
 #[derive(Clone, PartialEq, Debug)]

@@ -1,9 +1,9 @@
 //! Values over the time of a run: a line for each series, or areas on top of each other.
 
 use super::axis::{Axis, Scale};
-use super::markup::{Markup, px};
 use super::plot::{Frame, LOOKS, Size, Texts, figure, key, label, line, moment};
 use crate::statistics::Unit;
+use markup::{Markup, px};
 
 /// Largest number of lines that a plot shows; further ones are omitted.
 const LINES_MAX: usize = 24;

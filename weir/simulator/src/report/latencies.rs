@@ -3,9 +3,9 @@
 use policy::Span;
 
 use super::axis::{Axis, Scale};
-use super::markup::{Markup, px};
 use super::plot::{Frame, LOOKS, Size, Texts, figure, key, label, line};
 use crate::statistics::{Histogram, Percentile, Unit};
+use markup::{Markup, px};
 
 /// Number of the slowest curves that are highlighted if there are more curves than looks.
 const SLOWEST: usize = 3;

@@ -2,8 +2,8 @@
 //! axes; lines that differ in dashes as well as in colour.
 
 use super::axis::Axis;
-use super::markup::{Markup, px};
 use crate::statistics::Unit;
+use markup::{Markup, px};
 
 /// Number of distinct looks of lines.
 pub(super) const LOOKS: usize = 8;

@@ -3,9 +3,9 @@
 use policy::{Span, Time};
 
 use super::axis::{Axis, Scale};
-use super::markup::{Markup, fit, px};
 use super::plot::{LOOKS, Size, Texts, figure, label, moment, rect};
 use crate::statistics::Unit;
+use markup::{Markup, fit, px};
 
 /// Smallest width of a turn which is drawn by itself.
 const NARROWEST: f64 = 1.5;

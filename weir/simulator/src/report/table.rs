@@ -1,7 +1,7 @@
 //! Tables: numbers with units are aligned to the right, text to the left. Tables wider than the page scroll by themselves.
 
-use super::markup::Markup;
 use crate::statistics::{Interval, Unit};
+use markup::Markup;
 
 /// A table with named columns.
 #[derive(Clone, PartialEq, Debug)]

@@ -1,8 +1,8 @@
 //! Claims beside our results: a bar for our value, a whisker for its interval, a line for the claimed value.
 
 use super::axis::{Axis, Scale};
-use super::markup::{Markup, px};
 use super::plot::{label, rect};
+use markup::{Markup, px};
 
 const WIDE: f64 = 300.0;
 const HIGH: f64 = 34.0;

@@ -1,19 +1,39 @@
-//! Writer of HTML and SVG elements: every opened element is closed, and all text is escaped.
+//! Writer of HTML and SVG elements: every opened element is closed, and all text is escaped, also in attributes.
+//!
+//! Names of elements and style rules are constants of the program, so nothing from outside can become markup. There is no parser and no
+//! template.
+//!
+//! # Examples
+//!
+//! ```
+//! use markup::{Markup, px};
+//!
+//! let mut drawing = Markup::default();
+//! drawing.open("svg", &[("viewBox", "0 0 100 20")]);
+//! drawing.leaf("rect", &[("width", &px(12.5)), ("height", "10")]);
+//! drawing.element("text", &[], "a < b");
+//! assert_eq!(
+//!     drawing.finish(),
+//!     "<svg viewBox=\"0 0 100 20\"><rect width=\"12.5\" height=\"10\"/><text>a &lt; b</text></svg>\n"
+//! );
+//! ```
+#![forbid(unsafe_code)]
 
 /// A page under construction.
 #[derive(Debug, Default)]
-pub(super) struct Markup {
+pub struct Markup {
     text: String,
     open: Vec<&'static str>,
     figures: usize,
 }
 
 /// Names and values of an element's attributes.
-type Attributes<'a> = &'a [(&'a str, &'a str)];
+pub type Attributes<'a> = &'a [(&'a str, &'a str)];
 
 impl Markup {
     /// Returns a page that begins with the document type.
-    pub(super) fn page() -> Self {
+    #[must_use]
+    pub fn page() -> Self {
         Self {
             text: "<!DOCTYPE html>\n".to_owned(),
             ..Self::default()
@@ -21,7 +41,8 @@ impl Markup {
     }
 
     /// Closes all open elements and returns the page.
-    pub(super) fn finish(mut self) -> String {
+    #[must_use]
+    pub fn finish(mut self) -> String {
         while !self.open.is_empty() {
             self.close();
         }
@@ -29,14 +50,14 @@ impl Markup {
     }
 
     /// Writes the start tag of an element, which [`close`](Self::close) closes.
-    pub(super) fn open(&mut self, tag: &'static str, attributes: Attributes<'_>) {
+    pub fn open(&mut self, tag: &'static str, attributes: Attributes<'_>) {
         self.start(tag, attributes);
         self.text.push('>');
         self.open.push(tag);
     }
 
     /// Closes the element opened last. Block elements end their line, so that pages can be compared by lines.
-    pub(super) fn close(&mut self) {
+    pub fn close(&mut self) {
         if let Some(tag) = self.open.pop() {
             self.text.push_str("</");
             self.text.push_str(tag);
@@ -48,32 +69,32 @@ impl Markup {
     }
 
     /// Writes an element which contains only text.
-    pub(super) fn element(&mut self, tag: &'static str, attributes: Attributes<'_>, text: &str) {
+    pub fn element(&mut self, tag: &'static str, attributes: Attributes<'_>, text: &str) {
         self.open(tag, attributes);
         self.text(text);
         self.close();
     }
 
     /// Writes an element without content: of HTML only void elements.
-    pub(super) fn leaf(&mut self, tag: &'static str, attributes: Attributes<'_>) {
+    pub fn leaf(&mut self, tag: &'static str, attributes: Attributes<'_>) {
         self.start(tag, attributes);
         self.text.push_str("/>");
     }
 
     /// Writes text with special characters escaped.
-    pub(super) fn text(&mut self, text: &str) {
+    pub fn text(&mut self, text: &str) {
         escape(text, &mut self.text);
     }
 
     /// Writes style rules. They are constant text of the program without characters to escape.
-    pub(super) fn style(&mut self, rules: &'static str) {
+    pub fn style(&mut self, rules: &'static str) {
         self.open("style", &[]);
         self.text.push_str(rules);
         self.close();
     }
 
     /// Returns a unique number for each figure, for ids that must differ within a page.
-    pub(super) fn next_figure(&mut self) -> usize {
+    pub fn next_figure(&mut self) -> usize {
         self.figures += 1;
         self.figures
     }
@@ -112,14 +133,26 @@ fn escape(text: &str, to: &mut String) {
 }
 
 /// Formats a length or position in a drawing, to a tenth of a unit, which is finer than a screen.
-pub(super) fn px(value: f64) -> String {
-    let text = format!("{value:.1}");
-    let text = text.strip_suffix(".0").unwrap_or(&text);
+#[must_use]
+pub fn px(value: f64) -> String {
+    rounded(value, 1)
+}
+
+/// Formats a length or position which may be enlarged, to a hundredth of a unit.
+#[must_use]
+pub fn fine_px(value: f64) -> String {
+    rounded(value, 2)
+}
+
+fn rounded(value: f64, decimals: usize) -> String {
+    let text = format!("{value:.decimals$}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
     if text == "-0" { "0" } else { text }.to_owned()
 }
 
 /// Cuts text to a width, at about 7 units a letter, and marks the cut by dots. Returns `None` if too little would remain.
-pub(super) fn fit(text: &str, width: f64) -> Option<String> {
+#[must_use]
+pub fn fit(text: &str, width: f64) -> Option<String> {
     let letters = text.chars().count();
     #[expect(
         clippy::cast_possible_truncation,
@@ -155,6 +188,7 @@ mod tests {
             [px(1.0), px(-0.04), px(2.25), px(-3.5)],
             ["1", "0", "2.2", "-3.5"]
         );
+        assert_eq!([fine_px(10.0), fine_px(2.006)], ["10", "2.01"]);
     }
 
     #[test]
