@@ -41,6 +41,15 @@ impl From<Object> for Handle {
 }
 
 impl Handle {
+    /// Returns the handle as a pointer of the vendor's header. It is never followed.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "as wide as a pointer on all platforms of the driver"
+    )]
+    pub(crate) const fn pointer<T>(self) -> *mut T {
+        std::ptr::without_provenance_mut(self.0 as usize)
+    }
+
     /// Returns the object of a handle; fails for a malformed one. The object need not exist.
     #[expect(
         clippy::cast_possible_truncation,

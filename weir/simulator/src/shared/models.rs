@@ -278,7 +278,7 @@ impl GateTimes {
 mod tests {
     use super::*;
 
-    /// workloads §8: with κ the pods together reach the printed sums (FaST-GShare §5.3).
+    /// With the κ of workloads §8 the pods together reach the printed sums (FaST-GShare §5.3).
     #[test]
     fn eight_pods_of_12_percent_reach_the_printed_sums() {
         let models = Models::fast_gshare();

@@ -57,14 +57,14 @@ export! {
     fn nvmlDeviceGetTemperatureV(device: Handle, temperature: Out<Temperature>) {
         with_gpu(device, |session, gpu| {
             temperature.check_version()?;
-            if temperature.get()?.sensor != 0 {
+            if temperature.get()?.sensorType != 0 {
                 return Err(Return::INVALID_ARGUMENT);
             }
             let busy = session.busy(gpu)?;
             temperature.put(Temperature {
                 version: Temperature::VERSION,
-                sensor: 0,
-                degrees: i32::try_from(Facts::degrees(busy.sms)).unwrap_or(i32::MAX),
+                sensorType: 0,
+                temperature: i32::try_from(Facts::degrees(busy.sms)).unwrap_or(i32::MAX),
             })
         })
     }
@@ -189,7 +189,7 @@ export! {
 
     /// Returns 0: clocks are never reduced.
     fn nvmlDeviceGetViolationStatus(device: Handle, _policy: u32, out: Out<Violation>) {
-        fixed(device, out, Violation { now: micros_now(), lasted: 0 })
+        fixed(device, out, Violation { referenceTime: micros_now(), violationTime: 0 })
     }
 
     /// Returns 0, because boards of these models have no fans.

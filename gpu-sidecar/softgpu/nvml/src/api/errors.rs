@@ -46,10 +46,10 @@ export! {
             return Err(Return::INVALID_ARGUMENT);
         }
         let none = EccCounts {
-            l1: 0,
-            l2: 0,
-            memory: 0,
-            registers: 0,
+            l1Cache: 0,
+            l2Cache: 0,
+            deviceMemory: 0,
+            registerFile: 0,
         };
         fixed(device, counts, none)
     }

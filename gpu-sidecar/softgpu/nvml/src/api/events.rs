@@ -72,10 +72,13 @@ export! {
         if event.is_null() {
             return Err(Return::INVALID_ARGUMENT);
         }
+        let first = wait(set, milliseconds)?;
         event.put(Event {
-            first: wait(set, milliseconds)?,
-            gpu_instance: NO_INSTANCE,
-            compute_instance: NO_INSTANCE,
+            device: first.device.pointer(),
+            eventType: first.kind,
+            eventData: first.data,
+            gpuInstanceId: NO_INSTANCE,
+            computeInstanceId: NO_INSTANCE,
         })
     }
 

@@ -73,13 +73,13 @@ fn pci_info_v2(device: Handle, out: Out<PciInfoV2>) -> Answer {
 pub(super) fn pci_info(node: &Node, gpu: usize) -> PciInfo {
     let (domain, bus, device) = Identity::pci(gpu);
     PciInfo {
-        bus_id_short: text(&format!("{domain:04X}:{bus:02X}:{device:02X}.0")),
+        busIdLegacy: text(&format!("{domain:04X}:{bus:02X}:{device:02X}.0")),
         domain,
         bus,
         device,
-        device_id: node.facts(gpu).device_id,
-        subsystem_id: node.facts(gpu).device_id,
-        bus_id: text(&Node::bus_id(gpu)),
+        pciDeviceId: node.facts(gpu).device_id,
+        pciSubSystemId: node.facts(gpu).device_id,
+        busId: text(&Node::bus_id(gpu)),
     }
 }
 
@@ -178,11 +178,11 @@ export! {
                 domain: known.domain,
                 bus: known.bus,
                 device: known.device,
-                device_id: known.device_id,
-                subsystem_id: known.subsystem_id,
-                class: CLASS,
-                subclass: SUBCLASS,
-                bus_id: known.bus_id,
+                pciDeviceId: known.pciDeviceId,
+                pciSubSystemId: known.pciSubSystemId,
+                baseClass: CLASS,
+                subClass: SUBCLASS,
+                busId: known.busId,
             })
         })
     }

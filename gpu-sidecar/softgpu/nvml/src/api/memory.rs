@@ -2,15 +2,15 @@
 
 use crate::answer::export;
 use crate::handle::Handle;
-use crate::layout::{MemoryV1, MemoryV2};
+use crate::layout::{Bar1Memory, Memory, MemoryV2};
 use crate::pointer::{Out, Versioned};
 use crate::session::with_device;
 
 export! {
-    fn nvmlDeviceGetMemoryInfo(device: Handle, memory: Out<MemoryV1>) {
+    fn nvmlDeviceGetMemoryInfo(device: Handle, memory: Out<Memory>) {
         with_device(device, |session, device| {
             let known = session.memory(device)?;
-            memory.put(MemoryV1 {
+            memory.put(Memory {
                 total: known.total,
                 free: known.total - known.used,
                 used: known.used,
@@ -33,13 +33,13 @@ export! {
     }
 
     /// Returns a window onto the whole memory, rounded up to a power of two, always empty.
-    fn nvmlDeviceGetBAR1MemoryInfo(device: Handle, memory: Out<MemoryV1>) {
+    fn nvmlDeviceGetBAR1MemoryInfo(device: Handle, memory: Out<Bar1Memory>) {
         with_device(device, |session, device| {
             let total = session.node.memory(device).next_power_of_two();
-            memory.put(MemoryV1 {
-                total,
-                free: total,
-                used: 0,
+            memory.put(Bar1Memory {
+                bar1Total: total,
+                bar1Free: total,
+                bar1Used: 0,
             })
         })
     }

@@ -8,8 +8,9 @@ use device::mig::Mig;
 use crate::answer::{Answer, Return, export};
 use crate::handle::{Handle, Object};
 use crate::layout::{
-    Attributes, ComputeInstance, ComputeInstanceV1, ComputeProfile, ComputeProfileV2,
-    ComputeProfileV3, GpuInstance, GpuProfile, GpuProfileV2, GpuProfileV3, InstancePlacement, text,
+    Attributes, ComputeInstance, ComputeInstanceV1, ComputePlacement, ComputeProfile,
+    ComputeProfileV2, ComputeProfileV3, GpuInstance, GpuPlacement, GpuProfile, GpuProfileV2,
+    GpuProfileV3, text,
 };
 use crate::mig;
 use crate::node::{Device, Node};
@@ -94,16 +95,16 @@ fn gpu_profile(node: &Node, gpu: usize, mig: &Mig, at: usize) -> GpuProfile {
     let profile = &mig.profiles[at];
     GpuProfile {
         id: profile.id,
-        is_peer: 0,
-        slices: profile.compute_slices,
-        instances: mig::room(mig, &[], at),
-        sms: profile.sms,
-        copy_engines: profile.compute_slices,
-        decoders: 0,
-        encoders: 0,
-        jpegs: 0,
-        ofas: 0,
-        memory_mib: node.profile_memory(gpu, mig, at) / MIB,
+        isP2pSupported: 0,
+        sliceCount: profile.compute_slices,
+        instanceCount: mig::room(mig, &[], at),
+        multiprocessorCount: profile.sms,
+        copyEngineCount: profile.compute_slices,
+        decoderCount: 0,
+        encoderCount: 0,
+        jpegCount: 0,
+        ofaCount: 0,
+        memorySizeMB: node.profile_memory(gpu, mig, at) / MIB,
     }
 }
 
@@ -122,15 +123,15 @@ fn put_gpu_profile(
         return newer.put(GpuProfileV3 {
             version: GpuProfileV3::VERSION,
             id: known.id,
-            slices: known.slices,
-            instances: known.instances,
-            sms: known.sms,
-            copy_engines: known.copy_engines,
-            decoders: known.decoders,
-            encoders: known.encoders,
-            jpegs: known.jpegs,
-            ofas: known.ofas,
-            memory_mib: known.memory_mib,
+            sliceCount: known.sliceCount,
+            instanceCount: known.instanceCount,
+            multiprocessorCount: known.multiprocessorCount,
+            copyEngineCount: known.copyEngineCount,
+            decoderCount: known.decoderCount,
+            encoderCount: known.encoderCount,
+            jpegCount: known.jpegCount,
+            ofaCount: known.ofaCount,
+            memorySizeMB: known.memorySizeMB,
             name,
             capabilities: 0,
         });
@@ -138,16 +139,16 @@ fn put_gpu_profile(
     out.put_versioned(GpuProfileV2 {
         version: GpuProfileV2::VERSION,
         id: known.id,
-        is_peer: known.is_peer,
-        slices: known.slices,
-        instances: known.instances,
-        sms: known.sms,
-        copy_engines: known.copy_engines,
-        decoders: known.decoders,
-        encoders: known.encoders,
-        jpegs: known.jpegs,
-        ofas: known.ofas,
-        memory_mib: known.memory_mib,
+        isP2pSupported: known.isP2pSupported,
+        sliceCount: known.sliceCount,
+        instanceCount: known.instanceCount,
+        multiprocessorCount: known.multiprocessorCount,
+        copyEngineCount: known.copyEngineCount,
+        decoderCount: known.decoderCount,
+        encoderCount: known.encoderCount,
+        jpegCount: known.jpegCount,
+        ofaCount: known.ofaCount,
+        memorySizeMB: known.memorySizeMB,
         name,
     })
 }
@@ -159,14 +160,14 @@ fn compute_profile(node: &Node, at: usize) -> Answer<ComputeProfile> {
     let slices = slices.ok_or(Return::UNKNOWN)?;
     Ok(ComputeProfile {
         id: mig::compute_number(slices).ok_or(Return::NOT_SUPPORTED)?,
-        slices,
-        instances: 1,
-        sms: unit.sms,
-        copy_engines: slices,
-        decoders: 0,
-        encoders: 0,
-        jpegs: 0,
-        ofas: 0,
+        sliceCount: slices,
+        instanceCount: 1,
+        multiprocessorCount: unit.sms,
+        sharedCopyEngineCount: slices,
+        sharedDecoderCount: 0,
+        sharedEncoderCount: 0,
+        sharedJpegCount: 0,
+        sharedOfaCount: 0,
     })
 }
 
@@ -183,19 +184,14 @@ fn spanning_profile(node: &Node, at: usize, number: u32, engines: u32) -> Answer
     }
 }
 
-fn placements(
-    device: Handle,
-    id: u32,
-    places: Slots<InstancePlacement>,
-    count: Out<u32>,
-) -> Answer {
+fn placements(device: Handle, id: u32, places: Slots<GpuPlacement>, count: Out<u32>) -> Answer {
     with_profile(device, id, |_, _, mig, profile| {
         let profile = &mig.profiles[profile];
         let size = profile.memory_slices;
         let all = profile
             .starts
             .iter()
-            .map(|&start| InstancePlacement { start, size });
+            .map(|&start| GpuPlacement { start, size });
         let all: Vec<_> = all.collect();
         // The caller provides room for all possible ones, regardless of the count.
         count.put(u32::try_from(all.len()).unwrap_or(u32::MAX))?;
@@ -212,32 +208,25 @@ fn attributes(device: Handle, out: Out<Attributes>) -> Answer {
         let unit = session.node.unit(at);
         let slices = unit.slice.as_ref().map_or(0, |slice| slice.compute_slices);
         out.put(Attributes {
-            sms: unit.sms,
-            copy_engines: slices,
-            decoders: 0,
-            encoders: 0,
-            jpegs: 0,
-            ofas: 0,
-            gpu_slices: slices,
-            compute_slices: slices,
-            memory_mib: unit.memory / MIB,
+            multiprocessorCount: unit.sms,
+            sharedCopyEngineCount: slices,
+            sharedDecoderCount: 0,
+            sharedEncoderCount: 0,
+            sharedJpegCount: 0,
+            sharedOfaCount: 0,
+            gpuInstanceSliceCount: slices,
+            computeInstanceSliceCount: slices,
+            memorySizeMB: unit.memory / MIB,
         })
     })
 }
 
-fn compute_instance(node: &Node, at: usize) -> Answer<ComputeInstance> {
-    let profile = compute_profile(node, at)?;
-    Ok(ComputeInstance {
-        first: ComputeInstanceV1 {
-            device: Object::Gpu(node.unit(at).gpu).into(),
-            gpu_instance: Object::GpuInstance(at).into(),
-            id: COMPUTE_INSTANCE,
-            profile: profile.id,
-        },
-        placement: InstancePlacement {
-            start: 0,
-            size: profile.slices,
-        },
+fn compute_instance(node: &Node, at: usize) -> Answer<ComputeInstanceV1> {
+    Ok(ComputeInstanceV1 {
+        device: Object::Gpu(node.unit(at).gpu).into(),
+        gpu_instance: Object::GpuInstance(at).into(),
+        id: COMPUTE_INSTANCE,
+        profile: compute_profile(node, at)?.id,
     })
 }
 
@@ -340,7 +329,7 @@ export! {
     fn nvmlDeviceGetGpuInstancePossiblePlacements(
         device: Handle,
         id: u32,
-        places: Slots<InstancePlacement>,
+        places: Slots<GpuPlacement>,
         count: Out<u32>,
     ) {
         placements(device, id, places, count)
@@ -349,7 +338,7 @@ export! {
     fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
         device: Handle,
         id: u32,
-        places: Slots<InstancePlacement>,
+        places: Slots<GpuPlacement>,
         count: Out<u32>,
     ) {
         placements(device, id, places, count)
@@ -404,10 +393,10 @@ export! {
             let unit = node.unit(at);
             let slice = unit.slice.as_ref().ok_or(Return::UNKNOWN)?;
             out.put(GpuInstance {
-                device: Object::Gpu(unit.gpu).into(),
+                device: Handle::from(Object::Gpu(unit.gpu)).pointer(),
                 id: instance_id(node, at).ok_or(Return::UNKNOWN)?,
-                profile: slice.profile_id,
-                placement: InstancePlacement {
+                profileId: slice.profile_id,
+                placement: GpuPlacement {
                     start: slice.start,
                     size: slice.size,
                 },
@@ -433,21 +422,37 @@ export! {
         out: Out<ComputeProfileV2>,
     ) {
         with_instance(instance, false, |node, at| {
-            let profile = spanning_profile(node, at, number, engines)?;
+            let known = spanning_profile(node, at, number, engines)?;
             let name = node.unit(at).slice.as_ref().map_or("", |slice| slice.profile.as_str());
             let name = text(&format!("MIG {name}"));
             let newer = out.cast::<ComputeProfileV3>();
             if newer.check_version().is_ok() {
                 return newer.put(ComputeProfileV3 {
                     version: ComputeProfileV3::VERSION,
-                    profile,
+                    id: known.id,
+                    sliceCount: known.sliceCount,
+                    instanceCount: known.instanceCount,
+                    multiprocessorCount: known.multiprocessorCount,
+                    sharedCopyEngineCount: known.sharedCopyEngineCount,
+                    sharedDecoderCount: known.sharedDecoderCount,
+                    sharedEncoderCount: known.sharedEncoderCount,
+                    sharedJpegCount: known.sharedJpegCount,
+                    sharedOfaCount: known.sharedOfaCount,
                     name,
                     capabilities: 0,
                 });
             }
             out.put_versioned(ComputeProfileV2 {
                 version: ComputeProfileV2::VERSION,
-                profile,
+                id: known.id,
+                sliceCount: known.sliceCount,
+                instanceCount: known.instanceCount,
+                multiprocessorCount: known.multiprocessorCount,
+                sharedCopyEngineCount: known.sharedCopyEngineCount,
+                sharedDecoderCount: known.sharedDecoderCount,
+                sharedEncoderCount: known.sharedEncoderCount,
+                sharedJpegCount: known.sharedJpegCount,
+                sharedOfaCount: known.sharedOfaCount,
                 name,
             })
         })
@@ -468,16 +473,16 @@ export! {
     fn nvmlGpuInstanceGetComputeInstancePossiblePlacements(
         instance: Handle,
         id: u32,
-        places: Slots<InstancePlacement>,
+        places: Slots<ComputePlacement>,
         count: Out<u32>,
     ) {
         with_instance(instance, false, |node, at| {
-            let size = spanning_profile(node, at, id, 0)?.slices;
+            let size = spanning_profile(node, at, id, 0)?.sliceCount;
             count.put(1)?;
             if places.is_null() {
                 return Ok(());
             }
-            places.put_all(&[InstancePlacement { start: 0, size }])
+            places.put_all(&[ComputePlacement { start: 0, size }])
         })
     }
 
@@ -509,11 +514,23 @@ export! {
     }
 
     fn nvmlComputeInstanceGetInfo(instance: Handle, out: Out<ComputeInstanceV1>) {
-        with_instance(instance, true, |node, at| out.put(compute_instance(node, at)?.first))
+        with_instance(instance, true, |node, at| out.put(compute_instance(node, at)?))
     }
 
     fn nvmlComputeInstanceGetInfo_v2(instance: Handle, out: Out<ComputeInstance>) {
-        with_instance(instance, true, |node, at| out.put(compute_instance(node, at)?))
+        with_instance(instance, true, |node, at| {
+            let first = compute_instance(node, at)?;
+            out.put(ComputeInstance {
+                device: first.device.pointer(),
+                gpuInstance: first.gpu_instance.pointer(),
+                id: first.id,
+                profileId: first.profile,
+                placement: ComputePlacement {
+                    start: 0,
+                    size: compute_profile(node, at)?.sliceCount,
+                },
+            })
+        })
     }
 
     /// Fails, because the configuration defines the slices.
@@ -525,7 +542,7 @@ export! {
     fn nvmlDeviceCreateGpuInstanceWithPlacement(
         _device: Handle,
         _id: u32,
-        _place: Out<InstancePlacement>,
+        _place: Out<GpuPlacement>,
         _instance: Out<Handle>,
     ) {
         session::with(|_| Err(Return::NOT_SUPPORTED))
@@ -545,7 +562,7 @@ export! {
     fn nvmlGpuInstanceCreateComputeInstanceWithPlacement(
         _instance: Handle,
         _id: u32,
-        _place: Out<InstancePlacement>,
+        _place: Out<ComputePlacement>,
         _out: Out<Handle>,
     ) {
         session::with(|_| Err(Return::NOT_SUPPORTED))

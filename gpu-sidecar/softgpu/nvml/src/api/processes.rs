@@ -16,9 +16,9 @@ fn process(node: &Node, at: usize, line: &ProcessLine) -> Process {
     let gpu_instance = super::mig::instance_id(node, at);
     Process {
         pid: line.pid,
-        memory: line.memory,
-        gpu_instance: gpu_instance.unwrap_or(NO_INSTANCE),
-        compute_instance: gpu_instance.map_or(NO_INSTANCE, |_| super::mig::COMPUTE_INSTANCE),
+        usedGpuMemory: line.memory,
+        gpuInstanceId: gpu_instance.unwrap_or(NO_INSTANCE),
+        computeInstanceId: gpu_instance.map_or(NO_INSTANCE, |_| super::mig::COMPUTE_INSTANCE),
     }
 }
 
@@ -43,7 +43,7 @@ fn list<T: Copy>(
 const fn short(process: Process) -> ProcessV1 {
     ProcessV1 {
         pid: process.pid,
-        memory: process.memory,
+        usedGpuMemory: process.usedGpuMemory,
     }
 }
 

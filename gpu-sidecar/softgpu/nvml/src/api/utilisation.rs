@@ -4,7 +4,7 @@ use super::board::fixed;
 use super::put_up_to;
 use crate::answer::{Answer, Return, export};
 use crate::handle::Handle;
-use crate::layout::{FieldValue, GpmSupport, ProcessSample, Rates, Sample};
+use crate::layout::{FieldValue, GpmSupport, ProcessSample, Rates, Sample, Value};
 use crate::pointer::{Out, Slots};
 use crate::session::{Session, micros_now, with_gpu};
 
@@ -102,7 +102,7 @@ export! {
                 return Err(Return::NOT_FOUND);
             }
             value_kind.put(UNSIGNED)?;
-            put_up_to(count, samples, &[Sample { time, value: value.into() }])
+            put_up_to(count, samples, &[Sample { timeStamp: time, sampleValue: Value { ullVal: value.into() } }])
         })
     }
 
@@ -122,11 +122,11 @@ export! {
                 .into_iter()
                 .map(|share| ProcessSample {
                     pid: share.pid,
-                    time: share.time,
-                    sms: share.percent,
-                    memory: 0,
-                    encoder: 0,
-                    decoder: 0,
+                    timeStamp: share.time,
+                    smUtil: share.percent,
+                    memUtil: 0,
+                    encUtil: 0,
+                    decUtil: 0,
                 })
                 .collect();
             samples.put_counted(count, &found)
@@ -143,11 +143,11 @@ export! {
             let time = i64::try_from(micros_now()).unwrap_or(i64::MAX);
             values.change(count, |value| {
                 *value = FieldValue {
-                    time,
-                    latency: 0,
-                    kind: UNSIGNED,
-                    answer: Return::NOT_SUPPORTED.0,
-                    value: 0,
+                    timestamp: time,
+                    latencyUsec: 0,
+                    valueType: UNSIGNED,
+                    nvmlReturn: Return::NOT_SUPPORTED.0,
+                    value: Value { ullVal: 0 },
                     ..*value
                 };
             })
@@ -163,7 +163,7 @@ export! {
             }
             support.put(GpmSupport {
                 version,
-                is_supported: 0,
+                isSupportedDevice: 0,
             })
         })
     }
