@@ -16,7 +16,7 @@ pub struct Board {
     pub title: &'static str,
     /// The question that the dashboard answers.
     pub description: &'static str,
-    /// Variables in addition to `datasource`, `job` and `instance`.
+    /// Template variables of the dashboard in addition to `datasource`, `job` and `instance`.
     pub variables: Vec<Variable>,
     /// Rows of panels, from the top.
     pub rows: Vec<Row>,

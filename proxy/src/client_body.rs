@@ -37,7 +37,7 @@ pub struct ClientBody {
     transfer: Option<Arc<Transfer>>,
     hold: Option<(Arc<ContinueHold>, Pin<Box<Sleep>>)>,
     ahead: Option<Box<AheadBuffer>>,
-    /// Whether the client has sent the whole body.
+    /// Whether nothing more of the body is to be read: it was read to its end, or its framing is malformed.
     ended: bool,
     /// Whether the input ended before the body did.
     gone: bool,

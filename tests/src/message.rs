@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, BufReader};
 pub struct Message {
     /// Request line or status line, without its line end.
     pub start: String,
-    /// Names and values as received.
+    /// Names and values of the header lines, as received.
     pub headers: Vec<(String, String)>,
     /// Body without framing, so far as it was read.
     pub body: Vec<u8>,

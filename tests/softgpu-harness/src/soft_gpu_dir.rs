@@ -424,7 +424,7 @@ impl Ledger {
         all
     }
 
-    /// Returns the turns: consecutive stretches of the same process, merged.
+    /// Returns the turns of processes on the SMs: consecutive stretches in which the same process holds them, merged.
     pub fn turns(&self) -> Vec<Run> {
         let mut turns: Vec<Run> = Vec::new();
         for run in &self.runs {

@@ -159,7 +159,7 @@ impl Kubelet {
             .join("volumes/kubernetes.io~csi/weir/mount")
     }
 
-    /// Returns a path as seen in the mount namespace.
+    /// Returns the path by which this process reaches a path of the holder's mount namespace.
     fn inside(&self, path: &Path) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.holder.id()));
         root.join(path.strip_prefix("/").unwrap())

@@ -27,7 +27,7 @@ pub(crate) enum Effect {
     Graph(Arc<Program>),
     /// Notifies other processes that all earlier effects are performed.
     SharedRecord(Arc<EventPage>),
-    /// Waits until the other process has performed all effects before its record.
+    /// Waits until the process which recorded a shared event has performed all effects before the record, or is dead.
     SharedWait(Arc<EventPage>),
     /// Returns memory to its pool.
     Free(u64),

@@ -178,7 +178,7 @@ impl Session {
         }
     }
 
-    /// Fails if a GPU is lost.
+    /// Fails if the given GPU is lost.
     pub(crate) fn check(&mut self, gpu: usize) -> Answer {
         match self.node.units(Device::Gpu(gpu)).first() {
             Some(&at) => self.query(Kind::MemoryInfo, at).map(|_| ()),

@@ -62,7 +62,7 @@ impl Window {
         self.in_time += u64::from(in_time);
     }
 
-    /// Drops the outcomes that are out of reach, and returns whether there were any.
+    /// Drops the outcomes of requests that are both too old and beyond the number which is kept. Returns whether any was dropped.
     pub(super) fn refresh(&mut self, now: Time) -> bool {
         let before = self.requests;
         // With fewer requests nothing is dropped, whatever its age.

@@ -125,7 +125,7 @@ pub enum EvictReason {
     LeastRecentlyUsed,
     /// The model moved: only one instance of a function holds weights while memory is short.
     Moved,
-    /// The model was unloaded, or its function was removed.
+    /// The model was unloaded, or its function or instance was removed.
     Unloaded,
     /// The slot failed; there is nothing to free.
     SlotFailed,

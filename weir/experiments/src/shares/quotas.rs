@@ -35,7 +35,7 @@ fn quota(request: u32, limit: u32) -> Quota {
         .unwrap_or_else(|_| unreachable!("the limit is the larger of both"))
 }
 
-/// S14: proportionality of throughput to quota.
+/// Result for the claim S14, that throughput is proportional to quota.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Proportion {
     /// Largest relative deviation of a throughput from quota × the throughput of the whole quota, over all models and
