@@ -407,7 +407,10 @@ mod tests {
             ("{{with .X}}{{end}}", "line 1, column 3: with"),
             ("{{$x := 1}}", "line 1, column 4"),
             ("{{printf \"%s\" .X}}", "line 1, column 3: printf"),
-            ("{{end}}", "line 1, column 1: without a matching {{if}}"),
+            (
+                "{{end}}",
+                "line 1, column 1: {{else}} or {{end}} without a matching {{if}}",
+            ),
             ("{{if .X}}", "line 1, column 1: this {{if}} has no {{end}}"),
             ("{{if .X}}{{else}}{{else}}{{end}}", "line 1, column 18"),
             ("{{if}}{{end}}", "line 1, column 1: a value is missing"),
