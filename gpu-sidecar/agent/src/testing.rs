@@ -1,7 +1,5 @@
 //! Fixtures for the unit tests of several modules.
 
-pub(crate) mod script;
-
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Seeded random numbers and waiting for conditions: what the tests of all members have in common. Only std.
+//! Seeded random numbers, waiting for conditions, executable scripts: what the tests of all members have in common. Only std.
 //!
 //! # Examples
 //!
@@ -17,7 +17,9 @@
 #![forbid(unsafe_code)]
 
 mod random;
+mod script;
 mod until;
 
 pub use random::Random;
+pub use script::write_script;
 pub use until::{Condition, PATIENCE, until};

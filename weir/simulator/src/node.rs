@@ -34,6 +34,7 @@ pub mod memory;
 pub mod outcome;
 pub mod run;
 pub mod settings;
+mod setup;
 mod slots;
 mod state;
 pub mod swap_time;

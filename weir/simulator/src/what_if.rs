@@ -35,6 +35,7 @@ pub mod scenario;
 pub mod seeds;
 pub mod sweep;
 pub mod table;
+mod usage;
 pub mod verdict;
 
 pub use answer::{Answer, FunctionAnswer, Outcome, Runs};

@@ -117,7 +117,7 @@ mod tests {
 
     fn script(text: &str) -> tempfile::TempPath {
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
-        crate::testing::script::make(&path, text);
+        testing::write_script(&path, text);
         path
     }
 

@@ -5,8 +5,6 @@ mod catalogue;
 mod csi;
 mod external_mps;
 mod node;
-#[path = "../../src/testing/script.rs"]
-mod script;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -190,7 +188,7 @@ fn a_missing_control_program_is_reported_and_pods_are_refused() {
 /// Creates a control program from a script and returns the configuration for it.
 fn scripted(node: &Node, text: &str) -> String {
     let path = node.softgpu().join("scripted");
-    script::make(&path, text);
+    testing::write_script(&path, text);
     format!("mps-control = {path:?}\n")
 }
 

@@ -1,23 +1,23 @@
 //! The event loop of a run.
 
-use policy::pool::billing::Bill;
-use policy::pool::nodes::{LoadPerSecond, NodeId, Nodes, PlaceError};
+use policy::pool::nodes::{NodeId, Nodes};
 use policy::pool::slots::{BlocksError, Evicted};
 use policy::pool::{FunctionId, Refusal};
 use policy::{RequestId, Span, Time};
 use thiserror::Error;
 
 use super::groups::{Blocks, Groups};
-use super::hardware::{Hardware, HardwareError, bytes, millis, nanos};
+use super::hardware::{Hardware, HardwareError, nanos};
 use super::links::End;
 use super::memory::MemoryRule;
 use super::outcome::{FunctionOutcome, Outcome};
 use super::settings::{Hosting, Settings};
+use super::setup;
 use super::state::{Function, Node, ProcessState};
 use super::swap_time::Swaps;
 use crate::agenda::Agenda;
-use crate::random::{Purpose, Streams};
-use crate::statistics::{Histogram, Percentile};
+use crate::random::Streams;
+use crate::statistics::Histogram;
 use crate::traces::{Arrival, TraceError, Work, Workload};
 
 /// Counted part of a run.
@@ -166,67 +166,8 @@ impl<'a> Run<'a> {
             });
         }
         let swaps = Swaps::new(hardware, settings.swap_time);
-        let mut functions = Vec::with_capacity(workload.functions.len());
-        for (at, info) in (0..).zip(&workload.functions) {
-            let name = info.model.as_deref().unwrap_or_default();
-            let model = hardware.model(name).ok_or_else(|| RunError::NoModel {
-                function: info.name.clone(),
-                model: name.to_owned(),
-                allowed: hardware
-                    .models
-                    .iter()
-                    .map(|model| model.name.as_str())
-                    .collect::<Vec<_>>()
-                    .join(", "),
-            })?;
-            let times = &hardware.models[model];
-            let execution = if is_native {
-                times.native_ms
-            } else {
-                times.execution_ms
-            };
-            functions.push(Function {
-                model,
-                objective: info.objective.unwrap_or(Span(u64::MAX / 4)),
-                percentile: info
-                    .percentile
-                    .map_or(settings.percentile, Percentile::for_policy),
-                execution: millis(execution),
-                places: [None; 2],
-                noise: streams.stream(Purpose::Noise, at),
-                bill: Bill::default(),
-            });
-        }
-        let mut cluster = Nodes::default();
-        for _ in 0..settings.nodes {
-            let slots = u32::try_from(hardware.node.slots).unwrap_or(u32::MAX);
-            cluster.add_node(slots, bytes(hardware.node.host_gb * 1e9));
-        }
-        let mut held = vec![Vec::new(); settings.nodes as usize];
-        for (at, info) in (0..).zip(&workload.functions) {
-            let own = &mut functions[at as usize];
-            // A model that fits no slot takes no host memory either.
-            if !hardware.fits(own.model, settings) {
-                continue;
-            }
-            let per_second = info.per_minute.unwrap_or(1.0) / 60.0;
-            let takes = swaps.alone(own.model);
-            let load = LoadPerSecond(scaled(takes, per_second));
-            match cluster.place(FunctionId(at), hardware.of_pool(own.model).bytes, load) {
-                Ok((first, second)) => {
-                    for (place, node) in own.places.iter_mut().zip([Some(first), second]) {
-                        if let Some(NodeId(node)) = node {
-                            let locals: &mut Vec<u32> = &mut held[node as usize];
-                            *place = Some((node, u32::try_from(locals.len()).unwrap_or(u32::MAX)));
-                            locals.push(at);
-                            own.bill.resident(Time::ZERO);
-                        }
-                    }
-                }
-                Err(PlaceError::NoHostMemory) => {}
-                Err(_) => return Err(RunError::TooMany),
-            }
-        }
+        let mut functions = setup::functions(hardware, settings, workload, streams)?;
+        let (cluster, held) = setup::place(hardware, settings, workload, &swaps, &mut functions)?;
         let mut nodes = Vec::new();
         for (node, held) in (0..).zip(held) {
             nodes.push(Node::new(

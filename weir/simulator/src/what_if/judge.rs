@@ -1,6 +1,5 @@
 //! Derives the answer of a run from its outcome.
 
-use policy::pool::billing::Bill;
 use policy::{Span, Time};
 
 use super::answer::{Answer, Detail, FunctionAnswer};
@@ -8,22 +7,10 @@ use super::cluster::Cluster;
 use super::limit::{Binding, Limit, Measurements, WholeRun};
 use super::resolve::{CalledFunction, WorkConversion};
 use super::scenario::{Point, Scenario};
+use super::usage::{Usage, peak};
 use crate::node::outcome::part;
-use crate::node::{Hosting, NodeOutcome, Occupancy, Outcome};
-use crate::statistics::{Interval, Percentile, Timeline, Unit};
-
-/// Largest number of steps in the timeline of busy slots; at least half as many are used.
-const BINS: usize = 240;
-
-/// Sums over a function's slot occupancies.
-#[derive(Clone, Copy, Default)]
-struct FunctionUse {
-    requests: u64,
-    busy: Span,
-    /// Time that loads add to execution.
-    added: Span,
-    bill: Bill,
-}
+use crate::node::{Hosting, NodeOutcome, Outcome};
+use crate::statistics::{Interval, Percentile, Unit};
 
 #[expect(clippy::cast_precision_loss, reason = "a mean")]
 fn mean_ms(sum: Span, count: u64) -> f64 {
@@ -39,23 +26,6 @@ fn part_of(nodes: usize) -> f64 {
     nodes.max(1) as f64
 }
 
-/// Returns the largest number of slots occupied at one time.
-fn peak(taken: &[Occupancy]) -> u32 {
-    let mut from: Vec<Time> = taken.iter().map(|own| own.from).collect();
-    from.sort_unstable();
-    let mut ends = taken.iter().map(|own| own.to).peekable();
-    let (mut now, mut most) = (0_u32, 0);
-    for from in from {
-        // An occupancy that ends when another begins does not overlap with it.
-        while ends.next_if(|&to| to <= from).is_some() {
-            now -= 1;
-        }
-        now += 1;
-        most = most.max(now);
-    }
-    most
-}
-
 /// Computes the answer of a run for the counted time from `from` until `until`.
 pub(super) fn judge(
     scenario: &Scenario<'_>,
@@ -68,41 +38,13 @@ pub(super) fn judge(
     let (nodes, slots) = (point.nodes as usize, point.gpus as usize);
     let counted = until.since(from);
     let is_swapped = point.rule.settings().hosting == Hosting::Swapped;
-    let width = Span((counted.0 / BINS as u64 + 1).max(1_000_000));
-    let mut timeline = match Timeline::new(from, nodes * slots, BINS, width) {
-        Ok(timeline) => timeline,
-        Err(error) => unreachable!("{error}"),
-    };
-    timeline.pass(until);
-    let mut used = vec![FunctionUse::default(); scenario.called.len()];
-    let mut node_busy = vec![Span::ZERO; nodes];
-    let mut node_added = vec![Span::ZERO; nodes];
-    let mut taken = outcome.taken.clone();
-    for own in &mut taken {
-        own.from = own.from.max(from);
-        own.loaded = own.loaded.clamp(own.from, own.to);
-        let at = own.function as usize;
-        let busy = own.to.since(own.from);
-        let added = if own.loaded > own.from {
-            busy.less(own.execution)
-        } else {
-            Span::ZERO
-        };
-        let node = own.slot as usize / slots;
-        node_busy[node].0 += busy.0;
-        node_added[node].0 += added.0;
-        used[at].requests += 1;
-        used[at].busy.0 += busy.0;
-        used[at].added.0 += added.0;
-        used[at].bill.used(busy);
-        timeline.busy(own.slot as usize, own.from, own.to);
-    }
-    if !outcome.stopped {
-        // Includes requests that were still running at the end.
-        for (busy, node) in node_busy.iter_mut().zip(&outcome.nodes) {
-            busy.0 = node.busy.iter().map(|busy| busy.0).sum();
-        }
-    }
+    let Usage {
+        mut used,
+        node_busy,
+        node_added,
+        taken,
+        timeline,
+    } = Usage::of(scenario.called.len(), (nodes, slots), outcome, from, until);
     let share = |busy: Span| part(busy.0, counted.0) / f64::from(point.gpus);
     let mut functions = Vec::with_capacity(scenario.called.len());
     let mut latencies = Vec::with_capacity(scenario.called.len());
@@ -294,45 +236,4 @@ fn notes(scenario: &Scenario<'_>) -> Vec<String> {
         ));
     }
     notes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_peak_agrees_with_a_naive_count() {
-        // SplitMix64.
-        let mut state = 7_u64;
-        let mut below = |bound: u64| {
-            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mut z = state;
-            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            (z ^ (z >> 31)) % bound
-        };
-        for round in 0..200 {
-            let mut taken: Vec<Occupancy> = (0..below(20))
-                .map(|_| {
-                    let from = below(50);
-                    let to = from + 1 + below(20);
-                    Occupancy {
-                        slot: 0,
-                        function: 0,
-                        from: Time(from),
-                        loaded: Time(from),
-                        execution: Span::ZERO,
-                        to: Time(to),
-                    }
-                })
-                .collect();
-            taken.sort_by_key(|own| own.to);
-            let at = |now: u64| {
-                let holds = |own: &&Occupancy| own.from <= Time(now) && Time(now) < own.to;
-                taken.iter().filter(holds).count()
-            };
-            let naive = (0..80).map(at).max().unwrap_or(0);
-            assert_eq!(peak(&taken) as usize, naive, "round {round}");
-        }
-    }
 }

@@ -4,11 +4,15 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Writes a shell script that can be executed at once.
+/// Writes a shell script which can be executed at once.
+///
+/// # Panics
+///
+/// If coreutils' `install` cannot write it.
 ///
 /// Another process writes it: a file open for writing here would be inherited for a moment by every child that another test
 /// spawns, and executing it would fail for as long (`ETXTBSY`).
-pub(crate) fn make(path: &Path, text: &str) {
+pub fn write_script(path: &Path, text: &str) {
     let mut install = Command::new("install")
         .args(["-m", "755", "/dev/stdin"])
         .arg(path)
