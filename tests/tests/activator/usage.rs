@@ -31,7 +31,7 @@ async fn unusable_settings_are_one_sentence_with_exit_code_2() {
         ),
         (
             activator().set("WEIR_BIND", "lo"),
-            "WEIR_BIND=\"lo\": an IP address is needed",
+            "WEIR_BIND=\"lo\": allowed: an IP address such as 127.0.0.7",
         ),
         (
             activator().set("WEIR_DISABLED", "maybe"),
