@@ -46,6 +46,14 @@ pub(crate) struct DetachArguments {
     timeout: u64,
 }
 
+/// Surroundings under which a revision is detached, whatever its annotations are.
+const DETACHED_BY_HAND: Surroundings<'static> = Surroundings {
+    is_leaving: true,
+    is_mesh: false,
+    is_detached: true,
+    pods: &[],
+};
+
 fn pair(text: &str) -> Result<(String, String), String> {
     let needed = || "NAMESPACE/REVISION is needed, as default/hello-00001".to_owned();
     let (namespace, name) = text.split_once('/').ok_or_else(needed)?;
@@ -86,8 +94,6 @@ async fn run(client: Client, arguments: &DetachArguments) -> Result<String, Stri
             Err(other) => Err(error(other)),
         };
     }
-    // The ConfigMap is written first: otherwise a running role `control` would attach the revisions again.
-    record(&maps, &key).await.map_err(error)?;
     let revisions: Api<DynamicObject> = match &arguments.revision {
         Some((namespace, _)) => Api::namespaced_with(client.clone(), namespace, &revision_kind()),
         None => Api::all_with(client.clone(), &revision_kind()),
@@ -107,11 +113,18 @@ async fn run(client: Client, arguments: &DetachArguments) -> Result<String, Stri
     };
     let end = Instant::now() + Duration::from_secs(arguments.timeout);
     let writer = Writer::new(client);
-    let mut detached = 0_u32;
+    // A running role `control` detaches them as soon as the ConfigMap is written, so whether they are attached is read before.
+    let mut attached = Vec::with_capacity(named.len());
     for object in &named {
+        attached.push(is_attached(&writer, object).await?);
+    }
+    // The ConfigMap is written before any is detached: otherwise a running role `control` would attach the revisions again.
+    record(&maps, &key).await.map_err(error)?;
+    let mut detached = 0_u32;
+    for (object, was_attached) in named.iter().zip(attached) {
         let done = one(&writer, object);
         match tokio::time::timeout_at(end, done).await {
-            Ok(Ok(was_attached)) => detached += u32::from(was_attached),
+            Ok(Ok(is_own)) => detached += u32::from(was_attached || is_own),
             Ok(Err(why)) => return Err(format!("{}: {why}", name_of(object))),
             Err(_) => {
                 let limit = arguments.timeout;
@@ -151,6 +164,20 @@ async fn record(maps: &Api<ConfigMap>, key: &str) -> Result<(), kube::Error> {
     Ok(())
 }
 
+/// Returns whether a revision is attached, in full or in part.
+async fn is_attached(writer: &Writer, object: &DynamicObject) -> Result<bool, String> {
+    let Some(revision) = revision(object) else {
+        return Ok(false);
+    };
+    let look = writer
+        .look(object)
+        .await
+        .map_err(|error| format!("{}: {error}", name_of(object)))?;
+    let facts = Facts::of(&revision, false, &look, DETACHED_BY_HAND);
+    let step = Attachment::default().next(Clock::start().now(), &facts.view());
+    Ok(!matches!(step, Step::Rest(None)))
+}
+
 /// Detaches one revision. Returns whether it was attached, in full or in part.
 async fn one(writer: &Writer, object: &DynamicObject) -> Result<bool, String> {
     let clock = Clock::start();
@@ -164,13 +191,7 @@ async fn one(writer: &Writer, object: &DynamicObject) -> Result<bool, String> {
             .look(object)
             .await
             .map_err(|error| error.to_string())?;
-        let around = Surroundings {
-            is_leaving: true,
-            is_mesh: false,
-            is_detached: true,
-            pods: &[],
-        };
-        let facts = Facts::of(&revision, false, &look, around);
+        let facts = Facts::of(&revision, false, &look, DETACHED_BY_HAND);
         match attachment.next(clock.now(), &facts.view()) {
             Step::Rest(None) => return Ok(was_attached),
             Step::Rest(Some(_)) => tokio::time::sleep(PAUSE).await,
