@@ -262,7 +262,7 @@ fn usage_errors_are_one_sentence() {
         ),
         (
             vec!["proxy", "--target", free, "--slo", "2"],
-            "a time from 1ms to 1h is needed",
+            "allowed: a time from 1ms to 1h such as 200ms or 1.5s",
         ),
         (
             vec!["proxy", "--target", free, "--late", "shed"],
