@@ -75,6 +75,8 @@ struct State {
     /// Users allowed everything by SubjectAccessReviews.
     users: BTreeSet<String>,
     is_failing: bool,
+    /// Path of which all reads fail.
+    unreadable: Option<String>,
     lag: Duration,
 }
 
@@ -213,6 +215,11 @@ impl ApiServer {
     /// Ends all current watches, so that clients must start new ones.
     pub fn end_watches(&self) {
         self.shared.epoch.send_modify(|epoch| *epoch += 1);
+    }
+
+    /// Sets the path of which all further reads are answered with 500, or none.
+    pub fn set_unreadable(&self, path: Option<&str>) {
+        lock(&self.shared.state).unreadable = path.map(str::to_owned);
     }
 
     /// Sets whether all further requests are answered with 503.

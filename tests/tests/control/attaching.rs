@@ -1,7 +1,7 @@
 use std::net::SocketAddr;
 
 use serde_json::json;
-use tests::control::{OWN, Path, resource};
+use tests::control::{Cluster, OWN, Path, resource};
 use tests::eventually;
 use tests::metrics::Metrics;
 
@@ -161,6 +161,24 @@ async fn nothing_is_attached_where_endpoints_are_not_copied_or_pods_cannot_be_ad
     eventually("g is detached", || cluster.path("g") == Path::Knatives).await;
 }
 
+/// Runs `activator-ext detach`. Returns its exit code, stdout and stderr.
+async fn detach(cluster: &Cluster, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = tokio::process::Command::new(super::BINARY)
+        .arg("detach")
+        .args(arguments)
+        .env_clear()
+        .env("KUBECONFIG", cluster.kubeconfig())
+        .output()
+        .await
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (
+        output.status.code(),
+        text(output.stdout),
+        text(output.stderr),
+    )
+}
+
 #[tokio::test]
 async fn a_manual_detachment_stays_until_it_is_undone() {
     let cluster = cluster().await;
@@ -172,22 +190,7 @@ async fn a_manual_detachment_stays_until_it_is_undone() {
     let own = Path::Own(vec![pod.ip]);
     let are = |f: &Path, g: &Path| (cluster.path("f") == *f) && (cluster.path("g") == *g);
     eventually("both are attached", || are(&own, &own)).await;
-    let detach = async |arguments: &[&str]| {
-        let output = tokio::process::Command::new(super::BINARY)
-            .arg("detach")
-            .args(arguments)
-            .env_clear()
-            .env("KUBECONFIG", cluster.kubeconfig())
-            .output()
-            .await
-            .unwrap();
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-        (
-            output.status.code(),
-            text(output.stdout),
-            text(output.stderr),
-        )
-    };
+    let detach = async |arguments: &[&str]| detach(&cluster, arguments).await;
     let (code, out, error) = detach(&["default/f"]).await;
     let said = "1 of 1 revisions were attached, and go Knative's way now\n";
     assert_eq!((code, &*out), (Some(0), said), "{error}");
@@ -215,4 +218,34 @@ async fn a_manual_detachment_stays_until_it_is_undone() {
         error.contains("NAMESPACE/REVISION is needed, as default/hello-00001"),
         "{error}"
     );
+}
+
+#[tokio::test]
+async fn a_revision_that_cannot_be_read_does_not_keep_the_others_attached() {
+    let cluster = cluster().await;
+    let pod = cluster.add_pod("data-0").await;
+    for name in ["f", "g"] {
+        cluster.add_revision(name, true);
+    }
+    let running = control(&cluster);
+    let own = Path::Own(vec![pod.ip]);
+    eventually("both are attached", || {
+        ["f", "g"].iter().all(|name| cluster.path(name) == own)
+    })
+    .await;
+    running.kill();
+    let endpoints = "/api/v1/namespaces/default/endpoints/g";
+    cluster.api.set_unreadable(Some(endpoints));
+    let (code, out, error) = detach(&cluster, &["--all"]).await;
+    assert_eq!((code, &*out), (Some(1), ""));
+    assert!(
+        error.contains("default/g") && error.contains("unreadable"),
+        "{error}"
+    );
+    assert_eq!(cluster.path("f"), Path::Knatives);
+    assert_eq!(cluster.path("g"), own);
+    // The record stands, so the next process which can read the revision detaches it.
+    cluster.api.set_unreadable(None);
+    let _running = control(&cluster);
+    eventually("g is detached", || cluster.path("g") == Path::Knatives).await;
 }

@@ -169,14 +169,16 @@ async fn answer(
 async fn undisturbed(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
     let (head, body) = request.into_parts();
     let path = head.uri.path().to_owned();
-    let is_failing = {
+    let (is_failing, is_unreadable) = {
         let mut state = lock(&shared.state);
         let target = head
             .uri
             .path_and_query()
             .map_or("", |target| target.as_str());
         state.requests.push(format!("{} {target}", head.method));
-        state.is_failing
+        let is_read = matches!(head.method, Method::GET | Method::HEAD);
+        let is_unreadable = is_read && state.unreadable.as_deref() == Some(&*path);
+        (state.is_failing, is_unreadable)
     };
     if is_failing {
         let unavailable = StatusCode::SERVICE_UNAVAILABLE;
@@ -185,6 +187,10 @@ async fn undisturbed(shared: Arc<Shared>, request: Request<Incoming>) -> Respons
             "ServiceUnavailable",
             "the server is set to fail",
         );
+    }
+    if is_unreadable {
+        let status = StatusCode::INTERNAL_SERVER_ERROR;
+        return failure(status, "InternalError", "the path is set to be unreadable");
     }
     let Ok(body) = body.collect().await else {
         return failure(StatusCode::BAD_REQUEST, "BadRequest", "unreadable body");
