@@ -32,7 +32,7 @@
 //! ```
 
 use crate::line::Line;
-use crate::queue::{Ticket, Waiting};
+use crate::queue::Ticket;
 use crate::{RequestId, Span, Time};
 
 pub use crate::line::{
@@ -183,13 +183,6 @@ impl Gate {
     #[must_use]
     pub fn next_wake(&self) -> Option<Time> {
         self.line.next_wake()
-    }
-
-    /// Gives every waiting request the key returned by `key_of`; see [`DeadlineQueue::rekey`].
-    ///
-    /// [`DeadlineQueue::rekey`]: crate::queue::DeadlineQueue::rekey
-    pub fn rekey(&mut self, now: Time, key_of: impl FnMut(&Waiting) -> Time) {
-        self.line.rekey(now, key_of);
     }
 }
 

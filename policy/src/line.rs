@@ -272,14 +272,6 @@ impl Line {
         }
     }
 
-    /// Under [`Order::Deadline`], gives every waiting request the key returned by `key_of`; see
-    /// [`DeadlineQueue::rekey`]. Under [`Order::Arrival`], does nothing.
-    pub(crate) fn rekey(&mut self, now: Time, key_of: impl FnMut(&Waiting) -> Time) {
-        if self.order == Order::Deadline {
-            self.queue.rekey(now, key_of);
-        }
-    }
-
     /// Under [`Order::Deadline`], gives every waiting request the key that `key_of` returns for its [`Ticket::slot`]
     /// and the request; see [`DeadlineQueue::rekey_by_slot`]. Under [`Order::Arrival`], does nothing.
     pub(crate) fn rekey_by_slot(&mut self, now: Time, key_of: impl FnMut(usize, &Waiting) -> Time) {

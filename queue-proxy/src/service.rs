@@ -394,7 +394,7 @@ impl Proxy {
         };
         match forward::send(&self.upstream, request, &kind, informed, refresh).await {
             Ok((mut response, source)) => {
-                if let Some(outage) = self.lines.user_container.recover(Instant::now()) {
+                if let Some(outage) = self.lines.user_container.recover(Instant::now) {
                     let (failures, seconds) = (outage.failures, outage.lasted.as_secs_f64());
                     tracing::info!(failures, seconds, "the user container answers again");
                 }
