@@ -235,7 +235,7 @@ async fn item_040_repeated_and_empty_values_keep_their_order() {
 }
 
 #[tokio::test]
-async fn section_2_10_header_names_are_canonical_and_reason_phrases_are_gos() {
+async fn header_names_are_canonical_and_reason_phrases_are_gos() {
     let app = App::serving(|request| async move {
         let code = request.target()[1..].to_owned();
         format!(
@@ -281,7 +281,7 @@ async fn section_2_10_header_names_are_canonical_and_reason_phrases_are_gos() {
 }
 
 #[tokio::test]
-async fn section_2_10_a_body_with_a_length_and_no_type_gets_one() {
+async fn a_body_with_a_length_and_no_type_gets_one() {
     let app = App::serving(|request| async move {
         match request.target() {
             "/chunked" => {

@@ -374,7 +374,7 @@ async fn item_055_errors_of_the_proxy_carry_a_grpc_status() {
 }
 
 #[tokio::test]
-async fn section_2_10_the_authority_governs_over_a_host_header() {
+async fn the_authority_governs_over_a_host_header() {
     let app = App2::serving(|request| async move {
         let host = request.headers().get("host").cloned();
         Response::new(full(format!(
@@ -395,7 +395,7 @@ async fn section_2_10_the_authority_governs_over_a_host_header() {
 }
 
 #[tokio::test]
-async fn section_2_10_headers_are_treated_alike_over_http2() {
+async fn headers_are_treated_alike_over_http2() {
     let app = App2::serving(|request| async move {
         let headers = request.headers();
         let text = |name: &str| {

@@ -529,7 +529,7 @@ async fn without_options_weirs_metrics_are_not_exported() {
 }
 
 #[tokio::test]
-async fn section_2_16_profiles_are_served_if_enabled() {
+async fn profiles_are_served_if_enabled() {
     let app = App::saying("hello").await;
     let proxy = proxy(app.port)
         .set(

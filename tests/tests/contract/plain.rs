@@ -540,7 +540,7 @@ async fn item_038_an_unread_body_does_not_hide_the_clients_disconnection() {
 }
 
 #[tokio::test]
-async fn section_2_2_options_star_is_answered_by_the_proxy() {
+async fn options_star_is_answered_by_the_proxy() {
     let app = App::saying("").await;
     let proxy = proxy(app.port).start().await;
     let response = proxy
@@ -556,7 +556,7 @@ async fn section_2_2_options_star_is_answered_by_the_proxy() {
 }
 
 #[tokio::test]
-async fn section_2_2_bare_line_feeds_and_eight_bit_values_are_tolerated() {
+async fn bare_line_feeds_and_eight_bit_values_are_tolerated() {
     let app = App::saying("hello").await;
     let proxy = proxy(app.port).start().await;
     let mut client = proxy.connect().await;
@@ -613,7 +613,7 @@ async fn item_014_an_answer_with_a_length_and_chunks_is_chunked() {
 }
 
 #[tokio::test]
-async fn section_2_2_strange_transfer_codings_are_refused() {
+async fn strange_transfer_codings_are_refused() {
     let app = App::serving(|_| async {
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n".to_vec()
     })

@@ -378,7 +378,7 @@ async fn a_tunnel_is_logged_when_it_ends() {
 }
 
 #[tokio::test]
-async fn section_2_15_the_process_log_has_the_configured_keys_of_zap() {
+async fn the_process_log_has_the_configured_keys_of_zap() {
     let app = App::saying("hello").await;
     let shipped = r#"{"level":"info","outputPaths":["stdout"],"encoding":"json","encoderConfig":
         {"timeKey":"timestamp","levelKey":"severity","nameKey":"logger","callerKey":"caller",

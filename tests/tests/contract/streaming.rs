@@ -164,7 +164,7 @@ async fn item_047_an_early_refusal_reaches_a_client_that_is_still_sending() {
 }
 
 #[tokio::test]
-async fn section_2_10_a_close_delimited_answer_is_framed_anew() {
+async fn a_close_delimited_answer_is_framed_anew() {
     let app = App::raw(|mut connection| async move {
         if connection.request().await.is_some() {
             connection

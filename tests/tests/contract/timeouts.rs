@@ -253,14 +253,14 @@ async fn item_073_expiry_of_one_stream_leaves_its_siblings_alone() {
 }
 
 #[tokio::test]
-async fn section_2_6_a_timeout_of_zero_strikes_at_once() {
+async fn a_timeout_of_zero_strikes_at_once() {
     let app = App::saying("hello").await;
     let proxy = proxy(app.port).set(REQUEST, 0).start().await;
     assert_eq!(proxy.connect().await.get("/").await.status(), 504);
 }
 
 #[tokio::test]
-async fn section_2_6_an_interim_response_ends_the_response_start_timeout() {
+async fn an_interim_response_ends_the_response_start_timeout() {
     let app = App::raw(|mut connection| async move {
         if connection.request().await.is_some() {
             connection.write("HTTP/1.1 103 Early Hints\r\n\r\n").await;

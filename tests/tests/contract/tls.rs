@@ -130,7 +130,7 @@ async fn item_135_tls_1_2_is_refused_unless_allowed() {
 }
 
 #[tokio::test]
-async fn section_2_13_suites_and_curves_follow_the_settings() {
+async fn suites_and_curves_follow_the_settings() {
     let certificate = Certificate::new();
     let app = App::saying("one").await;
     let proxy = secured(app.port, &certificate, |builder| {
@@ -159,7 +159,7 @@ async fn section_2_13_suites_and_curves_follow_the_settings() {
 }
 
 #[tokio::test]
-async fn section_2_13_unusable_settings_end_the_process_only_with_certificates() {
+async fn unusable_settings_end_the_process_only_with_certificates() {
     let certificate = Certificate::new();
     for (name, value) in [
         ("QUEUE_PROXY_TLS_MIN_VERSION", "1.1"),
@@ -182,7 +182,7 @@ async fn section_2_13_unusable_settings_end_the_process_only_with_certificates()
 }
 
 #[tokio::test]
-async fn section_2_13_an_unusable_pair_at_the_start_ends_the_process() {
+async fn an_unusable_pair_at_the_start_ends_the_process() {
     let builder = proxy(1);
     let folder = builder.certificates();
     Certificate::new().write(&folder);

@@ -93,7 +93,7 @@ async fn item_129_without_tracing_nothing_is_added_and_all_passes() {
 }
 
 #[tokio::test]
-async fn section_3_5_a_trace_begun_here_is_sampled_at_the_rate_and_probes_have_none() {
+async fn a_trace_begun_here_is_sampled_at_the_rate_and_probes_have_none() {
     let app = App::saying("hello").await;
     for (sampler, flag) in [("", "01"), ("always_off", "00"), ("always_on", "01")] {
         let mut builder = proxy(app.port).set(

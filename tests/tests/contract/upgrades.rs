@@ -230,7 +230,7 @@ async fn item_063_any_protocol_is_tunnelled() {
 }
 
 #[tokio::test]
-async fn section_2_3_a_switch_to_something_else_is_502() {
+async fn a_switch_to_something_else_is_502() {
     let app = App::serving(|_| async { SWITCH.replace("chat/2", "other").into_bytes() }).await;
     let proxy = proxy(app.port).start().await;
     assert_eq!(proxy.connect().await.request(UPGRADE).await.status(), 502);
@@ -239,7 +239,7 @@ async fn section_2_3_a_switch_to_something_else_is_502() {
 }
 
 #[tokio::test]
-async fn section_2_3_an_offer_of_h2c_is_ignored() {
+async fn an_offer_of_h2c_is_ignored() {
     let app = App::saying("hello").await;
     let proxy = proxy(app.port).start().await;
     let lines =
