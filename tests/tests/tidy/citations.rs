@@ -27,13 +27,17 @@ fn sections(page: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns the number of the list's last item: `23. **…`.
+/// Returns the numbers of the list's items: `23. **…`. Fails unless they are 1, 2, … without a gap.
 fn items(page: &str) -> BTreeSet<String> {
-    page.lines()
+    let numbers: Vec<String> = page
+        .lines()
         .filter_map(|line| line.split_once(". **"))
         .map(|(number, _)| number.to_owned())
         .filter(|number| number.bytes().all(|it| it.is_ascii_digit()))
-        .collect()
+        .collect();
+    let expected: Vec<String> = (1..=numbers.len()).map(|it| it.to_string()).collect();
+    assert_eq!(numbers, expected, "numbers of the invariants");
+    numbers.into_iter().collect()
 }
 
 /// Returns what follows each occurrence of a word in a line, where the word stands by itself.

@@ -260,6 +260,18 @@ fn every_listed_difference_has_a_test() {
 }
 
 #[test]
+fn no_module_is_taken_from_another_crate() {
+    let out = concat!("#[path = \"", "..");
+    let sources = files::sources(&["rs"]);
+    let problems: Vec<&String> = sources
+        .iter()
+        .filter(|(_, text)| text.contains(out))
+        .map(|(path, _)| path)
+        .collect();
+    assert!(problems.is_empty(), "{problems:?}");
+}
+
+#[test]
 fn no_test_is_disabled() {
     for (module, source) in contract_sources() {
         assert!(!source.contains("#[ignore"), "{module}");
