@@ -5,6 +5,8 @@
 //! keeps the default of each invalid value, and is meant for programs that serve an existing pod. *Strict* parsing
 //! ([`read_strictly`]) rejects all annotations if one is invalid, and is meant for admission; [`review`](mod@review)
 //! reports the errors per key. [`podinfo`] parses the annotations file that the kubelet's downward API writes.
+//!
+//! Deliberately absent: access to a cluster; callers bring annotations as text. Start reading in [`Settings`].
 #![forbid(unsafe_code)]
 
 mod contradiction;

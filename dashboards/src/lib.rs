@@ -13,6 +13,9 @@
 //! | [`queries`] | every query with filled variables, for a run against a Prometheus |
 //! | [`promtool`] | Prometheus' own checks |
 //! | [`outputs`] | the files generated from all this |
+//!
+//! Deliberately absent: connections to a running Prometheus or Grafana; everything here is text, generated and committed. Start
+//! reading in [`catalogue`].
 #![forbid(unsafe_code)]
 
 pub mod boards;

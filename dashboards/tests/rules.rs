@@ -55,13 +55,13 @@ fn a_difference_is_named_with_its_line_and_write_repairs_it() {
     let text = fs::read_to_string(&rules).unwrap();
     fs::write(&rules, text.replacen("for: 2m", "for: 3m", 1)).unwrap();
     fs::write(folder.path().join("dashboards/rules/own.yaml"), "").unwrap();
-    let told = differences(folder.path(), &outputs);
+    let differing = differences(folder.path(), &outputs);
     let line = 1 + text
         .lines()
         .position(|line| line.contains("for: 2m"))
         .unwrap();
     assert_eq!(
-        told,
+        differing,
         [
             format!("dashboards/rules/weir-alerts.yaml:{line} differs from the generated file"),
             "dashboards/rules/own.yaml is not a generated file".to_owned(),

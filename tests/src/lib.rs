@@ -16,6 +16,9 @@
 //! | [`collector`] | an OpenTelemetry collector |
 //! | [`mutation`] | randomly corrupted inputs |
 //! | [`tls`] | a certificate authority, and clients that trust it |
+//!
+//! Deliberately absent: access to the inside of programs under test; a test sees what clients, kubelets and applications see. Start
+//! reading in [`proxy`].
 
 pub mod activator;
 pub mod app;

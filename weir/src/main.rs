@@ -1,8 +1,8 @@
 //! Weir's command line.
 //!
 //! Each subcommand is a module of its own; `usage` words errors of the command line, `terminal` and `output` write results. The programs
-//! that a demo runs are children of this same binary (`weir child …`), so that what runs is what was built. Decisions and their
-//! arithmetic are in libraries: `policy`, `simulator`, `experiments`. Start reading in `demo`.
+//! that a demo runs are children of this same binary (`weir child …`), so that what runs is what was built. Deliberately
+//! absent: decisions and their arithmetic, which are in libraries (`policy`, `simulator`, `experiments`). Start reading in `demo`.
 
 mod compare;
 mod date;

@@ -11,6 +11,8 @@
 //!
 //! Bounds: files of 60 KiB in all; [`page::READERS_MAX`] streams; one event a second; 500 functions, 256 slots and 200
 //! events in a state, which has the numbers of omitted ones.
+//!
+//! Deliberately absent: history beyond what the page holds, and requests which change anything. Start reading in [`board`].
 
 pub mod answers;
 mod attainment;

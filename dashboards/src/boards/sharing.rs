@@ -27,7 +27,7 @@ pub(super) fn board() -> Board {
                     Panel::new(Drawing::Lines, "Used", Unit::Ratio,
                         "Share of wall time in which kernels ran: what each function got. A function below its request that asks for more is starved.")
                         .query(rate("weir_gpu_used_seconds_total"), LEGEND).link("weir-function"),
-                    Panel::new(Drawing::Lines, "Asked", Unit::Ratio,
+                    Panel::new(Drawing::Lines, "Demand", Unit::Ratio,
                         "Share of wall time in which its pods wanted to compute, up to their limit.")
                         .query(sum("weir_gpu_asked_ratio"), LEGEND).link("weir-function"),
                     Panel::new(Drawing::Lines, "Used of the limit", Unit::Ratio,
@@ -51,7 +51,7 @@ pub(super) fn board() -> Board {
                     Panel::new(Drawing::Lines, "Wait for a token, p98", Unit::Seconds,
                         "Time from the request for a token to its grant. It bounds how soon a request's first kernel starts.")
                         .query(quantile_by(0.98, BY, "weir_gpu_token_wait_seconds", OWN), LEGEND).link("weir-slots"),
-                    Panel::new(Drawing::Lines, "Given", Unit::Ratio,
+                    Panel::new(Drawing::Lines, "Granted", Unit::Ratio,
                         "Share of wall time with a token. Much above used: programs hold tokens without work.")
                         .query(rate("weir_gpu_given_seconds_total"), LEGEND).link("weir-slots"),
                     Panel::new(Drawing::Lines, "Held without work while others waited", Unit::Ratio,

@@ -19,6 +19,9 @@
 //!
 //! Sandboxed runtimes (Kata, gVisor) have another kernel, which neither shared pages nor sockets nor MPS reach. Their pods are
 //! not served.
+//!
+//! Deliberately absent: decisions on turns, which are made by `policy::tokens`, and code inside the programs, which is the preload
+//! library's. Start reading in [`service`].
 #![forbid(unsafe_code)]
 
 mod cli;

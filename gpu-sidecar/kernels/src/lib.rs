@@ -15,6 +15,8 @@
 //! A program loads [`PTX`] as it is; a real driver compiles it. A software GPU recognises it with [`is_ours`], looks up a
 //! [`Kernel`] by its name, decodes the launch with [`Launch::decode`], and runs the function of the same name in
 //! [`effect`]. Every kernel is grid-stride, so that the shape of a launch affects only its duration.
+//!
+//! Deliberately absent: libraries such as cuBLAS; programs of users bring theirs. Start reading in [`Launch`].
 #![forbid(unsafe_code)]
 
 pub mod effect;

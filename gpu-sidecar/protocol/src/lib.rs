@@ -17,6 +17,8 @@
 //! All integers are little-endian. A message has at most 4 KiB ([`message::MESSAGE_MAX`]). The first byte of each is the
 //! version of this protocol; a message of another than [`VERSION`] is refused.
 //!
+//! Deliberately absent: sockets and mappings; this crate encodes, decodes and lays out. Start reading in [`message`].
+//!
 //! # Examples
 //!
 //! ```

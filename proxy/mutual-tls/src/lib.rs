@@ -4,6 +4,8 @@
 //! Role `control` issues the authority and the certificates. A program reads its own from a directory, as `tls.crt`,
 //! `tls.key` and `ca.crt`, which the kubelet replaces when they are renewed. Without them all connections fail; there is
 //! no fallback to plain text.
+//!
+//! Deliberately absent: issue and renewal of certificates. Start reading in [`Identity`].
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

@@ -8,6 +8,8 @@
 //! | [`node`] | an agent with pods, and programs in them under the preload library |
 //!
 //! All of it runs the `weir` program of the same build, which cargo puts beside the tests of package `weir`. A C compiler is needed.
+//!
+//! Deliberately absent: the software GPU itself, which is `softgpu`'s. Start reading in [`node`].
 #![forbid(unsafe_code)]
 #![expect(
     clippy::unwrap_used,

@@ -1,5 +1,7 @@
 //! Seeded random numbers, waiting for conditions, executable scripts: what the tests of all members have in common. Only std.
 //!
+//! Deliberately absent: anything which knows Weir. Start reading in [`until()`].
+//!
 //! # Examples
 //!
 //! ```

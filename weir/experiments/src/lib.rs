@@ -11,6 +11,8 @@
 //! | [`shares`] | the statements of FaST-GShare, each as a function from a seed to its number |
 //! | [`routing`] | rules of choosing an instance, early or late |
 //!
+//! Deliberately absent: users' own questions, which are `simulator::what_if`'s. Start reading in [`claims`].
+//!
 //! # Examples
 //!
 //! ```

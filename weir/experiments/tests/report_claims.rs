@@ -145,7 +145,7 @@ fn one_changed_parameter_under_the_same_seeds_explains() {
     assert_eq!(
         row.why,
         "the interval ends below 432 to 528 functions; with contention at 0 instead of 0.6 it is 470 functions: \
-         the interval overlaps 432 to 528 functions"
+         the interval meets 432 to 528 functions"
     );
     // The reported figures are those of the setting that was fixed beforehand.
     assert_eq!(row.ours, 400.0);

@@ -18,6 +18,9 @@
 //! | [`traces`] | reading and writing of recorded workloads |
 //! | [`what_if`] | what-if questions about a user's functions on a given cluster |
 //!
+//! Deliberately absent: decisions, which are `policy`'s, and the papers' experiments, which are `experiments`'. Start reading in
+//! [`instance`].
+//!
 //! # Examples
 //!
 //! Fifteen minutes of twenty functions on a node of four GPUs:

@@ -1,5 +1,5 @@
 //! Clients of the pod behind a queue-proxy: each request gets exactly one response (invariant 1), and answers are correct
-//! (invariant 4's bytes under the rest).
+//! (invariant 4).
 
 use std::collections::BTreeMap;
 use std::fmt;

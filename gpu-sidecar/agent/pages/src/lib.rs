@@ -3,6 +3,8 @@
 //!
 //! Pages contain only atomics, so a reference to a page that another process writes to is sound; each reader validates the
 //! values.
+//!
+//! Deliberately absent: the pages' layout, which is [`protocol::page`]'s. Start reading in [`Page`].
 
 use std::fs::File;
 use std::io;

@@ -15,6 +15,8 @@
 //!
 //! The library never unwinds into the program, handles no signals, and never ends the process. Without an agent all launches
 //! pass.
+//!
+//! Deliberately absent: decisions on turns, which are the agent's. Start reading in `gate`.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::Ordering;

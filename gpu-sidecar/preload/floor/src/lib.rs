@@ -7,6 +7,8 @@
 //!
 //! A function missing from the list is still linked, without a version. The libraries' tests fail on a symbol without a version
 //! and on any version above [`FLOOR`].
+//!
+//! Deliberately absent: a copy of an older glibc. Start reading in [`link`].
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

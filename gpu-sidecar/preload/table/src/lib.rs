@@ -5,6 +5,8 @@
 //!
 //! A look-up in the table allocates nothing, takes no lock and does not panic: it happens inside `dlsym`, which programs call
 //! before `main`, under the loader's lock and from allocators.
+//!
+//! Deliberately absent: wrappers, which are the core's. Start reading in `functions.txt`.
 #![forbid(unsafe_code)]
 
 pub mod abi;

@@ -40,7 +40,7 @@ pub enum LateRule {
     /// Late requests of both groups come behind all that can meet their deadline, in order of arrival (M1.10).
     BehindAll,
     /// A late request of the high group comes behind the whole low group, in order of arrival; one of the low group
-    /// keeps its place (mechanisms §2.2 to the letter).
+    /// keeps its place (as Torpor §5.2 prints it).
     BehindLowGroup,
     /// A late request keeps its place.
     InPlace,
@@ -59,7 +59,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// Returns the settings of mechanisms §2.2, with the late rule of mechanisms §1.4 for both groups: otherwise a request of the
+    /// Returns the settings of mechanisms §2.2, whose late rule holds for both groups: otherwise a request of the
     /// low group that is late anyway would take the place of one that can still be in time.
     fn default() -> Self {
         Self {

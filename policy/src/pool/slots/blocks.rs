@@ -1,8 +1,8 @@
 //! Slot memory kept in blocks (M2.10, mechanisms §2.5): whether a model's blocks fit, which models have to be evicted before
 //! they do, and where the blocks are placed.
 //!
-//! Models are evicted in the order of 2.3b, whatever the memory. With blocks, eviction continues until the model's
-//! blocks fit, which may take longer than until enough bytes are free. Nothing is moved to make room: 2.5 keeps a
+//! Models are evicted in the order of mechanisms §2.3b, whatever the memory. With blocks, eviction continues until the model's
+//! blocks fit, which may take longer than until enough bytes are free. Nothing is moved to make room: mechanisms §2.5 keeps a
 //! model's blocks together when they are placed.
 //!
 //! Each evaluation of a slot costs O(blocks of the model) placements, and as many again for each model that would have

@@ -47,7 +47,7 @@ pub enum Swap {
     Off,
 }
 
-/// Whether a heavy model waits rather than being loaded next to another heavy one (note to mechanisms §2.3).
+/// Whether a heavy model waits rather than being loaded next to another heavy one (mechanisms §2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
     /// The model never waits while a slot is free.

@@ -251,10 +251,10 @@ impl Claim {
         if interval.high - interval.low > to - from {
             return (
                 true,
-                format!("the interval overlaps {band}, but is wider than that"),
+                format!("the interval meets {band}, but is wider than that"),
             );
         }
-        (true, format!("the interval overlaps {band}"))
+        (true, format!("the interval meets {band}"))
     }
 
     fn bounded(&self, interval: &Interval) -> (bool, String) {
