@@ -1,7 +1,7 @@
 //! One function: its instances, and the requests that wait for them. It connects `policy::routing` to futures.
 //!
 //! A request awaits [`Function::acquire`]. Dropping that future removes the request from the queue; dropping the
-//! [`InstancePlace`] frees the place at the instance for the next request. The lock is held for a few microseconds and
+//! [`InstanceSlot`] frees the place at the instance for the next request. The lock is held for a few microseconds and
 //! never across an await.
 
 mod acquire;
@@ -25,7 +25,7 @@ use tokio::time::Instant;
 use crate::instance::Instance;
 use crate::view::FunctionName;
 
-pub(crate) use acquire::{Acquire, AcquireError, Claim, InstancePlace, Refusal};
+pub(crate) use acquire::{Acquire, AcquireError, Claim, InstanceSlot, Refusal};
 
 /// One function: its instances, and the requests that wait for them.
 #[derive(Debug)]

@@ -33,7 +33,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::function::{AcquireError, Claim, InstancePlace, Refusal};
+use crate::function::{AcquireError, Claim, InstanceSlot, Refusal};
 use crate::metrics::{Metrics, PassReason};
 use crate::pass::{self, PassThrough};
 use crate::registry::{LiveRevision, Lookup, PEER, Registry};
@@ -69,7 +69,7 @@ pub(crate) struct Data {
 #[derive(Debug, Default)]
 pub(crate) struct RequestSlot {
     /// Place of the request at an instance, once it has one.
-    bound: Option<InstancePlace>,
+    bound: Option<InstanceSlot>,
     /// Count of the request among those that the autoscaler is sent.
     counted: Option<CountGuard>,
 }
@@ -427,7 +427,7 @@ impl Data {
         request: &mut Request<ClientBody>,
         times: &RequestTiming,
         is_again: bool,
-    ) -> Result<InstancePlace, AcquireError> {
+    ) -> Result<InstanceSlot, AcquireError> {
         let claim = Claim {
             arrival: times.arrival,
             deadline: times.budget.deadline,

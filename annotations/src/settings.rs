@@ -12,7 +12,7 @@ use crate::values::{decimal, dns_label, integer, positive_duration, quantity};
 pub const QUEUE_DEPTH_MAX: usize = 10_000;
 /// Requests that may wait per request that may run, unless `queue-depth` is set, as under Knative.
 const DEPTH_PER_CONCURRENCY: usize = 10;
-/// Default of `slo-percentile`, in per cent: the percentile of M1.12 and M2.13.
+/// Default of `slo-percentile`, in percent: the percentile of M1.12 and M2.13.
 pub const SLO_PERCENTILE_DEFAULT: f64 = 98.0;
 /// Default of `keep-alive`: idle time after which a function is cold.
 pub const KEEP_ALIVE_DEFAULT: Duration = Duration::from_secs(600);
@@ -129,7 +129,7 @@ pub struct Settings {
     /// `weir.dev/concurrency`: largest number of concurrent requests at the user container where Knative sets no limit;
     /// at least 1.
     pub concurrency: Option<u32>,
-    /// `weir.dev/slo-percentile`: share of requests to be answered within the objective, 50 to 99.9 per cent.
+    /// `weir.dev/slo-percentile`: share of requests to be answered within the objective, 50 to 99.9 percent.
     pub slo_percentile: f64,
     /// `weir.dev/late`: handling of requests whose latest start time has passed.
     pub late: Late,
@@ -143,7 +143,7 @@ pub struct Settings {
     pub variant: Variant,
     /// `weir.dev/isolation`: isolation between the pods on one slot.
     pub isolation: Isolation,
-    /// `weir.dev/sm-percent`, in hundredths of a per cent: 100 to [`SM_WHOLE`].
+    /// `weir.dev/sm-percent`, in hundredths of a percent: 100 to [`SM_WHOLE`].
     pub sm_hundredths: u32,
     /// `weir.dev/quota-request`, in millionths of wall time: 0 to [`SHARE_WHOLE`].
     pub quota_request_ppm: u32,

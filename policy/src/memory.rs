@@ -54,7 +54,7 @@ pub use trial::Trial;
 use blocks::{Block, Blocks};
 use common::CommonSizes;
 use free_list::FreeList;
-use map::{Map, Place};
+use map::{Map, UnitRange};
 use partition::{State, UNITS};
 use trial::Scratch;
 
@@ -126,7 +126,7 @@ impl Memory {
             let taken = match &mut self.layout {
                 Layout::Partitions(map) => map.take(units, self.common.contains(units), own),
                 Layout::FreeList(list) => list.take(units).map(|taken| {
-                    let place = Place {
+                    let place = UnitRange {
                         start: 0,
                         units: taken.units,
                     };

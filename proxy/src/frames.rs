@@ -25,7 +25,7 @@ const END_HEADERS: u8 = 4;
 const ENHANCE_YOUR_CALM: u32 = 0xB;
 
 /// Allowed number of control frames per second, which carry no part of a request: PING, PRIORITY, SETTINGS,
-/// WINDOW_UPDATE and unknown ones. They cost a few per cent of a core. gRPC's clients send some PINGs for each round trip
+/// WINDOW_UPDATE and unknown ones. They cost a few percent of a core. gRPC's clients send some PINGs for each round trip
 /// while they measure the bandwidth, and Go's servers close a connection with 10,000 such frames unanswered.
 const CONTROLS_PER_SECOND: u32 = 1_000;
 /// Additional control frames allowed for each request and for each DATA frame sent to the client: clients enlarge

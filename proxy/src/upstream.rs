@@ -43,7 +43,7 @@ const HTTP2_STREAMS_KEPT: usize = 64;
 const HTTP2_IDLE_MAX_AFTER_PEAK: Duration = Duration::from_secs(2);
 /// Time limit of the first attempt to connect.
 const DIAL_FIRST: Duration = Duration::from_millis(50);
-/// Time limit of each further attempt, in per cent of the previous one.
+/// Time limit of each further attempt, in percent of the previous one.
 const DIAL_GROWTH_PERCENT: u32 = 140;
 /// Default number of attempts to connect. Only timeouts are retried.
 pub const DIAL_ATTEMPTS: u32 = 15;

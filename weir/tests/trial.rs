@@ -179,18 +179,13 @@ fn get(address: SocketAddr, path: &str) -> String {
     answer
 }
 
-/// Waits until a gauge of the proxy is 1.
-fn until(metrics: SocketAddr, gauge: &str) {
-    let begin = Instant::now();
-    loop {
+/// Blocks until a gauge of the proxy is 1.
+fn await_gauge(metrics: SocketAddr, gauge: &str) {
+    testing::until(gauge, || {
         let page = get(metrics, "/metrics");
         let mut lines = page.lines();
-        if lines.any(|line| line.starts_with(gauge) && line.ends_with(" 1")) {
-            return;
-        }
-        assert!(begin.elapsed() < PATIENCE, "{gauge} is not 1: {page}");
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
+        lines.any(|line| line.starts_with(gauge) && line.ends_with(" 1"))
+    });
 }
 
 /// Asserts exit code 2, nothing on stdout and one line on stderr; returns that line.
@@ -234,9 +229,9 @@ fn a_proxy_in_front_of_a_python_server_passes_answers_and_drains_at_an_interrupt
     // One request is at the server and one waits when the interrupt arrives: both are answered.
     let address = proxy.address;
     let first = std::thread::spawn(move || get(address, "/slow"));
-    until(metrics, "weir_requests_running");
+    await_gauge(metrics, "weir_requests_running");
     let second = std::thread::spawn(move || get(address, "/"));
-    until(metrics, "weir_requests_waiting");
+    await_gauge(metrics, "weir_requests_waiting");
     let pid = Pid::from_raw(i32::try_from(proxy.child.id()).unwrap()).unwrap();
     kill_process(pid, Signal::INT).unwrap();
     assert!(first.join().unwrap().starts_with("HTTP/1.1 200 "));

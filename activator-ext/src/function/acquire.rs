@@ -59,7 +59,7 @@ pub(crate) struct Acquire {
 
 /// A place at an instance, which is freed when dropped.
 #[derive(Debug)]
-pub(crate) struct InstancePlace {
+pub(crate) struct InstanceSlot {
     function: Arc<Function>,
     binding: BindingId,
     /// The instance of the place.
@@ -77,9 +77,9 @@ impl Acquire {
         }
     }
 
-    fn bound(&self, binding: BindingId, instance: Arc<Instance>) -> InstancePlace {
+    fn bound(&self, binding: BindingId, instance: Arc<Instance>) -> InstanceSlot {
         instance.begin(self.function.clock.now());
-        InstancePlace {
+        InstanceSlot {
             function: Arc::clone(&self.function),
             binding,
             instance,
@@ -87,7 +87,7 @@ impl Acquire {
         }
     }
 
-    fn arrive(&mut self, waker: &Waker) -> Poll<Result<InstancePlace, AcquireError>> {
+    fn arrive(&mut self, waker: &Waker) -> Poll<Result<InstanceSlot, AcquireError>> {
         let function = Arc::clone(&self.function);
         let claim = self.claim;
         let outcome = function.step(|state, now| {
@@ -144,7 +144,7 @@ impl Acquire {
 }
 
 impl Future for Acquire {
-    type Output = Result<InstancePlace, AcquireError>;
+    type Output = Result<InstanceSlot, AcquireError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some((_, waiter)) = self.waiting else {
@@ -194,7 +194,7 @@ impl Drop for Acquire {
     }
 }
 
-impl InstancePlace {
+impl InstanceSlot {
     /// Records that the head of the answer has arrived.
     pub(crate) const fn answered(&mut self) {
         self.completion = Completion::Answered { learn: false };
@@ -206,7 +206,7 @@ impl InstancePlace {
     }
 }
 
-impl Drop for InstancePlace {
+impl Drop for InstanceSlot {
     fn drop(&mut self) {
         self.instance.end(self.function.clock.now());
         // An answer that was cut or late may be the fault of the client or of the pod.

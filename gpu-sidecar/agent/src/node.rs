@@ -86,7 +86,7 @@ pub(crate) struct NodeState {
     pub(crate) plan: Plan,
 }
 
-/// Part of a slot's SMs × time, in per cent, that requests may take together.
+/// Part of a slot's SMs × time, in percent, that requests may take together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan(pub(crate) u32);
 

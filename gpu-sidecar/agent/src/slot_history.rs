@@ -11,7 +11,7 @@ pub(crate) const CELLS: usize = 60;
 
 const CELL_NS: u64 = CELL_SECONDS * 1_000_000_000;
 
-/// Part of a cell's time in which a kernel ran, in per cent; `None`: the slot was absent.
+/// Part of a cell's time in which a kernel ran, in percent; `None`: the slot was absent.
 pub(crate) type Busy = Option<u8>;
 
 /// Finished cells of a slot and the start of the current one.

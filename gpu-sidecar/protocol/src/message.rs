@@ -130,7 +130,7 @@ pub enum FromAgent {
         visible_devices: String,
         /// Value for `CUDA_MPS_PIPE_DIRECTORY`; empty without MPS.
         mps_pipe_directory: String,
-        /// Value for `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, in hundredths of a per cent; 10,000 for all SMs.
+        /// Value for `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, in hundredths of a percent; 10,000 for all SMs.
         active_thread_hundredths: u32,
         /// Value for `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`, in bytes; 0 for none. Larger than `memory_limit`, which is exact.
         mps_memory_limit: u64,

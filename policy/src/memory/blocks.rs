@@ -3,7 +3,7 @@
 //! Records are kept in vectors with free lists and chained per owner, so a block is found and freed in constant time,
 //! and nothing is allocated once the vectors have grown.
 
-use super::map::Place;
+use super::map::UnitRange;
 use super::{BlockId, OwnerId};
 
 pub(super) const NONE: u32 = u32::MAX;
@@ -11,7 +11,7 @@ pub(super) const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block {
     pub(super) owner: u32,
-    pub(super) place: Place,
+    pub(super) place: UnitRange,
     /// Requested size, in bytes.
     pub(super) asked: u64,
     tenancy: u32,
@@ -123,7 +123,7 @@ impl Blocks {
     pub(super) fn insert(
         &mut self,
         owner: OwnerId,
-        place: Place,
+        place: UnitRange,
         asked: u64,
         shared: bool,
     ) -> BlockId {

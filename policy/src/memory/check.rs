@@ -1,6 +1,6 @@
 //! Comparison of the bookkeeping with the individual blocks.
 
-use super::map::Place;
+use super::map::UnitRange;
 use super::partition::{self, State, UNITS};
 use super::{Fault, Layout, Memory, OwnerId};
 
@@ -93,7 +93,7 @@ impl Memory {
 }
 
 /// Returns whether a partition of this state may contain the block at this place.
-fn agrees(state: State, place: Place) -> bool {
+fn agrees(state: State, place: UnitRange) -> bool {
     let at = place.start % UNITS;
     match state {
         State::Free => false,
@@ -125,12 +125,12 @@ mod tests {
 
     fn mark(memory: &mut Memory, start: u32, units: u32, state: State) {
         if let Layout::Partitions(map) = &mut memory.layout {
-            map.mark(Place { start, units }, state);
+            map.mark(UnitRange { start, units }, state);
         }
     }
 
     fn insert(memory: &mut Memory, start: u32, units: u32) {
-        let place = Place { start, units };
+        let place = UnitRange { start, units };
         memory.blocks.insert(OwnerId(1), place, 1, true);
     }
 
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(crooked, Err(Fault::State { partition: 5 }));
         let stranger = broken(|memory| {
             mark(memory, 10, 1, State::Slab(1));
-            let place = Place {
+            let place = UnitRange {
                 start: 10,
                 units: 1,
             };

@@ -10,12 +10,12 @@ use crate::heap::IndexedHeap;
 
 /// Units of a block, counted from the start of the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct UnitRange {
     pub(super) start: u32,
     pub(super) units: u32,
 }
 
-impl Place {
+impl UnitRange {
     pub(super) const fn partition(self) -> u32 {
         self.start / UNITS
     }
@@ -90,7 +90,7 @@ impl Map {
         units: u32,
         common: bool,
         own: impl Iterator<Item = u32> + Clone,
-    ) -> Option<(Place, BlockPlacement)> {
+    ) -> Option<(UnitRange, BlockPlacement)> {
         if units > UNITS {
             return self.take_run(units);
         }
@@ -104,7 +104,7 @@ impl Map {
             Shelf::Slab(class) => partition::openings(used, class).trailing_zeros(),
             Shelf::Buddy(order) => partition::buddy_opening(used, order)?,
         };
-        let place = Place {
+        let place = UnitRange {
             start: at * UNITS + unit,
             units: size,
         };
@@ -170,9 +170,9 @@ impl Map {
         Some((at, BlockPlacement::Fullest))
     }
 
-    fn take_run(&mut self, units: u32) -> Option<(Place, BlockPlacement)> {
+    fn take_run(&mut self, units: u32) -> Option<(UnitRange, BlockPlacement)> {
         let length = units.div_ceil(UNITS);
-        let place = Place {
+        let place = UnitRange {
             start: self.vacancy.best(length)? * UNITS,
             units: length * UNITS,
         };
@@ -181,7 +181,7 @@ impl Map {
     }
 
     /// Marks a free place as used, in partitions that are free or already in that state.
-    pub(super) fn mark(&mut self, place: Place, state: State) {
+    pub(super) fn mark(&mut self, place: UnitRange, state: State) {
         let bits = partition::bits(place.start % UNITS, place.units);
         for at in place.partitions() {
             self.change(at, |partition| {
@@ -194,7 +194,7 @@ impl Map {
     }
 
     /// Gives a place back and returns how many partitions become free by that.
-    pub(super) fn release(&mut self, place: Place) -> u32 {
+    pub(super) fn release(&mut self, place: UnitRange) -> u32 {
         let bits = partition::bits(place.start % UNITS, place.units);
         let mut freed = 0;
         for at in place.partitions() {
@@ -211,7 +211,7 @@ impl Map {
         freed
     }
 
-    pub(super) fn state(&self, place: Place) -> State {
+    pub(super) fn state(&self, place: UnitRange) -> State {
         self.partitions[place.partition() as usize].state
     }
 

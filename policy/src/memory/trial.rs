@@ -2,7 +2,7 @@
 
 use super::common::CommonSizes;
 use super::free_list::FreeList;
-use super::map::{Map, Place};
+use super::map::{Map, UnitRange};
 use super::partition::State;
 use super::{Freed, Layout, Memory, OutOfSpace, OwnerId};
 
@@ -11,8 +11,8 @@ use super::{Freed, Layout, Memory, OutOfSpace, OwnerId};
 pub(super) struct Scratch {
     evicted: Vec<OwnerId>,
     /// Places that the trial released, with the former states of their partitions.
-    released: Vec<(Place, State)>,
-    taken: Vec<Place>,
+    released: Vec<(UnitRange, State)>,
+    taken: Vec<UnitRange>,
     /// Partitions of `taken`, without repetition.
     beside: Vec<u32>,
     list: FreeList,
@@ -169,7 +169,7 @@ impl Drop for Trial<'_> {
     }
 }
 
-fn undo(map: &mut Map, released: &mut Vec<(Place, State)>) {
+fn undo(map: &mut Map, released: &mut Vec<(UnitRange, State)>) {
     for (place, state) in released.drain(..) {
         map.mark(place, state);
     }

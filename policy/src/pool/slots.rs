@@ -50,11 +50,11 @@
 //! ```
 
 mod blocks;
+mod choice;
 mod copies;
 mod decision;
 mod life;
 mod memory;
-mod place;
 mod settings;
 mod settle;
 

@@ -1,6 +1,6 @@
 //! The choice of an instance, for each rule.
 
-use super::instance::{Instance, InstanceId, Place, Waiter};
+use super::instance::{Instance, InstanceId, StartSlot, Waiter};
 use super::router::Router;
 use super::settings::{Places, Rule, serving_capacity};
 use crate::{Span, Time};
@@ -227,14 +227,20 @@ impl Router {
         } else {
             now
         };
-        let place = Place {
+        let place = StartSlot {
             start: start.max(now).after(self.hand_over.get()),
             is_ahead,
         };
         self.choice(id, instance, place, waiter)
     }
 
-    fn choice(&self, id: InstanceId, instance: &Instance, place: Place, waiter: &Waiter) -> Choice {
+    fn choice(
+        &self,
+        id: InstanceId,
+        instance: &Instance,
+        place: StartSlot,
+        waiter: &Waiter,
+    ) -> Choice {
         Choice {
             instance: id,
             start: place.start,

@@ -29,12 +29,12 @@ pub(super) struct Instance {
     pub(super) peak: (Span, Time),
 }
 
-/// Place for a request on an instance.
+/// Slot for a request on an instance, free now or soon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct StartSlot {
     /// Expected start of the request.
     pub(super) start: Time,
-    /// Whether the place is still taken by another request.
+    /// Whether another request still occupies the slot.
     pub(super) is_ahead: bool,
 }
 
@@ -88,13 +88,13 @@ impl Instance {
     }
 
     /// Returns a place for another request: one that is free now, or is expected to be free within `hand_over`.
-    pub(super) fn place(&self, now: Time, hand_over: Span) -> Option<Place> {
+    pub(super) fn place(&self, now: Time, hand_over: Span) -> Option<StartSlot> {
         let places = self.places.unwrap_or(u32::MAX);
         let slow = self.health.slow_places(now);
         let allowed =
             slow.map_or(places, |slow| slow.min(places)) + u32::from(self.shape.is_time_sharing);
         if self.load() < allowed {
-            return Some(Place {
+            return Some(StartSlot {
                 start: now.after(hand_over),
                 is_ahead: false,
             });
@@ -106,7 +106,7 @@ impl Instance {
         let free = self.free_at?;
         // If the running request is overdue by more than this, the estimate is no guide: it may take as long again.
         let is_soon = free <= now.after(hand_over) && now <= free.after(hand_over);
-        is_soon.then(|| Place {
+        is_soon.then(|| StartSlot {
             start: free.max(now.after(hand_over)),
             is_ahead: true,
         })

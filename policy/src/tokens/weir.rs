@@ -39,17 +39,17 @@ use super::{Action, CloseReason, GrantReason, ProcessId, Tokens, WAKE_STEP, rene
 use crate::{Span, Time};
 
 /// Position of a process: owed ones first, the furthest behind first; then surplus, the least had first.
-type Place = (bool, u64, Time, ProcessId);
+type TurnOrder = (bool, u64, Time, ProcessId);
 
 /// Result of a scan of the waiting processes that may run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Survey {
-    first: Option<Place>,
-    second: Option<Place>,
+    first: Option<TurnOrder>,
+    second: Option<TurnOrder>,
     /// First of those that fit.
-    fitting: Option<Place>,
+    fitting: Option<TurnOrder>,
     /// First of those that do not fit and must not be overtaken any more.
-    overdue: Option<Place>,
+    overdue: Option<TurnOrder>,
     /// Time at which the next process will be owed, which changes the order.
     owed_at: Option<Time>,
     /// Clock that is furthest behind, with its process; the field below has the next one.
@@ -241,7 +241,7 @@ impl Tokens {
                 let left = |&(_, id): &(Time, ProcessId)| id != fitting;
                 let behind = survey.behind.filter(left).or(survey.next_behind);
                 self.weir.kept_clock = behind.map(|(clock, _)| clock);
-                let left = |&(.., id): &Place| id != fitting;
+                let left = |&(.., id): &TurnOrder| id != fitting;
                 let head = survey.first.filter(left).or(survey.second)?;
                 return Some(head.3);
             }
@@ -261,7 +261,7 @@ impl Tokens {
     }
 
     /// Marks the waiting processes before `place`, whose process gets SMs before them, as overtaken.
-    fn mark_overtaken(&mut self, place: Place) {
+    fn mark_overtaken(&mut self, place: TurnOrder) {
         let now = self.now;
         for at in 0..self.table.waiting.len() {
             let id = self.table.waiting[at];
@@ -274,12 +274,12 @@ impl Tokens {
         }
     }
 
-    fn place(&self, id: ProcessId) -> Place {
+    fn place(&self, id: ProcessId) -> TurnOrder {
         let (process, pod) = self.table.listed(id);
         self.place_of(id, process, pod)
     }
 
-    fn place_of(&self, id: ProcessId, process: &Process, pod: &Pod) -> Place {
+    fn place_of(&self, id: ProcessId, process: &Process, pod: &Pod) -> TurnOrder {
         let owed = self.is_owed(pod);
         let key = if owed {
             pod.fair.expected.0

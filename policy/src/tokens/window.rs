@@ -33,7 +33,7 @@ impl WindowUsage {
 }
 
 /// Order of processes: most missed first, then most SMs, then the smallest id.
-type Place = (std::cmp::Reverse<i128>, std::cmp::Reverse<u32>, ProcessId);
+type WindowOrder = (std::cmp::Reverse<i128>, std::cmp::Reverse<u32>, ProcessId);
 
 impl Tokens {
     pub(super) fn decide_window(&mut self, actions: &mut Vec<Action>) -> Time {
@@ -101,7 +101,7 @@ impl Tokens {
             .less(pod.unsettled(self.now))
     }
 
-    fn place_in_window(&self, id: ProcessId) -> Place {
+    fn place_in_window(&self, id: ProcessId) -> WindowOrder {
         let pod = self.table.listed(id).1;
         let request = i128::from(pod.quota.request().of(self.settings.window).0);
         let used = i128::from(sum(pod.window.used, pod.unsettled(self.now)).0);

@@ -17,7 +17,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Creates a control group with this share of one CPU, in per cent; `None` if this process may not create control groups.
+    /// Creates a control group with this share of one CPU, in percent; `None` if this process may not create control groups.
     pub fn new(percent: u32) -> Option<Self> {
         let name = format!("weir-bench-{}", std::process::id());
         let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();

@@ -79,7 +79,7 @@ impl Options {
 
 /// Result of one run.
 struct Row {
-    /// Achieved shares of the first and the second pod, in per cent of the time.
+    /// Achieved shares of the first and the second pod, in percent of the time.
     achieved: [f64; 2],
     idle_percent: f64,
     is_disturbed: bool,

@@ -19,7 +19,7 @@ use simulator::statistics::{Interval, Unit};
 pub(super) const ID: &str = "fast-gshare";
 pub(super) const ABOUT: &str = "shares of their quotas that pods reach, GPUs and memory that they need, and violations while they follow a load";
 
-/// Margin on the expected load with which S07 holds, in per cent; the specification has 110.
+/// Margin on the expected load with which S07 holds, in percent; the specification has 110.
 const OTHER_MARGIN: u32 = 400;
 /// Number of pods in a random batch.
 const BATCH: u32 = 60;

@@ -35,7 +35,7 @@ pub(crate) enum Case {
     },
     /// Instances of one function behind a router.
     Routing {
-        /// Speed of each instance, in per cent.
+        /// Speed of each instance, in percent.
         speeds: &'static [u32],
         /// Offered load: the sum of service times divided by the span and by the sum of the speeds.
         load: f64,

@@ -44,9 +44,9 @@ pub(crate) enum Figure {
     Executed,
     /// Number of functions that keep their objectives.
     Compliant,
-    /// Functions that keep their objectives, in per cent of all.
+    /// Functions that keep their objectives, in percent of all.
     CompliantPercent,
-    /// Requests answered in time, in per cent.
+    /// Requests answered in time, in percent.
     InTimePercent,
     /// Requests answered per second.
     Answered,
@@ -58,7 +58,7 @@ pub(crate) enum Figure {
     TailOverObjective,
     /// Variance of the slots' loads divided by the largest load.
     Imbalance,
-    /// Mean load of the slots, in per cent.
+    /// Mean load of the slots, in percent.
     LoadPercent,
     /// Charged GPU time divided by the time of holding one GPU for each function that ran.
     Charged,

@@ -36,7 +36,7 @@ pub struct Job {
 pub struct Setup<'a> {
     /// Rule by which instances are chosen.
     pub rule: Rule,
-    /// Speed of each instance, in per cent.
+    /// Speed of each instance, in percent.
     pub speeds: &'a [u32],
     /// Time from the choice of an instance until the request reaches it.
     pub hand_over: Span,

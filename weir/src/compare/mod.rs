@@ -87,7 +87,7 @@ pub(crate) struct Arguments {
     /// Seed of the random arrivals [default: 1].
     #[arg(long, value_name = "N", conflicts_with = "requests", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seed: Option<u64>,
-    /// Exit with code 1 unless Weir is `better`, is `not-worse`, or has at least this per cent in time, such as 90, at the
+    /// Exit with code 1 unless Weir is `better`, is `not-worse`, or has at least this percent in time, such as 90, at the
     /// lower end of its interval.
     #[arg(long, value_name = "WHAT", value_parser = expectation)]
     expect: Option<Expectation>,

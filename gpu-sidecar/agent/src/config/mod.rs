@@ -12,7 +12,7 @@
 //! | `node.host-memory` | host memory available to models | no bound |
 //! | `node.log` | log level: `error`, `warn`, `info`, `debug` or `trace` | `info` |
 //! | `tokens.rule` | scheduling rule of the tokens | `weir` |
-//! | `tokens.sm-limit` | SMs that may be occupied at once, in per cent: above 0, up to 400 | 100 |
+//! | `tokens.sm-limit` | SMs that may be occupied at once, in percent: above 0, up to 400 | 100 |
 //! | `tokens.window` | largest credit that a pod can accumulate, in time at its share | `1s` |
 //! | `tokens.horizon` | span over which a pod receives at most its limit | `10s` |
 //! | `tokens.cycle` | span in which each competing pod has its turn | `100ms` |
@@ -24,7 +24,7 @@
 //! | `tokens.time-scale` | factor of all durations of this table, 1 to 8, for a software GPU with scaled time | 1 |
 //! | `slots.kind` | sharing mode, `mps` or `exclusive` | `mps` |
 //! | `slots.seats` | maximum number of pods on a slot | the limit of MPS; 64 on an exclusive slot |
-//! | `slots.plan` | limit of Σ `sm-percent` × `quota-request` on an mps slot, in per cent of it; above 100 the slot is overcommitted | 90 |
+//! | `slots.plan` | limit of Σ `sm-percent` × `quota-request` on an mps slot, in percent of it; above 100 the slot is overcommitted | 90 |
 //! | `slots.context-residue.mps`, `.exclusive` | device memory taken by a context | measured by each process |
 //! | `[[slot]]` | overrides for slots that match `uuid` or `index` (`0`, `0-3`, `*`, `1:2`, `1:*`): `kind`, `seats`, `context-residue` | |
 //! | `pods.directory` | directory with one folder per pod | `pods` in the run directory |

@@ -20,13 +20,13 @@ pub struct SlotDefaults {
     /// Maximum number of pods per slot; `None`: the limit of MPS, [`EXCLUSIVE_SEATS`] on an exclusive slot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seats: Option<u32>,
-    /// Limit of the sum of requests (`sm-percent` × `quota-request`) on an mps slot, in per cent of it.
+    /// Limit of the sum of requests (`sm-percent` × `quota-request`) on an mps slot, in percent of it.
     pub plan: u32,
     /// Device memory taken by a context.
     pub context_residue: Residues,
 }
 
-/// Default of `slots.plan`, in per cent; the remainder covers the loss between tokens of different lengths (mechanisms §4.2).
+/// Default of `slots.plan`, in percent; the remainder covers the loss between tokens of different lengths (mechanisms §4.2).
 pub const PLAN_PERCENT: u32 = 90;
 /// Largest `slots.plan`: four times overcommitted.
 const PLAN_MAX: u32 = 400;

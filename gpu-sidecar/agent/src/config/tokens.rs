@@ -11,7 +11,7 @@ use annotations::values::{decimal, duration};
 use super::units::{show_decimal, show_duration};
 use super::{integer, one_of};
 
-/// Largest `tokens.sm-limit`, in per cent.
+/// Largest `tokens.sm-limit`, in percent.
 const SM_LIMIT_MAX: u64 = 400;
 /// Largest factor of durations, `tokens.time-scale`.
 const TIME_SCALE_MAX: u32 = 8;
@@ -51,7 +51,7 @@ const RULES: [(&str, Rule); 6] = [
 pub struct TokenSettings {
     /// Scheduling rule of the tokens.
     pub rule: Rule,
-    /// SMs that may be occupied at once, in hundredths of a per cent.
+    /// SMs that may be occupied at once, in hundredths of a percent.
     #[serde(rename = "sm-limit", serialize_with = "as_percent")]
     pub sm_limit_hundredths: u32,
     /// Largest credit that a pod can accumulate, in time at its share.

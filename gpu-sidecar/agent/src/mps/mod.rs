@@ -27,7 +27,7 @@ use crate::state::{PodSettings, Slot, SlotKind};
 pub struct MpsEnvironment {
     /// Value of `CUDA_MPS_PIPE_DIRECTORY`, the pipe directory of the slot's daemon.
     pub pipe_directory: PathBuf,
-    /// Value of `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, the share of the SMs, in hundredths of a per cent.
+    /// Value of `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, the share of the SMs, in hundredths of a percent.
     pub active_thread_hundredths: u32,
     /// Value of `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`, in bytes; `None` without a limit.
     pub pinned_memory_bytes: Option<u64>,

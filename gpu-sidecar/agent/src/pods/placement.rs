@@ -161,7 +161,7 @@ fn rectangles_fit<'a>(
     if taken + wanted <= plan {
         return Ok(());
     }
-    // In hundredths of a per cent, rounded up, so that the text never states a share that would fit.
+    // In hundredths of a percent, rounded up, so that the text never states a share that would fit.
     let share = |area: u64| crate::config::units::show_decimal(area / (whole / 10_000), 2);
     Err(format!(
         "sm-percent x quota-request is {} % of the slot, and {} % of the plan's {percent} % are taken",

@@ -222,7 +222,7 @@ impl Service {
     }
 }
 
-/// Returns the SM share of a process after the driver's rounding, in hundredths of a per cent. A reported share above the
+/// Returns the SM share of a process after the driver's rounding, in hundredths of a percent. A reported share above the
 /// configured one is believed.
 ///
 /// `mps`: an MPS daemon limits the process.

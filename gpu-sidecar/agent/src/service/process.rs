@@ -65,7 +65,7 @@ pub(super) const REPORTS_MAX: u32 = 32;
 pub(super) struct Attached {
     orders: Page<Orders>,
     facts: Page<Facts>,
-    /// Share of the SMs after the driver's rounding, in hundredths of a per cent.
+    /// Share of the SMs after the driver's rounding, in hundredths of a percent.
     pub(super) sm_hundredths: u32,
     /// Whether the process is a client of an MPS server.
     pub(super) is_mps: bool,

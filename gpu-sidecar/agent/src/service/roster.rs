@@ -2,7 +2,7 @@
 //! them has greeted or died (invariant 6).
 //!
 //! A line is `PID START SM`: the process ID, its start time from `/proc`, since IDs are reused, and its share of the SMs in
-//! hundredths of a per cent.
+//! hundredths of a percent.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -22,7 +22,7 @@ pub(super) struct ProcessRecord {
     pub(super) pid: u32,
     /// Start time, in clock ticks since boot.
     pub(super) start: u64,
-    /// Share of the SMs, in hundredths of a per cent.
+    /// Share of the SMs, in hundredths of a percent.
     pub(super) sm_hundredths: u32,
 }
 

@@ -121,7 +121,7 @@ pub struct ProcessFigures {
     pub pid: u32,
     /// Program name, as reported by the process.
     pub program: String,
-    /// Share of the SMs after the driver's rounding, in hundredths of a per cent.
+    /// Share of the SMs after the driver's rounding, in hundredths of a percent.
     pub sm_hundredths: u32,
     /// Whether the gate of the process is open.
     pub is_open: bool,
@@ -178,7 +178,7 @@ pub struct SlotFigures {
     pub slot: SlotKey,
     /// Whether the slot is lost: nothing is granted on it.
     pub is_lost: bool,
-    /// SMs under tokens or with unfinished work, in hundredths of a per cent of the slot's SMs.
+    /// SMs under tokens or with unfinished work, in hundredths of a percent of the slot's SMs.
     pub held_hundredths: u32,
     /// Number of pods with a token.
     pub holders: u32,

@@ -22,7 +22,7 @@ pub struct PodSettings {
     /// Isolation from other pods (`weir.dev/isolation`).
     #[serde(serialize_with = "isolation_name")]
     pub isolation: Isolation,
-    /// Share of the SMs (`weir.dev/sm-percent`), in hundredths of a per cent: 100 to
+    /// Share of the SMs (`weir.dev/sm-percent`), in hundredths of a percent: 100 to
     /// [`SM_WHOLE`](annotations::SM_WHOLE).
     pub sm_hundredths: u32,
     /// Guaranteed share of wall time (`weir.dev/quota-request`), in millionths: 0 to [`SHARE_WHOLE`](annotations::SHARE_WHOLE), at most

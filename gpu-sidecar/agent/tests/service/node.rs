@@ -109,7 +109,7 @@ impl Node {
         });
     }
 
-    /// Adds a pod with this share of the SMs, in per cent.
+    /// Adds a pod with this share of the SMs, in percent.
     pub(crate) fn pod(&self, key: u32, percent: u32) -> Arc<Pod> {
         self.pod_with(key, |settings| settings.sm_hundredths = percent * 100)
     }

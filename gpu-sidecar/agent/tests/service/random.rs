@@ -18,7 +18,7 @@ const OPERATIONS: u32 = 20_000;
 const ENOUGH: u32 = 90;
 /// Distance to an epoch which the agent cannot reach before it handles the message.
 const FAR: u64 = 1_000_000;
-/// SM shares of the pods, in per cent.
+/// SM shares of the pods, in percent.
 const SHARES: [u32; PODS] = [50, 30, 30, 10, 7, 100, 25, 1, 60, 20];
 
 fn occupied(puppets: &[Puppet]) -> u32 {

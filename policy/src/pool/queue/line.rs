@@ -11,7 +11,7 @@ use crate::{RequestId, Time};
 pub(super) const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct QueueEntry {
     pub(super) generation: u32,
     pub(super) used: bool,
     pub(super) function: FunctionId,
@@ -42,7 +42,7 @@ impl Default for Line {
 
 #[derive(Clone, Debug)]
 pub(super) struct Places {
-    places: Vec<Place>,
+    places: Vec<QueueEntry>,
     free: Vec<u32>,
     used: usize,
 }
@@ -60,7 +60,7 @@ impl Places {
         self.used
     }
 
-    pub(super) fn at(&self, at: u32) -> &Place {
+    pub(super) fn at(&self, at: u32) -> &QueueEntry {
         &self.places[at as usize]
     }
 
@@ -102,7 +102,7 @@ impl Places {
         let at = self.free.pop().unwrap_or_else(|| {
             let at =
                 u32::try_from(self.places.len()).expect("fewer than 2^32 requests fit in memory");
-            self.places.push(Place {
+            self.places.push(QueueEntry {
                 generation: 0,
                 used: false,
                 function,
@@ -118,7 +118,7 @@ impl Places {
             at
         });
         let generation = self.at(at).generation;
-        self.places[at as usize] = Place {
+        self.places[at as usize] = QueueEntry {
             generation,
             used: true,
             function,
@@ -136,7 +136,7 @@ impl Places {
     }
 
     pub(super) fn leave(&mut self, line: &mut Line, at: u32) {
-        let Place { before, behind, .. } = *self.at(at);
+        let QueueEntry { before, behind, .. } = *self.at(at);
         *self.behind_of(line, before) = behind;
         *self.before_of(line, behind) = before;
         let place = &mut self.places[at as usize];

@@ -237,12 +237,12 @@ mod tests {
         (hardware, swaps)
     }
 
-    /// Returns the deviation from the printed value, in tenths of a per cent.
+    /// Returns the deviation from the printed value, in tenths of a percent.
     fn off(ours: f64, printed: f64) -> f64 {
         libm::round((ours / printed - 1.0) * 1_000.0)
     }
 
-    /// Torpor Table 4, columns "swap PCIe" and "swap NVLink", and the deviations of our values, in tenths of a per cent: 9.3 % at
+    /// Torpor Table 4, columns "swap PCIe" and "swap NVLink", and the deviations of our values, in tenths of a percent: 9.3 % at
     /// most, where the fitted law is 9.5 % off.
     #[test]
     fn groups_reproduce_table_4() {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     /// Torpor Table 3: latency beside a slot on the same PCIe switch that swaps another model, and the deviations of our values,
-    /// in tenths of a per cent: 6.6 % at most. The contention of links is fitted to this table.
+    /// in tenths of a percent: 6.6 % at most. The contention of links is fitted to this table.
     #[test]
     fn groups_reproduce_table_3() {
         let (hardware, mut swaps) = of(SwapTime::Groups);

@@ -26,7 +26,7 @@ use super::hindrance::{ActiveHindrance, Hindrance, PodSocket};
 use super::measure::Stretch;
 use super::plan::{Plan, Pod, Rule};
 
-/// Oversubscription that the agent's planner allows, in per cent of a slot's SMs and time: its maximum, since the planned pods
+/// Oversubscription that the agent's planner allows, in percent of a slot's SMs and time: its maximum, since the planned pods
 /// may need all that there is, or more.
 const PLANNED_PERCENT: u32 = 400;
 /// Price of a GPU hour on the dashboards of cost, in no currency.

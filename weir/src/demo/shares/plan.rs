@@ -18,7 +18,7 @@ const SECONDS_MAX: f64 = 3_600.0;
 /// Options of the scenario `shares`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The pods of --scenario shares: time quotas in per cent, such as 10:90; shares of SMs, such as sm=12,24,50; or for each
+    /// The pods of --scenario shares: time quotas in percent, such as 10:90; shares of SMs, such as sm=12,24,50; or for each
     /// request=R,limit=L,sm=P,work=W,once=TIME,idle-from=S,idle-for=S, such as request=0.1,limit=1:request=0.5,limit=1,work=long.
     /// A pod may be kept from using its tokens: runs=300ms,stands=400ms stops and continues it, cpu=0.4 throttles it by a cgroup
     /// shared with a busy program (needs root), asks=500ms connects, requests a token, never launches and hangs up.

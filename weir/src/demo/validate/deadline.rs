@@ -21,7 +21,7 @@ use crate::output::print;
 
 /// Objectives in multiples of service times, as in the demo.
 const OBJECTIVE_FACTOR: f64 = 4.0;
-/// Allowed difference of a hit rate, in per cent of the requests.
+/// Allowed difference of a hit rate, in percent of the requests.
 const HIT_RATE: Bound = Bound::Units(3.0);
 /// Allowed difference of the 95th percentile of answers.
 const P95: Bound = Bound::Part(0.15);

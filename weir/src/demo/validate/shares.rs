@@ -55,7 +55,7 @@ const CASES: [(&str, &str, Work, &str); 5] = [
 const RULES: [Rule; 2] = [Rule::Weir, Rule::ReactiveBucket];
 /// Length of the run which measures a message, in s.
 const MESSAGE_SECONDS: f64 = 5.0;
-/// Allowed difference of a share, in per cent of the time.
+/// Allowed difference of a share, in percent of the time.
 const SHARE: Bound = Bound::Units(3.0);
 /// Allowed difference of a rate and of a percentile.
 const RATE: Bound = Bound::Part(0.15);
@@ -144,7 +144,7 @@ impl Achieved {
     }
 }
 
-/// Returns the sum of all pods' shortfalls from their entitlements, in per cent of the time.
+/// Returns the sum of all pods' shortfalls from their entitlements, in percent of the time.
 fn lacking(entitled: &[f64], achieved: &[Achieved]) -> f64 {
     let each = entitled.iter().zip(achieved);
     each.map(|(entitled, achieved)| (entitled * 100.0 - achieved.share_percent).max(0.0))
