@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -59,7 +60,10 @@ async fn call<A: Message + Default>(
     path: &str,
     message: &impl Message,
 ) -> Result<A, (i32, String)> {
-    let stream = TokioIo::new(UnixStream::connect(socket).await.unwrap());
+    // An agent which has just been started removes the socket of its predecessor, and listens a moment later.
+    let stream = until("the agent listens", || StdUnixStream::connect(socket).ok());
+    stream.set_nonblocking(true).unwrap();
+    let stream = TokioIo::new(UnixStream::from_std(stream).unwrap());
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), stream)
             .await
