@@ -111,14 +111,16 @@ async fn run(client: Client, arguments: &DetachArguments) -> Result<String, Stri
                 .items
         }
     };
-    let end = Instant::now() + Duration::from_secs(arguments.timeout);
+    let begin = Instant::now();
+    let limit = Duration::from_secs(arguments.timeout);
+    let end = begin + limit;
     let writer = Writer::new(client);
     // A running role `control` detaches them as soon as the ConfigMap is written, so whether they are attached is read before.
     // It is only counted: a failed or slow read must not keep the ConfigMap from being written.
-    let look_end = Instant::now() + (end - Instant::now()) / 2;
     let mut attached = Vec::with_capacity(named.len());
     for object in &named {
-        let look = tokio::time::timeout_at(look_end, is_attached(&writer, object)).await;
+        let look = is_attached(&writer, object);
+        let look = tokio::time::timeout_at(begin + limit / 2, look).await;
         attached.push(matches!(look, Ok(Ok(true))));
     }
     // The ConfigMap is written before any is detached: otherwise a running role `control` would attach the revisions again.
