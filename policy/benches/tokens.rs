@@ -2,7 +2,7 @@
 //! MPS clients (60).
 
 use divan::{Bencher, black_box};
-use policy::tokens::{Action, PodId, ProcessId, Quota, Rule, Settings, Share, Tokens};
+use policy::tokens::{Action, PodId, ProcessId, Quota, Rule, Settings, Share, Tokens, Usage};
 use policy::{Span, Time};
 
 fn main() {
@@ -24,7 +24,12 @@ fn a_turn_of_many_that_wait(bencher: Bencher<'_, '_>, pods: u32) {
         now += 2_000_000;
         actions.clear();
         let at = Time(black_box(now));
-        tokens.used(at, PodId(holder.0), Span(1_900_000));
+        let usage = Usage {
+            pod: PodId(holder.0),
+            used: Span(1_900_000),
+            processes: &[],
+        };
+        tokens.report(at, &usage);
         tokens.closed(at, holder, &mut actions);
         let next = granted(&actions).expect("the next gets a token");
         tokens.ask(at, holder, &mut actions);

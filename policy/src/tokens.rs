@@ -6,16 +6,16 @@
 //! its SMs: the SMs of processes with a token or with unfinished work never exceed the limit (invariant 2). SMs are
 //! counted per process, so a pod with two processes counts twice. [`Rule`] names the rules that do not count SMs.
 //!
-//! Quotas are wall time in which at least one kernel of the *pod* runs, as its processes report it ([`Tokens::used`]).
+//! Quotas are wall time in which at least one kernel of the *pod* runs, as its processes report it ([`Usage::used`]).
 //! SM-seconds are reported and never charged. Deadlines are not considered (C6).
 //!
 //! A close takes effect late, because work in flight runs to its end. So usage is estimated while it is unknown (a
 //! holder is assumed to run without a break), and settled when it is reported. A pod is charged for what ran, and for
 //! tokens that it held without using them while other processes waited (`held.rs`).
 //!
-//! Order of calls: usage, then [`Tokens::active`], [`Tokens::idle`], and [`Tokens::busy`], all before [`Tokens::wake`]
-//! and [`Tokens::closed`]. Messages about pods and processes that do not exist (any more) are ignored, since they may
-//! be late. A clock that is set back counts as one that stands still.
+//! The use of the slot ([`Tokens::report`]) is reported before [`Tokens::wake`] and [`Tokens::closed`] of the same time. Messages
+//! about pods and processes that do not exist (any more) are ignored, since they may be late. A clock that is set back counts
+//! as one that stands still.
 //!
 //! Not supported: leases for gangs of processes that wait for each other inside a kernel (collectives). Half a gang
 //! with a token would burn its quota waiting for the other half; the caller refuses processes with a communicator of
@@ -51,6 +51,7 @@ mod plain;
 mod quota;
 mod settings;
 mod table;
+mod usage;
 mod weir;
 mod window;
 
@@ -58,6 +59,7 @@ pub use account::Account;
 pub use action::{Action, CloseReason, GrantReason, Refusal, RevokeReason};
 pub use quota::{Quota, QuotaError, SHARE_WHOLE, Share};
 pub use settings::{HORIZON_MAX, Rule, SM_WHOLE, Settings, SettingsError};
+pub use usage::{Activity, ProcessUsage, Usage};
 
 use crate::{Span, Time};
 use table::{Phase, Pod, Process, Table};
@@ -272,8 +274,8 @@ impl Tokens {
     }
 
     /// Records `delta` more of wall time in which at least one kernel of the pod ran. Everything before the last report
-    /// by [`Tokens::unfinished`] is settled with it, so that report must come first.
-    pub fn used(&mut self, now: Time, id: PodId, delta: Span) {
+    /// by [`Tokens::unfinished`] is settled with it, so that report comes first.
+    fn used(&mut self, now: Time, id: PodId, delta: Span) {
         self.advance(now);
         let now = self.now;
         let Some(pod) = self.table.pod(id) else {
@@ -316,7 +318,7 @@ impl Tokens {
 
     /// Records that a kernel or graph of the process has been in flight since `since`, and that its time is not in
     /// [`Tokens::used`] yet; `None` means that nothing is in flight.
-    pub fn unfinished(&mut self, now: Time, id: ProcessId, since: Option<Time>) {
+    fn unfinished(&mut self, now: Time, id: ProcessId, since: Option<Time>) {
         self.advance(now);
         let now = self.now;
         if let Some(process) = self.table.process_mut(id)
@@ -330,9 +332,9 @@ impl Tokens {
         }
     }
 
-    /// Records that a holder has launched since the last report, so its token is in use and worth renewing. Must be
-    /// reported before [`Tokens::idle`].
-    pub fn active(&mut self, now: Time, id: ProcessId) {
+    /// Records that a holder has launched since the last report, so its token is in use and worth renewing.
+    /// Recorded before [`Tokens::idle`].
+    fn active(&mut self, now: Time, id: ProcessId) {
         self.advance(now);
         self.launched(id);
         let renewal = self.settings.slice_max;

@@ -2,7 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "figures, seen with --nocapture")]
 
-use policy::tokens::{Action, PodId, ProcessId, Quota, Rule, Settings, Share, Tokens};
+use policy::tokens::{
+    Action, Activity, PodId, ProcessId, ProcessUsage, Quota, Rule, Settings, Share, Tokens, Usage,
+};
 use policy::{Span, Time};
 
 /// Runs fifty pods that take turns. Returns the number of grants.
@@ -15,8 +17,18 @@ fn work(tokens: &mut Tokens, actions: &mut Vec<Action>, from: u64) -> u64 {
         match n % 5 {
             0 | 1 => tokens.ask(now, ProcessId(at), actions),
             2 => {
-                tokens.used(now, PodId(at), Span(spread % 300_000));
-                tokens.active(now, ProcessId(at));
+                let process = ProcessUsage {
+                    process: ProcessId(at),
+                    is_active: true,
+                    unfinished_since: None,
+                    activity: Activity::Unknown,
+                };
+                let usage = Usage {
+                    pod: PodId(at),
+                    used: Span(spread % 300_000),
+                    processes: &[process],
+                };
+                tokens.report(now, &usage);
             }
             3 => tokens.closed(now, ProcessId(at), actions),
             _ => tokens.wake(now, actions),

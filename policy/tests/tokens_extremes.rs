@@ -4,7 +4,9 @@
 
 mod tokens_machine;
 
-use policy::tokens::{PodId, ProcessId, Quota, Rule, Settings, Share, Tokens};
+use policy::tokens::{
+    Activity, PodId, ProcessId, ProcessUsage, Quota, Rule, Settings, Share, Tokens, Usage,
+};
 use policy::{Span, Time};
 use testing::Random;
 use tokens_machine::{MS, SECOND};
@@ -61,15 +63,40 @@ fn extreme_times_and_amounts_are_handled() {
                     1 => drop(tokens.set_quota(at, pod, quota, &mut actions)),
                     2 => drop(tokens.add_process(at, process, pod, 7_000, time == 5, &mut actions)),
                     3 | 4 => tokens.ask(at, process, &mut actions),
-                    5 => tokens.used(
-                        at,
-                        pod,
-                        Span(TIMES[usize::try_from(random.below(8)).unwrap()]),
-                    ),
-                    6 => tokens.unfinished(at, process, Some(Time(random.next()))),
+                    5 => {
+                        let used = Span(TIMES[usize::try_from(random.below(8)).unwrap()]);
+                        let usage = Usage {
+                            pod,
+                            used,
+                            processes: &[],
+                        };
+                        tokens.report(at, &usage);
+                    }
+                    6 | 9 => {
+                        let mut time = || Time(random.next());
+                        let work = [
+                            Activity::Unknown,
+                            Activity::Idle { since: time() },
+                            Activity::Busy {
+                                since: time(),
+                                expected: Some(Span(time().0)),
+                            },
+                        ];
+                        let own = ProcessUsage {
+                            process,
+                            is_active: time().0 % 2 == 0,
+                            unfinished_since: (time().0 % 2 == 0).then(&mut time),
+                            activity: work[usize::try_from(time().0 % 3).unwrap()],
+                        };
+                        let usage = Usage {
+                            pod,
+                            used: Span::ZERO,
+                            processes: &[own],
+                        };
+                        tokens.report(at, &usage);
+                    }
                     7 => tokens.closed(at, process, &mut actions),
-                    8 => tokens.wake(at, &mut actions),
-                    _ => tokens.active(at, process),
+                    _ => tokens.wake(at, &mut actions),
                 }
             }
         }

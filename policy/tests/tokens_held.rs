@@ -7,7 +7,8 @@
 mod tokens_machine;
 
 use policy::tokens::{
-    Action, PodId, ProcessId, Quota, RevokeReason, SM_WHOLE, Settings, Share, Tokens,
+    Action, Activity, PodId, ProcessId, ProcessUsage, Quota, RevokeReason, SM_WHOLE, Settings,
+    Share, Tokens, Usage,
 };
 use policy::{Span, Time};
 use tokens_machine::{MS, Manner, SECOND, Simulation, Work};
@@ -177,8 +178,21 @@ fn a_process_that_answers_keeps_its_token_for_as_long_as_its_work_takes() {
     let mut asked_at = None;
     while now.0 < SECOND && revoked_at.is_none() {
         now = tokens.next_wake().unwrap();
-        tokens.unfinished(now, holder, Some(Time(0)));
-        tokens.busy(now, holder, Time(0), Some(Span(MS)));
+        let work = ProcessUsage {
+            process: holder,
+            is_active: false,
+            unfinished_since: Some(Time(0)),
+            activity: Activity::Busy {
+                since: Time(0),
+                expected: Some(Span(MS)),
+            },
+        };
+        let usage = Usage {
+            pod: PodId(0),
+            used: Span::ZERO,
+            processes: &[work],
+        };
+        tokens.report(now, &usage);
         actions.clear();
         tokens.wake(now, &mut actions);
         for action in &actions {

@@ -6,11 +6,22 @@
 mod tokens_machine;
 
 use policy::tokens::{
-    Action, CloseReason, PodId, ProcessId, Quota, Refusal, Rule, Settings, Share, Tokens,
+    Action, Activity, CloseReason, PodId, ProcessId, ProcessUsage, Quota, Refusal, Rule, Settings,
+    Share, Tokens, Usage,
 };
 use policy::{Span, Time};
 use testing::Random;
 use tokens_machine::{MS, SECOND};
+
+/// Reports the use of a token by one process of pod 0, which is not looked at without used time.
+fn report(tokens: &mut Tokens, at: Time, process: ProcessUsage) {
+    let usage = Usage {
+        pod: PodId(0),
+        used: Span::ZERO,
+        processes: &[process],
+    };
+    tokens.report(at, &usage);
+}
 
 const PODS: u32 = 8;
 const PROCESSES: u32 = 16;
@@ -484,7 +495,14 @@ fn random_operations(rule: Rule, seed: u64, steps: u64, reports: bool) {
                     pod.used += delta;
                     pod.reported.push((now, delta));
                 }
-                pair.call(context, |tokens, _| tokens.used(at, pod, Span(delta)))
+                pair.call(context, |tokens, _| {
+                    let usage = Usage {
+                        pod,
+                        used: Span(delta),
+                        processes: &[],
+                    };
+                    tokens.report(at, &usage);
+                })
             }
             86..90 => {
                 (decides, decided) = (false, false);
@@ -497,17 +515,30 @@ fn random_operations(rule: Rule, seed: u64, steps: u64, reports: bool) {
                     p.is_probed = false;
                 }
                 pair.call(context, |tokens, _| {
-                    if sign < 2 || !reports {
-                        tokens.active(at, process);
-                    }
-                    tokens.unfinished(at, process, since);
-                    if reports {
-                        match sign {
-                            0 => tokens.idle(at, process, at.before(Span(MS))),
-                            1 => tokens.busy(at, process, at, Some(Span(MS))),
-                            2 => tokens.responds(at, process),
-                            _ => tokens.stopped(at, process),
-                        }
+                    let work = match sign {
+                        0 if reports => Activity::Idle {
+                            since: at.before(Span(MS)),
+                        },
+                        1 if reports => Activity::Busy {
+                            since: at,
+                            expected: Some(Span(MS)),
+                        },
+                        _ => Activity::Unknown,
+                    };
+                    report(
+                        tokens,
+                        at,
+                        ProcessUsage {
+                            process,
+                            is_active: sign < 2 || !reports,
+                            unfinished_since: since,
+                            activity: work,
+                        },
+                    );
+                    match sign {
+                        2 if reports => tokens.responds(at, process),
+                        3 if reports => tokens.stopped(at, process),
+                        _ => {}
                     }
                 })
             }
@@ -528,22 +559,27 @@ fn random_operations(rule: Rule, seed: u64, steps: u64, reports: bool) {
                     pair.call(context, |tokens, _| {
                         for (process, look) in (0..PROCESSES).map(ProcessId).zip(&looks) {
                             let now = Time(now);
+                            let own = |is_active, unfinished_since, activity| ProcessUsage {
+                                process,
+                                is_active,
+                                unfinished_since,
+                                activity,
+                            };
+                            let earlier = |span| now.before(Span(span));
                             match look {
-                                0..5 => tokens.idle(now, process, now.before(Span(look * MS))),
-                                5..8 => {
-                                    tokens.unfinished(
-                                        now,
-                                        process,
-                                        Some(now.before(Span(look * MS))),
-                                    );
-                                    tokens.busy(
-                                        now,
-                                        process,
-                                        now.before(Span(3 * MS)),
-                                        Some(Span(look * MS / 4)),
-                                    );
+                                0..5 => {
+                                    let since = earlier(look * MS);
+                                    report(tokens, now, own(false, None, Activity::Idle { since }));
                                 }
-                                8 => tokens.active(now, process),
+                                5..8 => {
+                                    let work = Activity::Busy {
+                                        since: earlier(3 * MS),
+                                        expected: Some(Span(look * MS / 4)),
+                                    };
+                                    let unfinished = Some(earlier(look * MS));
+                                    report(tokens, now, own(false, unfinished, work));
+                                }
+                                8 => report(tokens, now, own(true, None, Activity::Unknown)),
                                 _ => {}
                             }
                         }

@@ -13,6 +13,7 @@ mod live;
 mod manifests;
 mod output;
 mod proxy;
+mod replay;
 mod runtime;
 mod simulate;
 mod softgpu;
@@ -43,6 +44,8 @@ enum Command {
     Proxy(proxy::Arguments),
     /// Send a server the same load through Knative's settings and through Weir's, and report whether Weir would help it.
     Compare(Box<compare::Arguments>),
+    /// Run the events which a node's agent has recorded again, and compare what it does.
+    Replay(replay::Arguments),
     /// Simulate functions and their load on a cluster in virtual time, and the papers' experiments.
     Simulate(Box<simulate::Arguments>),
     /// Run CUDA programs on a software GPU, and show their use of SMs, links and memory.
@@ -104,6 +107,7 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => exit_code(demo::run(&arguments)),
         Command::Proxy(arguments) => exit_code(proxy::run(&arguments)),
         Command::Compare(arguments) => exit_code(compare::run(*arguments)),
+        Command::Replay(arguments) => exit_code(replay::run(&arguments)),
         Command::Simulate(arguments) => exit_code(simulate::run(*arguments)),
         Command::Softgpu(arguments) => softgpu::run(&arguments),
         Command::Live(arguments) => exit_code(live::run(&arguments)),

@@ -51,6 +51,7 @@ fn node(
         host_memory: None,
         events: Arc::new(Events::default()),
         device_memory: Arc::new(DeviceMemory::default()),
+        record: None,
     })?;
     handle.send(Command::SlotAdded(Arc::new(Slot {
         key: SlotKey(0),

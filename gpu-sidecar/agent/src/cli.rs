@@ -44,6 +44,10 @@ enum Action {
         /// WEIR_EXTERNAL_MPS=true has the same effect
         #[arg(long, conflicts_with = "stop_mps")]
         external_mps: bool,
+        /// Appends every event of the token service and the actions that follow to this file, for `weir replay`. It grows by some
+        /// kilobytes for each second in which pods compute, and has no bound
+        #[arg(long, value_name = "FILE")]
+        record: Option<PathBuf>,
     },
     /// Keeps the MPS daemons of this node's slots running, apart from the agent, until it receives SIGTERM or SIGINT. The
     /// daemons stop with it, which destroys the GPU contexts of all pods on those slots
@@ -85,10 +89,12 @@ pub(crate) fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             config,
             stop_mps,
             external_mps,
+            record,
         } => start(config.as_deref(), |config| {
             let options = RunOptions {
                 stop_mps,
                 external_mps: external_mps || is_external_mps_set(),
+                record,
             };
             run(config, options)
         }),

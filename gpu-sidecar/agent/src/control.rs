@@ -34,7 +34,7 @@ use crate::http::{
     AnswerBody, Handler, Stream, StreamSender, answer, error_response, json as json_answer,
 };
 use crate::metrics::Metrics;
-use crate::mps::{MpsEnvironment, has_room};
+use crate::mps::{MpsEnvironment, has_room, variables};
 use crate::node::{MpsState, NodeState, SlotState};
 use crate::slot_history::{Busy, CELL_SECONDS};
 use crate::state::{
@@ -264,7 +264,7 @@ impl Control {
         let settings = &pod.settings;
         let environment = slot.and_then(|own| MpsEnvironment::of(&own.slot, settings));
         let variables = environment.map(|environment| {
-            let variables = environment.variables().into_iter();
+            let variables = variables(&environment).into_iter();
             variables
                 .map(|(name, value)| (name.to_owned(), Value::from(value)))
                 .collect::<serde_json::Map<_, _>>()

@@ -5,6 +5,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+pub use agent_core::EventKind;
 use serde::Serialize;
 use tokio::sync::broadcast;
 
@@ -12,34 +13,6 @@ use tokio::sync::broadcast;
 pub const EVENTS_MAX: usize = 1_024;
 /// Maximum length of an event's text, in bytes; a longer text is truncated at a character boundary.
 const TEXT_MAX: usize = 1_024;
-
-/// Kind of an event; its kebab-case name is in the JSON.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-#[expect(missing_docs, reason = "the names are self-explanatory")]
-pub enum EventKind {
-    AgentStarted,
-    AgentStopping,
-    SlotAdded,
-    SlotLost,
-    SlotBack,
-    NvmlUnavailable,
-    DeviceError,
-    MpsUp,
-    MpsDown,
-    MpsUnable,
-    MpsClientsFailed,
-    PodAdded,
-    PodChanged,
-    PodRemoved,
-    PodRefused,
-    ProcessConnected,
-    ProcessGone,
-    ProcessRefused,
-    ProcessReport,
-    ProcessKilled,
-    MemoryDisagrees,
-}
 
 /// An entry of the event log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

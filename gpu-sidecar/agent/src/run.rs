@@ -1,6 +1,6 @@
 //! The agent's process: starts its parts in order, and stops them in reverse order.
 
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt as _;
@@ -45,13 +45,15 @@ const SERVICE_SPAN: Duration = Duration::from_secs(2);
 pub(crate) const ALIVE_SPAN: Duration = Duration::from_millis(500);
 
 /// Options from the command line that are not in the configuration file.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct RunOptions {
     /// Whether MPS daemons stop with the agent, and with them the contexts of all programs. Otherwise they keep running for the
     /// next agent.
     pub stop_mps: bool,
     /// Whether `gpu-sidecar mps` runs the MPS daemons: the agent watches them, but neither starts nor stops any.
     pub external_mps: bool,
+    /// File to which the token service appends its events and actions; `None`: it does not.
+    pub record: Option<PathBuf>,
 }
 
 /// Error that prevents the agent from running, or ends it.
@@ -216,7 +218,15 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
     } else {
         Supervisor::Own
     };
-    let parts = Parts::start(&config, supervisor, &events, &node, &pods, &usage)?;
+    let record = options.record.clone();
+    if let Some(path) = &record {
+        let opened = OpenOptions::new().create(true).append(true).open(path);
+        opened.map_err(|error| RunError::File {
+            path: path.clone(),
+            error,
+        })?;
+    }
+    let parts = Parts::start(&config, supervisor, &events, &node, &pods, &usage, record)?;
     let volumes = config.csi.clone().zip(kubelet).map(|(csi, kubelet)| {
         let (node, pods) = (Arc::clone(&node), Arc::clone(&pods));
         let directory = config.pods.directory.clone();
@@ -322,6 +332,7 @@ impl Parts {
         node: &Arc<Node>,
         pods: &Arc<Pods>,
         usage: &Arc<UsageHistory>,
+        record: Option<PathBuf>,
     ) -> std::io::Result<Self> {
         let stop = Arc::new(Stop::default());
         let device_memory = Arc::new(DeviceMemory::default());
@@ -330,6 +341,7 @@ impl Parts {
             host_memory: config.node.host_memory,
             events: Arc::clone(events),
             device_memory: Arc::clone(&device_memory),
+            record,
         })?;
         let daemons = Arc::new(Daemons::new(
             config.clone(),

@@ -210,7 +210,7 @@ impl Pod {
 impl Tokens {
     /// Records that nothing of a holder is in flight or being submitted, at least since `since`, which counts from its
     /// grant at the earliest. Ignored for processes without a token.
-    pub fn idle(&mut self, now: Time, id: ProcessId, since: Time) {
+    pub(super) fn idle(&mut self, now: Time, id: ProcessId, since: Time) {
         self.advance(now);
         self.reports_use = true;
         let now = self.now;
@@ -228,7 +228,7 @@ impl Tokens {
     /// `expected` in total, or `None` if nothing of the kind was ever measured. Must be called after
     /// [`Tokens::unfinished`]; without this call the work is assumed to last as long as the process reports. Ignored
     /// for processes without a token.
-    pub fn busy(&mut self, now: Time, id: ProcessId, since: Time, expected: Option<Span>) {
+    pub(super) fn busy(&mut self, now: Time, id: ProcessId, since: Time, expected: Option<Span>) {
         self.advance(now);
         self.reports_use = true;
         let now = self.now;

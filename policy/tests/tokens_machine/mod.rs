@@ -11,7 +11,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use policy::tokens::{Action, PodId, ProcessId, Quota, Settings, Share, Tokens};
+use policy::tokens::{
+    Action, Activity, PodId, ProcessId, ProcessUsage, Quota, Settings, Share, Tokens, Usage,
+};
 use policy::{Span, Time};
 
 /// Largest work in flight of a process in nanoseconds, in addition to one longer launch.
@@ -506,8 +508,8 @@ impl Simulation {
         self.at(self.now + MESSAGE, Event::Closed(p, token));
     }
 
-    /// Reports the work in flight of a pod's holders that report it. Returns whether their kernel time is known.
-    fn report_use(&mut self, pod: usize) -> bool {
+    /// Adds the work in flight of a pod's holders that report it. Returns whether their kernel time is known.
+    fn add_work(&self, pod: usize, usage: &mut Vec<ProcessUsage>) -> bool {
         let now = self.now;
         let mut is_known = true;
         for (p, process) in self.processes.iter().enumerate() {
@@ -518,7 +520,6 @@ impl Simulation {
             if !process.holds {
                 continue;
             }
-            let (at, id) = (instant(now), name(p));
             let in_flight_to = match (process.work.manner, process.stands_since) {
                 (Manner::NeverLaunches, _) => None,
                 (Manner::Claims(claim), _) => {
@@ -530,17 +531,29 @@ impl Simulation {
                     (now, now + most)
                 }),
             };
+            let at = match usage.iter().position(|own| own.process == name(p)) {
+                Some(at) => at,
+                None => {
+                    usage.push(inactive(p));
+                    usage.len() - 1
+                }
+            };
+            let own = &mut usage[at];
             match in_flight_to {
                 None => {
                     let since = process.granted_at.max(process.computed_to);
-                    self.tokens.idle(at, id, instant(since));
+                    own.activity = Activity::Idle {
+                        since: instant(since),
+                    };
                 }
                 Some((since, ends)) => {
                     if process.stands_since.is_some() || process.never_launches() {
-                        self.tokens.unfinished(at, id, Some(instant(since)));
+                        own.unfinished_since = Some(instant(since));
                     }
-                    self.tokens
-                        .busy(at, id, instant(since), Some(Span(ends - since)));
+                    own.activity = Activity::Busy {
+                        since: instant(since),
+                        expected: Some(Span(ends - since)),
+                    };
                 }
             }
         }
@@ -552,6 +565,7 @@ impl Simulation {
         let now = self.now;
         for pod in 0..self.ledgers.len() {
             let mut known = now;
+            let mut usage = Vec::new();
             for (p, process) in self.processes.iter().enumerate() {
                 let Some(since) = process.running_since.filter(|_| process.pod == pod) else {
                     continue;
@@ -560,30 +574,33 @@ impl Simulation {
                     continue;
                 }
                 let kernel = process.work.kernel;
-                self.tokens.active(instant(now), name(p));
+                let mut own = inactive(p);
+                own.is_active = true;
                 if kernel > IN_FLIGHT {
                     let current = now - (now - since) % kernel;
                     known = known.min(current);
-                    self.tokens
-                        .unfinished(instant(now), name(p), Some(instant(current)));
-                } else {
-                    self.tokens.unfinished(instant(now), name(p), None);
+                    own.unfinished_since = Some(instant(current));
+                }
+                usage.push(own);
+            }
+            let mut used = 0;
+            if self.add_work(pod, &mut usage) {
+                let ledger = &mut self.ledgers[pod];
+                let mut busy = ledger.total;
+                if ledger.running > 0 {
+                    busy += known.saturating_sub(ledger.since);
+                }
+                if busy > ledger.reported {
+                    used = busy - ledger.reported;
+                    ledger.reported = busy;
                 }
             }
-            if !self.report_use(pod) {
-                continue;
-            }
-            let ledger = &mut self.ledgers[pod];
-            let mut busy = ledger.total;
-            if ledger.running > 0 {
-                busy += known.saturating_sub(ledger.since);
-            }
-            if busy > ledger.reported {
-                let id = PodId(u32::try_from(pod).unwrap());
-                self.tokens
-                    .used(instant(now), id, Span(busy - ledger.reported));
-                ledger.reported = busy;
-            }
+            let usage = Usage {
+                pod: PodId(u32::try_from(pod).unwrap()),
+                used: Span(used),
+                processes: &usage,
+            };
+            self.tokens.report(instant(now), &usage);
         }
         let mut actions = Vec::new();
         body(&mut self.tokens, instant(now), &mut actions);
@@ -681,6 +698,16 @@ impl Machine {
 /// Returns a time of the machine on the clock of the scheduler.
 const fn instant(at: u64) -> Time {
     Time(BEGIN + at)
+}
+
+/// Returns the usage of a process of which nothing is known.
+fn inactive(process: usize) -> ProcessUsage {
+    ProcessUsage {
+        process: name(process),
+        is_active: false,
+        unfinished_since: None,
+        activity: Activity::Unknown,
+    }
 }
 
 fn name(process: usize) -> ProcessId {

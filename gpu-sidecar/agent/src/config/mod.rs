@@ -33,7 +33,6 @@
 //!
 //! The last `[[slot]]` that matches and names a key wins.
 
-mod kind;
 pub(crate) mod reader;
 mod slots;
 mod tokens;
@@ -48,7 +47,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::{Serialize, Serializer};
 use toml::de::DeTable;
 
-pub use kind::SlotKind;
+pub use agent_core::SlotKind;
 pub use reader::Problem;
 use reader::{Document, Table};
 pub use slots::{

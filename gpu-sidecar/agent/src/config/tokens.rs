@@ -185,6 +185,37 @@ impl TokenSettings {
         table.end();
     }
 
+    /// Returns the settings of the scheduler on slots shared by MPS.
+    #[must_use]
+    pub fn scheduler(&self) -> policy::tokens::Settings {
+        use policy::{Span, tokens};
+        let span = |span: Duration| Span(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX));
+        let rule = match self.rule {
+            Rule::Weir => tokens::Rule::Weir,
+            Rule::Paper => tokens::Rule::Paper,
+            Rule::TimeOnly => tokens::Rule::TimeOnly,
+            Rule::Exclusive => tokens::Rule::Exclusive,
+            Rule::Racing => tokens::Rule::Racing,
+            Rule::ReactiveBucket => tokens::Rule::ReactiveBucket,
+        };
+        let scale = u64::from(self.time_scale.max(1));
+        let default = tokens::Settings::default();
+        tokens::Settings {
+            sm_limit: self.sm_limit_hundredths,
+            rule,
+            window: span(self.window),
+            horizon: span(self.horizon),
+            in_flight: span(self.inflight),
+            in_flight_alone: span(self.inflight_alone),
+            cycle: span(self.cycle),
+            slice_min: span(self.slice_min),
+            slice_max: span(self.slice_max),
+            overtaking_max: span(self.backfill),
+            paper_token: Span(default.paper_token.0.saturating_mul(scale)),
+            ..default
+        }
+    }
+
     fn scale(&mut self, scale: u32) {
         self.time_scale = scale;
         for own in [

@@ -17,70 +17,32 @@ pub(crate) mod program;
 
 use std::path::{Path, PathBuf};
 
-use annotations::SM_WHOLE;
-use serde::Serialize;
+pub use agent_core::MpsEnvironment;
 
-use crate::state::{PodSettings, Slot, SlotKind};
+use crate::state::{Slot, SlotKind};
 
-/// Environment that makes a pod's processes MPS clients. The protocol's `Welcome` and the control API contain the same values.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct MpsEnvironment {
-    /// Value of `CUDA_MPS_PIPE_DIRECTORY`, the pipe directory of the slot's daemon.
-    pub pipe_directory: PathBuf,
-    /// Value of `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE`, the share of the SMs, in hundredths of a percent.
-    pub active_thread_hundredths: u32,
-    /// Value of `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`, in bytes; `None` without a limit.
-    pub pinned_memory_bytes: Option<u64>,
-}
-
-impl MpsEnvironment {
-    /// Returns the environment of a pod on a slot; `None` when the slot is not shared by MPS.
-    #[must_use]
-    pub fn of(slot: &Slot, settings: &PodSettings) -> Option<Self> {
-        let pipe_directory = slot.mps_pipe.clone()?;
-        // Compute capabilities below 7.0 have no percentages.
-        let has_percentages = slot.compute_capability.is_none_or(|own| own >= (7, 0));
-        Some(Self {
-            pipe_directory,
-            active_thread_hundredths: if has_percentages {
-                settings.sm_hundredths
-            } else {
-                SM_WHOLE
-            },
-            // A tenth above the limit that the preload library enforces to the byte, since the context itself counts here too.
-            pinned_memory_bytes: settings.gpu_memory.map(|limit| {
-                let mib = 1_u64 << 20;
-                limit
-                    .saturating_add(limit / 10)
-                    .div_ceil(mib)
-                    .saturating_mul(mib)
-            }),
-        })
+/// Returns the environment variables. Sizes are whole mebibytes (`M`), as MPS requires; a client of a daemon sees its one
+/// device as 0.
+#[must_use]
+pub(crate) fn variables(environment: &MpsEnvironment) -> Vec<(&'static str, String)> {
+    let hundredths = u64::from(environment.active_thread_hundredths);
+    let mut variables = vec![
+        (
+            "CUDA_MPS_PIPE_DIRECTORY",
+            environment.pipe_directory.display().to_string(),
+        ),
+        (
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+            crate::config::units::show_decimal(hundredths, 2),
+        ),
+    ];
+    if let Some(bytes) = environment.pinned_memory_bytes {
+        variables.push((
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+            format!("0={}M", bytes >> 20),
+        ));
     }
-
-    /// Returns the environment variables. Sizes are whole mebibytes (`M`), as MPS requires; a client of a daemon sees its one
-    /// device as 0.
-    #[must_use]
-    pub fn variables(&self) -> Vec<(&'static str, String)> {
-        let hundredths = u64::from(self.active_thread_hundredths);
-        let mut variables = vec![
-            (
-                "CUDA_MPS_PIPE_DIRECTORY",
-                self.pipe_directory.display().to_string(),
-            ),
-            (
-                "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-                crate::config::units::show_decimal(hundredths, 2),
-            ),
-        ];
-        if let Some(bytes) = self.pinned_memory_bytes {
-            variables.push((
-                "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
-                format!("0={}M", bytes >> 20),
-            ));
-        }
-        variables
-    }
+    variables
 }
 
 /// Finds the MPS control program: at an absolute path, or by name in `PATH`.
@@ -171,7 +133,7 @@ mod tests {
         let environment = MpsEnvironment::of(&slot(0), &settings()).unwrap();
         // 8 GiB and a tenth, rounded up to whole MiB.
         assert_eq!(
-            environment.variables(),
+            variables(&environment),
             [
                 ("CUDA_MPS_PIPE_DIRECTORY", "/run/weir/mps/0/pipe".to_owned()),
                 ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "25".to_owned()),
@@ -182,8 +144,8 @@ mod tests {
         free.gpu_memory = None;
         free.sm_hundredths = 1_250;
         let environment = MpsEnvironment::of(&slot(0), &free).unwrap();
-        assert_eq!(environment.variables()[1].1, "12.5");
-        assert_eq!(environment.variables().len(), 2);
+        assert_eq!(variables(&environment)[1].1, "12.5");
+        assert_eq!(variables(&environment).len(), 2);
         let mut exclusive = slot(0);
         exclusive.mps_pipe = None;
         assert_eq!(MpsEnvironment::of(&exclusive, &settings()), None);

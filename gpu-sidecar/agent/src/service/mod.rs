@@ -1,31 +1,16 @@
-//! The token service, which schedules the pods. One thread owns all slots, connections and pages; [`policy::tokens`] makes
-//! every decision.
+//! The token service: one thread which owns the sockets and pages of all processes, around [`agent_core::Agent`], which decides.
 //!
 //! | module | contents |
 //! |---|---|
-//! | `turn` | the event loop |
-//! | `commands`, `connections`, `greeting`, `gates` | commands of the other parts, and processes: from hello to tokens and claims |
-//! | `poll`, `figures` | polling of state without events; figures for metrics and the control API |
-//! | `slot` | a slot's scheduler, and the execution of its actions |
-//! | `pod` | a pod's socket, memory and counters |
-//! | `process` | one connection, its pages, and the validation of what the process publishes |
-//! | `memory` | sharing of a pod's memory limit among its processes |
-//! | `settle` | kernel time, from what processes publish to what the scheduler is charged |
-//! | `roster` | processes that an earlier agent served |
+//! | `driver` | the event loop: descriptors and commands to events |
+//! | `execute` | the actions |
+//! | `connection` | one process: its socket, pages and pidfd |
+//! | `roster` | the record of a pod's processes for the next agent; processes in `/proc` |
 
-mod commands;
-mod connections;
-mod figures;
-mod gates;
-mod greeting;
-mod memory;
-mod pod;
-mod poll;
-mod process;
+mod connection;
+mod driver;
+mod execute;
 mod roster;
-mod settle;
-mod slot;
-mod turn;
 
 use std::thread;
 
@@ -36,7 +21,7 @@ use crate::state::{ServiceHandle, ServiceSettings, service_channel};
 /// Starts the service's thread and returns the handle to it.
 ///
 /// # Errors
-/// Returns an error when no thread or file descriptor is left.
+/// Returns an error when no thread or file descriptor is left, or the record cannot be begun.
 pub fn start(settings: ServiceSettings) -> std::io::Result<ServiceHandle> {
     // Each process needs four descriptors, and there may be thousands of processes. A failure leaves the limit unchanged.
     let files = getrlimit(Resource::Nofile);
@@ -48,15 +33,15 @@ pub fn start(settings: ServiceSettings) -> std::io::Result<ServiceHandle> {
         },
     );
     let (handle, inbox) = service_channel()?;
-    let service = turn::Service::new(settings, inbox)?;
+    let driver = driver::Driver::new(settings, inbox)?;
     thread::Builder::new()
         .name("tokens".to_owned())
-        .spawn(move || service.run())?;
+        .spawn(move || driver.run())?;
     Ok(handle)
 }
 
 /// Returns the time of `CLOCK_MONOTONIC` in nanoseconds, the clock of the pages.
-pub(crate) fn now_ns() -> u64 {
+fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     let rest = u64::try_from(now.tv_nsec).unwrap_or(0);

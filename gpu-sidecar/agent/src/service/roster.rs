@@ -8,23 +8,14 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use agent_core::ProcessRecord;
+
 /// Name of the file in the pod's folder.
 const NAME: &str = "processes";
 /// Maximum number of lines read, above the number of processes that a pod may have.
 const LINES_MAX: usize = 1_024;
 /// Maximum size of a file written by an agent, in bytes; a larger one is ignored.
 const BYTES_MAX: u64 = 64 << 10;
-
-/// Record of a process with pages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ProcessRecord {
-    /// Process ID in the agent's PID namespace.
-    pub(super) pid: u32,
-    /// Start time, in clock ticks since boot.
-    pub(super) start: u64,
-    /// Share of the SMs, in hundredths of a percent.
-    pub(super) sm_hundredths: u32,
-}
 
 fn path(folder: &Path) -> PathBuf {
     folder.join(NAME)

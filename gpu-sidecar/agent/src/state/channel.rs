@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -11,9 +12,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use tokio::sync::oneshot;
 
-use super::figures::{DeviceMemory, Figures};
-use super::pods::{Pod, PodKey};
-use super::slots::{Slot, SlotKey};
+use super::device_memory::DeviceMemory;
+use super::{Figures, Pod, PodKey, Slot, SlotKey};
 use crate::config::TokenSettings;
 use crate::events::Events;
 
@@ -21,8 +21,6 @@ use crate::events::Events;
 pub const COMMANDS_MAX: usize = 1_024;
 /// Longest time that [`ServiceHandle::refresh`] waits for figures.
 pub const REFRESH_MAX: Duration = Duration::from_millis(50);
-/// Shortest time between two publications of figures, unless they are requested.
-pub const PUBLISH_SPAN: Duration = Duration::from_millis(100);
 
 /// Refusal of an operator's order, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -96,6 +94,8 @@ pub struct ServiceSettings {
     pub events: Arc<Events>,
     /// Device memory of each process, as reported by NVML.
     pub device_memory: Arc<DeviceMemory>,
+    /// File to which all events and actions are written ([`agent_core::record`]).
+    pub record: Option<PathBuf>,
 }
 
 /// Error of sending a command to the service.

@@ -11,17 +11,14 @@
 //! | NVML | service | [`DeviceMemory`]: device memory of each process, each second |
 
 mod channel;
-mod figures;
-mod pods;
-mod slots;
-pub use crate::config::SlotKind;
+mod device_memory;
+pub use agent_core::{
+    AgentFigures, Figures, Histogram, MigInstance, PODS_MAX, Pod, PodCounters, PodFigures, PodKey,
+    PodSettings, ProcessFigures, ProcessMemory, SLICES_OF_GPU, Slot, SlotFigures, SlotKey,
+    SlotKind, WAIT_BOUNDS_NS, protocol_refusal,
+};
 pub use channel::{
-    COMMANDS_MAX, Command, Declined, Inbox, OrderReply, PUBLISH_SPAN, REFRESH_MAX, SendError,
-    ServiceHandle, ServiceSettings, service_channel,
+    COMMANDS_MAX, Command, Declined, Inbox, OrderReply, REFRESH_MAX, SendError, ServiceHandle,
+    ServiceSettings, service_channel,
 };
-pub use figures::{
-    AgentFigures, DeviceMemory, Figures, Histogram, PodCounters, PodFigures, ProcessFigures,
-    ProcessMemory, SlotFigures, WAIT_BOUNDS_NS, protocol_refusal,
-};
-pub use pods::{PODS_MAX, Pod, PodKey, PodSettings};
-pub use slots::{MigInstance, SLICES_OF_GPU, Slot, SlotKey};
+pub use device_memory::DeviceMemory;

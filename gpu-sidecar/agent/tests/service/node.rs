@@ -68,12 +68,25 @@ impl Node {
         Self::of(TokenSettings::default())
     }
 
+    /// Creates a service with slot 0 and a running MPS daemon, which records its events in this file.
+    pub(crate) fn recorded(path: PathBuf) -> Self {
+        let node = Self::started(TokenSettings::default(), Some(path));
+        node.send(Command::SlotAdded(Arc::new(slot(0))));
+        node.mps(true);
+        node
+    }
+
     fn of(tokens: TokenSettings) -> Self {
+        Self::started(tokens, None)
+    }
+
+    fn started(tokens: TokenSettings, record: Option<PathBuf>) -> Self {
         let settings = ServiceSettings {
             tokens,
             host_memory: None,
             events: Arc::new(Events::default()),
             device_memory: Arc::new(DeviceMemory::default()),
+            record,
         };
         Self {
             handle: gpu_sidecar::service::start(settings.clone()).unwrap(),

@@ -1,6 +1,8 @@
 //! Random operations of forty processes in ten pods, against a naive model: the SMs of the processes with an observed open gate
 //! and without a return of it.
 
+use std::fs::File;
+use std::io::BufReader;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -33,7 +35,9 @@ fn occupied(puppets: &[Puppet]) -> u32 {
 fn held_sms_never_exceed_the_slot() {
     let seed = std::env::var("SEED").map_or(0x5eed, |seed| seed.parse().unwrap());
     let mut random = Random(seed);
-    let node = Node::new();
+    let folder = tempfile::tempdir().unwrap();
+    let record = folder.path().join("record");
+    let node = Node::recorded(record.clone());
     let pods: Vec<_> = (0_u32..)
         .zip(SHARES)
         .map(|(key, share)| node.pod(key, share))
@@ -153,4 +157,9 @@ fn held_sms_never_exceed_the_slot() {
         assert!(pod.counters.grants > 0 && pod.counters.waits.count() == pod.counters.grants);
         assert!(!pod.has_token && !pod.is_waiting, "{}", pod.pod.name);
     }
+    // The service without sockets does the same.
+    node.stop();
+    let mut record = BufReader::new(File::open(record).unwrap());
+    let replayed = agent_core::record::replay(&mut record).unwrap();
+    assert!(replayed.events > 1_000, "{replayed:?}");
 }

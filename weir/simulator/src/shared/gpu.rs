@@ -20,7 +20,7 @@
 
 mod process;
 
-use policy::tokens::{Account, Tokens};
+use policy::tokens::{Account, Activity, ProcessUsage, Tokens, Usage};
 use policy::tokens::{Action, PodId, ProcessId, Refusal, SM_WHOLE, Settings, SettingsError};
 use policy::{Span, Time};
 
@@ -561,50 +561,81 @@ impl Gpu {
         self.call(now, |tokens, actions| tokens.ask(now, id, actions));
     }
 
-    /// Reports to the scheduler what holders have in flight.
-    fn report_use(&mut self, now: Time) {
-        for (number, process) in (0..).zip(&self.processes) {
-            if !process.here || !process.holds {
-                continue;
-            }
-            let id = ProcessId(number);
-            match process.suspended_since {
-                Some((since, ends)) if ends > since => {
-                    self.tokens.unfinished(now, id, Some(since));
-                    self.tokens.busy(now, id, since, Some(ends.since(since)));
-                }
-                None if process.runs => {
-                    self.tokens.active(now, id);
-                    self.tokens.unfinished(now, id, None);
-                    // It launches continuously; if it stopped now, this much would be in flight.
-                    let in_flight = process.launched(process.bound * process.rate);
-                    self.tokens
-                        .busy(now, id, now, Some(process.lasts(in_flight)));
-                }
-                Some(_) | None => self.tokens.idle(now, id, process.idle_since),
-            }
+    /// Returns what a holder has in flight; `None` for a process without a token.
+    fn usage(&self, now: Time, number: u32) -> Option<ProcessUsage> {
+        let process = &self.processes[number as usize];
+        if !process.here || !process.holds {
+            return None;
         }
+        let (mut is_active, mut unfinished_since) = (false, None);
+        let activity = match process.suspended_since {
+            Some((since, ends)) if ends > since => {
+                unfinished_since = Some(since);
+                Activity::Busy {
+                    since,
+                    expected: Some(ends.since(since)),
+                }
+            }
+            None if process.runs => {
+                is_active = true;
+                // It launches continuously; if it stopped now, this much would be in flight.
+                let in_flight = process.launched(process.bound * process.rate);
+                Activity::Busy {
+                    since: now,
+                    expected: Some(process.lasts(in_flight)),
+                }
+            }
+            Some(_) | None => Activity::Idle {
+                since: process.idle_since,
+            },
+        };
+        Some(ProcessUsage {
+            process: ProcessId(number),
+            is_active,
+            unfinished_since,
+            activity,
+        })
     }
 
-    /// Reports the current state to the scheduler, calls it, and carries out its actions.
-    fn call(&mut self, now: Time, body: impl FnOnce(&mut Tokens, &mut Vec<Action>)) {
-        self.settle(now);
-        self.report_use(now);
-        for &number in self.unreported.iter().chain(&self.running) {
+    /// Reports to the scheduler what each process has used and has in flight.
+    fn report(&mut self, now: Time) {
+        for number in (0..).take(self.processes.len()) {
+            let usage = self.usage(now, number);
+            self.report_of(now, number, usage.as_slice(), Span::ZERO);
+        }
+        // Of processes which have just lost their token as well.
+        for at in 0..self.unreported.len() + self.running.len() {
+            let number = match self.unreported.get(at) {
+                Some(&number) => number,
+                None => self.running[at - self.unreported.len()],
+            };
             let process = &mut self.processes[number as usize];
             // A suspended process publishes nothing.
             if process.suspended_since.is_some() {
                 continue;
             }
-            let delta = process.busy.less(process.reported);
-            if delta > Span::ZERO {
-                process.reported = process.busy;
-                self.tokens.used(now, PodId(number), delta);
-            }
+            let used = process.busy.less(process.reported);
+            process.reported = process.busy;
+            self.report_of(now, number, &[], used);
         }
         let processes = &self.processes;
         self.unreported
             .retain(|&number| processes[number as usize].suspended_since.is_some());
+    }
+
+    fn report_of(&mut self, now: Time, number: u32, processes: &[ProcessUsage], used: Span) {
+        let usage = Usage {
+            pod: PodId(number),
+            used,
+            processes,
+        };
+        self.tokens.report(now, &usage);
+    }
+
+    /// Reports the current state to the scheduler, calls it, and carries out its actions.
+    fn call(&mut self, now: Time, body: impl FnOnce(&mut Tokens, &mut Vec<Action>)) {
+        self.settle(now);
+        self.report(now);
         let mut actions = std::mem::take(&mut self.actions);
         body(&mut self.tokens, &mut actions);
         let message = now.after(self.times.message());

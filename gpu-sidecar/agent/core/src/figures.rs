@@ -1,13 +1,13 @@
-//! Figures: counters and gauges which the service publishes, and device memory as NVML reports it.
+//! Figures: counters and gauges which the service publishes.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use policy::tokens::RevokeReason;
 use serde::Serialize;
 
-use super::pods::Pod;
-use super::slots::SlotKey;
+use crate::pods::Pod;
+use crate::slots::SlotKey;
 
 /// Histogram of durations, with the bucket bounds [`WAIT_BOUNDS_NS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -106,7 +106,7 @@ pub struct PodCounters {
 
 impl PodCounters {
     /// Counts a revoked token by its reason.
-    pub(crate) fn revoked(&mut self, reason: RevokeReason) {
+    pub(crate) const fn revoked(&mut self, reason: RevokeReason) {
         match reason {
             RevokeReason::Idle => self.revoked_idle += 1,
             RevokeReason::Unresponsive => self.revoked_unresponsive += 1,
@@ -275,27 +275,6 @@ pub struct ProcessMemory {
     pub bytes: u64,
     /// Whether the process is a client of an MPS server.
     pub is_mps: bool,
-}
-
-/// Table of each process's device memory by process ID, read from NVML each second.
-#[derive(Debug, Default)]
-pub struct DeviceMemory {
-    table: Mutex<Arc<BTreeMap<u32, ProcessMemory>>>,
-}
-
-impl DeviceMemory {
-    /// Returns the latest table. A process on several slots is listed with the slot on which it has most memory.
-    #[must_use]
-    pub fn table(&self) -> Arc<BTreeMap<u32, ProcessMemory>> {
-        let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&table)
-    }
-
-    /// Replaces the table of all processes.
-    pub fn set(&self, table: BTreeMap<u32, ProcessMemory>) {
-        let mut own = self.table.lock().unwrap_or_else(PoisonError::into_inner);
-        *own = Arc::new(table);
-    }
 }
 
 #[cfg(test)]

@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::config::SlotKind;
+use crate::SlotKind;
 
 /// Number of a slot, from 0. A slot that is lost and comes back keeps its number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SlotKey(pub u32);
 
 /// Identity of the MIG instance of a slot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigInstance {
     /// UUID of the GPU that contains the instance.
     pub parent_uuid: String,
@@ -27,7 +27,7 @@ pub struct MigInstance {
 pub const SLICES_OF_GPU: u32 = 7;
 
 /// A schedulable device: a whole GPU or a MIG instance, as reported by NVML.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slot {
     /// Key of this slot in commands and figures.
     pub key: SlotKey,

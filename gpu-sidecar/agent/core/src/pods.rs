@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use annotations::{Evict, Isolation, Settings, Variant};
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::slots::SlotKey;
 
@@ -13,14 +13,14 @@ pub const PODS_MAX: usize = 1_024;
 
 /// Number of a pod, from 0 below [`PODS_MAX`]. A number is reused only when all numbers have been used, the one free for
 /// longest first; [`Pod::serial`] is never reused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PodKey(pub u32);
 
 /// Validated settings from a pod's annotations.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodSettings {
     /// Isolation from other pods (`weir.dev/isolation`).
-    #[serde(serialize_with = "isolation_name")]
+    #[serde(serialize_with = "isolation_name", deserialize_with = "isolation")]
     pub isolation: Isolation,
     /// Share of the SMs (`weir.dev/sm-percent`), in hundredths of a percent: 100 to
     /// [`SM_WHOLE`](annotations::SM_WHOLE).
@@ -33,7 +33,7 @@ pub struct PodSettings {
     /// Limit of device memory (`weir.dev/gpu-memory`), in bytes; `None`: as much as the slot has.
     pub gpu_memory: Option<u64>,
     /// Place of an evicted model (`weir.dev/evict`).
-    #[serde(serialize_with = "evict_name")]
+    #[serde(serialize_with = "evict_name", deserialize_with = "evict")]
     pub evict: Evict,
     /// Latency objective (`weir.dev/slo`), where there is one.
     pub slo: Option<Duration>,
@@ -72,8 +72,33 @@ fn evict_name<S: Serializer>(evict: &Evict, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(evict.name())
 }
 
+fn isolation<'de, D: Deserializer<'de>>(from: D) -> Result<Isolation, D::Error> {
+    named(
+        from,
+        &[Isolation::Strict, Isolation::Tenant, Isolation::Shared],
+        Isolation::name,
+    )
+}
+
+fn evict<'de, D: Deserializer<'de>>(from: D) -> Result<Evict, D::Error> {
+    named(from, &[Evict::Host, Evict::Never], Evict::name)
+}
+
+/// Returns the value with the name that is read.
+fn named<'de, D: Deserializer<'de>, T: Copy>(
+    from: D,
+    values: &[T],
+    name: fn(T) -> &'static str,
+) -> Result<T, D::Error> {
+    let text = std::borrow::Cow::<'de, str>::deserialize(from)?;
+    let value = values.iter().find(|value| name(**value) == text);
+    value
+        .copied()
+        .ok_or_else(|| de::Error::custom(format_args!("unknown value {text:?}")))
+}
+
 /// A pod served on this node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pod {
     /// Key in commands, unique among the pods served at a time.
     pub key: PodKey,

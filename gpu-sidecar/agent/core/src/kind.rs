@@ -1,9 +1,9 @@
 //! Kinds of slots.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Sharing mode of a slot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SlotKind {
     /// Pods share the SMs through MPS.

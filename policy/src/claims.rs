@@ -1,12 +1,30 @@
-//! Sharing of a pod's memory limit among its processes: each claims the memory that it wants to hold, and the sum of all claims
-//! is within the limit (M4.15).
+//! Answers to claims of memory: each process of a pod claims the memory that it wants to hold, and the sum of all claims is
+//! within the pod's limit (M4.15).
 //!
 //! A claim that does not fit waits for a moment while the other processes are asked to relinquish unused claims.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::Time;
+//! use policy::claims::Claims;
+//! use policy::tokens::ProcessId;
+//!
+//! let mut claims = Claims::default();
+//! let answer = claims.claim(ProcessId(1), 1, 60, 100, Time(0)).expect("it fits");
+//! assert_eq!(answer.bytes, 60);
+//! assert_eq!(claims.claim(ProcessId(2), 1, 50, 100, Time(0)), None);
+//! claims.remove(ProcessId(1));
+//! let mut answers = Vec::new();
+//! claims.answer(100, Time(1), &mut answers);
+//! assert_eq!(answers[0].bytes, 50);
+//! ```
 
-use policy::tokens::ProcessId;
+use crate::tokens::ProcessId;
+use crate::{Span, Time};
 
-/// Longest time that a claim waits for other processes to relinquish theirs, in nanoseconds.
-pub(super) const PATIENCE_NS: u64 = 200_000_000;
+/// Longest time that a claim waits for other processes to relinquish theirs.
+pub const PATIENCE: Span = Span::from_millis(200);
 /// Maximum number of pending claims of a pod; a process has one.
 const PENDING_MAX: usize = 1_024;
 
@@ -16,25 +34,25 @@ struct PendingClaim {
     process: ProcessId,
     seq: u32,
     bytes: u64,
-    until: u64,
+    until: Time,
 }
 
 /// Granted and pending claims of one pod.
 #[derive(Debug, Default)]
-pub(super) struct Claims {
+pub struct Claims {
     held: Vec<(ProcessId, u64)>,
     pending: Vec<PendingClaim>,
 }
 
 /// Answer to a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ClaimAnswer {
+pub struct ClaimAnswer {
     /// Process that made the claim.
-    pub(super) process: ProcessId,
+    pub process: ProcessId,
     /// Sequence number of the claim.
-    pub(super) seq: u32,
+    pub seq: u32,
     /// Memory that the process may hold now, in bytes, whether or not it is the claimed amount.
-    pub(super) claim: u64,
+    pub bytes: u64,
 }
 
 impl Claims {
@@ -45,7 +63,7 @@ impl Claims {
     }
 
     /// Returns the memory that a process may hold, in bytes.
-    pub(super) fn of(&self, process: ProcessId) -> u64 {
+    pub fn of(&self, process: ProcessId) -> u64 {
         let own = self.held.iter().find(|(other, _)| *other == process);
         own.map_or(0, |(_, bytes)| *bytes)
     }
@@ -58,19 +76,19 @@ impl Claims {
     }
 
     /// Records the memory that a process held before this agent started, whatever the current limit.
-    pub(super) fn adopt(&mut self, process: ProcessId, bytes: u64) {
+    pub fn adopt(&mut self, process: ProcessId, bytes: u64) {
         self.set(process, bytes);
     }
 
     /// Handles a claim to hold `bytes` within `limit`. Returns `None` when the claim waits for other processes to relinquish
     /// memory.
-    pub(super) fn claim(
+    pub fn claim(
         &mut self,
         process: ProcessId,
         seq: u32,
         bytes: u64,
         limit: u64,
-        now: u64,
+        now: Time,
     ) -> Option<ClaimAnswer> {
         self.pending.retain(|claim| claim.process != process);
         let held = self.of(process);
@@ -80,7 +98,7 @@ impl Claims {
             return Some(ClaimAnswer {
                 process,
                 seq,
-                claim: bytes,
+                bytes,
             });
         }
         let can_fit_later = bytes <= limit
@@ -92,20 +110,20 @@ impl Claims {
             return Some(ClaimAnswer {
                 process,
                 seq,
-                claim: held,
+                bytes: held,
             });
         }
         self.pending.push(PendingClaim {
             process,
             seq,
             bytes,
-            until: now.saturating_add(PATIENCE_NS),
+            until: now.after(PATIENCE),
         });
         None
     }
 
     /// Answers the pending claims that fit by now or have timed out, in order of arrival.
-    pub(super) fn answer(&mut self, limit: u64, now: u64, answers: &mut Vec<ClaimAnswer>) {
+    pub fn answer(&mut self, limit: u64, now: Time, answers: &mut Vec<ClaimAnswer>) {
         for pending in std::mem::take(&mut self.pending) {
             let PendingClaim {
                 process,
@@ -118,14 +136,13 @@ impl Claims {
                 answers.push(ClaimAnswer {
                     process,
                     seq,
-                    claim: bytes,
+                    bytes,
                 });
             } else if now >= until {
-                let claim = self.of(process);
                 answers.push(ClaimAnswer {
                     process,
                     seq,
-                    claim,
+                    bytes: self.of(process),
                 });
             } else {
                 self.pending.push(pending);
@@ -134,12 +151,12 @@ impl Claims {
     }
 
     /// Returns the time at which the next pending claim times out.
-    pub(super) fn next(&self) -> Option<u64> {
+    pub fn next(&self) -> Option<Time> {
         self.pending.iter().map(|claim| claim.until).min()
     }
 
     /// Removes the claims of a process.
-    pub(super) fn remove(&mut self, process: ProcessId) {
+    pub fn remove(&mut self, process: ProcessId) {
         self.held.retain(|(other, _)| *other != process);
         self.pending.retain(|claim| claim.process != process);
     }
@@ -155,23 +172,23 @@ mod tests {
     #[test]
     fn the_sum_of_claims_is_within_the_limit() {
         let mut claims = Claims::default();
-        let granted = |answer: Option<ClaimAnswer>| answer.map(|answer| answer.claim);
-        assert_eq!(granted(claims.claim(A, 1, 60, 100, 0)), Some(60));
-        assert_eq!(granted(claims.claim(B, 1, 40, 100, 0)), Some(40));
+        let granted = |answer: Option<ClaimAnswer>| answer.map(|answer| answer.bytes);
+        assert_eq!(granted(claims.claim(A, 1, 60, 100, Time(0))), Some(60));
+        assert_eq!(granted(claims.claim(B, 1, 40, 100, Time(0))), Some(40));
         // A claim above the limit is refused at once; one that other processes can make room for waits.
-        assert_eq!(granted(claims.claim(A, 2, 101, 100, 0)), Some(60));
-        assert_eq!(granted(claims.claim(A, 3, 61, 100, 0)), None);
-        assert_eq!(claims.next(), Some(PATIENCE_NS));
+        assert_eq!(granted(claims.claim(A, 2, 101, 100, Time(0))), Some(60));
+        assert_eq!(granted(claims.claim(A, 3, 61, 100, Time(0))), None);
+        assert_eq!(claims.next(), Some(Time(PATIENCE.0)));
         let mut answers = Vec::new();
-        claims.answer(100, PATIENCE_NS - 1, &mut answers);
+        claims.answer(100, Time(PATIENCE.0 - 1), &mut answers);
         assert_eq!(answers, []);
-        claims.answer(100, PATIENCE_NS, &mut answers);
+        claims.answer(100, Time(PATIENCE.0), &mut answers);
         assert_eq!(
             answers,
             [ClaimAnswer {
                 process: A,
                 seq: 3,
-                claim: 60
+                bytes: 60
             }]
         );
     }
@@ -179,21 +196,23 @@ mod tests {
     #[test]
     fn relinquished_memory_is_granted_to_pending_claims() {
         let mut claims = Claims::default();
-        let _all = claims.claim(A, 1, 100, 100, 0);
-        assert_eq!(claims.claim(B, 1, 30, 100, 0), None);
-        let _less = claims.claim(A, 2, 70, 100, 0);
+        let _all = claims.claim(A, 1, 100, 100, Time(0));
+        assert_eq!(claims.claim(B, 1, 30, 100, Time(0)), None);
+        let _less = claims.claim(A, 2, 70, 100, Time(0));
         let mut answers = Vec::new();
-        claims.answer(100, 1, &mut answers);
+        claims.answer(100, Time(1), &mut answers);
         assert_eq!(
             answers,
             [ClaimAnswer {
                 process: B,
                 seq: 1,
-                claim: 30
+                bytes: 30
             }]
         );
         claims.remove(A);
-        let whole = claims.claim(B, 2, 100, 100, 2).map(|answer| answer.claim);
+        let whole = claims
+            .claim(B, 2, 100, 100, Time(2))
+            .map(|answer| answer.bytes);
         assert_eq!(whole, Some(100));
     }
 
@@ -201,12 +220,18 @@ mod tests {
     fn a_lowered_limit_revokes_no_claim() {
         let mut claims = Claims::default();
         claims.adopt(A, 90);
-        let less = claims.claim(A, 1, 80, 50, 0).map(|answer| answer.claim);
+        let less = claims
+            .claim(A, 1, 80, 50, Time(0))
+            .map(|answer| answer.bytes);
         assert_eq!(less, Some(80));
-        let more = claims.claim(A, 2, 81, 50, 0).map(|answer| answer.claim);
+        let more = claims
+            .claim(A, 2, 81, 50, Time(0))
+            .map(|answer| answer.bytes);
         assert_eq!(more, Some(80));
         assert_eq!(
-            claims.claim(A, 3, u64::MAX, u64::MAX, 0).map(|a| a.claim),
+            claims
+                .claim(A, 3, u64::MAX, u64::MAX, Time(0))
+                .map(|a| a.bytes),
             Some(u64::MAX)
         );
     }

@@ -1,0 +1,174 @@
+//! Actions: what the caller carries out, in the order in which they are returned.
+
+use policy::tokens::ProcessId;
+use protocol::message::FromAgent;
+
+use crate::event::ProcessRecord;
+use crate::event_kind::EventKind;
+use crate::pods::PodKey;
+
+/// Output of the service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Keep the connection of the last [`Event::Connected`](crate::Event::Connected) under this number.
+    Admit(ProcessId),
+    /// Accept connections of a pod from now on, or let them wait.
+    Accept {
+        /// Pod of the socket.
+        pod: PodKey,
+        /// Whether connections are accepted.
+        accepts: bool,
+    },
+    /// Send a message. A failure is reported by [`Event::NotSent`](crate::Event::NotSent).
+    Send {
+        /// Receiver of the message.
+        process: ProcessId,
+        /// The message.
+        message: FromAgent,
+    },
+    /// Create the two pages of a process and send them. A failure is reported by
+    /// [`Event::PagesFailed`](crate::Event::PagesFailed).
+    CreatePages {
+        /// Process of the pages.
+        process: ProcessId,
+        /// First values of the pages.
+        pages: NewPages,
+    },
+    /// Write to the page of orders of a process.
+    Order {
+        /// Process of the page.
+        process: ProcessId,
+        /// Values to write.
+        order: Order,
+    },
+    /// Close the connection of a process, and keep its pages.
+    Disconnect(ProcessId),
+    /// Close the connection of a process, and release its pages and its number.
+    Forget(ProcessId),
+    /// Kill a process.
+    Kill(ProcessId),
+    /// Examine whether a process is stopped; if so, report it by [`Event::Stopped`](crate::Event::Stopped).
+    Examine(ProcessId),
+    /// Examine whether a process of an earlier agent has ended; if so, report it by
+    /// [`Event::SurvivorEnded`](crate::Event::SurvivorEnded).
+    ExamineSurvivor {
+        /// Pod of the process.
+        pod: PodKey,
+        /// The process.
+        record: ProcessRecord,
+    },
+    /// Replace the record of a pod's processes, for the next agent.
+    Roster {
+        /// Pod of the processes.
+        pod: PodKey,
+        /// All its live processes with pages.
+        records: Vec<ProcessRecord>,
+    },
+    /// Append an entry to the event log.
+    Record {
+        /// Kind of the entry.
+        kind: EventKind,
+        /// Name of the slot; empty where it is unknown.
+        slot: String,
+        /// `namespace/name` of the pod.
+        pod: String,
+        /// Description for operators.
+        text: String,
+    },
+    /// Write a line to the agent's own log.
+    Log {
+        /// Severity of the line.
+        level: Level,
+        /// Slot, pod or process concerned.
+        subject: String,
+        /// What has happened.
+        text: String,
+    },
+    /// Decline an order of an operator.
+    Decline {
+        /// Number of the order.
+        number: u64,
+        /// Reason.
+        text: String,
+    },
+    /// Publish the figures, which are settled up to now.
+    Publish,
+}
+
+/// Severity of a line of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// Something outside of the service has failed.
+    Warning,
+    /// Something has happened which the code rules out.
+    Error,
+}
+
+/// First values of a process's pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewPages {
+    /// Epoch of the gate: even, if the gate was open already.
+    pub epoch: u64,
+    /// Limit of the pod's device memory, in bytes; 0: none.
+    pub memory_limit: u64,
+    /// Memory that the process may hold, in bytes.
+    pub memory_claim: u64,
+    /// Bound of the work in flight, in microseconds.
+    pub inflight_us_max: u32,
+}
+
+/// Values to write to a page of orders, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Open the gate, and wake the threads parked at it.
+    Open {
+        /// Even epoch of the gate.
+        epoch: u64,
+        /// Time until which the gate is meant to stay open, in nanoseconds.
+        until: u64,
+        /// Bound of the work in flight, in microseconds.
+        inflight_us_max: u32,
+    },
+    /// Shut the gate, and wake the process's own thread, which reports when nothing is in flight.
+    Shut {
+        /// Odd epoch of the gate.
+        epoch: u64,
+    },
+    /// Shut the gate which the process has shut from inside.
+    Acknowledge {
+        /// Odd epoch of the gate.
+        epoch: u64,
+    },
+    /// Extend the time for which the gate is meant to stay open.
+    Extend {
+        /// New end, in nanoseconds.
+        until: u64,
+        /// Bound of the work in flight, in microseconds.
+        inflight_us_max: u32,
+    },
+    /// Publish whether other processes wait for the SMs of this one; if so, wake the process's own thread.
+    Contended {
+        /// Whether they wait.
+        contended: bool,
+        /// Bound of the work in flight, in microseconds.
+        inflight_us_max: u32,
+    },
+    /// Publish the limits of the pod.
+    Limits {
+        /// Limit of the pod's device memory, in bytes; 0: none.
+        memory_limit: u64,
+        /// Bound of the work in flight, in microseconds.
+        inflight_us_max: u32,
+    },
+    /// Publish the device memory of the pod's other processes, in bytes.
+    MemoryOfOthers(u64),
+    /// Answer a claim, and wake the threads that wait for the answer.
+    Claim {
+        /// Sequence number of the claim.
+        seq: u32,
+        /// Memory that the process may hold, in bytes.
+        bytes: u64,
+    },
+    /// Show that the agent is alive.
+    Heartbeat,
+}

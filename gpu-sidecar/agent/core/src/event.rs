@@ -1,0 +1,151 @@
+//! Events: what the service learns.
+
+use std::sync::Arc;
+
+use policy::tokens::ProcessId;
+use protocol::message::FromProcess;
+use serde::{Deserialize, Serialize};
+
+use crate::facts::Facts;
+use crate::pods::{Pod, PodKey};
+use crate::record::wire;
+use crate::slots::{Slot, SlotKey};
+
+/// Input of the service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// A slot was found, or a lost one is back, possibly with other properties.
+    SlotAdded(Arc<Slot>),
+    /// A slot is lost: work on it has failed, and nothing is granted on it.
+    SlotLost {
+        /// Slot which is lost.
+        slot: SlotKey,
+        /// Cause of the loss, for operators.
+        reason: String,
+    },
+    /// The state of a slot's MPS daemon has changed.
+    MpsState {
+        /// Slot of the daemon.
+        slot: SlotKey,
+        /// Whether the daemon answers.
+        is_up: bool,
+        /// Description of the state, for operators.
+        text: String,
+    },
+    /// A pod was found and placed.
+    PodAdded {
+        /// Pod with its slot and settings.
+        pod: Arc<Pod>,
+        /// Live processes which an earlier agent has recorded with [`Action::Roster`](crate::Action::Roster).
+        survivors: Vec<ProcessRecord>,
+    },
+    /// A pod's settings have changed; key, serial number, slot and folder stay the same.
+    PodChanged(Arc<Pod>),
+    /// A pod was removed.
+    PodRemoved(PodKey),
+    /// An operator orders a change of residency. Answered with [`Action::Decline`](crate::Action::Decline).
+    Ordered {
+        /// Number by which the caller finds the sender of the order.
+        number: u64,
+        /// Pod of the model.
+        pod: PodKey,
+        /// Change that is ordered.
+        order: PodOrder,
+    },
+    /// A process has connected to a pod's socket. Answered with [`Action::Admit`](crate::Action::Admit), or not admitted.
+    Connected {
+        /// Pod of the socket.
+        pod: PodKey,
+        /// Identity of the process; `None` where it has ended or cannot be examined.
+        peer: Option<Peer>,
+    },
+    /// No connection of a pod can be accepted for lack of a resource.
+    AcceptFailed(PodKey),
+    /// A process has sent a message.
+    Message {
+        /// Sender of the message.
+        #[serde(with = "wire::process")]
+        process: ProcessId,
+        /// The message.
+        #[serde(with = "wire::from_process")]
+        message: FromProcess,
+    },
+    /// A process has sent bytes that are no message.
+    Malformed {
+        /// Sender of the bytes.
+        #[serde(with = "wire::process")]
+        process: ProcessId,
+        /// Whether they are of another version of the protocol.
+        is_of_other_version: bool,
+        /// Reason, for logs and users.
+        text: String,
+    },
+    /// The connection of a process has ended.
+    Disconnected(#[serde(with = "wire::process")] ProcessId),
+    /// A message could not be sent: the connection has ended, or its buffer is full.
+    NotSent(#[serde(with = "wire::process")] ProcessId),
+    /// The pages of a process could not be created or sent.
+    PagesFailed {
+        /// Process without pages.
+        #[serde(with = "wire::process")]
+        process: ProcessId,
+        /// Reason, for the log.
+        text: String,
+    },
+    /// The values of a process's page of facts, before an event of the same time.
+    Facts {
+        /// Process which has published them.
+        #[serde(with = "wire::process")]
+        process: ProcessId,
+        /// The values.
+        facts: Facts,
+    },
+    /// A process has ended.
+    Ended(#[serde(with = "wire::process")] ProcessId),
+    /// A process which was to be examined is stopped, as by `SIGSTOP`.
+    Stopped(#[serde(with = "wire::process")] ProcessId),
+    /// A process of an earlier agent which was to be examined has ended.
+    SurvivorEnded {
+        /// Pod of the process.
+        pod: PodKey,
+        /// The process.
+        record: ProcessRecord,
+    },
+    /// The time of [`Agent::next_wake`](crate::Agent::next_wake) has come.
+    Wake,
+    /// A reader waits for figures. Answered with [`Action::Publish`](crate::Action::Publish).
+    FiguresWanted,
+}
+
+/// Change of residency ordered by an operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PodOrder {
+    /// Evict the pod's model from its slot.
+    Evict,
+    /// Restore the pod's evicted model.
+    Restore,
+}
+
+/// Identity of a connecting process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// Process ID in the agent's PID namespace; 0 for a process of another one.
+    pub pid: u32,
+    /// Start time in clock ticks since boot, which identifies the process together with its ID; `None` where it is unknown.
+    pub start: Option<u64>,
+    /// Whether the end of the process is reported by [`Event::Ended`]. Otherwise it lives as long as its connection.
+    pub is_watched: bool,
+    /// Whether the process belongs to the pod of the socket, as far as that can be examined.
+    pub is_of_pod: bool,
+}
+
+/// Record of a process with pages, which the next agent finds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ProcessRecord {
+    /// Process ID in the agent's PID namespace.
+    pub pid: u32,
+    /// Start time, in clock ticks since boot.
+    pub start: u64,
+    /// Share of the SMs, in hundredths of a percent.
+    pub sm_hundredths: u32,
+}

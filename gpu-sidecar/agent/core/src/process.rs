@@ -1,0 +1,482 @@
+//! One process of a pod: its connection, and the validation of what it publishes.
+//!
+//! A process is believed about itself alone, and only within what is possible: no kernel time before its pages were created, and
+//! no more than has passed since.
+
+use policy::tokens::{Activity, ProcessId, ProcessUsage};
+use policy::{Span, Time};
+use protocol::union::Union;
+
+use crate::event::{Peer, ProcessRecord};
+use crate::facts::Facts;
+use crate::figures::{PodCounters, ProcessFigures, ProcessMemory};
+use crate::gate::Gate;
+use crate::pods::PodKey;
+
+/// Maximum number of reports recorded per process; more of them add no information.
+const REPORTS_MAX: u32 = 32;
+
+/// Progress of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Greeting {
+    /// The process has not sent `Hello`.
+    Expected,
+    /// The process has sent `Hello` and waits for the answer.
+    Received,
+    /// The process was sent `Welcome`.
+    Welcomed,
+    /// The process has pages.
+    Attached,
+}
+
+/// Values of `Hello` which hold until the process has pages.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Resumed {
+    /// Whether the gate of the process was open, or it computed.
+    pub(crate) is_open: bool,
+    /// Kernel time so far, in nanoseconds.
+    pub(crate) busy_ns: u64,
+    /// Device memory that the process holds, in bytes.
+    pub(crate) bytes_used: u64,
+}
+
+/// A connection of a process, from its acceptance until the process is forgotten.
+#[derive(Debug)]
+pub(crate) struct Process {
+    id: ProcessId,
+    pod: PodKey,
+    peer: Peer,
+    program: String,
+    greeting: Greeting,
+    resumed: Resumed,
+    device: Option<Device>,
+    /// Time at which the connection ended, in nanoseconds.
+    lost_at: Option<u64>,
+    is_killed: bool,
+    reports: u32,
+}
+
+/// State of a process with pages.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) gate: Gate,
+    /// Share of the SMs after the driver's rounding, in hundredths of a percent.
+    pub(crate) sm_hundredths: u32,
+    /// Whether the process is a client of an MPS server.
+    is_mps: bool,
+    /// Time at which the pages were created, in nanoseconds.
+    created_at: u64,
+    /// Device memory of the pod's other processes as in the page, in bytes.
+    memory_of_others: u64,
+    facts: Facts,
+    observed: Observed,
+}
+
+/// What is known of a process's work from all its facts so far.
+#[derive(Debug, Default)]
+struct Observed {
+    /// Kernel time since the pages were created, in nanoseconds.
+    busy_ns: u64,
+    /// Kernel time of the process before these pages, in nanoseconds.
+    busy_before_ns: u64,
+    /// Kernel time without a matching stretch so far, in nanoseconds.
+    unmatched_ns: u64,
+    /// End of the last known stretch of kernel time, in nanoseconds.
+    busy_until: u64,
+    /// Number of launches at the last facts.
+    launches: u64,
+    /// Whether the process has launched since the last report to the scheduler.
+    is_active: bool,
+    /// Time at which nothing was first observed in flight, in nanoseconds; 0: something was in flight at the last observation.
+    idle_at: u64,
+    /// Time at which a launch without further information was first observed, in nanoseconds; 0: there is none.
+    under_way_at: u64,
+    counted: Counted,
+}
+
+/// Facts which were counted for the pod already.
+#[derive(Debug, Default)]
+struct Counted {
+    launches: u64,
+    unknown_symbols: u64,
+    ungated_ns: u64,
+    refused_allocations: u64,
+    bound_exceeded: u64,
+}
+
+/// Kernel time in the facts of one process since the previous ones.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Settlement {
+    /// New kernel time of the pod, in nanoseconds.
+    pub(crate) pod_ns: u64,
+    /// New kernel time of the process, in nanoseconds.
+    pub(crate) own_ns: u64,
+    /// End of the last known kernel time of the process, in nanoseconds; 0: unknown.
+    pub(crate) busy_until: u64,
+}
+
+impl Process {
+    pub(crate) const fn new(id: ProcessId, pod: PodKey, peer: Peer) -> Self {
+        Self {
+            id,
+            pod,
+            peer,
+            program: String::new(),
+            greeting: Greeting::Expected,
+            resumed: Resumed {
+                is_open: false,
+                busy_ns: 0,
+                bytes_used: 0,
+            },
+            device: None,
+            lost_at: None,
+            is_killed: false,
+            reports: 0,
+        }
+    }
+
+    pub(crate) const fn id(&self) -> ProcessId {
+        self.id
+    }
+
+    pub(crate) const fn pod(&self) -> PodKey {
+        self.pod
+    }
+
+    pub(crate) const fn pid(&self) -> u32 {
+        self.peer.pid
+    }
+
+    pub(crate) fn program(&self) -> &str {
+        &self.program
+    }
+
+    pub(crate) const fn greeting(&self) -> Greeting {
+        self.greeting
+    }
+
+    pub(crate) const fn resumed(&self) -> Resumed {
+        self.resumed
+    }
+
+    pub(crate) const fn device(&self) -> Option<&Device> {
+        self.device.as_ref()
+    }
+
+    pub(crate) const fn device_mut(&mut self) -> Option<&mut Device> {
+        self.device.as_mut()
+    }
+
+    pub(crate) const fn is_lost(&self) -> bool {
+        self.lost_at.is_some()
+    }
+
+    pub(crate) const fn lost_at(&self) -> Option<u64> {
+        self.lost_at
+    }
+
+    pub(crate) const fn is_killed(&self) -> bool {
+        self.is_killed
+    }
+
+    /// Returns whether the process may live on after its connection.
+    pub(crate) const fn is_watched(&self) -> bool {
+        self.peer.is_watched
+    }
+
+    /// Returns whether two connections are of the same process: same pod, ID and start time.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        let start = self.peer.start;
+        self.pod == other.pod
+            && self.peer.pid == other.peer.pid
+            && start.is_some()
+            && start == other.peer.start
+    }
+
+    /// Returns whether `other` is a later connection, with pages, of the same process.
+    pub(crate) fn is_replaced_by(&self, other: &Self) -> bool {
+        let created_at = |process: &Self| process.device().map(|device| device.created_at);
+        !other.is_lost() && created_at(other) > created_at(self) && other.is_same(self)
+    }
+
+    /// Returns the process's record for the roster; `None` without pages or start time.
+    pub(crate) fn record(&self) -> Option<ProcessRecord> {
+        Some(ProcessRecord {
+            pid: self.peer.pid,
+            start: self.peer.start?,
+            sm_hundredths: self.device()?.sm_hundredths,
+        })
+    }
+
+    pub(crate) fn greet(&mut self, program: &str, resumed: Resumed) {
+        self.greeting = Greeting::Received;
+        program.clone_into(&mut self.program);
+        self.resumed = resumed;
+    }
+
+    pub(crate) const fn set_welcomed(&mut self) {
+        self.greeting = Greeting::Welcomed;
+    }
+
+    /// Adds kernel time between the sending and the handling of the `Hello`.
+    pub(crate) fn resume_at_least(&mut self, busy_ns: u64) {
+        self.resumed.busy_ns = self.resumed.busy_ns.max(busy_ns);
+    }
+
+    pub(crate) fn attach(&mut self, sm_hundredths: u32, is_mps: bool, now: u64) {
+        self.greeting = Greeting::Attached;
+        let open = self.resumed.is_open;
+        let mut facts = Facts::default();
+        if open {
+            // As in the new page, until the process has copied its state to it.
+            (facts.inflight_us, facts.unmeasured) = (1, 1);
+        }
+        self.device = Some(Device {
+            gate: Gate::new(open),
+            sm_hundredths,
+            is_mps,
+            created_at: now,
+            memory_of_others: 0,
+            facts,
+            observed: Observed {
+                busy_before_ns: self.resumed.busy_ns,
+                ..Observed::default()
+            },
+        });
+    }
+
+    pub(crate) const fn lose_connection(&mut self, now: u64) {
+        self.lost_at = Some(now);
+    }
+
+    pub(crate) const fn set_killed(&mut self) {
+        self.is_killed = true;
+    }
+
+    /// Counts a report of the process. Returns whether it is to be recorded.
+    pub(crate) const fn count_report(&mut self) -> bool {
+        self.reports = self.reports.saturating_add(1);
+        self.reports <= REPORTS_MAX
+    }
+
+    /// Returns what the scheduler is to know of the process; `None` without pages.
+    pub(crate) fn usage(&mut self, now: u64) -> Option<ProcessUsage> {
+        let is_lost = self.is_lost();
+        let device = self.device.as_mut()?;
+        let unfinished_since = device.unfinished_since(now);
+        let is_active = std::mem::take(&mut device.observed.is_active);
+        let in_flight_since = device.in_flight_since(unfinished_since, is_active, now);
+        let (unfinished_since, activity) = match in_flight_since {
+            None => (
+                None,
+                Activity::Idle {
+                    since: Time(device.observed.idle_at),
+                },
+            ),
+            // Without a connection it cannot be probed, and may have opened its gate for want of an agent.
+            Some(_) if is_lost => (unfinished_since, Activity::Unknown),
+            Some(since) => (
+                Some(since),
+                Activity::Busy {
+                    since: Time(since),
+                    expected: device.expected(),
+                },
+            ),
+        };
+        Some(ProcessUsage {
+            process: self.id,
+            is_active,
+            unfinished_since: unfinished_since.map(Time),
+            activity,
+        })
+    }
+
+    pub(crate) fn figures(&self, memory: Option<&ProcessMemory>) -> Option<ProcessFigures> {
+        let Device {
+            gate,
+            facts,
+            observed,
+            ..
+        } = self.device()?;
+        Some(ProcessFigures {
+            pid: self.peer.pid,
+            program: self.program.clone(),
+            sm_hundredths: self.device()?.sm_hundredths,
+            is_open: gate.is_open(),
+            parked: facts.parked,
+            launches: observed.counted.launches,
+            busy_ns: observed.busy_ns,
+            bytes_used: facts.bytes_used,
+            bytes_fixed: facts.bytes_fixed,
+            context_residue: memory.map(|memory| memory.bytes.saturating_sub(facts.bytes_used)),
+            is_mps: Some(self.device()?.is_mps),
+            unknown_symbols: observed.counted.unknown_symbols,
+            ungated_ns: observed.counted.ungated_ns,
+            last_error: facts.last_error,
+        })
+    }
+}
+
+impl Device {
+    /// Returns the device memory that the process states to hold, in bytes.
+    pub(crate) const fn bytes_used(&self) -> u64 {
+        self.facts.bytes_used
+    }
+
+    /// Sets the device memory of the pod's other processes. Returns whether it differs from that in the page.
+    pub(crate) const fn set_memory_of_others(&mut self, bytes: u64) -> bool {
+        let is_new = self.memory_of_others != bytes;
+        self.memory_of_others = bytes;
+        is_new
+    }
+
+    /// Returns whether the process states that nothing is in flight.
+    pub(crate) const fn is_idle(&self) -> bool {
+        self.facts.inflight_us == 0
+    }
+
+    /// Returns the end of its last known kernel time, in nanoseconds; 0: unknown.
+    pub(crate) const fn busy_until(&self) -> u64 {
+        self.observed.busy_until
+    }
+
+    /// Returns the time since which the process is known to be idle, else the end of its last kernel time, in nanoseconds.
+    pub(crate) const fn idle_since(&self) -> u64 {
+        match self.observed.idle_at {
+            0 => self.observed.busy_until,
+            since => since,
+        }
+    }
+
+    /// Records that the process is idle, since it has just got its token.
+    pub(crate) const fn set_idle(&mut self, now: u64) {
+        self.observed.idle_at = now;
+    }
+
+    /// Takes new facts, and returns the kernel time in them. `alone`: no other process of the pod has pages; `union`: stretches
+    /// of the pod's processes.
+    pub(crate) fn settle(
+        &mut self,
+        facts: &Facts,
+        alone: bool,
+        union: &mut Union,
+        now: u64,
+    ) -> Settlement {
+        self.facts.clone_from(facts);
+        let begun = self.created_at;
+        let observed = &mut self.observed;
+        // At most the time that has passed, and never less than before.
+        let since = facts.busy_ns.saturating_sub(observed.busy_before_ns);
+        let believed = since.min(now.saturating_sub(begun)).max(observed.busy_ns);
+        let own_ns = believed - observed.busy_ns;
+        observed.busy_ns = believed;
+        observed.is_active |= facts.launches != observed.launches;
+        observed.launches = facts.launches;
+        let mut fresh = 0_u64;
+        let mut length = 0_u64;
+        for &(begin, end) in &facts.stretches {
+            let (begin, end) = (begin.max(begun), end.min(now));
+            if begin < end {
+                length += end - begin;
+                fresh += union.add(begin, end);
+                observed.busy_until = observed.busy_until.max(end);
+            }
+        }
+        let pod_ns = if alone {
+            observed.unmatched_ns = 0;
+            own_ns
+        } else {
+            // Stretches are published later than the sum, and contain gaps that it does not.
+            let unmatched = observed.unmatched_ns.saturating_add(own_ns);
+            let matched = unmatched.min(length);
+            observed.unmatched_ns = unmatched - matched;
+            scaled(fresh, matched, length)
+        };
+        Settlement {
+            pod_ns,
+            own_ns,
+            busy_until: observed.busy_until,
+        }
+    }
+
+    /// Adds the growth of the facts since the last call to the pod's counters.
+    pub(crate) fn count(&mut self, counters: &mut PodCounters) {
+        let (facts, counted) = (&self.facts, &mut self.observed.counted);
+        for (counted, fact, counter) in [
+            (
+                &mut counted.launches,
+                facts.launches,
+                &mut counters.launches,
+            ),
+            (
+                &mut counted.unknown_symbols,
+                facts.unknown_symbols,
+                &mut counters.unknown_symbols,
+            ),
+            (
+                &mut counted.ungated_ns,
+                facts.ungated_ns,
+                &mut counters.ungated_ns,
+            ),
+            (
+                &mut counted.refused_allocations,
+                facts.refused_allocations,
+                &mut counters.refused_allocations,
+            ),
+            (
+                &mut counted.bound_exceeded,
+                facts.bound_exceeded,
+                &mut counters.bound_exceeded,
+            ),
+        ] {
+            // A decreasing count is invalid and adds nothing.
+            if fact > *counted {
+                *counter = counter.saturating_add(fact - *counted);
+                *counted = fact;
+            }
+        }
+    }
+
+    fn unfinished_since(&self, now: u64) -> Option<u64> {
+        let since = self.facts.busy_since;
+        (since != 0).then(|| since.clamp(self.created_at.min(now), now))
+    }
+
+    /// Returns the time since which work is in flight or being launched, in nanoseconds; `None`: nothing is in flight, at least
+    /// since [`Observed::idle_at`]. `is_active`: the process has launched since the last observation.
+    fn in_flight_since(
+        &mut self,
+        unfinished_since: Option<u64>,
+        is_active: bool,
+        now: u64,
+    ) -> Option<u64> {
+        let is_under_way = self.facts.inflight_us != 0;
+        let observed = &mut self.observed;
+        if unfinished_since.is_none() && !is_under_way {
+            observed.under_way_at = 0;
+            // The exact time is unknown.
+            if is_active || observed.idle_at == 0 {
+                observed.idle_at = now;
+            }
+            return None;
+        }
+        observed.idle_at = 0;
+        if unfinished_since.is_some() {
+            observed.under_way_at = 0;
+        } else if is_active || observed.under_way_at == 0 {
+            observed.under_way_at = now;
+        }
+        Some(unfinished_since.unwrap_or(observed.under_way_at))
+    }
+
+    /// Returns the expected duration of the work in flight; `None` when some of it was never measured.
+    fn expected(&self) -> Option<Span> {
+        let in_flight = u64::from(self.facts.inflight_us);
+        (self.facts.unmeasured == 0).then_some(Span(in_flight * 1_000))
+    }
+}
+
+fn scaled(value: u64, by: u64, of: u64) -> u64 {
+    let scaled = u128::from(value) * u128::from(by) / u128::from(of.max(1));
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,101 @@
+//! Claims on a pod's limit of device memory ([`policy::claims`]).
+
+use policy::Time;
+use policy::tokens::ProcessId;
+use protocol::message::FromAgent;
+
+use super::{Context, SlotState};
+use crate::action::{Action, Order};
+use crate::pods::PodKey;
+
+impl SlotState {
+    /// Handles a claim: answers it at once, or asks the pod's other processes to relinquish unused claims.
+    pub(super) fn claim(&mut self, cx: &mut Context<'_>, id: ProcessId, seq: u32, bytes: u64) {
+        let Some(member) = self.member(id) else {
+            return;
+        };
+        let pod = member.pod.key();
+        let limit = member.pod.claims_max();
+        let claims = &mut member.pod.claims;
+        match claims.claim(id, seq, bytes, limit, Time(cx.now)) {
+            Some(answer) => {
+                self.publish_memory_of_others(cx.actions, pod);
+                let order = Order::Claim {
+                    seq: answer.seq,
+                    bytes: answer.bytes,
+                };
+                cx.actions.push(Action::Order { process: id, order });
+                // It may have become smaller.
+                self.answer_claims(cx, pod);
+            }
+            None => self.relinquish(cx, pod, id),
+        }
+    }
+
+    /// Asks the other processes of a pod to relinquish memory which they have claimed and do not use.
+    fn relinquish(&self, cx: &mut Context<'_>, pod: PodKey, claimant: ProcessId) {
+        let Some(pod) = self.pods.get(&pod) else {
+            return;
+        };
+        for id in pod.processes.iter().filter(|id| **id != claimant) {
+            let process = self.processes.get(id);
+            if process.is_some_and(|process| process.device().is_some() && !process.is_lost()) {
+                cx.actions.push(Action::Send {
+                    process: *id,
+                    message: FromAgent::Relinquish,
+                });
+            }
+        }
+    }
+
+    /// Answers the claims of a pod that fit by now or have timed out.
+    pub(super) fn answer_claims(&mut self, cx: &mut Context<'_>, key: PodKey) {
+        let Some(pod) = self.pods.get_mut(&key) else {
+            return;
+        };
+        let mut answers = Vec::new();
+        let limit = pod.claims_max();
+        pod.claims.answer(limit, Time(cx.now), &mut answers);
+        if answers.is_empty() {
+            return;
+        }
+        // The processes read the memory of the others together with the answer.
+        self.publish_memory_of_others(cx.actions, key);
+        for answer in answers {
+            let order = Order::Claim {
+                seq: answer.seq,
+                bytes: answer.bytes,
+            };
+            cx.actions.push(Action::Order {
+                process: answer.process,
+                order,
+            });
+        }
+    }
+
+    /// Publishes to each process of a pod the device memory of the pod's other processes.
+    pub(super) fn publish_memory_of_others(&mut self, actions: &mut Vec<Action>, pod: PodKey) {
+        let Some(pod) = self.pods.get(&pod) else {
+            return;
+        };
+        let used = pod.processes.iter().filter_map(|id| {
+            let device = self.processes.get(id)?.device()?;
+            Some(device.bytes_used())
+        });
+        let sum = used.fold(0, u64::saturating_add);
+        for id in &pod.processes {
+            let process = self.processes.get_mut(id);
+            let Some(device) = process.and_then(|process| process.device_mut()) else {
+                continue;
+            };
+            // A saturated sum is wrong for all of them alike.
+            let others = sum.saturating_sub(device.bytes_used());
+            if device.set_memory_of_others(others) {
+                actions.push(Action::Order {
+                    process: *id,
+                    order: Order::MemoryOfOthers(others),
+                });
+            }
+        }
+    }
+}
