@@ -1,0 +1,172 @@
+//! The page of facts, which the process publishes to its agent.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use protocol::message::{FromProcess, Report};
+use protocol::page::Facts;
+
+/// Sticky errors of the driver. Other codes, of misuse, unfinished work and captures, concern only the program.
+const STICKY: std::ops::RangeInclusive<u32> = 700..=719;
+
+/// Returns the hello message of the process `pid`. `again` and `open` state that the process was connected before, and whether it has
+/// computed since; `busy_ns` is its kernel time.
+#[must_use]
+pub fn hello(
+    facts: &Facts,
+    pid: u32,
+    again: bool,
+    open: bool,
+    busy_ns: u64,
+    program: String,
+) -> FromProcess {
+    FromProcess::Hello {
+        pid,
+        again,
+        open,
+        busy_ns,
+        ungated_ns: facts.ungated_ns.load(Ordering::Relaxed),
+        bytes_used: facts.bytes_used.load(Ordering::Relaxed),
+        program,
+    }
+}
+
+/// Copies the counters to a new page. Launches that other threads make at this moment may be missed.
+pub fn carry_over(from: &Facts, to: &Facts, busy_ns: u64) {
+    let copy = |from: &AtomicU64, to: &AtomicU64| {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    };
+    copy(&from.launches.0, &to.launches.0);
+    copy(&from.busy_since, &to.busy_since);
+    copy(&from.ungated_ns, &to.ungated_ns);
+    copy(&from.bound_exceeded, &to.bound_exceeded);
+    copy(&from.bytes_used, &to.bytes_used);
+    copy(&from.bytes_fixed, &to.bytes_fixed);
+    copy(&from.refused_allocations, &to.refused_allocations);
+    copy(&from.unknown_symbols, &to.unknown_symbols);
+    to.busy_ns.store(busy_ns, Ordering::Relaxed);
+    for (from, to) in [
+        (&from.mps, &to.mps),
+        (&from.inflight_us, &to.inflight_us),
+        (&from.unmeasured, &to.unmeasured),
+        (&from.last_error, &to.last_error),
+        (&from.residency, &to.residency),
+    ] {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+/// Publishes the work in flight, in nanoseconds.
+pub fn publish_in_flight(facts: &Facts, ns: u64) {
+    let us = u32::try_from(ns.div_ceil(1_000)).unwrap_or(u32::MAX);
+    facts.inflight_us.store(us, Ordering::Release);
+}
+
+/// Notes an error of the driver, and returns its report if it is the first sticky one.
+#[must_use]
+pub fn note_error(facts: &Facts, code: i32) -> Option<Report> {
+    let code = code.unsigned_abs();
+    let is_first = facts.last_error.load(Ordering::Relaxed) == 0 && STICKY.contains(&code);
+    is_first.then(|| {
+        facts.last_error.store(code, Ordering::Relaxed);
+        Report::Fatal(code)
+    })
+}
+
+/// Counts a refused allocation of `bytes`, and returns its report. Repeated refusals are reported ever more rarely.
+#[must_use]
+pub fn note_refusal(facts: &Facts, bytes: u64) -> Option<Report> {
+    let count = facts.refused_allocations.fetch_add(1, Ordering::Relaxed) + 1;
+    count
+        .is_power_of_two()
+        .then_some(Report::OutOfMemory(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_page_continues_the_counters_of_the_old_one() {
+        let (from, to) = (Facts::new(), Facts::new());
+        for (number, counter) in [
+            &from.launches.0,
+            &from.busy_since,
+            &from.ungated_ns,
+            &from.bound_exceeded,
+            &from.bytes_used,
+            &from.bytes_fixed,
+            &from.refused_allocations,
+            &from.unknown_symbols,
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            counter.store(number as u64 + 1, Ordering::Relaxed);
+        }
+        from.mps.store(1, Ordering::Relaxed);
+        from.last_error.store(700, Ordering::Relaxed);
+        carry_over(&from, &to, 99);
+        let read = [
+            &to.launches.0,
+            &to.busy_since,
+            &to.ungated_ns,
+            &to.bound_exceeded,
+            &to.bytes_used,
+            &to.bytes_fixed,
+            &to.refused_allocations,
+            &to.unknown_symbols,
+            &to.busy_ns,
+        ]
+        .map(|counter| counter.load(Ordering::Relaxed));
+        assert_eq!(read, [1, 2, 3, 4, 5, 6, 7, 8, 99]);
+        assert_eq!(to.mps.load(Ordering::Relaxed), 1);
+        assert_eq!(to.last_error.load(Ordering::Relaxed), 700);
+    }
+
+    #[test]
+    fn a_hello_has_the_counters_of_the_page() {
+        let facts = Facts::new();
+        facts.ungated_ns.store(5, Ordering::Relaxed);
+        facts.bytes_used.store(6, Ordering::Relaxed);
+        assert_eq!(
+            hello(&facts, 7, true, false, 8, "python3".to_owned()),
+            FromProcess::Hello {
+                pid: 7,
+                again: true,
+                open: false,
+                busy_ns: 8,
+                ungated_ns: 5,
+                bytes_used: 6,
+                program: "python3".to_owned(),
+            }
+        );
+    }
+
+    #[test]
+    fn only_the_first_sticky_error_is_reported() {
+        let facts = Facts::new();
+        for code in [0, 1, 2, 600, 699, 720, 801] {
+            assert_eq!(note_error(&facts, code), None, "{code}");
+        }
+        assert_eq!(note_error(&facts, 719), Some(Report::Fatal(719)));
+        assert_eq!(note_error(&facts, 700), None);
+        assert_eq!(facts.last_error.load(Ordering::Relaxed), 719);
+    }
+
+    #[test]
+    fn repeated_refusals_are_reported_ever_more_rarely() {
+        let facts = Facts::new();
+        let reported = (1..=64).filter(|bytes| note_refusal(&facts, *bytes).is_some());
+        assert_eq!(reported.collect::<Vec<u64>>(), [1, 2, 4, 8, 16, 32, 64]);
+        assert_eq!(facts.refused_allocations.load(Ordering::Relaxed), 64);
+    }
+
+    #[test]
+    fn work_in_flight_is_published_in_whole_microseconds_upwards() {
+        let facts = Facts::new();
+        for (ns, us) in [(0, 0), (1, 1), (1_000, 1), (1_001, 2), (u64::MAX, u32::MAX)] {
+            publish_in_flight(&facts, ns);
+            assert_eq!(facts.inflight_us.load(Ordering::Relaxed), us);
+        }
+    }
+}

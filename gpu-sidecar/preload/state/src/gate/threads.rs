@@ -1,0 +1,183 @@
+//! Launches in progress, each marked in a word of its own thread.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering, compiler_fence, fence};
+
+/// Number of threads with a word of their own; further threads share one.
+pub const THREADS: usize = 512;
+
+/// Word of one thread, in a cache line of its own.
+#[derive(Debug)]
+#[repr(align(64))]
+pub struct Thread {
+    /// 1 while the thread's launch is in progress.
+    launching: AtomicU32,
+    /// Thread id; 0 if the entry is free.
+    id: AtomicI32,
+}
+
+impl Thread {
+    const fn new() -> Self {
+        Self {
+            launching: AtomicU32::new(0),
+            id: AtomicI32::new(0),
+        }
+    }
+
+    /// Returns whether the thread's launch is in progress. Exact in the thread itself.
+    #[inline]
+    #[must_use]
+    pub fn is_launching(&self) -> bool {
+        self.launching.load(Ordering::Relaxed) != 0
+    }
+
+    fn take(&self, free: i32, id: i32) -> bool {
+        self.id
+            .compare_exchange(free, id, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+}
+
+/// Words of all threads that launch. Launches are marked without a lock and without a fence.
+#[derive(Debug)]
+pub struct Threads {
+    table: [Thread; THREADS],
+    /// Number of launches in progress in threads without an entry in the table.
+    shared: AtomicU32,
+    /// Whether the kernel lacks `membarrier`, so that each launch executes a fence.
+    is_fenced: AtomicBool,
+}
+
+impl Default for Threads {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Threads {
+    /// Creates a table without threads, in which each launch executes a fence.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            table: [const { Thread::new() }; THREADS],
+            shared: AtomicU32::new(0),
+            is_fenced: AtomicBool::new(true),
+        }
+    }
+
+    /// Sets whether each launch executes a fence, because there is no barrier over all threads. To be called before the first launch.
+    pub fn set_fenced(&self, is_fenced: bool) {
+        self.is_fenced.store(is_fenced, Ordering::Release);
+    }
+
+    /// Returns whether each launch executes a fence.
+    #[inline]
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        self.is_fenced.load(Ordering::Relaxed)
+    }
+
+    /// Returns an entry for the thread `id`, to be kept by that thread; `None` if the table is full. Entries of threads that have ended,
+    /// for which `is_gone` returns `true`, are reused: threads end without notice.
+    pub fn register(&self, id: i32, is_gone: impl Fn(i32) -> bool) -> Option<&Thread> {
+        let free = self.table.iter().find(|thread| thread.take(0, id));
+        free.or_else(|| {
+            self.table.iter().find(|thread| {
+                let other = thread.id.load(Ordering::Relaxed);
+                is_gone(other) && thread.take(other, id)
+            })
+        })
+    }
+
+    /// Marks a launch of the calling thread as in progress, until the returned guard is dropped. `own` is the thread's entry.
+    ///
+    /// The mark is a relaxed store, ordered before the launch's reads of the gate for the compiler only. Against the processor it is
+    /// ordered by the barrier over all threads of whoever closes the gate: before the barrier the launch has read the gate and its
+    /// mark is visible after it, or it reads the gate after the barrier and finds it closed.
+    #[inline]
+    pub fn begin<'a>(&'a self, own: Option<&'a Thread>) -> LaunchGuard<'a> {
+        match own {
+            Some(own) => own.launching.store(1, Ordering::Relaxed),
+            None => {
+                self.shared.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        if self.is_fenced() {
+            // The other half is the fence of the thread that closes the gate: one of both sees the other's store.
+            fence(Ordering::SeqCst);
+        } else {
+            compiler_fence(Ordering::SeqCst);
+        }
+        LaunchGuard { threads: self, own }
+    }
+
+    /// Returns whether some thread is between the gate and the end of its launch. Exact only after a barrier over all threads.
+    ///
+    /// Acquire: pairs with the release at the end of a launch, so that its changes of the work in flight are visible.
+    #[must_use]
+    pub fn any_launching(&self) -> bool {
+        self.shared.load(Ordering::SeqCst) != 0
+            || self
+                .table
+                .iter()
+                .any(|thread| thread.launching.load(Ordering::Acquire) != 0)
+    }
+}
+
+/// Launch in progress. Dropped at its end.
+#[derive(Debug)]
+pub struct LaunchGuard<'a> {
+    threads: &'a Threads,
+    own: Option<&'a Thread>,
+}
+
+impl Drop for LaunchGuard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        match self.own {
+            // Release: the launch's changes come before the end of the mark.
+            Some(own) => own.launching.store(0, Ordering::Release),
+            None => {
+                self.threads.shared.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_launch_is_in_progress_until_its_guard_is_dropped() {
+        let threads = Threads::new();
+        let own = threads.register(7, |_| false).unwrap();
+        assert!(!threads.any_launching());
+        let guard = threads.begin(Some(own));
+        assert!(threads.any_launching() && own.is_launching());
+        drop(guard);
+        assert!(!threads.any_launching() && !own.is_launching());
+    }
+
+    #[test]
+    fn threads_without_an_entry_share_a_count() {
+        let threads = Threads::new();
+        threads.set_fenced(false);
+        let (first, second) = (threads.begin(None), threads.begin(None));
+        drop(first);
+        assert!(threads.any_launching());
+        drop(second);
+        assert!(!threads.any_launching());
+    }
+
+    #[test]
+    fn a_full_table_has_no_entry_but_those_of_ended_threads() {
+        let threads = Threads::new();
+        for id in 1..=512 {
+            assert!(threads.register(id, |_| false).is_some());
+        }
+        assert!(threads.register(1_000, |_| false).is_none());
+        let reused = threads.register(1_000, |id| id == 300).unwrap();
+        assert_eq!(reused.id.load(Ordering::Relaxed), 1_000);
+        assert!(threads.register(1_001, |id| id == 300).is_none());
+    }
+}
