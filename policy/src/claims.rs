@@ -1,7 +1,8 @@
 //! Answers to claims of memory: each process of a pod claims the memory that it wants to hold, and the sum of all claims is
 //! within the pod's limit (M4.15).
 //!
-//! A claim that does not fit waits for a moment while the other processes are asked to relinquish unused claims.
+//! A claim that does not fit waits for a moment while the other processes are asked to relinquish unused claims. They answer
+//! with a claim, which may have to wait as well, so they are asked at most once in [`ASK_INTERVAL`].
 //!
 //! # Examples
 //!
@@ -25,6 +26,8 @@ use crate::{Span, Time};
 
 /// Longest time that a claim waits for other processes to relinquish theirs.
 pub const PATIENCE: Span = Span::from_millis(200);
+/// Shortest time between two requests to relinquish memory.
+pub const ASK_INTERVAL: Span = Span::from_millis(20);
 /// Maximum number of pending claims of a pod; a process has one.
 const PENDING_MAX: usize = 1_024;
 
@@ -42,6 +45,10 @@ struct PendingClaim {
 pub struct Claims {
     held: Vec<(ProcessId, u64)>,
     pending: Vec<PendingClaim>,
+    /// Whether a claim waits for which no process was asked yet.
+    must_ask: bool,
+    /// Time from which the processes may be asked again.
+    next_ask: Time,
 }
 
 /// Answer to a claim.
@@ -119,7 +126,24 @@ impl Claims {
             bytes,
             until: now.after(PATIENCE),
         });
+        self.must_ask = true;
         None
+    }
+
+    /// Returns whether the processes without a pending claim are to be asked now to relinquish memory that they do not use.
+    pub fn ask(&mut self, now: Time) -> bool {
+        self.must_ask &= !self.pending.is_empty();
+        let asks = self.must_ask && now >= self.next_ask;
+        if asks {
+            self.must_ask = false;
+            self.next_ask = now.after(ASK_INTERVAL);
+        }
+        asks
+    }
+
+    /// Returns whether a claim of the process waits.
+    pub fn is_pending(&self, process: ProcessId) -> bool {
+        self.pending.iter().any(|claim| claim.process == process)
     }
 
     /// Answers the pending claims that fit by now or have timed out, in order of arrival.
@@ -150,9 +174,11 @@ impl Claims {
         }
     }
 
-    /// Returns the time at which the next pending claim times out.
+    /// Returns the time at which the next pending claim times out, or the processes are to be asked.
     pub fn next(&self) -> Option<Time> {
-        self.pending.iter().map(|claim| claim.until).min()
+        let ends = self.pending.iter().map(|claim| claim.until);
+        let ask = (self.must_ask && !self.pending.is_empty()).then_some(self.next_ask);
+        ends.chain(ask).min()
     }
 
     /// Removes the claims of a process.
@@ -178,6 +204,7 @@ mod tests {
         // A claim above the limit is refused at once; one that other processes can make room for waits.
         assert_eq!(granted(claims.claim(A, 2, 101, 100, Time(0))), Some(60));
         assert_eq!(granted(claims.claim(A, 3, 61, 100, Time(0))), None);
+        assert!(claims.ask(Time(0)) && !claims.ask(Time(0)));
         assert_eq!(claims.next(), Some(Time(PATIENCE.0)));
         let mut answers = Vec::new();
         claims.answer(100, Time(PATIENCE.0 - 1), &mut answers);
@@ -214,6 +241,28 @@ mod tests {
             .claim(B, 2, 100, 100, Time(2))
             .map(|answer| answer.bytes);
         assert_eq!(whole, Some(100));
+    }
+
+    #[test]
+    fn two_claims_beyond_what_is_granted_do_not_ask_each_other_for_ever() {
+        // As after a hang of the agent, in which both processes have gone on without an answer.
+        let mut claims = Claims::default();
+        claims.adopt(A, 50);
+        claims.adopt(B, 50);
+        let mut asked = 0;
+        let second = Span::from_secs(1).0;
+        for now in (0..second).step_by(1_000) {
+            for process in [A, B] {
+                assert_eq!(claims.claim(process, 1, 80, 100, Time(now)), None);
+                asked += u32::from(claims.ask(Time(now)));
+            }
+        }
+        assert_eq!(asked, 50);
+        assert!(claims.is_pending(A));
+        claims.remove(A);
+        claims.remove(B);
+        assert!(!claims.ask(Time(second)));
+        assert_eq!(claims.next(), None);
     }
 
     #[test]

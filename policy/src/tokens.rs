@@ -91,6 +91,8 @@ pub struct Tokens {
     contended_until: Time,
     /// Whether the caller reports what holders have in flight, so that tokens can be revoked.
     reports_use: bool,
+    /// Time at which some waiting process is probed again.
+    retries_at: Time,
     weir: weir::State,
     window: window::State,
     bucket: bucket::State,
@@ -111,6 +113,7 @@ impl Tokens {
             next_wake: Time::NEVER,
             contended_until: Time::ZERO,
             reports_use: false,
+            retries_at: Time::NEVER,
             weir: weir::State::new(&settings),
             window: window::State::default(),
             bucket: bucket::State::default(),
@@ -395,6 +398,21 @@ impl Tokens {
         pod.stopped = stopped;
         if stopped {
             self.close_all(id, CloseReason::Stopped, actions);
+        }
+        self.decide(actions);
+    }
+
+    /// Stops all pods, or lets them have tokens again, as [`Tokens::hard_stop`] does one: no pod gets what another one loses.
+    pub fn hard_stop_all(&mut self, now: Time, stopped: bool, actions: &mut Vec<Action>) {
+        self.advance(now);
+        for pod in self.table.pods_mut() {
+            pod.stopped = stopped;
+        }
+        if stopped {
+            for at in 0..self.table.holding.len() {
+                let id = self.table.holding[at];
+                self.close(id, CloseReason::Stopped, actions);
+            }
         }
         self.decide(actions);
     }

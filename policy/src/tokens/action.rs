@@ -42,7 +42,8 @@ pub enum Action {
         contended: bool,
     },
     /// Probe the process, which holds a token or waits for one, for a sign of life. An answer is reported by
-    /// [`super::Tokens::responds`], and a process found to be stopped by [`super::Tokens::stopped`].
+    /// [`super::Tokens::responds`], a process found to be stopped by [`super::Tokens::stopped`], and a probe that could not be sent by
+    /// [`super::Tokens::unreached`].
     Probe {
         /// Id of the process.
         process: ProcessId,

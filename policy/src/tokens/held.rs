@@ -30,6 +30,8 @@ use crate::{Span, Time};
 const END_MARGIN: Span = Span::from_millis(1);
 /// Assumed duration of work of which nothing was ever measured, also if its process is stopped.
 const UNMEASURED_MAX: Span = Span::from_secs(2);
+/// Time after which a process is probed again which a probe did not reach.
+const RETRY_GAP: Span = Span::from_millis(10);
 /// Longest time between two probes of a process that answers.
 const PROBE_GAP_MAX: Span = Span::from_millis(50);
 
@@ -86,9 +88,18 @@ pub(super) struct Presence {
     answer_counts_to: Time,
     /// Whether the process was probed before a grant and has not answered.
     is_probed: bool,
+    /// Time from which it may be probed again, because the probe did not reach it.
+    retry_at: Option<Time>,
 }
 
 impl Presence {
+    /// Begins to wait for a token: a probe which did not reach the process before is forgotten.
+    pub(super) const fn begin_wait(&mut self) {
+        if self.retry_at.take().is_some() {
+            self.is_probed = false;
+        }
+    }
+
     /// Begins a token: the next one requires another answer, and another probe if the last one was lost.
     pub(super) fn granted(&mut self) {
         *self = Self::default();
@@ -255,6 +266,7 @@ impl Tokens {
             return;
         };
         if std::mem::take(&mut process.presence.is_probed) {
+            process.presence.retry_at = None;
             process.presence.answer_counts_to = counts_to;
             self.next_wake = self.next_wake.min(now.after(WAKE_STEP));
         }
@@ -263,6 +275,44 @@ impl Tokens {
             process.held.probe_after = now.after(gap);
             process.held.probe_gap = Span(gap.0.saturating_mul(2)).min(PROBE_GAP_MAX);
             process.held.is_stopped = false;
+        }
+    }
+
+    /// Records that an [`Action::Probe`] could not be sent: the process is probed again instead of counting as silent.
+    pub fn unreached(&mut self, now: Time, id: ProcessId) {
+        self.advance(now);
+        let retry_at = self.now.after(RETRY_GAP);
+        let Some(process) = self.table.process_mut(id) else {
+            return;
+        };
+        if process.presence.is_probed {
+            process.presence.retry_at = Some(retry_at);
+            self.retries_at = self.retries_at.min(retry_at);
+            self.next_wake = self.next_wake.min(retry_at);
+        }
+        if process.held.probed_at.take().is_some() {
+            process.held.probe_after = retry_at;
+            self.next_wake = self.next_wake.min(retry_at);
+        }
+    }
+
+    /// Lets processes be probed again which a probe did not reach.
+    pub(super) fn retry_probes(&mut self) {
+        if self.retries_at > self.now {
+            return;
+        }
+        self.retries_at = Time::NEVER;
+        for at in 0..self.table.waiting.len() {
+            let id = self.table.waiting[at];
+            let presence = &mut self.table.listed_mut(id).0.presence;
+            match presence.retry_at {
+                Some(at) if at <= self.now => {
+                    presence.retry_at = None;
+                    presence.is_probed = false;
+                }
+                Some(at) => self.retries_at = self.retries_at.min(at),
+                None => {}
+            }
         }
     }
 

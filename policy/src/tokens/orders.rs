@@ -11,6 +11,7 @@ impl Tokens {
 
     pub(super) fn decide(&mut self, actions: &mut Vec<Action>) {
         self.charge_idle();
+        self.retry_probes();
         self.take_back(actions);
         let wake = match self.settings.rule {
             Rule::Weir => self.decide_weir(actions),
@@ -19,7 +20,7 @@ impl Tokens {
             Rule::Exclusive => self.decide_exclusive(actions),
             Rule::Racing => self.decide_racing(actions),
         };
-        let looks_at = self.next_take_back();
+        let looks_at = self.next_take_back().min(self.retries_at);
         self.next_wake = if looks_at == Time::NEVER {
             wake
         } else {
@@ -29,6 +30,7 @@ impl Tokens {
 
     pub(super) fn wait(&mut self, id: ProcessId) {
         let now = self.now;
+        self.table.listed_mut(id).0.presence.begin_wait();
         self.weir.demand_begins(now, self.table.listed_mut(id).1);
         self.table.enter(now, id, Phase::Waiting);
         self.settle_limit(id);

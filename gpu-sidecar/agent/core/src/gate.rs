@@ -8,7 +8,9 @@
 //! ```
 //!
 //! The epoch is even exactly while the gate is open, and only ever increases. A report about another epoch than the one which is
-//! held, or closing, is late and is ignored ([`Gate::is_current`]).
+//! held, or closing, is late and is ignored ([`Gate::is_current`]). A thread of the process may report on a gate of its former
+//! pages after it has got new ones, so a new gate begins at an epoch which no earlier one of the process can have reached: twice
+//! the time in microseconds.
 
 use crate::action::Order;
 
@@ -56,10 +58,11 @@ pub(crate) struct Returned {
 }
 
 impl Gate {
-    /// Creates the gate of a process with new pages: shut at epoch 1, or open at epoch 2.
-    pub(crate) const fn new(is_open: bool) -> Self {
+    /// Creates the gate of a process with new pages. `former`: last epoch of its gate in former pages; 0 where none are known.
+    pub(crate) fn new(is_open: bool, former: u64, now: u64) -> Self {
+        let begin = (now / 1_000 * 2 + 2).max((former | 1) + 1);
         Self {
-            epoch: if is_open { 2 } else { 1 },
+            epoch: if is_open { begin } else { begin + 1 },
             state: if is_open {
                 GateState::Open
             } else {
@@ -214,13 +217,13 @@ mod tests {
 
     #[test]
     fn an_epoch_is_even_exactly_while_the_gate_is_open() {
-        let mut gate = Gate::new(false);
-        assert_eq!((gate.epoch(), gate.state()), (1, GateState::Idle));
-        assert!(gate.request(1, 5));
-        assert!(!gate.request(1, 6), "it waits already");
+        let mut gate = Gate::new(false, 0, 0);
+        assert_eq!((gate.epoch(), gate.state()), (3, GateState::Idle));
+        assert!(gate.request(3, 5));
+        assert!(!gate.request(3, 6), "it waits already");
         let (order, waited) = gate.open(90, 7, 25);
         assert_eq!(waited, 20);
-        let (epoch, until, inflight_us_max) = (2, 90, 7);
+        let (epoch, until, inflight_us_max) = (4, 90, 7);
         assert_eq!(
             order,
             Order::Open {
@@ -229,18 +232,18 @@ mod tests {
                 inflight_us_max
             }
         );
-        assert_eq!(gate.shut(30), Some(Order::Shut { epoch: 3 }));
+        assert_eq!(gate.shut(30), Some(Order::Shut { epoch: 5 }));
         assert_eq!(gate.shut(31), None);
         // A new grant while the return is outstanding.
         let (order, _) = gate.open(90, 7, 35);
-        assert!(matches!(order, Order::Open { epoch: 4, .. }));
-        assert_eq!(gate.revoke().order, Some(Order::Shut { epoch: 5 }));
+        assert!(matches!(order, Order::Open { epoch: 6, .. }));
+        assert_eq!(gate.revoke().order, Some(Order::Shut { epoch: 7 }));
         assert_eq!(gate.state(), GateState::Idle);
     }
 
     #[test]
     fn only_reports_of_the_current_token_count() {
-        let mut gate = Gate::new(true);
+        let mut gate = Gate::new(true, 0, 0);
         assert!(gate.is_current(2) && !gate.is_current(1) && !gate.is_current(4));
         assert!(gate.shut(10).is_some());
         assert!(gate.is_current(2) && !gate.is_current(3));
@@ -251,16 +254,16 @@ mod tests {
 
     #[test]
     fn a_holder_requests_its_next_token_with_the_epoch_of_the_current_one() {
-        let mut gate = Gate::new(true);
+        let mut gate = Gate::new(true, 0, 0);
         assert!(!gate.request(1, 0), "from before the grant");
         assert!(!gate.returned().requests_again);
-        let mut gate = Gate::new(true);
+        let mut gate = Gate::new(true, 0, 0);
         assert!(!gate.request(2, 0));
         let returned = gate.returned();
         assert!(returned.requests_again);
         assert_eq!(returned.order, Some(Order::Acknowledge { epoch: 3 }));
         // While it closes, any request counts.
-        let mut gate = Gate::new(true);
+        let mut gate = Gate::new(true, 0, 0);
         assert!(gate.shut(1).is_some());
         assert!(!gate.request(1, 0));
         assert!(gate.revoke().requests_again);
@@ -268,11 +271,11 @@ mod tests {
 
     #[test]
     fn waiting_others_count_from_the_order_to_close_at_the_latest() {
-        let mut gate = Gate::new(true);
+        let mut gate = Gate::new(true, 0, 0);
         let _order = gate.contend(true, 1, 40);
         assert!(gate.shut(50).is_some());
         assert_eq!(gate.returned().contended_since, Some(40));
-        let mut gate = Gate::new(true);
+        let mut gate = Gate::new(true, 0, 0);
         let _order = gate.contend(true, 1, 40);
         let _order = gate.contend(false, 1, 45);
         assert!(gate.shut(50).is_some());
@@ -281,10 +284,29 @@ mod tests {
 
     #[test]
     fn a_withdrawn_request_leaves_the_gate_idle() {
-        let mut gate = Gate::new(false);
+        let mut gate = Gate::new(false, 0, 0);
         assert!(!gate.withdraw());
         assert!(gate.request(1, 5));
         assert!(gate.withdraw());
         assert!(gate.request(1, 6), "it waits anew");
+    }
+
+    #[test]
+    fn a_report_on_the_gate_of_former_pages_is_ignored() {
+        const SECOND: u64 = 1_000_000_000;
+        let mut former = Gate::new(true, 0, SECOND);
+        for turn in 1..100_u64 {
+            assert!(former.shut(SECOND + turn * 20_000).is_some());
+            let _order = former.open(0, 1, SECOND + turn * 20_000 + 10_000);
+        }
+        let next = Gate::new(true, 0, SECOND + 2_000_000);
+        assert!(next.epoch() > former.epoch());
+        assert!(next.is_open() && !next.is_current(former.epoch()));
+        // Whatever the clock shows.
+        for is_open in [false, true] {
+            let next = Gate::new(is_open, former.epoch(), SECOND);
+            assert!(next.epoch() > former.epoch());
+            assert_eq!(next.epoch() & 1 == 0, is_open);
+        }
     }
 }

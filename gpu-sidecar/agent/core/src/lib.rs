@@ -17,6 +17,7 @@
 //! | `slot` | one slot: its scheduler, pods and processes |
 //! | `process`, `gate`, `pod` | one process, its gate, one pod |
 //! | [`figures`] | counters and gauges |
+//! | [`local`] | a caller with pages in its own memory, for processes in virtual time |
 //! | [`record`] | events and actions as text, and their replay |
 //!
 //! Decisions on turns and memory are `policy`'s ([`policy::tokens`], [`policy::claims`]); this crate keeps the protocol with the
@@ -35,6 +36,7 @@ pub mod facts;
 pub mod figures;
 mod gate;
 mod kind;
+pub mod local;
 mod pod;
 pub mod pods;
 mod process;

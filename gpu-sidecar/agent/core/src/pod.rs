@@ -91,6 +91,8 @@ pub(crate) struct ServedPod {
     waiters: u32,
     /// Time up to which `given_ns` and `asked_ns` are counted, in nanoseconds.
     counted_to: u64,
+    /// Time since which the pod is served, in nanoseconds.
+    since: u64,
 }
 
 impl ServedPod {
@@ -112,6 +114,7 @@ impl ServedPod {
             holders: 0,
             waiters: 0,
             counted_to: now,
+            since: now,
         }
     }
 
@@ -165,6 +168,17 @@ impl ServedPod {
         } else if self.waiters > 0 {
             self.counters.asked_ns = self.counters.asked_ns.saturating_add(passed);
         }
+    }
+
+    /// Adds kernel time of the pod, which the scheduler is charged with later: in all, no more than the time that has passed.
+    /// Stretches of several processes that arrive long after each other would add up to more.
+    pub(crate) fn add_used(&mut self, ns: u64, now: u64) {
+        let passed = now.saturating_sub(self.since);
+        let ns = ns.min(passed.saturating_sub(self.counters.used_wall_ns));
+        let sum = |counter: &mut u64| *counter = counter.saturating_add(ns);
+        sum(&mut self.counters.used_wall_ns);
+        sum(&mut self.counters.asked_ns);
+        sum(&mut self.unreported_ns);
     }
 
     pub(crate) fn add_holder(&mut self, now: u64) {

@@ -193,10 +193,11 @@ impl Process {
             && start == other.peer.start
     }
 
-    /// Returns whether `other` is a later connection, with pages, of the same process.
+    /// Returns whether `other` is another connection of the same process over which it is served. Messages of an earlier
+    /// connection may be read after those of a later one.
     pub(crate) fn is_replaced_by(&self, other: &Self) -> bool {
-        let created_at = |process: &Self| process.device().map(|device| device.created_at);
-        !other.is_lost() && created_at(other) > created_at(self) && other.is_same(self)
+        let is_served = !other.is_lost() && other.device.is_some();
+        is_served && other.id != self.id && other.is_same(self)
     }
 
     /// Returns the process's record for the roster; `None` without pages or start time.
@@ -223,7 +224,8 @@ impl Process {
         self.resumed.busy_ns = self.resumed.busy_ns.max(busy_ns);
     }
 
-    pub(crate) fn attach(&mut self, sm_hundredths: u32, is_mps: bool, now: u64) {
+    /// Gives the process pages. `former_epoch`: last epoch of its gate in former pages; 0 where there are none.
+    pub(crate) fn attach(&mut self, sm_hundredths: u32, is_mps: bool, former_epoch: u64, now: u64) {
         self.greeting = Greeting::Attached;
         let open = self.resumed.is_open;
         let mut facts = Facts::default();
@@ -232,7 +234,7 @@ impl Process {
             (facts.inflight_us, facts.unmeasured) = (1, 1);
         }
         self.device = Some(Device {
-            gate: Gate::new(open),
+            gate: Gate::new(open, former_epoch, now),
             sm_hundredths,
             is_mps,
             created_at: now,
@@ -318,6 +320,11 @@ impl Process {
 }
 
 impl Device {
+    /// Returns the kernel time of the process as it states it, in nanoseconds.
+    pub(crate) const fn busy_ns(&self) -> u64 {
+        self.facts.busy_ns
+    }
+
     /// Returns the device memory that the process states to hold, in bytes.
     pub(crate) const fn bytes_used(&self) -> u64 {
         self.facts.bytes_used

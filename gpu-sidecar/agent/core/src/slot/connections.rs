@@ -1,5 +1,6 @@
 //! Connections of processes: admission, received messages and disconnection.
 
+use policy::Time;
 use policy::tokens::ProcessId;
 use protocol::message::{FromAgent, FromProcess, Refusal, Report};
 
@@ -184,16 +185,22 @@ impl SlotState {
         self.record(cx, EventKind::ProcessReport, pod, text);
     }
 
-    /// Handles a message that could not be sent. A process which was not welcomed cannot go on; a lost request to relinquish
-    /// memory or to answer counts as not answered.
+    /// Handles a message that could not be sent. A process which was not welcomed cannot go on; one that could not be probed
+    /// is probed again.
     pub(crate) fn not_sent(&mut self, cx: &mut Context<'_>, id: ProcessId) {
-        let process = self.processes.get(&id);
-        if process.is_some_and(|process| process.greeting() < Greeting::Attached) {
+        let Some(process) = self.processes.get(&id) else {
+            return;
+        };
+        if process.greeting() < Greeting::Attached {
             self.disconnect(cx, id);
+        } else if !process.is_lost()
+            && let Some(device) = &mut self.device
+        {
+            device.tokens.unreached(Time(cx.now), id);
         }
     }
 
-    /// Forgets a process whose pages could not be created.
+    /// Disconnects a process which has not got its pages: it may compute, and connects again.
     pub(crate) fn pages_failed(&mut self, cx: &mut Context<'_>, id: ProcessId, text: &str) {
         if let Some(process) = self.processes.get(&id) {
             cx.actions.push(Action::Log {
@@ -201,7 +208,7 @@ impl SlotState {
                 subject: format!("process {}", process.pid()),
                 text: format!("cannot create the pages of a process: {text}"),
             });
-            self.forget(cx, id);
+            self.disconnect(cx, id);
         }
     }
 

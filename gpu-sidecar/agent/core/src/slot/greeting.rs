@@ -118,6 +118,7 @@ impl SlotState {
         mps: bool,
     ) {
         let now = cx.now;
+        let (charged_ns, epoch) = self.former(id);
         let Some(member) = self.member(id) else {
             return;
         };
@@ -135,8 +136,9 @@ impl SlotState {
         let sm_limit = member.device.tokens.settings().sm_limit;
         let sm = share(slot, &member.pod.pod, multiprocessors, mps).min(sm_limit);
         let (pod, pod_id) = (member.pod.key(), member.pod.id());
+        member.process.resume_at_least(charged_ns);
         let resumed = member.process.resumed();
-        member.process.attach(sm, mps, now);
+        member.process.attach(sm, mps, epoch, now);
         member.pod.attached += 1;
         member.pod.claims.adopt(id, resumed.bytes_used);
         let Some(device) = member.process.device() else {
@@ -187,6 +189,25 @@ impl SlotState {
         }
         self.forget_former_connections(cx, id);
         self.write_roster(cx, pod);
+    }
+
+    /// Returns what is known of former connections of the same process: the kernel time which was charged, in nanoseconds, since
+    /// after it has sent `Attach` a process goes on to publish in its former page; and the last epoch of its gate.
+    fn former(&self, id: ProcessId) -> (u64, u64) {
+        let Some(process) = self.processes.get(&id) else {
+            return (0, 0);
+        };
+        let former = self
+            .processes
+            .values()
+            .filter(|other| other.id() != id && other.is_same(process));
+        let devices = former.filter_map(|other| other.device());
+        devices.fold((0, 0), |(busy_ns, epoch), device| {
+            (
+                busy_ns.max(device.busy_ns()),
+                epoch.max(device.gate.epoch()),
+            )
+        })
     }
 }
 

@@ -28,16 +28,23 @@ impl SlotState {
                 // It may have become smaller.
                 self.answer_claims(cx, pod);
             }
-            None => self.relinquish(cx, pod, id),
+            None => self.relinquish(cx, pod),
         }
     }
 
-    /// Asks the other processes of a pod to relinquish memory which they have claimed and do not use.
-    fn relinquish(&self, cx: &mut Context<'_>, pod: PodKey, claimant: ProcessId) {
-        let Some(pod) = self.pods.get(&pod) else {
+    /// Asks the processes of a pod to relinquish memory which they have claimed and do not use, if a claim waits for it.
+    pub(super) fn relinquish(&mut self, cx: &mut Context<'_>, pod: PodKey) {
+        let Some(pod) = self.pods.get_mut(&pod) else {
             return;
         };
-        for id in pod.processes.iter().filter(|id| **id != claimant) {
+        if !pod.claims.ask(Time(cx.now)) {
+            return;
+        }
+        for id in pod
+            .processes
+            .iter()
+            .filter(|id| !pod.claims.is_pending(**id))
+        {
             let process = self.processes.get(id);
             if process.is_some_and(|process| process.device().is_some() && !process.is_lost()) {
                 cx.actions.push(Action::Send {

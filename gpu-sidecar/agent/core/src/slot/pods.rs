@@ -91,12 +91,9 @@ impl SlotState {
 
     /// Stops (`stopped`) or resumes granting to all pods.
     fn stop_pods(&mut self, cx: &mut Context<'_>, stopped: bool) {
-        let pods: Vec<_> = self.pods.values().map(ServedPod::id).collect();
-        for pod in pods {
-            self.update(cx, |tokens, now, actions| {
-                tokens.hard_stop(now, pod, stopped, actions);
-            });
-        }
+        self.update(cx, |tokens, now, actions| {
+            tokens.hard_stop_all(now, stopped, actions);
+        });
     }
 
     /// Serves a pod from now on.

@@ -67,6 +67,7 @@ impl SlotState {
             }
             if pod.claims.next().is_some_and(|at| at.0 <= now) {
                 self.answer_claims(cx, key);
+                self.relinquish(cx, key);
             }
         }
         if !self.early.is_empty() {

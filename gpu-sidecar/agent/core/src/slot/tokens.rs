@@ -126,20 +126,15 @@ impl SlotState {
         };
         let alone = member.pod.attached < 2;
         let settlement = device.settle(facts, alone, &mut member.pod.union, now);
-        let counters = &mut member.pod.counters;
-        device.count(counters);
-        let sum = |counter: &mut u64, ns| *counter = counter.saturating_add(ns);
-        sum(&mut counters.used_wall_ns, settlement.pod_ns);
-        sum(&mut counters.asked_ns, settlement.pod_ns);
-        sum(&mut member.pod.unreported_ns, settlement.pod_ns);
+        device.count(&mut member.pod.counters);
+        member.pod.add_used(settlement.pod_ns, now);
         if settlement.own_ns > 0 {
             let sms = u128::from(member.device.slot.sms.unwrap_or(1));
             let sm_ns =
                 u128::from(settlement.own_ns) * sms * u128::from(device.sm_hundredths) / 10_000;
-            sum(
-                &mut counters.used_sm_ns,
-                u64::try_from(sm_ns).unwrap_or(u64::MAX),
-            );
+            let sm_ns = u64::try_from(sm_ns).unwrap_or(u64::MAX);
+            let counter = &mut member.pod.counters.used_sm_ns;
+            *counter = counter.saturating_add(sm_ns);
             let until = settlement.busy_until;
             if until > 0 {
                 let begin = until.saturating_sub(settlement.own_ns);
