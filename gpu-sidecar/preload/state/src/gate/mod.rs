@@ -119,6 +119,26 @@ impl Gate {
         orders.gate.is_open() && self.word.is_below(bound)
     }
 
+    /// Adds a launch of `ns` nanoseconds to the work in flight before it passes the gate, and returns what was in flight without it.
+    /// The caller publishes the sum, then asks [`Self::passes`]; a launch that does not pass is subtracted again.
+    ///
+    /// Before, because the thread may be preempted at any point: between the gate and the launch the agent would otherwise see a
+    /// process with nothing in flight, and give its token to another.
+    #[inline]
+    #[must_use]
+    pub fn announce(&self, ns: u64) -> u64 {
+        self.word.add(ns).saturating_sub(ns)
+    }
+
+    /// Returns whether an announced launch may be made now beside `in_flight` nanoseconds of other work. `bound_holds` is `false` for a
+    /// launch that may exceed the bound of the work in flight.
+    #[inline]
+    #[must_use]
+    pub fn passes(&self, orders: &Orders, in_flight: u64, bound_holds: bool) -> bool {
+        let fits = !bound_holds || in_flight < bound(orders);
+        fits && orders.gate.is_open() && !self.word.is_shut()
+    }
+
     /// Notes at `now` that a burst of launches begins, and updates the usual gap by a quarter of the difference.
     pub fn begin_burst(&self, now: u64) {
         let idle_since = self.idle_since.swap(0, Ordering::AcqRel);
@@ -246,6 +266,31 @@ mod tests {
         assert!(gate.may_launch(&orders, false), "it may exceed the bound");
         orders.gate.set(3);
         assert!(!gate.may_launch(&orders, false));
+    }
+
+    #[test]
+    fn an_announced_launch_counts_before_it_passes() {
+        let (gate, orders) = (Gate::new(), open_orders());
+        orders.inflight_us_max.store(10, Ordering::Relaxed);
+        let before = gate.announce(50_000);
+        assert_eq!((before, gate.word().in_flight()), (0, 50_000));
+        assert!(gate.begin_give_back(&orders).is_none(), "it is in flight");
+        assert!(gate.passes(&orders, before, true), "it is the first");
+        let before = gate.announce(1);
+        assert!(!gate.passes(&orders, before, true));
+        assert!(gate.passes(&orders, before, false));
+        orders.gate.set(3);
+        assert!(!gate.passes(&orders, before, false));
+    }
+
+    #[test]
+    fn an_announced_launch_does_not_pass_a_returned_token() {
+        let (gate, orders) = (Gate::new(), open_orders());
+        let begun = gate.begin_give_back(&orders).unwrap();
+        let before = gate.announce(5);
+        assert!(!gate.passes(&orders, before, true));
+        assert_eq!(gate.finish_give_back(begun, true), None, "it is kept");
+        assert!(gate.passes(&orders, before, true));
     }
 
     #[test]

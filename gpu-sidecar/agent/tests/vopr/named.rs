@@ -1,0 +1,75 @@
+//! Runs which have failed once, as small as they could be made. What each of them showed is also a test of the code that was
+//! mended; here it is kept as it came about.
+
+use crate::plan::{Fault, Plan};
+
+/// Named runs: what went wrong, and the plan which showed it.
+pub(crate) fn named() -> Vec<(&'static str, Plan)> {
+    let plan = |seed, slots, pods, processes, span_ms, fault_ms, faults: &[Fault]| Plan {
+        seed,
+        slots,
+        pods,
+        processes,
+        span_ms,
+        fault_ms,
+        faults: faults.to_vec(),
+    };
+    vec![
+        (
+            "two processes asked each other for memory without end",
+            plan(3, 1, 3, 1, 1_748, 305, &[Fault::Fork]),
+        ),
+        (
+            "a report on the gate of former pages returned the new token",
+            plan(
+                17,
+                2,
+                5,
+                2,
+                1_727,
+                350,
+                &[Fault::Unsent, Fault::Malformed, Fault::AgentKill],
+            ),
+        ),
+        (
+            "a process whose probe could not be sent waited for ten seconds",
+            plan(11, 1, 3, 1, 646, 321, &[Fault::Unsent]),
+        ),
+        (
+            "a launch that was preempted behind the gate ran beside another pod's",
+            plan(37, 1, 5, 1, 1_589, 98, &[]),
+        ),
+        (
+            "a slot that was lost granted a token while its pods were stopped one by one",
+            plan(
+                16,
+                1,
+                4,
+                1,
+                2_093,
+                396,
+                &[Fault::Cut, Fault::Doubled, Fault::SlotLost],
+            ),
+        ),
+        (
+            "kernel time between Attach and the new pages was charged twice",
+            plan(686, 2, 1, 1, 373, 82, &[Fault::Malformed, Fault::PodChange]),
+        ),
+        (
+            "processes that computed at the same time were charged more than the time that had passed",
+            plan(919, 1, 4, 2, 376, 88, &[]),
+        ),
+        (
+            "an Attach that was read after that of a later connection held the slot",
+            plan(
+                27_021,
+                1,
+                5,
+                2,
+                3_494,
+                149,
+                &[Fault::Late, Fault::Cut, Fault::AgentKill, Fault::Clock],
+            ),
+        ),
+    ]
+}
