@@ -20,6 +20,7 @@
 //! | [`pool`] | on which GPU of a pool a request runs, and which model is evicted for it | M2.1, M2.13–M2.21 |
 //! | [`routing`] | which instance of a function serves which of its requests, and when | M1.13, mechanisms §1.7; contracts §5 |
 //! | [`rectangles`] | on which GPU with shared SMs a pod is placed | M4.11–M4.13, M4.17, mechanisms §4.4 |
+//! | [`placement`] | on which slot of a node a pod is placed when it comes | M4.11, M4.15 |
 //! | [`footprint`] | whether a GPU has memory for another pod | M4.15, mechanisms §4.6 |
 //! | [`attach`] | when a revision's requests are routed to activator-ext, and to which of its pods | contracts §5 |
 //! | [`election`] | which of several processes leads | Kubernetes' leader election |
@@ -41,6 +42,7 @@ pub mod gate;
 mod heap;
 mod line;
 pub mod memory;
+pub mod placement;
 pub mod pool;
 pub mod profile;
 pub mod queue;

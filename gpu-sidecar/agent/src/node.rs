@@ -84,6 +84,8 @@ pub(crate) struct NodeState {
     pub(crate) slots: Vec<SlotState>,
     /// Largest part of an mps slot that requests may take together.
     pub(crate) plan: Plan,
+    /// Order in which slots that have room for a pod are preferred.
+    pub(crate) placement: policy::placement::Rule,
 }
 
 /// Part of a slot's SMs × time, in percent, that requests may take together.

@@ -209,7 +209,11 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
     let kubelet = kubelet.map_err(RunError::Volumes)?;
     let events = Arc::new(Events::of_a_new_agent());
     let node = Arc::new(Node::default());
-    node.lock().plan = Plan(config.slots.plan);
+    {
+        let mut node = node.lock();
+        node.plan = Plan(config.slots.plan);
+        node.placement = config.slots.placement;
+    }
     let pods = Arc::new(Pods::default());
     let usage = Arc::new(UsageHistory::new(config.metrics.pods));
     let directory = config.node.run_directory.clone();

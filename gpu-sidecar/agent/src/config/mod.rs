@@ -25,6 +25,7 @@
 //! | `slots.kind` | sharing mode, `mps` or `exclusive` | `mps` |
 //! | `slots.seats` | maximum number of pods on a slot | the limit of MPS; 64 on an exclusive slot |
 //! | `slots.plan` | limit of Σ `sm-percent` × `quota-request` on an mps slot, in percent of it; above 100 the slot is overcommitted | 90 |
+//! | `slots.placement` | which of the slots with room for a pod it gets: `first-fit`; `best-fit`, the one with the least share of its plan left | `first-fit` |
 //! | `slots.context-residue.mps`, `.exclusive` | device memory taken by a context | measured by each process |
 //! | `[[slot]]` | overrides for slots that match `uuid` or `index` (`0`, `0-3`, `*`, `1:2`, `1:*`): `kind`, `seats`, `context-residue` | |
 //! | `pods.directory` | directory with one folder per pod | `pods` in the run directory |
@@ -263,6 +264,7 @@ impl Default for Config {
                 kind: SlotKind::Mps,
                 seats: None,
                 plan: PLAN_PERCENT,
+                placement: policy::placement::Rule::FirstFit,
                 context_residue: Residues::default(),
             },
             overrides: Vec::new(),

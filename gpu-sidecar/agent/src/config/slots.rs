@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use policy::placement::Rule as Placement;
 use serde::{Serialize, Serializer};
 
 use super::SlotKind;
@@ -22,8 +23,25 @@ pub struct SlotDefaults {
     pub seats: Option<u32>,
     /// Limit of the sum of requests (`sm-percent` × `quota-request`) on an mps slot, in percent of it.
     pub plan: u32,
+    /// Order in which slots that have room for a pod are preferred.
+    #[serde(serialize_with = "placement_name")]
+    pub placement: Placement,
     /// Device memory taken by a context.
     pub context_residue: Residues,
+}
+
+const PLACEMENTS: [(&str, Placement); 2] = [
+    ("first-fit", Placement::FirstFit),
+    ("best-fit", Placement::BestFit),
+];
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes it by reference"
+)]
+fn placement_name<S: Serializer>(rule: &Placement, to: S) -> Result<S::Ok, S::Error> {
+    let name = PLACEMENTS.iter().find(|(_, own)| own == rule);
+    to.serialize_str(name.map_or("", |(name, _)| name))
 }
 
 /// Default of `slots.plan`, in percent; the remainder covers the loss between tokens of different lengths (mechanisms §4.2).
@@ -196,6 +214,9 @@ impl SlotDefaults {
         self.seats = table.value("seats", |text| integer(text, 1, SEATS_MAX));
         if let Some(plan) = table.value("plan", |text| integer(text, 1, PLAN_MAX)) {
             self.plan = plan;
+        }
+        if let Some(rule) = table.value("placement", |text| one_of(text, &PLACEMENTS)) {
+            self.placement = rule;
         }
         let residue = table.table("context-residue");
         self.context_residue.mps = residue.value("mps", quantity);

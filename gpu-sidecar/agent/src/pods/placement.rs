@@ -1,17 +1,11 @@
-//! Placement of a pod, decided once when it is added: the first slot on which it fits.
-//!
-//! | constraint | condition |
-//! |---|---|
-//! | kind | `isolation: shared` needs an mps slot, the others an exclusive one |
-//! | seats | maximum number of pods on the slot; on an mps slot at most the client limit of MPS |
-//! | memory | mps: Σ (`gpu-memory` + context residue); a pod without `gpu-memory` counts with its residue alone. Exclusive: each pod alone |
-//! | rectangles | mps: Σ `sm-percent` × `quota-request` ≤ `slots.plan` of the slot (90 %) |
+//! Placement of a pod, decided once when it is added ([`policy::placement`]): what the slots offer, and the reasons in words.
 
 use annotations::{Isolation, SHARE_WHOLE, SM_WHOLE};
+use policy::placement::{self, Demand, Misfit, Taken};
 
-use crate::config::units::show_quantity;
+use crate::config::units::{show_decimal, show_quantity};
 use crate::node::{MpsState, NodeState, Plan, SlotState};
-use crate::state::{PodSettings, Slot, SlotKey, SlotKind};
+use crate::state::{PodSettings, SlotKey, SlotKind};
 
 /// Maximum number of reasons listed in the error for a pod that no slot can take.
 const REASONS_MAX: usize = 16;
@@ -62,13 +56,20 @@ pub(crate) fn place(
             .map_err(why)
             .map(|()| own.slot.key);
     }
-    let mut reasons = Vec::new();
-    for own in &node.slots {
-        match fits(own, placed, settings, node.plan) {
-            Ok(()) => return Ok(own.slot.key),
-            Err(why) => reasons.push(format!("slot {}: {why}", own.slot.name)),
-        }
-    }
+    let offers: Vec<_> = node
+        .slots
+        .iter()
+        .map(|own| offer(own, placed, node.plan))
+        .collect();
+    let misfits = match placement::choose(node.placement, &offers, &demand(settings)) {
+        Ok(at) => return Ok(node.slots[at].slot.key),
+        Err(misfits) => misfits,
+    };
+    let reasons = node.slots.iter().zip(misfits).map(|(own, misfit)| {
+        let why = sentence(own, settings, node.plan, misfit);
+        format!("slot {}: {why}", own.slot.name)
+    });
+    let mut reasons: Vec<_> = reasons.collect();
     let more = reasons.len().saturating_sub(REASONS_MAX);
     reasons.truncate(REASONS_MAX);
     if more > 0 {
@@ -87,92 +88,89 @@ pub(crate) fn fits(
     settings: &PodSettings,
     plan: Plan,
 ) -> Result<(), String> {
+    let (slot, taken) = offer(own, placed, plan);
+    placement::fits(&slot, &taken, &demand(settings))
+        .map_err(|misfit| sentence(own, settings, plan, misfit))
+}
+
+/// Returns a slot as it is offered, and what the pods placed there take.
+fn offer(
+    own: &SlotState,
+    placed: &[PlacedPod<'_>],
+    Plan(percent): Plan,
+) -> (placement::Slot, Taken) {
+    let slot = placement::Slot {
+        is_shared: own.slot.kind == SlotKind::Mps,
+        is_usable: own.lost.is_none() && !matches!(own.mps, MpsState::Unable { .. }),
+        seats: own.slot.seats,
+        memory: own.slot.memory_bytes,
+        residue: own.slot.context_residue.unwrap_or(0),
+        plan: placement::AREA_WHOLE / 100 * u64::from(percent),
+    };
+    let mut taken = slot.empty();
+    for other in placed.iter().filter(|other| other.slot == own.slot.key) {
+        taken.add(&slot, &demand(other.settings));
+    }
+    (slot, taken)
+}
+
+fn demand(settings: &PodSettings) -> Demand {
+    Demand {
+        is_shared: settings.isolation == Isolation::Shared,
+        memory: settings.gpu_memory.unwrap_or(0),
+        area: u64::from(settings.sm_hundredths) * u64::from(settings.quota_request_ppm),
+    }
+}
+
+/// Returns why a pod does not fit on a slot, in words.
+fn sentence(own: &SlotState, settings: &PodSettings, plan: Plan, misfit: Misfit) -> String {
     let slot = &own.slot;
     if let Some(why) = &own.lost {
-        return Err(format!("is lost: {why}"));
+        return format!("is lost: {why}");
     }
-    match (settings.isolation, slot.kind) {
-        (Isolation::Shared, SlotKind::Exclusive) => {
-            return Err("is exclusive; isolation: shared needs an mps slot".to_owned());
+    match misfit {
+        Misfit::Kind if slot.kind == SlotKind::Exclusive => {
+            "is exclusive; isolation: shared needs an mps slot".to_owned()
         }
-        (Isolation::Strict | Isolation::Tenant, SlotKind::Mps) => {
-            return Err(
-                "is shared by MPS; isolation: strict and tenant need an exclusive slot".to_owned(),
-            );
+        Misfit::Kind => {
+            "is shared by MPS; isolation: strict and tenant need an exclusive slot".to_owned()
         }
-        _ => {}
+        Misfit::Unusable => match &own.mps {
+            MpsState::Unable { reason } => format!("MPS cannot run there: {reason}"),
+            _ => "cannot be used".to_owned(),
+        },
+        Misfit::Seats => {
+            let limit = if slot.kind == SlotKind::Mps && slot.seats == slot.client_limit {
+                " (MPS allows no more clients)"
+            } else {
+                ""
+            };
+            format!("all {} seats are taken{limit}", slot.seats)
+        }
+        Misfit::Memory { wanted, free } => format!(
+            "{} of memory requested (context included), {} of {} free",
+            show_quantity(wanted),
+            show_quantity(free),
+            show_quantity(slot.memory_bytes)
+        ),
+        Misfit::Area { taken } => {
+            // In hundredths of a percent, rounded up, so that the text never states a share that would fit.
+            let unit = u64::from(SM_WHOLE) * u64::from(SHARE_WHOLE) / 10_000;
+            let share = |area: u64| show_decimal(area / unit, 2);
+            let Plan(percent) = plan;
+            format!(
+                "sm-percent x quota-request is {} % of the slot, and {} % of the plan's {percent} % are taken",
+                share(demand(settings).area.next_multiple_of(unit)),
+                share(taken),
+            )
+        }
     }
-    if let MpsState::Unable { reason } = &own.mps {
-        return Err(format!("MPS cannot run there: {reason}"));
-    }
-    let there = || placed.iter().filter(|other| other.slot == slot.key);
-    let count = there().count();
-    if count >= usize::try_from(slot.seats).unwrap_or(usize::MAX) {
-        let limit = if slot.kind == SlotKind::Mps && slot.seats == slot.client_limit {
-            " (MPS allows no more clients)"
-        } else {
-            ""
-        };
-        return Err(format!("all {} seats are taken{limit}", slot.seats));
-    }
-    memory_fits(slot, there(), settings)?;
-    if slot.kind == SlotKind::Mps {
-        rectangles_fit(there(), settings, plan)?;
-    }
-    Ok(())
-}
-
-fn memory_fits<'a>(
-    slot: &Slot,
-    there: impl Iterator<Item = &'a PlacedPod<'a>>,
-    settings: &PodSettings,
-) -> Result<(), String> {
-    let residue = slot.context_residue.unwrap_or(0);
-    let wants = |settings: &PodSettings| settings.gpu_memory.unwrap_or(0).saturating_add(residue);
-    let taken = match slot.kind {
-        // One pod uses the memory at a time.
-        SlotKind::Exclusive => 0,
-        SlotKind::Mps => there.fold(0_u64, |sum, other| {
-            sum.saturating_add(wants(other.settings))
-        }),
-    };
-    let wanted = wants(settings);
-    if taken.saturating_add(wanted) <= slot.memory_bytes {
-        return Ok(());
-    }
-    Err(format!(
-        "{} of memory requested (context included), {} of {} free",
-        show_quantity(wanted),
-        show_quantity(slot.memory_bytes.saturating_sub(taken)),
-        show_quantity(slot.memory_bytes)
-    ))
-}
-
-fn rectangles_fit<'a>(
-    there: impl Iterator<Item = &'a PlacedPod<'a>>,
-    settings: &PodSettings,
-    Plan(percent): Plan,
-) -> Result<(), String> {
-    let area = |own: &PodSettings| u64::from(own.sm_hundredths) * u64::from(own.quota_request_ppm);
-    let whole = u64::from(SM_WHOLE) * u64::from(SHARE_WHOLE);
-    let plan = whole / 100 * u64::from(percent);
-    let taken: u64 = there.map(|other| area(other.settings)).sum();
-    let wanted = area(settings);
-    if taken + wanted <= plan {
-        return Ok(());
-    }
-    // In hundredths of a percent, rounded up, so that the text never states a share that would fit.
-    let share = |area: u64| crate::config::units::show_decimal(area / (whole / 10_000), 2);
-    Err(format!(
-        "sm-percent x quota-request is {} % of the slot, and {} % of the plan's {percent} % are taken",
-        share(wanted.next_multiple_of(whole / 10_000)),
-        share(taken),
-    ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::Slot;
     use crate::testing::{settings, slot};
 
     fn node(slots: &[(SlotKind, u64)]) -> NodeState {
@@ -222,6 +220,19 @@ mod tests {
         let mut tenant = small;
         tenant.isolation = Isolation::Tenant;
         assert_eq!(place(&node, &[], &tenant, None), Ok(SlotKey(0)));
+    }
+
+    #[test]
+    fn by_best_fit_a_pod_is_placed_where_least_is_left() {
+        let mut node = node(&[(SlotKind::Mps, 80), (SlotKind::Mps, 80)]);
+        node.placement = placement::Rule::BestFit;
+        let small = shared(50, 50, 8);
+        assert_eq!(
+            place(&node, &[placed(1, &small)], &small, None),
+            Ok(SlotKey(1))
+        );
+        let there = [placed(1, &small), placed(1, &small), placed(1, &small)];
+        assert_eq!(place(&node, &there, &small, None), Ok(SlotKey(0)));
     }
 
     #[test]
