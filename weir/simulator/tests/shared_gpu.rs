@@ -155,8 +155,8 @@ impl World {
             assert_eq!(self.gpu.is_idle(pod.member), pod.left.is_none());
             assert_eq!(self.gpu.busy(now, pod.member), Span(pod.busy));
             // Time reported to the scheduler never exceeds the time that the pod ran.
-            let account = self.gpu.account(pod.member).unwrap();
-            assert!(account.used.0 <= pod.busy);
+            let charged = self.gpu.charged(pod.member).unwrap();
+            assert!(charged.0 <= pod.busy);
         }
     }
 }

@@ -1,32 +1,37 @@
 //! One GPU with shared SMs: processes with work, gates opened and closed by messages, and kernels with a speed that
 //! depends on the other running processes.
 //!
-//! Kernels are short and not simulated one by one: a process with an open gate runs without a break while it has
-//! work. After a close, the work in flight runs to its end: launches are made ahead until [`GateTimes::in_flight_us`] of work is
-//! in flight at the current speed (or [`GateTimes::in_flight_alone_us`], as [`Tokens::in_flight`] decides), including the next
-//! burst's if it has arrived; a launch cannot be taken back, however long it is. A
-//! grant, an order to close and the report that a gate is shut take a message each ([`GateTimes::message_us`]);
-//! [`Action::Contended`] is read from shared memory at once, and a process without work then gives its token
-//! back at once.
+//! The node's agent is the real one ([`agent_core`]), with pages in this process's memory: it decides which gates are open from what
+//! the processes publish and send. Kernels are short and not simulated one by one: a process with an open gate runs without a
+//! break while it has work. After a close, the work in flight runs to its end: launches are made ahead until
+//! [`GateTimes::in_flight_us`] of work is in flight at the current speed (or [`GateTimes::in_flight_alone_us`], as the agent
+//! orders), including the next burst's if it has arrived; a launch cannot be taken back, however long it is. A grant, an order to
+//! close and a process's message take a message's time each ([`GateTimes::message_us`]); that other processes wait is read from
+//! shared memory at once, and a process without work then gives its token back at once.
 //!
 //! **Speed** of a process: f(S) of its own SMs, divided by 1 + κ for each running neighbour, times 100 % / sum of the SMs of all
 //! running processes if that exceeds 100 % (workloads §8). Each start or stop changes the speed of all: the remainder of
 //! each is kept as work, in ns at speed 1, and the next end is predicted anew.
 //!
 //! **Suspension** ([`Suspension`]): a process which is stopped, or at its CPU limit, launches nothing and handles no messages;
-//! its work in flight runs to its end. The scheduler is notified of what each holder has in flight, so that it can revoke tokens.
+//! its work in flight runs to its end, and what it has published stays as it was.
 //!
-//! Every event costs O(pods of this GPU), besides the cost of [`Tokens`].
+//! Every event costs O(pods of this GPU), besides the cost of the agent.
 
 mod process;
 
-use policy::tokens::{Account, Activity, ProcessUsage, Tokens, Usage};
-use policy::tokens::{Action, PodId, ProcessId, Refusal, SM_WHOLE, Settings, SettingsError};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::Ordering;
+
+use agent_core::local::{LocalAgent, READY_NS, Tenant};
+use agent_core::{Action, AgentFigures, Event as AgentEvent, Order, PodKey};
+use policy::tokens::{ProcessId, Refusal, SM_WHOLE, Settings, SettingsError};
 use policy::{Span, Time};
+use protocol::message::{FromAgent, FromProcess};
 
 use super::models::GateTimes;
 use crate::generate::nanos;
-use process::{Gate, Order, Process};
+use process::{Gate, PendingOrder, Process};
 pub use process::{Guest, Member, Suspension};
 
 /// Largest amount of work that is attributed to rounding, in ns at speed 1.
@@ -55,18 +60,19 @@ pub enum Event {
     Wakes,
 }
 
-/// Processes, gates and token scheduler of one GPU; see the [module](self).
+/// Processes, gates and agent of one GPU; see the [module](self).
 #[derive(Debug)]
 pub struct Gpu {
-    tokens: Tokens,
+    agent: LocalAgent,
+    sm_limit: u32,
     times: GateTimes,
     processes: Vec<Process>,
+    /// Index of each process by its number at the agent.
+    by_number: BTreeMap<ProcessId, u32>,
     free: Vec<u32>,
     running: Vec<u32>,
     /// Time for which [`Process::left`] is up to date.
     settled: Time,
-    /// Processes that have stopped and whose time is not yet reported to the scheduler.
-    unreported: Vec<u32>,
     stops_at: Time,
     wakes_at: Time,
     actions: Vec<Action>,
@@ -86,14 +92,16 @@ impl Gpu {
             in_flight_alone: Span(nanos(alone_us * 1e3)),
             ..settings
         };
+        settings.validate()?;
         Ok(Self {
-            tokens: Tokens::new(settings)?,
+            agent: LocalAgent::with_shared_slot(settings),
+            sm_limit: settings.sm_limit,
             times,
             processes: Vec::new(),
+            by_number: BTreeMap::new(),
             free: Vec::new(),
             running: Vec::new(),
             settled: Time::ZERO,
-            unreported: Vec::new(),
             stops_at: Time::NEVER,
             wakes_at: Time::NEVER,
             actions: Vec::new(),
@@ -111,18 +119,26 @@ impl Gpu {
             Some(&number) => number,
             None => u32::try_from(self.processes.len()).unwrap_or(u32::MAX),
         };
-        self.tokens.add_pod(now, PodId(number), guest.quota)?;
-        let mut added = Ok(());
-        self.call(now, |tokens, actions| {
-            let (id, pod) = (ProcessId(number), PodId(number));
-            added = tokens.add_process(now, id, pod, guest.sm, false, actions);
-            if added.is_err() {
-                tokens.remove_pod(now, pod, actions);
-            }
-        });
-        added?;
+        let limit = self.sm_limit;
+        if guest.sm == 0 || guest.sm > limit {
+            return Err(Refusal::SmOutOfRange {
+                sm: guest.sm,
+                limit,
+            });
+        }
         let _reused = self.free.pop();
-        let mut process = Process::new(guest);
+        let tenant = Tenant {
+            sm_hundredths: guest.sm,
+            quota_request_ppm: guest.quota.request().parts_per_million(),
+            quota_limit_ppm: guest.quota.limit().parts_per_million(),
+        };
+        let pod = PodKey(number);
+        let mut actions = std::mem::take(&mut self.actions);
+        let added = self.agent.add(at(now), pod, &tenant, &mut actions);
+        self.carry_out_all(now, actions);
+        let (id, pages) = added.ok_or(Refusal::IdTooLarge { id: number })?;
+        self.by_number.insert(id, number);
+        let mut process = Process::new(guest, id, pages);
         let at = number as usize;
         if at < self.processes.len() {
             process.life = self.processes[at].life;
@@ -149,14 +165,11 @@ impl Gpu {
             self.stop(number);
             self.predict(now);
         }
-        self.call(now, |tokens, actions| {
-            tokens.remove_process(now, ProcessId(number), actions);
-            tokens.remove_pod(now, PodId(number), actions);
-        });
+        self.tell(now, &AgentEvent::PodRemoved(PodKey(number)));
         let process = &mut self.processes[number as usize];
         process.here = false;
         process.life += 1;
-        self.unreported.retain(|&other| other != number);
+        self.by_number.remove(&process.id);
         self.free.push(number);
     }
 
@@ -196,10 +209,7 @@ impl Gpu {
                     let process = &mut self.processes[member.number as usize];
                     process.owes_answer = process.suspended_since.is_some();
                     if !process.owes_answer {
-                        self.call(now, |tokens, actions| {
-                            tokens.responds(now, ProcessId(member.number));
-                            tokens.wake(now, actions);
-                        });
+                        self.send(now, member.number, FromProcess::Present);
                     }
                 }
             }
@@ -221,8 +231,8 @@ impl Gpu {
                 if self.wakes_at <= now {
                     self.wakes_at = Time::NEVER;
                 }
-                if (self.tokens.next_wake()).is_some_and(|at| at <= now) {
-                    self.call(now, |tokens, actions| tokens.wake(now, actions));
+                if (self.agent.agent().next_wake()).is_some_and(|due| due <= at(now)) {
+                    self.tell(now, &AgentEvent::Wake);
                 } else {
                     self.schedule_wake();
                 }
@@ -297,10 +307,14 @@ impl Gpu {
         self.processes[member.number as usize].busy
     }
 
-    /// Returns the scheduler's account of a pod.
+    /// Returns the kernel time which the agent has charged to a pod; `None` if there is no such pod.
     #[must_use]
-    pub fn account(&self, member: Member) -> Option<&Account> {
-        self.tokens.account(PodId(member.number))
+    pub fn charged(&self, member: Member) -> Option<Span> {
+        let agent = self.agent.agent();
+        let figures = agent.figures(&BTreeMap::new(), AgentFigures::default());
+        let mut pods = figures.pods.iter();
+        let pod = pods.find(|pod| pod.pod.key.0 == member.number)?;
+        Some(Span(pod.counters.used_wall_ns))
     }
 
     /// Returns the SMs of the running processes, in hundredths of a percent.
@@ -329,7 +343,7 @@ impl Gpu {
         }
         let process = &mut self.processes[member.number as usize];
         if process.suspended_since.is_some() {
-            process.order = Some(Order::Opens);
+            process.order = Some(PendingOrder::Opens);
             return;
         }
         process.gate = Gate::Open;
@@ -347,7 +361,7 @@ impl Gpu {
         self.settle(now);
         let process = &mut self.processes[member.number as usize];
         if process.suspended_since.is_some() {
-            process.order = Some(Order::Closes);
+            process.order = Some(PendingOrder::Closes);
             return;
         }
         // It may already be returning its token.
@@ -373,14 +387,10 @@ impl Gpu {
         if process.token != token {
             return;
         }
-        let held = std::mem::take(&mut process.holds);
         process.contended = false;
         let wants = process.wants;
-        // A revoked token has already been returned.
-        if held {
-            let id = ProcessId(member.number);
-            self.call(now, |tokens, actions| tokens.closed(now, id, actions));
-        }
+        // The agent ignores the report if it has revoked the token.
+        self.send(now, member.number, FromProcess::Closed { epoch: token });
         if wants {
             let at = now.after(self.times.ask());
             self.ahead.push((at, Event::Asks(member)));
@@ -434,6 +444,8 @@ impl Gpu {
             return;
         };
         self.settle(now);
+        // What it has published until now stays in its page.
+        self.publish(now);
         let process = &mut self.processes[number];
         let mut ends = now;
         if process.runs {
@@ -444,6 +456,7 @@ impl Gpu {
             ends = now.after(process.lasts(process.in_flight));
         }
         process.suspended_since = Some((now, ends));
+        process.publish_work(now, ends);
         self.predict(now);
         let at = now.after(suspension.suspended);
         self.ahead.push((at, Event::Resumes(member)));
@@ -472,12 +485,12 @@ impl Gpu {
         }
         let (order, token) = (process.order.take(), process.token);
         match (order, process.gate) {
-            (Some(Order::Opens), _) => self.opens(now, member, token),
-            (Some(Order::Closes), _) => self.closes(now, member, token),
+            (Some(PendingOrder::Opens), _) => self.opens(now, member, token),
+            (Some(PendingOrder::Closes), _) => self.closes(now, member, token),
             (None, Gate::Open) if !process.runs && process.wants => self.start(now, number),
             (None, Gate::Open) if !process.runs && process.contended => self.shut(now, number),
             (None, Gate::Draining) if !process.runs => self.shut(now, number),
-            (None, Gate::Shut) if process.wants && !process.holds && !process.reports_close => {
+            (None, Gate::Shut) if process.wants && !process.reports_close => {
                 let at = now.after(self.times.ask());
                 self.ahead.push((at, Event::Asks(member)));
             }
@@ -496,9 +509,7 @@ impl Gpu {
     fn stop(&mut self, number: u32) {
         let process = &mut self.processes[number as usize];
         process.runs = false;
-        process.idle_since = self.settled;
         self.running.retain(|&other| other != number);
-        self.unreported.push(number);
     }
 
     /// Advances the work of running processes to `now`.
@@ -548,174 +559,154 @@ impl Gpu {
     }
 
     fn schedule_wake(&mut self) {
-        if let Some(at) = self.tokens.next_wake()
-            && at < self.wakes_at
-        {
-            self.wakes_at = at;
-            self.ahead.push((at, Event::Wakes));
+        if let Some(due) = self.agent.agent().next_wake() {
+            let due = Time(due.saturating_sub(READY_NS));
+            if due < self.wakes_at {
+                self.wakes_at = due;
+                self.ahead.push((due.max(self.settled), Event::Wakes));
+            }
         }
     }
 
     fn ask(&mut self, now: Time, number: u32) {
-        let id = ProcessId(number);
-        self.call(now, |tokens, actions| tokens.ask(now, id, actions));
+        let epoch = self.processes[number as usize].pages.orders.gate.epoch();
+        self.send(now, number, FromProcess::Ask { epoch });
     }
 
-    /// Returns what a holder has in flight; `None` for a process without a token.
-    fn usage(&self, now: Time, number: u32) -> Option<ProcessUsage> {
-        let process = &self.processes[number as usize];
-        if !process.here || !process.holds {
-            return None;
-        }
-        let (mut is_active, mut unfinished_since) = (false, None);
-        let activity = match process.suspended_since {
-            Some((since, ends)) if ends > since => {
-                unfinished_since = Some(since);
-                Activity::Busy {
-                    since,
-                    expected: Some(ends.since(since)),
-                }
-            }
-            None if process.runs => {
-                is_active = true;
-                // It launches continuously; if it stopped now, this much would be in flight.
-                let in_flight = process.launched(process.bound * process.rate);
-                Activity::Busy {
-                    since: now,
-                    expected: Some(process.lasts(in_flight)),
-                }
-            }
-            Some(_) | None => Activity::Idle {
-                since: process.idle_since,
-            },
-        };
-        Some(ProcessUsage {
-            process: ProcessId(number),
-            is_active,
-            unfinished_since,
-            activity,
-        })
+    /// Lets a message of a process reach the agent.
+    fn send(&mut self, now: Time, number: u32, message: FromProcess) {
+        let process = self.processes[number as usize].id;
+        self.tell(now, &AgentEvent::Message { process, message });
     }
 
-    /// Reports to the scheduler what each process has used and has in flight.
-    fn report(&mut self, now: Time) {
-        for number in (0..).take(self.processes.len()) {
-            let usage = self.usage(now, number);
-            self.report_of(now, number, usage.as_slice(), Span::ZERO);
-        }
-        // Of processes which have just lost their token as well.
-        for at in 0..self.unreported.len() + self.running.len() {
-            let number = match self.unreported.get(at) {
-                Some(&number) => number,
-                None => self.running[at - self.unreported.len()],
-            };
-            let process = &mut self.processes[number as usize];
-            // A suspended process publishes nothing.
-            if process.suspended_since.is_some() {
+    /// Publishes what each process has used and has in flight. A suspended process publishes nothing.
+    fn publish(&self, now: Time) {
+        for process in &self.processes {
+            if !process.here || process.suspended_since.is_some() {
                 continue;
             }
-            let used = process.busy.less(process.reported);
-            process.reported = process.busy;
-            self.report_of(now, number, &[], used);
-        }
-        let processes = &self.processes;
-        self.unreported
-            .retain(|&number| processes[number as usize].suspended_since.is_some());
-    }
-
-    fn report_of(&mut self, now: Time, number: u32, processes: &[ProcessUsage], used: Span) {
-        let usage = Usage {
-            pod: PodId(number),
-            used,
-            processes,
-        };
-        self.tokens.report(now, &usage);
-    }
-
-    /// Reports the current state to the scheduler, calls it, and carries out its actions.
-    fn call(&mut self, now: Time, body: impl FnOnce(&mut Tokens, &mut Vec<Action>)) {
-        self.settle(now);
-        self.report(now);
-        let mut actions = std::mem::take(&mut self.actions);
-        body(&mut self.tokens, &mut actions);
-        let message = now.after(self.times.message());
-        for action in actions.drain(..) {
-            let (Action::Grant { process, .. }
-            | Action::Extend { process, .. }
-            | Action::Close { process, .. }
-            | Action::Contended { process, .. }
-            | Action::Probe { process }
-            | Action::Revoke { process, .. }) = action;
-            #[expect(clippy::cast_precision_loss, reason = "milliseconds, in ns")]
-            let bound = self.tokens.in_flight(now, PodId(process.0)).0 as f64;
-            match action {
-                Action::Grant { .. } => {
-                    let own = &mut self.processes[process.0 as usize];
-                    own.contended = false;
-                    own.bound = bound;
-                    own.holds = true;
-                    own.token += 1;
-                    own.idle_since = now;
-                    own.order = None;
-                    let token = own.token;
-                    let member = self.member(process.0);
-                    self.ahead.push((message, Event::Opens(member, token)));
-                }
-                // The backstop's renewal: a renewed holder continues.
-                Action::Extend { .. } => {
-                    self.processes[process.0 as usize].bound = bound;
-                }
-                Action::Close { .. } => {
-                    let member = self.member(process.0);
-                    let token = self.processes[process.0 as usize].token;
-                    self.ahead.push((message, Event::Closes(member, token)));
-                }
-                Action::Contended { contended, .. } => {
-                    let own = &mut self.processes[process.0 as usize];
-                    own.contended = contended;
-                    own.bound = bound;
-                    let is_suspended = own.suspended_since.is_some();
-                    if contended && own.gate == Gate::Open && !own.wants && !is_suspended {
-                        self.shut(now, process.0);
-                    }
-                }
-                Action::Probe { .. } => {
-                    let own = &self.processes[process.0 as usize];
-                    let is_observable = own.guest.suspension.is_some_and(|own| own.is_observable);
-                    if own.suspended_since.is_some() && is_observable {
-                        self.tokens.stopped(now, process);
-                        self.processes[process.0 as usize].owes_answer = true;
-                    } else {
-                        let at = message.after(self.times.message());
-                        let member = self.member(process.0);
-                        self.ahead.push((at, Event::Responds(member)));
-                    }
-                }
-                Action::Revoke { .. } => {
-                    let member = self.member(process.0);
-                    let own = &mut self.processes[process.0 as usize];
-                    own.holds = false;
-                    own.contended = false;
-                    own.token += 1;
-                    own.order = None;
-                    // Work in flight runs to its end nevertheless.
-                    own.gate = if own.runs { Gate::Draining } else { Gate::Shut };
-                    if !own.runs {
-                        own.in_flight = f64::INFINITY;
-                    } else if own.in_flight.is_infinite() {
-                        own.closed_at = now;
-                        own.in_flight = own.launched(own.bound * own.rate);
-                        self.predict(now);
-                    }
-                    let own = &self.processes[process.0 as usize];
-                    if own.wants && own.suspended_since.is_none() {
-                        let at = now.after(self.times.ask());
-                        self.ahead.push((at, Event::Asks(member)));
-                    }
-                }
+            let facts = &process.pages.facts;
+            facts.busy_ns.store(process.busy.0, Ordering::Relaxed);
+            if process.runs {
+                // It launches continuously; if it stopped now, this much would be in flight.
+                facts.launches.0.fetch_add(1, Ordering::Relaxed);
+                let in_flight = process.launched(process.bound * process.rate);
+                process.publish_work(now, now.after(process.lasts(in_flight)));
+                facts.busy_since.store(0, Ordering::Relaxed);
+            } else {
+                facts.busy_since.store(0, Ordering::Relaxed);
+                facts.inflight_us.store(0, Ordering::Relaxed);
             }
+        }
+    }
+
+    /// Publishes the current state, lets the agent handle an event, and carries out its actions.
+    fn tell(&mut self, now: Time, event: &AgentEvent) {
+        self.settle(now);
+        self.publish(now);
+        let mut actions = std::mem::take(&mut self.actions);
+        self.agent.handle(at(now), event, &mut actions);
+        self.carry_out_all(now, actions);
+    }
+
+    fn carry_out_all(&mut self, now: Time, mut actions: Vec<Action>) {
+        let mut follow_ups = VecDeque::new();
+        loop {
+            for action in actions.drain(..) {
+                self.carry_out(now, action, &mut follow_ups);
+            }
+            let Some(event) = follow_ups.pop_front() else {
+                break;
+            };
+            self.agent.handle(at(now), &event, &mut actions);
         }
         self.actions = actions;
         self.schedule_wake();
     }
+
+    fn carry_out(&mut self, now: Time, action: Action, follow_ups: &mut VecDeque<AgentEvent>) {
+        let (Action::Order { process: id, .. }
+        | Action::Send { process: id, .. }
+        | Action::Examine(id)) = action
+        else {
+            return;
+        };
+        let Some(&number) = self.by_number.get(&id) else {
+            return;
+        };
+        let own = &mut self.processes[number as usize];
+        let is_suspended = own.suspended_since.is_some();
+        match action {
+            Action::Order { order, .. } => self.ordered(now, number, order),
+            Action::Send {
+                message: FromAgent::Probe,
+                ..
+            } => {
+                own.owes_answer = is_suspended;
+                if !is_suspended {
+                    let at = now.after(self.times.message()).after(self.times.message());
+                    let member = self.member(number);
+                    self.ahead.push((at, Event::Responds(member)));
+                }
+            }
+            Action::Examine(_) => {
+                let is_observable = own.guest.suspension.is_some_and(|own| own.is_observable);
+                if is_suspended && is_observable {
+                    follow_ups.push_back(AgentEvent::Stopped(id));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Lets a process notice what the agent has written to its page.
+    fn ordered(&mut self, now: Time, number: u32, order: Order) {
+        let member = self.member(number);
+        let at = now.after(self.times.message());
+        let own = &mut self.processes[number as usize];
+        match order {
+            Order::Open {
+                epoch,
+                inflight_us_max,
+                ..
+            } => {
+                own.contended = false;
+                own.set_bound(inflight_us_max);
+                own.token = epoch;
+                own.order = None;
+                self.ahead.push((at, Event::Opens(member, epoch)));
+            }
+            Order::Shut { epoch } => {
+                let token = epoch.saturating_sub(1);
+                self.ahead.push((at, Event::Closes(member, token)));
+            }
+            // A renewed holder continues.
+            Order::Extend {
+                inflight_us_max, ..
+            }
+            | Order::Limits {
+                inflight_us_max, ..
+            } => own.set_bound(inflight_us_max),
+            Order::Contended {
+                contended,
+                inflight_us_max,
+            } => {
+                own.contended = contended;
+                own.set_bound(inflight_us_max);
+                let is_suspended = own.suspended_since.is_some();
+                if contended && own.gate == Gate::Open && !own.wants && !is_suspended {
+                    self.shut(now, number);
+                }
+            }
+            Order::Acknowledge { .. }
+            | Order::MemoryOfOthers(_)
+            | Order::Claim { .. }
+            | Order::Heartbeat => {}
+        }
+    }
+}
+
+/// Returns the agent's time.
+const fn at(now: Time) -> u64 {
+    now.0.saturating_add(READY_NS)
 }

@@ -1,6 +1,10 @@
 //! State of the processes of a GPU.
 
-use policy::tokens::Quota;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use agent_core::local::{READY_NS, SharedPages};
+use policy::tokens::{ProcessId, Quota};
 use policy::{Span, Time};
 
 use super::NOTHING;
@@ -62,10 +66,14 @@ pub(super) enum Gate {
 #[derive(Clone, Debug)]
 pub(super) struct Process {
     pub(super) guest: Guest,
+    /// Number at the agent.
+    pub(super) id: ProcessId,
+    /// Pages shared with the agent.
+    pub(super) pages: Arc<SharedPages>,
     pub(super) life: u32,
     pub(super) here: bool,
     pub(super) gate: Gate,
-    /// Whether the report that the gate is shut is under way to the scheduler.
+    /// Whether the report that the gate is shut is under way to the agent.
     pub(super) reports_close: bool,
     pub(super) contended: bool,
     pub(super) wants: bool,
@@ -79,35 +87,32 @@ pub(super) struct Process {
     /// Time of the latest order to close.
     pub(super) closed_at: Time,
     pub(super) rate: f64,
-    /// Time for which the process ran, and the part reported to the scheduler.
+    /// Time for which the process ran.
     pub(super) busy: Span,
-    pub(super) reported: Span,
-    /// Number of the current token, so that messages about earlier tokens are ignored.
+    /// Epoch of the last token, so that orders about earlier ones are ignored.
     pub(super) token: u64,
-    /// Whether the scheduler counts the process as a holder.
-    pub(super) holds: bool,
     /// Start of the suspension, and the expected end of the work in flight at that time.
     pub(super) suspended_since: Option<(Time, Time)>,
     /// Whether a probe arrived during the suspension.
     pub(super) owes_answer: bool,
-    /// Time at which the process last stopped computing or received its token.
-    pub(super) idle_since: Time,
     /// Order that arrived during the suspension.
-    pub(super) order: Option<Order>,
+    pub(super) order: Option<PendingOrder>,
 }
 
 /// An order that reached a process during its suspension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum PendingOrder {
     Opens,
     Closes,
 }
 
 impl Process {
     /// Returns a process without work, in its number's first life.
-    pub(super) const fn new(guest: Guest) -> Self {
+    pub(super) const fn new(guest: Guest, id: ProcessId, pages: Arc<SharedPages>) -> Self {
         Self {
             guest,
+            id,
+            pages,
             life: 0,
             here: true,
             gate: Gate::Shut,
@@ -122,14 +127,26 @@ impl Process {
             closed_at: Time::ZERO,
             rate: 0.0,
             busy: Span::ZERO,
-            reported: Span::ZERO,
             token: 0,
-            holds: false,
             suspended_since: None,
             owes_answer: false,
-            idle_since: Time::ZERO,
             order: None,
         }
+    }
+
+    /// Sets the bound on the work in flight, in microseconds as in the page.
+    pub(super) fn set_bound(&mut self, inflight_us_max: u32) {
+        self.bound = f64::from(inflight_us_max) * 1e3;
+    }
+
+    /// Publishes that work is in flight from `since` to `ends`.
+    pub(super) fn publish_work(&self, since: Time, ends: Time) {
+        let us = ends.since(since).0.div_ceil(1_000);
+        let us = u32::try_from(us).unwrap_or(u32::MAX);
+        let facts = &self.pages.facts;
+        facts.inflight_us.store(us, Ordering::Relaxed);
+        let since = if us > 0 { since.0 + READY_NS } else { 0 };
+        facts.busy_since.store(since, Ordering::Relaxed);
     }
 
     /// Returns how long this much work, in ns at speed 1, takes at the current speed.
