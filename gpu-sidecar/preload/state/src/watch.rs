@@ -185,6 +185,18 @@ mod tests {
     }
 
     #[test]
+    fn a_return_by_another_thread_that_may_be_undone_is_not_relied_on() {
+        let (mut watch, gate, orders) = (Watch::new(), Gate::new(), orders(2, 1));
+        let begun = gate.begin_give_back(&orders).unwrap();
+        // Were it taken for returned, the thread would sleep for long and answer nothing.
+        assert_eq!(watch.step(&orders, &gate, 7, || false), CONTENDED);
+        orders.gate.set(3);
+        let drain = WatchStep::Drain { epoch: 2 };
+        assert_eq!(watch.step(&orders, &gate, 7, unasked), drain);
+        assert_eq!(gate.finish_give_back(begun, true), None);
+    }
+
+    #[test]
     fn a_token_without_launches_between_two_steps_is_returned() {
         let (mut watch, gate, orders) = (Watch::new(), Gate::new(), orders(2, 1));
         assert_eq!(watch.step(&orders, &gate, 7, || false), CONTENDED);

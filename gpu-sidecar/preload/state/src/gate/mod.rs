@@ -38,14 +38,22 @@
 //!
 //! # Orderings
 //!
-//! The epoch to which a shut word belongs is stored before the bit, and read after it: a reader that sees the bit knows which token
-//! was returned. `requested`, `idle_since` and `usual_gap` guard nothing; each is correct by itself.
+//! The word is shut and opened under the lock of [`Gate::returned`], which holds the token to which the bit belongs. So a thread that
+//! has seen a new token cannot open a word that was shut again meanwhile, and nothing is asked or answered on the strength of a return
+//! which may yet be undone. Launches take no lock: they read the word alone. `requested`, `idle_since` and `usual_gap` guard nothing;
+//! each is correct by itself.
+//!
+//! A thread waits only where the agent's next order changes the word on which it waits: at a closed epoch, or after the return of a token
+//! is finished. While it may be undone, the thread polls. A change of page is noticed within [`RECHECK_INTERVAL`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use protocol::page::Orders;
 
+#[cfg(test)]
+mod model;
 mod parking;
 mod threads;
 mod word;
@@ -73,14 +81,36 @@ const GAP_MAX: u64 = 1 << 40;
 #[derive(Debug, Default)]
 pub struct Gate {
     word: Word,
-    /// Even epoch of the gate whose token this process has returned by itself.
-    given_back: AtomicU64,
+    /// Token that this process returned last by itself. Its lock is held while the word is shut or opened.
+    returned: Mutex<Returned>,
     /// Epoch for which a token was requested, plus one; 0 if none was.
     requested: AtomicU64,
     /// Time since when the host is known to have no work in flight, in nanoseconds; 0 if something was launched since.
     idle_since: AtomicU64,
     /// Moving average of the time from then to the program's next launch, in nanoseconds.
     usual_gap: AtomicU64,
+}
+
+/// Token that a process has returned by itself, or is about to.
+#[derive(Debug, Clone, Copy, Default)]
+struct Returned {
+    /// Even epoch of the token; 0 if none was returned.
+    epoch: u64,
+    /// Whether the return is finished: no launch came first.
+    is_finished: bool,
+}
+
+/// Token of a process, as a thread finds it whose launch cannot pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Token {
+    /// The word is not shut: the epoch alone decides.
+    Held,
+    /// The word was shut and is open now, because the agent has granted a new token.
+    Taken,
+    /// The return of the token has begun and may yet be undone.
+    Returning,
+    /// The token was returned.
+    Returned,
 }
 
 /// Return of a token that has begun: the word is shut, and launches that came first may still be in progress.
@@ -96,7 +126,10 @@ impl Gate {
     pub const fn new() -> Self {
         Self {
             word: Word::new(),
-            given_back: AtomicU64::new(0),
+            returned: Mutex::new(Returned {
+                epoch: 0,
+                is_finished: false,
+            }),
             requested: AtomicU64::new(0),
             idle_since: AtomicU64::new(0),
             usual_gap: AtomicU64::new(0),
@@ -169,64 +202,87 @@ impl Gate {
         self.usual_gap.load(Ordering::Relaxed) >= SHORT_GAP
     }
 
+    fn returned(&self) -> MutexGuard<'_, Returned> {
+        self.returned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Shuts the word if the gate is open and nothing is in flight, and begins to return the token. Not for a thread whose own launch is
     /// in progress.
     ///
     /// On `Some` the caller runs a barrier over all threads, looks for launches in progress, and calls [`Self::finish_give_back`].
     pub fn begin_give_back(&self, orders: &Orders) -> Option<GiveBack> {
+        let mut returned = self.returned();
         let epoch = orders.gate.epoch();
-        if epoch & 1 == 1 {
+        if epoch & 1 == 1 || !self.word.shut_if_idle() {
             return None;
         }
-        // Release, and before the bit: a reader that sees the bit thereby knows the token to which it belongs.
-        self.given_back.store(epoch, Ordering::Release);
-        self.word.shut_if_idle().then_some(GiveBack { epoch })
+        *returned = Returned {
+            epoch,
+            is_finished: false,
+        };
+        Some(GiveBack { epoch })
     }
 
     /// Finishes the return of a token. `any_launching` states whether a launch was in progress after the barrier.
     ///
     /// Returns the epoch of the returned token, which is to be reported with `Closed`. Returns `None` if another thread launched first
-    /// and the token is kept: the word is open again, and the waiters of the gate have to be woken.
+    /// and the token is kept, in which case the word is open again, or if [`Self::reset`] was called meanwhile.
     ///
     /// A launch that is not found has either ended, and then its work is in the word, or reads the word after the barrier and finds it
     /// shut.
     #[must_use]
     pub fn finish_give_back(&self, begun: GiveBack, any_launching: bool) -> Option<u64> {
+        let mut returned = self.returned();
+        if returned.epoch != begun.epoch || returned.is_finished {
+            return None;
+        }
         if any_launching || self.word.in_flight() != 0 {
             self.word.open();
             return None;
         }
+        returned.is_finished = true;
         Some(begun.epoch)
     }
 
-    /// Returns whether the process has returned its token by itself, or is about to.
+    /// Returns whether the process has returned its token by itself.
     #[must_use]
     pub fn is_given_back(&self) -> bool {
-        self.word.is_shut()
+        self.word.is_shut() && self.returned().is_finished
     }
 
     /// Returns whether the process has returned the token of `epoch` by itself.
     #[must_use]
     pub fn was_given_back(&self, epoch: u64) -> bool {
-        // The bit first: it belongs to the epoch that was stored before it.
-        self.word.is_shut() && self.given_back.load(Ordering::Acquire) == epoch
+        let returned = self.returned();
+        self.word.is_shut() && returned.is_finished && returned.epoch == epoch
     }
 
     /// Forgets requested and returned tokens, because another agent, or none, controls the gate from now on. Waiters of the gate have to
     /// be woken.
     pub fn reset(&self) {
+        let mut returned = self.returned();
+        *returned = Returned::default();
         self.requested.store(0, Ordering::Release);
-        self.given_back.store(0, Ordering::Release);
         self.word.open();
     }
 
-    /// Opens a shut word if the agent has granted a new token since, and returns whether it did.
-    fn take_token(&self, epoch: u64) -> bool {
-        let is_new = epoch & 1 == 0 && epoch > self.given_back.load(Ordering::Acquire);
-        if is_new {
-            self.word.open();
+    /// Returns the process's token. Opens a shut word if the agent has granted a new token since.
+    fn token(&self, orders: &Orders) -> Token {
+        if !self.word.is_shut() {
+            return Token::Held;
         }
-        is_new
+        let returned = self.returned();
+        let epoch = orders.gate.epoch();
+        if !self.word.is_shut() {
+            Token::Held
+        } else if !returned.is_finished {
+            Token::Returning
+        } else if epoch & 1 == 0 && epoch > returned.epoch {
+            self.word.open();
+            Token::Taken
+        } else {
+            Token::Returned
+        }
     }
 
     /// Returns whether the token after `epoch` is yet to be requested, and notes the request.
@@ -360,11 +416,38 @@ mod tests {
     #[test]
     fn only_a_later_token_opens_a_shut_word() {
         let (gate, orders) = (Gate::new(), open_orders());
+        assert_eq!(gate.token(&orders), Token::Held);
         assert_eq!(give_back(&gate, &orders), Some(2));
-        assert!(!gate.take_token(2) && !gate.take_token(3));
-        assert!(gate.is_given_back());
-        assert!(gate.take_token(4));
+        for epoch in [2, 3] {
+            orders.gate.set(epoch);
+            assert_eq!(gate.token(&orders), Token::Returned);
+            assert!(gate.is_given_back());
+        }
+        orders.gate.set(4);
+        assert_eq!(gate.token(&orders), Token::Taken);
         assert!(!gate.is_given_back());
+        assert_eq!(gate.token(&orders), Token::Held);
+    }
+
+    #[test]
+    fn a_return_that_may_be_undone_is_no_return_yet() {
+        let (gate, orders) = (Gate::new(), open_orders());
+        let begun = gate.begin_give_back(&orders).unwrap();
+        // The agent ends the epoch by itself meanwhile.
+        orders.gate.set(3);
+        assert_eq!(gate.token(&orders), Token::Returning);
+        assert!(!gate.is_given_back() && !gate.was_given_back(2));
+        assert_eq!(gate.finish_give_back(begun, false), Some(2));
+        assert!(gate.was_given_back(2));
+    }
+
+    #[test]
+    fn a_reset_ends_a_return() {
+        let (gate, orders) = (Gate::new(), open_orders());
+        let begun = gate.begin_give_back(&orders).unwrap();
+        gate.reset();
+        assert_eq!(gate.finish_give_back(begun, false), None);
+        assert!(gate.may_launch(&orders, true));
     }
 
     #[test]

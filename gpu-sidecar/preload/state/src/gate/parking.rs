@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use protocol::page::Orders;
 
-use super::{Gate, HUNG_AFTER, IN_FLIGHT_WAIT_MAX, RECHECK_INTERVAL, bound};
+use super::{Gate, HUNG_AFTER, IN_FLIGHT_WAIT_MAX, RECHECK_INTERVAL, Token, bound};
 use crate::silence::Silence;
 
 /// Work in flight of the process, as a parked thread can find it out.
@@ -66,13 +66,19 @@ impl Parking {
         is_served: bool,
         work: &mut impl Work,
     ) -> ParkStep {
-        let mut epoch = orders.gate.epoch();
-        let mut is_shut = gate.word().is_shut();
-        while is_shut && gate.take_token(epoch) {
-            epoch = orders.gate.epoch();
-            is_shut = gate.word().is_shut();
+        // The epoch first: if the agent grants a token after the gate was looked at, a wait at this epoch ends at once.
+        let (epoch, token) = loop {
+            let epoch = orders.gate.epoch();
+            match gate.token(orders) {
+                Token::Taken => {}
+                token => break (epoch, token),
+            }
+        };
+        if epoch & 1 == 0 && token == Token::Returning {
+            self.bound_since = None;
+            return ParkStep::Poll;
         }
-        if epoch & 1 == 1 || is_shut {
+        if epoch & 1 == 1 || token == Token::Returned {
             self.bound_since = None;
             return if is_served && gate.request(epoch) {
                 ParkStep::Ask { epoch }
@@ -199,6 +205,18 @@ mod tests {
         let step = parking.step(0, &orders, &gate, true, &mut work);
         assert_eq!(step, ParkStep::Launch);
         assert!(!gate.is_given_back());
+    }
+
+    #[test]
+    fn a_return_that_may_be_undone_is_neither_asked_about_nor_waited_for() {
+        let (gate, orders) = (Gate::new(), orders(2));
+        let (mut parking, mut work) = (Parking::default(), Fixed::default());
+        let begun = gate.begin_give_back(&orders).unwrap();
+        let step = parking.step(0, &orders, &gate, true, &mut work);
+        assert_eq!(step, ParkStep::Poll);
+        assert_eq!(gate.finish_give_back(begun, true), None);
+        let step = parking.step(0, &orders, &gate, true, &mut work);
+        assert_eq!(step, ParkStep::Launch);
     }
 
     #[test]

@@ -78,6 +78,16 @@ impl Word {
             .is_ok()
     }
 
+    #[cfg(test)]
+    pub(super) const fn at(value: u64) -> Self {
+        Self(AtomicU64::new(value))
+    }
+
+    #[cfg(test)]
+    pub(super) fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// Opens the word. The work in flight is unchanged.
     pub fn open(&self) {
         let _before = self.0.fetch_and(!SHUT, Ordering::AcqRel);
