@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use preload_state::link::ConnectOutcome;
 use protocol::message::{FromAgent, MESSAGE_MAX};
 use protocol::page::{Facts, Orders, PAGE_BYTES};
 
@@ -20,11 +21,16 @@ const FIRST_DESCRIPTOR: c_int = 700;
 /// Interval at which a blocked reader checks whether the program has closed the descriptor, which wakes no reader.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
-/// Inode of the socket: the program may have closed the descriptor and opened a file of its own under the same number.
-static INODE: AtomicU64 = AtomicU64::new(0);
-static OPEN: AtomicBool = AtomicBool::new(false);
-static PATH: Mutex<Option<PathBuf>> = Mutex::new(None);
+/// Connection to the agent.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// File descriptor; −1 without one.
+    descriptor: AtomicI32,
+    /// Inode of the socket: the program may have closed the descriptor and opened a file of its own under the same number.
+    inode: AtomicU64,
+    is_open: AtomicBool,
+    path: Mutex<Option<PathBuf>>,
+}
 
 /// Outcome of waiting for a message.
 #[derive(Debug)]
@@ -94,67 +100,230 @@ fn map(file: c_int, protection: c_int) -> Option<*const u8> {
     (page != libc::MAP_FAILED).then(|| page.cast_const().cast())
 }
 
-/// Sets the path of the agent's socket.
-pub(crate) fn set_path(path: PathBuf) {
-    *PATH.lock().unwrap_or_else(PoisonError::into_inner) = Some(path);
-}
-
-/// Returns whether the connection is open, as far as is known.
-pub(crate) fn is_open() -> bool {
-    OPEN.load(Ordering::Acquire)
-}
-
-/// Outcome of an attempt to connect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ConnectOutcome {
-    /// The connection is open.
-    Connected,
-    /// The socket does not exist or refuses connections: no agent is running.
-    NoAgent,
-    /// An agent is running but accepts no connection now, because its backlog is full; or this process cannot connect, for lack
-    /// of descriptors or permission.
-    Busy,
-}
-
-/// Connects to the agent's socket and installs the connection.
-pub(crate) fn open() -> ConnectOutcome {
-    let path = PATH.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let Some(path) = path else {
-        return ConnectOutcome::NoAgent;
-    };
-    // SAFETY: the call passes no memory.
-    let socket = unsafe {
-        libc::socket(
-            libc::AF_UNIX,
-            libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
-            0,
-        )
-    };
-    if socket < 0 {
-        return ConnectOutcome::Busy;
+impl Connection {
+    /// Creates a connection that is not open.
+    pub(crate) const fn new() -> Self {
+        Self {
+            descriptor: AtomicI32::new(-1),
+            inode: AtomicU64::new(0),
+            is_open: AtomicBool::new(false),
+            path: Mutex::new(None),
+        }
     }
-    // SAFETY: an all-zero address is valid, with an empty path.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::sa_family_t::try_from(libc::AF_UNIX).unwrap_or(1);
-    let bytes = path.as_os_str().as_bytes();
-    let fits = bytes.len() < address.sun_path.len();
-    for (place, &byte) in address.sun_path.iter_mut().zip(bytes) {
-        *place = byte.cast_signed();
+
+    /// Sets the path of the agent's socket.
+    pub(crate) fn set_path(&self, path: PathBuf) {
+        *self.path.lock().unwrap_or_else(PoisonError::into_inner) = Some(path);
     }
-    let length = libc::socklen_t::try_from(size_of::<libc::sockaddr_un>()).unwrap_or(0);
-    // SAFETY: an address of this length. The call does not block: with a full backlog it fails and is repeated later.
-    let connected =
-        fits && unsafe { libc::connect(socket, (&raw const address).cast(), length) } == 0;
-    // No agent can listen at a path that exceeds an address.
-    let error = if fits { errno() } else { libc::ENOENT };
-    let kept = connected && install(socket);
-    // SAFETY: a descriptor owned by this function; the connection has a duplicate.
-    let _any = unsafe { libc::close(socket) };
-    OPEN.store(kept, Ordering::Release);
-    match error {
-        _ if kept => ConnectOutcome::Connected,
-        libc::ENOENT | libc::ENOTDIR | libc::ECONNREFUSED if !connected => ConnectOutcome::NoAgent,
-        _ => ConnectOutcome::Busy,
+
+    /// Returns whether the connection is open, as far as is known.
+    pub(crate) fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    /// Connects to the agent's socket and installs the connection.
+    pub(crate) fn open(&self) -> ConnectOutcome {
+        let path = self
+            .path
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let Some(path) = path else {
+            return ConnectOutcome::NoAgent;
+        };
+        // SAFETY: the call passes no memory.
+        let socket = unsafe {
+            libc::socket(
+                libc::AF_UNIX,
+                libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
+                0,
+            )
+        };
+        if socket < 0 {
+            return ConnectOutcome::Busy;
+        }
+        // SAFETY: an all-zero address is valid, with an empty path.
+        let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+        address.sun_family = libc::sa_family_t::try_from(libc::AF_UNIX).unwrap_or(1);
+        let bytes = path.as_os_str().as_bytes();
+        let fits = bytes.len() < address.sun_path.len();
+        for (place, &byte) in address.sun_path.iter_mut().zip(bytes) {
+            *place = byte.cast_signed();
+        }
+        let length = libc::socklen_t::try_from(size_of::<libc::sockaddr_un>()).unwrap_or(0);
+        // SAFETY: an address of this length. The call does not block: with a full backlog it fails and is repeated later.
+        let connected =
+            fits && unsafe { libc::connect(socket, (&raw const address).cast(), length) } == 0;
+        // No agent can listen at a path that exceeds an address.
+        let error = if fits { errno() } else { libc::ENOENT };
+        let kept = connected && self.install(socket);
+        // SAFETY: a descriptor owned by this function; the connection has a duplicate.
+        let _any = unsafe { libc::close(socket) };
+        self.is_open.store(kept, Ordering::Release);
+        match error {
+            _ if kept => ConnectOutcome::Connected,
+            libc::ENOENT | libc::ENOTDIR | libc::ECONNREFUSED if !connected => {
+                ConnectOutcome::NoAgent
+            }
+            _ => ConnectOutcome::Busy,
+        }
+    }
+
+    /// Returns the connection's descriptor; `None` if the program has closed it.
+    fn own(&self) -> Option<c_int> {
+        let descriptor = self.descriptor.load(Ordering::Acquire);
+        let known = self.inode.load(Ordering::Acquire);
+        (descriptor >= 0 && known != 0 && inode(descriptor) == known).then_some(descriptor)
+    }
+
+    /// Installs a socket as the connection, under the number of the previous one if that is still open. Returns `false` on failure.
+    fn install(&self, socket: c_int) -> bool {
+        let before = self.own();
+        self.inode.store(inode(socket), Ordering::Release);
+        if let Some(place) = before {
+            // SAFETY: `place` is this library's own descriptor.
+            return unsafe { libc::dup3(socket, place, libc::O_CLOEXEC) } >= 0;
+        }
+        let mut from = FIRST_DESCRIPTOR;
+        loop {
+            // SAFETY: an open descriptor.
+            let place = unsafe { libc::fcntl(socket, libc::F_DUPFD_CLOEXEC, from) };
+            if place >= 0 {
+                self.descriptor.store(place, Ordering::Release);
+                return true;
+            }
+            if from == 3 {
+                return false;
+            }
+            // The process may have a low limit of open files.
+            from = 3;
+        }
+    }
+
+    /// Shuts the connection down, which wakes a thread that waits for a message.
+    pub(crate) fn shutdown(&self) {
+        self.is_open.store(false, Ordering::Release);
+        if let Some(descriptor) = self.own() {
+            // SAFETY: the call passes no memory.
+            let _any = unsafe { libc::shutdown(descriptor, libc::SHUT_RDWR) };
+        }
+    }
+
+    /// Drops the parent's connection in the child of a fork.
+    pub(crate) fn forget(&self) {
+        self.is_open.store(false, Ordering::Release);
+        let descriptor = self.own();
+        self.descriptor.store(-1, Ordering::Release);
+        self.inode.store(0, Ordering::Release);
+        if let Some(descriptor) = descriptor {
+            // SAFETY: the child's copy of this library's own descriptor.
+            let _any = unsafe { libc::close(descriptor) };
+        }
+    }
+
+    /// Sends a whole message; on failure shuts the connection down and returns `false`. Preserves `errno`.
+    pub(crate) fn send(&self, message: &[u8]) -> bool {
+        if !self.is_open() {
+            return false;
+        }
+        let errno = errno();
+        let Some(descriptor) = self.own() else {
+            self.is_open.store(false, Ordering::Release);
+            set_errno(errno);
+            return false;
+        };
+        // SAFETY: a buffer of this length. Does not block: an agent that does not read counts as lost.
+        let sent = unsafe {
+            libc::send(
+                descriptor,
+                message.as_ptr().cast(),
+                message.len(),
+                libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
+            )
+        };
+        let whole = usize::try_from(sent) == Ok(message.len());
+        if !whole {
+            self.shutdown();
+        }
+        set_errno(errno);
+        whole
+    }
+
+    /// Waits for a message from the agent for `at_most`, or for [`CHECK_INTERVAL`] if `None`. Returns [`Received::Nothing`] if none
+    /// has come, and [`Received::Closed`] if the connection is closed, by this call as well: it shuts the connection down on a failed
+    /// read and on an unreadable message.
+    pub(crate) fn receive(&self, at_most: Option<Duration>) -> Received {
+        let Some(descriptor) = self.own().filter(|_| self.is_open()) else {
+            self.is_open.store(false, Ordering::Release);
+            return Received::Closed;
+        };
+        let mut ready = libc::pollfd {
+            fd: descriptor,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let span = at_most.unwrap_or(CHECK_INTERVAL);
+        let until = time::now().saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX));
+        let count = loop {
+            let left = until.saturating_sub(time::now()).div_ceil(1_000_000);
+            let timeout = c_int::try_from(left).unwrap_or(c_int::MAX);
+            // SAFETY: one valid entry.
+            let count = unsafe { libc::poll(&raw mut ready, 1, timeout) };
+            // Signals of the program interrupt the call and may be frequent.
+            if count >= 0 || errno() != libc::EINTR || timeout == 0 {
+                break count;
+            }
+        };
+        if self.own() != Some(descriptor) {
+            self.is_open.store(false, Ordering::Release);
+            return Received::Closed;
+        }
+        if count <= 0 {
+            return Received::Nothing;
+        }
+        let mut bytes = [0_u8; MESSAGE_MAX];
+        let mut control = Control([0; 64]);
+        let mut part = libc::iovec {
+            iov_base: bytes.as_mut_ptr().cast(),
+            iov_len: bytes.len(),
+        };
+        // SAFETY: an all-zero header is valid and empty.
+        let mut head: libc::msghdr = unsafe { std::mem::zeroed() };
+        head.msg_iov = &raw mut part;
+        head.msg_iovlen = 1;
+        head.msg_control = control.0.as_mut_ptr().cast();
+        head.msg_controllen = size_of::<Control>();
+        // SAFETY: the header refers to buffers of this function.
+        let read = unsafe {
+            libc::recvmsg(
+                descriptor,
+                &raw mut head,
+                libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT,
+            )
+        };
+        let files = files(&head);
+        match usize::try_from(read) {
+            Ok(0) => {
+                self.shutdown();
+                Received::Closed
+            }
+            Ok(length) => {
+                let message = bytes.get(..length).map(FromAgent::read);
+                match message {
+                    Some(Ok(message)) => Received::Message(message, files),
+                    // Of another protocol version, or truncated.
+                    _ => {
+                        self.shutdown();
+                        Received::Closed
+                    }
+                }
+            }
+            Err(_) if errno() == libc::EAGAIN || errno() == libc::EINTR => Received::Nothing,
+            Err(_) => {
+                self.shutdown();
+                Received::Closed
+            }
+        }
     }
 }
 
@@ -181,86 +350,6 @@ fn inode(descriptor: c_int) -> u64 {
     }
 }
 
-/// Returns the connection's descriptor; `None` if the program has closed it.
-fn own() -> Option<c_int> {
-    let descriptor = DESCRIPTOR.load(Ordering::Acquire);
-    let known = INODE.load(Ordering::Acquire);
-    (descriptor >= 0 && known != 0 && inode(descriptor) == known).then_some(descriptor)
-}
-
-/// Installs a socket as the connection, under the number of the previous one if that is still open. Returns `false` on failure.
-fn install(socket: c_int) -> bool {
-    let before = own();
-    INODE.store(inode(socket), Ordering::Release);
-    if let Some(place) = before {
-        // SAFETY: `place` is this library's own descriptor.
-        return unsafe { libc::dup3(socket, place, libc::O_CLOEXEC) } >= 0;
-    }
-    let mut from = FIRST_DESCRIPTOR;
-    loop {
-        // SAFETY: an open descriptor.
-        let place = unsafe { libc::fcntl(socket, libc::F_DUPFD_CLOEXEC, from) };
-        if place >= 0 {
-            DESCRIPTOR.store(place, Ordering::Release);
-            return true;
-        }
-        if from == 3 {
-            return false;
-        }
-        // The process may have a low limit of open files.
-        from = 3;
-    }
-}
-
-/// Shuts the connection down, which wakes a thread that waits for a message.
-pub(crate) fn shutdown() {
-    OPEN.store(false, Ordering::Release);
-    if let Some(descriptor) = own() {
-        // SAFETY: the call passes no memory.
-        let _any = unsafe { libc::shutdown(descriptor, libc::SHUT_RDWR) };
-    }
-}
-
-/// Drops the parent's connection in the child of a fork.
-pub(crate) fn forget() {
-    OPEN.store(false, Ordering::Release);
-    let descriptor = own();
-    DESCRIPTOR.store(-1, Ordering::Release);
-    INODE.store(0, Ordering::Release);
-    if let Some(descriptor) = descriptor {
-        // SAFETY: the child's copy of this library's own descriptor.
-        let _any = unsafe { libc::close(descriptor) };
-    }
-}
-
-/// Sends a whole message; on failure shuts the connection down and returns `false`. Preserves `errno`.
-pub(crate) fn send(message: &[u8]) -> bool {
-    if !is_open() {
-        return false;
-    }
-    let errno = errno();
-    let Some(descriptor) = own() else {
-        OPEN.store(false, Ordering::Release);
-        set_errno(errno);
-        return false;
-    };
-    // SAFETY: a buffer of this length. Does not block: an agent that does not read counts as lost.
-    let sent = unsafe {
-        libc::send(
-            descriptor,
-            message.as_ptr().cast(),
-            message.len(),
-            libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
-        )
-    };
-    let whole = usize::try_from(sent) == Ok(message.len());
-    if !whole {
-        shutdown();
-    }
-    set_errno(errno);
-    whole
-}
-
 fn errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
@@ -270,83 +359,6 @@ fn set_errno(value: c_int) {
     let place = unsafe { libc::__errno_location() };
     // SAFETY: this thread's own `errno`, always valid.
     unsafe { place.write(value) };
-}
-
-/// Waits for a message from the agent for `at_most`, or for [`CHECK_INTERVAL`] if `None`. Returns [`Received::Nothing`] if none
-/// has come, and [`Received::Closed`] if the connection is closed, by this call as well: it shuts the connection down on a failed
-/// read and on an unreadable message.
-pub(crate) fn receive(at_most: Option<Duration>) -> Received {
-    let Some(descriptor) = own().filter(|_| is_open()) else {
-        OPEN.store(false, Ordering::Release);
-        return Received::Closed;
-    };
-    let mut ready = libc::pollfd {
-        fd: descriptor,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let span = at_most.unwrap_or(CHECK_INTERVAL);
-    let until = time::now().saturating_add(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX));
-    let count = loop {
-        let left = until.saturating_sub(time::now()).div_ceil(1_000_000);
-        let timeout = c_int::try_from(left).unwrap_or(c_int::MAX);
-        // SAFETY: one valid entry.
-        let count = unsafe { libc::poll(&raw mut ready, 1, timeout) };
-        // Signals of the program interrupt the call and may be frequent.
-        if count >= 0 || errno() != libc::EINTR || timeout == 0 {
-            break count;
-        }
-    };
-    if own() != Some(descriptor) {
-        OPEN.store(false, Ordering::Release);
-        return Received::Closed;
-    }
-    if count <= 0 {
-        return Received::Nothing;
-    }
-    let mut bytes = [0_u8; MESSAGE_MAX];
-    let mut control = Control([0; 64]);
-    let mut part = libc::iovec {
-        iov_base: bytes.as_mut_ptr().cast(),
-        iov_len: bytes.len(),
-    };
-    // SAFETY: an all-zero header is valid and empty.
-    let mut head: libc::msghdr = unsafe { std::mem::zeroed() };
-    head.msg_iov = &raw mut part;
-    head.msg_iovlen = 1;
-    head.msg_control = control.0.as_mut_ptr().cast();
-    head.msg_controllen = size_of::<Control>();
-    // SAFETY: the header refers to buffers of this function.
-    let read = unsafe {
-        libc::recvmsg(
-            descriptor,
-            &raw mut head,
-            libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT,
-        )
-    };
-    let files = files(&head);
-    match usize::try_from(read) {
-        Ok(0) => {
-            shutdown();
-            Received::Closed
-        }
-        Ok(length) => {
-            let message = bytes.get(..length).map(FromAgent::read);
-            match message {
-                Some(Ok(message)) => Received::Message(message, files),
-                // Of another protocol version, or truncated.
-                _ => {
-                    shutdown();
-                    Received::Closed
-                }
-            }
-        }
-        Err(_) if errno() == libc::EAGAIN || errno() == libc::EINTR => Received::Nothing,
-        Err(_) => {
-            shutdown();
-            Received::Closed
-        }
-    }
 }
 
 /// Control buffer with room for two descriptors, aligned for its header.

@@ -4,30 +4,10 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// `CUresult`: 0 or an error code.
-pub(crate) type Code = c_int;
-/// Handle of the driver: stream, event, context or function.
-pub(crate) type Handle = usize;
-/// `CUdeviceptr`: address in device memory.
-pub(crate) type Address = u64;
-
-/// `CUDA_SUCCESS`
-pub(crate) const SUCCESS: Code = 0;
-/// `CUDA_ERROR_INVALID_VALUE`
-pub(crate) const INVALID_VALUE: Code = 1;
-/// `CUDA_ERROR_OUT_OF_MEMORY`
-pub(crate) const OUT_OF_MEMORY: Code = 2;
-/// `CUDA_ERROR_NOT_READY`: the queried work has not finished.
-pub(crate) const NOT_READY: Code = 600;
-/// `CUDA_ERROR_NOT_PERMITTED`
-pub(crate) const NOT_PERMITTED: Code = 800;
-/// `CUDA_ERROR_NOT_SUPPORTED`
-pub(crate) const NOT_SUPPORTED: Code = 801;
-
-/// `CU_STREAM_LEGACY`: handle of the legacy default stream.
-pub(crate) const LEGACY: Handle = 1;
-/// `CU_STREAM_PER_THREAD`: handle of the calling thread's default stream.
-pub(crate) const PER_THREAD: Handle = 2;
+pub(crate) use preload_ops::cuda::{
+    Address, Code, Handle, INVALID_CONTEXT, INVALID_VALUE, NOT_PERMITTED, NOT_READY, NOT_SUPPORTED,
+    OUT_OF_MEMORY, SUCCESS, SYSTEM_NOT_READY as REFUSED,
+};
 
 macro_rules! driver {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?);)*) => {

@@ -1,22 +1,20 @@
 //! Access to the front, which has loaded this library.
 
 use std::ffi::{CStr, c_char, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::Ordering;
 
 use preload_table::abi::Front;
 
-static FRONT: AtomicPtr<Front> = AtomicPtr::new(std::ptr::null_mut());
-/// Handle of the driver's library, which the program has loaded; null until it is found.
-static DRIVER: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+use crate::context::context;
 
 /// Stores the front's interface, which is valid as long as the process.
 pub(crate) fn set_front(front: *const Front) {
-    FRONT.store(front.cast_mut(), Ordering::Release);
+    context().front.store(front.cast_mut(), Ordering::Release);
 }
 
 fn front() -> Option<&'static Front> {
     // SAFETY: null, or the front's static, which it passes before it calls anything else.
-    unsafe { FRONT.load(Ordering::Acquire).as_ref() }
+    unsafe { context().front.load(Ordering::Acquire).as_ref() }
 }
 
 /// Returns the folder of the preload library; `None` if it is unknown.
@@ -31,7 +29,7 @@ pub(crate) fn real(symbol: &CStr) -> *mut c_void {
     let Some(front) = front() else {
         return std::ptr::null_mut();
     };
-    let mut driver = DRIVER.load(Ordering::Acquire);
+    let mut driver = context().library.load(Ordering::Acquire);
     if driver.is_null() {
         // SAFETY: a NUL-terminated string; `RTLD_NOLOAD` opens loaded libraries only.
         driver = unsafe {
@@ -47,7 +45,7 @@ pub(crate) fn real(symbol: &CStr) -> *mut c_void {
                 libc::dlopen(c"libcuda.so".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD)
             };
         }
-        DRIVER.store(driver, Ordering::Release);
+        context().library.store(driver, Ordering::Release);
     }
     if driver.is_null() {
         return std::ptr::null_mut();

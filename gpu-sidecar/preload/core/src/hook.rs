@@ -4,7 +4,9 @@
 //! unchanged.
 
 use std::ffi::{CStr, c_void};
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::context::context;
 
 /// A wrapper and the driver function that it wraps.
 #[derive(Debug)]
@@ -17,17 +19,14 @@ pub(crate) struct Hook {
     pub(crate) real: &'static AtomicPtr<c_void>,
 }
 
-/// Whether a wrapper has panicked.
-static BROKEN: AtomicBool = AtomicBool::new(false);
-
 /// Returns whether a wrapper has panicked, in which case every call passes to the driver unchanged.
 pub(crate) fn is_broken() -> bool {
-    BROKEN.load(Ordering::Relaxed)
+    context().is_broken.load(Ordering::Relaxed)
 }
 
 /// Disables all wrappers after a panic in one of them.
 pub(crate) fn disable() {
-    if !BROKEN.swap(true, Ordering::AcqRel) {
+    if !context().is_broken.swap(true, Ordering::AcqRel) {
         crate::log::line(
             "internal error in the preload library: from now on all calls pass to the driver unchanged",
         );

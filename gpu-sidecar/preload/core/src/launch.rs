@@ -2,11 +2,12 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
+use preload_ops::launch::{self, Kind};
+use preload_state::streams::DefaultStream;
+
 use crate::driver::{Code, Handle};
-use crate::functions::Kind;
-use crate::gate;
 use crate::hook::hooks;
-use crate::streams::DefaultStream;
+use crate::host::Host;
 
 fn kernel(
     real: &dyn Fn() -> Code,
@@ -14,11 +15,11 @@ fn kernel(
     default: DefaultStream,
     function: Handle,
 ) -> Code {
-    gate::launch(real, stream, default, function, Kind::Kernel)
+    launch::launch(Host, real, stream, default, function, Kind::Kernel).or_call(real)
 }
 
 fn graph(real: &dyn Fn() -> Code, stream: Handle, default: DefaultStream, graph: Handle) -> Code {
-    gate::launch(real, stream, default, graph, Kind::Graph)
+    launch::launch(Host, real, stream, default, graph, Kind::Graph).or_call(real)
 }
 
 /// Returns the stream of a `CUlaunchConfig`, whose offset follows six dimensions and the shared memory size.

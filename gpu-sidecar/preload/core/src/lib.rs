@@ -21,21 +21,22 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::Ordering;
 
+use preload_ops::System as _;
 use preload_table::abi::{ABI_VERSION, Core, Front};
 use protocol::message::Report;
 
+use crate::context::context;
 use crate::hook::Hook;
+use crate::host::Host;
 
-mod busy;
+mod calls;
 mod capture;
-mod claims;
 mod connection;
+mod context;
 mod driver;
-mod events;
 mod front;
-mod functions;
-mod gate;
 mod hook;
+mod host;
 mod launch;
 mod lifetime;
 mod link;
@@ -43,15 +44,16 @@ mod log;
 mod memory;
 mod nvml;
 mod resolver;
-mod silence;
-mod streams;
 mod threads;
 mod time;
 mod waits;
-mod watch;
 
+/// Runs the check of a launch at the gate, without the launch, and returns whether it would pass.
 #[cfg(feature = "bench")]
-pub use gate::check as check_gate;
+#[must_use]
+pub fn check_gate() -> bool {
+    preload_ops::launch::check(Host)
+}
 
 static CORE: Core = Core {
     abi_version: ABI_VERSION,
@@ -88,12 +90,10 @@ fn register_fork_handler() {
             library: *const c_void,
         ) -> i32;
     }
-    static REGISTERED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
     extern "C" fn child() {
-        link::child();
-        memory::child();
+        context().fork();
     }
-    if !REGISTERED.swap(true, Ordering::AcqRel) {
+    if !context().has_fork_handler.swap(true, Ordering::AcqRel) {
         // SAFETY: the handler stays valid, since the library is never unloaded.
         let _registered = unsafe { __register_atfork(None, None, Some(child), std::ptr::null()) };
     }
@@ -141,10 +141,9 @@ pub(crate) fn wrap(symbol: &CStr, real: *mut c_void) -> *mut c_void {
 
 /// Counts and reports a driver function that the table lacks. The program gets the driver's own function.
 pub(crate) fn unknown(symbol: &CStr) {
-    link::facts()
-        .unknown_symbols
-        .fetch_add(1, Ordering::Relaxed);
-    link::report(Report::UnknownSymbol(symbol.to_string_lossy().into_owned()));
+    let facts = Host.facts();
+    facts.unknown_symbols.fetch_add(1, Ordering::Relaxed);
+    Host.report(Report::UnknownSymbol(symbol.to_string_lossy().into_owned()));
 }
 
 extern "C" fn wrap_for_front(symbol: *const c_char, real: *mut c_void) -> *mut c_void {

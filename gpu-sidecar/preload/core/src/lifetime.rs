@@ -2,9 +2,12 @@
 
 use std::ffi::{c_int, c_uint};
 
-use crate::driver::{self, Code, Handle, SUCCESS};
+use preload_ops::lifetime;
+
+use crate::driver::{Code, Handle, SUCCESS};
 use crate::hook::hooks;
-use crate::{link, memory, streams};
+use crate::host::Host;
+use crate::{link, memory};
 
 fn init(real: &dyn Fn() -> Code) -> Code {
     if let Err(code) = link::begin() {
@@ -18,60 +21,15 @@ fn init(real: &dyn Fn() -> Code) -> Code {
 }
 
 fn destroy_context(real: &dyn Fn() -> Code, context: Handle) -> Code {
-    let code = real();
-    if code == SUCCESS && link::is_active() {
-        streams::context_destroyed(context);
-        memory::context_destroyed(context);
-    }
-    code
+    lifetime::destroy_context(Host, real, context, memory::context_destroyed).or_call(real)
 }
 
-/// Releases or resets the primary context. It is destroyed with its last reference, or at once by a reset.
 fn release_primary(real: &dyn Fn() -> Code, device: c_int) -> Code {
-    if !link::is_active() {
-        return real();
-    }
-    let primary = primary(device);
-    let code = real();
-    if code == SUCCESS
-        && let Some(context) = primary
-        && !is_primary_active(device)
-    {
-        streams::context_destroyed(context);
-        memory::context_destroyed(context);
-    }
-    code
-}
-
-/// Returns the handle of the primary context; `None` if it is not active.
-fn primary(device: c_int) -> Option<Handle> {
-    if !is_primary_active(device) {
-        return None;
-    }
-    let mut context = 0;
-    // SAFETY: `context` is valid for writes; the reference is released below.
-    let code = unsafe { driver::cuDevicePrimaryCtxRetain(&raw mut context, device) };
-    if code != SUCCESS {
-        return None;
-    }
-    // SAFETY: releases the reference retained above.
-    let _back = unsafe { driver::cuDevicePrimaryCtxRelease_v2(device) };
-    Some(context)
-}
-
-fn is_primary_active(device: c_int) -> bool {
-    let (mut flags, mut active): (c_uint, c_int) = (0, 0);
-    // SAFETY: both pointers are valid for writes.
-    let code =
-        unsafe { driver::cuDevicePrimaryCtxGetState(device, &raw mut flags, &raw mut active) };
-    code == SUCCESS && active != 0
+    lifetime::release_primary(Host, real, device, memory::context_destroyed).or_call(real)
 }
 
 fn destroy_stream(real: &dyn Fn() -> Code, stream: Handle) -> Code {
-    if link::is_active() {
-        streams::stream_destroyed(stream);
-    }
-    real()
+    lifetime::destroy_stream(Host, stream).or_call(real)
 }
 
 hooks! { HOOKS:

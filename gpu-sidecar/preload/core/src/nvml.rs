@@ -1,11 +1,13 @@
 //! NVML as seen by the pod: the memory of its own device is the pod's limit, as with the driver ([`crate::memory`]), and the only
 //! process on it is the calling one. Other devices and other functions are unchanged.
 
+use crate::host::Host;
+use preload_ops::System as _;
 use std::ffi::{CStr, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::hook;
 use crate::memory::{self, View};
-use crate::{hook, link};
 
 mod device;
 
@@ -100,7 +102,7 @@ macro_rules! wrappers {
                     let function = unsafe { std::mem::transmute::<*mut c_void, Function>(real) };
                     // SAFETY: the program's own arguments, or buffers of this library of the same type.
                     let call = |$($argument: $kind),*| unsafe { function($($argument),*) };
-                    if hook::is_broken() || !link::is_active() {
+                    if hook::is_broken() || !Host.is_active() {
                         return call($($argument),*);
                     }
                     let body = std::panic::AssertUnwindSafe(|| ($body)(&call, $($argument),*));

@@ -40,3 +40,9 @@ pub(crate) fn wake(word: &AtomicU32) {
     // SAFETY: the word outlives the call; waking requires no write access.
     let _any = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
+
+/// Blocks for this time.
+pub(crate) fn pause(span: Duration) {
+    // Nothing wakes a word that no other thread knows.
+    wait(&AtomicU32::new(0), 0, span);
+}

@@ -3,46 +3,23 @@
 //!
 //! All these functions take at most six integers and pointers, so one wrapper signature serves them all.
 
+use preload_ops::waits;
+use preload_state::streams::DefaultStream;
+
 use crate::driver::{Code, Handle};
 use crate::hook::hooks;
-use crate::streams::{self, DefaultStream};
-use crate::{capture, gate, link};
+use crate::host::Host;
 
-/// Wraps a host wait for more than one stream: marks what was launched before it, and collects completed marks after it.
 fn wait(real: &dyn Fn() -> Code) -> Code {
-    if !link::is_active() {
-        return real();
-    }
-    capture::relaxed(streams::mark_all);
-    let code = real();
-    streams::reap_all();
-    gate::after_host_wait();
-    code
+    waits::wait(Host, real).or_call(real)
 }
 
-/// Wraps a host wait for one stream.
 fn wait_for(real: &dyn Fn() -> Code, stream: Handle, default: DefaultStream) -> Code {
-    if !link::is_active() {
-        return real();
-    }
-    // A capturing stream cannot be waited for; the driver returns the error.
-    if !capture::any() {
-        streams::mark(stream, default);
-    }
-    let code = real();
-    if code == crate::driver::SUCCESS {
-        streams::stream_synchronized(stream, default);
-        gate::after_host_wait();
-    }
-    code
+    waits::wait_for(Host, real, stream, default).or_call(real)
 }
 
-/// Wraps an operation in a stream that is not a kernel.
 fn other(real: &dyn Fn() -> Code, stream: Handle, default: DefaultStream) -> Code {
-    if link::is_active() && !capture::any() {
-        streams::other_work(stream, default);
-    }
-    real()
+    waits::other(Host, stream, default).or_call(real)
 }
 
 /// Declares a wrapper per name; the letter after it is the argument that holds the stream.

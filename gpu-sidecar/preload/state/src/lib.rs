@@ -12,7 +12,9 @@
 //! | [`link`] | the process with respect to its agent: start, attachment, loss, reconnection |
 //! | [`silence`] | missing heartbeats of the agent |
 //! | [`claims`] | claims of device memory and their answers |
+//! | [`streams`], [`functions`], [`events`], [`captures`] | work in flight and its run time; the events which measure it |
 //! | [`busy`] | periods in which kernels of the process ran |
+//! | [`process`] | all of these for one process |
 //! | [`counters`] | the page of facts: hello, change of page, sticky errors |
 //!
 //! Deliberately absent: calls of the driver (`preload-ops`), and threads, sockets and pointers (`weir-preload-core`). Start reading in
@@ -23,12 +25,20 @@
 use std::time::Duration;
 
 pub mod busy;
+pub mod captures;
 pub mod claims;
 pub mod counters;
+pub mod events;
+pub mod functions;
 pub mod gate;
 pub mod link;
+pub mod process;
 pub mod silence;
+pub mod streams;
 pub mod watch;
+
+/// Handle of the driver: stream, event, context or function.
+pub type Handle = usize;
 
 /// Returns a span in nanoseconds, saturating.
 #[must_use]

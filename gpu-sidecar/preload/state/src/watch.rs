@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_nobody_wants_is_kept() {
+    fn a_token_without_contention_is_kept() {
         let (mut watch, gate, orders) = (Watch::new(), Gate::new(), orders(2, 0));
         for _ in 0..3 {
             assert_eq!(watch.step(&orders, &gate, 8, unasked), IDLE);

@@ -1,6 +1,9 @@
 //! `cuMemAlloc` and `cuMemAllocPitch`: physical memory is created, mapped at reserved addresses, and made accessible to the
 //! device and its peers.
 
+use crate::host::Host;
+use preload_ops::System as _;
+use preload_ops::capture;
 use std::ffi::c_uint;
 
 use super::account::Kind;
@@ -9,7 +12,6 @@ use super::physical::{Traits, part_sizes};
 use super::{contexts, limit, lock, native, spare, state, write_out};
 use crate::driver::{Address, Code, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS};
 use crate::hook::hooks;
-use crate::link;
 
 hooks! { HOOKS:
     fn cuMemAlloc_v2(address: *mut Address, bytes: usize) = alloc;
@@ -21,7 +23,7 @@ const PITCH: usize = 512;
 
 fn alloc(call: &dyn Fn() -> Code, out: *mut Address, bytes: usize) -> Code {
     // The driver reports the errors of invalid calls.
-    if !link::is_active() || out.is_null() || bytes == 0 {
+    if !Host.is_active() || out.is_null() || bytes == 0 {
         return call();
     }
     match allocate(bytes as u64) {
@@ -43,7 +45,7 @@ fn alloc_pitch(
     element: c_uint,
 ) -> Code {
     let is_wrong = out.is_null() || pitch.is_null() || width == 0 || height == 0;
-    if !link::is_active() || is_wrong || !matches!(element, 4 | 8 | 16) {
+    if !Host.is_active() || is_wrong || !matches!(element, 4 | 8 | 16) {
         return call();
     }
     let Some(row) = width.checked_next_multiple_of(PITCH) else {
@@ -75,7 +77,7 @@ fn allocate(requested: u64) -> Result<Option<Address>, Code> {
     };
     contexts::check(context)?;
     if requested > traits.total {
-        let has_limit = link::memory_limit() > 0;
+        let has_limit = Host.process().memory_limit() > 0;
         return Err(if has_limit {
             limit::refuse(requested)
         } else {
@@ -86,7 +88,7 @@ fn allocate(requested: u64) -> Result<Option<Address>, Code> {
         return slot.piece(traits, requested, context).map(Some);
     }
     let bytes = requested.next_multiple_of(traits.granule);
-    if crate::capture::any()
+    if capture::any(Host)
         && let Some(block) = spare::take(slot, bytes)
     {
         let at = block.at;

@@ -1,12 +1,13 @@
 //! The historical functions with addresses and sizes of 32 bits. Their memory stays the driver's, since reserved addresses do not
 //! fit. Sizes that do not fit are reported as the largest that does.
 
+use crate::host::Host;
+use preload_ops::System as _;
 use std::ffi::{c_int, c_uint};
 
 use super::{info, native, write_out};
 use crate::driver::{Code, SUCCESS};
 use crate::hook::hooks;
-use crate::link;
 
 hooks! { HOOKS:
     fn cuMemAlloc(address: *mut u32, bytes: c_uint) = alloc;
@@ -25,7 +26,7 @@ fn cut(bytes: u64) -> u32 {
 }
 
 fn alloc(call: &dyn Fn() -> Code, out: *mut u32, bytes: c_uint) -> Code {
-    if !link::is_active() || out.is_null() || bytes == 0 {
+    if !Host.is_active() || out.is_null() || bytes == 0 {
         return call();
     }
     native::alloc32(call, out, bytes.into())
@@ -39,7 +40,7 @@ fn alloc_pitch(
     height: c_uint,
     _element: c_uint,
 ) -> Code {
-    if !link::is_active() || out.is_null() || pitch.is_null() {
+    if !Host.is_active() || out.is_null() || pitch.is_null() {
         return call();
     }
     let row = u64::from(width).next_multiple_of(PITCH);
@@ -47,7 +48,7 @@ fn alloc_pitch(
 }
 
 fn free(call: &dyn Fn() -> Code, address: u32) -> Code {
-    if !link::is_active() || address == 0 {
+    if !Host.is_active() || address == 0 {
         return call();
     }
     native::free(call, address.into())
@@ -56,7 +57,7 @@ fn free(call: &dyn Fn() -> Code, address: u32) -> Code {
 fn get_info(call: &dyn Fn() -> Code, free: *mut c_uint, total: *mut c_uint) -> Code {
     let code = call();
     if code == SUCCESS
-        && link::is_active()
+        && Host.is_active()
         && let Ok((there, all)) = info::physical()
     {
         let view = info::view(there, all);
@@ -70,7 +71,7 @@ fn get_info(call: &dyn Fn() -> Code, free: *mut c_uint, total: *mut c_uint) -> C
 fn total(call: &dyn Fn() -> Code, bytes: *mut c_uint, device: c_int) -> Code {
     let code = call();
     let mut there = 0;
-    if code == SUCCESS && link::is_active() && link::memory_limit() > 0 {
+    if code == SUCCESS && Host.is_active() && Host.process().memory_limit() > 0 {
         // SAFETY: the number is valid for writes.
         let queried = unsafe { crate::driver::cuDeviceTotalMem_v2(&raw mut there, device) };
         if queried == SUCCESS {

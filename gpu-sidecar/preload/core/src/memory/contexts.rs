@@ -1,13 +1,17 @@
 //! Contexts as far as memory depends on them: the context of a call, whether it still works, the memory it occupies by itself,
 //! and the memory that is destroyed with it.
 
+use crate::host::Host;
+use preload_ops::System as _;
+use preload_ops::capture;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_int, c_uint};
 
 use super::account::Kind;
-use super::{INVALID_CONTEXT, limit, lock, native, peers, pools, state};
-use crate::driver::{self, Address, Code, Handle, NOT_READY, OUT_OF_MEMORY, SUCCESS};
-use crate::link;
+use super::{limit, lock, native, peers, pools, state};
+use crate::driver::{
+    self, Address, Code, Handle, INVALID_CONTEXT, NOT_READY, OUT_OF_MEMORY, SUCCESS,
+};
 
 /// `CU_EVENT_DISABLE_TIMING`
 const WITHOUT_TIME: c_uint = 2;
@@ -84,11 +88,11 @@ pub(super) fn synchronise(context: Handle) -> Code {
     });
     match waited {
         Ok(SUCCESS) => {
-            crate::streams::context_synchronized(context);
+            preload_ops::streams::context_synchronized(Host, context);
             SUCCESS
         }
         Ok(code) | Err(code) => {
-            link::report_fatal(code);
+            Host.report_fatal(code);
             code
         }
     }
@@ -98,7 +102,7 @@ pub(super) fn synchronise(context: Handle) -> Code {
 /// nothing, and no thread may allocate while a capture forbids it, which also invalidates the capture. Mapping memory checks
 /// neither, so the driver is queried.
 pub(super) fn check(context: Handle) -> Result<(), Code> {
-    if crate::capture::any() {
+    if capture::any(Host) {
         return check_capturing();
     }
     register(context);
@@ -150,7 +154,7 @@ pub(super) fn register(context: Handle) {
         contexts.live.insert(context) && contexts.live.len() == 1
     };
     if is_first {
-        let residue = match link::context_residue() {
+        let residue = match Host.process().context_residue() {
             0 => measure(context),
             known => known,
         };
@@ -183,14 +187,14 @@ pub(crate) fn has_context() -> bool {
 /// Returns the memory that a context of this process occupies, or would occupy, by itself, in bytes.
 pub(super) fn residue() -> u64 {
     match limit::read(|account| account.of(Kind::Residue)) {
-        0 => link::context_residue(),
+        0 => Host.process().context_residue(),
         charged => charged,
     }
 }
 
 /// Removes the memory of a destroyed context. The driver has waited for its work.
 pub(crate) fn context_destroyed(context: Handle) {
-    if !link::is_active() || context == 0 {
+    if !Host.is_active() || context == 0 {
         return;
     }
     let is_last = {

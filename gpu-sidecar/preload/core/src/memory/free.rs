@@ -8,17 +8,19 @@
 use super::account::Kind;
 use super::device::{Allocation, Backing, Slot};
 use super::{contexts, ipc, lock, native, peers, physical, state};
+use crate::host::Host;
+use preload_ops::System as _;
+use preload_ops::capture;
 
 use crate::driver::{Address, Code, Handle, INVALID_VALUE, SUCCESS};
 use crate::hook::hooks;
-use crate::link;
 
 hooks! { HOOKS:
     fn cuMemFree_v2(address: Address) = free;
 }
 
 fn free(call: &dyn Fn() -> Code, address: Address) -> Code {
-    if !link::is_active() || address == 0 {
+    if !Host.is_active() || address == 0 {
         return call();
     }
     match free_own(address) {
@@ -43,7 +45,7 @@ fn free_at(slot: &Slot, address: Address) -> Result<(), Code> {
         undo(slot, address);
         return Err(code);
     }
-    if crate::capture::any() {
+    if capture::any(Host) {
         let mut table = lock(&slot.table);
         let taken = table.allocations.remove_entry(&address);
         table.deferred.extend(taken);
@@ -109,7 +111,7 @@ pub(super) fn dispose(slot: &Slot, at: Address, allocation: Allocation) -> Resul
 
 /// Releases the memory that was freed during captures, unless one is in progress. Returns whether any was released.
 pub(super) fn settle(slot: &Slot) -> bool {
-    if crate::capture::any() {
+    if capture::any(Host) {
         return false;
     }
     let deferred = std::mem::take(&mut lock(&slot.table).deferred);

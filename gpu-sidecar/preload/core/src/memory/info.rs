@@ -5,13 +5,14 @@
 //! this library's spare memory counts as free. The limit applies to whichever device the pod has: a pod sees only the one of its
 //! slot.
 
+use crate::host::Host;
+use preload_ops::System as _;
 use std::ffi::c_int;
 
 use super::account::{Account, Kind};
 use super::{contexts, limit, pools, write_out};
 use crate::driver::{Code, SUCCESS};
 use crate::hook::hooks;
-use crate::link;
 
 hooks! { HOOKS:
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = info;
@@ -52,7 +53,7 @@ fn view_of(
 
 /// Returns the view for the device's own `free` and `total`, in bytes.
 pub(crate) fn view(free: u64, total: u64) -> View {
-    let limit = link::memory_limit();
+    let limit = Host.process().memory_limit();
     pools::refresh();
     let (residue, others) = (contexts::residue(), limit::held_by_others());
     limit::read(|account| view_of(account, limit, residue, others, free, total))
@@ -65,8 +66,8 @@ pub(crate) fn held() -> u64 {
 
 /// Returns the device's total memory as reported to the pod, in bytes.
 pub(super) fn total_of(total: u64) -> u64 {
-    let limit = link::memory_limit();
-    if !link::is_active() || limit == 0 {
+    let limit = Host.process().memory_limit();
+    if !Host.is_active() || limit == 0 {
         return total;
     }
     limit.min(total).saturating_sub(contexts::residue())
@@ -75,7 +76,7 @@ pub(super) fn total_of(total: u64) -> u64 {
 fn info(call: &dyn Fn() -> Code, free: *mut usize, total: *mut usize) -> Code {
     // The driver reports the errors; either pointer may be null.
     let code = call();
-    if code != SUCCESS || !link::is_active() {
+    if code != SUCCESS || !Host.is_active() {
         return code;
     }
     if let Ok(context) = contexts::current() {
@@ -104,7 +105,7 @@ pub(super) fn physical() -> Result<(u64, u64), Code> {
 
 fn total(call: &dyn Fn() -> Code, bytes: *mut usize, _device: c_int) -> Code {
     let code = call();
-    if code == SUCCESS && link::is_active() && !bytes.is_null() {
+    if code == SUCCESS && Host.is_active() && !bytes.is_null() {
         // SAFETY: not null, and written by the driver.
         let there = unsafe { bytes.read_unaligned() };
         write_out(bytes, super::physical::size(total_of(there as u64)));

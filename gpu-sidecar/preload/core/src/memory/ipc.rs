@@ -8,6 +8,8 @@
 //!
 //! Small allocations share a slab, and opening one of them maps the whole slab, as with the driver's own allocations.
 
+use crate::host::Host;
+use preload_ops::System as _;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint};
 use std::fs::File;
@@ -20,7 +22,6 @@ use crate::driver::{
     self, Address, Code, Handle, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS,
 };
 use crate::hook::hooks;
-use crate::link;
 
 hooks! { HOOKS:
     fn cuIpcGetMemHandle(handle: *mut Ticket, address: Address) = get;
@@ -98,7 +99,7 @@ pub(super) struct Tickets {
 }
 
 fn get(call: &dyn Fn() -> Code, out: *mut Ticket, address: Address) -> Code {
-    if !link::is_active() || out.is_null() {
+    if !Host.is_active() || out.is_null() {
         return call();
     }
     let Some(slot) = state().owner(address) else {
@@ -168,7 +169,7 @@ pub(super) fn withdraw(at: Address) {
 }
 
 fn open(call: &dyn Fn() -> Code, out: *mut Address, ticket: Ticket, flags: c_uint) -> Code {
-    let Some(contents) = ticket.read().filter(|_| link::is_active()) else {
+    let Some(contents) = ticket.read().filter(|_| Host.is_active()) else {
         return call();
     };
     if out.is_null() || flags > 1 || contents.pid == u64::from(std::process::id()) {
@@ -235,7 +236,7 @@ fn map(parts: &[Part], context: Handle, device: c_int) -> Result<(Address, u64),
 }
 
 fn close(call: &dyn Fn() -> Code, address: Address) -> Code {
-    if !link::is_active() {
+    if !Host.is_active() {
         return call();
     }
     let Some(slot) = state().owner(address) else {

@@ -1,5 +1,8 @@
 //! The process's account, kept within the limit of its pod.
 
+use crate::host::Host;
+use preload_ops::System as _;
+use preload_ops::claims;
 use std::sync::atomic::Ordering;
 
 use protocol::message::Report;
@@ -7,11 +10,10 @@ use protocol::message::Report;
 use super::account::{Account, Kind};
 use super::{lock, state, try_lock};
 use crate::driver::{Code, OUT_OF_MEMORY};
-use crate::{claims, link};
 
 /// Publishes the account to the agent. Called under the account's lock, so that the last update is the latest.
 fn publish(account: &Account) {
-    let facts = link::facts();
+    let facts = Host.facts();
     facts.bytes_used.store(account.total(), Ordering::Relaxed);
     facts.bytes_fixed.store(account.fixed(), Ordering::Relaxed);
 }
@@ -43,7 +45,7 @@ fn add_if_claimed(kind: Kind, bytes: u64, limit: u64) -> bool {
 /// Counts memory that is about to be allocated, claiming more if needed. Returns `false`, without counting or reporting, if the
 /// limit does not allow it.
 pub(super) fn try_reserve(kind: Kind, bytes: u64) -> bool {
-    let limit = link::memory_limit();
+    let limit = Host.process().memory_limit();
     if add_if_claimed(kind, bytes, limit) {
         return true;
     }
@@ -57,7 +59,7 @@ pub(super) fn try_reserve(kind: Kind, bytes: u64) -> bool {
             return false;
         };
         let mut totals = [wanted.ahead, wanted.exact].into_iter();
-        let Some(granted) = totals.find(|&total| claims::claim(total)) else {
+        let Some(granted) = totals.find(|&total| claims::claim(Host, total)) else {
             return false;
         };
         lock(&state().account).set_claim(granted);
@@ -74,11 +76,11 @@ pub(super) fn reserve(kind: Kind, bytes: u64) -> Result<(), Code> {
 
 /// Counts and reports the refusal of an allocation of `bytes`, and returns the error for the program.
 pub(super) fn refuse(bytes: u64) -> Code {
-    let refused = &link::facts().refused_allocations;
+    let refused = &Host.facts().refused_allocations;
     let count = refused.fetch_add(1, Ordering::Relaxed) + 1;
     // Repeated refusals are reported ever more rarely.
     if count.is_power_of_two() {
-        link::report(Report::OutOfMemory(bytes));
+        Host.report(Report::OutOfMemory(bytes));
     }
     OUT_OF_MEMORY
 }
@@ -98,7 +100,7 @@ pub(super) fn set(kind: Kind, bytes: u64) -> bool {
 
 /// Raises the claim to the memory held, as far as the agent allows. Returns whether all of it is within the limit.
 fn top_up() -> bool {
-    let limit = link::memory_limit();
+    let limit = Host.process().memory_limit();
     if read(|account| account.is_claimed(0, limit)) {
         return true;
     }
@@ -110,7 +112,7 @@ fn top_up() -> bool {
         return false;
     };
     let mut totals = [wanted.ahead, wanted.exact].into_iter();
-    let granted = totals.find(|&total| claims::claim(total));
+    let granted = totals.find(|&total| claims::claim(Host, total));
     if let Some(total) = granted {
         lock(&state().account).set_claim(total);
     }
@@ -134,7 +136,7 @@ pub(super) fn shift(from: Kind, to: Kind, bytes: u64) {
 /// Lowers a claim that is largely unused, without waiting for the agent. A thread that is raising the claim now returns the
 /// surplus later, at the next free.
 fn return_surplus() {
-    let limit = link::memory_limit();
+    let limit = Host.process().memory_limit();
     if read(|account| account.surplus(limit)).is_some() {
         lower(|account| account.surplus(limit));
     }
@@ -143,11 +145,11 @@ fn return_surplus() {
 /// Returns the whole unused part of the claim, as requested by the agent because another process of the pod was refused. Spare
 /// memory is released first.
 pub(crate) fn relinquish() {
-    if !link::is_active() {
+    if !Host.is_active() {
         return;
     }
     let _given_up = super::spare::give_up();
-    if link::memory_limit() > 0 {
+    if Host.process().memory_limit() > 0 {
         lower(Account::unused);
     }
 }
@@ -165,17 +167,17 @@ fn lower(to: impl FnOnce(&Account) -> Option<u64>) {
         account.set_claim(total);
         total
     };
-    claims::lower(total);
+    claims::lower(Host, total);
 }
 
 /// Returns the bytes that other processes of the pod hold now. The value is the agent's last published one if there is no limit,
 /// another thread is sending a claim, or no reply comes in time.
 pub(super) fn held_by_others() -> u64 {
     // Without a limit the memory of others does not matter.
-    if link::memory_limit() > 0
+    if Host.process().memory_limit() > 0
         && let Some(_guard) = try_lock(&state().claims)
     {
-        claims::refresh_held_by_others(read(Account::claim));
+        claims::refresh_held_by_others(Host, read(Account::claim));
     }
-    claims::held_by_others()
+    claims::held_by_others(Host)
 }

@@ -19,11 +19,14 @@
 //!
 //! A thread that panics under a lock leaves its operation incomplete; [`crate::hook`] passes every later call to the driver.
 
+use crate::host::Host;
+use preload_ops::capture;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
-use crate::driver::{Address, Code};
+use crate::context::context;
+use crate::driver::Address;
 use crate::hook::Hook;
 
 mod account;
@@ -64,8 +67,6 @@ pub(crate) static HOOKS: &[&[Hook]] = &[
     api32::HOOKS,
 ];
 
-/// `CUDA_ERROR_INVALID_CONTEXT`
-const INVALID_CONTEXT: Code = 201;
 /// Number of device ordinals that are managed; machines have fewer devices.
 const DEVICES_MAX: usize = 64;
 
@@ -79,7 +80,7 @@ struct ReservedRange {
 
 /// Memory state of the process. See the [module](self) for the order of its locks.
 #[derive(Debug)]
-struct State {
+pub(crate) struct State {
     devices: Vec<device::Slot>,
     arenas: RwLock<Vec<ReservedRange>>,
     account: Mutex<account::Account>,
@@ -121,17 +122,15 @@ impl State {
     }
 }
 
-static STATE: AtomicPtr<State> = AtomicPtr::new(std::ptr::null_mut());
-
 /// Returns the state of this process, created at the first call and never dropped.
 fn state() -> &'static State {
-    let existing = STATE.load(Ordering::Acquire);
+    let existing = context().memory.load(Ordering::Acquire);
     // SAFETY: null, or a box that was leaked below.
     if let Some(existing) = unsafe { existing.as_ref() } {
         return existing;
     }
     let new = Box::into_raw(Box::new(State::new()));
-    let put = STATE.compare_exchange(
+    let put = context().memory.compare_exchange(
         std::ptr::null_mut(),
         new,
         Ordering::AcqRel,
@@ -147,12 +146,6 @@ fn state() -> &'static State {
     };
     // SAFETY: a leaked box, from this thread or from the one that stored it first.
     unsafe { &*kept }
-}
-
-/// Discards the state in the child of a fork, which cannot use the parent's memory. Nothing is dropped, because a thread that
-/// does not exist in the child may hold any of the locks.
-pub(crate) fn child() {
-    STATE.store(std::ptr::null_mut(), Ordering::Release);
 }
 
 /// Takes a lock, even if it is poisoned: see the [module](self).
@@ -171,11 +164,7 @@ fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 
 /// Calls the driver in relaxed capture mode while any stream captures, so that the call neither fails nor invalidates a capture.
 fn beside_captures<T>(call: impl FnOnce() -> T) -> T {
-    if crate::capture::any() {
-        crate::capture::relaxed(call)
-    } else {
-        call()
-    }
+    capture::relaxed(Host, call)
 }
 
 /// Writes a result to the program's memory, which need not be aligned. Does nothing if the pointer is null.

@@ -2,6 +2,8 @@
 //! functions need addresses of 32 bits. It is counted by its requested size, since the driver does not report the real one, and
 //! it cannot be moved.
 
+use crate::host::Host;
+use preload_ops::System as _;
 use std::collections::BTreeMap;
 use std::ffi::c_uint;
 
@@ -9,7 +11,6 @@ use super::account::Kind;
 use super::{contexts, limit, lock, pools, state};
 use crate::driver::{Address, Code, Handle, SUCCESS};
 use crate::hook::hooks;
-use crate::link;
 
 hooks! { HOOKS:
     fn cuMemAllocManaged(address: *mut Address, bytes: usize, flags: c_uint) = managed;
@@ -153,7 +154,7 @@ pub(super) fn alloc32(call: &dyn Fn() -> Code, out: *mut u32, bytes: u64) -> Cod
 }
 
 fn managed(call: &dyn Fn() -> Code, out: *mut Address, bytes: usize, _flags: c_uint) -> Code {
-    if !link::is_active() || out.is_null() || bytes == 0 {
+    if !Host.is_active() || out.is_null() || bytes == 0 {
         return call();
     }
     alloc(call, out, bytes as u64)
@@ -174,7 +175,7 @@ pub(super) fn free(call: &dyn Fn() -> Code, address: Address) -> Code {
 
 fn array(call: &dyn Fn() -> Code, out: *mut Handle, bytes: Option<u64>) -> Code {
     match bytes {
-        Some(bytes) if link::is_active() && !out.is_null() => make(call, out, bytes, keep_array),
+        Some(bytes) if Host.is_active() && !out.is_null() => make(call, out, bytes, keep_array),
         _ => call(),
     }
 }
@@ -216,7 +217,7 @@ fn mipmapped(
 }
 
 fn destroy(call: &dyn Fn() -> Code, array: Handle) -> Code {
-    if !link::is_active() {
+    if !Host.is_active() {
         return call();
     }
     let known = lock(&state().native).arrays.remove(&array);

@@ -1,6 +1,8 @@
 //! Peer access. The driver makes its own allocations accessible to a peer as soon as a context enables access; mappings need
 //! access set one by one, both existing and future ones.
 
+use crate::host::Host;
+use preload_ops::System as _;
 use std::ffi::{c_int, c_uint};
 use std::sync::PoisonError;
 
@@ -9,7 +11,6 @@ use super::physical::{self, Access};
 use super::{beside_captures, contexts, lock, state};
 use crate::driver::{Code, Handle, SUCCESS};
 use crate::hook::hooks;
-use crate::link;
 
 hooks! { HOOKS:
     fn cuCtxEnablePeerAccess(peer: Handle, flags: c_uint) = enable;
@@ -29,7 +30,7 @@ pub(super) struct Pair {
 
 fn enable(call: &dyn Fn() -> Code, peer: Handle, _flags: c_uint) -> Code {
     let code = call();
-    if code != SUCCESS || !link::is_active() {
+    if code != SUCCESS || !Host.is_active() {
         return code;
     }
     let Some((pair, slot)) = pair_with(peer) else {
@@ -44,7 +45,7 @@ fn enable(call: &dyn Fn() -> Code, peer: Handle, _flags: c_uint) -> Code {
 fn disable(call: &dyn Fn() -> Code, peer: Handle) -> Code {
     let code = call();
     if code == SUCCESS
-        && link::is_active()
+        && Host.is_active()
         && let Some((pair, slot)) = pair_with(peer)
     {
         remove(slot, |one| one.user == pair.user && one.owner == peer);

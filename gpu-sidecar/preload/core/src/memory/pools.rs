@@ -7,6 +7,9 @@
 //! the pool releases it. A graph that allocates while it runs is not limited; its memory counts afterwards. Captured allocations
 //! become nodes and take no memory yet.
 
+use crate::host::Host;
+use preload_ops::System as _;
+use preload_ops::capture;
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_void};
 use std::sync::MutexGuard;
@@ -15,7 +18,6 @@ use super::account::Kind;
 use super::{contexts, free, limit, lock, state, try_lock};
 use crate::driver::{self, Address, Code, Handle, OUT_OF_MEMORY, SUCCESS};
 use crate::hook::hooks;
-use crate::link;
 
 hooks! { HOOKS:
     fn cuMemAllocAsync(address: *mut Address, bytes: usize, stream: Handle) = alloc;
@@ -106,7 +108,7 @@ pub(super) fn trim() -> bool {
     let Some(mut pools) = try_lock(&state().pools) else {
         return false;
     };
-    if pools.is_empty() || crate::capture::any() {
+    if pools.is_empty() || capture::any(Host) {
         return false;
     }
     let before = limit::read(|account| account.of(Kind::Pool));
@@ -131,10 +133,10 @@ fn default_pool(stream: Handle) -> Option<Handle> {
 }
 
 fn alloc(call: &dyn Fn() -> Code, out: *mut Address, bytes: usize, stream: Handle) -> Code {
-    if !link::is_active() || out.is_null() || bytes == 0 {
+    if !Host.is_active() || out.is_null() || bytes == 0 {
         return call();
     }
-    if crate::capture::any() {
+    if capture::any(Host) {
         return captured(call);
     }
     match default_pool(stream) {
@@ -150,10 +152,10 @@ fn alloc_from(
     pool: Handle,
     stream: Handle,
 ) -> Code {
-    if !link::is_active() || out.is_null() || bytes == 0 {
+    if !Host.is_active() || out.is_null() || bytes == 0 {
         return call();
     }
-    if crate::capture::any() {
+    if capture::any(Host) {
         return captured(call);
     }
     grow(call, out, bytes, pool, stream)
@@ -223,7 +225,7 @@ fn grow(
 
 /// Frees memory in stream order. Plain memory may be freed this way too, which then waits as `cuMemFree` does.
 fn free_async(call: &dyn Fn() -> Code, address: Address, _stream: Handle) -> Code {
-    if !link::is_active() {
+    if !Host.is_active() {
         return call();
     }
     if let Some(code) = free::free_own(address) {
@@ -236,7 +238,7 @@ fn free_async(call: &dyn Fn() -> Code, address: Address, _stream: Handle) -> Cod
 
 fn create(call: &dyn Fn() -> Code, pool: *mut Handle, _properties: *const c_void) -> Code {
     let code = call();
-    if code == SUCCESS && link::is_active() && !pool.is_null() {
+    if code == SUCCESS && Host.is_active() && !pool.is_null() {
         // SAFETY: not null, and written by the driver.
         let made = unsafe { pool.read_unaligned() };
         lock(&state().pools).known.insert(made);
@@ -246,7 +248,7 @@ fn create(call: &dyn Fn() -> Code, pool: *mut Handle, _properties: *const c_void
 
 /// Destroys a pool. Its used memory stays until it is freed, but can no longer be queried.
 fn destroy(call: &dyn Fn() -> Code, pool: Handle) -> Code {
-    if !link::is_active() {
+    if !Host.is_active() {
         return call();
     }
     let mut pools = lock(&state().pools);
@@ -260,7 +262,7 @@ fn destroy(call: &dyn Fn() -> Code, pool: Handle) -> Code {
 
 fn trim_to(call: &dyn Fn() -> Code, _pool: Handle, _keep: usize) -> Code {
     let code = call();
-    if link::is_active() {
+    if Host.is_active() {
         refresh();
     }
     code
@@ -275,7 +277,7 @@ fn add_node(
     _parameters: *mut c_void,
 ) -> Code {
     let code = call();
-    if code == SUCCESS && link::is_active() {
+    if code == SUCCESS && Host.is_active() {
         note_graphs();
     }
     code
@@ -283,7 +285,7 @@ fn add_node(
 
 fn graph_trim(call: &dyn Fn() -> Code, _device: c_int) -> Code {
     let code = call();
-    if link::is_active() {
+    if Host.is_active() {
         refresh();
     }
     code

@@ -3,6 +3,8 @@
 //!
 //! The program may not operate on this library's mappings, just as it may not on the driver's allocations.
 
+use crate::host::Host;
+use preload_ops::System as _;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 
@@ -11,7 +13,6 @@ use super::physical::{ON_DEVICE, Properties};
 use super::{limit, lock, state};
 use crate::driver::{Address, Code, INVALID_VALUE, SUCCESS};
 use crate::hook::hooks;
-use crate::link;
 
 hooks! { HOOKS:
     fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const Properties, flags: u64) = create;
@@ -133,7 +134,7 @@ impl Program {
 }
 
 fn is_ours(address: Address) -> bool {
-    link::is_active() && state().owner(address).is_some()
+    Host.is_active() && state().owner(address).is_some()
 }
 
 fn release_bytes(bytes: u64) {
@@ -155,7 +156,7 @@ fn create(
     properties: *const Properties,
     _flags: u64,
 ) -> Code {
-    if !link::is_active() || out.is_null() || properties.is_null() {
+    if !Host.is_active() || out.is_null() || properties.is_null() {
         return call();
     }
     // SAFETY: not null, and the program guarantees that the structure is there.
@@ -184,7 +185,7 @@ fn create(
 }
 
 fn release(call: &dyn Fn() -> Code, handle: u64) -> Code {
-    if !link::is_active() {
+    if !Host.is_active() {
         return call();
     }
     let (code, gone) = {
@@ -205,7 +206,7 @@ fn release(call: &dyn Fn() -> Code, handle: u64) -> Code {
 }
 
 fn import(call: &dyn Fn() -> Code, out: *mut u64, _file: *mut c_void, _kind: c_int) -> Code {
-    if !link::is_active() {
+    if !Host.is_active() {
         return call();
     }
     let mut program = lock(&state().program);
@@ -218,7 +219,7 @@ fn import(call: &dyn Fn() -> Code, out: *mut u64, _file: *mut c_void, _kind: c_i
 
 /// `cuMemRetainAllocationHandle` for an address outside this library's ranges.
 pub(super) fn retain(call: &dyn Fn() -> Code, out: *mut u64, address: Address) -> Code {
-    if !link::is_active() {
+    if !Host.is_active() {
         return call();
     }
     let mut program = lock(&state().program);
@@ -237,7 +238,7 @@ fn map(
     handle: u64,
     _flags: u64,
 ) -> Code {
-    if !link::is_active() {
+    if !Host.is_active() {
         return call();
     }
     if is_ours(address) {
@@ -252,7 +253,7 @@ fn map(
 }
 
 fn unmap(call: &dyn Fn() -> Code, address: Address, bytes: usize) -> Code {
-    if !link::is_active() {
+    if !Host.is_active() {
         return call();
     }
     if is_ours(address) {

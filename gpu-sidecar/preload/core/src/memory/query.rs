@@ -3,13 +3,14 @@
 //! The driver is called first, so that it reports errors. Its results for the mapping are then replaced by those of the
 //! allocation. Addresses have 64 bits: the historical functions cannot refer to a reserved address.
 
+use crate::host::Host;
+use preload_ops::System as _;
 use std::ffi::{c_int, c_uint, c_void};
 
 use super::device::{Allocation, Backing, Slot, Table};
 use super::{lock, state, write_out};
 use crate::driver::{self, Address, Code, Handle, INVALID_VALUE, NOT_SUPPORTED, SUCCESS};
 use crate::hook::hooks;
-use crate::link;
 
 hooks! { HOOKS:
     fn cuMemGetAddressRange_v2(base: *mut Address, bytes: *mut usize, address: Address) = address_range;
@@ -64,7 +65,7 @@ fn address_range(
 }
 
 fn owner(address: Address) -> Option<&'static Slot> {
-    if !link::is_active() {
+    if !Host.is_active() {
         return None;
     }
     state().owner(address)

@@ -5,7 +5,9 @@ use super::account::Kind;
 use super::device::Slot;
 use super::physical::{Block, Part};
 use super::{contexts, free, limit, lock, pools, state};
-use crate::link;
+use crate::host::Host;
+use preload_ops::System as _;
+use preload_ops::capture;
 
 /// Size of a device's reserve in granules: 32 MiB with granules of 2 MiB.
 const RESERVE_GRANULES: usize = 16;
@@ -13,7 +15,7 @@ const RESERVE_GRANULES: usize = 16;
 /// Creates a reserve on the device of the calling thread's context, if it has less than half of one and the limit has room. To be
 /// called before the driver begins a capture. Processes that capture nothing have no reserve.
 pub(crate) fn before_capture() {
-    if !link::is_active() || crate::capture::any() {
+    if !Host.is_active() || capture::any(Host) {
         return;
     }
     let Ok(ordinal) = contexts::device() else {

@@ -1,0 +1,143 @@
+//! The process's context: all that this library keeps, in one static.
+
+use std::ffi::c_void;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use preload_state::link::Link;
+use preload_state::process::Process;
+use preload_table::abi::Front;
+use protocol::page::{Facts, Gate, Orders};
+
+use crate::connection::Connection;
+use crate::memory::State;
+
+/// All that this library keeps of the process, beside the address of each wrapped function and the variables of its threads.
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// State that the operations change.
+    pub(crate) process: Process,
+    /// The process with respect to its agent, until the thread of the link has taken it over. Held over an initialisation of the
+    /// driver, so that a second one waits for the first.
+    pub(crate) link: Mutex<Link>,
+    /// Connection to the agent.
+    pub(crate) connection: Connection,
+    /// State of device memory; null until it is needed, and again in the child of a fork.
+    pub(crate) memory: AtomicPtr<State>,
+    /// Interface of the front; null until it has called.
+    pub(crate) front: AtomicPtr<Front>,
+    /// Handle of the driver's library, which the program has loaded; null until it is found.
+    pub(crate) library: AtomicPtr<c_void>,
+    /// Whether a wrapper has panicked.
+    pub(crate) is_broken: AtomicBool,
+    /// Whether the handler of forks is registered.
+    pub(crate) has_fork_handler: AtomicBool,
+    /// Orders in effect: one of the defaults below, or a page that is never unmapped.
+    orders: AtomicPtr<Orders>,
+    /// Facts in use: the default below, or a page that is never unmapped.
+    facts: AtomicPtr<Facts>,
+    /// Orders in effect without an agent: every launch passes.
+    open_orders: Orders,
+    /// Orders in effect while an agent is running but has not provided pages yet: no launch passes.
+    closed_orders: Orders,
+    own_facts: Facts,
+}
+
+/// The one static of this library.
+static CONTEXT: Context = Context {
+    process: Process::new(),
+    link: Mutex::new(Link::new()),
+    connection: Connection::new(),
+    memory: AtomicPtr::new(std::ptr::null_mut()),
+    front: AtomicPtr::new(std::ptr::null_mut()),
+    library: AtomicPtr::new(std::ptr::null_mut()),
+    is_broken: AtomicBool::new(false),
+    has_fork_handler: AtomicBool::new(false),
+    orders: AtomicPtr::new((&raw const CONTEXT.open_orders).cast_mut()),
+    facts: AtomicPtr::new((&raw const CONTEXT.own_facts).cast_mut()),
+    open_orders: {
+        let mut orders = Orders::new();
+        orders.gate = Gate::at(0);
+        orders
+    },
+    closed_orders: Orders::new(),
+    own_facts: Facts::new(),
+};
+
+/// Returns the context of this process.
+#[inline]
+pub(crate) fn context() -> &'static Context {
+    &CONTEXT
+}
+
+impl Context {
+    /// Returns the orders in effect.
+    #[inline]
+    pub(crate) fn orders(&self) -> &'static Orders {
+        // SAFETY: never null. `use_orders` and the initial value store references to statics and to pages that are mapped for the rest
+        // of the process's life; both are of atomics alone, so shared references to them are valid whatever the agent writes.
+        unsafe { &*self.orders.load(Ordering::Acquire) }
+    }
+
+    /// Returns the facts in use.
+    #[inline]
+    pub(crate) fn facts(&self) -> &'static Facts {
+        // SAFETY: as in `orders`; stored by `use_facts` and the initial value alone.
+        unsafe { &*self.facts.load(Ordering::Acquire) }
+    }
+
+    /// Returns whether the orders in effect are an agent's.
+    pub(crate) fn has_agent_orders(&self) -> bool {
+        let own = [&raw const self.open_orders, &raw const self.closed_orders];
+        !own.contains(&std::ptr::from_ref(self.orders()))
+    }
+
+    /// Puts these orders into effect.
+    fn use_orders(&self, orders: &'static Orders) {
+        let orders: *const Orders = orders;
+        self.orders.store(orders.cast_mut(), Ordering::Release);
+    }
+
+    /// Uses these facts.
+    pub(crate) fn use_facts(&self, facts: &'static Facts) {
+        let facts: *const Facts = facts;
+        self.facts.store(facts.cast_mut(), Ordering::Release);
+    }
+
+    /// Puts an agent's orders into effect, resets the gate, and wakes the waiters of the previous page.
+    pub(crate) fn switch_orders(&self, orders: &'static Orders) {
+        let old = self.orders();
+        if !std::ptr::eq(old, orders) {
+            self.use_orders(orders);
+            self.process.gate.reset();
+            for word in [old.gate.word(), &old.attention, &old.claim_answered] {
+                crate::time::wake(word);
+            }
+        }
+    }
+
+    /// As [`Self::switch_orders`], to the orders by which every launch passes.
+    pub(crate) fn switch_to_open_orders(&'static self) {
+        self.switch_orders(&self.open_orders);
+    }
+
+    /// As [`Self::switch_orders`], to the orders by which no launch passes.
+    pub(crate) fn switch_to_closed_orders(&'static self) {
+        self.switch_orders(&self.closed_orders);
+    }
+
+    /// Resets the context in the child of a fork, which has none of the threads. The child connects by itself if it initialises the
+    /// driver.
+    pub(crate) fn fork(&'static self) {
+        self.process.set_active(false);
+        self.use_orders(&self.open_orders);
+        self.use_facts(&self.own_facts);
+        self.connection.forget();
+        // A thread that does not exist in the child may hold the lock. The state then stays as it is, and the child inactive.
+        if let Ok(mut link) = self.link.try_lock() {
+            link.fork();
+        }
+        // Nothing is dropped, because such a thread may hold any of the locks of the memory.
+        self.memory.store(std::ptr::null_mut(), Ordering::Release);
+    }
+}

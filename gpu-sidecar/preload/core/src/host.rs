@@ -1,0 +1,155 @@
+//! This process, as the operations see it.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+use std::time::Duration;
+
+use preload_ops::System;
+use preload_state::gate::Thread;
+use preload_state::process::Process;
+use preload_state::streams::Stream;
+use protocol::message::FromProcess;
+use protocol::page::{Facts, Orders};
+
+use crate::context::context;
+use crate::{log, time};
+
+/// The driver and the process in which this library is loaded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Host;
+
+/// Variables of one thread. They have no destructor, since threads end at any time.
+struct Local {
+    /// Entry of the thread among those that launch.
+    entry: Cell<Option<&'static Thread>>,
+    /// Whether the thread is in a launch that has passed the gate.
+    is_inside: Cell<bool>,
+    /// Stream of the thread's last launch.
+    recent: Cell<Option<&'static Stream>>,
+}
+
+thread_local! {
+    static LOCAL: Local = const {
+        Local {
+            entry: Cell::new(None),
+            is_inside: Cell::new(false),
+            recent: Cell::new(None),
+        }
+    };
+}
+
+/// Registers the process for `membarrier`. To be called before the gate is used.
+pub(crate) fn prepare_barrier() {
+    const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+    // SAFETY: `membarrier` takes numbers alone.
+    let code = unsafe { libc::syscall(libc::SYS_membarrier, REGISTER_PRIVATE_EXPEDITED, 0, 0) };
+    context().process.threads.set_fenced(code != 0);
+}
+
+fn register() -> Option<&'static Thread> {
+    // SAFETY: `gettid` takes no arguments.
+    let id = unsafe { libc::syscall(libc::SYS_gettid) };
+    let id = i32::try_from(id).unwrap_or(0);
+    let process = std::process::id();
+    let is_gone = |other: i32| {
+        // SAFETY: `tgkill` takes numbers alone; signal 0 is not delivered.
+        unsafe { libc::syscall(libc::SYS_tgkill, process, other, 0) != 0 }
+    };
+    let found = context().process.threads.register(id, is_gone);
+    LOCAL.with(|local| local.entry.set(found));
+    found
+}
+
+impl System for Host {
+    #[inline]
+    fn process(self) -> &'static Process {
+        &context().process
+    }
+
+    #[inline]
+    fn orders(self) -> &'static Orders {
+        context().orders()
+    }
+
+    #[inline]
+    fn facts(self) -> &'static Facts {
+        context().facts()
+    }
+
+    fn has_agent_orders(self) -> bool {
+        context().has_agent_orders()
+    }
+
+    fn now(self) -> u64 {
+        time::now()
+    }
+
+    fn wait(self, word: &AtomicU32, expected: u32, at_most: Duration) {
+        time::wait(word, expected, at_most);
+    }
+
+    fn pause(self, span: Duration) {
+        time::pause(span);
+    }
+
+    fn barrier(self) {
+        const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+        fence(Ordering::SeqCst);
+        if !context().process.threads.is_fenced() {
+            // SAFETY: `membarrier` takes numbers alone; the process is registered, or launches are fenced.
+            let _registered =
+                unsafe { libc::syscall(libc::SYS_membarrier, PRIVATE_EXPEDITED, 0, 0) };
+        }
+    }
+
+    #[inline]
+    fn thread(self) -> Option<&'static Thread> {
+        LOCAL.with(|local| local.entry.get()).or_else(register)
+    }
+
+    fn is_launching(self) -> bool {
+        LOCAL.with(|local| local.entry.get().is_some_and(Thread::is_launching))
+    }
+
+    fn thread_identity(self) -> usize {
+        LOCAL.with(|local| std::ptr::from_ref(local).addr())
+    }
+
+    #[inline]
+    fn is_inside(self) -> bool {
+        LOCAL.with(|local| local.is_inside.get())
+    }
+
+    #[inline]
+    fn set_inside(self, is_inside: bool) {
+        LOCAL.with(|local| local.is_inside.set(is_inside));
+    }
+
+    #[inline]
+    fn recent(self) -> Option<&'static Stream> {
+        LOCAL.with(|local| local.recent.get())
+    }
+
+    #[inline]
+    fn set_recent(self, stream: Option<&'static Stream>) {
+        LOCAL.with(|local| local.recent.set(stream));
+    }
+
+    fn send(self, message: &FromProcess) {
+        let mut writer = message.write();
+        let _lost = context().connection.send(writer.finish());
+    }
+
+    fn abandon_hung_agent(self) {
+        let context = context();
+        if context.connection.is_open() && self.is_served() {
+            log::line("no heartbeat from the agent for one second: it is treated as stopped");
+            context.process.status.set_hung();
+            context.connection.shutdown();
+        }
+    }
+
+    fn log(self, line: &str) {
+        log::line(line);
+    }
+}

@@ -1,0 +1,152 @@
+//! Launches of kernels and graphs. Each passes the gate.
+
+use std::borrow::Cow;
+use std::sync::atomic::Ordering;
+
+use preload_state::functions;
+use preload_state::gate::{IN_FLIGHT_POLL, LaunchGuard, ParkStep, Parking, RECHECK_INTERVAL};
+use preload_state::streams::DefaultStream;
+use protocol::message::{FromProcess, Report};
+
+use crate::cuda::{Code, Handle, NOT_PERMITTED, SUCCESS};
+use crate::outcome::{Call, Outcome, Reason};
+use crate::platform::{Driver, Platform, System};
+use crate::streams::{self, ParkedWork};
+use crate::{capture, gate};
+
+/// Kind of a launched handle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A `CUfunction` or `CUkernel`.
+    Kernel,
+    /// A `CUgraphExec`.
+    Graph,
+}
+
+/// Launches a kernel or graph once the gate is open.
+#[inline]
+pub fn launch<P: Platform>(
+    host: P,
+    call: Call<'_>,
+    stream: Handle,
+    default: DefaultStream,
+    function: Handle,
+    kind: Kind,
+) -> Outcome {
+    if !host.is_active() {
+        return Outcome::Pass(Reason::Inactive);
+    }
+    // A driver that calls its own exported functions does so within a launch that has passed.
+    if host.is_inside() {
+        return Outcome::Pass(Reason::Nested);
+    }
+    if capture::any(host) && capture::is_capturing(host, default.resolve(stream)) {
+        return Outcome::Pass(Reason::Capturing);
+    }
+    let process = host.process();
+    let info = process
+        .functions
+        .lookup(function, || is_collective(host, function, kind));
+    if info.is_collective {
+        return refuse_collective(host, function);
+    }
+    let mut bound_holds = true;
+    loop {
+        let guard = begin(host);
+        if process.gate.may_launch(host.orders(), bound_holds) {
+            host.set_inside(true);
+            let launch = streams::before(host, stream, default, info);
+            let code = call();
+            streams::after(host, &launch, code == SUCCESS);
+            host.set_inside(false);
+            host.facts().launches.0.fetch_add(1, Ordering::Relaxed);
+            drop(guard);
+            return Outcome::Done(code);
+        }
+        drop(guard);
+        bound_holds = park(host, stream, default);
+    }
+}
+
+#[inline]
+fn begin<P: System>(host: P) -> LaunchGuard<'static> {
+    host.process().threads.begin(host.thread())
+}
+
+/// Runs the check of a launch at the gate, without the launch, and returns whether it would pass.
+#[inline]
+pub fn check<P: System>(host: P) -> bool {
+    let _guard = begin(host);
+    host.process().gate.may_launch(host.orders(), true)
+}
+
+fn is_collective<P: Driver>(host: P, function: Handle, kind: Kind) -> bool {
+    let is_of_nccl = |name: Cow<'_, str>| functions::is_collective(name.as_bytes());
+    kind == Kind::Kernel && host.function_name(function).is_some_and(is_of_nccl)
+}
+
+/// Refuses a collective: one rank would wait on the device for another rank without a token, and delay all other processes (gang
+/// leases are not given).
+#[cold]
+fn refuse_collective<P: Platform>(host: P, function: Handle) -> Outcome<Code> {
+    let name = host.function_name(function).unwrap_or_default();
+    if host.process().reports_collective() {
+        host.log(&format!(
+            "{name} refused (CUDA_ERROR_NOT_PERMITTED): collectives among several ranks cannot run on a slot that is shared in \
+             time; use an exclusive slot for this function"
+        ));
+        host.report(Report::Collective(name.into_owned()));
+    }
+    Outcome::Fail(NOT_PERMITTED)
+}
+
+/// Waits until a launch may be tried again. Returns `false` if it may exceed the bound of the work in flight.
+#[cold]
+fn park<P: Platform>(host: P, stream: Handle, default: DefaultStream) -> bool {
+    let facts = host.facts();
+    let gate = &host.process().gate;
+    facts.parked.fetch_add(1, Ordering::AcqRel);
+    // The program's pause ends here: the wait at the gate is not part of it.
+    gate.begin_burst(host.now());
+    // Work that this thread has launched is measured up to here.
+    streams::mark_all(host);
+    let mut parking = Parking::default();
+    let mut work = ParkedWork {
+        host,
+        stream,
+        default,
+    };
+    let bound_holds = loop {
+        let orders = host.orders();
+        let is_served = host.is_served();
+        let epoch = match parking.step(host.now(), orders, gate, is_served, &mut work) {
+            ParkStep::Launch => break true,
+            ParkStep::Exceed { is_counted } => {
+                let exceeded = &facts.bound_exceeded;
+                exceeded.fetch_add(u64::from(is_counted), Ordering::Relaxed);
+                break false;
+            }
+            ParkStep::Poll => {
+                host.pause(IN_FLIGHT_POLL);
+                continue;
+            }
+            ParkStep::Ask { epoch } => {
+                host.send(&FromProcess::Ask { epoch });
+                epoch
+            }
+            ParkStep::Wait { epoch } => epoch,
+        };
+        let begin = host.now();
+        host.wait(orders.gate.word(), gate::low_half(epoch), RECHECK_INTERVAL);
+        let waited = host.now().saturating_sub(begin);
+        // A hung agent is treated like a stopped one.
+        if parking.waited(waited, orders, host.is_served()) {
+            host.abandon_hung_agent();
+        }
+    };
+    facts.parked.fetch_sub(1, Ordering::AcqRel);
+    bound_holds
+}
+
+#[cfg(test)]
+mod tests;

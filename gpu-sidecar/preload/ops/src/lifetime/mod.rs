@@ -1,0 +1,67 @@
+//! Destruction of contexts and streams.
+
+use std::ffi::c_int;
+
+use crate::cuda::{Handle, SUCCESS};
+use crate::outcome::{Call, Outcome, Reason};
+use crate::platform::{Driver, Platform};
+use crate::streams;
+
+/// Destroys a context. `forget` releases the memory of a destroyed context.
+pub fn destroy_context<P: Platform>(
+    host: P,
+    call: Call<'_>,
+    context: Handle,
+    forget: impl FnOnce(Handle),
+) -> Outcome {
+    let code = call();
+    if code == SUCCESS && host.is_active() {
+        streams::context_destroyed(host, context);
+        forget(context);
+    }
+    Outcome::Done(code)
+}
+
+/// Releases or resets the primary context. It is destroyed with its last reference, or at once by a reset.
+pub fn release_primary<P: Platform>(
+    host: P,
+    call: Call<'_>,
+    device: c_int,
+    forget: impl FnOnce(Handle),
+) -> Outcome {
+    if !host.is_active() {
+        return Outcome::Pass(Reason::Inactive);
+    }
+    let primary = primary(host, device);
+    let code = call();
+    if code == SUCCESS
+        && let Some(context) = primary
+        && !is_primary_active(host, device)
+    {
+        streams::context_destroyed(host, context);
+        forget(context);
+    }
+    Outcome::Done(code)
+}
+
+/// Returns the handle of the primary context; `None` if it is not active.
+fn primary<P: Driver>(host: P, device: c_int) -> Option<Handle> {
+    let is_active = is_primary_active(host, device);
+    is_active.then(|| host.primary_context(device).ok())?
+}
+
+fn is_primary_active<P: Driver>(host: P, device: c_int) -> bool {
+    host.is_primary_active(device) == Ok(true)
+}
+
+/// Destroys a stream.
+pub fn destroy_stream<P: Platform>(host: P, stream: Handle) -> Outcome {
+    if !host.is_active() {
+        return Outcome::Pass(Reason::Inactive);
+    }
+    streams::stream_destroyed(host, stream);
+    Outcome::Pass(Reason::Measured)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,137 @@
+//! All state of a process but its device memory, which has locks that must not survive a fork.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::captures::Captures;
+use crate::claims::ClaimRequests;
+use crate::events::EventPool;
+use crate::functions::Functions;
+use crate::gate::{Gate, Threads};
+use crate::link::{Status, Terms};
+use crate::streams::Streams;
+
+/// State of one process, created before its first call.
+#[derive(Debug, Default)]
+pub struct Process {
+    /// Gate at each launch.
+    pub gate: Gate,
+    /// Launches in progress.
+    pub threads: Threads,
+    /// Run time of functions.
+    pub functions: Functions,
+    /// Work in flight.
+    pub streams: Streams,
+    /// Events for its measurement.
+    pub events: EventPool,
+    /// Stream captures in progress.
+    pub captures: Captures,
+    /// What the thread of the link shares with others.
+    pub status: Status,
+    claims: Mutex<ClaimRequests>,
+    /// Whether Weir controls the process: the agent's socket exists and the driver is initialised.
+    is_active: AtomicBool,
+    /// Device memory limit of the pod in bytes; 0 without one.
+    memory_limit: AtomicU64,
+    /// Bytes that stay allocated with a context; 0 if they have to be measured.
+    context_residue: AtomicU64,
+    /// Whether a refused collective was reported.
+    is_collective_reported: AtomicBool,
+}
+
+impl Process {
+    /// Creates the state of a process that has not initialised the driver.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            gate: Gate::new(),
+            threads: Threads::new(),
+            functions: Functions::new(),
+            streams: Streams::new(),
+            events: EventPool::new(),
+            captures: Captures::new(),
+            status: Status::new(),
+            claims: Mutex::new(ClaimRequests::new()),
+            is_active: AtomicBool::new(false),
+            memory_limit: AtomicU64::new(0),
+            context_residue: AtomicU64::new(0),
+            is_collective_reported: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns whether Weir controls the process.
+    #[inline]
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.is_active.load(Ordering::Relaxed)
+    }
+
+    /// Sets whether Weir controls the process.
+    pub fn set_active(&self, is_active: bool) {
+        self.is_active.store(is_active, Ordering::Release);
+    }
+
+    /// Applies the limits of the agent's terms.
+    pub fn set_limits(&self, terms: &Terms) {
+        self.memory_limit
+            .store(terms.memory_limit, Ordering::Release);
+        self.context_residue
+            .store(terms.context_residue, Ordering::Release);
+    }
+
+    /// Returns the pod's memory limit on the device in bytes; 0 if there is none.
+    #[must_use]
+    pub fn memory_limit(&self) -> u64 {
+        self.memory_limit.load(Ordering::Acquire)
+    }
+
+    /// Returns the bytes that stay allocated with a context, charged once; 0 if they have to be measured.
+    #[must_use]
+    pub fn context_residue(&self) -> u64 {
+        self.context_residue.load(Ordering::Acquire)
+    }
+
+    /// Takes the lock of the claims, under which a claim is sent.
+    pub fn claims(&self) -> MutexGuard<'_, ClaimRequests> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether a refused collective is yet to be reported, and notes the report.
+    #[must_use]
+    pub fn reports_collective(&self) -> bool {
+        !self.is_collective_reported.swap(true, Ordering::AcqRel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::message::OnLoss;
+
+    use super::*;
+
+    #[test]
+    fn the_limits_are_those_of_the_terms() {
+        let process = Process::new();
+        assert_eq!((process.memory_limit(), process.context_residue()), (0, 0));
+        process.set_limits(&Terms {
+            on_loss: OnLoss::Open,
+            visible_devices: String::new(),
+            mps_pipe_directory: String::new(),
+            active_thread_hundredths: 10_000,
+            mps_memory_limit: 0,
+            memory_limit: 7,
+            context_residue: 9,
+        });
+        assert_eq!((process.memory_limit(), process.context_residue()), (7, 9));
+    }
+
+    #[test]
+    fn a_collective_is_reported_once() {
+        let process = Process::new();
+        assert!(process.reports_collective());
+        assert!(!process.reports_collective());
+        assert!(!process.is_active());
+        process.set_active(true);
+        assert!(process.is_active());
+    }
+}
