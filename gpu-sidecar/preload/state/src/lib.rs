@@ -11,6 +11,7 @@
 //! | [`watch`] | the watch thread: answers a closed gate, returns a token that is not used |
 //! | [`link`] | the process with respect to its agent: start, attachment, loss, reconnection |
 //! | [`silence`] | missing heartbeats of the agent |
+//! | [`memory`] | device memory: account, addresses, allocations, slabs, tickets |
 //! | [`claims`] | claims of device memory and their answers |
 //! | [`streams`], [`functions`], [`events`], [`captures`] | work in flight and its run time; the events which measure it |
 //! | [`busy`] | periods in which kernels of the process ran |
@@ -32,6 +33,7 @@ pub mod events;
 pub mod functions;
 pub mod gate;
 pub mod link;
+pub mod memory;
 pub mod process;
 pub mod silence;
 pub mod streams;

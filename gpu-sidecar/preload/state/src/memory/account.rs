@@ -1,0 +1,285 @@
+//! Account of the device memory held by the process, by kind, and of the part of the pod's limit it has claimed. Performs no I/O.
+//!
+//! A claim is the process's share of its pod's limit. While every process of a pod holds at most its claim, and the claims
+//! together are within the limit, the pod is within its limit. Claims are made somewhat ahead of need, because each costs a
+//! request to the agent.
+
+/// Use of device memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The program's plain allocations, which are mappings of this library.
+    Plain,
+    /// Mapped but unused: a reserve for small allocations and for allocations during a capture. Released before any allocation is
+    /// refused.
+    Spare,
+    /// Created by the program itself with `cuMemCreate`.
+    Program,
+    /// Managed memory, arrays, and other memory allocated by the driver itself.
+    Native,
+    /// Stream-ordered pools and memory nodes of graphs.
+    Pool,
+    /// Memory that a context occupies by itself.
+    Residue,
+}
+
+/// Number of kinds.
+const KINDS: usize = 6;
+/// Number of chunks in the limit: a claim exceeds the need by one chunk of at most [`CHUNK_MAX`].
+const CHUNKS_IN_LIMIT: u64 = 16;
+/// Largest chunk by which a claim exceeds the need, in bytes.
+const CHUNK_MAX: u64 = 256 << 20;
+/// Number of unused chunks in a claim above which it is lowered.
+const CHUNKS_KEPT: u64 = 2;
+
+/// Account of the device memory held by the process, and of its claim; see the [module](self).
+#[derive(Debug, Default)]
+pub struct Account {
+    held: [u64; KINDS],
+    claimed: u64,
+}
+
+/// Totals to claim, in bytes: the preferred one, and the smallest sufficient one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClaimTotals {
+    /// Preferred total.
+    pub ahead: u64,
+    /// Smallest sufficient total.
+    pub exact: u64,
+}
+
+/// Returns the number of bytes by which a claim exceeds the need.
+fn chunk(limit: u64) -> u64 {
+    (limit / CHUNKS_IN_LIMIT).clamp(1, CHUNK_MAX)
+}
+
+impl Account {
+    /// Creates the account of a process that holds nothing.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            held: [0; KINDS],
+            claimed: 0,
+        }
+    }
+
+    /// Returns the bytes held of a kind.
+    #[must_use]
+    pub const fn of(&self, kind: Kind) -> u64 {
+        self.held[kind as usize]
+    }
+
+    /// Returns the bytes held of all kinds.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.held
+            .iter()
+            .fold(0, |sum: u64, held| sum.saturating_add(*held))
+    }
+
+    /// Returns the bytes that cannot be moved out of the device.
+    #[must_use]
+    pub const fn fixed(&self) -> u64 {
+        self.of(Kind::Program)
+            .saturating_add(self.of(Kind::Native))
+            .saturating_add(self.of(Kind::Pool))
+    }
+
+    /// Returns the bytes that the program itself has allocated.
+    #[must_use]
+    pub fn of_program(&self) -> u64 {
+        self.total() - self.of(Kind::Spare) - self.of(Kind::Residue)
+    }
+
+    /// Adds bytes of a kind, within the claim or not.
+    pub const fn add(&mut self, kind: Kind, bytes: u64) {
+        self.held[kind as usize] = self.held[kind as usize].saturating_add(bytes);
+    }
+
+    /// Subtracts bytes of a kind, saturating at 0.
+    pub const fn subtract(&mut self, kind: Kind, bytes: u64) {
+        self.held[kind as usize] = self.held[kind as usize].saturating_sub(bytes);
+    }
+
+    /// Sets a kind to the measured number of bytes.
+    pub const fn set(&mut self, kind: Kind, bytes: u64) {
+        self.held[kind as usize] = bytes;
+    }
+
+    /// Returns whether `more` bytes may be held without a further claim. A `limit` of 0 allows any number.
+    #[must_use]
+    pub fn is_claimed(&self, more: u64, limit: u64) -> bool {
+        let wanted = self.total().checked_add(more);
+        limit == 0 || wanted.is_some_and(|wanted| wanted <= self.claimed.min(limit))
+    }
+
+    /// Returns the totals to claim for `more` bytes; `None` if they would exceed the limit.
+    #[must_use]
+    pub fn claim_for(&self, more: u64, limit: u64) -> Option<ClaimTotals> {
+        let exact = self.total().checked_add(more)?;
+        (exact <= limit).then(|| ClaimTotals {
+            ahead: exact.saturating_add(chunk(limit)).min(limit),
+            exact,
+        })
+    }
+
+    /// Returns the claim in bytes.
+    #[must_use]
+    pub const fn claim(&self) -> u64 {
+        self.claimed
+    }
+
+    /// Sets the claim after the agent has granted it.
+    pub const fn set_claim(&mut self, total: u64) {
+        self.claimed = total;
+    }
+
+    /// Returns a lower total to claim; `None` unless the claim exceeds the bytes held by more than [`CHUNKS_KEPT`] chunks.
+    #[must_use]
+    pub fn surplus(&self, limit: u64) -> Option<u64> {
+        let keep = self.total().saturating_add(chunk(limit));
+        let is_much = self.claimed.saturating_sub(self.total()) > CHUNKS_KEPT * chunk(limit);
+        (limit > 0 && is_much).then_some(keep)
+    }
+
+    /// Returns the lowest total to claim, for an agent that needs every byte; `None` if the whole claim is used.
+    #[must_use]
+    pub fn unused(&self) -> Option<u64> {
+        (self.claimed > self.total()).then(|| self.total())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use testing::Random;
+
+    use super::*;
+
+    const LIMIT: u64 = 16_000;
+
+    #[test]
+    fn a_claim_is_made_ahead_and_its_surplus_returned() {
+        let mut account = Account::default();
+        assert!(!account.is_claimed(1, LIMIT));
+        let totals = account.claim_for(100, LIMIT).unwrap();
+        assert_eq!((totals.ahead, totals.exact), (1_100, 100));
+        account.set_claim(totals.ahead);
+        account.add(Kind::Plain, 100);
+        assert!(account.is_claimed(1_000, LIMIT));
+        assert!(!account.is_claimed(1_001, LIMIT));
+        account.set_claim(2_101);
+        assert_eq!(account.surplus(LIMIT), Some(1_100));
+        account.set_claim(2_100);
+        assert_eq!(account.surplus(LIMIT), None);
+        assert_eq!(account.unused(), Some(100));
+    }
+
+    #[test]
+    fn nothing_is_claimed_beyond_the_limit() {
+        let mut account = Account::default();
+        account.add(Kind::Plain, 15_500);
+        assert_eq!(
+            account.claim_for(500, LIMIT),
+            Some(ClaimTotals {
+                ahead: LIMIT,
+                exact: LIMIT
+            })
+        );
+        assert_eq!(account.claim_for(501, LIMIT), None);
+        assert_eq!(account.claim_for(u64::MAX, LIMIT), None);
+        // A lowered limit takes effect at once, whatever was claimed.
+        account.set_claim(LIMIT);
+        assert!(!account.is_claimed(1, 15_500));
+    }
+
+    #[test]
+    fn without_a_limit_nothing_is_claimed() {
+        let mut account = Account::default();
+        assert!(account.is_claimed(u64::MAX, 0));
+        account.add(Kind::Native, 7);
+        assert!(account.is_claimed(u64::MAX, 0));
+        assert_eq!(account.surplus(0), None);
+    }
+
+    #[test]
+    fn freeing_uncounted_memory_never_makes_a_count_negative() {
+        let mut account = Account::default();
+        account.add(Kind::Pool, 5);
+        account.subtract(Kind::Pool, 17);
+        account.subtract(Kind::Plain, 1);
+        assert_eq!(account.total(), 0);
+    }
+
+    #[test]
+    fn memory_of_the_program_excludes_spare_and_residue() {
+        let mut account = Account::default();
+        for (kind, bytes) in [
+            (Kind::Plain, 1),
+            (Kind::Spare, 10),
+            (Kind::Program, 100),
+            (Kind::Native, 1_000),
+            (Kind::Pool, 10_000),
+            (Kind::Residue, 100_000),
+        ] {
+            account.add(kind, bytes);
+            assert_eq!(account.of(kind), bytes);
+        }
+        assert_eq!(account.total(), 111_111);
+        assert_eq!(account.of_program(), 11_101);
+        assert_eq!(account.fixed(), 11_100);
+        account.set(Kind::Pool, 1);
+        assert_eq!(account.fixed(), 1_101);
+    }
+
+    /// Processes of a pod that keep to their claims never hold more than the limit, and can reach it exactly.
+    #[test]
+    fn processes_share_one_limit_exactly() {
+        let mut random = Random(3);
+        let mut accounts = [Account::default(), Account::default(), Account::default()];
+        let mut refused = 0;
+        for _ in 0..200_000 {
+            let which = usize::try_from(random.below(3)).unwrap();
+            let others: u64 = (0..3)
+                .filter(|other| *other != which)
+                .map(|other| accounts[other].claimed)
+                .sum();
+            let account = &mut accounts[which];
+            if random.below(2) == 0 {
+                let bytes = random.below(400);
+                if !account.is_claimed(bytes, LIMIT) {
+                    let totals = account.claim_for(bytes, LIMIT);
+                    let granted = totals.and_then(|totals| {
+                        [totals.ahead, totals.exact]
+                            .into_iter()
+                            .find(|total| others + total <= LIMIT)
+                    });
+                    match granted {
+                        Some(total) => account.set_claim(total),
+                        None => {
+                            refused += 1;
+                            continue;
+                        }
+                    }
+                }
+                account.add(Kind::Plain, bytes);
+            } else {
+                account.subtract(Kind::Plain, random.below(390));
+                if let Some(total) = account.surplus(LIMIT) {
+                    account.set_claim(total);
+                }
+            }
+            let held: u64 = accounts.iter().map(Account::total).sum();
+            assert!(held <= LIMIT);
+        }
+        assert!(refused > 100, "the limit was never reached");
+        // The unused parts of the others' claims can be reclaimed, after which the rest of the limit can be claimed.
+        for account in &mut accounts {
+            if let Some(total) = account.unused() {
+                account.set_claim(total);
+            }
+        }
+        let others = accounts[1].claimed + accounts[2].claimed;
+        let left = LIMIT - others - accounts[0].total();
+        let totals = accounts[0].claim_for(left, LIMIT).unwrap();
+        assert_eq!(others + totals.exact, LIMIT);
+    }
+}

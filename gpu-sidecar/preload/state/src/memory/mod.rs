@@ -1,0 +1,39 @@
+//! Device memory: what the process holds, where it is mapped, and what of it counts against the pod's limit.
+
+use std::ffi::c_int;
+
+mod account;
+mod contexts;
+mod native;
+mod physical;
+mod program;
+mod reported;
+mod slabs;
+mod spans;
+mod table;
+mod ticket;
+
+pub use account::{Account, ClaimTotals, Kind};
+pub use contexts::{Contexts, residue};
+pub use native::{Native, Natives, array_bytes};
+pub use physical::{
+    Access, Block, Location, ON_DEVICE, PINNED, POSIX_FD, Part, Properties, Traits, part_sizes,
+    size,
+};
+pub use program::Program;
+pub use reported::{View, reported, reported_total};
+pub use slabs::{ALIGNMENT, Piece, Slabs, piece_bytes};
+pub use spans::Spans;
+pub use table::{Allocation, Backing, OWN_MIN, Pair, Ranges, Table};
+pub use ticket::{OpenedBlock, OpenedBlocks, Ticket, TicketContents};
+
+/// Address in device memory.
+pub type Address = u64;
+
+/// Number of device ordinals that are managed; machines have fewer devices.
+pub const DEVICES_MAX: usize = 64;
+
+/// Returns the ordinals of all devices that are managed.
+pub fn ordinals() -> impl Iterator<Item = c_int> {
+    0..c_int::try_from(DEVICES_MAX).unwrap_or(0)
+}

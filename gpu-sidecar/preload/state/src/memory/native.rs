@@ -1,0 +1,97 @@
+//! Memory allocated by the driver: managed memory, arrays, and plain allocations where memory cannot be mapped or the historical
+//! functions need addresses of 32 bits. It is counted by its requested size, since the driver does not report the real one, and
+//! it cannot be moved.
+
+use std::collections::BTreeMap;
+
+use super::Address;
+use crate::Handle;
+
+/// Assumed granularity of arrays, in bytes.
+const ARRAY_GRAIN: u64 = 64 << 10;
+
+/// Memory allocated by the driver, and the context in which it was allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Native {
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Context in which it was allocated, and with which it is destroyed.
+    pub context: Handle,
+}
+
+/// Memory that the driver itself has allocated for the program; see the [module](self).
+#[derive(Debug, Default)]
+pub struct Natives {
+    /// Memory by its address.
+    pub memory: BTreeMap<Address, Native>,
+    /// Arrays by their handle.
+    pub arrays: BTreeMap<Handle, Native>,
+}
+
+impl Natives {
+    /// Removes the memory that was allocated in a destroyed context. Returns its size in bytes.
+    pub fn context_destroyed(&mut self, context: Handle) -> u64 {
+        let is_its = |native: &mut Native| native.context == context;
+        let memory = self.memory.extract_if(.., |_, native| is_its(native));
+        let memory: u64 = memory.map(|(_, native)| native.bytes).sum();
+        let arrays = self.arrays.extract_if(.., |_, native| is_its(native));
+        memory + arrays.map(|(_, native)| native.bytes).sum::<u64>()
+    }
+}
+
+/// Returns the bytes of a channel; packed formats take at most the largest.
+const fn channel_bytes(format: u32) -> u64 {
+    match format {
+        // 8 bits with and without sign.
+        0x01 | 0x08 => 1,
+        // 16 bits, and half precision.
+        0x02 | 0x09 | 0x10 => 2,
+        _ => 4,
+    }
+}
+
+/// Returns the size of an array in bytes, summed over its mipmap levels. A side of length 0 is absent.
+#[must_use]
+pub fn array_bytes(sides: [u64; 3], format: u32, channels: u32, levels: u32) -> u64 {
+    let pixel = channel_bytes(format).saturating_mul(u64::from(channels.max(1)));
+    let level = |level: u32| {
+        let sides = sides
+            .iter()
+            .map(|side| side.checked_shr(level).unwrap_or(0).max(1));
+        sides.fold(pixel, u64::saturating_mul)
+    };
+    let all = (0..levels.clamp(1, 64)).fold(0, |sum: u64, at| sum.saturating_add(level(at)));
+    all.checked_next_multiple_of(ARRAY_GRAIN)
+        .unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrays_have_the_size_of_their_pixels() {
+        // 1024 × 1024 × 4 channels of 32 bits.
+        assert_eq!(array_bytes([1024, 1024, 0], 0x20, 4, 1), 16 << 20);
+        assert_eq!(array_bytes([1024, 0, 0], 0x01, 1, 1), ARRAY_GRAIN);
+        assert_eq!(array_bytes([256, 256, 256], 0x10, 2, 1), 64 << 20);
+        // Mipmaps: 1 + 1/4 + 1/16 … of the first level.
+        let pyramid = array_bytes([1024, 1024, 0], 0x20, 1, 11);
+        assert!(pyramid > (4 << 20) * 4 / 3 && pyramid < (4 << 20) * 4 / 3 + 2 * ARRAY_GRAIN);
+        // Invalid descriptors saturate and do not panic.
+        assert_eq!(array_bytes([u64::MAX; 3], 0, u32::MAX, u32::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn a_destroyed_context_takes_its_memory_and_arrays() {
+        let mut natives = Natives::default();
+        for (key, context) in [(1, 7), (2, 8)] {
+            let native = Native { bytes: 10, context };
+            natives.memory.insert(key, native);
+            natives.arrays.insert(3, Native { bytes: 5, ..native });
+        }
+        assert_eq!(natives.context_destroyed(7), 10);
+        assert_eq!(natives.context_destroyed(8), 15);
+        assert_eq!(natives.context_destroyed(8), 0);
+    }
+}

@@ -1,0 +1,502 @@
+//! A device's reserved addresses and the allocations in them.
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+
+use super::Address;
+use super::physical::{Block, Traits};
+use super::slabs::{Piece, Slabs};
+use super::spans::Spans;
+use crate::Handle;
+
+/// Size of the reserved addresses as a multiple of the device's memory: see the tests of [`Spans`].
+const ARENA_FACTOR: u64 = 4;
+/// Smallest allocation with physical memory of its own, in bytes.
+pub const OWN_MIN: u64 = 1 << 20;
+/// Size of the slabs that smaller allocations share, in bytes.
+const SLAB: u64 = 2 << 20;
+
+/// Range of addresses that this library has reserved, and the ordinal of its device.
+#[derive(Clone, Copy, Debug)]
+struct ReservedRange {
+    begin: Address,
+    bytes: u64,
+    device: c_int,
+}
+
+/// Ranges of addresses that this library has reserved, on all devices.
+#[derive(Debug, Default)]
+pub struct Ranges(Vec<ReservedRange>);
+
+impl Ranges {
+    /// Adds a range of a device.
+    pub fn add(&mut self, begin: Address, bytes: u64, device: c_int) {
+        self.0.push(ReservedRange {
+            begin,
+            bytes,
+            device,
+        });
+    }
+
+    /// Returns the device in whose ranges the address is; `None` if it is in none.
+    #[must_use]
+    pub fn owner(&self, address: Address) -> Option<c_int> {
+        let mut ranges = self.0.iter();
+        let known = ranges.find(|known| address.wrapping_sub(known.begin) < known.bytes)?;
+        Some(known.device)
+    }
+}
+
+/// Range of reserved addresses.
+#[derive(Debug)]
+struct Arena {
+    begin: Address,
+    bytes: u64,
+    free: Spans,
+}
+
+/// Permission of one context to use another one's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// Context that may use the memory.
+    pub user: Handle,
+    /// Device of the using context.
+    pub device: c_int,
+    /// Context that owns the memory.
+    pub owner: Handle,
+}
+
+/// Memory behind an allocation.
+#[derive(Debug)]
+pub enum Backing {
+    /// Physical memory of the allocation's own.
+    Own(Block),
+    /// Piece of a slab, with its size in bytes.
+    Piece(u64),
+    /// Physical memory of another process, opened by a ticket.
+    Opened(Block),
+}
+
+/// Plain allocation of the program.
+#[derive(Debug)]
+pub struct Allocation {
+    /// Size that the program requested, in bytes.
+    pub requested: u64,
+    /// Context in which the memory was allocated, and with which it is destroyed.
+    pub context: Handle,
+    /// Buffer id, unique in the process.
+    pub id: u64,
+    /// Value of `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
+    pub sync_memops: bool,
+    /// Whether a thread is freeing the allocation.
+    pub is_freed: bool,
+    /// Memory behind it.
+    pub backing: Backing,
+}
+
+impl Allocation {
+    /// Creates an allocation with a buffer id that no other one has.
+    #[must_use]
+    pub const fn new(id: u64, requested: u64, context: Handle, backing: Backing) -> Self {
+        Self {
+            requested,
+            context,
+            id,
+            sync_memops: false,
+            is_freed: false,
+            backing,
+        }
+    }
+
+    /// Returns the size of the allocation in bytes, rounded up.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        match &self.backing {
+            Backing::Own(block) | Backing::Opened(block) => block.bytes,
+            Backing::Piece(bytes) => *bytes,
+        }
+    }
+
+    /// Returns whether another process has allocated the memory.
+    #[must_use]
+    pub const fn is_opened(&self) -> bool {
+        matches!(self.backing, Backing::Opened(_))
+    }
+}
+
+/// Reserved addresses of one device, and the allocations in them.
+#[derive(Debug, Default)]
+pub struct Table {
+    /// Properties of the device; `None` until they are known, and if its memory stays the driver's.
+    pub traits: Option<Traits>,
+    /// Whether the device's memory cannot be mapped and stays the driver's.
+    pub is_native: bool,
+    arenas: Vec<Arena>,
+    /// Plain allocations by their address.
+    pub allocations: BTreeMap<Address, Allocation>,
+    slabs: Slabs,
+    /// Blocks of the slabs, by their first address.
+    slab_blocks: BTreeMap<Address, Block>,
+    /// Blocks mapped for allocations during captures.
+    pub reserve: Vec<Block>,
+    /// Allocations freed during a capture, to be waited for and unmapped once none is in progress.
+    pub deferred: Vec<(Address, Allocation)>,
+    /// Devices that may access this one's memory, one entry for each pair of contexts that enabled it.
+    pub peers: Vec<Pair>,
+}
+
+impl Table {
+    /// Returns the allocation that contains an address, and its first address. Padding belongs to no allocation.
+    #[must_use]
+    pub fn find(&self, address: Address) -> Option<(Address, &Allocation)> {
+        let (&at, allocation) = self.allocations.range(..=address).next_back()?;
+        (address - at < allocation.requested).then_some((at, allocation))
+    }
+
+    /// Like [`Self::find`], with mutable access.
+    pub fn find_mut(&mut self, address: Address) -> Option<&mut Allocation> {
+        let (&at, allocation) = self.allocations.range_mut(..=address).next_back()?;
+        (address - at < allocation.requested).then_some(allocation)
+    }
+
+    /// Marks an allocation as being freed, so that a second free of it is refused while the first one waits. Returns its context; `None`
+    /// if nothing that may be freed begins at the address.
+    pub fn begin_free(&mut self, address: Address) -> Option<Handle> {
+        let allocation = self.allocations.get_mut(&address)?;
+        if allocation.is_freed || allocation.is_opened() {
+            return None;
+        }
+        allocation.is_freed = true;
+        Some(allocation.context)
+    }
+
+    /// Undoes [`Self::begin_free`].
+    pub fn undo_free(&mut self, address: Address) {
+        if let Some(allocation) = self.allocations.get_mut(&address) {
+            allocation.is_freed = false;
+        }
+    }
+
+    /// Removes the allocations of a destroyed context, freed during a capture or not.
+    pub fn context_destroyed(&mut self, context: Handle) -> Vec<(Address, Allocation)> {
+        let is_its = |allocation: &Allocation| allocation.context == context;
+        let allocations = self.allocations.extract_if(.., |_, one| is_its(one));
+        let mut gone: Vec<_> = allocations.collect();
+        gone.extend(self.deferred.extract_if(.., |(_, one)| is_its(one)));
+        gone
+    }
+
+    /// Returns all mappings of this device's memory, each with its first address and size in bytes.
+    #[must_use]
+    pub fn mapped(&self) -> Vec<(Address, u64)> {
+        let allocations = self.allocations.values();
+        let freed = self.deferred.iter().map(|(_, freed)| freed);
+        let own = allocations
+            .chain(freed)
+            .filter_map(|one| match &one.backing {
+                Backing::Own(block) => Some(block),
+                Backing::Piece(_) | Backing::Opened(_) => None,
+            });
+        own.chain(self.slab_blocks.values())
+            .chain(&self.reserve)
+            .map(|block| (block.at, block.bytes))
+            .collect()
+    }
+
+    /// Returns whether other processes can map the device's memory.
+    #[must_use]
+    pub fn is_shareable(&self) -> bool {
+        self.traits.is_some_and(|traits| traits.is_shareable())
+    }
+
+    /// Returns the block of the slab that contains an address.
+    #[must_use]
+    pub fn slab_block(&self, address: Address) -> Option<&Block> {
+        self.slab_blocks.get(&self.slabs.slab_of(address)?)
+    }
+
+    /// Returns the size of a slab in bytes.
+    #[must_use]
+    pub const fn slab_bytes(traits: &Traits) -> u64 {
+        SLAB.next_multiple_of(traits.granule)
+    }
+
+    /// Takes a piece of a slab; `None` if no slab has room.
+    pub fn take_piece(&mut self, bytes: u64) -> Option<Piece> {
+        self.slabs.take(bytes)
+    }
+
+    /// Returns a piece to its slab. Returns the slab's size in bytes if it is empty now.
+    pub fn give_piece_back(&mut self, at: Address, bytes: u64) -> Option<u64> {
+        self.slabs.give_back(at, bytes).map(|(_, slab)| slab)
+    }
+
+    /// Adds a mapped block as an empty slab.
+    pub fn add_slab(&mut self, block: Block) {
+        self.slabs.add(block.at, block.bytes);
+        self.slab_blocks.insert(block.at, block);
+    }
+
+    /// Removes empty slabs except `keep` of them, and returns their blocks.
+    pub fn remove_empty_slabs(&mut self, keep: usize) -> Vec<Block> {
+        let empty = self.slabs.remove_empty(keep);
+        empty
+            .iter()
+            .filter_map(|begin| self.slab_blocks.remove(begin))
+            .collect()
+    }
+
+    /// Returns the number of parts in the reserve.
+    #[must_use]
+    pub fn reserved_parts(&self) -> usize {
+        self.reserve.iter().map(|block| block.parts.len()).sum()
+    }
+
+    /// Takes at least `bytes` from the reserve; `None` if no block is large enough.
+    pub fn take_reserve(&mut self, bytes: u64) -> Option<Block> {
+        let which = self.reserve.iter().position(|block| block.bytes >= bytes)?;
+        let block = self.reserve.get_mut(which)?;
+        let taken = block.split(bytes);
+        if block.bytes == 0 {
+            self.reserve.swap_remove(which);
+        }
+        Some(taken)
+    }
+
+    /// Takes addresses for `bytes`; `None` if no arena has room.
+    pub fn take_addresses(&mut self, bytes: u64) -> Option<Address> {
+        self.arenas
+            .iter_mut()
+            .find_map(|arena| arena.free.take(bytes))
+    }
+
+    /// Returns addresses without mappings to their arena.
+    pub fn give_addresses_back(&mut self, at: Address, bytes: u64) {
+        let mut arenas = self.arenas.iter_mut();
+        if let Some(arena) = arenas.find(|arena| at.wrapping_sub(arena.begin) < arena.bytes) {
+            arena.free.give_back(at, bytes);
+        }
+    }
+
+    /// Returns the sizes to try for another arena with room for at least `bytes`, the preferred one first. The process's address space
+    /// may be limited; a smaller arena suffices for a while.
+    #[must_use]
+    pub fn arena_sizes(traits: &Traits, bytes: u64) -> [u64; 3] {
+        let whole = traits.total.saturating_mul(ARENA_FACTOR);
+        let least = bytes.next_multiple_of(traits.granule);
+        [whole, whole / 4, least].map(|wanted| wanted.max(least).next_multiple_of(traits.granule))
+    }
+
+    /// Adds reserved addresses.
+    pub fn add_arena(&mut self, begin: Address, bytes: u64) {
+        self.arenas.push(Arena {
+            begin,
+            bytes,
+            free: Spans::new(begin, bytes),
+        });
+    }
+
+    /// Returns a context and those that may use its memory; a free waits for the work of all of them.
+    #[must_use]
+    pub fn users(&self, owner: Handle) -> Vec<Handle> {
+        let users = self.peers.iter().filter(|pair| pair.owner == owner);
+        let mut all: Vec<Handle> = users.map(|pair| pair.user).collect();
+        all.push(owner);
+        all
+    }
+
+    /// Removes pairs. Returns the devices without a remaining pair.
+    pub fn remove_peers(&mut self, is_meant: impl Fn(&Pair) -> bool) -> Vec<c_int> {
+        let gone: Vec<Pair> = self.peers.extract_if(.., |pair| is_meant(pair)).collect();
+        let left = &self.peers;
+        let is_left = |pair: &Pair| left.iter().any(|other| other.device == pair.device);
+        let gone = gone.iter().filter(|pair| !is_left(pair));
+        gone.map(|pair| pair.device).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::physical::{Part, Properties};
+    use super::*;
+
+    const GRANULE: u64 = 2 << 20;
+
+    fn block(at: Address, parts: u64) -> Block {
+        Block {
+            at,
+            bytes: parts * GRANULE,
+            parts: (0..parts)
+                .map(|handle| Part {
+                    handle,
+                    bytes: GRANULE,
+                })
+                .collect(),
+        }
+    }
+
+    fn traits(total: u64) -> Traits {
+        Traits {
+            granule: GRANULE,
+            total,
+            properties: Properties::plain(0, false),
+        }
+    }
+
+    fn own(at: Address, context: Handle) -> Allocation {
+        Allocation::new(1, GRANULE - 1, context, Backing::Own(block(at, 1)))
+    }
+
+    #[test]
+    fn an_address_belongs_to_the_range_of_its_device() {
+        let mut ranges = Ranges::default();
+        assert_eq!(ranges.owner(100), None);
+        ranges.add(100, 50, 0);
+        ranges.add(1_000, 50, 3);
+        assert_eq!(ranges.owner(99), None);
+        assert_eq!(ranges.owner(149), Some(0));
+        assert_eq!(ranges.owner(150), None);
+        assert_eq!(ranges.owner(1_000), Some(3));
+    }
+
+    #[test]
+    fn padding_belongs_to_no_allocation() {
+        let mut table = Table::default();
+        table.allocations.insert(GRANULE, own(GRANULE, 1));
+        assert_eq!(table.find(GRANULE).map(|(at, _)| at), Some(GRANULE));
+        assert!(table.find(2 * GRANULE - 2).is_some());
+        assert!(table.find(2 * GRANULE - 1).is_none());
+        assert!(table.find(GRANULE - 1).is_none());
+        assert!(table.find_mut(2 * GRANULE - 2).is_some());
+        assert!(table.find_mut(2 * GRANULE - 1).is_none());
+    }
+
+    #[test]
+    fn an_allocation_is_freed_once_and_at_its_first_address() {
+        let mut table = Table::default();
+        table.allocations.insert(GRANULE, own(GRANULE, 9));
+        assert_eq!(table.begin_free(GRANULE + 1), None);
+        assert_eq!(table.begin_free(GRANULE), Some(9));
+        assert_eq!(table.begin_free(GRANULE), None);
+        table.undo_free(GRANULE);
+        assert_eq!(table.begin_free(GRANULE), Some(9));
+    }
+
+    #[test]
+    fn memory_of_another_process_is_not_freed() {
+        let mut table = Table::default();
+        let opened = Allocation::new(1, GRANULE, 9, Backing::Opened(block(0, 1)));
+        table.allocations.insert(0, opened);
+        assert_eq!(table.begin_free(0), None);
+    }
+
+    #[test]
+    fn a_destroyed_context_takes_its_allocations() {
+        let mut table = Table::default();
+        for (at, context) in [(1, 7), (2, 8), (3, 7)] {
+            table.allocations.insert(at, own(at, context));
+        }
+        table.deferred.push((4, own(4, 7)));
+        table.deferred.push((5, own(5, 8)));
+        let gone = table.context_destroyed(7);
+        assert_eq!(
+            gone.iter().map(|(at, _)| *at).collect::<Vec<_>>(),
+            [1, 3, 4]
+        );
+        assert_eq!(table.context_destroyed(8).len(), 2);
+    }
+
+    #[test]
+    fn mappings_are_those_of_blocks_slabs_and_the_reserve() {
+        let mut table = Table::default();
+        table.allocations.insert(1, own(GRANULE, 7));
+        table.deferred.push((4, own(2 * GRANULE, 7)));
+        table.add_slab(block(3 * GRANULE, 1));
+        let piece = table.take_piece(512).unwrap();
+        let allocation = Allocation::new(2, 500, 7, Backing::Piece(512));
+        assert_eq!(allocation.bytes(), 512);
+        table.allocations.insert(piece.at, allocation);
+        table.reserve.push(block(4 * GRANULE, 2));
+        let mut mapped = table.mapped();
+        mapped.sort_unstable();
+        let expected = [(1, 1), (2, 1), (3, 1), (4, 2)];
+        assert_eq!(mapped, expected.map(|(at, n)| (at * GRANULE, n * GRANULE)));
+    }
+
+    #[test]
+    fn empty_slabs_are_removed_with_their_blocks() {
+        let mut table = Table::default();
+        assert_eq!(Table::slab_bytes(&traits(1)), GRANULE);
+        assert_eq!(table.take_piece(512), None);
+        table.add_slab(block(GRANULE, 1));
+        let piece = table.take_piece(512).unwrap();
+        assert!(table.slab_block(piece.at).is_some());
+        assert!(table.remove_empty_slabs(0).is_empty());
+        assert_eq!(table.give_piece_back(piece.at, 512), Some(GRANULE));
+        assert!(table.remove_empty_slabs(1).is_empty());
+        assert_eq!(table.remove_empty_slabs(0).len(), 1);
+        assert!(table.slab_block(piece.at).is_none());
+    }
+
+    #[test]
+    fn the_reserve_gives_whole_parts_until_it_is_used_up() {
+        let mut table = Table::default();
+        table.reserve.push(block(0, 2));
+        assert_eq!(table.reserved_parts(), 2);
+        assert_eq!(table.take_reserve(3 * GRANULE), None);
+        assert_eq!(table.take_reserve(1).map(|taken| taken.at), Some(0));
+        let rest = table.take_reserve(GRANULE);
+        assert_eq!(rest.map(|taken| taken.at), Some(GRANULE));
+        assert!(table.reserve.is_empty());
+    }
+
+    #[test]
+    fn addresses_come_from_an_arena_and_return_to_it() {
+        let mut table = Table::default();
+        assert_eq!(table.take_addresses(1), None);
+        table.add_arena(100, 10);
+        table.add_arena(200, 10);
+        assert_eq!(table.take_addresses(10), Some(100));
+        assert_eq!(table.take_addresses(10), Some(200));
+        assert_eq!(table.take_addresses(1), None);
+        table.give_addresses_back(200, 10);
+        table.give_addresses_back(999, 10);
+        assert_eq!(table.take_addresses(4), Some(200));
+    }
+
+    #[test]
+    fn an_arena_has_four_times_the_devices_memory_or_what_fits() {
+        let total = 100 * GRANULE;
+        assert_eq!(
+            Table::arena_sizes(&traits(total), GRANULE + 1),
+            [400 * GRANULE, 100 * GRANULE, 2 * GRANULE]
+        );
+        let large = Table::arena_sizes(&traits(total), 500 * GRANULE);
+        assert_eq!(large, [500 * GRANULE; 3]);
+    }
+
+    #[test]
+    fn a_device_without_a_remaining_pair_loses_its_access() {
+        let mut table = Table::default();
+        let pair = |user, device| Pair {
+            user,
+            device,
+            owner: 1,
+        };
+        table.peers = vec![pair(2, 5), pair(3, 5), pair(4, 6)];
+        assert_eq!(table.users(1), [2, 3, 4, 1]);
+        assert_eq!(table.users(9), [9]);
+        assert!(table.remove_peers(|pair| pair.user == 2).is_empty());
+        assert_eq!(table.remove_peers(|pair| pair.user == 3), [5]);
+        assert_eq!(table.remove_peers(|pair| pair.owner == 1), [6]);
+        assert_eq!(table.users(1), [1]);
+    }
+
+    #[test]
+    fn a_device_is_shareable_by_its_traits() {
+        let mut table = Table::default();
+        assert!(!table.is_shareable());
+        table.traits = Some(traits(1));
+        assert!(table.is_shareable());
+    }
+}
