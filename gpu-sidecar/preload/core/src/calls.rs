@@ -4,12 +4,19 @@
 //! that are not destroyed: [`preload_ops::Driver`] requires it of the operations. Results are written to variables of this thread's stack.
 
 use std::borrow::Cow;
-use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use preload_ops::Driver;
+use preload_state::memory::{Access, POSIX_FD, Properties, size};
 
-use crate::driver::{self, Code, Handle, SUCCESS};
+use crate::driver::{self, Address, Code, Handle, NOT_SUPPORTED, SUCCESS};
 use crate::host::Host;
+
+/// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`: selects the smallest granule of physical memory.
+const MINIMUM: c_int = 0;
+/// Kind of handles by which memory is shared.
+const FILE: c_int = POSIX_FD.cast_signed();
 
 const fn check(code: Code) -> Result<(), Code> {
     if code == SUCCESS { Ok(()) } else { Err(code) }
@@ -130,6 +137,143 @@ impl Driver for Host {
         kernel.or_else(|| {
             // SAFETY: as above. It is no kernel, so the program, which launches it, guarantees that it is a function.
             named(|name| unsafe { driver::cuFuncGetName(name, function) })
+        })
+    }
+
+    fn current_device(self) -> Result<c_int, Code> {
+        // SAFETY: `written` passes a valid pointer to a device.
+        written(|device| unsafe { driver::cuCtxGetDevice(device) })
+    }
+
+    fn synchronize(self) -> Result<(), Code> {
+        // SAFETY: the call takes no arguments.
+        check(unsafe { driver::cuCtxSynchronize() })
+    }
+
+    fn total_memory(self, device: c_int) -> Result<u64, Code> {
+        // SAFETY: `written` passes a valid pointer to a size; the driver checks the device.
+        let total: usize = written(|total| unsafe { driver::cuDeviceTotalMem_v2(total, device) })?;
+        Ok(total as u64)
+    }
+
+    fn memory_info(self) -> Result<(u64, u64), Code> {
+        let mut free: usize = 0;
+        let place = &raw mut free;
+        // SAFETY: both pointers are to variables of this stack.
+        let total: usize = written(|total| unsafe { driver::cuMemGetInfo_v2(place, total) })?;
+        Ok((free as u64, total as u64))
+    }
+
+    fn allocate(self, bytes: u64) -> Result<Address, Code> {
+        // SAFETY: `written` passes a valid pointer to an address.
+        written(|address| unsafe { driver::cuMemAlloc_v2(address, size(bytes)) })
+    }
+
+    fn free(self, address: Address) {
+        // SAFETY: an address that `allocate` has returned, and that nothing uses.
+        let _freed = unsafe { driver::cuMemFree_v2(address) };
+    }
+
+    fn reserve_addresses(self, bytes: u64, alignment: u64) -> Result<Address, Code> {
+        let (bytes, alignment) = (size(bytes), size(alignment));
+        written(|begin| {
+            // SAFETY: `written` passes a valid pointer to an address. Reserved addresses have no memory.
+            unsafe { driver::cuMemAddressReserve(begin, bytes, alignment, 0, 0) }
+        })
+    }
+
+    fn granularity(self, properties: &Properties) -> Result<u64, Code> {
+        let properties = std::ptr::from_ref(properties).cast();
+        let granule: usize = written(|granule| {
+            // SAFETY: the driver's structure, borrowed for the call, and a valid pointer to a size.
+            unsafe { driver::cuMemGetAllocationGranularity(granule, properties, MINIMUM) }
+        })?;
+        Ok(granule as u64)
+    }
+
+    fn create_memory(self, properties: &Properties, bytes: u64) -> Result<u64, Code> {
+        let properties = std::ptr::from_ref(properties).cast();
+        written(|handle| {
+            // SAFETY: the driver's structure, borrowed for the call, and a valid pointer to a handle.
+            unsafe { driver::cuMemCreate(handle, size(bytes), properties, 0) }
+        })
+    }
+
+    fn memory_properties(self, handle: u64) -> Result<Properties, Code> {
+        written(|properties: *mut Properties| {
+            // SAFETY: a handle of this library's, and a valid pointer to the driver's structure.
+            unsafe { driver::cuMemGetAllocationPropertiesFromHandle(properties.cast(), handle) }
+        })
+    }
+
+    fn release_memory(self, handle: u64) {
+        // SAFETY: a handle of this library's, which the operations do not use again.
+        let _released = unsafe { driver::cuMemRelease(handle) };
+    }
+
+    fn map(self, at: Address, bytes: u64, handle: u64) -> Result<(), Code> {
+        // SAFETY: addresses that this library has reserved and that have no mapping, so no reference is to them.
+        check(unsafe { driver::cuMemMap(at, size(bytes), 0, handle, 0) })
+    }
+
+    fn unmap(self, at: Address, bytes: u64) -> Result<(), Code> {
+        // SAFETY: a mapping of this library's, whose memory the program has freed and its work does not use any more.
+        check(unsafe { driver::cuMemUnmap(at, size(bytes)) })
+    }
+
+    fn set_access(self, at: Address, bytes: u64, access: &[Access]) -> Result<(), Code> {
+        let list = access.as_ptr().cast();
+        // SAFETY: a mapping of this library's, and a list of the driver's structures with its length.
+        check(unsafe { driver::cuMemSetAccess(at, size(bytes), list, access.len()) })
+    }
+
+    fn export_memory(self, handle: u64) -> Result<OwnedFd, Code> {
+        let file: c_int = written(|file: *mut c_int| {
+            // SAFETY: a handle of this library's, and a valid pointer to a descriptor, as this kind of handle needs.
+            unsafe { driver::cuMemExportToShareableHandle(file.cast(), handle, FILE, 0) }
+        })?;
+        if file < 0 {
+            return Err(NOT_SUPPORTED);
+        }
+        // SAFETY: `fcntl` with this command takes numbers alone.
+        let _set = unsafe { libc::fcntl(file, libc::F_SETFD, libc::FD_CLOEXEC) };
+        // SAFETY: opened just now by the driver, which hands it over, and owned by no other value.
+        Ok(unsafe { OwnedFd::from_raw_fd(file) })
+    }
+
+    fn import_memory(self, file: BorrowedFd<'_>) -> Result<u64, Code> {
+        let number = usize::try_from(file.as_raw_fd()).unwrap_or(usize::MAX);
+        let number = std::ptr::without_provenance_mut::<c_void>(number);
+        // SAFETY: an open descriptor, borrowed for the call, which the driver takes in place of a pointer; a valid pointer to a handle.
+        written(|handle| unsafe { driver::cuMemImportFromShareableHandle(handle, number, FILE) })
+    }
+
+    fn default_pool(self, device: c_int) -> Result<Handle, Code> {
+        // SAFETY: `written` passes a valid pointer to a handle; the driver checks the device.
+        written(|pool| unsafe { driver::cuDeviceGetMemPool(pool, device) })
+    }
+
+    fn pool_attribute(self, pool: Handle, attribute: c_int) -> Result<u64, Code> {
+        written(|value: *mut u64| {
+            // SAFETY: a pool that the driver or the program has named, and a valid pointer to 64 bits, the size of these attributes.
+            unsafe { driver::cuMemPoolGetAttribute(pool, attribute, value.cast()) }
+        })
+    }
+
+    fn trim_pool(self, pool: Handle, keep: u64) {
+        // SAFETY: as in `pool_attribute`; only memory that is not in use is released.
+        let _trimmed = unsafe { driver::cuMemPoolTrimTo(pool, size(keep)) };
+    }
+
+    fn free_async(self, address: Address, stream: Handle) {
+        // SAFETY: memory that the driver has allocated in this call of the program, which has not got its address.
+        let _freed = unsafe { driver::cuMemFreeAsync(address, stream) };
+    }
+
+    fn graph_memory(self, device: c_int, attribute: c_int) -> Result<u64, Code> {
+        written(|value: *mut u64| {
+            // SAFETY: a valid pointer to 64 bits, the size of these attributes; the driver checks the device.
+            unsafe { driver::cuDeviceGetGraphMemAttribute(device, attribute, value.cast()) }
         })
     }
 }

@@ -1,16 +1,16 @@
 //! The process's context: all that this library keeps, in one static.
 
 use std::ffi::c_void;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Mutex, OnceLock};
 
+use preload_ops::memory::Memory;
 use preload_state::link::Link;
 use preload_state::process::Process;
 use preload_table::abi::Front;
 use protocol::page::{Facts, Gate, Orders};
 
 use crate::connection::Connection;
-use crate::memory::State;
 
 /// All that this library keeps of the process, beside the address of each wrapped function and the variables of its threads.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Context {
     /// Connection to the agent.
     pub(crate) connection: Connection,
     /// State of device memory; null until it is needed, and again in the child of a fork.
-    pub(crate) memory: AtomicPtr<State>,
+    pub(crate) memory: AtomicPtr<Memory>,
     /// Interface of the front; null until it has called.
     pub(crate) front: AtomicPtr<Front>,
     /// Handle of the driver's library, which the program has loaded; null until it is found.
@@ -32,6 +32,14 @@ pub(crate) struct Context {
     pub(crate) is_broken: AtomicBool,
     /// Whether the handler of forks is registered.
     pub(crate) has_fork_handler: AtomicBool,
+    /// UUID digits of the pod's device, once the driver has named it.
+    pub(crate) device_digits: OnceLock<Vec<u8>>,
+    /// NVML's function that names a device; null until it is found.
+    pub(crate) device_name: AtomicPtr<c_void>,
+    /// Whether other processes of the user were permitted to copy descriptors.
+    pub(crate) permits_copies: AtomicBool,
+    /// Whether a log line has reported that descriptors cannot be copied.
+    pub(crate) reported_copies: AtomicBool,
     /// Orders in effect: one of the defaults below, or a page that is never unmapped.
     orders: AtomicPtr<Orders>,
     /// Facts in use: the default below, or a page that is never unmapped.
@@ -53,6 +61,10 @@ static CONTEXT: Context = Context {
     library: AtomicPtr::new(std::ptr::null_mut()),
     is_broken: AtomicBool::new(false),
     has_fork_handler: AtomicBool::new(false),
+    device_digits: OnceLock::new(),
+    device_name: AtomicPtr::new(std::ptr::null_mut()),
+    permits_copies: AtomicBool::new(false),
+    reported_copies: AtomicBool::new(false),
     orders: AtomicPtr::new((&raw const CONTEXT.open_orders).cast_mut()),
     facts: AtomicPtr::new((&raw const CONTEXT.own_facts).cast_mut()),
     open_orders: {

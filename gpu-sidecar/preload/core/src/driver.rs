@@ -5,8 +5,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 pub(crate) use preload_ops::cuda::{
-    Address, Code, Handle, INVALID_CONTEXT, INVALID_VALUE, NOT_PERMITTED, NOT_READY, NOT_SUPPORTED,
-    OUT_OF_MEMORY, SUCCESS, SYSTEM_NOT_READY as REFUSED,
+    Address, Code, Handle, INVALID_VALUE, NOT_SUPPORTED, SUCCESS, SYSTEM_NOT_READY as REFUSED,
 };
 
 macro_rules! driver {

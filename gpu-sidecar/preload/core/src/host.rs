@@ -1,10 +1,14 @@
 //! This process, as the operations see it.
 
 use std::cell::Cell;
+use std::ffi::c_int;
+use std::fs::File;
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
 use preload_ops::System;
+use preload_ops::memory::Memory;
 use preload_state::gate::Thread;
 use preload_state::process::Process;
 use preload_state::streams::Stream;
@@ -12,7 +16,8 @@ use protocol::message::FromProcess;
 use protocol::page::{Facts, Orders};
 
 use crate::context::context;
-use crate::{log, time};
+use crate::driver::{Code, INVALID_VALUE, NOT_SUPPORTED};
+use crate::{log, memory, time};
 
 /// The driver and the process in which this library is loaded.
 #[derive(Debug, Clone, Copy)]
@@ -40,7 +45,7 @@ thread_local! {
 
 /// Registers the process for `membarrier`. To be called before the gate is used.
 pub(crate) fn prepare_barrier() {
-    const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+    const REGISTER_PRIVATE_EXPEDITED: c_int = 1 << 4;
     // SAFETY: `membarrier` takes numbers alone.
     let code = unsafe { libc::syscall(libc::SYS_membarrier, REGISTER_PRIVATE_EXPEDITED, 0, 0) };
     context().process.threads.set_fenced(code != 0);
@@ -80,6 +85,10 @@ impl System for Host {
         context().has_agent_orders()
     }
 
+    fn memory(self) -> &'static Memory {
+        memory::state()
+    }
+
     fn now(self) -> u64 {
         time::now()
     }
@@ -93,7 +102,7 @@ impl System for Host {
     }
 
     fn barrier(self) {
-        const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+        const PRIVATE_EXPEDITED: c_int = 1 << 3;
         fence(Ordering::SeqCst);
         if !context().process.threads.is_fenced() {
             // SAFETY: `membarrier` takes numbers alone; the process is registered, or launches are fenced.
@@ -152,4 +161,62 @@ impl System for Host {
     fn log(self, line: &str) {
         log::line(line);
     }
+
+    fn process_id(self) -> u32 {
+        std::process::id()
+    }
+
+    fn random(self) -> Option<u64> {
+        let mut bytes = [0_u8; 8];
+        // SAFETY: the kernel writes at most the length of the buffer.
+        let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+        (got == 8).then(|| u64::from_le_bytes(bytes))
+    }
+
+    fn memory_file(self) -> Option<File> {
+        // SAFETY: a NUL-terminated string, which the kernel copies.
+        let file = unsafe { libc::memfd_create(c"weir-memory-ticket".as_ptr(), libc::MFD_CLOEXEC) };
+        owned(file.into()).map(File::from)
+    }
+
+    fn permit_copies(self) {
+        if !context().permits_copies.swap(true, Ordering::AcqRel) {
+            // SAFETY: `prctl` with this option takes numbers alone. It fails without Yama, which then requires nothing.
+            let _allowed = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
+        }
+    }
+
+    fn open_process(self, pid: u64) -> Option<OwnedFd> {
+        let pid = libc::pid_t::try_from(pid).ok()?;
+        // SAFETY: `pidfd_open` takes numbers alone.
+        owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
+    }
+
+    fn copy_descriptor(self, process: BorrowedFd<'_>, number: u64) -> Result<OwnedFd, Code> {
+        let number = c_int::try_from(number).map_err(|_| INVALID_VALUE)?;
+        // SAFETY: `pidfd_getfd` takes numbers alone, one of them of a descriptor borrowed for the call.
+        let copy = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) };
+        if let Some(copy) = owned(copy) {
+            return Ok(copy);
+        }
+        match std::io::Error::last_os_error().raw_os_error() {
+            Some(libc::EBADF | libc::ESRCH) => Err(INVALID_VALUE),
+            _ => {
+                if !context().reported_copies.swap(true, Ordering::AcqRel) {
+                    log::line(
+                        "cuIpcOpenMemHandle is refused: the system does not permit this process to copy descriptors of the one that \
+                         created the handle (pidfd_getfd requires the same user and container, and no security profile against it)",
+                    );
+                }
+                Err(NOT_SUPPORTED)
+            }
+        }
+    }
+}
+
+/// Takes ownership of a descriptor that a system call has returned; `None` if the call has failed.
+fn owned(file: libc::c_long) -> Option<OwnedFd> {
+    let file = RawFd::try_from(file).ok().filter(|file| *file >= 0)?;
+    // SAFETY: opened just now by the kernel for the caller, which has passed its result and keeps no copy.
+    Some(unsafe { OwnedFd::from_raw_fd(file) })
 }

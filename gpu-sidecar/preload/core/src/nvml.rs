@@ -1,4 +1,4 @@
-//! NVML as seen by the pod: the memory of its own device is the pod's limit, as with the driver ([`crate::memory`]), and the only
+//! NVML as seen by the pod: the memory of its own device is the pod's limit, as with the driver ([`preload_ops::memory`]), and the only
 //! process on it is the calling one. Other devices and other functions are unchanged.
 
 use crate::host::Host;
@@ -7,25 +7,21 @@ use std::ffi::{CStr, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::hook;
-use crate::memory::{self, View};
+use preload_ops::memory::info;
+use preload_ops::nvml::{self, INSUFFICIENT_SIZE, Return};
+use preload_state::memory::View;
 
 mod device;
 
 use device::is_own;
 
-/// `nvmlReturn_t`: 0 or an error code.
-type Return = c_uint;
 /// `nvmlDevice_t`
 type Device = usize;
 
-/// `NVML_ERROR_INVALID_ARGUMENT`
-const INVALID_ARGUMENT: Return = 2;
 /// `NVML_ERROR_NOT_SUPPORTED`
 const NOT_SUPPORTED: Return = 3;
 /// `NVML_ERROR_FUNCTION_NOT_FOUND`
 const FUNCTION_NOT_FOUND: Return = 13;
-/// `NVML_ERROR_INSUFFICIENT_SIZE`
-const INSUFFICIENT_SIZE: Return = 7;
 /// Value of the instance ids of a process where there is no MIG instance.
 const NO_INSTANCE: u32 = u32::MAX;
 /// Number of processes among which the own process is searched.
@@ -159,7 +155,7 @@ fn any_real() -> Option<*mut c_void> {
 
 /// Returns the memory to report for a device in place of NVML's values; `None` if the device is not the pod's.
 fn seen(device: Device, total: u64, free: u64) -> Option<View> {
-    is_own(device).then(|| memory::view(free, total))
+    is_own(device).then(|| info::view(Host, free, total))
 }
 
 fn memory_info(
@@ -267,35 +263,29 @@ fn own<T: Entry>(call: List<'_, T>, device: Device) -> Result<Option<T>, Return>
         INSUFFICIENT_SIZE => count = 0,
         code => return Err(code),
     }
-    if !memory::has_context() {
-        return Ok(None);
-    }
-    let mut listed = all.iter().take(count as usize);
-    let listed = listed.find(|one| one.pid() == std::process::id());
-    let mut own = listed.copied().unwrap_or_else(T::own);
-    own.set_memory(memory::held());
-    Ok(Some(own))
+    let listed = all.iter().take(count as usize);
+    let listed = listed.copied().find(|one| one.pid() == std::process::id());
+    Ok(nvml::own_memory(Host).map(|bytes| {
+        let mut own = listed.unwrap_or_else(T::own);
+        own.set_memory(bytes);
+        own
+    }))
 }
 
-/// Writes the list to the program's buffer by NVML's rules for lists, and returns NVML's result.
+/// Writes the list to the program's buffer by NVML's rules for lists, and returns NVML's result. `count` is not null.
 fn answer<T: Copy>(count: *mut c_uint, list: *mut T, process: Option<T>) -> Return {
-    // SAFETY: not null, as checked by the caller.
+    // SAFETY: the callers have checked that it is not null, and NVML's contract has the program pass a number that can be read.
     let room = unsafe { count.read_unaligned() };
-    let number = c_uint::from(process.is_some());
-    // SAFETY: as above.
+    let (number, code) = nvml::answer(room, !list.is_null(), process.is_some());
+    // SAFETY: as above; NVML's function writes it as well.
     unsafe { count.write_unaligned(number) };
-    let Some(process) = process else {
-        return 0;
-    };
-    if room < number {
-        return INSUFFICIENT_SIZE;
+    if code == 0
+        && let Some(process) = process
+    {
+        // SAFETY: `answer` returns 0 only if the list is not null and has room for an entry.
+        unsafe { list.write_unaligned(process) };
     }
-    if list.is_null() {
-        return INVALID_ARGUMENT;
-    }
-    // SAFETY: not null, with room for at least one entry.
-    unsafe { list.write_unaligned(process) };
-    0
+    code
 }
 
 fn processes<T: Entry>(
@@ -336,6 +326,8 @@ fn details(
 
 #[cfg(test)]
 mod tests {
+    use preload_ops::nvml::INVALID_ARGUMENT;
+
     use super::*;
 
     #[test]

@@ -10,6 +10,8 @@
 //! | [`waits`], [`capture`], [`streams`] | host waits and other stream operations; captures; measurement by events |
 //! | [`gate`], [`watch`] | return of a token; the watch thread |
 //! | [`claims`] | claims of device memory |
+//! | [`memory`] | device memory within the pod's limit |
+//! | [`nvml`] | the pod's view of NVML |
 //! | [`lifetime`] | destruction of contexts and streams |
 //!
 //! Deliberately absent: pointers of the program, symbols and system calls, which are `weir-preload-core`'s. Start reading in [`launch`].
@@ -25,11 +27,13 @@ mod fake;
 pub mod gate;
 pub mod launch;
 pub mod lifetime;
+pub mod memory;
+pub mod nvml;
 mod outcome;
 mod platform;
 pub mod streams;
 pub mod waits;
 pub mod watch;
 
-pub use outcome::{Call, Outcome, Reason};
+pub use outcome::{Call, CallFor, Outcome, Reason};
 pub use platform::{Driver, Platform, System};

@@ -5,6 +5,9 @@ use crate::cuda::{Code, SUCCESS};
 /// The driver's own function with the program's own arguments, called at most once unless an operation states otherwise.
 pub type Call<'a> = &'a dyn Fn() -> Code;
 
+/// The driver's own function with the program's own arguments, and what it has written.
+pub type CallFor<'a, T> = &'a dyn Fn() -> Result<T, Code>;
+
 /// Outcome of an operation for a call of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
@@ -34,6 +37,15 @@ pub enum Reason {
     Foreign,
 }
 
+impl From<Result<(), Code>> for Outcome {
+    fn from(result: Result<(), Code>) -> Self {
+        match result {
+            Ok(()) => Self::Done(SUCCESS),
+            Err(code) => Self::Fail(code),
+        }
+    }
+}
+
 impl Outcome {
     /// Returns the program's result, after a call of the driver if the operation has made none.
     #[inline]
@@ -46,6 +58,14 @@ impl Outcome {
 }
 
 impl<T> Outcome<T> {
+    /// Returns the outcome of an operation that is done or has failed.
+    pub fn of(result: Result<T, Code>) -> Self {
+        match result {
+            Ok(value) => Self::Done(value),
+            Err(code) => Self::Fail(code),
+        }
+    }
+
     /// Returns the program's result: a value of the operation is passed to `write`, and an operation without one calls the driver.
     pub fn write_or_call(self, call: Call<'_>, write: impl FnOnce(T)) -> Code {
         match self {

@@ -2,16 +2,20 @@
 
 use std::borrow::Cow;
 use std::ffi::c_int;
+use std::fs::File;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use preload_state::gate::Thread;
+use preload_state::memory::{Access, Properties};
 use preload_state::process::Process;
 use preload_state::streams::Stream;
 use protocol::message::{FromProcess, Report};
 use protocol::page::{Facts, Orders};
 
-use crate::cuda::{Code, Handle};
+use crate::cuda::{Address, Code, Handle};
+use crate::memory::Memory;
 
 /// Driver of the device, called directly and not through the wrappers.
 ///
@@ -122,6 +126,117 @@ pub trait Driver: Copy {
 
     /// Returns the name of a function or kernel; `None` if the driver has none.
     fn function_name(self, function: Handle) -> Option<Cow<'static, str>>;
+
+    /// Returns the device of the calling thread's context.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn current_device(self) -> Result<c_int, Code>;
+    /// Blocks until all work of the calling thread's context has finished.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn synchronize(self) -> Result<(), Code>;
+    /// Returns the total memory of a device, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn total_memory(self, device: c_int) -> Result<u64, Code>;
+    /// Returns the free and the total memory of the calling thread's device, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn memory_info(self) -> Result<(u64, u64), Code>;
+    /// Allocates memory of the driver's own.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn allocate(self, bytes: u64) -> Result<Address, Code>;
+    /// Frees memory that [`Self::allocate`] has returned.
+    fn free(self, address: Address);
+    /// Reserves addresses of a device.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn reserve_addresses(self, bytes: u64, alignment: u64) -> Result<Address, Code>;
+    /// Returns the granularity of physical memory with these properties, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn granularity(self, properties: &Properties) -> Result<u64, Code>;
+    /// Creates physical memory, and returns its handle.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn create_memory(self, properties: &Properties, bytes: u64) -> Result<u64, Code>;
+    /// Returns the properties of physical memory.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn memory_properties(self, handle: u64) -> Result<Properties, Code>;
+    /// Releases a handle of physical memory.
+    fn release_memory(self, handle: u64);
+    /// Maps physical memory at reserved addresses without a mapping.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn map(self, at: Address, bytes: u64, handle: u64) -> Result<(), Code>;
+    /// Unmaps one whole mapping that is no longer used.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn unmap(self, at: Address, bytes: u64) -> Result<(), Code>;
+    /// Sets the access of devices to mapped memory.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn set_access(self, at: Address, bytes: u64, access: &[Access]) -> Result<(), Code>;
+    /// Exports physical memory as a descriptor that executed programs do not inherit.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn export_memory(self, handle: u64) -> Result<OwnedFd, Code>;
+    /// Imports physical memory from a descriptor, and returns its handle.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn import_memory(self, file: BorrowedFd<'_>) -> Result<u64, Code>;
+    /// Returns the pool from which a device's stream-ordered memory comes.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn default_pool(self, device: c_int) -> Result<Handle, Code>;
+    /// Returns an attribute of a pool that is a number.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error: a pool that it does not know is refused.
+    fn pool_attribute(self, pool: Handle, attribute: c_int) -> Result<u64, Code>;
+    /// Releases unused memory of a pool, except `keep` bytes.
+    fn trim_pool(self, pool: Handle, keep: u64);
+    /// Frees memory in stream order.
+    fn free_async(self, address: Address, stream: Handle);
+    /// Returns an attribute of the memory of a device's graphs that is a number.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn graph_memory(self, device: c_int, attribute: c_int) -> Result<u64, Code>;
 }
 
 /// Process in which the library is loaded: its state, its clock, its calling thread, and its agent.
@@ -134,6 +249,9 @@ pub trait System: Copy {
     fn facts(self) -> &'static Facts;
     /// Returns whether the orders in effect are an agent's, and not the defaults.
     fn has_agent_orders(self) -> bool;
+
+    /// Returns the state of device memory, created at the first call in this process.
+    fn memory(self) -> &'static Memory;
 
     /// Returns the time in nanoseconds of `CLOCK_MONOTONIC`.
     fn now(self) -> u64;
@@ -168,6 +286,23 @@ pub trait System: Copy {
     fn abandon_hung_agent(self);
     /// Writes a line for the user.
     fn log(self, line: &str);
+
+    /// Returns the id of the process.
+    fn process_id(self) -> u32;
+    /// Returns a random number which cannot be guessed; `None` if the system has none.
+    fn random(self) -> Option<u64>;
+    /// Creates a file in memory that executed programs do not inherit.
+    fn memory_file(self) -> Option<File>;
+    /// Permits other processes of the user to copy descriptors of this one, where the system requires permission.
+    fn permit_copies(self);
+    /// Opens another process; `None` if it is gone.
+    fn open_process(self, pid: u64) -> Option<OwnedFd>;
+    /// Copies a descriptor of another process.
+    ///
+    /// # Errors
+    ///
+    /// `INVALID_VALUE` if it has none with this number, `NOT_SUPPORTED` if the system does not permit the copy.
+    fn copy_descriptor(self, process: BorrowedFd<'_>, number: u64) -> Result<OwnedFd, Code>;
 
     /// Returns whether Weir controls the process.
     #[inline]

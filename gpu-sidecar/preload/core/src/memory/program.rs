@@ -1,345 +1,40 @@
-//! Memory that the program creates and maps itself (`cuMemCreate`, `cuMemMap`). It is left unchanged and counts from its creation
-//! until neither a handle nor a mapping of it remains. Imported memory counts in the process that created it.
-//!
-//! The program may not operate on this library's mappings, just as it may not on the driver's allocations.
+//! Wrappers of memory that the program creates and maps itself.
 
-use crate::host::Host;
-use preload_ops::System as _;
-use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 
-use super::account::Kind;
-use super::physical::{ON_DEVICE, Properties};
-use super::{limit, lock, state};
-use crate::driver::{Address, Code, INVALID_VALUE, SUCCESS};
+use preload_ops::memory::program;
+use preload_state::memory::Properties;
+
+use super::{read, written};
+use crate::driver::{Address, Code, INVALID_VALUE};
 use crate::hook::hooks;
+use crate::host::Host;
 
 hooks! { HOOKS:
     fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const Properties, flags: u64) = create;
-    fn cuMemRelease(handle: u64) = release;
-    fn cuMemImportFromShareableHandle(handle: *mut u64, file: *mut c_void, kind: c_int) = import;
-    fn cuMemMap(address: Address, bytes: usize, offset: usize, handle: u64, flags: u64) = map;
-    fn cuMemUnmap(address: Address, bytes: usize) = unmap;
-    fn cuMemSetAccess(address: Address, bytes: usize, descriptors: *const c_void, count: usize) = set_access;
-    fn cuMemAddressFree(address: Address, bytes: usize) = address_free;
-}
-
-/// Physical memory, with the number of its handles and mappings.
-#[derive(Debug)]
-struct Physical {
-    /// Bytes counted for the memory; 0 if it was imported.
-    bytes: u64,
-    handles: u32,
-    mappings: u32,
-}
-
-/// Memory created and mapped by the program. Its lock is held over the driver's calls, which are short and which the driver
-/// serialises itself, so that a reused handle or address is never mistaken for the previous one.
-#[derive(Debug, Default)]
-pub(super) struct Program {
-    physical: BTreeMap<u64, Physical>,
-    /// Memory of each handle, and the number of times it has to be released. 0 is a valid handle.
-    handles: BTreeMap<u64, (u64, u32)>,
-    /// Size in bytes and memory of each mapping, by its first address.
-    mappings: BTreeMap<Address, (u64, u64)>,
-    next: u64,
-}
-
-impl Program {
-    /// Records a created or imported handle, which counts for `bytes`.
-    fn created(&mut self, handle: u64, bytes: u64) {
-        if let Some((physical, times)) = self.handles.get_mut(&handle) {
-            // The driver has returned an existing handle.
-            *times += 1;
-            if let Some(physical) = self.physical.get_mut(physical) {
-                physical.handles += 1;
-                physical.bytes = physical.bytes.saturating_add(bytes);
-            }
-            return;
-        }
-        self.next += 1;
-        let physical = Physical {
-            bytes,
-            handles: 1,
-            mappings: 0,
-        };
-        self.physical.insert(self.next, physical);
-        self.handles.insert(handle, (self.next, 1));
-    }
-
-    /// Returns the memory mapped at an address.
-    fn at(&self, address: Address) -> Option<u64> {
-        let (&at, &(bytes, physical)) = self.mappings.range(..=address).next_back()?;
-        (address - at < bytes).then_some(physical)
-    }
-
-    /// Records a handle retained for the memory at an address.
-    fn retained(&mut self, handle: u64, address: Address) {
-        let Some(id) = self.at(address) else {
-            return;
-        };
-        self.handles.entry(handle).or_insert((id, 0)).1 += 1;
-        if let Some(physical) = self.physical.get_mut(&id) {
-            physical.handles += 1;
-        }
-    }
-
-    /// Records the release of a handle. Returns the bytes that are freed by it.
-    fn released(&mut self, handle: u64) -> u64 {
-        let Some((id, times)) = self.handles.get_mut(&handle) else {
-            return 0;
-        };
-        let id = *id;
-        *times -= 1;
-        if *times == 0 {
-            self.handles.remove(&handle);
-        }
-        self.decrement(id, |physical| &mut physical.handles)
-    }
-
-    /// Records a mapping of a handle's memory.
-    fn mapped(&mut self, at: Address, bytes: u64, handle: u64) {
-        let Some(&(id, _)) = self.handles.get(&handle) else {
-            return;
-        };
-        if let Some(physical) = self.physical.get_mut(&id) {
-            physical.mappings += 1;
-            self.mappings.insert(at, (bytes, id));
-        }
-    }
-
-    /// Records that all mappings in a range are gone. Returns the bytes that are freed by it.
-    fn unmapped(&mut self, at: Address, bytes: u64) -> u64 {
-        let stretch = at..at.saturating_add(bytes);
-        let gone: Vec<_> = self.mappings.extract_if(stretch, |_, _| true).collect();
-        let gone = gone.into_iter();
-        gone.map(|(_, (_, id))| self.decrement(id, |physical| &mut physical.mappings))
-            .sum()
-    }
-
-    /// Decrements one of a memory's counts. Returns the bytes that are freed if none remain.
-    fn decrement(&mut self, id: u64, which: impl FnOnce(&mut Physical) -> &mut u32) -> u64 {
-        let Some(physical) = self.physical.get_mut(&id) else {
-            return 0;
-        };
-        let count = which(physical);
-        *count = count.saturating_sub(1);
-        if physical.handles > 0 || physical.mappings > 0 {
-            return 0;
-        }
-        let bytes = physical.bytes;
-        self.physical.remove(&id);
-        bytes
-    }
-}
-
-fn is_ours(address: Address) -> bool {
-    Host.is_active() && state().owner(address).is_some()
-}
-
-fn release_bytes(bytes: u64) {
-    if bytes > 0 {
-        limit::release(Kind::Program, bytes);
-    }
-}
-
-/// Returns the handle written by the driver, if the call succeeded.
-fn written_handle(code: Code, out: *mut u64) -> Option<u64> {
-    // SAFETY: not null, and written by the driver.
-    (code == SUCCESS && !out.is_null()).then(|| unsafe { out.read_unaligned() })
+    fn cuMemRelease(handle: u64) = |real, handle| program::release(Host, real, handle).or_call(real);
+    fn cuMemImportFromShareableHandle(handle: *mut u64, file: *mut c_void, kind: c_int) =
+        |real, out: *mut u64, _file, _kind| program::import(Host, &|| written(real, out)).write_or_call(real, |_handle| {});
+    fn cuMemMap(address: Address, bytes: usize, offset: usize, handle: u64, flags: u64) =
+        |real, address, bytes: usize, _offset, handle, _flags| program::map(Host, real, address, bytes as u64, handle).or_call(real);
+    fn cuMemUnmap(address: Address, bytes: usize) = |real, address, bytes: usize| program::unmap(Host, real, address, bytes as u64).or_call(real);
+    fn cuMemSetAccess(address: Address, bytes: usize, descriptors: *const c_void, count: usize) =
+        |real, address, _bytes, _descriptors, _count| program::touch(Host, address).or_call(real);
+    fn cuMemAddressFree(address: Address, bytes: usize) = |real, address, _bytes| program::touch(Host, address).or_call(real);
 }
 
 fn create(
-    call: &dyn Fn() -> Code,
+    real: &dyn Fn() -> Code,
     out: *mut u64,
     bytes: usize,
     properties: *const Properties,
     _flags: u64,
 ) -> Code {
-    if !Host.is_active() || out.is_null() || properties.is_null() {
-        return call();
-    }
-    // SAFETY: not null, and the program guarantees that the structure is there.
-    let location = unsafe { properties.read_unaligned() }.location;
-    if location.kind != ON_DEVICE {
-        return call();
-    }
-    // The driver refuses sizes that are no multiple of the granularity, whatever the limit.
-    let bytes = bytes as u64;
-    let is_whole = state()
-        .slot(location.id)
-        .and_then(super::device::Slot::traits);
-    if is_whole.is_none_or(|traits| bytes == 0 || !bytes.is_multiple_of(traits.granule)) {
-        return call();
-    }
-    if let Err(code) = limit::reserve(Kind::Program, bytes) {
-        return code;
-    }
-    let mut program = lock(&state().program);
-    let code = call();
-    match written_handle(code, out) {
-        Some(handle) => program.created(handle, bytes),
-        None => limit::release(Kind::Program, bytes),
-    }
-    code
-}
-
-fn release(call: &dyn Fn() -> Code, handle: u64) -> Code {
-    if !Host.is_active() {
-        return call();
-    }
-    let (code, gone) = {
-        let mut program = lock(&state().program);
-        let code = call();
-        let is_success = code == SUCCESS;
-        (
-            code,
-            if is_success {
-                program.released(handle)
-            } else {
-                0
-            },
-        )
+    let Some(properties) = read(properties).filter(|_| !out.is_null()) else {
+        return real();
     };
-    release_bytes(gone);
-    code
-}
-
-fn import(call: &dyn Fn() -> Code, out: *mut u64, _file: *mut c_void, _kind: c_int) -> Code {
-    if !Host.is_active() {
-        return call();
-    }
-    let mut program = lock(&state().program);
-    let code = call();
-    if let Some(handle) = written_handle(code, out) {
-        program.created(handle, 0);
-    }
-    code
-}
-
-/// `cuMemRetainAllocationHandle` for an address outside this library's ranges.
-pub(super) fn retain(call: &dyn Fn() -> Code, out: *mut u64, address: Address) -> Code {
-    if !Host.is_active() {
-        return call();
-    }
-    let mut program = lock(&state().program);
-    let code = call();
-    if let Some(handle) = written_handle(code, out) {
-        program.retained(handle, address);
-    }
-    code
-}
-
-fn map(
-    call: &dyn Fn() -> Code,
-    address: Address,
-    bytes: usize,
-    _offset: usize,
-    handle: u64,
-    _flags: u64,
-) -> Code {
-    if !Host.is_active() {
-        return call();
-    }
-    if is_ours(address) {
-        return INVALID_VALUE;
-    }
-    let mut program = lock(&state().program);
-    let code = call();
-    if code == SUCCESS {
-        program.mapped(address, bytes as u64, handle);
-    }
-    code
-}
-
-fn unmap(call: &dyn Fn() -> Code, address: Address, bytes: usize) -> Code {
-    if !Host.is_active() {
-        return call();
-    }
-    if is_ours(address) {
-        return INVALID_VALUE;
-    }
-    let (code, gone) = {
-        let mut program = lock(&state().program);
-        let code = call();
-        let is_success = code == SUCCESS;
-        let gone = is_success.then(|| program.unmapped(address, bytes as u64));
-        (code, gone.unwrap_or(0))
-    };
-    release_bytes(gone);
-    code
-}
-
-fn set_access(
-    call: &dyn Fn() -> Code,
-    address: Address,
-    _bytes: usize,
-    _descriptors: *const c_void,
-    _count: usize,
-) -> Code {
-    if is_ours(address) {
-        return INVALID_VALUE;
-    }
-    call()
-}
-
-fn address_free(call: &dyn Fn() -> Code, address: Address, _bytes: usize) -> Code {
-    if is_ours(address) {
-        return INVALID_VALUE;
-    }
-    call()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mapping_keeps_memory_whose_handle_is_released() {
-        let mut program = Program::default();
-        program.created(0, 100);
-        program.mapped(1_000, 100, 0);
-        assert_eq!(program.released(0), 0);
-        // The handle is unknown now.
-        assert_eq!(program.released(0), 0);
-        program.retained(0, 1_050);
-        assert_eq!(program.unmapped(1_000, 100), 0);
-        assert_eq!(program.released(0), 100);
-        assert!(program.physical.is_empty() && program.handles.is_empty());
-    }
-
-    #[test]
-    fn one_unmap_may_remove_several_mappings() {
-        let mut program = Program::default();
-        for handle in 1..=3 {
-            program.created(handle, 10);
-            program.mapped(handle * 10, 10, handle);
-            assert_eq!(program.released(handle), 0);
-        }
-        assert_eq!(program.unmapped(10, 20), 20);
-        assert_eq!(program.unmapped(10, 20), 0);
-        assert_eq!(program.unmapped(30, 10), 10);
-    }
-
-    #[test]
-    fn aliases_count_once_and_imports_never() {
-        let mut program = Program::default();
-        program.created(5, 64);
-        program.mapped(1_000, 64, 5);
-        program.mapped(2_000, 64, 5);
-        program.retained(6, 2_001);
-        assert_eq!(program.released(5), 0);
-        assert_eq!(program.unmapped(1_000, 64), 0);
-        assert_eq!(program.unmapped(2_000, 64), 0);
-        assert_eq!(program.released(6), 64);
-        program.created(7, 0);
-        program.mapped(1_000, 64, 7);
-        assert_eq!(program.released(7), 0);
-        assert_eq!(program.unmapped(1_000, 64), 0);
-        assert!(program.physical.is_empty());
-        // Unknown handles and addresses count for nothing.
-        program.mapped(1, 1, 99);
-        program.retained(1, 99);
-        assert_eq!(program.released(1) + program.unmapped(0, 10_000), 0);
-    }
+    let call = || written(real, out)?.ok_or(INVALID_VALUE);
+    let created = program::create(Host, bytes as u64, properties.location, &call);
+    // The driver has written the handle.
+    created.write_or_call(real, |_handle| {})
 }

@@ -1,45 +1,30 @@
 //! Identification of the pod's device among NVML's.
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::ffi::{c_char, c_uint, c_void};
+use std::sync::atomic::Ordering;
+
+use preload_ops::nvml;
 
 use super::{Device, Return};
-use crate::driver::{self, SUCCESS};
+use crate::context::context;
+use crate::host::Host;
 
 /// Size of the buffer for a device's UUID; NVML documents 80 and 96 bytes.
 const UUID_TEXT: usize = 96;
 
-/// Returns the hexadecimal digits of a device's UUID in lower case, without prefix and hyphens.
-fn digits(text: &[u8]) -> Vec<u8> {
-    let rest = text.split(|byte| *byte == b'-').skip(1);
-    rest.flatten().map(u8::to_ascii_lowercase).collect()
-}
-
-/// Returns the UUID digits of the pod's device, which is the driver's first one; `None` if the driver cannot name it.
+/// Returns the UUID digits of the pod's device; `None` if the driver cannot name it.
 fn own_digits() -> Option<&'static [u8]> {
-    static OWN: OnceLock<Vec<u8>> = OnceLock::new();
-    if let Some(own) = OWN.get() {
-        return Some(own);
+    let own = &context().device_digits;
+    if own.get().is_none() {
+        let _first = own.set(nvml::own_digits(Host)?);
     }
-    let mut device: c_int = 0;
-    // SAFETY: `device` is valid for writes.
-    if unsafe { driver::cuDeviceGet(&raw mut device, 0) } != SUCCESS {
-        return None;
-    }
-    let mut uuid = [0_u8; 16];
-    // SAFETY: the driver writes sixteen bytes, the buffer's size.
-    if unsafe { driver::cuDeviceGetUuid_v2(uuid.as_mut_ptr(), device) } != SUCCESS {
-        return None;
-    }
-    let hex = uuid.iter().map(|byte| format!("{byte:02x}"));
-    Some(OWN.get_or_init(|| hex.collect::<String>().into_bytes()))
+    own.get().map(Vec::as_slice)
 }
 
 /// Returns NVML's `nvmlDeviceGetUUID`, from the library that contains a wrapped function; `None` if it cannot be found.
 fn name_function() -> Option<unsafe extern "C" fn(Device, *mut c_char, c_uint) -> Return> {
-    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-    let mut found = FOUND.load(Ordering::Acquire);
+    let known_function = &context().device_name;
+    let mut found = known_function.load(Ordering::Acquire);
     if found.is_null() {
         let known = super::any_real()?;
         let mut place = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
@@ -59,7 +44,7 @@ fn name_function() -> Option<unsafe extern "C" fn(Device, *mut c_char, c_uint) -
         if found.is_null() {
             return None;
         }
-        FOUND.store(found, Ordering::Release);
+        known_function.store(found, Ordering::Release);
     }
     // SAFETY: NVML's function with this name has this signature.
     Some(unsafe {
@@ -86,21 +71,5 @@ pub(super) fn is_own(device: Device) -> bool {
         .take_while(|byte| **byte != 0)
         .map(|byte| byte.cast_unsigned())
         .collect();
-    digits(&text) == own
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_device_is_identified_by_its_digits() {
-        let gpu = b"GPU-12345678-9ABC-def0-1234-56789abcdef0";
-        assert_eq!(digits(gpu), b"123456789abcdef0123456789abcdef0");
-        assert_eq!(
-            digits(b"MIG-12345678-9abc-def0-1234-56789abcdef0"),
-            digits(gpu)
-        );
-        assert!(digits(b"").is_empty());
-    }
+    nvml::digits(&text) == own
 }

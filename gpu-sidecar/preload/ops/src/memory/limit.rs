@@ -1,0 +1,181 @@
+//! The process's account, kept within the limit of its pod.
+
+use std::sync::atomic::Ordering;
+
+use preload_state::counters::note_refusal;
+use preload_state::memory::{Account, Kind};
+
+use super::{lock, try_lock};
+use crate::claims;
+use crate::cuda::{Code, OUT_OF_MEMORY};
+use crate::platform::{Platform, System};
+
+/// Publishes the account to the agent. Called under the account's lock, so that the last update is the latest.
+fn publish<P: System>(host: P, account: &Account) {
+    let facts = host.facts();
+    facts.bytes_used.store(account.total(), Ordering::Relaxed);
+    facts.bytes_fixed.store(account.fixed(), Ordering::Relaxed);
+}
+
+/// Changes the account and publishes it.
+fn change<P: System, T>(host: P, f: impl FnOnce(&mut Account) -> T) -> T {
+    let mut account = lock(&host.memory().account);
+    let result = f(&mut account);
+    publish(host, &account);
+    result
+}
+
+/// Reads a snapshot of the account.
+pub(crate) fn read<P: System, T>(host: P, f: impl FnOnce(&Account) -> T) -> T {
+    f(&lock(&host.memory().account))
+}
+
+/// Counts memory if the claim covers it, and returns whether it does.
+fn add_if_claimed<P: Platform>(host: P, kind: Kind, bytes: u64, limit: u64) -> bool {
+    change(host, |account| {
+        let is_claimed = account.is_claimed(bytes, limit);
+        if is_claimed {
+            account.add(kind, bytes);
+        }
+        is_claimed
+    })
+}
+
+/// Counts memory that is about to be allocated, claiming more if needed. Returns `false`, without counting or reporting, if the
+/// limit does not allow it.
+pub(crate) fn try_reserve<P: Platform>(host: P, kind: Kind, bytes: u64) -> bool {
+    let limit = host.process().memory_limit();
+    if add_if_claimed(host, kind, bytes, limit) {
+        return true;
+    }
+    // One request at a time: claims are totals, and two concurrent ones would overwrite each other.
+    let _guard = lock(&host.memory().claims);
+    loop {
+        if add_if_claimed(host, kind, bytes, limit) {
+            return true;
+        }
+        let Some(wanted) = read(host, |account| account.claim_for(bytes, limit)) else {
+            return false;
+        };
+        let mut totals = [wanted.ahead, wanted.exact].into_iter();
+        let Some(granted) = totals.find(|&total| claims::claim(host, total)) else {
+            return false;
+        };
+        lock(&host.memory().account).set_claim(granted);
+    }
+}
+
+/// Counts memory that is about to be allocated, releasing spare memory if needed. Counts and reports a refusal.
+pub(crate) fn reserve<P: Platform>(host: P, kind: Kind, bytes: u64) -> Result<(), Code> {
+    if try_reserve(host, kind, bytes)
+        || super::spare::reclaim(host) && try_reserve(host, kind, bytes)
+    {
+        return Ok(());
+    }
+    Err(refuse(host, bytes))
+}
+
+/// Counts and reports the refusal of an allocation of `bytes`, and returns the error for the program.
+pub(crate) fn refuse<P: Platform>(host: P, bytes: u64) -> Code {
+    if let Some(report) = note_refusal(host.facts(), bytes) {
+        host.report(report);
+    }
+    OUT_OF_MEMORY
+}
+
+/// Counts memory that is already allocated, within the limit or not. Returns whether it is within the limit.
+pub(crate) fn force<P: Platform>(host: P, kind: Kind, bytes: u64) -> bool {
+    change(host, |account| account.add(kind, bytes));
+    top_up(host)
+}
+
+/// Sets a kind to the measured amount. Returns whether all memory is within the limit.
+pub(crate) fn set<P: Platform>(host: P, kind: Kind, bytes: u64) -> bool {
+    change(host, |account| account.set(kind, bytes));
+    return_surplus(host);
+    top_up(host)
+}
+
+/// Raises the claim to the memory held, as far as the agent allows. Returns whether all of it is within the limit.
+fn top_up<P: Platform>(host: P) -> bool {
+    let limit = host.process().memory_limit();
+    if read(host, |account| account.is_claimed(0, limit)) {
+        return true;
+    }
+    // The thread that holds the lock claims for all memory held by then.
+    let Some(_guard) = try_lock(&host.memory().claims) else {
+        return read(host, |account| account.total() <= limit);
+    };
+    let Some(wanted) = read(host, |account| account.claim_for(0, limit)) else {
+        return false;
+    };
+    let mut totals = [wanted.ahead, wanted.exact].into_iter();
+    let granted = totals.find(|&total| claims::claim(host, total));
+    if let Some(total) = granted {
+        lock(&host.memory().account).set_claim(total);
+    }
+    granted.is_some()
+}
+
+/// Subtracts released memory.
+pub(crate) fn release<P: Platform>(host: P, kind: Kind, bytes: u64) {
+    change(host, |account| account.subtract(kind, bytes));
+    return_surplus(host);
+}
+
+/// Counts `bytes` of held memory under the kind `to` instead of `from`. The claim stays as it is.
+pub(crate) fn shift<P: Platform>(host: P, from: Kind, to: Kind, bytes: u64) {
+    change(host, |account| {
+        account.subtract(from, bytes);
+        account.add(to, bytes);
+    });
+}
+
+/// Lowers a claim that is largely unused, without waiting for the agent. A thread that is raising the claim now returns the
+/// surplus later, at the next free.
+fn return_surplus<P: Platform>(host: P) {
+    let limit = host.process().memory_limit();
+    if read(host, |account| account.surplus(limit)).is_some() {
+        lower(host, |account| account.surplus(limit));
+    }
+}
+
+/// Returns the whole unused part of the claim, as requested by the agent because another process of the pod was refused. Spare
+/// memory is released first.
+pub fn relinquish<P: Platform>(host: P) {
+    if !host.is_active() {
+        return;
+    }
+    let _given_up = super::spare::give_up(host);
+    if host.process().memory_limit() > 0 {
+        lower(host, Account::unused);
+    }
+}
+
+fn lower<P: Platform>(host: P, to: impl FnOnce(&Account) -> Option<u64>) {
+    let Some(_guard) = try_lock(&host.memory().claims) else {
+        return;
+    };
+    let total = {
+        let mut account = lock(&host.memory().account);
+        let Some(total) = to(&account) else {
+            return;
+        };
+        // The account is lowered before the agent is notified, so that meanwhile less is used than allowed.
+        account.set_claim(total);
+        total
+    };
+    claims::lower(host, total);
+}
+
+/// Returns the bytes that other processes of the pod hold now. The value is the agent's last published one if there is no limit,
+/// another thread is sending a claim, or no reply comes in time.
+pub(crate) fn held_by_others<P: Platform>(host: P) -> u64 {
+    // Without a limit the memory of others does not matter.
+    if host.process().memory_limit() > 0
+        && let Some(_guard) = try_lock(&host.memory().claims)
+    {
+        claims::refresh_held_by_others(host, read(host, Account::claim));
+    }
+    claims::held_by_others(host)
+}

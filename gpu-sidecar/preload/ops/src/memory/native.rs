@@ -1,0 +1,107 @@
+//! Memory allocated by the driver: see [`Natives`].
+
+use preload_state::memory::{Kind, Native, Natives};
+
+use super::{contexts, limit, lock, pools};
+use crate::cuda::{Address, Code, Handle, SUCCESS};
+use crate::outcome::{Call, CallFor, Outcome, Reason};
+use crate::platform::Platform;
+
+/// Lets the driver allocate memory within the limit, and passes the driver's result to `keep`, which enters it in the table.
+fn make<P: Platform, T: Copy>(
+    host: P,
+    bytes: u64,
+    call: CallFor<'_, T>,
+    keep: impl FnOnce(&mut Natives, T, Native),
+) -> Result<T, Code> {
+    limit::reserve(host, Kind::Native, bytes)?;
+    let made = call();
+    match made {
+        Ok(made) => {
+            let context = contexts::current(host).unwrap_or(0);
+            let native = Native { bytes, context };
+            keep(&mut lock(&host.memory().native), made, native);
+        }
+        Err(_) => limit::release(host, Kind::Native, bytes),
+    }
+    made
+}
+
+/// Makes a plain allocation by the driver.
+pub(super) fn memory<P: Platform>(
+    host: P,
+    bytes: u64,
+    call: CallFor<'_, Address>,
+) -> Result<Address, Code> {
+    make(host, bytes, call, |natives, at, native| {
+        natives.memory.insert(at, native);
+    })
+}
+
+/// Makes an allocation that stays the driver's: managed memory, or one with an address of 32 bits.
+pub fn alloc<P: Platform>(host: P, bytes: u64, call: CallFor<'_, Address>) -> Outcome<Address> {
+    if !host.is_active() {
+        return Outcome::Pass(Reason::Inactive);
+    }
+    if bytes == 0 {
+        return Outcome::Pass(Reason::Invalid);
+    }
+    Outcome::of(memory(host, bytes, call))
+}
+
+/// Frees memory of the driver. Unknown memory is not subtracted: it was imported, or belongs to a pool, which is measured.
+pub fn free<P: Platform>(host: P, call: Call<'_>, address: Address) -> Outcome {
+    if !host.is_active() {
+        return Outcome::Pass(Reason::Inactive);
+    }
+    if address == 0 {
+        return Outcome::Pass(Reason::Invalid);
+    }
+    let natives = &host.memory().native;
+    // Removed first, because the driver may return the same address to another thread.
+    let known = lock(natives).memory.remove(&address);
+    let code = call();
+    match known {
+        Some(native) if code == SUCCESS => limit::release(host, Kind::Native, native.bytes),
+        Some(native) => {
+            lock(natives).memory.insert(address, native);
+        }
+        None => pools::refresh(host),
+    }
+    Outcome::Done(code)
+}
+
+/// Creates an array of `bytes`; `None` for one without memory.
+pub fn array<P: Platform>(
+    host: P,
+    bytes: Option<u64>,
+    call: CallFor<'_, Handle>,
+) -> Outcome<Handle> {
+    if !host.is_active() {
+        return Outcome::Pass(Reason::Inactive);
+    }
+    let Some(bytes) = bytes else {
+        return Outcome::Pass(Reason::Foreign);
+    };
+    Outcome::of(make(host, bytes, call, |natives, array, native| {
+        natives.arrays.insert(array, native);
+    }))
+}
+
+/// Destroys an array.
+pub fn destroy<P: Platform>(host: P, call: Call<'_>, array: Handle) -> Outcome {
+    if !host.is_active() {
+        return Outcome::Pass(Reason::Inactive);
+    }
+    let natives = &host.memory().native;
+    let known = lock(natives).arrays.remove(&array);
+    let code = call();
+    match known {
+        Some(native) if code == SUCCESS => limit::release(host, Kind::Native, native.bytes),
+        Some(native) => {
+            lock(natives).arrays.insert(array, native);
+        }
+        None => {}
+    }
+    Outcome::Done(code)
+}
