@@ -86,7 +86,7 @@ fn allocate<P: Platform>(host: P, requested: u64) -> Result<Option<Address>, Cod
         let at = block.at;
         let backing = Backing::Own(block);
         let allocation = host.memory().allocation(requested, context, backing);
-        lock(&slot.table).allocations.insert(at, allocation);
+        lock(&slot.table).insert(at, allocation);
         return Ok(Some(at));
     }
     own(host, slot, traits, requested, bytes, context).map(Some)
@@ -106,7 +106,7 @@ fn own<P: Platform>(
         let at = block.at;
         let backing = Backing::Own(block);
         let allocation = host.memory().allocation(requested, context, backing);
-        table.allocations.insert(at, allocation);
+        table.insert(at, allocation);
         at
     })
 }

@@ -71,13 +71,7 @@ impl Slot {
 
     /// Returns the access to grant: to all peers, and last to the device itself.
     pub(super) fn access_list(&self) -> Vec<Access> {
-        let table = lock(&self.table);
-        let mut devices: Vec<c_int> = table.peers.iter().map(|pair| pair.device).collect();
-        devices.sort_unstable();
-        devices.dedup();
-        devices.retain(|device| *device != self.ordinal);
-        devices.push(self.ordinal);
-        devices.into_iter().map(Access::full).collect()
+        lock(&self.table).access_list(self.ordinal)
     }
 
     /// Maps existing physical memory and passes the block to `keep`, which enters it in the table. No other thread sees the block
@@ -159,7 +153,7 @@ impl Slot {
                 if let Some(taken) = table.take_piece(bytes) {
                     let backing = Backing::Piece(bytes);
                     let allocation = host.memory().allocation(requested, context, backing);
-                    table.allocations.insert(taken.at, allocation);
+                    table.insert(taken.at, allocation);
                     if let Some(slab) = taken.from_empty {
                         limit::shift(host, Kind::Spare, Kind::Plain, slab);
                     }

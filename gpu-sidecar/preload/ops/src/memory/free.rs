@@ -44,13 +44,11 @@ fn free_at<P: Platform>(host: P, slot: &Slot, address: Address) -> Result<(), Co
     };
     contexts::check(host, current).map_err(undo)?;
     if capture::any(host) {
-        let mut table = lock(&slot.table);
-        let taken = table.allocations.remove_entry(&address);
-        table.deferred.extend(taken);
+        lock(&slot.table).defer(address);
         return Ok(());
     }
     wait(host, slot, context).map_err(undo)?;
-    let allocation = lock(&slot.table).allocations.remove(&address);
+    let allocation = lock(&slot.table).remove(address);
     // `None` if its context was destroyed meanwhile, and the allocation with it.
     let freed = allocation.map_or(Ok(()), |allocation| {
         dispose(host, slot, address, allocation)
@@ -92,11 +90,11 @@ pub(super) fn settle<P: Platform>(host: P, slot: &Slot) -> bool {
     if capture::any(host) {
         return false;
     }
-    let deferred = std::mem::take(&mut lock(&slot.table).deferred);
+    let deferred = lock(&slot.table).take_deferred();
     let mut is_any = false;
     for (at, allocation) in deferred {
         if wait(host, slot, allocation.context).is_err() {
-            lock(&slot.table).deferred.push((at, allocation));
+            lock(&slot.table).defer_again(at, allocation);
             continue;
         }
         is_any |= dispose(host, slot, at, allocation).is_ok();

@@ -208,7 +208,7 @@ fn map<P: Platform>(
     let kept = slot.map(host, &traits, parts.to_vec(), |table, block| {
         let (at, bytes) = (block.at, block.bytes);
         let allocation = memory.allocation(bytes, context, Backing::Opened(block));
-        table.allocations.insert(at, allocation);
+        table.insert(at, allocation);
         (at, bytes)
     });
     let (at, bytes) = kept.map_err(|(code, _parts)| code)?;
@@ -245,7 +245,7 @@ fn close_at<P: Platform>(host: P, slot: &Slot, address: Address) -> Result<(), C
     if !lock(&host.memory().ipc).opened.close(at) {
         return Ok(());
     }
-    let allocation = lock(&slot.table).allocations.remove(&at);
+    let allocation = lock(&slot.table).remove(at);
     let allocation = allocation.ok_or(INVALID_VALUE)?;
     free::dispose(host, slot, at, allocation)
 }

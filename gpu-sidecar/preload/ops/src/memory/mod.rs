@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
 use preload_state::memory::{
-    Account, Allocation, Backing, Contexts, Natives, Program, Ranges, ordinals,
+    Account, Allocation, Backing, Contexts, Natives, Pools, Program, Ranges, ordinals,
 };
 
 use crate::cuda::{Address, Handle};
@@ -58,7 +58,7 @@ pub struct Memory {
     claims: Mutex<()>,
     contexts: Mutex<Contexts>,
     native: Mutex<Natives>,
-    pools: Mutex<pools::Pools>,
+    pools: Mutex<Pools>,
     program: Mutex<Program>,
     ipc: Mutex<ipc::Tickets>,
     next_id: AtomicU64,

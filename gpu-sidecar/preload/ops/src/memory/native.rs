@@ -34,7 +34,7 @@ pub(super) fn memory<P: Platform>(
     call: CallFor<'_, Address>,
 ) -> Result<Address, Code> {
     make(host, bytes, call, |natives, at, native| {
-        natives.memory.insert(at, native);
+        natives.keep_memory(at, native);
     })
 }
 
@@ -59,12 +59,12 @@ pub fn free<P: Platform>(host: P, call: Call<'_>, address: Address) -> Outcome {
     }
     let natives = &host.memory().native;
     // Removed first, because the driver may return the same address to another thread.
-    let known = lock(natives).memory.remove(&address);
+    let known = lock(natives).take_memory(address);
     let code = call();
     match known {
         Some(native) if code == SUCCESS => limit::release(host, Kind::Native, native.bytes),
         Some(native) => {
-            lock(natives).memory.insert(address, native);
+            lock(natives).keep_memory(address, native);
         }
         None => pools::refresh(host),
     }
@@ -84,7 +84,7 @@ pub fn array<P: Platform>(
         return Outcome::Pass(Reason::Foreign);
     };
     Outcome::of(make(host, bytes, call, |natives, array, native| {
-        natives.arrays.insert(array, native);
+        natives.keep_array(array, native);
     }))
 }
 
@@ -94,12 +94,12 @@ pub fn destroy<P: Platform>(host: P, call: Call<'_>, array: Handle) -> Outcome {
         return Outcome::Pass(Reason::Inactive);
     }
     let natives = &host.memory().native;
-    let known = lock(natives).arrays.remove(&array);
+    let known = lock(natives).take_array(array);
     let code = call();
     match known {
         Some(native) if code == SUCCESS => limit::release(host, Kind::Native, native.bytes),
         Some(native) => {
-            lock(natives).arrays.insert(array, native);
+            lock(natives).keep_array(array, native);
         }
         None => {}
     }

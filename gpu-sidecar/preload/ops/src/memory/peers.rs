@@ -20,7 +20,7 @@ pub fn enable<P: Platform>(host: P, call: Call<'_>, peer: Handle) -> Outcome {
         && let Some((pair, slot)) = pair_with(host, peer)
     {
         let _guard = slot.access.write().unwrap_or_else(PoisonError::into_inner);
-        lock(&slot.table).peers.push(pair);
+        lock(&slot.table).add_peer(pair);
         set_on_all(host, slot, &slot.access_list());
     }
     Outcome::Done(code)
@@ -75,7 +75,7 @@ fn set_on_all<P: Platform>(host: P, slot: &Slot, access: &[Access]) {
 pub(super) fn context_destroyed<P: Platform>(host: P, context: Handle) {
     for slot in &host.memory().devices {
         let is_its = |pair: &Pair| pair.user == context || pair.owner == context;
-        let has_any = lock(&slot.table).peers.iter().any(is_its);
+        let has_any = lock(&slot.table).has_peer(is_its);
         if has_any {
             remove(host, slot, is_its);
         }

@@ -7,10 +7,9 @@
 //! the pool releases it. A graph that allocates while it runs is not limited; its memory counts afterwards. Captured allocations
 //! become nodes and take no memory yet.
 
-use std::collections::BTreeSet;
 use std::ffi::c_int;
 
-use preload_state::memory::Kind;
+use preload_state::memory::{Kind, Pools};
 
 use super::{contexts, free, limit, lock, try_lock};
 use crate::capture;
@@ -25,42 +24,19 @@ pub(super) const USED: c_int = 7;
 /// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`
 const GRAPH_RESERVED: c_int = 2;
 
-/// Memory pools of the driver and the memory nodes of graphs, as counted for the process; see the [module](self).
-#[derive(Debug, Default)]
-pub(super) struct Pools {
-    /// Pools from which memory was allocated, or which the program created.
-    known: BTreeSet<Handle>,
-    /// Devices whose graphs may have memory.
-    graphs: BTreeSet<c_int>,
+/// Measures and counts the reserved memory. Returns whether all memory is within the limit.
+fn measure<P: Platform>(host: P, pools: &mut Pools) -> bool {
+    let of_pool = |pool| host.pool_attribute(pool, RESERVED).ok();
+    let of_graphs = |device| host.graph_memory(device, GRAPH_RESERVED).unwrap_or(0);
+    limit::set(host, Kind::Pool, pools.reserved(of_pool, of_graphs))
 }
 
-impl Pools {
-    /// Measures and counts the reserved memory. Returns whether all memory is within the limit.
-    fn measure<P: Platform>(&mut self, host: P) -> bool {
-        let mut total: u64 = 0;
-        self.known.retain(|&pool| {
-            let reserved = host.pool_attribute(pool, RESERVED);
-            total = total.saturating_add(reserved.unwrap_or(0));
-            reserved.is_ok()
-        });
-        for &device in &self.graphs {
-            let reserved = host.graph_memory(device, GRAPH_RESERVED);
-            total = total.saturating_add(reserved.unwrap_or(0));
-        }
-        limit::set(host, Kind::Pool, total)
+/// Releases unused memory of all pools.
+fn trim_all<P: Platform>(host: P, pools: &mut Pools) {
+    for pool in pools.known() {
+        host.trim_pool(pool, 0);
     }
-
-    /// Releases unused memory of all pools.
-    fn trim<P: Platform>(&mut self, host: P) {
-        for &pool in &self.known {
-            host.trim_pool(pool, 0);
-        }
-        self.measure(host);
-    }
-
-    fn is_empty(&self) -> bool {
-        self.known.is_empty() && self.graphs.is_empty()
-    }
+    measure(host, pools);
 }
 
 /// Measures the pools again, if there are any. A thread that holds the lock measures them anyway.
@@ -68,7 +44,7 @@ pub fn refresh<P: Platform>(host: P) {
     if let Some(mut pools) = try_lock(&host.memory().pools)
         && !pools.is_empty()
     {
-        pools.measure(host);
+        measure(host, &mut pools);
     }
 }
 
@@ -82,7 +58,7 @@ pub(super) fn trim<P: Platform>(host: P) -> bool {
     }
     let of_pools = || limit::read(host, |account| account.of(Kind::Pool));
     let before = of_pools();
-    pools.trim(host);
+    trim_all(host, &mut pools);
     of_pools() < before
 }
 
@@ -143,7 +119,7 @@ fn alloc_in<P: Platform>(
 
 fn note_graphs<P: Platform>(host: P) {
     if let Ok(device) = host.current_device() {
-        lock(&host.memory().pools).graphs.insert(device);
+        lock(&host.memory().pools).add_graphs(device);
     }
     refresh(host);
 }
@@ -151,7 +127,7 @@ fn note_graphs<P: Platform>(host: P) {
 /// Reserves the growth of a pool within the limit. Returns whether there is room.
 fn make_room<P: Platform>(host: P, pools: &mut Pools, pool: Handle, bytes: u64) -> bool {
     let needed = |pools: &mut Pools| {
-        pools.measure(host);
+        measure(host, pools);
         let attribute = |attribute| host.pool_attribute(pool, attribute).ok();
         let (reserved, used) = (attribute(RESERVED)?, attribute(USED)?);
         Some(used.saturating_add(bytes).saturating_sub(reserved))
@@ -163,7 +139,7 @@ fn make_room<P: Platform>(host: P, pools: &mut Pools, pool: Handle, bytes: u64) 
     if limit::try_reserve(host, Kind::Pool, more) {
         return true;
     }
-    pools.trim(host);
+    trim_all(host, pools);
     let Some(more) = needed(pools) else {
         return true;
     };
@@ -180,13 +156,13 @@ fn grow<P: Platform>(
     // Held over the call, so that the pool's growth is due to this call.
     let mut pools = lock(&host.memory().pools);
     if host.pool_attribute(pool, RESERVED).is_ok() {
-        pools.known.insert(pool);
+        pools.add(pool);
     }
     if !make_room(host, &mut pools, pool, bytes) {
         return Outcome::Fail(OUT_OF_MEMORY);
     }
     let made = call();
-    let is_within = pools.measure(host);
+    let is_within = measure(host, &mut pools);
     match made {
         Ok(made) if !is_within => {
             // Not returned to the program yet.
@@ -216,7 +192,7 @@ pub fn create<P: Platform>(host: P, call: CallFor<'_, Option<Handle>>) -> Outcom
     if let Ok(Some(pool)) = made
         && host.is_active()
     {
-        lock(&host.memory().pools).known.insert(pool);
+        lock(&host.memory().pools).add(pool);
     }
     Outcome::of(made)
 }
@@ -229,8 +205,8 @@ pub fn destroy<P: Platform>(host: P, call: Call<'_>, pool: Handle) -> Outcome {
     let mut pools = lock(&host.memory().pools);
     let code = call();
     if code == SUCCESS {
-        pools.known.remove(&pool);
-        pools.measure(host);
+        pools.remove(pool);
+        measure(host, &mut pools);
     }
     Outcome::Done(code)
 }

@@ -33,7 +33,7 @@ pub fn before_capture<P: Platform>(host: P) {
     let sizes = vec![traits.granule; RESERVE_GRANULES - there];
     // Without a reserve, allocations during the capture are mapped at that time.
     let _made = slot.make(host, traits, Kind::Spare, &sizes, |table, block| {
-        table.reserve.push(block);
+        table.add_reserve(block);
     });
 }
 
@@ -58,7 +58,7 @@ pub(super) fn reclaim<P: Platform>(host: P) -> bool {
 pub(super) fn give_up<P: Platform>(host: P) -> bool {
     let mut is_any = false;
     for slot in &host.memory().devices {
-        let reserve = std::mem::take(&mut lock(&slot.table).reserve);
+        let reserve = lock(&slot.table).take_whole_reserve();
         for block in reserve {
             is_any |= slot.release(host, block, Kind::Spare).is_ok();
         }

@@ -1,5 +1,6 @@
 //! Launches in progress, each marked in a word of its own thread.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering, compiler_fence, fence};
 
 /// Number of threads with a word of their own; further threads share one.
@@ -40,7 +41,8 @@ impl Thread {
 /// Words of all threads that launch. Launches are marked without a lock and without a fence.
 #[derive(Debug)]
 pub struct Threads {
-    table: [Thread; THREADS],
+    /// Entries, created when the first thread registers: a process that launches nothing needs none.
+    table: OnceLock<Box<[Thread]>>,
     /// Number of launches in progress in threads without an entry in the table.
     shared: AtomicU32,
     /// Whether the kernel lacks `membarrier`, so that each launch executes a fence.
@@ -58,7 +60,7 @@ impl Threads {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            table: [const { Thread::new() }; THREADS],
+            table: OnceLock::new(),
             shared: AtomicU32::new(0),
             is_fenced: AtomicBool::new(true),
         }
@@ -79,9 +81,12 @@ impl Threads {
     /// Returns an entry for the thread `id`, to be kept by that thread; `None` if the table is full. Entries of threads that have ended,
     /// for which `is_gone` returns `true`, are reused: threads end without notice.
     pub fn register(&self, id: i32, is_gone: impl Fn(i32) -> bool) -> Option<&Thread> {
-        let free = self.table.iter().find(|thread| thread.take(0, id));
+        let table = self
+            .table
+            .get_or_init(|| (0..THREADS).map(|_| Thread::new()).collect());
+        let free = table.iter().find(|thread| thread.take(0, id));
         free.or_else(|| {
-            self.table.iter().find(|thread| {
+            table.iter().find(|thread| {
                 let other = thread.id.load(Ordering::Relaxed);
                 is_gone(other) && thread.take(other, id)
             })
@@ -115,11 +120,9 @@ impl Threads {
     /// Acquire: pairs with the release at the end of a launch, so that its changes of the work in flight are visible.
     #[must_use]
     pub fn any_launching(&self) -> bool {
+        let mut threads = self.table.get().into_iter().flatten();
         self.shared.load(Ordering::SeqCst) != 0
-            || self
-                .table
-                .iter()
-                .any(|thread| thread.launching.load(Ordering::Acquire) != 0)
+            || threads.any(|thread| thread.launching.load(Ordering::Acquire) != 0)
     }
 }
 

@@ -6,6 +6,7 @@ mod account;
 mod contexts;
 mod native;
 mod physical;
+mod pools;
 mod program;
 mod reported;
 mod slabs;
@@ -20,6 +21,7 @@ pub use physical::{
     Access, Block, Location, ON_DEVICE, PINNED, POSIX_FD, Part, Properties, Traits, part_sizes,
     size,
 };
+pub use pools::Pools;
 pub use program::Program;
 pub use reported::{View, reported, reported_total};
 pub use slabs::{ALIGNMENT, Piece, Slabs, piece_bytes};

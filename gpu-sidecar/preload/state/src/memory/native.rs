@@ -23,12 +23,32 @@ pub struct Native {
 #[derive(Debug, Default)]
 pub struct Natives {
     /// Memory by its address.
-    pub memory: BTreeMap<Address, Native>,
+    memory: BTreeMap<Address, Native>,
     /// Arrays by their handle.
-    pub arrays: BTreeMap<Handle, Native>,
+    arrays: BTreeMap<Handle, Native>,
 }
 
 impl Natives {
+    /// Enters memory at an address.
+    pub fn keep_memory(&mut self, at: Address, native: Native) {
+        self.memory.insert(at, native);
+    }
+
+    /// Removes the memory at an address; `None` if it is unknown.
+    pub fn take_memory(&mut self, at: Address) -> Option<Native> {
+        self.memory.remove(&at)
+    }
+
+    /// Enters an array.
+    pub fn keep_array(&mut self, array: Handle, native: Native) {
+        self.arrays.insert(array, native);
+    }
+
+    /// Removes an array; `None` if it is unknown.
+    pub fn take_array(&mut self, array: Handle) -> Option<Native> {
+        self.arrays.remove(&array)
+    }
+
     /// Removes the memory that was allocated in a destroyed context. Returns its size in bytes.
     pub fn context_destroyed(&mut self, context: Handle) -> u64 {
         let is_its = |native: &mut Native| native.context == context;
@@ -87,11 +107,26 @@ mod tests {
         let mut natives = Natives::default();
         for (key, context) in [(1, 7), (2, 8)] {
             let native = Native { bytes: 10, context };
-            natives.memory.insert(key, native);
-            natives.arrays.insert(3, Native { bytes: 5, ..native });
+            natives.keep_memory(key, native);
+            natives.keep_array(3, Native { bytes: 5, ..native });
         }
         assert_eq!(natives.context_destroyed(7), 10);
         assert_eq!(natives.context_destroyed(8), 15);
         assert_eq!(natives.context_destroyed(8), 0);
+    }
+
+    #[test]
+    fn what_is_taken_is_unknown() {
+        let mut natives = Natives::default();
+        let native = Native {
+            bytes: 10,
+            context: 7,
+        };
+        natives.keep_memory(1, native);
+        natives.keep_array(1, native);
+        assert_eq!(natives.take_memory(1), Some(native));
+        assert_eq!(natives.take_memory(1), None);
+        assert_eq!(natives.take_array(1), Some(native));
+        assert_eq!(natives.take_array(1), None);
     }
 }

@@ -20,7 +20,7 @@ const PART: u64 = 256 << 20;
 
 /// `CUmemLocation`
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Location {
     /// Kind of the location: [`ON_DEVICE`] or another.
     pub kind: u32,
@@ -70,7 +70,7 @@ impl Properties {
 
 /// `CUmemAccessDesc`
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     location: Location,
     flags: u32,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 
 use super::Address;
-use super::physical::{Block, Traits};
+use super::physical::{Access, Block, Traits};
 use super::slabs::{Piece, Slabs};
 use super::spans::Spans;
 use crate::Handle;
@@ -133,16 +133,16 @@ pub struct Table {
     pub is_native: bool,
     arenas: Vec<Arena>,
     /// Plain allocations by their address.
-    pub allocations: BTreeMap<Address, Allocation>,
+    allocations: BTreeMap<Address, Allocation>,
     slabs: Slabs,
     /// Blocks of the slabs, by their first address.
     slab_blocks: BTreeMap<Address, Block>,
     /// Blocks mapped for allocations during captures.
-    pub reserve: Vec<Block>,
+    reserve: Vec<Block>,
     /// Allocations freed during a capture, to be waited for and unmapped once none is in progress.
-    pub deferred: Vec<(Address, Allocation)>,
+    deferred: Vec<(Address, Allocation)>,
     /// Devices that may access this one's memory, one entry for each pair of contexts that enabled it.
-    pub peers: Vec<Pair>,
+    peers: Vec<Pair>,
 }
 
 impl Table {
@@ -157,6 +157,63 @@ impl Table {
     pub fn find_mut(&mut self, address: Address) -> Option<&mut Allocation> {
         let (&at, allocation) = self.allocations.range_mut(..=address).next_back()?;
         (address - at < allocation.requested).then_some(allocation)
+    }
+
+    /// Enters an allocation.
+    pub fn insert(&mut self, at: Address, allocation: Allocation) {
+        self.allocations.insert(at, allocation);
+    }
+
+    /// Removes an allocation; `None` if it is gone, with its context.
+    pub fn remove(&mut self, at: Address) -> Option<Allocation> {
+        self.allocations.remove(&at)
+    }
+
+    /// Removes an allocation, to be released after the captures in progress.
+    pub fn defer(&mut self, at: Address) {
+        let taken = self.allocations.remove_entry(&at);
+        self.deferred.extend(taken);
+    }
+
+    /// Puts an allocation back that cannot be released yet.
+    pub fn defer_again(&mut self, at: Address, allocation: Allocation) {
+        self.deferred.push((at, allocation));
+    }
+
+    /// Takes the allocations that were freed during captures.
+    pub fn take_deferred(&mut self) -> Vec<(Address, Allocation)> {
+        std::mem::take(&mut self.deferred)
+    }
+
+    /// Adds a block to the reserve.
+    pub fn add_reserve(&mut self, block: Block) {
+        self.reserve.push(block);
+    }
+
+    /// Takes the whole reserve.
+    pub fn take_whole_reserve(&mut self) -> Vec<Block> {
+        std::mem::take(&mut self.reserve)
+    }
+
+    /// Adds a permission.
+    pub fn add_peer(&mut self, pair: Pair) {
+        self.peers.push(pair);
+    }
+
+    /// Returns whether some permission is meant.
+    pub fn has_peer(&self, is_meant: impl Fn(&Pair) -> bool) -> bool {
+        self.peers.iter().any(is_meant)
+    }
+
+    /// Returns the access to grant to the memory of the device `own`: to all peers, and last to the device itself.
+    #[must_use]
+    pub fn access_list(&self, own: c_int) -> Vec<Access> {
+        let mut devices: Vec<c_int> = self.peers.iter().map(|pair| pair.device).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        devices.retain(|device| *device != own);
+        devices.push(own);
+        devices.into_iter().map(Access::full).collect()
     }
 
     /// Marks an allocation as being freed, so that a second free of it is refused while the first one waits. Returns its context; `None`
@@ -490,6 +547,38 @@ mod tests {
         assert_eq!(table.remove_peers(|pair| pair.user == 3), [5]);
         assert_eq!(table.remove_peers(|pair| pair.owner == 1), [6]);
         assert_eq!(table.users(1), [1]);
+    }
+
+    #[test]
+    fn access_is_granted_once_to_each_device_and_last_to_its_own() {
+        let mut table = Table::default();
+        for (user, device) in [(2, 5), (3, 5), (4, 1), (5, 0)] {
+            table.add_peer(Pair {
+                user,
+                device,
+                owner: 1,
+            });
+        }
+        assert!(table.has_peer(|pair| pair.user == 4));
+        assert!(!table.has_peer(|pair| pair.user == 1));
+        let expected = [1, 5, 0].map(Access::full);
+        assert_eq!(table.access_list(0), expected);
+    }
+
+    #[test]
+    fn a_deferred_allocation_is_mapped_but_no_longer_found() {
+        let mut table = Table::default();
+        table.insert(GRANULE, own(GRANULE, 7));
+        table.defer(GRANULE);
+        table.defer(GRANULE);
+        assert!(table.find(GRANULE).is_none() && table.remove(GRANULE).is_none());
+        assert_eq!(table.mapped(), [(GRANULE, GRANULE)]);
+        let mut deferred = table.take_deferred();
+        assert_eq!(deferred.len(), 1);
+        let (at, allocation) = deferred.remove(0);
+        table.defer_again(at, allocation);
+        assert_eq!(table.take_deferred().len(), 1);
+        assert!(table.mapped().is_empty());
     }
 
     #[test]
