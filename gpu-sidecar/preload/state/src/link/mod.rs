@@ -389,7 +389,11 @@ impl Link {
     fn mapped(&mut self, now: u64, is_mapped: bool) {
         if !is_mapped {
             self.fail(now, LinkError::Lost);
-        } else if self.loss.take().is_some() {
+        } else if let Some(loss) = self.loss.take() {
+            // The gate was open up to the change of page.
+            if let Some(from) = loss.counted_to {
+                self.act(Action::CountUngated(now.saturating_sub(from)));
+            }
             // The account may rely on more than the new page grants.
             self.act(Action::Relinquish);
             self.act(Action::Receive);

@@ -329,6 +329,27 @@ fn a_successor_that_serves_ends_the_loss() {
 }
 
 #[test]
+fn the_time_until_a_successor_serves_is_counted() {
+    let mut test = Test::attached(OnLoss::Open);
+    test.on(Event::Closed(IDLE), &[Action::Connect]);
+    test.on(NOBODY, &[Action::Shutdown, Action::Pause(RETRY_INTERVAL)]);
+    test.after(100, Event::Elapsed(IDLE), &[Action::Connect]);
+    test.link.handle(test.now * MS, NOBODY);
+    while test.link.poll().is_some() {}
+    test.after(70, Event::Elapsed(COMPUTES), &[Action::Connect]);
+    test.on(CONNECTED, &[hello(true, true)]);
+    let limits = Action::Limits(terms(OnLoss::Open));
+    test.after(3, welcome(OnLoss::Open), &[limits, Action::Attach]);
+    test.after(2, PAGES, &[Action::MapPages]);
+    let expected = [
+        Action::CountUngated(75 * MS),
+        Action::Relinquish,
+        Action::Receive,
+    ];
+    test.on(Event::Mapped(true), &expected);
+}
+
+#[test]
 fn the_terms_of_the_last_welcome_apply() {
     let mut test = Test::attached(OnLoss::Open);
     test.on(Event::Closed(IDLE), &[Action::Connect]);
