@@ -146,17 +146,18 @@ fn open_at<P: Platform>(host: P, contents: TicketContents) -> Result<Address, Co
     let device = host.current_device()?;
     // Held to the end, so that two threads that open one ticket share one mapping.
     let mut tickets = lock(&host.memory().ipc);
-    if let Some(at) = tickets.opened.open_again(contents.id) {
-        return Ok(at + contents.offset);
+    if let Some(at) = tickets.opened.open_again(contents.id, contents.offset) {
+        return at.ok_or(INVALID_VALUE);
     }
     let parts = import_all(host, contents)?;
-    let (at, bytes) = map(host, &parts, context, device).inspect_err(|_code| {
-        physical::release_all(host, &parts);
-    })?;
-    if contents.offset >= bytes {
-        return Err(INVALID_VALUE);
-    }
-    tickets.opened.open(contents.id, at);
+    let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
+    let mapped = if contents.offset < bytes {
+        map(host, &parts, context, device)
+    } else {
+        Err(INVALID_VALUE)
+    };
+    let (at, bytes) = mapped.inspect_err(|_code| physical::release_all(host, &parts))?;
+    tickets.opened.open(contents.id, at, bytes);
     Ok(at + contents.offset)
 }
 

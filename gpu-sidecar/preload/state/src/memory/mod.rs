@@ -27,7 +27,7 @@ pub use reported::{View, reported, reported_total};
 pub use slabs::{ALIGNMENT, Piece, Slabs, piece_bytes};
 pub use spans::Spans;
 pub use table::{Allocation, Backing, OWN_MIN, Pair, Ranges, Table};
-pub use ticket::{OpenedBlock, OpenedBlocks, Ticket, TicketContents};
+pub use ticket::{OpenedBlocks, Ticket, TicketContents};
 
 /// Address in device memory.
 pub type Address = u64;

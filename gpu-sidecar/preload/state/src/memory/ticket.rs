@@ -56,11 +56,13 @@ impl Ticket {
 
 /// Block of another process that is mapped here, and how often it was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenedBlock {
+struct OpenedBlock {
     /// First address.
-    pub at: Address,
+    at: Address,
+    /// Size in bytes.
+    bytes: u64,
     /// Number of times it was opened and not closed.
-    pub times: u32,
+    times: u32,
 }
 
 /// Blocks of other processes that are mapped here, by the random number of their ticket.
@@ -68,16 +70,21 @@ pub struct OpenedBlock {
 pub struct OpenedBlocks(BTreeMap<u64, OpenedBlock>);
 
 impl OpenedBlocks {
-    /// Opens a block once more. Returns its first address; `None` if it is not open yet.
-    pub fn open_again(&mut self, id: u64) -> Option<Address> {
+    /// Opens a block once more. Returns the address at an offset in it, `Some(None)` for an offset beyond its end, which opens nothing;
+    /// `None` if it is not open yet.
+    pub fn open_again(&mut self, id: u64, offset: u64) -> Option<Option<Address>> {
         let opened = self.0.get_mut(&id)?;
+        if offset >= opened.bytes {
+            return Some(None);
+        }
         opened.times += 1;
-        Some(opened.at)
+        Some(Some(opened.at + offset))
     }
 
     /// Notes that a block was opened and mapped.
-    pub fn open(&mut self, id: u64, at: Address) {
-        self.0.insert(id, OpenedBlock { at, times: 1 });
+    pub fn open(&mut self, id: u64, at: Address, bytes: u64) {
+        let times = 1;
+        self.0.insert(id, OpenedBlock { at, bytes, times });
     }
 
     /// Closes a block once. Returns whether it is to be unmapped.
@@ -121,24 +128,23 @@ mod tests {
     #[test]
     fn a_block_is_unmapped_when_it_is_closed_as_often_as_it_was_opened() {
         let mut blocks = OpenedBlocks::default();
-        assert_eq!(blocks.open_again(7), None);
-        blocks.open(7, 100);
-        assert_eq!(blocks.open_again(7), Some(100));
+        assert_eq!(blocks.open_again(7, 0), None);
+        blocks.open(7, 100, 20);
+        assert_eq!(blocks.open_again(7, 19), Some(Some(119)));
+        assert_eq!(blocks.open_again(7, 20), Some(None), "it opens nothing");
         assert!(!blocks.close(100));
         assert!(blocks.close(100));
-        assert_eq!(blocks.open_again(7), None);
+        assert_eq!(blocks.open_again(7, 0), None);
         assert!(blocks.close(100), "unknown blocks have nothing to keep");
     }
 
     #[test]
     fn a_forgotten_block_is_opened_anew() {
         let mut blocks = OpenedBlocks::default();
-        blocks.open(7, 100);
-        blocks.open(8, 200);
+        blocks.open(7, 100, 20);
+        blocks.open(8, 200, 20);
         blocks.forget(100);
-        assert_eq!(
-            (blocks.open_again(7), blocks.open_again(8)),
-            (None, Some(200))
-        );
+        assert_eq!(blocks.open_again(7, 0), None);
+        assert_eq!(blocks.open_again(8, 1), Some(Some(201)));
     }
 }

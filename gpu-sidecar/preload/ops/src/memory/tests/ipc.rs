@@ -141,3 +141,23 @@ fn a_failed_mapping_releases_what_was_imported() {
     assert_eq!(open(fake, &Ticket::new(contents), 1), Outcome::Fail(999));
     assert!(fake.physical.borrow().is_empty());
 }
+
+#[test]
+fn an_offset_beyond_the_memory_opens_nothing() {
+    let exporter = unlimited();
+    let contents = ticket(exporter, allocate(exporter, GRANULE));
+    let fake = importer(exporter, contents);
+    let beyond = |offset| Ticket::new(TicketContents { offset, ..contents });
+    for offset in [GRANULE, u64::MAX] {
+        let opened = open(fake, &beyond(offset), 1);
+        assert_eq!(opened, Outcome::Fail(INVALID_VALUE));
+        assert!(fake.mappings.borrow().is_empty() && fake.physical.borrow().is_empty());
+    }
+    let Outcome::Done(at) = open(fake, &beyond(0), 1) else {
+        panic!("it is opened");
+    };
+    let opened = open(fake, &beyond(u64::MAX), 1);
+    assert_eq!(opened, Outcome::Fail(INVALID_VALUE));
+    assert_eq!(close(fake, at), Outcome::Done(SUCCESS));
+    assert!(fake.mappings.borrow().is_empty());
+}
