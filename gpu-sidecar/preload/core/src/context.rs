@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
 
 use preload_ops::memory::Memory;
 use preload_state::link::Link;
@@ -11,6 +12,10 @@ use preload_table::abi::Front;
 use protocol::page::{Facts, Gate, Orders};
 
 use crate::connection::Connection;
+use crate::time;
+
+/// Interval at which the waiters of an old page are woken until all are awake.
+const WAKE_INTERVAL: Duration = Duration::from_micros(100);
 
 /// All that this library keeps of the process, beside the address of each wrapped function and the variables of its threads.
 #[derive(Debug)]
@@ -119,13 +124,19 @@ impl Context {
     /// Puts an agent's orders into effect, resets the gate, and wakes the waiters of the previous page.
     pub(crate) fn switch_orders(&self, orders: &'static Orders) {
         let old = self.orders();
-        if !std::ptr::eq(old, orders) {
+        if std::ptr::eq(old, orders) {
+            return;
+        }
+        let change = || {
             self.use_orders(orders);
             self.process.gate.reset();
+        };
+        self.process.waiters.change(change, || {
             for word in [old.gate.word(), &old.attention, &old.claim_answered] {
-                crate::time::wake(word);
+                time::wake(word);
             }
-        }
+            time::pause(WAKE_INTERVAL);
+        });
     }
 
     /// As [`Self::switch_orders`], to the orders by which every launch passes.
@@ -144,6 +155,7 @@ impl Context {
         self.process.set_active(false);
         self.use_orders(&self.open_orders);
         self.use_facts(&self.own_facts);
+        self.process.waiters.fork();
         self.connection.forget();
         // A thread that does not exist in the child may hold the lock. The state then stays as it is, and the child inactive.
         if let Ok(mut link) = self.link.try_lock() {

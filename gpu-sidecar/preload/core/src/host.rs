@@ -93,8 +93,12 @@ impl System for Host {
         time::now()
     }
 
-    fn wait(self, word: &AtomicU32, expected: u32, at_most: Duration) {
-        time::wait(word, expected, at_most);
+    fn wait(self, orders: &Orders, word: &AtomicU32, expected: u32, at_most: Duration) {
+        let context = context();
+        context.process.waiters.wait(
+            || std::ptr::eq(orders, context.orders()),
+            || time::wait(word, expected, at_most),
+        );
     }
 
     fn pause(self, span: Duration) {

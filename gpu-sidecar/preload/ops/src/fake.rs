@@ -481,7 +481,7 @@ impl System for &'static Fake {
         self.now.get()
     }
 
-    fn wait(self, word: &AtomicU32, expected: u32, at_most: Duration) {
+    fn wait(self, _orders: &Orders, word: &AtomicU32, expected: u32, at_most: Duration) {
         if word.load(Ordering::Relaxed) == expected {
             self.blocked(at_most);
         }

@@ -255,9 +255,9 @@ pub trait System: Copy {
 
     /// Returns the time in nanoseconds of `CLOCK_MONOTONIC`.
     fn now(self) -> u64;
-    /// Blocks until the word's waiters are woken or `at_most` has passed; returns at once if the word is not `expected`. May also
-    /// return early.
-    fn wait(self, word: &AtomicU32, expected: u32, at_most: Duration);
+    /// Blocks until the waiters of `word`, a word of these orders, are woken or `at_most` has passed; returns at once if the word is not
+    /// `expected` or other orders are in effect. May also return early.
+    fn wait(self, orders: &Orders, word: &AtomicU32, expected: u32, at_most: Duration);
     /// Blocks for this time.
     fn pause(self, span: Duration);
     /// Runs a memory barrier in all threads of the process: their earlier writes become visible, and their later reads are not

@@ -10,6 +10,7 @@
 //! | [`gate`] | the gate at each launch: its word, launches in progress, parked threads, the return of a token |
 //! | [`watch`] | the watch thread: answers a closed gate, returns a token that is not used |
 //! | [`link`] | the process with respect to its agent: start, attachment, loss, reconnection |
+//! | [`waiters`] | threads that wait on the agent's page, across a change of page |
 //! | [`silence`] | missing heartbeats of the agent |
 //! | [`memory`] | device memory: account, addresses, allocations, slabs, tickets |
 //! | [`claims`] | claims of device memory and their answers |
@@ -37,6 +38,7 @@ pub mod memory;
 pub mod process;
 pub mod silence;
 pub mod streams;
+pub mod waiters;
 pub mod watch;
 
 /// Handle of the driver: stream, event, context or function.

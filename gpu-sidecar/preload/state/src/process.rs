@@ -10,6 +10,7 @@ use crate::functions::Functions;
 use crate::gate::{Gate, Threads};
 use crate::link::{Status, Terms};
 use crate::streams::Streams;
+use crate::waiters::Waiters;
 
 /// State of one process, created before its first call.
 #[derive(Debug, Default)]
@@ -28,6 +29,8 @@ pub struct Process {
     pub captures: Captures,
     /// What the thread of the link shares with others.
     pub status: Status,
+    /// Threads that wait on the agent's page.
+    pub waiters: Waiters,
     claims: Mutex<ClaimRequests>,
     /// Whether Weir controls the process: the agent's socket exists and the driver is initialised.
     is_active: AtomicBool,
@@ -51,6 +54,7 @@ impl Process {
             events: EventPool::new(),
             captures: Captures::new(),
             status: Status::new(),
+            waiters: Waiters::new(),
             claims: Mutex::new(ClaimRequests::new()),
             is_active: AtomicBool::new(false),
             memory_limit: AtomicU64::new(0),

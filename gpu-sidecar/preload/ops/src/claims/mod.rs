@@ -70,7 +70,7 @@ fn is_answered<P: System>(host: P, orders: &Orders, claim: &Claim, at_most: Dura
             AnswerStep::Answered => return true,
             AnswerStep::Unanswered => return false,
             AnswerStep::Wait { expected, left } => {
-                host.wait(&orders.claim_answered, expected, left);
+                host.wait(orders, &orders.claim_answered, expected, left);
             }
         }
     }

@@ -137,7 +137,8 @@ fn park<P: Platform>(host: P, stream: Handle, default: DefaultStream) -> bool {
             ParkStep::Wait { epoch } => epoch,
         };
         let begin = host.now();
-        host.wait(orders.gate.word(), gate::low_half(epoch), RECHECK_INTERVAL);
+        let word = orders.gate.word();
+        host.wait(orders, word, gate::low_half(epoch), RECHECK_INTERVAL);
         let waited = host.now().saturating_sub(begin);
         // A hung agent is treated like a stopped one.
         if parking.waited(waited, orders, host.is_served()) {

@@ -38,7 +38,7 @@ pub fn step<P: Platform>(host: P, watch: &mut Watch) {
         }
         WatchStep::GiveBack { interval } | WatchStep::Sleep { interval } => interval,
     };
-    host.wait(&orders.attention, attention, interval);
+    host.wait(orders, &orders.attention, attention, interval);
 }
 
 /// Waits until no launch is in progress and nothing is in flight. The gate is closed, so no new launch starts.

@@ -44,7 +44,8 @@
 //! each is correct by itself.
 //!
 //! A thread waits only where the agent's next order changes the word on which it waits: at a closed epoch, or after the return of a token
-//! is finished. While it may be undone, the thread polls. A change of page is noticed within [`RECHECK_INTERVAL`].
+//! is finished. While it may be undone, the thread polls. A change of page
+//! wakes all waiters: see [`crate::waiters`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
