@@ -469,7 +469,8 @@ impl Link {
         let Some(loss) = &mut self.loss else {
             return;
         };
-        if loss.is_hung || loss.absence.has_lasted(now, OPENS_AFTER) {
+        let is_gone = loss.is_hung || loss.absence.has_lasted(now, OPENS_AFTER);
+        if is_gone {
             // Unless the terms keep the gate as it is.
             if self.on_loss != OnLoss::Keep {
                 let from = loss.counted_to.replace(now).unwrap_or(now);
@@ -484,14 +485,10 @@ impl Link {
             }
             self.act(Action::UseClosedOrders);
         }
-        let is_open = self
-            .loss
-            .as_ref()
-            .is_some_and(|loss| loss.counted_to.is_some());
         self.act(Action::Pause(match attempt {
             Attempt::Refused => REFUSED_INTERVAL,
             Attempt::Silent => SEARCH_INTERVAL,
-            Attempt::NoAgent if is_open => SEARCH_INTERVAL,
+            Attempt::NoAgent if is_gone => SEARCH_INTERVAL,
             Attempt::NoAgent => RETRY_INTERVAL,
         }));
     }

@@ -305,13 +305,14 @@ fn the_gate_opens_100_ms_after_the_agent_is_gone_and_the_time_is_counted() {
 }
 
 #[test]
-fn a_gate_that_is_to_be_kept_stays_as_it_is() {
+fn a_gate_that_is_to_be_kept_stays_as_it_is_and_the_agent_is_searched() {
     let mut test = Test::attached(OnLoss::Keep);
     test.on(Event::Closed(IDLE), &[Action::Connect]);
-    let retry = [Action::Shutdown, Action::Pause(RETRY_INTERVAL)];
-    test.on(NOBODY, &retry);
-    test.after(500, Event::Elapsed(IDLE), &[Action::Connect]);
-    test.on(NOBODY, &retry);
+    test.on(NOBODY, &[Action::Shutdown, Action::Pause(RETRY_INTERVAL)]);
+    test.after(99, Event::Elapsed(IDLE), &[Action::Connect]);
+    test.on(NOBODY, &[Action::Shutdown, Action::Pause(RETRY_INTERVAL)]);
+    test.after(5, Event::Elapsed(IDLE), &[Action::Connect]);
+    test.on(NOBODY, &[Action::Shutdown, Action::Pause(SEARCH_INTERVAL)]);
 }
 
 #[test]
@@ -362,7 +363,7 @@ fn the_terms_of_the_last_welcome_apply() {
     let retry = [Action::Shutdown, Action::Pause(RETRY_INTERVAL)];
     test.on(NOBODY, &retry);
     test.after(500, Event::Elapsed(IDLE), &[Action::Connect]);
-    test.on(NOBODY, &retry);
+    test.on(NOBODY, &[Action::Shutdown, Action::Pause(SEARCH_INTERVAL)]);
 }
 
 #[test]
