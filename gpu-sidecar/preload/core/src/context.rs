@@ -14,6 +14,19 @@ use protocol::page::{Facts, Gate, Orders};
 use crate::connection::Connection;
 use crate::time;
 
+/// A wrapper and the driver function that it wraps.
+#[derive(Debug)]
+pub(crate) struct Hook {
+    /// Symbol in the driver's file.
+    pub(crate) symbol: &'static str,
+    /// Returns the wrapper's address.
+    pub(crate) wrapper: fn() -> *mut c_void,
+    /// Address of the driver's function; null until it is looked up.
+    pub(crate) real: &'static AtomicPtr<c_void>,
+}
+
+/// Room for the driver's functions that this library calls.
+pub(crate) const DRIVER_FUNCTIONS: usize = 48;
 /// Interval at which the waiters of an old page are woken until all are awake.
 const WAKE_INTERVAL: Duration = Duration::from_micros(100);
 
@@ -31,8 +44,12 @@ pub(crate) struct Context {
     pub(crate) memory: AtomicPtr<Memory>,
     /// Interface of the front; null until it has called.
     pub(crate) front: AtomicPtr<Front>,
+    /// Wrappers of all driver functions.
+    pub(crate) hooks: OnceLock<&'static [&'static [Hook]]>,
     /// Handle of the driver's library, which the program has loaded; null until it is found.
     pub(crate) library: AtomicPtr<c_void>,
+    /// Addresses of the driver's functions that this library calls, each null until it is looked up.
+    pub(crate) driver_functions: [AtomicPtr<c_void>; DRIVER_FUNCTIONS],
     /// Whether a wrapper has panicked.
     pub(crate) is_broken: AtomicBool,
     /// Whether the handler of forks is registered.
@@ -63,7 +80,9 @@ static CONTEXT: Context = Context {
     connection: Connection::new(),
     memory: AtomicPtr::new(std::ptr::null_mut()),
     front: AtomicPtr::new(std::ptr::null_mut()),
+    hooks: OnceLock::new(),
     library: AtomicPtr::new(std::ptr::null_mut()),
+    driver_functions: [const { AtomicPtr::new(std::ptr::null_mut()) }; DRIVER_FUNCTIONS],
     is_broken: AtomicBool::new(false),
     has_fork_handler: AtomicBool::new(false),
     device_digits: OnceLock::new(),
@@ -88,6 +107,33 @@ pub(crate) fn context() -> &'static Context {
 }
 
 impl Context {
+    /// Returns the memory state of this process, created at the first call and never dropped.
+    pub(crate) fn memory(&self) -> &'static Memory {
+        let place = &self.memory;
+        let existing = place.load(Ordering::Acquire);
+        // SAFETY: null, or a box that was leaked below and is shared by reference alone.
+        if let Some(existing) = unsafe { existing.as_ref() } {
+            return existing;
+        }
+        let new = Box::into_raw(Box::new(Memory::new()));
+        let put = place.compare_exchange(
+            std::ptr::null_mut(),
+            new,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+        let kept = match put {
+            Ok(_null) => new,
+            Err(other) => {
+                // SAFETY: from the box above, and shared with no other thread, since the exchange has failed.
+                drop(unsafe { Box::from_raw(new) });
+                other
+            }
+        };
+        // SAFETY: a leaked box, from this thread or from the one that stored it first.
+        unsafe { &*kept }
+    }
+
     /// Returns the orders in effect.
     #[inline]
     pub(crate) fn orders(&self) -> &'static Orders {

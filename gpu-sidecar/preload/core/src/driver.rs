@@ -1,40 +1,64 @@
 //! Functions of the driver that this library calls itself, bypassing its own wrappers. Each is looked up at its first call; a
 //! function that the driver lacks returns [`NOT_SUPPORTED`].
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::atomic::Ordering;
 
 pub(crate) use preload_ops::cuda::{
     Address, Code, Handle, INVALID_VALUE, NOT_SUPPORTED, SUCCESS, SYSTEM_NOT_READY as REFUSED,
 };
 
+use crate::context::{DRIVER_FUNCTIONS, context};
+use crate::front;
+
 macro_rules! driver {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?);)*) => {
+        /// Functions of the driver, in the order of their addresses.
+        #[allow(non_camel_case_types, reason = "named as in the driver API")]
+        #[derive(Clone, Copy)]
+        enum Function {
+            $($name,)*
+        }
+
+        /// Number of the driver's functions that this library calls.
+        const FUNCTIONS: usize = [$(Function::$name),*].len();
+
         $(
             $(#[$doc])*
             #[allow(non_snake_case, reason = "named as in the driver API")]
             pub(crate) unsafe fn $name($($argument: $kind),*) -> Code {
-                static REAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-                let mut real = REAL.load(Ordering::Acquire);
+                const SYMBOL: &str = concat!(stringify!($name), "\0");
+                let real = address(Function::$name, SYMBOL);
                 if real.is_null() {
-                    const SYMBOL: &str = concat!(stringify!($name), "\0");
-                    let Ok(symbol) = std::ffi::CStr::from_bytes_with_nul(SYMBOL.as_bytes()) else {
-                        return NOT_SUPPORTED;
-                    };
-                    real = crate::front::real(symbol);
-                    if real.is_null() {
-                        return NOT_SUPPORTED;
-                    }
-                    REAL.store(real, Ordering::Release);
+                    return NOT_SUPPORTED;
                 }
-                type Function = unsafe extern "C" fn($($kind),*) -> Code;
+                type Signature = unsafe extern "C" fn($($kind),*) -> Code;
                 // SAFETY: the driver's function with this name has this signature.
-                let function = unsafe { std::mem::transmute::<*mut c_void, Function>(real) };
+                let function = unsafe { std::mem::transmute::<*mut c_void, Signature>(real) };
                 // SAFETY: the caller upholds the preconditions of the driver's function.
                 unsafe { function($($argument),*) }
             }
         )*
     };
+}
+
+const _: () = assert!(FUNCTIONS <= DRIVER_FUNCTIONS);
+
+/// Returns the address of a function of the driver with this NUL-terminated symbol, looked up at the first call; null if the driver lacks
+/// it.
+fn address(function: Function, symbol: &'static str) -> *mut c_void {
+    let Some(known) = context().driver_functions.get(function as usize) else {
+        return std::ptr::null_mut();
+    };
+    let mut real = known.load(Ordering::Acquire);
+    if real.is_null() {
+        let Ok(symbol) = CStr::from_bytes_with_nul(symbol.as_bytes()) else {
+            return std::ptr::null_mut();
+        };
+        real = front::real(symbol);
+        known.store(real, Ordering::Release);
+    }
+    real
 }
 
 driver! {

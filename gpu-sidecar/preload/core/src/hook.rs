@@ -6,17 +6,46 @@
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::context::context;
+use preload_ops::System as _;
+use protocol::message::Report;
 
-/// A wrapper and the driver function that it wraps.
-#[derive(Debug)]
-pub(crate) struct Hook {
-    /// Symbol in the driver's file.
-    pub(crate) symbol: &'static str,
-    /// Returns the wrapper's address.
-    pub(crate) wrapper: fn() -> *mut c_void,
-    /// Address of the driver's function; null until it is looked up.
-    pub(crate) real: &'static AtomicPtr<c_void>,
+use crate::context::context;
+use crate::front;
+use crate::host::Host;
+
+/// Returns the address that a program gets for a driver function: the wrapper's, or `real` if there is none.
+pub(crate) fn wrap(symbol: &CStr, real: *mut c_void) -> *mut c_void {
+    let lists = context().hooks.get().copied().unwrap_or(&[]);
+    let mut hooks = lists.iter().copied().flatten();
+    let Some(hook) = hooks.find(|hook| hook.symbol.as_bytes() == symbol.to_bytes()) else {
+        if preload_table::entry(symbol.to_bytes()).is_none() {
+            unknown(symbol);
+        }
+        return real;
+    };
+    let wrapper = (hook.wrapper)();
+    // A driver whose references to its own functions were bound to the front returns the front's address.
+    let real = if real == front::exported(symbol) {
+        front::real(symbol)
+    } else {
+        real
+    };
+    if real != wrapper && !real.is_null() {
+        let _first = hook.real.compare_exchange(
+            std::ptr::null_mut(),
+            real,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
+    }
+    wrapper
+}
+
+/// Counts and reports a driver function that the table lacks. The program gets the driver's own function.
+pub(crate) fn unknown(symbol: &CStr) {
+    let facts = Host.facts();
+    facts.unknown_symbols.fetch_add(1, Ordering::Relaxed);
+    Host.report(Report::UnknownSymbol(symbol.to_string_lossy().into_owned()));
 }
 
 /// Returns whether a wrapper has panicked, in which case every call passes to the driver unchanged.
@@ -40,7 +69,7 @@ pub(crate) fn real(hook: &'static AtomicPtr<c_void>, symbol: &CStr) -> *mut c_vo
     if !known.is_null() {
         return known;
     }
-    let found = crate::front::real(symbol);
+    let found = front::real(symbol);
     if !found.is_null() {
         hook.store(found, Ordering::Release);
     }
@@ -52,8 +81,8 @@ pub(crate) fn real(hook: &'static AtomicPtr<c_void>, symbol: &CStr) -> *mut c_vo
 macro_rules! hooks {
     ($list:ident: $(fn $name:ident($($argument:ident: $kind:ty),* $(,)?) = $body:expr;)*) => {
         /// Wrappers declared in this module.
-        pub(crate) static $list: &[crate::hook::Hook] = &[
-            $(crate::hook::Hook {
+        pub(crate) static $list: &[crate::context::Hook] = &[
+            $(crate::context::Hook {
                 symbol: stringify!($name),
                 wrapper: || $name::wrapper as *mut std::ffi::c_void,
                 real: &$name::REAL,

@@ -17,7 +17,7 @@ use protocol::page::{Facts, Orders};
 
 use crate::context::context;
 use crate::driver::{Code, INVALID_VALUE, NOT_SUPPORTED};
-use crate::{log, memory, time};
+use crate::{log, time};
 
 /// The driver and the process in which this library is loaded.
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +86,7 @@ impl System for Host {
     }
 
     fn memory(self) -> &'static Memory {
-        memory::state()
+        context().memory()
     }
 
     fn now(self) -> u64 {

@@ -21,12 +21,10 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::Ordering;
 
-use preload_ops::System as _;
 use preload_table::abi::{ABI_VERSION, Core, Front};
-use protocol::message::Report;
 
+use crate::context::Hook;
 use crate::context::context;
-use crate::hook::Hook;
 use crate::host::Host;
 
 mod calls;
@@ -75,6 +73,7 @@ pub unsafe extern "C" fn weir_preload_core(front: *const Front) -> *const Core {
         return std::ptr::null();
     }
     front::set_front(front);
+    let _first = context().hooks.set(HOOKS);
     register_fork_handler();
     &raw const CORE
 }
@@ -99,57 +98,31 @@ fn register_fork_handler() {
     }
 }
 
-fn hooks() -> impl Iterator<Item = &'static Hook> {
-    let lists = [
-        resolver::HOOKS,
-        lifetime::HOOKS,
-        launch::HOOKS,
-        capture::HOOKS,
-    ];
-    lists
-        .into_iter()
-        .chain(waits::HOOKS.iter().copied())
-        .chain(memory::HOOKS.iter().copied())
-        .flatten()
-}
-
-/// Returns the address that a program gets for a driver function: the wrapper's, or `real` if there is none.
-pub(crate) fn wrap(symbol: &CStr, real: *mut c_void) -> *mut c_void {
-    let Some(hook) = hooks().find(|hook| hook.symbol.as_bytes() == symbol.to_bytes()) else {
-        if preload_table::entry(symbol.to_bytes()).is_none() {
-            unknown(symbol);
-        }
-        return real;
-    };
-    let wrapper = (hook.wrapper)();
-    // A driver whose references to its own functions were bound to the front returns the front's address.
-    let real = if real == front::exported(symbol) {
-        front::real(symbol)
-    } else {
-        real
-    };
-    if real != wrapper && !real.is_null() {
-        let _first = hook.real.compare_exchange(
-            std::ptr::null_mut(),
-            real,
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        );
-    }
-    wrapper
-}
-
-/// Counts and reports a driver function that the table lacks. The program gets the driver's own function.
-pub(crate) fn unknown(symbol: &CStr) {
-    let facts = Host.facts();
-    facts.unknown_symbols.fetch_add(1, Ordering::Relaxed);
-    Host.report(Report::UnknownSymbol(symbol.to_string_lossy().into_owned()));
-}
+/// Wrappers of all driver functions.
+static HOOKS: &[&[Hook]] = &[
+    resolver::HOOKS,
+    lifetime::HOOKS,
+    launch::HOOKS,
+    capture::HOOKS,
+    waits::LEGACY,
+    waits::PER_THREAD,
+    waits::WAITS,
+    waits::WAITS_PER_THREAD,
+    waits::BLOCKING,
+    memory::alloc::HOOKS,
+    memory::query::HOOKS,
+    memory::peers::HOOKS,
+    memory::ipc::HOOKS,
+    memory::native::HOOKS,
+    memory::pools::HOOKS,
+    memory::program::HOOKS,
+    memory::api32::HOOKS,
+];
 
 extern "C" fn wrap_for_front(symbol: *const c_char, real: *mut c_void) -> *mut c_void {
     // SAFETY: the front passes a NUL-terminated string.
     let symbol = unsafe { CStr::from_ptr(symbol) };
-    std::panic::catch_unwind(|| wrap(symbol, real)).unwrap_or(real)
+    std::panic::catch_unwind(|| hook::wrap(symbol, real)).unwrap_or(real)
 }
 
 extern "C" fn wrap_nvml_for_front(symbol: *const c_char, real: *mut c_void) -> *mut c_void {
@@ -161,5 +134,5 @@ extern "C" fn wrap_nvml_for_front(symbol: *const c_char, real: *mut c_void) -> *
 extern "C" fn unknown_for_front(symbol: *const c_char) {
     // SAFETY: the front passes a NUL-terminated string.
     let symbol = unsafe { CStr::from_ptr(symbol) };
-    let _panicked = std::panic::catch_unwind(|| unknown(symbol));
+    let _panicked = std::panic::catch_unwind(|| hook::unknown(symbol));
 }

@@ -93,7 +93,7 @@ fn run_link() {
 
 /// Runs the watch thread, as long as the process.
 fn run_watch() {
-    preload_ops::capture::set_relaxed(Host);
+    preload_ops::capture_mode::set_relaxed(Host);
     let mut state = Watch::new();
     loop {
         watch::step(Host, &mut state);

@@ -13,10 +13,7 @@ use preload_state::memory::View;
 
 mod device;
 
-use device::is_own;
-
-/// `nvmlDevice_t`
-type Device = usize;
+use device::Device;
 
 /// `NVML_ERROR_NOT_SUPPORTED`
 const NOT_SUPPORTED: Return = 3;
@@ -151,6 +148,11 @@ pub(crate) fn wrap(symbol: &CStr, real: *mut c_void) -> *mut c_void {
 fn any_real() -> Option<*mut c_void> {
     let mut known = WRAPPERS.iter().map(|one| one.real.load(Ordering::Acquire));
     known.find(|real| !real.is_null())
+}
+
+/// Returns whether a device is the pod's.
+fn is_own(device: Device) -> bool {
+    device::is_own(device, any_real())
 }
 
 /// Returns the memory to report for a device in place of NVML's values; `None` if the device is not the pod's.

@@ -31,12 +31,12 @@ fn wrap_result(
     let declared =
         || preload_table::resolve(name.to_bytes(), version.unsigned_abs(), is_per_thread);
     let wrapped = match own {
-        Some(own) => crate::wrap(own, address),
+        Some(own) => crate::hook::wrap(own, address),
         // The symbol at the address belongs to another function which shares the address.
         None => match declared() {
-            Ok(entry) => crate::wrap(entry.symbol_c(), address),
+            Ok(entry) => crate::hook::wrap(entry.symbol_c(), address),
             Err(_) => {
-                crate::unknown(name);
+                crate::hook::unknown(name);
                 address
             }
         },

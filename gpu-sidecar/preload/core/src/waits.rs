@@ -167,7 +167,3 @@ blocking! { BLOCKING:
     cuMemcpy3DPeer,
     cuMemcpy3DPeer_ptds,
 }
-
-/// All wrappers declared in this module.
-pub(crate) static HOOKS: [&[crate::hook::Hook]; 5] =
-    [LEGACY, PER_THREAD, WAITS, WAITS_PER_THREAD, BLOCKING];

@@ -1,13 +1,13 @@
 //! This library's own events.
 
-use crate::capture;
+use crate::capture_mode;
 use crate::cuda::{EVENT_BLOCKING_SYNC, Handle};
 use crate::platform::{Driver, Platform};
 
 /// Returns an event of the context, which must be current for the calling thread. Returns `None` if the driver creates none.
 pub(crate) fn take<P: Platform>(host: P, context: Handle) -> Option<Handle> {
     let pooled = host.process().events.take(context);
-    pooled.or_else(|| capture::relaxed(host, || host.create_event(EVENT_BLOCKING_SYNC)).ok())
+    pooled.or_else(|| capture_mode::relaxed(host, || host.create_event(EVENT_BLOCKING_SYNC)).ok())
 }
 
 /// Returns an event to the pool, or destroys it if the pool is full.

@@ -7,7 +7,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`launch`] | kernels and graphs, at the gate |
-//! | [`waits`], [`capture`], [`streams`] | host waits and other stream operations; captures; measurement by events |
+//! | [`waits`], [`capture`], [`capture_mode`], [`streams`] | host waits and other stream operations; captures; measurement by events |
 //! | [`gate`], [`watch`] | return of a token; the watch thread |
 //! | [`claims`] | claims of device memory |
 //! | [`memory`] | device memory within the pod's limit |
@@ -19,6 +19,7 @@
 #![warn(missing_docs)]
 
 pub mod capture;
+pub mod capture_mode;
 pub mod claims;
 pub mod cuda;
 mod events;

@@ -10,7 +10,7 @@ use preload_state::streams::{
 
 use crate::cuda::{Handle, NOT_READY};
 use crate::platform::{Driver, Platform, System};
-use crate::{capture, events};
+use crate::{capture_mode, events};
 
 /// Returns the expected run time of the work in flight, in nanoseconds.
 pub fn in_flight<P: System>(host: P) -> u64 {
@@ -122,7 +122,7 @@ fn begin<P: Platform>(host: P, state: &mut Measurement) {
     retire(host, state.context(), [state.end_burst()]);
     let (context, handle) = (state.context(), state.handle());
     if state.other_work {
-        state.other_work = capture::relaxed(host, || host.query_stream(handle)).is_err();
+        state.other_work = capture_mode::relaxed(host, || host.query_stream(handle)).is_err();
     }
     let Some(event) = events::take(host, context) else {
         return;
@@ -181,7 +181,7 @@ fn mark_end<P: Platform>(host: P, state: &mut Measurement) {
     }
     let handle = state.handle();
     let late = state.should_be_idle(host.now())
-        && capture::relaxed(host, || host.query_stream(handle)).is_ok();
+        && capture_mode::relaxed(host, || host.query_stream(handle)).is_ok();
     record_mark(host, state, late);
 }
 
@@ -296,7 +296,7 @@ pub fn mark_all<P: Platform>(host: P) {
             continue;
         }
         if state.has_unmarked()
-            && !(capture::any(host) && capture::is_capturing(host, state.handle()))
+            && !(capture_mode::any(host) && capture_mode::is_capturing(host, state.handle()))
         {
             mark_end(host, &mut state);
         }
@@ -308,7 +308,7 @@ pub fn reap_all<P: Platform>(host: P) {
     if in_flight(host) == 0 {
         return;
     }
-    capture::relaxed(host, || {
+    capture_mode::relaxed(host, || {
         for stream in host.process().streams.snapshot() {
             reap(host, &mut stream.lock());
         }
@@ -316,7 +316,7 @@ pub fn reap_all<P: Platform>(host: P) {
 }
 
 fn synchronized<P: Platform>(host: P, state: &mut Measurement) {
-    capture::relaxed(host, || reap(host, state));
+    capture_mode::relaxed(host, || reap(host, state));
     if state.is_empty() {
         state.other_work = false;
     }
@@ -346,7 +346,7 @@ pub fn stream_destroyed<P: Platform>(host: P, stream: Handle) {
     };
     {
         let mut state = known.lock();
-        if !(capture::any(host) && capture::is_capturing(host, state.handle())) {
+        if !(capture_mode::any(host) && capture_mode::is_capturing(host, state.handle())) {
             mark_end(host, &mut state);
         }
         state.destroyed = true;
@@ -390,7 +390,7 @@ pub(crate) fn first_unfinished<P: Platform>(host: P) -> Option<UnfinishedStream>
             let _any = host.set_current_context(state.context());
             // No stream may begin to capture between the query and the record.
             let _guard = process.captures.transition();
-            if !(capture::any(host) && capture::is_capturing(host, state.handle())) {
+            if !(capture_mode::any(host) && capture_mode::is_capturing(host, state.handle())) {
                 mark_end(host, &mut state);
             }
         }

@@ -41,6 +41,9 @@ pub mod streams;
 pub mod waiters;
 pub mod watch;
 
+/// Address in device memory.
+pub type Address = u64;
+
 /// Handle of the driver: stream, event, context or function.
 pub type Handle = usize;
 

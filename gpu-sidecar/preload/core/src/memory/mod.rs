@@ -3,66 +3,23 @@
 //! A pointer of the program is read and written as the driver's function with the same name reads and writes it: the program
 //! guarantees to the driver, and thereby to its wrapper, that it is null or valid for that, aligned or not.
 
-use std::sync::atomic::Ordering;
+use preload_ops::memory::{contexts, make, spare};
 
-use preload_ops::memory::{Memory, contexts, limit, spare};
-
-use crate::context::context;
 use crate::driver::{Code, Handle, SUCCESS};
-use crate::hook::Hook;
 use crate::host::Host;
 
-mod alloc;
-mod api32;
-mod ipc;
-mod native;
-mod peers;
-mod pools;
-mod program;
-mod query;
-
-/// Wrappers of all functions that concern memory.
-pub(crate) static HOOKS: &[&[Hook]] = &[
-    alloc::HOOKS,
-    query::HOOKS,
-    peers::HOOKS,
-    ipc::HOOKS,
-    native::HOOKS,
-    pools::HOOKS,
-    program::HOOKS,
-    api32::HOOKS,
-];
-
-/// Returns the memory state of this process, created at the first call and never dropped.
-pub(crate) fn state() -> &'static Memory {
-    let place = &context().memory;
-    let existing = place.load(Ordering::Acquire);
-    // SAFETY: null, or a box that was leaked below and is shared by reference alone.
-    if let Some(existing) = unsafe { existing.as_ref() } {
-        return existing;
-    }
-    let new = Box::into_raw(Box::new(Memory::new()));
-    let put = place.compare_exchange(
-        std::ptr::null_mut(),
-        new,
-        Ordering::AcqRel,
-        Ordering::Acquire,
-    );
-    let kept = match put {
-        Ok(_null) => new,
-        Err(other) => {
-            // SAFETY: from the box above, and shared with no other thread, since the exchange has failed.
-            drop(unsafe { Box::from_raw(new) });
-            other
-        }
-    };
-    // SAFETY: a leaked box, from this thread or from the one that stored it first.
-    unsafe { &*kept }
-}
+pub(crate) mod alloc;
+pub(crate) mod api32;
+pub(crate) mod ipc;
+pub(crate) mod native;
+pub(crate) mod peers;
+pub(crate) mod pools;
+pub(crate) mod program;
+pub(crate) mod query;
 
 /// Creates a reserve of memory before a capture begins.
 pub(crate) fn before_capture() {
-    spare::before_capture(Host);
+    make::before_capture(Host);
 }
 
 /// Removes the memory of a destroyed context.
@@ -72,7 +29,7 @@ pub(crate) fn context_destroyed(gone: Handle) {
 
 /// Returns the whole unused part of the claim, as requested by the agent.
 pub(crate) fn relinquish() {
-    limit::relinquish(Host);
+    spare::relinquish(Host);
 }
 
 /// Writes a result to the program's memory. Does nothing if the pointer is null.

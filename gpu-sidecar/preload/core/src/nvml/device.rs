@@ -3,11 +3,13 @@
 use std::ffi::{c_char, c_uint, c_void};
 use std::sync::atomic::Ordering;
 
-use preload_ops::nvml;
+use preload_ops::nvml::{self, Return};
 
-use super::{Device, Return};
 use crate::context::context;
 use crate::host::Host;
+
+/// `nvmlDevice_t`
+pub(super) type Device = usize;
 
 /// Size of the buffer for a device's UUID; NVML documents 80 and 96 bytes.
 const UUID_TEXT: usize = 96;
@@ -21,12 +23,14 @@ fn own_digits() -> Option<&'static [u8]> {
     own.get().map(Vec::as_slice)
 }
 
-/// Returns NVML's `nvmlDeviceGetUUID`, from the library that contains a wrapped function; `None` if it cannot be found.
-fn name_function() -> Option<unsafe extern "C" fn(Device, *mut c_char, c_uint) -> Return> {
+/// Returns NVML's `nvmlDeviceGetUUID`, from the library that contains the function at `known`; `None` if it cannot be found.
+fn name_function(
+    known: Option<*mut c_void>,
+) -> Option<unsafe extern "C" fn(Device, *mut c_char, c_uint) -> Return> {
     let known_function = &context().device_name;
     let mut found = known_function.load(Ordering::Acquire);
     if found.is_null() {
-        let known = super::any_real()?;
+        let known = known?;
         let mut place = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
         // SAFETY: any address may be queried, and `place` is valid for writes.
         if unsafe { libc::dladdr(known, place.as_mut_ptr()) } == 0 {
@@ -55,9 +59,9 @@ fn name_function() -> Option<unsafe extern "C" fn(Device, *mut c_char, c_uint) -
     })
 }
 
-/// Returns whether a device is the pod's.
-pub(super) fn is_own(device: Device) -> bool {
-    let (Some(own), Some(name)) = (own_digits(), name_function()) else {
+/// Returns whether a device is the pod's. `known` is the address of some function of NVML.
+pub(super) fn is_own(device: Device, known: Option<*mut c_void>) -> bool {
+    let (Some(own), Some(name)) = (own_digits(), name_function(known)) else {
         return false;
     };
     let mut text: [c_char; UUID_TEXT] = [0; UUID_TEXT];

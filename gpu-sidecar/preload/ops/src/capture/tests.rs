@@ -1,7 +1,8 @@
 use std::cell::Cell;
 
 use super::*;
-use crate::cuda::INVALID_VALUE;
+use crate::capture_mode::{any, relaxed, set_relaxed};
+use crate::cuda::{CAPTURE_RELAXED, INVALID_VALUE};
 use crate::fake::{Fake, KERNEL, STREAM};
 use crate::launch::{Kind, launch};
 

@@ -12,7 +12,7 @@ use crate::cuda::{Code, Handle, NOT_PERMITTED, SUCCESS};
 use crate::outcome::{Call, Outcome, Reason};
 use crate::platform::{Driver, Platform, System};
 use crate::streams::{self, ParkedWork};
-use crate::{capture, gate};
+use crate::{capture_mode, gate};
 
 /// Kind of a launched handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub fn launch<P: Platform>(
     if host.is_inside() {
         return Outcome::Pass(Reason::Nested);
     }
-    if capture::any(host) && capture::is_capturing(host, default.resolve(stream)) {
+    if capture_mode::any(host) && capture_mode::is_capturing(host, default.resolve(stream)) {
         return Outcome::Pass(Reason::Capturing);
     }
     let process = host.process();

@@ -3,9 +3,9 @@
 
 use preload_state::memory::{Backing, Kind, OWN_MIN, Traits, part_sizes};
 
-use super::device::Slot;
-use super::{contexts, limit, lock, native, spare};
-use crate::capture;
+use super::state::{Slot, lock};
+use super::{contexts, current, device, limit, make, native, spare};
+use crate::capture_mode;
 use crate::cuda::{Address, Code, Handle, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::outcome::{CallFor, Outcome, Reason};
 use crate::platform::Platform;
@@ -59,12 +59,12 @@ pub fn alloc_pitch<P: Platform>(
 
 /// Allocates memory in the calling thread's context. Returns `None` if this device's memory cannot be mapped.
 fn allocate<P: Platform>(host: P, requested: u64) -> Result<Option<Address>, Code> {
-    let context = contexts::current(host)?;
+    let context = current::current(host)?;
     let ordinal = host.current_device()?;
     let Some(slot) = host.memory().slot(ordinal) else {
         return Ok(None);
     };
-    let Some(traits) = slot.traits(host) else {
+    let Some(traits) = device::traits(host, slot) else {
         return Ok(None);
     };
     contexts::check(host, context)?;
@@ -77,10 +77,10 @@ fn allocate<P: Platform>(host: P, requested: u64) -> Result<Option<Address>, Cod
         });
     }
     if requested < OWN_MIN {
-        return slot.piece(host, traits, requested, context).map(Some);
+        return make::piece(host, slot, traits, requested, context).map(Some);
     }
     let bytes = requested.next_multiple_of(traits.granule);
-    if capture::any(host)
+    if capture_mode::any(host)
         && let Some(block) = spare::take(host, slot, bytes)
     {
         let at = block.at;
@@ -102,7 +102,7 @@ fn own<P: Platform>(
     context: Handle,
 ) -> Result<Address, Code> {
     let sizes = part_sizes(bytes, traits.granule);
-    slot.make(host, traits, Kind::Plain, &sizes, |table, block| {
+    make::make(host, slot, traits, Kind::Plain, &sizes, |table, block| {
         let at = block.at;
         let backing = Backing::Own(block);
         let allocation = host.memory().allocation(requested, context, backing);

@@ -1,62 +1,24 @@
 //! Contexts as far as memory depends on them: the context of a call, whether it still works, the memory it occupies by itself,
 //! and the memory that is destroyed with it.
 
-use std::ffi::c_int;
-
 use preload_state::memory::{Account, Kind};
 
-use super::{free, limit, lock, peers, pools};
-use crate::capture;
-use crate::cuda::{Code, Handle, INVALID_CONTEXT, NOT_READY, OUT_OF_MEMORY};
+use super::state::lock;
+use super::{current, limit, measure, peers, release};
+use crate::capture_mode;
+use crate::cuda::{Code, Handle, NOT_READY, OUT_OF_MEMORY};
 use crate::platform::{Driver, Platform};
-use crate::streams;
 
 /// `CU_EVENT_DISABLE_TIMING`
 const WITHOUT_TIME: u32 = 2;
 /// Allocation size larger than the memory of any device.
 const TOO_MUCH: u64 = 1 << 60;
 
-/// Returns the calling thread's context.
-pub(crate) fn current<P: Driver>(host: P) -> Result<Handle, Code> {
-    match host.current_context()? {
-        0 => Err(INVALID_CONTEXT),
-        context => Ok(context),
-    }
-}
-
-/// Runs `f` with `context` current, and restores the previous context.
-fn within<P: Driver, T>(host: P, context: Handle, f: impl FnOnce() -> T) -> Result<T, Code> {
-    let before = host.current_context()?;
-    if before == context {
-        return Ok(f());
-    }
-    // The driver refuses destroyed contexts.
-    host.set_current_context(context)?;
-    let result = f();
-    let _restored = host.set_current_context(before);
-    Ok(result)
-}
-
-/// Returns the device of any context.
-pub(super) fn device_of<P: Driver>(host: P, context: Handle) -> Result<c_int, Code> {
-    within(host, context, || host.current_device())?
-}
-
-/// Waits for all work of a context. After an error it is unknown what still runs.
-pub(super) fn synchronize<P: Platform>(host: P, context: Handle) -> Result<(), Code> {
-    let waited = within(host, context, || host.synchronize()).flatten();
-    match waited {
-        Ok(()) => streams::context_synchronized(host, context),
-        Err(code) => host.report_fatal(code),
-    }
-    waited
-}
-
 /// Returns the error that the driver's own `cuMemAlloc` would return now, if any. A context with a sticky error allocates
 /// nothing, and no thread may allocate while a capture forbids it, which also invalidates the capture. Mapping memory checks
 /// neither, so the driver is queried.
 pub(super) fn check<P: Platform>(host: P, context: Handle) -> Result<(), Code> {
-    if capture::any(host) {
+    if capture_mode::any(host) {
         return check_capturing(host);
     }
     register(host, context);
@@ -105,7 +67,7 @@ pub(super) fn register<P: Platform>(host: P, context: Handle) {
 
 /// Estimates a context's own memory.
 fn measure<P: Platform>(host: P, context: Handle) -> u64 {
-    let sizes = within(host, context, || host.memory_info()).flatten();
+    let sizes = current::within(host, context, || host.memory_info()).flatten();
     let Ok((free, total)) = sizes else {
         return 0;
     };
@@ -137,14 +99,14 @@ pub fn context_destroyed<P: Platform>(host: P, context: Handle) {
     for slot in &memory.devices {
         let dead = lock(&slot.table).context_destroyed(context);
         for (at, allocation) in dead {
-            let _released = free::dispose(host, slot, at, allocation);
+            let _released = release::dispose(host, slot, at, allocation);
         }
     }
     let native = lock(&memory.native).context_destroyed(context);
     if native > 0 {
         limit::release(host, Kind::Native, native);
     }
-    pools::refresh(host);
+    measure::refresh(host);
     if is_last {
         let residue = limit::read(host, |account| account.of(Kind::Residue));
         limit::release(host, Kind::Residue, residue);

@@ -2,7 +2,7 @@
 
 use preload_state::memory::{Account, View, reported, reported_total};
 
-use super::{contexts, limit, pools};
+use super::{contexts, current, limit, measure};
 use crate::cuda::SUCCESS;
 use crate::outcome::{Call, Outcome, Reason};
 use crate::platform::Platform;
@@ -10,7 +10,7 @@ use crate::platform::Platform;
 /// Returns the view for the device's own `free` and `total`, in bytes.
 pub fn view<P: Platform>(host: P, free: u64, total: u64) -> View {
     let limit = host.process().memory_limit();
-    pools::refresh(host);
+    measure::refresh(host);
     let (residue, others) = (contexts::residue(host), limit::held_by_others(host));
     limit::read(host, |account| {
         reported(account, limit, residue, others, free, total)
@@ -32,7 +32,7 @@ pub fn info<P: Platform>(host: P, call: Call<'_>) -> Outcome<Option<View>> {
     if code != SUCCESS {
         return Outcome::Fail(code);
     }
-    if let Ok(context) = contexts::current(host) {
+    if let Ok(context) = current::current(host) {
         contexts::register(host, context);
     }
     let physical = host.memory_info();

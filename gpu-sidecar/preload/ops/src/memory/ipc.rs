@@ -8,49 +8,22 @@
 //!
 //! Small allocations share a slab, and opening one of them maps the whole slab, as with the driver's own allocations.
 
-use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 
-use preload_state::memory::{Access, Backing, Block, OpenedBlocks, Part, Ticket, TicketContents};
+use preload_state::memory::{Access, Backing, Block, Part, Ticket, TicketContents};
 
-use super::device::Slot;
-use super::{contexts, free, lock, physical};
+use super::state::{Offer, Slot, Tickets, lock};
+use super::{current, device, physical, release};
 use crate::cuda::{Address, Code, Handle, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
 use crate::outcome::{Outcome, Reason};
 use crate::platform::{Platform, System};
 
 /// Largest number of handles of an allocation, enough for 16 TiB.
 const PARTS_MAX: u64 = 65_536;
-
-/// Block that other processes may map.
-#[derive(Debug)]
-struct Offer {
-    id: u64,
-    list: File,
-    /// Descriptors in the list, which stay open with it.
-    #[cfg_attr(not(test), expect(dead_code, reason = "kept open alone"))]
-    files: Vec<OwnedFd>,
-}
-
-/// Tickets for inter-process handles, which this process has offered or opened; see the [module](self).
-#[derive(Debug, Default)]
-pub(super) struct Tickets {
-    offers: BTreeMap<Address, Offer>,
-    opened: OpenedBlocks,
-}
-
-impl Tickets {
-    /// Returns the list of each block that other processes may map, and the descriptors in it.
-    #[cfg(test)]
-    pub(super) fn files(&self) -> impl Iterator<Item = (&File, &[OwnedFd])> {
-        let offers = self.offers.values();
-        offers.map(|offer| (&offer.list, offer.files.as_slice()))
-    }
-}
 
 /// Returns the ticket of an allocation.
 pub fn get<P: Platform>(host: P, address: Address) -> Outcome<Ticket> {
@@ -64,7 +37,7 @@ pub fn get<P: Platform>(host: P, address: Address) -> Outcome<Ticket> {
 }
 
 fn ticket<P: Platform>(host: P, slot: &Slot, address: Address) -> Result<Ticket, Code> {
-    let _context = contexts::current(host)?;
+    let _context = current::current(host)?;
     // Locked before the table, as in the order of locks.
     let mut tickets = lock(&host.memory().ipc);
     let table = lock(&slot.table);
@@ -122,11 +95,6 @@ fn write_list<P: System>(host: P, id: u64, block: &Block, files: &[OwnedFd]) -> 
     Some(list)
 }
 
-/// Invalidates the tickets of a block that is about to be unmapped. Processes that have opened one keep the memory.
-pub(super) fn withdraw<P: System>(host: P, at: Address) {
-    lock(&host.memory().ipc).offers.remove(&at);
-}
-
 /// Maps the memory behind a ticket, and returns the allocation's address.
 pub fn open<P: Platform>(host: P, ticket: &Ticket, flags: u32) -> Outcome<Address> {
     if !host.is_active() {
@@ -142,7 +110,7 @@ pub fn open<P: Platform>(host: P, ticket: &Ticket, flags: u32) -> Outcome<Addres
 }
 
 fn open_at<P: Platform>(host: P, contents: TicketContents) -> Result<Address, Code> {
-    let context = contexts::current(host)?;
+    let context = current::current(host)?;
     let device = host.current_device()?;
     // Held to the end, so that two threads that open one ticket share one mapping.
     let mut tickets = lock(&host.memory().ipc);
@@ -205,8 +173,8 @@ fn map<P: Platform>(
     let properties = host.memory_properties(first.handle)?;
     let memory = host.memory();
     let slot = memory.slot(properties.location.id).ok_or(INVALID_VALUE)?;
-    let traits = slot.traits(host).ok_or(NOT_SUPPORTED)?;
-    let kept = slot.map(host, &traits, parts.to_vec(), |table, block| {
+    let traits = device::traits(host, slot).ok_or(NOT_SUPPORTED)?;
+    let kept = device::map(host, slot, &traits, parts.to_vec(), |table, block| {
         let (at, bytes) = (block.at, block.bytes);
         let allocation = memory.allocation(bytes, context, Backing::Opened(block));
         table.insert(at, allocation);
@@ -216,7 +184,7 @@ fn map<P: Platform>(
     if device != slot.ordinal {
         // The driver grants access to the opening device.
         let opener = [Access::full(device)].into_iter();
-        let access: Vec<Access> = opener.chain(slot.access_list()).collect();
+        let access: Vec<Access> = opener.chain(device::access_list(slot)).collect();
         let _set = host.set_access(at, bytes, &access);
     }
     Ok((at, bytes))
@@ -234,24 +202,19 @@ pub fn close<P: Platform>(host: P, address: Address) -> Outcome {
 }
 
 fn close_at<P: Platform>(host: P, slot: &Slot, address: Address) -> Result<(), Code> {
-    let context = contexts::current(host)?;
+    let context = current::current(host)?;
     let at = {
         let table = lock(&slot.table);
         let found = table.find(address);
         let opened = found.filter(|(_, one)| one.is_opened());
         opened.ok_or(INVALID_VALUE)?.0
     };
-    contexts::synchronize(host, context)?;
+    current::synchronize(host, context)?;
     // Closed before it is unmapped: a thread that opens the ticket now gets a new mapping.
     if !lock(&host.memory().ipc).opened.close(at) {
         return Ok(());
     }
     let allocation = lock(&slot.table).remove(at);
     let allocation = allocation.ok_or(INVALID_VALUE)?;
-    free::dispose(host, slot, at, allocation)
-}
-
-/// Forgets an opened block that is destroyed with its context.
-pub(super) fn closed<P: System>(host: P, at: Address) {
-    lock(&host.memory().ipc).opened.forget(at);
+    release::dispose(host, slot, at, allocation)
 }

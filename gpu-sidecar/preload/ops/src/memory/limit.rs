@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use preload_state::counters::note_refusal;
 use preload_state::memory::{Account, Kind};
 
-use super::{lock, try_lock};
+use super::state::{lock, try_lock};
 use crate::claims;
 use crate::cuda::{Code, OUT_OF_MEMORY};
 use crate::platform::{Platform, System};
@@ -26,7 +26,7 @@ fn change<P: System, T>(host: P, f: impl FnOnce(&mut Account) -> T) -> T {
 }
 
 /// Reads a snapshot of the account.
-pub(crate) fn read<P: System, T>(host: P, f: impl FnOnce(&Account) -> T) -> T {
+pub(super) fn read<P: System, T>(host: P, f: impl FnOnce(&Account) -> T) -> T {
     f(&lock(&host.memory().account))
 }
 
@@ -43,7 +43,7 @@ fn add_if_claimed<P: Platform>(host: P, kind: Kind, bytes: u64, limit: u64) -> b
 
 /// Counts memory that is about to be allocated, claiming more if needed. Returns `false`, without counting or reporting, if the
 /// limit does not allow it.
-pub(crate) fn try_reserve<P: Platform>(host: P, kind: Kind, bytes: u64) -> bool {
+pub(super) fn try_reserve<P: Platform>(host: P, kind: Kind, bytes: u64) -> bool {
     let limit = host.process().memory_limit();
     if add_if_claimed(host, kind, bytes, limit) {
         return true;
@@ -65,18 +65,8 @@ pub(crate) fn try_reserve<P: Platform>(host: P, kind: Kind, bytes: u64) -> bool 
     }
 }
 
-/// Counts memory that is about to be allocated, releasing spare memory if needed. Counts and reports a refusal.
-pub(crate) fn reserve<P: Platform>(host: P, kind: Kind, bytes: u64) -> Result<(), Code> {
-    if try_reserve(host, kind, bytes)
-        || super::spare::reclaim(host) && try_reserve(host, kind, bytes)
-    {
-        return Ok(());
-    }
-    Err(refuse(host, bytes))
-}
-
 /// Counts and reports the refusal of an allocation of `bytes`, and returns the error for the program.
-pub(crate) fn refuse<P: Platform>(host: P, bytes: u64) -> Code {
+pub(super) fn refuse<P: Platform>(host: P, bytes: u64) -> Code {
     if let Some(report) = note_refusal(host.facts(), bytes) {
         host.report(report);
     }
@@ -84,13 +74,13 @@ pub(crate) fn refuse<P: Platform>(host: P, bytes: u64) -> Code {
 }
 
 /// Counts memory that is already allocated, within the limit or not. Returns whether it is within the limit.
-pub(crate) fn force<P: Platform>(host: P, kind: Kind, bytes: u64) -> bool {
+pub(super) fn force<P: Platform>(host: P, kind: Kind, bytes: u64) -> bool {
     change(host, |account| account.add(kind, bytes));
     top_up(host)
 }
 
 /// Sets a kind to the measured amount. Returns whether all memory is within the limit.
-pub(crate) fn set<P: Platform>(host: P, kind: Kind, bytes: u64) -> bool {
+pub(super) fn set<P: Platform>(host: P, kind: Kind, bytes: u64) -> bool {
     change(host, |account| account.set(kind, bytes));
     return_surplus(host);
     top_up(host)
@@ -118,13 +108,13 @@ fn top_up<P: Platform>(host: P) -> bool {
 }
 
 /// Subtracts released memory.
-pub(crate) fn release<P: Platform>(host: P, kind: Kind, bytes: u64) {
+pub(super) fn release<P: Platform>(host: P, kind: Kind, bytes: u64) {
     change(host, |account| account.subtract(kind, bytes));
     return_surplus(host);
 }
 
 /// Counts `bytes` of held memory under the kind `to` instead of `from`. The claim stays as it is.
-pub(crate) fn shift<P: Platform>(host: P, from: Kind, to: Kind, bytes: u64) {
+pub(super) fn shift<P: Platform>(host: P, from: Kind, to: Kind, bytes: u64) {
     change(host, |account| {
         account.subtract(from, bytes);
         account.add(to, bytes);
@@ -140,19 +130,8 @@ fn return_surplus<P: Platform>(host: P) {
     }
 }
 
-/// Returns the whole unused part of the claim, as requested by the agent because another process of the pod was refused. Spare
-/// memory is released first.
-pub fn relinquish<P: Platform>(host: P) {
-    if !host.is_active() {
-        return;
-    }
-    let _given_up = super::spare::give_up(host);
-    if host.process().memory_limit() > 0 {
-        lower(host, Account::unused);
-    }
-}
-
-fn lower<P: Platform>(host: P, to: impl FnOnce(&Account) -> Option<u64>) {
+/// Lowers the claim to a total that `to` returns, unless another thread is raising it.
+pub(super) fn lower<P: Platform>(host: P, to: impl FnOnce(&Account) -> Option<u64>) {
     let Some(_guard) = try_lock(&host.memory().claims) else {
         return;
     };
@@ -170,7 +149,7 @@ fn lower<P: Platform>(host: P, to: impl FnOnce(&Account) -> Option<u64>) {
 
 /// Returns the bytes that other processes of the pod hold now. The value is the agent's last published one if there is no limit,
 /// another thread is sending a claim, or no reply comes in time.
-pub(crate) fn held_by_others<P: Platform>(host: P) -> u64 {
+pub(super) fn held_by_others<P: Platform>(host: P) -> u64 {
     // Without a limit the memory of others does not matter.
     if host.process().memory_limit() > 0
         && let Some(_guard) = try_lock(&host.memory().claims)

@@ -2,7 +2,8 @@
 
 use preload_state::memory::{Kind, Native, Natives};
 
-use super::{contexts, limit, lock, pools};
+use super::state::lock;
+use super::{current, limit, measure, spare};
 use crate::cuda::{Address, Code, Handle, SUCCESS};
 use crate::outcome::{Call, CallFor, Outcome, Reason};
 use crate::platform::Platform;
@@ -14,11 +15,11 @@ fn make<P: Platform, T: Copy>(
     call: CallFor<'_, T>,
     keep: impl FnOnce(&mut Natives, T, Native),
 ) -> Result<T, Code> {
-    limit::reserve(host, Kind::Native, bytes)?;
+    spare::reserve(host, Kind::Native, bytes)?;
     let made = call();
     match made {
         Ok(made) => {
-            let context = contexts::current(host).unwrap_or(0);
+            let context = current::current(host).unwrap_or(0);
             let native = Native { bytes, context };
             keep(&mut lock(&host.memory().native), made, native);
         }
@@ -66,7 +67,7 @@ pub fn free<P: Platform>(host: P, call: Call<'_>, address: Address) -> Outcome {
         Some(native) => {
             lock(natives).keep_memory(address, native);
         }
-        None => pools::refresh(host),
+        None => measure::refresh(host),
     }
     Outcome::Done(code)
 }

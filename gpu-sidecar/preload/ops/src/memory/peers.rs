@@ -5,9 +5,9 @@ use std::sync::PoisonError;
 
 use preload_state::memory::{Access, Pair};
 
-use super::device::Slot;
-use super::{contexts, lock};
-use crate::capture;
+use super::state::{Slot, lock};
+use super::{current, device};
+use crate::capture_mode;
 use crate::cuda::{Handle, SUCCESS};
 use crate::outcome::{Call, Outcome};
 use crate::platform::Platform;
@@ -21,7 +21,7 @@ pub fn enable<P: Platform>(host: P, call: Call<'_>, peer: Handle) -> Outcome {
     {
         let _guard = slot.access.write().unwrap_or_else(PoisonError::into_inner);
         lock(&slot.table).add_peer(pair);
-        set_on_all(host, slot, &slot.access_list());
+        set_on_all(host, slot, &device::access_list(slot));
     }
     Outcome::Done(code)
 }
@@ -41,11 +41,11 @@ pub fn disable<P: Platform>(host: P, call: Call<'_>, peer: Handle) -> Outcome {
 /// Returns the calling thread's context as a user of another one's memory, and the device of that memory.
 fn pair_with<P: Platform>(host: P, owner: Handle) -> Option<(Pair, &'static Slot)> {
     let pair = Pair {
-        user: contexts::current(host).ok()?,
+        user: current::current(host).ok()?,
         device: host.current_device().ok()?,
         owner,
     };
-    let slot = host.memory().slot(contexts::device_of(host, owner).ok()?)?;
+    let slot = host.memory().slot(current::device_of(host, owner).ok()?)?;
     Some((pair, slot))
 }
 
@@ -57,13 +57,13 @@ fn remove<P: Platform>(host: P, slot: &Slot, is_meant: impl Fn(&Pair) -> bool) {
         return;
     }
     let closed = gone.into_iter().map(Access::none);
-    let list: Vec<Access> = closed.chain(slot.access_list()).collect();
+    let list: Vec<Access> = closed.chain(device::access_list(slot)).collect();
     set_on_all(host, slot, &list);
 }
 
 fn set_on_all<P: Platform>(host: P, slot: &Slot, access: &[Access]) {
     let mapped = lock(&slot.table).mapped();
-    capture::relaxed(host, || {
+    capture_mode::relaxed(host, || {
         for (at, bytes) in mapped {
             // Fails for memory that another thread has unmapped meanwhile, which is harmless.
             let _set = host.set_access(at, bytes, access);

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use preload_state::memory::{Access, Block, Part, Properties, Traits};
 
-use crate::capture;
+use crate::capture_mode;
 use crate::cuda::{Address, Code, INVALID_VALUE, NOT_PERMITTED, NOT_SUPPORTED};
 use crate::platform::{Driver, Platform};
 
@@ -57,7 +57,7 @@ pub(super) fn create_all<P: Platform>(
     sizes: &[u64],
 ) -> Result<Vec<Part>, Code> {
     let mut parts = Vec::with_capacity(sizes.len());
-    capture::relaxed(host, || {
+    capture_mode::relaxed(host, || {
         for &bytes in sizes {
             match create(host, traits, bytes) {
                 Ok(handle) => parts.push(Part { handle, bytes }),
@@ -87,7 +87,7 @@ pub(super) fn map_all<P: Platform>(
     parts: &[Part],
     access: &[Access],
 ) -> Result<(), Code> {
-    capture::relaxed(host, || {
+    capture_mode::relaxed(host, || {
         let mut next = at;
         let mapped = parts.iter().try_for_each(|part| {
             host.map(next, part.bytes, part.handle)?;
@@ -117,7 +117,7 @@ fn unmap_parts<P: Driver>(host: P, at: Address, end: Address, parts: &[Part]) ->
 
 /// Unmaps a block and releases its memory. After an error the addresses must not be reused.
 pub(super) fn unmap_and_release<P: Platform>(host: P, block: &Block) -> Result<(), Code> {
-    capture::relaxed(host, || {
+    capture_mode::relaxed(host, || {
         unmap_parts(host, block.at, block.at + block.bytes, &block.parts)?;
         release_all(host, &block.parts);
         Ok(())

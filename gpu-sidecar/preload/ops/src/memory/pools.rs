@@ -7,65 +7,20 @@
 //! the pool releases it. A graph that allocates while it runs is not limited; its memory counts afterwards. Captured allocations
 //! become nodes and take no memory yet.
 
-use std::ffi::c_int;
-
 use preload_state::memory::{Kind, Pools};
 
-use super::{contexts, free, limit, lock, try_lock};
-use crate::capture;
+use super::measure::{RESERVED, USED, measure, refresh, trim_all};
+use super::state::lock;
+use super::{current, free, limit, spare};
+use crate::capture_mode;
 use crate::cuda::{Address, Handle, OUT_OF_MEMORY, SUCCESS};
 use crate::outcome::{Call, CallFor, Outcome, Reason};
 use crate::platform::{Driver, Platform};
 
-/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`
-pub(super) const RESERVED: c_int = 5;
-/// `CU_MEMPOOL_ATTR_USED_MEM_CURRENT`
-pub(super) const USED: c_int = 7;
-/// `CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`
-const GRAPH_RESERVED: c_int = 2;
-
-/// Measures and counts the reserved memory. Returns whether all memory is within the limit.
-fn measure<P: Platform>(host: P, pools: &mut Pools) -> bool {
-    let of_pool = |pool| host.pool_attribute(pool, RESERVED).ok();
-    let of_graphs = |device| host.graph_memory(device, GRAPH_RESERVED).unwrap_or(0);
-    limit::set(host, Kind::Pool, pools.reserved(of_pool, of_graphs))
-}
-
-/// Releases unused memory of all pools.
-fn trim_all<P: Platform>(host: P, pools: &mut Pools) {
-    for pool in pools.known() {
-        host.trim_pool(pool, 0);
-    }
-    measure(host, pools);
-}
-
-/// Measures the pools again, if there are any. A thread that holds the lock measures them anyway.
-pub fn refresh<P: Platform>(host: P) {
-    if let Some(mut pools) = try_lock(&host.memory().pools)
-        && !pools.is_empty()
-    {
-        measure(host, &mut pools);
-    }
-}
-
-/// Releases unused memory of all pools. Returns whether there was any.
-pub(super) fn trim<P: Platform>(host: P) -> bool {
-    let Some(mut pools) = try_lock(&host.memory().pools) else {
-        return false;
-    };
-    if pools.is_empty() || capture::any(host) {
-        return false;
-    }
-    let of_pools = || limit::read(host, |account| account.of(Kind::Pool));
-    let before = of_pools();
-    trim_all(host, &mut pools);
-    of_pools() < before
-}
-
 /// Returns the pool from which a stream's allocations come.
 fn default_pool<P: Driver>(host: P, stream: Handle) -> Option<Handle> {
     let device = match host.stream_context(stream) {
-        Ok(context) if context != 0 => contexts::device_of(host, context),
+        Ok(context) if context != 0 => current::device_of(host, context),
         _ => host.current_device(),
     };
     host.default_pool(device.ok()?).ok()
@@ -105,7 +60,7 @@ fn alloc_in<P: Platform>(
     if bytes == 0 {
         return Outcome::Pass(Reason::Invalid);
     }
-    if capture::any(host) {
+    if capture_mode::any(host) {
         // It becomes a graph node, or another thread makes it during a capture: it is counted afterwards.
         let made = call();
         note_graphs(host);
@@ -143,7 +98,7 @@ fn make_room<P: Platform>(host: P, pools: &mut Pools, pool: Handle, bytes: u64) 
     let Some(more) = needed(pools) else {
         return true;
     };
-    limit::reserve(host, Kind::Pool, more).is_ok()
+    spare::reserve(host, Kind::Pool, more).is_ok()
 }
 
 fn grow<P: Platform>(

@@ -7,7 +7,8 @@
 
 use preload_state::memory::{Kind, Location, ON_DEVICE};
 
-use super::{limit, lock};
+use super::state::lock;
+use super::{device, limit, spare};
 use crate::cuda::{Address, INVALID_VALUE, SUCCESS};
 use crate::outcome::{Call, CallFor, Outcome, Reason};
 use crate::platform::Platform;
@@ -37,11 +38,11 @@ pub fn create<P: Platform>(
     }
     // The driver refuses sizes that are no multiple of the granularity, whatever the limit.
     let slot = host.memory().slot(location.id);
-    let traits = slot.and_then(|slot| slot.traits(host));
+    let traits = slot.and_then(|slot| device::traits(host, slot));
     if traits.is_none_or(|traits| bytes == 0 || !bytes.is_multiple_of(traits.granule)) {
         return Outcome::Pass(Reason::Invalid);
     }
-    if let Err(code) = limit::reserve(host, Kind::Program, bytes) {
+    if let Err(code) = spare::reserve(host, Kind::Program, bytes) {
         return Outcome::Fail(code);
     }
     let mut program = lock(&host.memory().program);

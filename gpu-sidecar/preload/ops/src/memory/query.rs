@@ -7,8 +7,7 @@ use std::ffi::c_int;
 
 use preload_state::memory::{Allocation, Table};
 
-use super::device::Slot;
-use super::lock;
+use super::state::{Slot, lock};
 use crate::cuda::{Address, Code, INVALID_VALUE, NOT_SUPPORTED, SUCCESS};
 use crate::outcome::{Call, Outcome, Reason};
 use crate::platform::Platform;

@@ -1,41 +1,12 @@
 //! Memory that is mapped but unused: a reserve for allocations during captures, in which the driver may be unable to map memory,
 //! and empty slabs. It counts against the limit, is reported to the program as free, and is released before anything is refused.
 
-use preload_state::memory::{Block, Kind};
+use preload_state::memory::{Account, Block, Kind};
 
-use super::device::Slot;
-use super::{free, limit, lock, pools};
-use crate::capture;
+use super::state::{Slot, lock};
+use super::{device, limit, measure, release};
+use crate::cuda::Code;
 use crate::platform::Platform;
-
-/// Size of a device's reserve in granules: 32 MiB with granules of 2 MiB.
-pub(super) const RESERVE_GRANULES: usize = 16;
-
-/// Creates a reserve on the device of the calling thread's context, if it has less than half of one and the limit has room. To be
-/// called before the driver begins a capture. Processes that capture nothing have no reserve.
-pub fn before_capture<P: Platform>(host: P) {
-    if !host.is_active() || capture::any(host) {
-        return;
-    }
-    let Ok(ordinal) = host.current_device() else {
-        return;
-    };
-    let Some(slot) = host.memory().slot(ordinal) else {
-        return;
-    };
-    let Some(traits) = slot.traits(host) else {
-        return;
-    };
-    let there = lock(&slot.table).reserved_parts();
-    if there >= RESERVE_GRANULES / 2 {
-        return;
-    }
-    let sizes = vec![traits.granule; RESERVE_GRANULES - there];
-    // Without a reserve, allocations during the capture are mapped at that time.
-    let _made = slot.make(host, traits, Kind::Spare, &sizes, |table, block| {
-        table.add_reserve(block);
-    });
-}
 
 /// Takes `bytes` from the reserve, which become plain memory; `None` if no block is large enough.
 pub(super) fn take<P: Platform>(host: P, slot: &Slot, bytes: u64) -> Option<Block> {
@@ -48,7 +19,7 @@ pub(super) fn take<P: Platform>(host: P, slot: &Slot, bytes: u64) -> Option<Bloc
 /// Releases all spare memory, after waiting for the work that uses memory freed during a capture. Returns whether there was any.
 pub(super) fn reclaim<P: Platform>(host: P) -> bool {
     let devices = host.memory().devices.iter();
-    let settled = devices.filter(|slot| free::settle(host, slot));
+    let settled = devices.filter(|slot| release::settle(host, slot));
     let is_any = settled.count() > 0;
     give_up(host) | is_any
 }
@@ -60,9 +31,31 @@ pub(super) fn give_up<P: Platform>(host: P) -> bool {
     for slot in &host.memory().devices {
         let reserve = lock(&slot.table).take_whole_reserve();
         for block in reserve {
-            is_any |= slot.release(host, block, Kind::Spare).is_ok();
+            is_any |= device::release(host, slot, block, Kind::Spare).is_ok();
         }
-        is_any |= slot.release_empty_slabs(host, 0).unwrap_or(false);
+        is_any |= device::release_empty_slabs(host, slot, 0).unwrap_or(false);
     }
-    is_any | pools::trim(host)
+    is_any | measure::trim(host)
+}
+
+/// Counts memory that is about to be allocated, releasing spare memory if needed. Counts and reports a refusal.
+pub(super) fn reserve<P: Platform>(host: P, kind: Kind, bytes: u64) -> Result<(), Code> {
+    if limit::try_reserve(host, kind, bytes)
+        || reclaim(host) && limit::try_reserve(host, kind, bytes)
+    {
+        return Ok(());
+    }
+    Err(limit::refuse(host, bytes))
+}
+
+/// Returns the whole unused part of the claim, as requested by the agent because another process of the pod was refused. Spare
+/// memory is released first.
+pub fn relinquish<P: Platform>(host: P) {
+    if !host.is_active() {
+        return;
+    }
+    let _given_up = give_up(host);
+    if host.process().memory_limit() > 0 {
+        limit::lower(host, Account::unused);
+    }
 }

@@ -6,14 +6,14 @@ use preload_state::streams::DefaultStream;
 use crate::cuda::{Handle, SUCCESS};
 use crate::outcome::{Call, Outcome, Reason};
 use crate::platform::Platform;
-use crate::{capture, gate, streams};
+use crate::{capture_mode, gate, streams};
 
 /// Waits on the host for more than one stream: marks what was launched before it, and collects completed marks after it.
 pub fn wait<P: Platform>(host: P, call: Call<'_>) -> Outcome {
     if !host.is_active() {
         return Outcome::Pass(Reason::Inactive);
     }
-    capture::relaxed(host, || streams::mark_all(host));
+    capture_mode::relaxed(host, || streams::mark_all(host));
     let code = call();
     streams::reap_all(host);
     gate::after_host_wait(host);
@@ -31,7 +31,7 @@ pub fn wait_for<P: Platform>(
         return Outcome::Pass(Reason::Inactive);
     }
     // A capturing stream cannot be waited for; the driver returns the error.
-    if !capture::any(host) {
+    if !capture_mode::any(host) {
         streams::mark(host, stream, default);
     }
     let code = call();
@@ -47,7 +47,7 @@ pub fn other<P: Platform>(host: P, stream: Handle, default: DefaultStream) -> Ou
     if !host.is_active() {
         return Outcome::Pass(Reason::Inactive);
     }
-    if capture::any(host) {
+    if capture_mode::any(host) {
         return Outcome::Pass(Reason::Capturing);
     }
     streams::other_work(host, stream, default);

@@ -7,11 +7,12 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use protocol::page::Orders;
 
-use super::*;
+use super::state::{Gate, GiveBack, Returned, Token};
+use super::word::Word;
 
 /// Deviations from the gate, each of which the check has to notice.
 #[derive(Clone, Copy, Default)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use protocol::page::Orders;
 
-use super::{Gate, HUNG_AFTER, IN_FLIGHT_WAIT_MAX, RECHECK_INTERVAL, Token, bound};
+use super::state::{Gate, HUNG_AFTER, IN_FLIGHT_WAIT_MAX, RECHECK_INTERVAL, Token, bound};
 use crate::silence::Silence;
 
 /// Work in flight of the process, as a parked thread can find it out.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use super::Action;
+use super::event::Action;
 use crate::nanoseconds;
 
 /// Reason for which a connection could not be used.

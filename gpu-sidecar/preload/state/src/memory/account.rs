@@ -31,7 +31,7 @@ const CHUNK_MAX: u64 = 256 << 20;
 /// Number of unused chunks in a claim above which it is lowered.
 const CHUNKS_KEPT: u64 = 2;
 
-/// Account of the device memory held by the process, and of its claim; see the [module](self).
+/// Account of the device memory held by the process, and of its claim; kept by kind.
 #[derive(Debug, Default)]
 pub struct Account {
     held: [u64; KINDS],
@@ -133,7 +133,7 @@ impl Account {
         self.claimed = total;
     }
 
-    /// Returns a lower total to claim; `None` unless the claim exceeds the bytes held by more than [`CHUNKS_KEPT`] chunks.
+    /// Returns a lower total to claim; `None` unless the claim exceeds the bytes held by more than two chunks.
     #[must_use]
     pub fn surplus(&self, limit: u64) -> Option<u64> {
         let keep = self.total().saturating_add(chunk(limit));

@@ -14,6 +14,7 @@ mod spans;
 mod table;
 mod ticket;
 
+pub use crate::Address;
 pub use account::{Account, ClaimTotals, Kind};
 pub use contexts::{Contexts, residue};
 pub use native::{Native, Natives, array_bytes};
@@ -28,9 +29,6 @@ pub use slabs::{ALIGNMENT, Piece, Slabs, piece_bytes};
 pub use spans::Spans;
 pub use table::{Allocation, Backing, OWN_MIN, Pair, Ranges, Table};
 pub use ticket::{OpenedBlocks, Ticket, TicketContents};
-
-/// Address in device memory.
-pub type Address = u64;
 
 /// Number of device ordinals that are managed; machines have fewer devices.
 pub const DEVICES_MAX: usize = 64;

@@ -4,8 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Address;
-use crate::Handle;
+use crate::{Address, Handle};
 
 /// Assumed granularity of arrays, in bytes.
 const ARRAY_GRAIN: u64 = 64 << 10;
@@ -19,7 +18,7 @@ pub struct Native {
     pub context: Handle,
 }
 
-/// Memory that the driver itself has allocated for the program; see the [module](self).
+/// Memory that the driver itself has allocated for the program.
 #[derive(Debug, Default)]
 pub struct Natives {
     /// Memory by its address.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use super::Address;
+use crate::Address;
 
 /// `CU_MEM_LOCATION_TYPE_DEVICE`: the memory is on a device.
 pub const ON_DEVICE: u32 = 1;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Address;
+use crate::Address;
 
 /// Physical memory, with the number of its handles and mappings.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ struct Slab {
     pieces: u32,
 }
 
-/// Slabs of one device and the free pieces in them; see the [module](self).
+/// Slabs of one device and the free pieces in them.
 #[derive(Debug, Default)]
 pub struct Slabs {
     slabs: BTreeMap<u64, Slab>,

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Free spans within a range of addresses; see the [module](self).
+/// Free spans within a range of addresses.
 #[derive(Debug, Default)]
 pub struct Spans {
     /// Length of each free span, by its first address.

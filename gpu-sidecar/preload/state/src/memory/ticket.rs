@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Address;
+use crate::Address;
 
 /// First bytes of a ticket, which differ from those of the driver's handles.
 const MARK: [u8; 8] = *b"weirmem1";

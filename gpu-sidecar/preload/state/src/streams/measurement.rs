@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{LAUNCHES, LaunchGroup, WORK_NS};
+use super::group::{LAUNCHES, LaunchGroup, WORK_NS};
 use crate::Handle;
 use crate::functions::FunctionInfo;
 

@@ -16,17 +16,15 @@ use protocol::page::Facts;
 use crate::Handle;
 use crate::busy::Busy;
 use crate::counters::publish_in_flight;
-use crate::functions::{FunctionInfo, Part};
+use crate::functions::FunctionInfo;
 use crate::gate::Word;
 
+mod group;
 mod measurement;
 
+pub use group::{LAUNCHES, LaunchGroup, WORK_NS};
 pub use measurement::{Completion, Mark, MarkKind, Measurement, Reference};
 
-/// Largest number of launches between two marks.
-pub const LAUNCHES: u32 = 16;
-/// Largest expected run time between two marks, in nanoseconds.
-pub const WORK_NS: u64 = 1_000_000;
 /// Number of marks from which on a launch collects the completed ones.
 pub const MARKS: usize = 12;
 /// Largest number of streams measured per process; a per-thread default stream counts once per thread. Launches in further
@@ -57,70 +55,6 @@ impl DefaultStream {
             (0, Self::PerThread) => PER_THREAD,
             (stream, _) => stream,
         }
-    }
-}
-
-/// Up to [`LAUNCHES`] launches that are measured together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LaunchGroup {
-    launches: u32,
-    estimate_ns: u64,
-    /// Number of these launches whose functions have no measurement.
-    unmeasured: u32,
-    parts: [Part; LAUNCHES as usize],
-}
-
-impl LaunchGroup {
-    /// Group without launches.
-    pub const EMPTY: Self = Self {
-        launches: 0,
-        estimate_ns: 0,
-        unmeasured: 0,
-        parts: [(0, 0); LAUNCHES as usize],
-    };
-
-    /// Creates a group of one launch.
-    #[must_use]
-    pub fn of(info: FunctionInfo) -> Self {
-        let mut group = Self::EMPTY;
-        group.add(info);
-        group
-    }
-
-    /// Adds a launch.
-    #[inline]
-    pub fn add(&mut self, info: FunctionInfo) {
-        if let Some(part) = self.parts.get_mut(self.launches as usize) {
-            *part = (info.slot, info.estimate_ns);
-        }
-        self.launches += 1;
-        self.unmeasured += u32::from(info.is_new);
-        self.estimate_ns = self.estimate_ns.saturating_add(info.estimate_ns);
-    }
-
-    /// Returns the functions of the launches and what was expected of each.
-    #[must_use]
-    pub fn parts(&self) -> &[Part] {
-        let count = self.launches.min(LAUNCHES) as usize;
-        self.parts.get(..count).unwrap_or(&[])
-    }
-
-    /// Returns the number of launches.
-    #[must_use]
-    pub const fn len(&self) -> u32 {
-        self.launches
-    }
-
-    /// Returns whether there is no launch.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.launches == 0
-    }
-
-    /// Returns the expected run time of all launches, in nanoseconds.
-    #[must_use]
-    pub const fn estimate_ns(&self) -> u64 {
-        self.estimate_ns
     }
 }
 
@@ -233,10 +167,10 @@ impl Streams {
 
     /// Removes launches that have finished, or were never made, from the work in flight.
     pub fn finish(&self, launches: &LaunchGroup, word: &Word, facts: &Facts) {
-        if launches.unmeasured > 0 {
-            self.update_unmeasured(facts, |count| count.saturating_sub(launches.unmeasured));
+        if launches.unmeasured() > 0 {
+            self.update_unmeasured(facts, |count| count.saturating_sub(launches.unmeasured()));
         }
-        publish_in_flight(facts, word.subtract(launches.estimate_ns));
+        publish_in_flight(facts, word.subtract(launches.estimate_ns()));
     }
 
     fn update_unmeasured(&self, facts: &Facts, change: impl Fn(u32) -> u32) {

@@ -9,7 +9,7 @@ use crate::outcome::Reason;
 
 /// Begins a capture, with the reserve that this library makes for it.
 fn capture(fake: &'static Fake) {
-    let reserve = || spare::before_capture(fake);
+    let reserve = || make::before_capture(fake);
     let _begun = begin(fake, &|| SUCCESS, STREAM, DefaultStream::Legacy, reserve);
 }
 

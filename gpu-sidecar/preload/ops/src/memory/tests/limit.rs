@@ -2,7 +2,7 @@ use preload_state::claims::ANSWER_MAX;
 use protocol::message::{FromProcess, Report};
 
 use super::*;
-use crate::memory::limit::relinquish;
+use crate::memory::spare::relinquish;
 
 /// Returns a process under a limit in granules whose agent answers.
 fn served(granules: u64) -> &'static Fake {

@@ -7,6 +7,7 @@ use preload_state::memory::Kind;
 use protocol::message::OnLoss;
 
 use super::*;
+use crate::cuda::{Address, Handle};
 use crate::cuda::{Code, OUT_OF_MEMORY, SUCCESS};
 use crate::fake::{CONTEXT, Fake, GRANULE};
 use crate::outcome::Outcome;

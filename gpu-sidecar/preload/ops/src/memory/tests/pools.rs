@@ -3,9 +3,8 @@ use preload_state::streams::DefaultStream;
 use super::*;
 use crate::capture::{begin, end};
 use crate::fake::{POOL, STREAM};
-use crate::memory::pools::{
-    add_node, alloc, alloc_from, create, destroy, free_async, refresh, trimmed,
-};
+use crate::memory::measure::refresh;
+use crate::memory::pools::{add_node, alloc, alloc_from, create, destroy, free_async, trimmed};
 use crate::outcome::Reason;
 
 /// Returns a process under a limit in granules with an empty default pool.

@@ -1,0 +1,249 @@
+use super::*;
+
+impl Driver for &'static Fake {
+    fn current_context(self) -> Result<Handle, Code> {
+        Ok(self.context.get())
+    }
+
+    fn set_current_context(self, context: Handle) -> Result<(), Code> {
+        self.context.set(context);
+        Ok(())
+    }
+
+    fn primary_context(self, _device: c_int) -> Result<Handle, Code> {
+        Ok(CONTEXT)
+    }
+
+    fn is_primary_active(self, _device: c_int) -> Result<bool, Code> {
+        Ok(self.primary.get())
+    }
+
+    fn device(self, ordinal: c_int) -> Result<c_int, Code> {
+        Ok(ordinal)
+    }
+
+    fn device_uuid(self, _device: c_int) -> Result<[u8; 16], Code> {
+        Ok([7; 16])
+    }
+
+    fn device_attribute(self, attribute: c_int, _device: c_int) -> Result<c_int, Code> {
+        Ok(c_int::from(!self.lacks.borrow().contains(&attribute)))
+    }
+
+    fn current_device(self) -> Result<c_int, Code> {
+        Ok(Fake::device_of(self.context.get()))
+    }
+
+    fn synchronize(self) -> Result<(), Code> {
+        let context = self.context.get();
+        self.synchronized.borrow_mut().push(context);
+        match self.synchronize_error.borrow_mut().pop_front() {
+            Some(code) => Err(code),
+            None => Ok(()),
+        }
+    }
+
+    fn total_memory(self, _device: c_int) -> Result<u64, Code> {
+        Ok(self.total.get())
+    }
+
+    fn memory_info(self) -> Result<(u64, u64), Code> {
+        let total = self.total.get();
+        Ok((total - self.physical_bytes(), total))
+    }
+
+    fn allocate(self, _bytes: u64) -> Result<Address, Code> {
+        Err(self.allocate_error.get().unwrap_or(OUT_OF_MEMORY))
+    }
+
+    fn free(self, _address: Address) {}
+
+    fn reserve_addresses(self, bytes: u64, alignment: u64) -> Result<Address, Code> {
+        let mut reserved = self.reserved.borrow_mut();
+        let begin = reserved.last().map_or(1 << 40, |(at, bytes)| at + bytes);
+        let begin = begin.next_multiple_of(alignment);
+        reserved.push((begin, bytes));
+        Ok(begin)
+    }
+
+    fn granularity(self, _properties: &Properties) -> Result<u64, Code> {
+        Ok(GRANULE)
+    }
+
+    fn create_memory(self, properties: &Properties, bytes: u64) -> Result<u64, Code> {
+        assert!(bytes.is_multiple_of(GRANULE));
+        if let Some(code) = self.create_error.borrow_mut().pop_front() {
+            return Err(code);
+        }
+        if self.lacks.borrow().contains(&SHARING) && properties.handle_types != 0 {
+            return Err(NOT_SUPPORTED);
+        }
+        if self.physical_bytes() + bytes > self.total.get() {
+            return Err(OUT_OF_MEMORY);
+        }
+        let handle = self.next_handle.get() + 1;
+        self.next_handle.set(handle);
+        self.physical.borrow_mut().insert(handle, bytes);
+        Ok(handle)
+    }
+
+    fn memory_properties(self, _handle: u64) -> Result<Properties, Code> {
+        Ok(Properties::plain(0, false))
+    }
+
+    fn release_memory(self, handle: u64) {
+        let is_mapped = self.mappings.borrow().values().any(|(_, of)| *of == handle);
+        assert!(!is_mapped, "memory is unmapped before it is released");
+        let released = self.physical.borrow_mut().remove(&handle);
+        assert!(released.is_some(), "a handle is released once");
+    }
+
+    fn map(self, at: Address, bytes: u64, handle: u64) -> Result<(), Code> {
+        if let Some(code) = self.map_error.borrow_mut().pop_front() {
+            return Err(code);
+        }
+        let is_reserved =
+            |(begin, length): &(u64, u64)| *begin <= at && at + bytes <= begin + length;
+        assert!(self.reserved.borrow().iter().any(is_reserved));
+        let mut mappings = self.mappings.borrow_mut();
+        let before = mappings.range(..at + bytes).next_back();
+        assert!(before.is_none_or(|(begin, (length, _))| begin + length <= at));
+        mappings.insert(at, (bytes, handle));
+        Ok(())
+    }
+
+    fn unmap(self, at: Address, bytes: u64) -> Result<(), Code> {
+        if let Some(code) = self.unmap_error.borrow_mut().pop_front() {
+            return Err(code);
+        }
+        let gone = self.mappings.borrow_mut().remove(&at);
+        assert_eq!(
+            gone.map(|(length, _)| length),
+            Some(bytes),
+            "one whole mapping"
+        );
+        Ok(())
+    }
+
+    fn set_access(self, at: Address, _bytes: u64, access: &[Access]) -> Result<(), Code> {
+        self.access.borrow_mut().insert(at, access.to_vec());
+        Ok(())
+    }
+
+    fn export_memory(self, handle: u64) -> Result<OwnedFd, Code> {
+        let bytes = self.physical.borrow().get(&handle).copied();
+        bytes.ok_or(INVALID_VALUE)?;
+        self.memory_file().map(OwnedFd::from).ok_or(INVALID_VALUE)
+    }
+
+    fn import_memory(self, _file: BorrowedFd<'_>) -> Result<u64, Code> {
+        let handle = self.next_handle.get() + 1;
+        self.next_handle.set(handle);
+        self.physical.borrow_mut().insert(handle, GRANULE);
+        Ok(handle)
+    }
+
+    fn default_pool(self, device: c_int) -> Result<Handle, Code> {
+        Ok(POOL + usize::try_from(device).unwrap_or(0))
+    }
+
+    fn pool_attribute(self, pool: Handle, attribute: c_int) -> Result<u64, Code> {
+        let pools = self.pools.borrow();
+        let (reserved, used) = pools.get(&pool).copied().ok_or(INVALID_VALUE)?;
+        Ok(if attribute == RESERVED {
+            reserved
+        } else {
+            used
+        })
+    }
+
+    fn trim_pool(self, pool: Handle, keep: u64) {
+        if let Some((reserved, used)) = self.pools.borrow_mut().get_mut(&pool) {
+            *reserved = (*used).max(keep).min(*reserved);
+        }
+    }
+
+    fn free_async(self, address: Address, _stream: Handle) {
+        self.freed_async.borrow_mut().push(address);
+    }
+
+    fn graph_memory(self, _device: c_int, _attribute: c_int) -> Result<u64, Code> {
+        Ok(self.graph_bytes.get())
+    }
+
+    fn stream_context(self, _stream: Handle) -> Result<Handle, Code> {
+        Ok(CONTEXT)
+    }
+
+    fn query_stream(self, stream: Handle) -> Result<(), Code> {
+        self.touch();
+        let is_over = self.end_of(stream) <= self.now.get();
+        if is_over { Ok(()) } else { Err(NOT_READY) }
+    }
+
+    fn is_capturing(self, stream: Handle) -> Result<bool, Code> {
+        Ok(self.capturing.borrow().contains(&stream))
+    }
+
+    fn exchange_capture_mode(self, mode: c_int) -> Result<c_int, Code> {
+        Ok(self.capture_mode.replace(mode))
+    }
+
+    fn create_event(self, _flags: u32) -> Result<Handle, Code> {
+        self.touch();
+        let mut events = self.events.borrow_mut();
+        let event = 0xe000 + events.len();
+        events.insert(event, u64::MAX);
+        Ok(event)
+    }
+
+    fn record_event(self, event: Handle, stream: Handle) -> Result<(), Code> {
+        assert!(
+            !self.capturing.borrow().contains(&stream),
+            "no event of this library enters a capture"
+        );
+        if let Some(code) = self.record_error.get() {
+            return Err(code);
+        }
+        let at = self.end_of(stream).max(self.now.get());
+        self.events.borrow_mut().insert(event, at);
+        Ok(())
+    }
+
+    fn query_event(self, event: Handle) -> Result<(), Code> {
+        self.touch();
+        if let Some(code) = self.query_error.get() {
+            return Err(code);
+        }
+        let at = self.events.borrow().get(&event).copied();
+        match at {
+            Some(at) if at <= self.now.get() => Ok(()),
+            Some(_) => Err(NOT_READY),
+            None => Err(INVALID_VALUE),
+        }
+    }
+
+    fn synchronize_event(self, event: Handle) -> Result<(), Code> {
+        let at = self.events.borrow().get(&event).copied();
+        let at = at.ok_or(INVALID_VALUE)?;
+        self.now.set(self.now.get().max(at));
+        Ok(())
+    }
+
+    fn elapsed_ms(self, from: Handle, to: Handle) -> Result<f32, Code> {
+        let events = self.events.borrow();
+        let at = |event| events.get(event).copied().ok_or(INVALID_VALUE);
+        let ns = at(&to)?.saturating_sub(at(&from)?);
+        let us = u16::try_from(ns / 1_000).map_err(|_| INVALID_VALUE)?;
+        Ok(f32::from(us) / 1e3)
+    }
+
+    fn destroy_event(self, event: Handle) {
+        self.events.borrow_mut().remove(&event);
+    }
+
+    fn function_name(self, function: Handle) -> Option<Cow<'static, str>> {
+        let names = self.names.borrow();
+        names.get(&function).copied().map(Cow::Borrowed)
+    }
+}

@@ -1,0 +1,186 @@
+//! A driver and a process in virtual time, for tests.
+
+use std::borrow::Cow;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::c_int;
+use std::fs::File;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use preload_state::gate::Thread;
+use preload_state::memory::{Access, Properties};
+use preload_state::process::Process;
+use preload_state::streams::Stream;
+use protocol::message::FromProcess;
+use protocol::page::{Facts, Orders};
+
+use crate::cuda::{
+    Address, CAPTURE_RELAXED, Code, Handle, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
+    SUCCESS,
+};
+use crate::memory::Memory;
+use crate::platform::{Driver, System};
+
+mod driver;
+mod system;
+
+/// The context that is current at first.
+pub(crate) const CONTEXT: Handle = 0xc0;
+/// A stream of the program.
+pub(crate) const STREAM: Handle = 0x5000;
+/// A kernel of the program.
+pub(crate) const KERNEL: Handle = 0xf000;
+
+/// Pool of the first device.
+pub(crate) const POOL: Handle = 0x9000;
+/// Stands for an attribute that a device lacks if its memory cannot be shared.
+pub(crate) const SHARING: c_int = -1;
+/// `CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`
+const RESERVED: c_int = 5;
+/// Granule of physical memory, in bytes.
+pub(crate) const GRANULE: u64 = 2 << 20;
+
+/// What happens at a wait.
+type OnWait = Box<dyn FnOnce(&'static Fake)>;
+
+/// Device on which each stream runs its work in order, and all streams at the same time; a process with one thread; and its agent.
+#[derive(Default)]
+pub(crate) struct Fake {
+    pub(crate) process: Process,
+    pub(crate) orders: Orders,
+    pub(crate) facts: Facts,
+    pub(crate) default_orders: Cell<bool>,
+    pub(crate) now: Cell<u64>,
+    /// End of the work in each stream.
+    pub(crate) ends: RefCell<BTreeMap<Handle, u64>>,
+    /// Completion time of each event; `u64::MAX` until it is recorded.
+    pub(crate) events: RefCell<BTreeMap<Handle, u64>>,
+    /// Context, and contexts of the streams.
+    pub(crate) context: Cell<Handle>,
+    pub(crate) capturing: RefCell<BTreeSet<Handle>>,
+    pub(crate) capture_mode: Cell<c_int>,
+    pub(crate) names: RefCell<BTreeMap<Handle, &'static str>>,
+    /// Result of every query of an event, and of every record, if any.
+    pub(crate) query_error: Cell<Option<Code>>,
+    pub(crate) record_error: Cell<Option<Code>>,
+    /// Calls of the driver that would have invalidated a capture.
+    pub(crate) invalidated: Cell<u32>,
+    pub(crate) primary: Cell<bool>,
+    pub(crate) sent: RefCell<Vec<FromProcess>>,
+    pub(crate) lines: RefCell<Vec<String>>,
+    pub(crate) waits: RefCell<Vec<Duration>>,
+    pub(crate) on_wait: RefCell<VecDeque<OnWait>>,
+    pub(crate) barriers: Cell<u32>,
+    /// Runs at the next barrier.
+    pub(crate) on_barrier: RefCell<Option<OnWait>>,
+    pub(crate) abandoned: Cell<u32>,
+    memory: OnceCell<Memory>,
+    /// Physical memory by handle; reserved addresses; mappings by address, with size and handle; access by address.
+    pub(crate) physical: RefCell<BTreeMap<u64, u64>>,
+    pub(crate) reserved: RefCell<Vec<(Address, u64)>>,
+    pub(crate) mappings: RefCell<BTreeMap<Address, (u64, u64)>>,
+    pub(crate) access: RefCell<BTreeMap<Address, Vec<Access>>>,
+    next_handle: Cell<u64>,
+    /// Memory of the device in bytes.
+    pub(crate) total: Cell<u64>,
+    /// Attributes of the device that are 0.
+    pub(crate) lacks: RefCell<BTreeSet<c_int>>,
+    /// Errors of the next calls of these methods.
+    pub(crate) create_error: RefCell<VecDeque<Code>>,
+    pub(crate) map_error: RefCell<VecDeque<Code>>,
+    pub(crate) unmap_error: RefCell<VecDeque<Code>>,
+    pub(crate) synchronize_error: RefCell<VecDeque<Code>>,
+    pub(crate) allocate_error: Cell<Option<Code>>,
+    pub(crate) synchronized: RefCell<Vec<Handle>>,
+    /// Reserved and used memory of each pool, in bytes.
+    pub(crate) pools: RefCell<BTreeMap<Handle, (u64, u64)>>,
+    pub(crate) graph_bytes: Cell<u64>,
+    pub(crate) freed_async: RefCell<Vec<Address>>,
+    /// Id of the process.
+    pub(crate) pid: Cell<u32>,
+    /// Descriptors that other processes offer, by number.
+    pub(crate) offered: RefCell<BTreeMap<u64, File>>,
+    thread: Cell<Option<&'static Thread>>,
+    is_inside: Cell<bool>,
+    recent: Cell<Option<&'static Stream>>,
+}
+
+impl Fake {
+    /// Creates an active process with an open gate, whose agent serves it.
+    pub(crate) fn new() -> &'static Self {
+        let fake: &'static Self = Box::leak(Box::default());
+        fake.process.set_active(true);
+        fake.orders.gate.set(2);
+        fake.now.set(1_000_000);
+        fake.context.set(CONTEXT);
+        fake.total.set(64 * GRANULE);
+        fake.pid.set(100);
+        fake
+    }
+
+    /// Returns the physical memory that exists, in bytes.
+    pub(crate) fn physical_bytes(&self) -> u64 {
+        self.physical.borrow().values().sum()
+    }
+
+    /// Returns the device of a context: that of [`CONTEXT`] is 0, and the next ones follow.
+    fn device_of(context: Handle) -> c_int {
+        c_int::try_from((context - CONTEXT) / 0x10).unwrap_or(0)
+    }
+
+    /// Lets time pass, in nanoseconds.
+    pub(crate) fn pass(&self, ns: u64) {
+        self.now.set(self.now.get() + ns);
+    }
+
+    /// Enqueues work of this length in a stream.
+    pub(crate) fn run(&self, stream: Handle, ns: u64) {
+        let mut ends = self.ends.borrow_mut();
+        let end = ends.entry(stream).or_insert(0);
+        *end = (*end).max(self.now.get()) + ns;
+    }
+
+    /// Returns the messages sent since the last call.
+    pub(crate) fn take_sent(&self) -> Vec<FromProcess> {
+        self.sent.take()
+    }
+
+    /// Has this happen at the next wait.
+    pub(crate) fn at_wait(&self, f: impl FnOnce(&'static Self) + 'static) {
+        self.on_wait.borrow_mut().push_back(Box::new(f));
+    }
+
+    fn end_of(&self, stream: Handle) -> u64 {
+        self.ends.borrow().get(&stream).copied().unwrap_or(0)
+    }
+
+    /// Notes a call that invalidates captures unless the mode is relaxed.
+    fn touch(&self) {
+        if !self.capturing.borrow().is_empty() && self.capture_mode.get() != CAPTURE_RELAXED {
+            self.invalidated.set(self.invalidated.get() + 1);
+        }
+    }
+
+    fn blocked(&'static self, at_most: Duration) {
+        self.waits.borrow_mut().push(at_most);
+        assert!(
+            self.waits.borrow().len() < 100_000,
+            "the thread waits for ever"
+        );
+        self.pass(preload_state::nanoseconds(at_most));
+        let next = self.on_wait.borrow_mut().pop_front();
+        if let Some(next) = next {
+            next(self);
+        }
+    }
+}
+
+/// Returns a call of the driver that succeeds, and the number of times it was made.
+pub(crate) fn counted(calls: &Cell<u32>) -> impl Fn() -> Code {
+    || {
+        calls.set(calls.get() + 1);
+        SUCCESS
+    }
+}

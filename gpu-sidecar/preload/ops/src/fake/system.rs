@@ -1,0 +1,121 @@
+use super::*;
+
+impl System for &'static Fake {
+    fn process(self) -> &'static Process {
+        &self.process
+    }
+
+    fn orders(self) -> &'static Orders {
+        &self.orders
+    }
+
+    fn facts(self) -> &'static Facts {
+        &self.facts
+    }
+
+    fn has_agent_orders(self) -> bool {
+        !self.default_orders.get()
+    }
+
+    fn memory(self) -> &'static Memory {
+        self.memory.get_or_init(Memory::new)
+    }
+
+    fn process_id(self) -> u32 {
+        self.pid.get()
+    }
+
+    fn random(self) -> Option<u64> {
+        let next = self.next_handle.get() + 1;
+        self.next_handle.set(next);
+        Some(next << 32)
+    }
+
+    fn memory_file(self) -> Option<File> {
+        let path = std::env::temp_dir().join(format!("preload-ops-{}", std::process::id()));
+        let path = format!("{}-{:p}-{}", path.display(), self, self.next_handle.get());
+        let mut options = File::options();
+        let file = options.read(true).write(true).create(true).truncate(true);
+        let file = file.open(&path).ok()?;
+        std::fs::remove_file(&path).ok()?;
+        Some(file)
+    }
+
+    fn permit_copies(self) {}
+
+    fn open_process(self, _pid: u64) -> Option<OwnedFd> {
+        self.memory_file().map(OwnedFd::from)
+    }
+
+    fn copy_descriptor(self, _process: BorrowedFd<'_>, number: u64) -> Result<OwnedFd, Code> {
+        let offered = self.offered.borrow();
+        let file = offered.get(&number).ok_or(INVALID_VALUE)?;
+        file.try_clone()
+            .map(OwnedFd::from)
+            .map_err(|_| INVALID_VALUE)
+    }
+
+    fn now(self) -> u64 {
+        self.now.get()
+    }
+
+    fn wait(self, _orders: &Orders, word: &AtomicU32, expected: u32, at_most: Duration) {
+        if word.load(Ordering::Relaxed) == expected {
+            self.blocked(at_most);
+        }
+    }
+
+    fn pause(self, span: Duration) {
+        self.blocked(span);
+    }
+
+    fn barrier(self) {
+        self.barriers.set(self.barriers.get() + 1);
+        if let Some(next) = self.on_barrier.take() {
+            next(self);
+        }
+    }
+
+    fn thread(self) -> Option<&'static Thread> {
+        if self.thread.get().is_none() {
+            self.thread.set(self.process.threads.register(1, |_| false));
+        }
+        self.thread.get()
+    }
+
+    fn is_launching(self) -> bool {
+        self.thread.get().is_some_and(Thread::is_launching)
+    }
+
+    fn thread_identity(self) -> usize {
+        0x1234
+    }
+
+    fn is_inside(self) -> bool {
+        self.is_inside.get()
+    }
+
+    fn set_inside(self, is_inside: bool) {
+        self.is_inside.set(is_inside);
+    }
+
+    fn recent(self) -> Option<&'static Stream> {
+        self.recent.get()
+    }
+
+    fn set_recent(self, stream: Option<&'static Stream>) {
+        self.recent.set(stream);
+    }
+
+    fn send(self, message: &FromProcess) {
+        self.sent.borrow_mut().push(message.clone());
+    }
+
+    fn abandon_hung_agent(self) {
+        self.abandoned.set(self.abandoned.get() + 1);
+    }
+
+    fn log(self, line: &str) {
+        self.lines.borrow_mut().push(line.to_owned());
+    }
+}
