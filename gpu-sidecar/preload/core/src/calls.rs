@@ -135,7 +135,8 @@ impl Driver for Host {
             unsafe { driver::cuKernelGetName(name, function) }
         });
         kernel.or_else(|| {
-            // SAFETY: as above. It is no kernel, so the program, which launches it, guarantees that it is a function.
+            // SAFETY: a valid pointer to a pointer. The handle is no kernel, so the program, which launches it, guarantees that it is a
+            // function.
             named(|name| unsafe { driver::cuFuncGetName(name, function) })
         })
     }

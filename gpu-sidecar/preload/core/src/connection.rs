@@ -4,6 +4,7 @@
 
 use std::ffi::c_int;
 use std::mem::size_of;
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -43,50 +44,44 @@ pub(crate) enum Received {
     Closed,
 }
 
-/// Memory files of the two shared pages. Closed on drop.
+/// Memory files of the two shared pages.
 #[derive(Debug)]
 pub(crate) struct Files {
-    orders: c_int,
-    facts: c_int,
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        for file in [self.orders, self.facts] {
-            // SAFETY: a descriptor owned by this value.
-            let _any = unsafe { libc::close(file) };
-        }
-    }
+    orders: OwnedFd,
+    facts: OwnedFd,
 }
 
 impl Files {
     /// Maps both pages for the rest of the process's life. Returns `None` if they cannot be mapped or have another layout
     /// version.
     pub(crate) fn map(&self) -> Option<(&'static Orders, &'static Facts)> {
-        let orders = map(self.orders, libc::PROT_READ)?.cast::<Orders>();
-        let facts = map(self.facts, libc::PROT_READ | libc::PROT_WRITE)?.cast::<Facts>();
-        // SAFETY: a mapping of at least the page's size, page-aligned, of atomics only, never unmapped.
+        let orders = map(&self.orders, libc::PROT_READ)?.cast::<Orders>();
+        let facts = map(&self.facts, libc::PROT_READ | libc::PROT_WRITE)?.cast::<Facts>();
+        // SAFETY: `map` returns a page-aligned mapping of at least the page's size, of a file that cannot shrink, which is never unmapped.
+        // The page consists of atomics, for which every value is valid, and of which nothing writes through this mapping.
         let orders = unsafe { &*orders };
-        // SAFETY: as above.
+        // SAFETY: as for the orders; this mapping can be written as well.
         let facts = unsafe { &*facts };
         let version = u32::from(protocol::VERSION);
         (orders.layout() == version && facts.layout() == version).then_some((orders, facts))
     }
 }
 
-fn map(file: c_int, protection: c_int) -> Option<*const u8> {
+/// Maps a page for the rest of the process's life; `None` if the file may shrink, is too small, or cannot be mapped.
+fn map(file: &OwnedFd, protection: c_int) -> Option<*const u8> {
+    let file = file.as_raw_fd();
     // Without this seal another process could shrink the file, and reads would then raise SIGBUS.
-    // SAFETY: an open descriptor.
+    // SAFETY: `fcntl` with this command takes numbers alone.
     let seals = unsafe { libc::fcntl(file, libc::F_GET_SEALS) };
     if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
         return None;
     }
-    // SAFETY: as above.
+    // SAFETY: `lseek` takes numbers alone.
     let bytes = unsafe { libc::lseek(file, 0, libc::SEEK_END) };
     if usize::try_from(bytes).ok()? < PAGE_BYTES {
         return None;
     }
-    // SAFETY: a new mapping at an address chosen by the kernel.
+    // SAFETY: a new mapping at an address that the kernel chooses, so that no memory of the program is replaced.
     let page = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -131,7 +126,7 @@ impl Connection {
         let Some(path) = path else {
             return ConnectOutcome::NoAgent;
         };
-        // SAFETY: the call passes no memory.
+        // SAFETY: `socket` takes numbers alone.
         let socket = unsafe {
             libc::socket(
                 libc::AF_UNIX,
@@ -142,7 +137,9 @@ impl Connection {
         if socket < 0 {
             return ConnectOutcome::Busy;
         }
-        // SAFETY: an all-zero address is valid, with an empty path.
+        // SAFETY: opened just now by the kernel, and owned by no other value.
+        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        // SAFETY: a structure of integers and bytes, for which zeroes are valid: an address with an empty path.
         let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
         address.sun_family = libc::sa_family_t::try_from(libc::AF_UNIX).unwrap_or(1);
         let bytes = path.as_os_str().as_bytes();
@@ -151,14 +148,15 @@ impl Connection {
             *place = byte.cast_signed();
         }
         let length = libc::socklen_t::try_from(size_of::<libc::sockaddr_un>()).unwrap_or(0);
-        // SAFETY: an address of this length. The call does not block: with a full backlog it fails and is repeated later.
-        let connected =
-            fits && unsafe { libc::connect(socket, (&raw const address).cast(), length) } == 0;
+        // The call does not block: with a full backlog it fails and is repeated later.
+        // SAFETY: `address` lives over the call and has the length that is passed.
+        let connected = fits
+            && unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) }
+                == 0;
         // No agent can listen at a path that exceeds an address.
         let error = if fits { errno() } else { libc::ENOENT };
-        let kept = connected && self.install(socket);
-        // SAFETY: a descriptor owned by this function; the connection has a duplicate.
-        let _any = unsafe { libc::close(socket) };
+        // The connection has a duplicate of the socket.
+        let kept = connected && self.install(&socket);
         self.is_open.store(kept, Ordering::Release);
         match error {
             _ if kept => ConnectOutcome::Connected,
@@ -177,16 +175,17 @@ impl Connection {
     }
 
     /// Installs a socket as the connection, under the number of the previous one if that is still open. Returns `false` on failure.
-    fn install(&self, socket: c_int) -> bool {
+    fn install(&self, socket: &OwnedFd) -> bool {
+        let socket = socket.as_raw_fd();
         let before = self.own();
         self.inode.store(inode(socket), Ordering::Release);
         if let Some(place) = before {
-            // SAFETY: `place` is this library's own descriptor.
+            // SAFETY: `dup3` takes numbers alone; it closes `place`, which `own` has shown to be this library's socket.
             return unsafe { libc::dup3(socket, place, libc::O_CLOEXEC) } >= 0;
         }
         let mut from = FIRST_DESCRIPTOR;
         loop {
-            // SAFETY: an open descriptor.
+            // SAFETY: `fcntl` with this command takes numbers alone.
             let place = unsafe { libc::fcntl(socket, libc::F_DUPFD_CLOEXEC, from) };
             if place >= 0 {
                 self.descriptor.store(place, Ordering::Release);
@@ -204,7 +203,7 @@ impl Connection {
     pub(crate) fn shutdown(&self) {
         self.is_open.store(false, Ordering::Release);
         if let Some(descriptor) = self.own() {
-            // SAFETY: the call passes no memory.
+            // SAFETY: `shutdown` takes numbers alone; the descriptor is this library's socket.
             let _any = unsafe { libc::shutdown(descriptor, libc::SHUT_RDWR) };
         }
     }
@@ -216,7 +215,7 @@ impl Connection {
         self.descriptor.store(-1, Ordering::Release);
         self.inode.store(0, Ordering::Release);
         if let Some(descriptor) = descriptor {
-            // SAFETY: the child's copy of this library's own descriptor.
+            // SAFETY: the child's copy of this library's socket, as `own` has shown, which no value owns.
             let _any = unsafe { libc::close(descriptor) };
         }
     }
@@ -232,7 +231,8 @@ impl Connection {
             set_errno(errno);
             return false;
         };
-        // SAFETY: a buffer of this length. Does not block: an agent that does not read counts as lost.
+        // Does not block: an agent that does not read counts as lost.
+        // SAFETY: the kernel reads at most the length of the slice.
         let sent = unsafe {
             libc::send(
                 descriptor,
@@ -267,7 +267,7 @@ impl Connection {
         let count = loop {
             let left = until.saturating_sub(time::now()).div_ceil(1_000_000);
             let timeout = c_int::try_from(left).unwrap_or(c_int::MAX);
-            // SAFETY: one valid entry.
+            // SAFETY: `ready` is the one entry that is passed, and lives over the call.
             let count = unsafe { libc::poll(&raw mut ready, 1, timeout) };
             // Signals of the program interrupt the call and may be frequent.
             if count >= 0 || errno() != libc::EINTR || timeout == 0 {
@@ -287,13 +287,13 @@ impl Connection {
             iov_base: bytes.as_mut_ptr().cast(),
             iov_len: bytes.len(),
         };
-        // SAFETY: an all-zero header is valid and empty.
+        // SAFETY: a structure of integers and pointers, for which zeroes are valid: a header without buffers.
         let mut head: libc::msghdr = unsafe { std::mem::zeroed() };
         head.msg_iov = &raw mut part;
         head.msg_iovlen = 1;
         head.msg_control = control.0.as_mut_ptr().cast();
         head.msg_controllen = size_of::<Control>();
-        // SAFETY: the header refers to buffers of this function.
+        // SAFETY: the header has pointers to buffers of this function with their lengths, which live over the call.
         let read = unsafe {
             libc::recvmsg(
                 descriptor,
@@ -329,10 +329,10 @@ impl Connection {
 
 /// Returns the inode of a socket; 0 if the descriptor is not a socket.
 fn inode(descriptor: c_int) -> u64 {
-    // SAFETY: an all-zero state is valid.
+    // SAFETY: a structure of integers, for which zeroes are valid.
     let mut state: libc::statx = unsafe { std::mem::zeroed() };
     let wanted = libc::STATX_TYPE | libc::STATX_INO;
-    // SAFETY: a NUL-terminated string, and `state` is valid for writes; any descriptor number may be queried.
+    // SAFETY: a NUL-terminated string, and a structure of this stack to write; the kernel checks the descriptor.
     let code = unsafe {
         libc::statx(
             descriptor,
@@ -355,9 +355,9 @@ fn errno() -> c_int {
 }
 
 fn set_errno(value: c_int) {
-    // SAFETY: the call takes no arguments.
+    // SAFETY: the function takes no arguments and cannot fail.
     let place = unsafe { libc::__errno_location() };
-    // SAFETY: this thread's own `errno`, always valid.
+    // SAFETY: the function returns a pointer to this thread's own `errno`, which lives as long as the thread.
     unsafe { place.write(value) };
 }
 
@@ -366,25 +366,23 @@ fn set_errno(value: c_int) {
 struct Control([u8; 64]);
 
 fn files(head: &libc::msghdr) -> Option<Files> {
-    // SAFETY: a header filled by the kernel.
+    // SAFETY: a header that the kernel has filled, whose control buffer lives in the caller.
     let control = unsafe { libc::CMSG_FIRSTHDR(head) };
-    // SAFETY: null, or a header within the control buffer.
+    // SAFETY: null, or a header within the control buffer, which is aligned for it.
     let first = unsafe { control.as_ref() }?;
     if first.cmsg_level != libc::SOL_SOCKET || first.cmsg_type != libc::SCM_RIGHTS {
         return None;
     }
-    // SAFETY: pure arithmetic.
+    // SAFETY: the function computes a length from a number.
     let two = unsafe { libc::CMSG_LEN(u32::try_from(2 * size_of::<c_int>()).unwrap_or(8)) };
     if first.cmsg_len != two as usize {
         return None;
     }
-    // SAFETY: the header's length covers its data.
-    let data = unsafe { libc::CMSG_DATA(control) }.cast::<c_int>();
-    // SAFETY: two descriptors, according to the length.
-    let orders = unsafe { data.read_unaligned() };
-    // SAFETY: as above.
-    let second = unsafe { data.add(1) };
-    // SAFETY: as above.
-    let facts = unsafe { second.read_unaligned() };
+    // SAFETY: the header's length covers its data: two descriptors, as compared above.
+    let data = unsafe { libc::CMSG_DATA(control) }.cast::<[c_int; 2]>();
+    // SAFETY: as stated for its address; the data need not be aligned.
+    let [orders, facts] = unsafe { data.read_unaligned() };
+    // SAFETY: the kernel has opened both for this message, and nothing else owns them.
+    let [orders, facts] = [orders, facts].map(|file| unsafe { OwnedFd::from_raw_fd(file) });
     Some(Files { orders, facts })
 }

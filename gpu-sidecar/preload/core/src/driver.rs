@@ -33,7 +33,7 @@ macro_rules! driver {
                     return NOT_SUPPORTED;
                 }
                 type Signature = unsafe extern "C" fn($($kind),*) -> Code;
-                // SAFETY: the driver's function with this name has this signature.
+                // SAFETY: not null, and the driver's function with this symbol, which its documentation gives this signature.
                 let function = unsafe { std::mem::transmute::<*mut c_void, Signature>(real) };
                 // SAFETY: the caller upholds the preconditions of the driver's function.
                 unsafe { function($($argument),*) }

@@ -13,14 +13,14 @@ pub(crate) fn set_front(front: *const Front) {
 }
 
 fn front() -> Option<&'static Front> {
-    // SAFETY: null, or the front's static, which it passes before it calls anything else.
+    // SAFETY: null, or the pointer that the front has passed to `weir_preload_core`, whose caller guarantees that it stays valid.
     unsafe { context().front.load(Ordering::Acquire).as_ref() }
 }
 
 /// Returns the folder of the preload library; `None` if it is unknown.
 pub(crate) fn folder() -> Option<&'static CStr> {
     let folder = front()?.folder;
-    // SAFETY: a static NUL-terminated string of the front's, or null.
+    // SAFETY: not null, and then a static NUL-terminated string: `Front` requires it.
     (!folder.is_null()).then(|| unsafe { CStr::from_ptr(folder) })
 }
 
@@ -40,7 +40,7 @@ pub(crate) fn real(symbol: &CStr) -> *mut c_void {
         };
         if driver.is_null() {
             // A program linked to the driver may have it loaded under this name.
-            // SAFETY: as above.
+            // SAFETY: as for the first name.
             driver = unsafe {
                 libc::dlopen(c"libcuda.so".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD)
             };

@@ -107,9 +107,9 @@ macro_rules! hooks {
                         return crate::driver::NOT_SUPPORTED;
                     }
                     type Function = unsafe extern "C" fn($($kind),*) -> crate::driver::Code;
-                    // SAFETY: the driver's function with this name has this signature.
+                    // SAFETY: not null, and the driver's function with this symbol, which its documentation and `functions.txt` give this signature.
                     let function = unsafe { std::mem::transmute::<*mut std::ffi::c_void, Function>(real) };
-                    // SAFETY: the program's own arguments, unchanged.
+                    // SAFETY: the program's own arguments, unchanged, which it guarantees to be valid for this function.
                     let call = || unsafe { function($($argument),*) };
                     if crate::hook::is_broken() {
                         return call();

@@ -8,6 +8,7 @@ use preload_state::streams::DefaultStream;
 use crate::driver::{Code, Handle};
 use crate::hook::hooks;
 use crate::host::Host;
+use crate::pointers::read;
 
 fn kernel(
     real: &dyn Fn() -> Code,
@@ -29,27 +30,28 @@ fn stream_of_config(config: *const c_void) -> Handle {
         // The driver reports the error.
         return 0;
     }
-    // SAFETY: the program's own configuration, which has this layout since CUDA 11.8.
-    let place = unsafe { config.byte_add(OFFSET) };
-    // SAFETY: as above.
-    unsafe { place.cast::<Handle>().read_unaligned() }
+    // The layout since CUDA 11.8, with which this function appeared.
+    let place = config.wrapping_byte_add(OFFSET).cast::<Handle>();
+    read(place).unwrap_or(0)
 }
 
 /// Launches on several devices at once (removed in CUDA 13). All launches pass the gate together, as one in the first one's
 /// stream.
 fn several(real: &dyn Fn() -> Code, list: *const c_void, count: c_uint) -> Code {
     #[repr(C)]
+    #[derive(Clone, Copy)]
     struct Parameters {
         function: Handle,
         dimensions: [c_uint; 7],
         stream: Handle,
         arguments: *const c_void,
     }
-    if list.is_null() || count == 0 {
+    if count == 0 {
         return real();
     }
-    // SAFETY: the program's own list, which has at least one entry.
-    let first = unsafe { list.cast::<Parameters>().read_unaligned() };
+    let Some(first) = read(list.cast::<Parameters>()) else {
+        return real();
+    };
     let _unused = (first.dimensions, first.arguments);
     kernel(real, first.stream, DefaultStream::Legacy, first.function)
 }

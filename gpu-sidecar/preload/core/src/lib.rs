@@ -5,26 +5,23 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | `front`, `driver`, `hook`, `resolver` | the front; direct driver calls; wrapper declarations; `cuGetProcAddress` |
-//! | `link`, `connection`, `threads` | the agent's connection, pages and loss; the socket; threads without signals |
-//! | `gate`, `launch` | the gate that every launch passes; wrappers of all launch functions |
-//! | `streams`, `events`, `functions`, `busy`, `waits`, `capture` | work in flight and its run time |
-//! | `watch` | drains work in flight when the gate closes; returns unused tokens |
-//! | `memory`, `nvml` | device memory within the pod's limit, and the amounts reported to the program |
-//! | `lifetime` | initialisation of the driver, destruction of contexts and streams |
+//! | `launch`, `waits`, `capture`, `lifetime`, `memory`, `nvml`, `resolver` | wrappers: arguments of the program in, one operation of `preload-ops`, its outcome back |
+//! | `hook`, `pointers` | declaration of wrappers; pointers of the program |
+//! | `context`, `host`, `calls` | the one static; the process and the driver as operations see them |
+//! | `front`, `driver` | the front; direct driver calls |
+//! | `link`, `connection`, `threads`, `time`, `log` | carries out what `preload-state` decides about the agent; the socket; threads without signals; clock and futex |
 //!
 //! The library never unwinds into the program, handles no signals, and never ends the process. Without an agent all launches
 //! pass.
 //!
-//! Deliberately absent: decisions on turns, which are the agent's. Start reading in `gate`.
+//! Deliberately absent: what a call becomes, which `preload-ops` decides, and turns, which are the agent's. Start reading in `launch`.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::atomic::Ordering;
 
 use preload_table::abi::{ABI_VERSION, Core, Front};
 
-use crate::context::Hook;
-use crate::context::context;
+use crate::context::{Hook, context};
 use crate::host::Host;
 
 mod calls;
@@ -41,6 +38,7 @@ mod link;
 mod log;
 mod memory;
 mod nvml;
+mod pointers;
 mod resolver;
 mod threads;
 mod time;
@@ -93,7 +91,7 @@ fn register_fork_handler() {
         context().fork();
     }
     if !context().has_fork_handler.swap(true, Ordering::AcqRel) {
-        // SAFETY: the handler stays valid, since the library is never unloaded.
+        // SAFETY: glibc's function with this signature; the handler stays valid, since the library is never unloaded.
         let _registered = unsafe { __register_atfork(None, None, Some(child), std::ptr::null()) };
     }
 }
@@ -120,19 +118,19 @@ static HOOKS: &[&[Hook]] = &[
 ];
 
 extern "C" fn wrap_for_front(symbol: *const c_char, real: *mut c_void) -> *mut c_void {
-    // SAFETY: the front passes a NUL-terminated string.
+    // SAFETY: `Core` has the front pass a NUL-terminated string that lives over the call.
     let symbol = unsafe { CStr::from_ptr(symbol) };
     std::panic::catch_unwind(|| hook::wrap(symbol, real)).unwrap_or(real)
 }
 
 extern "C" fn wrap_nvml_for_front(symbol: *const c_char, real: *mut c_void) -> *mut c_void {
-    // SAFETY: the front passes a NUL-terminated string.
+    // SAFETY: `Core` has the front pass a NUL-terminated string that lives over the call.
     let symbol = unsafe { CStr::from_ptr(symbol) };
     std::panic::catch_unwind(|| nvml::wrap(symbol, real)).unwrap_or(real)
 }
 
 extern "C" fn unknown_for_front(symbol: *const c_char) {
-    // SAFETY: the front passes a NUL-terminated string.
+    // SAFETY: `Core` has the front pass a NUL-terminated string that lives over the call.
     let symbol = unsafe { CStr::from_ptr(symbol) };
     let _panicked = std::panic::catch_unwind(|| hook::unknown(symbol));
 }

@@ -2,6 +2,7 @@
 //! process on it is the calling one. Other devices and other functions are unchanged.
 
 use crate::host::Host;
+use crate::pointers::{read, write_out};
 use preload_ops::System as _;
 use std::ffi::{CStr, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -91,9 +92,9 @@ macro_rules! wrappers {
                         return FUNCTION_NOT_FOUND;
                     }
                     type Function = unsafe extern "C" fn($($kind),*) -> Return;
-                    // SAFETY: NVML's function with this name has this signature.
+                    // SAFETY: not null, and the loader's address of the function with this symbol, which NVML documents with this signature.
                     let function = unsafe { std::mem::transmute::<*mut c_void, Function>(real) };
-                    // SAFETY: the program's own arguments, or buffers of this library of the same type.
+                    // SAFETY: the program's own arguments, valid as it guarantees to NVML, or buffers of this library of the same type and length.
                     let call = |$($argument: $kind),*| unsafe { function($($argument),*) };
                     if hook::is_broken() || !Host.is_active() {
                         return call($($argument),*);
@@ -166,19 +167,16 @@ fn memory_info(
     memory: *mut Memory,
 ) -> Return {
     let code = call(device, memory);
-    if code != 0 || memory.is_null() {
-        return code;
-    }
-    // SAFETY: not null, and written by NVML.
-    let known = unsafe { memory.read_unaligned() };
-    if let Some(view) = seen(device, known.total, known.free) {
+    if code == 0
+        && let Some(known) = read(memory)
+        && let Some(view) = seen(device, known.total, known.free)
+    {
         let shown = Memory {
             total: view.total,
             free: view.free,
             used: view.total - view.free,
         };
-        // SAFETY: as above.
-        unsafe { memory.write_unaligned(shown) };
+        write_out(memory, shown);
     }
     code
 }
@@ -190,12 +188,10 @@ fn memory_info_v2(
     memory: *mut MemoryV2,
 ) -> Return {
     let code = call(device, memory);
-    if code != 0 || memory.is_null() {
-        return code;
-    }
-    // SAFETY: not null, and written by NVML.
-    let known = unsafe { memory.read_unaligned() };
-    if let Some(view) = seen(device, known.total, known.free) {
+    if code == 0
+        && let Some(known) = read(memory)
+        && let Some(view) = seen(device, known.total, known.free)
+    {
         let shown = MemoryV2 {
             version: known.version,
             total: view.total,
@@ -203,8 +199,7 @@ fn memory_info_v2(
             free: view.free,
             used: view.total - view.free,
         };
-        // SAFETY: as above.
-        unsafe { memory.write_unaligned(shown) };
+        write_out(memory, shown);
     }
     code
 }
@@ -274,18 +269,16 @@ fn own<T: Entry>(call: List<'_, T>, device: Device) -> Result<Option<T>, Return>
     }))
 }
 
-/// Writes the list to the program's buffer by NVML's rules for lists, and returns NVML's result. `count` is not null.
+/// Writes the list to the program's buffer by NVML's rules for lists, and returns NVML's result.
 fn answer<T: Copy>(count: *mut c_uint, list: *mut T, process: Option<T>) -> Return {
-    // SAFETY: the callers have checked that it is not null, and NVML's contract has the program pass a number that can be read.
-    let room = unsafe { count.read_unaligned() };
+    let room = read(count).unwrap_or(0);
     let (number, code) = nvml::answer(room, !list.is_null(), process.is_some());
-    // SAFETY: as above; NVML's function writes it as well.
-    unsafe { count.write_unaligned(number) };
+    write_out(count, number);
     if code == 0
         && let Some(process) = process
     {
-        // SAFETY: `answer` returns 0 only if the list is not null and has room for an entry.
-        unsafe { list.write_unaligned(process) };
+        // The list has room for at least one entry.
+        write_out(list, process);
     }
     code
 }

@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 
 use crate::driver::{Code, SUCCESS};
 use crate::hook::hooks;
+use crate::pointers::{read, write_out};
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`
 const PER_THREAD: u64 = 2;
@@ -17,15 +18,14 @@ fn wrap_result(
     is_per_thread: bool,
 ) -> Code {
     let code = real();
-    if code != SUCCESS || name.is_null() || out.is_null() {
+    if code != SUCCESS || name.is_null() {
         return code;
     }
-    // SAFETY: the driver has written the address.
-    let address = unsafe { *out };
-    if address.is_null() {
+    let Some(address) = read(out).filter(|address| !address.is_null()) else {
         return code;
-    }
-    // SAFETY: the driver has accepted the name, so it is NUL-terminated.
+    };
+    // SAFETY: not null, and the driver has accepted the name, so the program has passed a NUL-terminated string, which lives as long as the
+    // call.
     let name = unsafe { CStr::from_ptr(name) };
     let own = symbol(address).filter(|own| own.to_bytes().starts_with(name.to_bytes()));
     let declared =
@@ -41,8 +41,7 @@ fn wrap_result(
             }
         },
     };
-    // SAFETY: `out` is valid for writes, as above.
-    unsafe { *out = wrapped };
+    write_out(out, wrapped);
     code
 }
 
@@ -51,12 +50,12 @@ fn symbol(address: *mut c_void) -> Option<&'static CStr> {
     let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: `found` is valid for writes; `dladdr` accepts any address.
     let is_known = unsafe { libc::dladdr(address, found.as_mut_ptr()) } != 0;
-    // SAFETY: zero-initialised, or written by the loader.
+    // SAFETY: all-zero is a valid value, and the loader writes valid ones.
     let found = unsafe { found.assume_init() };
     if !is_known || found.dli_sname.is_null() || found.dli_saddr != address {
         return None;
     }
-    // SAFETY: a NUL-terminated name in a file that stays loaded.
+    // SAFETY: not null, and the loader returns NUL-terminated names from files; the driver stays loaded once a function of it is known.
     Some(unsafe { CStr::from_ptr(found.dli_sname) })
 }
 

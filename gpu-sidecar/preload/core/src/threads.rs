@@ -8,10 +8,10 @@ const STACK_BYTES: usize = 512 << 10;
 /// Starts a detached thread with all signals blocked. Returns `false` if the thread cannot be created.
 pub(crate) fn start(name: &str, body: fn()) -> bool {
     let mut every = MaybeUninit::uninit();
-    // SAFETY: `every` is valid for writes.
+    // SAFETY: a pointer to a set of this stack, which the function writes.
     let _always = unsafe { libc::sigfillset(every.as_mut_ptr()) };
     let mut before = MaybeUninit::uninit();
-    // SAFETY: `every` is initialised, and `before` is valid for writes.
+    // SAFETY: `sigfillset` has initialised `every`, and `before` is a set of this stack to write.
     let blocked =
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, every.as_ptr(), before.as_mut_ptr()) };
     let thread = std::thread::Builder::new()

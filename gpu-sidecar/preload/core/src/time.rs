@@ -9,7 +9,7 @@ pub(crate) fn now() -> u64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: `time` is valid for writes; the clock exists on every Linux.
+    // SAFETY: a pointer to a structure of this stack, which the function writes; the clock exists on every Linux.
     let _always = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let rest = u64::try_from(time.tv_nsec).unwrap_or(0);
@@ -23,7 +23,7 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32, at_most: Duration) {
         tv_sec: libc::time_t::try_from(at_most.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: libc::c_long::from(at_most.subsec_nanos().cast_signed()),
     };
-    // SAFETY: the word outlives the call, and so does the time.
+    // SAFETY: the kernel reads the word and the time, which are borrowed for the call; it writes neither.
     let _any = unsafe {
         libc::syscall(
             libc::SYS_futex,
@@ -37,7 +37,7 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32, at_most: Duration) {
 
 /// Wakes all threads that wait on the word.
 pub(crate) fn wake(word: &AtomicU32) {
-    // SAFETY: the word outlives the call; waking requires no write access.
+    // SAFETY: the kernel uses the word's address alone, which is borrowed for the call.
     let _any = unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 

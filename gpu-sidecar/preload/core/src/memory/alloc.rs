@@ -6,10 +6,11 @@ use preload_ops::System as _;
 use preload_ops::memory::{alloc, free, info};
 use preload_state::memory::size;
 
-use super::{read, write_out, written};
+use super::written;
 use crate::driver::{Address, Code, INVALID_VALUE, SUCCESS};
 use crate::hook::hooks;
 use crate::host::Host;
+use crate::pointers::{read, write_out};
 
 hooks! { HOOKS:
     fn cuMemAlloc_v2(address: *mut Address, bytes: usize) = allocate;

@@ -6,10 +6,11 @@ use std::ffi::{c_int, c_uint};
 use preload_ops::memory::{info, native};
 use preload_ops::{Driver as _, System as _};
 
-use super::{write_out, written};
+use super::written;
 use crate::driver::{Address, Code, INVALID_VALUE, SUCCESS};
 use crate::hook::hooks;
 use crate::host::Host;
+use crate::pointers::write_out;
 
 hooks! { HOOKS:
     fn cuMemAlloc(address: *mut u32, bytes: c_uint) = |real, out, bytes: c_uint| allocate(real, out, bytes.into());

@@ -6,10 +6,10 @@ use preload_ops::System as _;
 use preload_ops::memory::ipc;
 use preload_state::memory::Ticket;
 
-use super::write_out;
 use crate::driver::{Address, Code, INVALID_VALUE};
 use crate::hook::hooks;
 use crate::host::Host;
+use crate::pointers::write_out;
 
 hooks! { HOOKS:
     fn cuIpcGetMemHandle(handle: *mut Ticket, address: Address) = get;

@@ -1,12 +1,10 @@
 //! Wrappers of the functions that concern device memory: see [`preload_ops::memory`].
-//!
-//! A pointer of the program is read and written as the driver's function with the same name reads and writes it: the program
-//! guarantees to the driver, and thereby to its wrapper, that it is null or valid for that, aligned or not.
 
 use preload_ops::memory::{contexts, make, spare};
 
 use crate::driver::{Code, Handle, SUCCESS};
 use crate::host::Host;
+use crate::pointers::read;
 
 pub(crate) mod alloc;
 pub(crate) mod api32;
@@ -30,20 +28,6 @@ pub(crate) fn context_destroyed(gone: Handle) {
 /// Returns the whole unused part of the claim, as requested by the agent.
 pub(crate) fn relinquish() {
     spare::relinquish(Host);
-}
-
-/// Writes a result to the program's memory. Does nothing if the pointer is null.
-fn write_out<T>(to: *mut T, value: T) {
-    if !to.is_null() {
-        // SAFETY: not null, and the program guarantees that the driver's function may write a `T` there, which it is done with.
-        unsafe { to.write_unaligned(value) };
-    }
-}
-
-/// Reads a structure of the program's, or a result that the driver has written; `None` if the pointer is null.
-fn read<T: Copy>(from: *const T) -> Option<T> {
-    // SAFETY: not null, and the program guarantees that the driver's function may read a `T` there, or the driver has written one.
-    (!from.is_null()).then(|| unsafe { from.read_unaligned() })
 }
 
 /// Returns what a call of the driver has written, if it succeeds; `None` if the program wants nothing written.

@@ -6,10 +6,11 @@ use preload_ops::memory::native;
 use preload_state::memory::array_bytes;
 
 use super::alloc::native as allocated;
-use super::{read, written};
+use super::written;
 use crate::driver::{Address, Code, Handle, INVALID_VALUE};
 use crate::hook::hooks;
 use crate::host::Host;
+use crate::pointers::read;
 
 hooks! { HOOKS:
     fn cuMemAllocManaged(address: *mut Address, bytes: usize, flags: c_uint) = managed;

@@ -5,10 +5,11 @@ use std::ffi::{c_int, c_void};
 use preload_ops::memory::program;
 use preload_state::memory::Properties;
 
-use super::{read, written};
+use super::written;
 use crate::driver::{Address, Code, INVALID_VALUE};
 use crate::hook::hooks;
 use crate::host::Host;
+use crate::pointers::read;
 
 hooks! { HOOKS:
     fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const Properties, flags: u64) = create;

@@ -6,10 +6,11 @@ use preload_ops::memory::program;
 use preload_ops::memory::query::{self, Attribute};
 use preload_state::memory::size;
 
-use super::{read, write_out, written};
+use super::written;
 use crate::driver::{self, Address, Code};
 use crate::hook::hooks;
 use crate::host::Host;
+use crate::pointers::{read, write_out};
 
 hooks! { HOOKS:
     fn cuMemGetAddressRange_v2(base: *mut Address, bytes: *mut usize, address: Address) = address_range;

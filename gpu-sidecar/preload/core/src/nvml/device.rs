@@ -32,11 +32,11 @@ fn name_function(
     if found.is_null() {
         let known = known?;
         let mut place = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
-        // SAFETY: any address may be queried, and `place` is valid for writes.
+        // SAFETY: any address may be queried, and `place` is a structure of this stack to write.
         if unsafe { libc::dladdr(known, place.as_mut_ptr()) } == 0 {
             return None;
         }
-        // SAFETY: written, since the call succeeded.
+        // SAFETY: the loader has written it, since the call has succeeded.
         let place = unsafe { place.assume_init() };
         // SAFETY: the name of a loaded library; `RTLD_NOLOAD` loads nothing new.
         let library = unsafe { libc::dlopen(place.dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
@@ -50,7 +50,7 @@ fn name_function(
         }
         known_function.store(found, Ordering::Release);
     }
-    // SAFETY: NVML's function with this name has this signature.
+    // SAFETY: not null, and NVML's function with this symbol, which its documentation gives this signature.
     Some(unsafe {
         std::mem::transmute::<
             *mut c_void,
