@@ -10,19 +10,19 @@ pub type Code = c_int;
 /// `CUdeviceptr`: address in device memory.
 pub type Address = u64;
 
-/// `CUDA_SUCCESS`
+/// `CUDA_SUCCESS`: the call has done its work.
 pub const SUCCESS: Code = 0;
-/// `CUDA_ERROR_INVALID_VALUE`
+/// `CUDA_ERROR_INVALID_VALUE`: an argument is out of its range.
 pub const INVALID_VALUE: Code = 1;
-/// `CUDA_ERROR_OUT_OF_MEMORY`
+/// `CUDA_ERROR_OUT_OF_MEMORY`: the device, or the pod, has no room.
 pub const OUT_OF_MEMORY: Code = 2;
-/// `CUDA_ERROR_INVALID_CONTEXT`
+/// `CUDA_ERROR_INVALID_CONTEXT`: the calling thread has none.
 pub const INVALID_CONTEXT: Code = 201;
 /// `CUDA_ERROR_NOT_READY`: the queried work has not finished.
 pub const NOT_READY: Code = 600;
-/// `CUDA_ERROR_NOT_PERMITTED`
+/// `CUDA_ERROR_NOT_PERMITTED`: result of a refused collective.
 pub const NOT_PERMITTED: Code = 800;
-/// `CUDA_ERROR_NOT_SUPPORTED`
+/// `CUDA_ERROR_NOT_SUPPORTED`: the driver lacks the function.
 pub const NOT_SUPPORTED: Code = 801;
 /// `CUDA_ERROR_SYSTEM_NOT_READY`: result of `cuInit` when the agent refuses the process.
 pub const SYSTEM_NOT_READY: Code = 802;

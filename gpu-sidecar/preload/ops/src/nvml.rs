@@ -6,9 +6,9 @@ use crate::platform::{Driver, Platform};
 /// `nvmlReturn_t`: 0 or an error code.
 pub type Return = u32;
 
-/// `NVML_ERROR_INVALID_ARGUMENT`
+/// `NVML_ERROR_INVALID_ARGUMENT`: the list has no buffer.
 pub const INVALID_ARGUMENT: Return = 2;
-/// `NVML_ERROR_INSUFFICIENT_SIZE`
+/// `NVML_ERROR_INSUFFICIENT_SIZE`: the buffer is too small for the list.
 pub const INSUFFICIENT_SIZE: Return = 7;
 
 /// Returns the hexadecimal digits of a device's UUID in lower case, without prefix and hyphens.

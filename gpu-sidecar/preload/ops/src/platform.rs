@@ -328,7 +328,7 @@ pub trait System: Copy {
     }
 }
 
-/// Driver and process.
+/// Driver and process, which every operation needs.
 pub trait Platform: Driver + System {}
 
 impl<T: Driver + System> Platform for T {}

@@ -17,11 +17,11 @@ use crate::waiters::Waiters;
 pub struct Process {
     /// Gate at each launch.
     pub gate: Gate,
-    /// Launches in progress.
+    /// Launches in progress, by thread.
     pub threads: Threads,
     /// Run time of functions.
     pub functions: Functions,
-    /// Work in flight.
+    /// Work in flight and its streams.
     pub streams: Streams,
     /// Events for its measurement.
     pub events: EventPool,

@@ -30,7 +30,7 @@ pub fn begin<P: Platform>(
     Outcome::Done(code)
 }
 
-/// Ends a capture.
+/// Ends the capture in a stream.
 pub fn end<P: System>(host: P, call: Call<'_>) -> Outcome {
     let code = call();
     host.process().captures.end();

@@ -54,7 +54,7 @@ fn is_primary_active<P: Driver>(host: P, device: c_int) -> bool {
     host.is_primary_active(device) == Ok(true)
 }
 
-/// Destroys a stream.
+/// Destroys a stream, whose work is measured to its end.
 pub fn destroy_stream<P: Platform>(host: P, stream: Handle) -> Outcome {
     if !host.is_active() {
         return Outcome::Pass(Reason::Inactive);

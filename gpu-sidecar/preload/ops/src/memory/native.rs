@@ -89,7 +89,7 @@ pub fn array<P: Platform>(
     }))
 }
 
-/// Destroys an array.
+/// Destroys an array, which then no longer counts.
 pub fn destroy<P: Platform>(host: P, call: Call<'_>, array: Handle) -> Outcome {
     if !host.is_active() {
         return Outcome::Pass(Reason::Inactive);

@@ -54,7 +54,7 @@ pub fn create<P: Platform>(
     Outcome::of(made)
 }
 
-/// Releases a handle.
+/// Releases a handle of physical memory.
 pub fn release<P: Platform>(host: P, call: Call<'_>, handle: u64) -> Outcome {
     if !host.is_active() {
         return Outcome::Pass(Reason::Inactive);
@@ -109,7 +109,7 @@ pub fn retain<P: Platform>(
     Outcome::of(made)
 }
 
-/// Maps physical memory.
+/// Maps physical memory at an address of the program.
 pub fn map<P: Platform>(
     host: P,
     call: Call<'_>,
@@ -131,7 +131,7 @@ pub fn map<P: Platform>(
     Outcome::Done(code)
 }
 
-/// Unmaps a range.
+/// Unmaps all mappings in a range.
 pub fn unmap<P: Platform>(host: P, call: Call<'_>, address: Address, bytes: u64) -> Outcome {
     if !host.is_active() {
         return Outcome::Pass(Reason::Inactive);

@@ -54,7 +54,7 @@ pub struct Activity {
     pub computes: bool,
 }
 
-/// What has happened.
+/// Event to which the link reacts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// The program initialises the driver. `has_socket`: the socket of an agent is there or named.

@@ -41,9 +41,9 @@ pub struct Account {
 /// Totals to claim, in bytes: the preferred one, and the smallest sufficient one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClaimTotals {
-    /// Preferred total.
+    /// Preferred total, with a reserve for what follows.
     pub ahead: u64,
-    /// Smallest sufficient total.
+    /// Smallest total that is sufficient.
     pub exact: u64,
 }
 

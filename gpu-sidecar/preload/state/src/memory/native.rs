@@ -12,7 +12,7 @@ const ARRAY_GRAIN: u64 = 64 << 10;
 /// Memory allocated by the driver, and the context in which it was allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Native {
-    /// Size in bytes.
+    /// Size in bytes, as the program has requested it.
     pub bytes: u64,
     /// Context in which it was allocated, and with which it is destroyed.
     pub context: Handle,
@@ -38,7 +38,7 @@ impl Natives {
         self.memory.remove(&at)
     }
 
-    /// Enters an array.
+    /// Enters an array of the driver.
     pub fn keep_array(&mut self, array: Handle, native: Native) {
         self.arrays.insert(array, native);
     }
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_is_unknown() {
+    fn memory_that_was_taken_is_unknown() {
         let mut natives = Natives::default();
         let native = Native {
             bytes: 10,

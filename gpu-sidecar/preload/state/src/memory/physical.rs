@@ -18,7 +18,7 @@ const WHOLE_MAX: u64 = 1 << 30;
 /// Size of the handles of larger allocations, in bytes. They can be moved one by one.
 const PART: u64 = 256 << 20;
 
-/// `CUmemLocation`
+/// `CUmemLocation`: where physical memory is.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Location {
@@ -28,7 +28,7 @@ pub struct Location {
     pub id: c_int,
 }
 
-/// `CUmemAllocationProp`
+/// `CUmemAllocationProp`: kind, location and use of physical memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Properties {
@@ -44,9 +44,9 @@ pub struct Properties {
     pub compression: u8,
     /// 1 if other devices on the bus can access the memory.
     pub rdma: u8,
-    /// Further flags.
+    /// Further flags of the driver; 0.
     pub usage: u16,
-    /// Zeroes.
+    /// Zeroes, reserved by the driver.
     pub reserved: [u8; 4],
 }
 
@@ -68,7 +68,7 @@ impl Properties {
     }
 }
 
-/// `CUmemAccessDesc`
+/// `CUmemAccessDesc`: access of one device to mapped memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
@@ -124,16 +124,16 @@ impl Traits {
 pub struct Part {
     /// Handle of the driver.
     pub handle: u64,
-    /// Size in bytes.
+    /// Size of the memory in bytes.
     pub bytes: u64,
 }
 
 /// Range of addresses that is fully mapped.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Block {
-    /// First address.
+    /// First address of the range.
     pub at: Address,
-    /// Size in bytes.
+    /// Size of the range in bytes.
     pub bytes: u64,
     /// Physical memory, in the order of the addresses.
     pub parts: Vec<Part>,

@@ -15,7 +15,7 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// Adds a pool.
+    /// Adds a pool, if it is new.
     pub fn add(&mut self, pool: Handle) {
         self.known.insert(pool);
     }
@@ -36,7 +36,7 @@ impl Pools {
         self.known.is_empty() && self.graphs.is_empty()
     }
 
-    /// Returns all pools.
+    /// Returns the handles of all pools.
     pub fn known(&self) -> impl Iterator<Item = Handle> {
         self.known.iter().copied()
     }

@@ -26,7 +26,7 @@ pub struct Slabs {
 /// Piece taken from a slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// First address.
+    /// First address of the piece.
     pub at: u64,
     /// Size in bytes of the piece's slab, if this is the first piece of an empty slab.
     pub from_empty: Option<u64>,

@@ -8,7 +8,7 @@ use crate::Address;
 /// First bytes of a ticket, which differ from those of the driver's handles.
 const MARK: [u8; 8] = *b"weirmem1";
 
-/// `CUipcMemHandle`
+/// `CUipcMemHandle`, as the program passes it on.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket {
@@ -22,7 +22,7 @@ pub struct TicketContents {
     pub pid: u64,
     /// Descriptor number of the list in the exporting process.
     pub list: u64,
-    /// Random number.
+    /// Random number, which cannot be guessed.
     pub id: u64,
     /// Offset of the allocation within its block, in bytes.
     pub offset: u64,

@@ -17,7 +17,7 @@ pub struct LaunchGroup {
 }
 
 impl LaunchGroup {
-    /// Group without launches.
+    /// Group without a launch in it.
     pub const EMPTY: Self = Self {
         launches: 0,
         estimate_ns: 0,
@@ -33,7 +33,7 @@ impl LaunchGroup {
         group
     }
 
-    /// Adds a launch.
+    /// Adds a launch at the end.
     #[inline]
     pub fn add(&mut self, info: FunctionInfo) {
         if let Some(part) = self.parts.get_mut(self.launches as usize) {

@@ -85,11 +85,11 @@ pub struct Allocation {
     pub context: Handle,
     /// Buffer id, unique in the process.
     pub id: u64,
-    /// Value of `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
+    /// Whether memory operations are synchronous: `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`.
     pub sync_memops: bool,
     /// Whether a thread is freeing the allocation.
     pub is_freed: bool,
-    /// Memory behind it.
+    /// Memory behind the allocation.
     pub backing: Backing,
 }
 
@@ -158,7 +158,7 @@ impl Table {
         (address - at < allocation.requested).then_some(allocation)
     }
 
-    /// Enters an allocation.
+    /// Enters an allocation at its address.
     pub fn insert(&mut self, at: Address, allocation: Allocation) {
         self.allocations.insert(at, allocation);
     }
@@ -194,7 +194,7 @@ impl Table {
         std::mem::take(&mut self.reserve)
     }
 
-    /// Adds a permission.
+    /// Adds a permission, which later mappings get as well.
     pub fn add_peer(&mut self, pair: Pair) {
         self.peers.push(pair);
     }
@@ -226,7 +226,7 @@ impl Table {
         Some(allocation.context)
     }
 
-    /// Undoes [`Self::begin_free`].
+    /// Undoes [`Self::begin_free`] after a failed wait.
     pub fn undo_free(&mut self, address: Address) {
         if let Some(allocation) = self.allocations.get_mut(&address) {
             allocation.is_freed = false;
@@ -343,7 +343,7 @@ impl Table {
         [whole, whole / 4, least].map(|wanted| wanted.max(least).next_multiple_of(traits.granule))
     }
 
-    /// Adds reserved addresses.
+    /// Adds an arena of reserved addresses.
     pub fn add_arena(&mut self, begin: Address, bytes: u64) {
         self.arenas.push(Arena {
             begin,
