@@ -6,6 +6,10 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// Largest number of times that the waiters of an old page are woken: a thread may be stopped by a debugger, or may have left by a jump of
+/// the program's signal handler.
+pub const WAKES_MAX: u32 = 1_000;
+
 /// Threads that wait on words of the agent's page.
 ///
 /// All orderings are sequentially consistent: either the thread that waits sees the new generation, and thereby the new page, or the
@@ -48,12 +52,15 @@ impl Waiters {
         waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Changes the page with `change`, and calls `wake`, which wakes the waiters of the old one, until none of them waits. One thread at
-    /// a time may call it.
+    /// Changes the page with `change`, and calls `wake`, which wakes the waiters of the old one, until none of them waits, at most
+    /// [`WAKES_MAX`] times. One thread at a time may call it.
     pub fn change(&self, change: impl FnOnce(), mut wake: impl FnMut()) {
         change();
         let before = self.generation.fetch_add(1, Ordering::SeqCst);
-        while self.waiting(before).load(Ordering::SeqCst) > 0 {
+        for _ in 0..WAKES_MAX {
+            if self.waiting(before).load(Ordering::SeqCst) == 0 {
+                break;
+            }
             wake();
         }
     }
@@ -101,6 +108,17 @@ mod tests {
         waiters.wait(|| true, child);
     }
 
+    #[test]
+    fn a_waiter_that_never_leaves_is_given_up() {
+        let waiters = Waiters::new();
+        waiters.waiting(0).store(1, Ordering::SeqCst);
+        let mut wakes = 0;
+        waiters.change(|| {}, || wakes += 1);
+        assert_eq!(wakes, WAKES_MAX);
+        // The next change does not wait for it.
+        waiters.change(|| {}, || panic!("nothing waits"));
+    }
+
     /// Threads wait for ever on the page that they have read, and a change of page has them all go on, whatever the order.
     #[test]
     fn a_change_of_page_reaches_every_waiting_thread() {
@@ -128,6 +146,7 @@ mod tests {
             for (old, woken) in woken.iter().enumerate() {
                 let wake = || {
                     woken.fetch_add(1, Ordering::SeqCst);
+                    thread::yield_now();
                 };
                 waiters.change(|| page.store(old + 1, Ordering::SeqCst), wake);
             }
