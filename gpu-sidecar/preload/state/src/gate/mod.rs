@@ -38,14 +38,13 @@
 //!
 //! # Orderings
 //!
-//! The word is shut and opened under the lock of the token to which the bit belongs. So a thread that
-//! has seen a new token cannot open a word that was shut again meanwhile, and nothing is asked or answered on the strength of a return
-//! which may yet be undone. Launches take no lock: they read the word alone. `requested`, `idle_since` and `usual_gap` guard nothing;
-//! each is correct by itself.
+//! The word is shut and opened under the lock of the token to which the bit belongs. So a thread that has seen a new token cannot open a
+//! word that was shut again meanwhile, and nothing is asked or answered on the strength of a return which may yet be undone. Launches
+//! take no lock: they read the word alone. The epoch that was asked for, the time since when the host is idle, and the usual gap guard
+//! nothing; each is correct by itself.
 //!
 //! A thread waits only where the agent's next order changes the word on which it waits: at a closed epoch, or after the return of a token
-//! is finished. While it may be undone, the thread polls. A change of page
-//! wakes all waiters: see [`crate::waiters`].
+//! is finished. While it may be undone, the thread polls. A change of page wakes all waiters: see [`crate::waiters`].
 
 #[cfg(test)]
 mod model;

@@ -117,7 +117,8 @@ impl Threads {
 
     /// Returns whether some thread is between the gate and the end of its launch. Exact only after a barrier over all threads.
     ///
-    /// Acquire: pairs with the release at the end of a launch, so that its changes of the work in flight are visible.
+    /// Acquire: pairs with the release at the end of a launch, so that its changes of the work in flight are visible. A table that is
+    /// not there yet has no mark either: a thread creates it before its first mark, so the barrier makes both visible or neither.
     #[must_use]
     pub fn any_launching(&self) -> bool {
         let mut threads = self.table.get().into_iter().flatten();
