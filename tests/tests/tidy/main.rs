@@ -85,6 +85,8 @@ fn unsafe_code_is_confined_to_the_listed_members() {
         "queue-proxy",
         "gpu-sidecar/device",
         "gpu-sidecar/kernels",
+        "gpu-sidecar/preload/ops",
+        "gpu-sidecar/preload/state",
     ] {
         let lib = read(&format!("{pure}/src/lib.rs"));
         assert!(lib.contains("#![forbid(unsafe_code)]"), "{pure}");

@@ -98,6 +98,26 @@ impl Gate {
         orders.gate.is_open() && self.word.is_below(bound)
     }
 
+    /// Adds a launch of `ns` nanoseconds to the work in flight before it passes the gate, and returns what was in flight without it.
+    /// The caller publishes the sum, then asks [`Self::passes`]; a launch that does not pass is subtracted again.
+    ///
+    /// Before, because the thread may be preempted at any point: between the gate and the launch the agent would otherwise see a
+    /// process with nothing in flight, and give its token to another.
+    #[inline]
+    #[must_use]
+    pub fn announce(&self, ns: u64) -> u64 {
+        self.word.add(ns).saturating_sub(ns)
+    }
+
+    /// Returns whether an announced launch may be made now beside `in_flight` nanoseconds of other work. `bound_holds` is `false` for a
+    /// launch that may exceed the bound of the work in flight.
+    #[inline]
+    #[must_use]
+    pub fn passes(&self, orders: &Orders, in_flight: u64, bound_holds: bool) -> bool {
+        let fits = !bound_holds || in_flight < bound(orders);
+        fits && orders.gate.is_open() && !self.word.is_shut()
+    }
+
     /// Notes at `now` that a burst of launches begins, and updates the usual gap by a quarter of the difference.
     pub fn begin_burst(&self, now: u64) {
         let idle_since = self.idle_since.swap(0, Ordering::AcqRel);

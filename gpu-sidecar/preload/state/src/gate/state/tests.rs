@@ -24,6 +24,31 @@ fn a_launch_passes_an_open_gate_below_the_bound() {
 }
 
 #[test]
+fn an_announced_launch_counts_before_it_passes() {
+    let (gate, orders) = (Gate::new(), open_orders());
+    orders.inflight_us_max.store(10, Ordering::Relaxed);
+    let before = gate.announce(50_000);
+    assert_eq!((before, gate.word().in_flight()), (0, 50_000));
+    assert!(gate.begin_give_back(&orders).is_none(), "it is in flight");
+    assert!(gate.passes(&orders, before, true), "it is the first");
+    let before = gate.announce(1);
+    assert!(!gate.passes(&orders, before, true));
+    assert!(gate.passes(&orders, before, false));
+    orders.gate.set(3);
+    assert!(!gate.passes(&orders, before, false));
+}
+
+#[test]
+fn an_announced_launch_does_not_pass_a_returned_token() {
+    let (gate, orders) = (Gate::new(), open_orders());
+    let begun = gate.begin_give_back(&orders).unwrap();
+    let before = gate.announce(5);
+    assert!(!gate.passes(&orders, before, true));
+    assert_eq!(gate.finish_give_back(begun, true), None, "it is kept");
+    assert!(gate.passes(&orders, before, true));
+}
+
+#[test]
 fn no_launch_passes_a_shut_gate_whatever_its_bound() {
     let (gate, orders) = (Gate::new(), open_orders());
     orders.inflight_us_max.store(u32::MAX, Ordering::Relaxed);
