@@ -502,6 +502,24 @@ fn a_silent_survivor_counts_as_a_holder_after_two_seconds() {
 }
 
 #[test]
+fn a_greeting_ends_all_records_of_a_process() {
+    let former = ProcessRecord {
+        start: 77,
+        ..record(1, 6_000)
+    };
+    let records = [former, record(1, 6_000), record(1, 6_000)];
+    let mut node = Node::starting(&[pod(0, 60), pod(1, 60)], &records);
+    let newcomer = node.attached(101);
+    node.ask(newcomer);
+    node.pass(3 * SECOND);
+    let late = node.connect(1).unwrap();
+    node.hello(late, false, 0);
+    node.attach(late, 0);
+    assert_eq!(node.figures().pods[0].silent_processes, 0);
+    assert!(node.is_open(newcomer));
+}
+
+#[test]
 fn nothing_is_granted_within_the_first_moment_of_an_agent() {
     let mut node = Node::starting(&[pod(0, 50)], &[]);
     let process = node.attached(1);

@@ -1,6 +1,6 @@
 //! What must hold after every event, compared with what really happens in the processes and on the devices.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -53,14 +53,22 @@ pub(crate) struct Checks {
     recent: BTreeMap<usize, VecDeque<(u64, u64)>>,
     /// Launches of each process at the begin of the measurement.
     launched: Vec<u64>,
+    /// Processes to which the present agent has given pages.
+    greeted: BTreeSet<usize>,
     /// Wake-ups of the agent at the same time.
     wakes: (u64, u32),
 }
 
 impl Checks {
     /// Forgets what an earlier agent has granted.
-    pub(crate) fn forget_claims(&mut self) {
+    pub(crate) fn forget_agent(&mut self) {
         self.claims.clear();
+        self.greeted.clear();
+    }
+
+    /// Notes that the agent gives pages to a process.
+    pub(crate) fn greet(&mut self, process: usize) {
+        self.greeted.insert(process);
     }
 
     /// Notes what a process held before it was given pages.
@@ -165,11 +173,6 @@ impl World {
                 );
             }
         }
-        ensure(sum <= 10_000, "sms", || {
-            format!(
-                "{sum} hundredths of a percent of the SMs are held after a grant to {process}:{text}"
-            )
-        })?;
         // Processes which an earlier agent served.
         let there = node.pods.iter().filter(|pod| pod.is_there);
         for pod in there.filter(|pod| pod.pod.slot.0 as usize == slot) {
@@ -179,6 +182,10 @@ impl World {
                 });
                 let Some(own) = own else { continue };
                 let has_greeted = attached_has(node, own);
+                if !has_greeted && !self.checks.greeted.contains(&own) && age >= SILENT_NS {
+                    sum += record.sm_hundredths;
+                    text += &format!(" {own}: {} (silent)", record.sm_hundredths);
+                }
                 ensure(
                     has_greeted || age >= SILENT_NS || pod.added_at > node.started_at + SECOND,
                     "silent process",
@@ -186,7 +193,11 @@ impl World {
                 )?;
             }
         }
-        Ok(())
+        ensure(sum <= 10_000, "sms", || {
+            format!(
+                "{sum} hundredths of a percent of the SMs are held after a grant to {process}:{text}"
+            )
+        })
     }
 
     /// M4.15: the sum of the claims of a pod stays within its limit, unless it was beyond it before.
@@ -328,6 +339,14 @@ impl World {
             ensure(slot.held_hundredths >= sum, "held sms", || {
                 format!(
                     "{} hundredths of a percent count as held, and gates of {sum} are open",
+                    slot.held_hundredths
+                )
+            })?;
+            let mut pods = figures.pods.iter().filter(|pod| pod.pod.slot == slot.slot);
+            let is_held = pods.any(|pod| pod.has_token);
+            ensure(is_held || slot.held_hundredths == 0, "held sms", || {
+                format!(
+                    "{} hundredths of a percent count as held, and no pod has a token",
                     slot.held_hundredths
                 )
             })?;
@@ -515,6 +534,16 @@ impl World {
 
     /// No thread waits for good, and nothing is left of what has ended.
     pub(crate) fn end_measurement(&self) -> Result<(), Failure> {
+        let agent = self.node.agent.as_ref().map(|agent| agent.agent());
+        let figures = agent.map(|agent| agent.figures(&BTreeMap::new(), AgentFigures::default()));
+        for pod in figures.iter().flat_map(|figures| &figures.pods) {
+            ensure(pod.silent_processes == 0, "silent process", || {
+                format!(
+                    "{} processes of pod {} count as silent, and all are served",
+                    pod.silent_processes, pod.pod.key.0
+                )
+            })?;
+        }
         for (at, process) in self.processes.iter().enumerate() {
             let before = self.checks.launched.get(at).copied().unwrap_or(0);
             // A pod which has used more than its limit, as without an agent, waits for its share.

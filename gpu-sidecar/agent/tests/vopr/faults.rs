@@ -39,7 +39,7 @@ impl World {
     /// Starts an agent; its other parts find the slots, the daemons and the pods.
     pub(crate) fn start_agent(&mut self) {
         self.node.start(self.now);
-        self.checks.forget_claims();
+        self.checks.forget_agent();
         let generation = self.node.generation;
         for slot in 0..self.node.slots.len() {
             self.after(US, Event::Found(generation, Found::Slot(slot)));

@@ -71,5 +71,27 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
                 &[Fault::Late, Fault::Cut, Fault::AgentKill, Fault::Clock],
             ),
         ),
+        (
+            "a process of which a former agent had kept two records counted as silent although it had greeted",
+            plan(
+                108_880,
+                1,
+                5,
+                2,
+                837,
+                92,
+                &[
+                    Fault::Late,
+                    Fault::Cut,
+                    Fault::Unsent,
+                    Fault::AgentKill,
+                    Fault::AgentHang,
+                    Fault::Clock,
+                    Fault::Liar,
+                    Fault::PodChange,
+                    Fault::MpsDown,
+                ],
+            ),
+        ),
     ]
 }

@@ -808,6 +808,9 @@ impl World {
             }
             Action::CreatePages { process, pages } => {
                 self.checks.adopt_claim(process, pages.memory_claim);
+                if let Some(connection) = self.node.connection(process) {
+                    self.checks.greet(self.node.connections[connection].process);
+                }
                 if !self.convey_to_process(process, FromAgent::Pages, true) {
                     follow_ups.push_back(AgentEvent::PagesFailed {
                         process,

@@ -162,12 +162,13 @@ impl SlotState {
         if resumed.is_open {
             member.pod.add_holder(now);
         }
-        // An earlier agent served the process, and it has greeted now.
-        let survivors = &mut member.pod.survivors;
-        let survivor = survivors.iter().position(|own| own.record.pid == pid);
-        let survivor = survivor.map(|at| survivors.swap_remove(at));
-        let stand_in = survivor.and_then(|survivor| survivor.stand_in);
-        if stand_in.is_some() {
+        // An earlier agent served the process, and it has greeted now. Its record may be there more than once, with several
+        // connections at the end of that agent, and a process that had its number before is dead.
+        let survivors = member.pod.survivors.iter();
+        let greeted = survivors.filter(|own| own.record.pid == pid);
+        let stand_ins: Vec<_> = greeted.filter_map(|own| own.stand_in).collect();
+        member.pod.survivors.retain(|own| own.record.pid != pid);
+        for _ in &stand_ins {
             member.pod.remove_holder(now);
         }
         cx.actions.push(Action::CreatePages { process: id, pages });
@@ -177,14 +178,14 @@ impl SlotState {
         self.update(cx, |tokens, now, actions| {
             added = tokens.add_process(now, id, pod_id, sm, resumed.is_open, actions);
             // After adding the process, so that its SMs are not granted in between.
-            if let Some(stand_in) = stand_in {
+            for &stand_in in &stand_ins {
                 tokens.remove_process(now, stand_in, actions);
             }
         });
         if let Err(refusal) = added {
             cx.actions.push(rejected(pod_id, &refusal));
         }
-        if let Some(stand_in) = stand_in {
+        for stand_in in stand_ins {
             cx.numbers.release(stand_in);
         }
         self.forget_former_connections(cx, id);
