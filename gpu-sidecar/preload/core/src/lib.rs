@@ -22,6 +22,7 @@ use std::sync::atomic::Ordering;
 use preload_table::abi::{ABI_VERSION, Core, Front};
 
 use crate::context::{Hook, context};
+#[cfg(feature = "bench")]
 use crate::host::Host;
 
 mod calls;

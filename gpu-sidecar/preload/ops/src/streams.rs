@@ -69,23 +69,19 @@ pub(crate) struct Launch {
 }
 
 /// Removes launches that have finished, or were never made, from the work in flight.
-fn finish<P: System>(host: P, launches: &LaunchGroup) {
+pub(crate) fn finish<P: System>(host: P, launches: &LaunchGroup) {
     let process = host.process();
     let word = process.gate.word();
     process.streams.finish(launches, word, host.facts());
 }
 
-/// Prepares the measurement of a launch, and adds it to the work in flight.
+/// Prepares the measurement of a launch, which is announced and has passed the gate.
 pub(crate) fn before<P: Platform>(
     host: P,
     stream: Handle,
     default: DefaultStream,
     info: FunctionInfo,
 ) -> Launch {
-    let process = host.process();
-    process
-        .streams
-        .begin(&info, process.gate.word(), host.facts());
     let stream = find(host, default.resolve(stream), true);
     if let Some(stream) = stream {
         let mut state = stream.lock();

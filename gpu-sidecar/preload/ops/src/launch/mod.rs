@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
-use preload_state::functions;
+use preload_state::functions::{self, FunctionInfo};
 use preload_state::gate::{IN_FLIGHT_POLL, LaunchGuard, ParkStep, Parking, RECHECK_INTERVAL};
-use preload_state::streams::DefaultStream;
+use preload_state::streams::{DefaultStream, LaunchGroup};
 use protocol::message::{FromProcess, Report};
 
 use crate::cuda::{Code, Handle, NOT_PERMITTED, SUCCESS};
@@ -53,7 +53,8 @@ pub fn launch<P: Platform>(
     let mut bound_holds = true;
     loop {
         let guard = begin(host);
-        if process.gate.may_launch(host.orders(), bound_holds) {
+        let in_flight = process.streams.announce(&info, &process.gate, host.facts());
+        if process.gate.passes(host.orders(), in_flight, bound_holds) {
             host.set_inside(true);
             let launch = streams::before(host, stream, default, info);
             let code = call();
@@ -63,6 +64,7 @@ pub fn launch<P: Platform>(
             drop(guard);
             return Outcome::Done(code);
         }
+        streams::finish(host, &LaunchGroup::of(info));
         drop(guard);
         bound_holds = park(host, stream, default);
     }
@@ -76,8 +78,16 @@ fn begin<P: System>(host: P) -> LaunchGuard<'static> {
 /// Runs the check of a launch at the gate, without the launch, and returns whether it would pass.
 #[inline]
 pub fn check<P: System>(host: P) -> bool {
+    let info = FunctionInfo {
+        slot: 0,
+        estimate_ns: 0,
+        is_new: false,
+        is_collective: false,
+    };
+    let process = host.process();
     let _guard = begin(host);
-    host.process().gate.may_launch(host.orders(), true)
+    let in_flight = process.streams.announce(&info, &process.gate, host.facts());
+    process.gate.passes(host.orders(), in_flight, true)
 }
 
 fn is_collective<P: Driver>(host: P, function: Handle, kind: Kind) -> bool {

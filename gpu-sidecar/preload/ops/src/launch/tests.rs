@@ -176,6 +176,10 @@ fn a_closed_gate_is_asked_for_and_waited_for() {
     fake.at_wait(|fake| {
         assert_eq!(fake.facts.parked.load(Ordering::Relaxed), 1);
         assert!(!fake.process.threads.any_launching());
+        // Announced before the gate was read, and withdrawn since.
+        assert_eq!(in_flight(fake), 0);
+        assert_eq!(fake.facts.inflight_us.load(Ordering::Relaxed), 0);
+        assert_eq!(fake.facts.unmeasured.load(Ordering::Relaxed), 0);
     });
     fake.at_wait(|fake| fake.orders.gate.set(4));
     assert_eq!(launch_for(fake, US), Outcome::Done(SUCCESS));

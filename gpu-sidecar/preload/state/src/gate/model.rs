@@ -2,8 +2,8 @@
 //! agent, in steps of one atomic operation or one critical section.
 //!
 //! A plain store becomes visible to others at any time after it is made, in the order of its thread, or at a barrier over all threads
-//! (`membarrier`); nothing else makes it visible. The two reads of a launch happen in either order. That covers what a processor may
-//! do with the accesses of a launch, which are its only unfenced ones; loom has no such barrier.
+//! (`membarrier`); nothing else makes it visible. The epoch is read before or after the launch is announced in the word. That covers
+//! what a processor may do with the accesses of a launch, which are its only unfenced ones; loom has no such barrier.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Mutex;
@@ -31,7 +31,8 @@ struct Fault {
 enum At {
     Mark,
     Check,
-    Add,
+    Launch,
+    Withdraw,
     Unmark,
     Rejected,
     ReadEpoch,
@@ -51,7 +52,8 @@ struct Launcher {
     mark: bool,
     stores: VecDeque<bool>,
     gate_open: Option<bool>,
-    below: Option<bool>,
+    is_announced: bool,
+    is_shut: Option<bool>,
     epoch: u64,
     running: u64,
 }
@@ -115,7 +117,8 @@ impl State {
             mark: false,
             stores: VecDeque::new(),
             gate_open: None,
-            below: None,
+            is_announced: false,
+            is_shut: None,
             epoch: 0,
             running: 0,
         };
@@ -174,7 +177,7 @@ impl State {
 
     fn send_closed(&mut self, epoch: u64) -> Result<(), &'static str> {
         let is_launching =
-            |one: &Launcher| matches!(one.at, At::Add | At::Unmark) || one.running > 0;
+            |one: &Launcher| matches!(one.at, At::Launch | At::Unmark) || one.running > 0;
         // An answer to an epoch that is over is ignored.
         if epoch == self.epoch || epoch + 1 == self.epoch {
             if self.holds && self.launchers.iter().any(is_launching) {
@@ -201,30 +204,35 @@ impl State {
             At::Mark => step(At::Check, &|after| {
                 let own = &mut after.launchers[which];
                 own.stores.push_back(true);
-                (own.gate_open, own.below) = (None, None);
+                (own.gate_open, own.is_announced, own.is_shut) = (None, false, None);
             }),
-            At::Check => match (own.gate_open, own.below) {
-                (Some(true), Some(true)) => step(At::Add, &|_| {}),
-                (Some(_), Some(_)) => step(At::Rejected, &|_| {}),
-                (gate_open, below) => {
+            At::Check => match (own.gate_open, own.is_shut) {
+                (Some(true), Some(false)) => step(At::Launch, &|_| {}),
+                (Some(_), Some(_)) => step(At::Withdraw, &|_| {}),
+                (gate_open, is_shut) => {
                     if gate_open.is_none() {
                         let is_open = self.epoch & 1 == 0;
                         step(At::Check, &|after| {
                             after.launchers[which].gate_open = Some(is_open);
                         });
                     }
-                    if below.is_none() {
+                    if !own.is_announced {
                         step(At::Check, &|after| {
-                            let below = after.on_gate(|gate, _| gate.word.is_below(1 << 63));
-                            after.launchers[which].below = Some(below);
+                            let _before = after.on_gate(|gate, _| gate.announce(1));
+                            after.launchers[which].is_announced = true;
+                        });
+                    } else if is_shut.is_none() {
+                        step(At::Check, &|after| {
+                            let is_shut = after.on_gate(|gate, _| gate.word.is_shut());
+                            after.launchers[which].is_shut = Some(is_shut);
                         });
                     }
                 }
             },
-            At::Add if !self.holds => return Err("a launch passes a gate that is closed"),
-            At::Add => step(At::Unmark, &|after| {
-                after.on_gate(|gate, _| gate.word.add(1));
-                after.launchers[which].running += 1;
+            At::Launch if !self.holds => return Err("a launch passes a gate that is closed"),
+            At::Launch => step(At::Unmark, &|after| after.launchers[which].running += 1),
+            At::Withdraw => step(At::Rejected, &|after| {
+                after.on_gate(|gate, _| gate.word.subtract(1));
             }),
             At::Unmark | At::Rejected => {
                 let left = own.launches - u8::from(own.at == At::Unmark);

@@ -17,7 +17,7 @@ use crate::Handle;
 use crate::busy::Busy;
 use crate::counters::publish_in_flight;
 use crate::functions::FunctionInfo;
-use crate::gate::Word;
+use crate::gate::{Gate, Word};
 
 mod group;
 mod measurement;
@@ -155,14 +155,19 @@ impl Streams {
             .collect()
     }
 
-    /// Adds a launch to the work in flight, and publishes it.
+    /// Adds a launch to the work in flight before it passes the gate, publishes it, and returns what was in flight without it, in
+    /// nanoseconds. The caller asks [`Gate::passes`]; a launch that does not pass is finished with [`Self::finish`].
+    ///
+    /// Before, because its thread may be preempted at any point, and blocked in the launch itself: the agent would see a process with
+    /// nothing in flight, and give its token to another.
     #[inline]
-    pub fn begin(&self, info: &FunctionInfo, word: &Word, facts: &Facts) {
+    pub fn announce(&self, info: &FunctionInfo, gate: &Gate, facts: &Facts) -> u64 {
         if info.is_new {
             self.update_unmeasured(facts, |count| count.saturating_add(1));
         }
-        // First, so that the agent sees the launch in progress even if its thread is blocked in it.
-        publish_in_flight(facts, word.add(info.estimate_ns));
+        let before = gate.announce(info.estimate_ns);
+        publish_in_flight(facts, before.saturating_add(info.estimate_ns));
+        before
     }
 
     /// Removes launches that have finished, or were never made, from the work in flight.
@@ -272,17 +277,18 @@ mod tests {
 
     #[test]
     fn a_launch_is_in_flight_from_its_begin_to_its_finish() {
-        let (streams, word, facts) = (Streams::new(), Word::new(), Facts::new());
+        let (streams, gate, facts) = (Streams::new(), Gate::new(), Facts::new());
+        let word = gate.word();
         let launch = info(2_500, true);
-        streams.begin(&launch, &word, &facts);
-        streams.begin(&info(1_000, false), &word, &facts);
+        assert_eq!(streams.announce(&launch, &gate, &facts), 0);
+        assert_eq!(streams.announce(&info(1_000, false), &gate, &facts), 2_500);
         assert_eq!(word.in_flight(), 3_500);
         assert_eq!(facts.inflight_us.load(Ordering::Relaxed), 4);
         assert_eq!(facts.unmeasured.load(Ordering::Relaxed), 1);
-        streams.finish(&LaunchGroup::of(launch), &word, &facts);
+        streams.finish(&LaunchGroup::of(launch), word, &facts);
         assert_eq!(word.in_flight(), 1_000);
         assert_eq!(facts.unmeasured.load(Ordering::Relaxed), 0);
-        streams.finish(&LaunchGroup::of(launch), &word, &facts);
+        streams.finish(&LaunchGroup::of(launch), word, &facts);
         assert_eq!(facts.inflight_us.load(Ordering::Relaxed), 0);
         assert_eq!(facts.unmeasured.load(Ordering::Relaxed), 0);
     }

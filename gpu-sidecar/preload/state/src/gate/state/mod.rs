@@ -98,11 +98,8 @@ impl Gate {
         orders.gate.is_open() && self.word.is_below(bound)
     }
 
-    /// Adds a launch of `ns` nanoseconds to the work in flight before it passes the gate, and returns what was in flight without it.
-    /// The caller publishes the sum, then asks [`Self::passes`]; a launch that does not pass is subtracted again.
-    ///
-    /// Before, because the thread may be preempted at any point: between the gate and the launch the agent would otherwise see a
-    /// process with nothing in flight, and give its token to another.
+    /// Adds a launch of `ns` nanoseconds to the work in flight before it passes the gate, and returns what was in flight without it:
+    /// see [`crate::streams::Streams::announce`].
     #[inline]
     #[must_use]
     pub fn announce(&self, ns: u64) -> u64 {
