@@ -174,6 +174,14 @@ impl World {
                     self.drop_connections();
                     let span = [5 * MS, 200 * MS, 2 * SECOND][self.random.index(3)];
                     self.after_mean(span, Event::Repair(Repair::StartAgent));
+                    // A process that does not greet the next agent until it counts as silent.
+                    if self.plan.has(Fault::Stop)
+                        && let Some(process) = self.some_process()
+                    {
+                        self.processes[process].is_stopped = true;
+                        let span = [3 * SECOND, 6 * SECOND][self.random.index(2)];
+                        self.after(span, Event::Repair(Repair::Continue(process)));
+                    }
                 }
             }
             Fault::AgentHang => {
