@@ -106,7 +106,7 @@ impl Slot {
 }
 
 impl Taken {
-    /// Adds a pod.
+    /// Counts a pod which `slot` serves from now on.
     pub fn add(&mut self, slot: &Slot, pod: &Demand) {
         self.pods = self.pods.saturating_add(1);
         if slot.is_shared {

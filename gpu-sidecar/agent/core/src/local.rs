@@ -76,7 +76,7 @@ impl LocalAgent {
         }
     }
 
-    /// Returns the service.
+    /// Returns the service as a state machine, without its pages.
     #[must_use]
     pub const fn agent(&self) -> &Agent {
         &self.agent
