@@ -52,7 +52,7 @@ impl Numbers {
     }
 }
 
-/// The token service of a node; see the [crate](crate).
+/// The token service of a node; see the [crate].
 #[derive(Debug)]
 pub struct Agent {
     tokens: Settings,
