@@ -32,6 +32,8 @@ const END_MARGIN: Span = Span::from_millis(1);
 const UNMEASURED_MAX: Span = Span::from_secs(2);
 /// Time after which a process is probed again which a probe did not reach.
 const RETRY_GAP: Span = Span::from_millis(10);
+/// Number of probes of one token that are sent again, since they could not be sent.
+const UNREACHED_MAX: u32 = 8;
 /// Longest time between two probes of a process that answers.
 const PROBE_GAP_MAX: Span = Span::from_millis(50);
 
@@ -57,6 +59,8 @@ pub(super) struct TokenUse {
     /// Time before which the process is not probed again.
     probe_after: Time,
     probe_gap: Span,
+    /// Number of probes that could not be sent.
+    unreached: u32,
     /// Idle time that this token may still cost without being charged.
     free: Span,
 }
@@ -278,7 +282,8 @@ impl Tokens {
         }
     }
 
-    /// Records that an [`Action::Probe`] could not be sent: the process is probed again instead of counting as silent.
+    /// Records that an [`Action::Probe`] could not be sent: the process is probed again instead of counting as silent. A holder which
+    /// eight probes of one token do not reach counts as silent all the same: it may have filled its socket by intent.
     pub fn unreached(&mut self, now: Time, id: ProcessId) {
         self.advance(now);
         let retry_at = self.now.after(RETRY_GAP);
@@ -290,7 +295,9 @@ impl Tokens {
             self.retries_at = self.retries_at.min(retry_at);
             self.next_wake = self.next_wake.min(retry_at);
         }
-        if process.held.probed_at.take().is_some() {
+        if process.held.probed_at.is_some() && process.held.unreached < UNREACHED_MAX {
+            process.held.unreached += 1;
+            process.held.probed_at = None;
             process.held.probe_after = retry_at;
             self.next_wake = self.next_wake.min(retry_at);
         }

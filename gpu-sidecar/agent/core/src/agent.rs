@@ -135,8 +135,10 @@ impl Agent {
             Event::Disconnected(process) => {
                 self.on_process(*process, actions, |slot, cx| slot.disconnect(cx, *process));
             }
-            Event::NotSent(process) => {
-                self.on_process(*process, actions, |slot, cx| slot.not_sent(cx, *process));
+            Event::NotSent { process, is_probe } => {
+                self.on_process(*process, actions, |slot, cx| {
+                    slot.not_sent(cx, *process, *is_probe);
+                });
             }
             Event::PagesFailed { process, text } => {
                 self.on_process(*process, actions, |slot, cx| {
@@ -195,7 +197,7 @@ impl Agent {
             | Event::Malformed { process, .. }
             | Event::PagesFailed { process, .. }
             | Event::Disconnected(process)
-            | Event::NotSent(process)
+            | Event::NotSent { process, .. }
             | Event::Ended(process)
             | Event::Stopped(process) => {
                 let slot = self.numbers.slot(*process);

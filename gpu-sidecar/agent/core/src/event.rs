@@ -83,7 +83,13 @@ pub enum Event {
     /// The connection of a process has ended.
     Disconnected(#[serde(with = "wire::process")] ProcessId),
     /// A message could not be sent: the connection has ended, or its buffer is full.
-    NotSent(#[serde(with = "wire::process")] ProcessId),
+    NotSent {
+        /// Process to which it was addressed.
+        #[serde(with = "wire::process")]
+        process: ProcessId,
+        /// Whether it was [`FromAgent::Probe`](protocol::message::FromAgent::Probe).
+        is_probe: bool,
+    },
     /// The pages of a process could not be created or sent.
     PagesFailed {
         /// Process without pages.

@@ -356,7 +356,10 @@ fn a_process_that_a_probe_does_not_reach_is_probed_again() {
     };
     let before = probes(&node);
     assert!(before > 0, "it is probed");
-    node.on(Event::NotSent(doubted));
+    node.on(Event::NotSent {
+        process: doubted,
+        is_probe: true,
+    });
     node.pass(100 * MS);
     assert!(probes(&node) > before, "and again");
     node.send(doubted, FromProcess::Present);
@@ -581,7 +584,7 @@ fn a_process_that_answers_no_order_to_close_and_is_idle_loses_its_token() {
     }
     assert!(!node.is_open(process));
     node.pass(3 * SECOND);
-    let reported = |action: &Action| matches!(action, Action::Record { kind: EventKind::ProcessReport, text, .. } if text.contains("does not respond"));
+    let reported = |action: &Action| matches!(action, Action::Record { kind: EventKind::ProcessReport, text, .. } if text.contains("does not answer"));
     assert_eq!(node.count(reported), 1);
     assert!(!node.figures().pods[0].has_token);
 }
@@ -602,6 +605,37 @@ fn a_stopped_process_is_examined_and_loses_its_token() {
     node.pass(5 * MS);
     assert!(node.is_open(waiter));
     assert_eq!(node.figures().pods[0].counters.revoked_unresponsive, 1);
+}
+
+#[test]
+fn a_holder_with_a_full_socket_loses_its_token_after_eight_probes() {
+    let mut node = Node::new(&[pod(0, 100), pod(1, 100)]);
+    let (deaf, waiter) = (node.attached(1), node.attached(101));
+    node.ask(deaf);
+    let pages = node.pages(deaf);
+    pages.facts.inflight_us.store(1_000, Ordering::Relaxed);
+    pages.facts.busy_since.store(node.now, Ordering::Relaxed);
+    pages.facts.launches.0.store(1, Ordering::Relaxed);
+    node.ask(waiter);
+    let mut unsent = 0;
+    for _ in 0..200 {
+        node.pass(MS);
+        let messages = node.messages(deaf);
+        let probes = messages.iter().filter(|own| ***own == FromAgent::Probe);
+        let probes = probes.count();
+        if node.is_open(waiter) {
+            assert_eq!(unsent, 9);
+            return;
+        }
+        for _ in unsent..probes {
+            node.on(Event::NotSent {
+                process: deaf,
+                is_probe: true,
+            });
+        }
+        unsent = probes;
+    }
+    panic!("the token is kept after {unsent} probes");
 }
 
 #[test]

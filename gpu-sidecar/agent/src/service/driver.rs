@@ -162,6 +162,7 @@ impl Driver {
         let mut facts = std::mem::take(&mut self.facts);
         let connection = self.connections.get_mut(&process);
         if !connection.is_some_and(|connection| connection.read(&mut facts)) {
+            self.facts = facts;
             return;
         }
         let event = Event::Facts { process, facts };

@@ -1,6 +1,7 @@
 //! Execution of the agent's actions.
 
 use agent_core::{Action, Event, Level};
+use protocol::message::FromAgent;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::driver::Driver;
@@ -16,7 +17,9 @@ impl Driver {
             Action::Send { process, message } => {
                 let connection = self.connections.get(&process);
                 if !connection.is_some_and(|connection| connection.send(&message)) {
-                    self.follow_ups.push_back(Event::NotSent(process));
+                    let is_probe = message == FromAgent::Probe;
+                    self.follow_ups
+                        .push_back(Event::NotSent { process, is_probe });
                 }
             }
             Action::CreatePages { process, pages } => {

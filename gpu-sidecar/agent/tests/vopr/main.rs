@@ -2,7 +2,7 @@
 //!
 //! ```sh
 //! cargo test -p gpu-sidecar --test vopr                                     # 20 s
-//! cargo test --release -p gpu-sidecar --test vopr -- --seconds 3600         # more seeds, from a random one
+//! cargo test --release -p gpu-sidecar --test vopr -- --seconds 3600         # more seeds; `--first N`: from this one
 //! cargo test --release -p gpu-sidecar --test vopr -- --seed 7               # one seed again; `--shown N` events before a failure
 //! ```
 //!
@@ -65,8 +65,15 @@ fn arguments() -> Result<Option<Arguments>, String> {
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
+        let (word, attached) = match word.split_once('=') {
+            Some((name, value)) if name.starts_with("--") => {
+                (name.to_owned(), Some(value.to_owned()))
+            }
+            _ => (word, None),
+        };
         let mut number = || {
-            let value = words.next().unwrap_or_default();
+            let value = attached.clone().or_else(|| words.next());
+            let value = value.unwrap_or_default();
             let parsed = value.parse::<u64>();
             parsed.map_err(|_| format!("vopr: {word} {value}: a number is required"))
         };
@@ -78,9 +85,15 @@ fn arguments() -> Result<Option<Arguments>, String> {
             "--shown" => own.shown = usize::try_from(number()?).unwrap_or(usize::MAX),
             "--list" => return Ok(None),
             "--skip" | "--test-threads" | "--format" | "--color" => {
-                words.next();
+                let _value = attached.or_else(|| words.next());
             }
-            other if other.starts_with('-') => {}
+            "--nocapture" | "--no-capture" | "--quiet" | "-q" | "--exact" | "--ignored"
+            | "--include-ignored" | "--test" | "--bench" | "--show-output" => {}
+            other if other.starts_with('-') => {
+                return Err(format!(
+                    "vopr: {other} is not known; --seed N, --seconds S, --first N, --seeds N and --shown N are"
+                ));
+            }
             filter if "vopr".contains(filter) => {}
             _ => return Ok(None),
         }

@@ -792,9 +792,8 @@ impl World {
                 }
             }
             Action::Send { process, message } => {
-                if message == FromAgent::Probe
-                    && let Some(connection) = self.node.connection(process)
-                {
+                let is_probe = message == FromAgent::Probe;
+                if is_probe && let Some(connection) = self.node.connection(process) {
                     let process = self.node.connections[connection].process;
                     self.processes[process].is_probed = true;
                 }
@@ -803,7 +802,7 @@ impl World {
                     && matches!(message, FromAgent::Probe | FromAgent::Relinquish)
                     && self.random.below(3) == 0;
                 if is_unsent || !self.convey_to_process(process, message, false) {
-                    follow_ups.push_back(AgentEvent::NotSent(process));
+                    follow_ups.push_back(AgentEvent::NotSent { process, is_probe });
                 }
             }
             Action::CreatePages { process, pages } => {

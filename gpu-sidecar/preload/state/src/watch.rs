@@ -81,7 +81,7 @@ impl Watch {
         let epoch = orders.gate.epoch();
         let page = page_of(orders);
         if epoch == 1 {
-            // A new page's closed gate needs no answer.
+            // A page of this library's own, without an agent: nobody waits for an answer. The agent ignores the one to a new page of its.
             self.answered = (page, 1);
         }
         let idle = WatchStep::Sleep {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_page_needs_no_answer() {
+    fn a_page_without_an_agent_needs_no_answer() {
         let (mut watch, gate, orders) = (Watch::new(), Gate::new(), Orders::new());
         assert_eq!(watch.step(&orders, &gate, 0, unasked), IDLE);
     }

@@ -126,7 +126,6 @@ impl Gpu {
                 limit,
             });
         }
-        let _reused = self.free.pop();
         let tenant = Tenant {
             sm_hundredths: guest.sm,
             quota_request_ppm: guest.quota.request().parts_per_million(),
@@ -136,7 +135,11 @@ impl Gpu {
         let mut actions = std::mem::take(&mut self.actions);
         let added = self.agent.add(at(now), pod, &tenant, &mut actions);
         self.carry_out_all(now, actions);
-        let (id, pages) = added.ok_or(Refusal::IdTooLarge { id: number })?;
+        let Some((id, pages)) = added else {
+            self.tell(now, &AgentEvent::PodRemoved(pod));
+            return Err(Refusal::IdTooLarge { id: number });
+        };
+        let _reused = self.free.pop();
         self.by_number.insert(id, number);
         let mut process = Process::new(guest, id, pages);
         let at = number as usize;

@@ -187,13 +187,14 @@ impl SlotState {
 
     /// Handles a message that could not be sent. A process which was not welcomed cannot go on; one that could not be probed
     /// is probed again.
-    pub(crate) fn not_sent(&mut self, cx: &mut Context<'_>, id: ProcessId) {
+    pub(crate) fn not_sent(&mut self, cx: &mut Context<'_>, id: ProcessId, is_probe: bool) {
         let Some(process) = self.processes.get(&id) else {
             return;
         };
         if process.greeting() < Greeting::Attached {
             self.disconnect(cx, id);
-        } else if !process.is_lost()
+        } else if is_probe
+            && !process.is_lost()
             && let Some(device) = &mut self.device
         {
             device.tokens.unreached(Time(cx.now), id);

@@ -190,7 +190,7 @@ impl SlotState {
         };
         let (pod, pid) = (process.pod(), process.pid());
         let text = format!(
-            "process {pid} does not respond and has nothing in flight: its token is taken back"
+            "process {pid} does not answer the order to close its gate and is idle or stopped: its token is taken back"
         );
         self.record(cx, EventKind::ProcessReport, pod, text);
         self.release_token(cx, id);

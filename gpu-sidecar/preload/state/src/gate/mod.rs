@@ -40,7 +40,7 @@
 //!
 //! The word is shut and opened under the lock of the token to which the bit belongs. So a thread that has seen a new token cannot open a
 //! word that was shut again meanwhile, and nothing is asked or answered on the strength of a return which may yet be undone. Launches
-//! take no lock: they read the word alone. The epoch that was asked for, the time since when the host is idle, and the usual gap guard
+//! take no lock: they change and read the word alone. The epoch that was asked for, the time since when the host is idle, and the usual gap guard
 //! nothing; each is correct by itself.
 //!
 //! A thread waits only where the agent's next order changes the word on which it waits: at a closed epoch, or after the return of a token

@@ -21,10 +21,8 @@ impl Word {
 
     /// Returns whether the word is not shut and has less than `bound` nanoseconds in flight.
     ///
-    /// Relaxed: a launch reads the word after it has marked itself as in progress, without a fence in between. That the thread which
-    /// shuts the word sees the mark, or the launch sees the bit, is due to that thread's barrier over all threads (see
-    /// [`super::Gate::finish_give_back`]). No other memory is read on the strength of this load.
-    #[inline]
+    /// Relaxed: a thread that waits reads it, and no other memory on the strength of this load. A launch is announced by [`Self::add`]
+    /// first and reads [`Self::is_shut`] after that, from the same word, so either the word could not be shut or the launch sees the bit.
     #[must_use]
     pub fn is_below(&self, bound: u64) -> bool {
         self.0.load(Ordering::Relaxed) < bound

@@ -89,11 +89,10 @@ impl Gate {
         &self.word
     }
 
-    /// Returns whether a launch, already marked as in progress, may be made now. `bound_holds` is `false` for a launch that may exceed
-    /// the bound of the work in flight.
-    #[inline]
+    /// Returns whether a launch which is not announced could be made now, for a thread that waits. `bound_holds` is `false` for a launch
+    /// that may exceed the bound of the work in flight.
     #[must_use]
-    pub fn may_launch(&self, orders: &Orders, bound_holds: bool) -> bool {
+    pub(super) fn may_launch(&self, orders: &Orders, bound_holds: bool) -> bool {
         let bound = if bound_holds { bound(orders) } else { 1 << 63 };
         orders.gate.is_open() && self.word.is_below(bound)
     }
