@@ -29,7 +29,7 @@ const VARIABLE: &str = "WEIR_TEST_CHILD";
 pub(crate) struct Puppet {
     connection: OwnedFd,
     pages: Option<(View<Orders>, View<Facts>)>,
-    /// Last even epoch that was returned.
+    /// Last even epoch that was returned, or up to which there was no token.
     returned: u64,
 }
 
@@ -149,6 +149,9 @@ impl Puppet {
             open_orders(orders.as_fd()).unwrap(),
             open_facts(facts.as_fd()).unwrap(),
         ));
+        // A new gate begins above all epochs of earlier ones, without a token unless it is open.
+        let epoch = self.epoch();
+        self.returned = if epoch & 1 == 1 { epoch - 1 } else { epoch - 2 };
         Ok(())
     }
 
@@ -167,6 +170,10 @@ impl Puppet {
         let welcome = self.hello_with(true, open, 0, bytes);
         assert!(matches!(welcome, FromAgent::Welcome { .. }), "{welcome:?}");
         self.attach().unwrap();
+        if open {
+            // Its gate was open at first, even if it has been ordered to close since.
+            self.returned = (self.epoch() & !1) - 2;
+        }
         self
     }
 
