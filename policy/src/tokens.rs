@@ -255,7 +255,7 @@ impl Tokens {
         Ok(())
     }
 
-    /// Requests a token for a process that is parked at its gate. From a holder it means [`Tokens::active`]; from a
+    /// Requests a token for a process that is parked at its gate. From a holder it means that it uses its token; from a
     /// process that is being closed, that it waits again once it is closed.
     pub fn ask(&mut self, now: Time, id: ProcessId, actions: &mut Vec<Action>) {
         self.advance(now);
