@@ -216,7 +216,8 @@ impl World {
                 self.processes[self.node.connections[connection].process].pod == pod
             })
         });
-        let sum: u64 = of_pod.map(|(_, bytes)| *bytes).sum();
+        // Lies add up to more than a word holds.
+        let sum = of_pod.fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
         let limit = self.node.pods[pod].pod.settings.gpu_memory;
         let is_changed = self.plan.has(Fault::PodChange);
         ensure(
