@@ -318,7 +318,7 @@ impl World {
         })
     }
 
-    /// Invariants 18 and 20: the SMs of all holders count, and nobody is charged more than what was possible.
+    /// Invariants 18 and 20: the SMs of all holders count, and no pod is charged more than what was possible.
     pub(crate) fn check_figures(&self) -> Result<(), Failure> {
         let Some(agent) = &self.node.agent else {
             return Ok(());

@@ -135,7 +135,7 @@ mod tests {
                         }
                         let is_current = || page.load(Ordering::SeqCst) == read;
                         waiters.wait(is_current, || {
-                            // Nobody else wakes this page.
+                            // No other thread wakes this page.
                             while woken[read].load(Ordering::SeqCst) == 0 {
                                 thread::yield_now();
                             }

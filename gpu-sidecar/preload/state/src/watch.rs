@@ -81,7 +81,7 @@ impl Watch {
         let epoch = orders.gate.epoch();
         let page = page_of(orders);
         if epoch == 1 {
-            // A page of this library's own, without an agent: nobody waits for an answer. The agent ignores the one to a new page of its.
+            // A page of this library's own, without an agent, so an answer has no reader. An agent ignores the answer to a new page of its own.
             self.answered = (page, 1);
         }
         let idle = WatchStep::Sleep {
