@@ -241,13 +241,18 @@ fn a_gzip_trace_is_replayed_and_drawn_on_a_page() {
     for part in [
         "The queue from inside",
         "Request by request",
-        "least slack of",
-        "oldest",
         "&lt;one&gt;",
         "<svg",
     ] {
         assert!(html.contains(part), "{part}");
     }
+    // Which reasons there are depends on how fast this machine answers.
+    let reasons = [
+        "nothing else waited",
+        "ms before its latest start",
+        "ms after its latest start",
+    ];
+    assert!(reasons.iter().any(|reason| html.contains(reason)), "{html}");
     assert!(
         !html.contains("<script") && !html.contains("<one>"),
         "it runs nothing"

@@ -213,7 +213,8 @@ impl Children {
             ("SERVING_POD", "demo-00001-pod"),
             ("SERVING_POD_IP", "127.0.0.1"),
             ("SERVING_LOGGING_CONFIG", ""),
-            ("SERVING_LOGGING_LEVEL", "warn"),
+            // What it warns of, a full queue, is in the result.
+            ("SERVING_LOGGING_LEVEL", "error"),
             ("WEIR_PODINFO", "/nonexistent"),
         ]
         .map(|(name, value)| (name, value.to_owned()));

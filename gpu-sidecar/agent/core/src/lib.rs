@@ -15,7 +15,7 @@
 //! | [`event`], [`action`], [`facts`] | what comes in, what goes out; values of a page |
 //! | [`agent`] | dispatch to the slots; process numbers; wake-ups |
 //! | `slot` | one slot: its scheduler, pods and processes |
-//! | `process`, `gate`, `pod` | one process, its gate, one pod |
+//! | `process`, `gate`, `pod`, `accept` | one process, its gate, one pod, the rate of its connections |
 //! | [`figures`] | counters and gauges |
 //! | [`local`] | a caller with pages in its own memory, for processes in virtual time |
 //! | [`record`] | events and actions as text, and their replay |
@@ -27,6 +27,7 @@
 //! Deliberately absent: reading and writing of sockets and pages. Start reading in [`agent`].
 #![forbid(unsafe_code)]
 
+mod accept;
 pub mod action;
 pub mod agent;
 pub mod environment;

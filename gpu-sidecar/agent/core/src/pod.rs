@@ -2,63 +2,21 @@
 
 use std::sync::Arc;
 
-use policy::claims::Claims;
-use policy::tokens::{PodId, ProcessId, Quota, Share};
+use policy::Time;
+use policy::claims::{ClaimAnswer, Claims};
+use policy::tokens::{PodId, ProcessId, Quota, RevokeReason, Share};
 use protocol::message::Refusal;
 use protocol::union::Union;
 
+use crate::accept::AcceptLimiter;
 use crate::event::ProcessRecord;
+use crate::facts::Facts;
 use crate::figures::{PodCounters, protocol_refusal};
 use crate::pods::{Pod, PodKey};
+use crate::process::{Device, Process, Settlement};
 
 /// Maximum number of processes of one pod.
 pub(crate) const PROCESSES_OF_POD_MAX: usize = 256;
-/// Maximum number of connections of one pod accepted per second: as many as it may have at once. More wait in the kernel's
-/// backlog, so that a pod which connects in a loop costs the other pods nothing.
-const CONNECTIONS_PER_SECOND: u32 = 256;
-const SECOND_NS: u64 = 1_000_000_000;
-
-/// Rate limit of the connections accepted from one pod.
-#[derive(Debug, Default)]
-pub(crate) struct AcceptLimiter {
-    /// Start of the current second, in nanoseconds.
-    second: u64,
-    /// Number of connections accepted within the current second.
-    taken: u32,
-    /// Time until which accepting is paused, in nanoseconds.
-    paused_until: Option<u64>,
-}
-
-impl AcceptLimiter {
-    /// Counts an accepted connection. When it is the last one allowed within its second, accepting pauses until the next;
-    /// returns whether it does.
-    pub(crate) fn count(&mut self, now: u64) -> bool {
-        if now.saturating_sub(self.second) >= SECOND_NS {
-            (self.second, self.taken) = (now, 0);
-        }
-        self.taken += 1;
-        let is_last = self.taken >= CONNECTIONS_PER_SECOND;
-        if is_last {
-            self.pause(self.second.saturating_add(SECOND_NS));
-        }
-        is_last
-    }
-
-    /// Pauses accepting until this time.
-    pub(crate) const fn pause(&mut self, until: u64) {
-        self.paused_until = Some(until);
-    }
-
-    /// Returns the time at which accepting resumes, if it is paused.
-    pub(crate) const fn resumes_at(&self) -> Option<u64> {
-        self.paused_until
-    }
-
-    /// Ends a pause which is over. Returns whether it does.
-    pub(crate) fn resume(&mut self, now: u64) -> bool {
-        self.paused_until.take_if(|until| *until <= now).is_some()
-    }
-}
 
 /// A process which had pages from an earlier agent and has not greeted this one.
 #[derive(Debug, Clone, Copy)]
@@ -71,20 +29,20 @@ pub(crate) struct Survivor {
 /// A pod with its processes.
 #[derive(Debug)]
 pub(crate) struct ServedPod {
-    pub(crate) pod: Arc<Pod>,
-    pub(crate) accept_limiter: AcceptLimiter,
-    pub(crate) counters: PodCounters,
+    pod: Arc<Pod>,
+    accept_limiter: AcceptLimiter,
+    counters: PodCounters,
     /// Claims of the pod's processes on its limit of device memory.
-    pub(crate) claims: Claims,
+    claims: Claims,
     /// Union of the stretches of the pod's processes.
-    pub(crate) union: Union,
+    union: Union,
     /// Kernel time which the scheduler was not charged for yet, in nanoseconds.
-    pub(crate) unreported_ns: u64,
+    unreported_ns: u64,
     /// Connected processes, in order of connection.
-    pub(crate) processes: Vec<ProcessId>,
+    processes: Vec<ProcessId>,
     /// Number of processes with pages.
-    pub(crate) attached: u32,
-    pub(crate) survivors: Vec<Survivor>,
+    attached: u32,
+    survivors: Vec<Survivor>,
     /// Number of processes with a token or with unfinished work.
     holders: u32,
     /// Number of processes waiting for a token.
@@ -118,6 +76,14 @@ impl ServedPod {
         }
     }
 
+    pub(crate) const fn pod(&self) -> &Arc<Pod> {
+        &self.pod
+    }
+
+    pub(crate) fn set_pod(&mut self, pod: &Arc<Pod>) {
+        self.pod = Arc::clone(pod);
+    }
+
     pub(crate) fn key(&self) -> PodKey {
         self.pod.key
     }
@@ -125,6 +91,23 @@ impl ServedPod {
     /// Returns the number of the pod in the scheduler, which is its key.
     pub(crate) fn id(&self) -> PodId {
         PodId(self.pod.key.0)
+    }
+
+    pub(crate) const fn accept_limiter(&mut self) -> &mut AcceptLimiter {
+        &mut self.accept_limiter
+    }
+
+    pub(crate) const fn counters(&self) -> &PodCounters {
+        &self.counters
+    }
+
+    /// Returns the connected processes, in order of connection.
+    pub(crate) fn processes(&self) -> &[ProcessId] {
+        &self.processes
+    }
+
+    pub(crate) fn survivors(&self) -> &[Survivor] {
+        &self.survivors
     }
 
     pub(crate) const fn holders(&self) -> u32 {
@@ -151,8 +134,122 @@ impl ServedPod {
         self.pod.settings.gpu_memory.unwrap_or(0)
     }
 
+    /// Returns when something of the pod is due, in nanoseconds: an answer to a claim, or the end of a pause of accepting.
+    pub(crate) fn next_wake(&self) -> Option<u64> {
+        let claims = self.claims.next().map(|at| at.0);
+        claims
+            .into_iter()
+            .chain(self.accept_limiter.resumes_at())
+            .min()
+    }
+
+    /// Adds a connected process. Returns whether the pod has as many as it may have without it.
+    pub(crate) fn connect(&mut self, id: ProcessId) -> bool {
+        let is_full = self.processes.len() >= PROCESSES_OF_POD_MAX;
+        self.processes.push(id);
+        is_full
+    }
+
+    /// Counts a process which has got its pages, and the memory that it holds.
+    pub(crate) fn attach(&mut self, id: ProcessId, bytes_used: u64) {
+        self.attached += 1;
+        self.claims.adopt(id, bytes_used);
+    }
+
+    /// Removes a process with its claims and its token.
+    pub(crate) fn remove(&mut self, process: &Process, now: u64) {
+        if let Some(device) = process.device() {
+            self.attached = self.attached.saturating_sub(1);
+            if device.gate.is_held() {
+                self.remove_holder(now);
+            } else if device.gate.is_waiting() {
+                self.remove_waiter(now);
+            }
+        }
+        self.processes.retain(|own| *own != process.id());
+        self.claims.remove(process.id());
+    }
+
+    /// Removes the records of a process which has greeted by now, and returns the stand-ins that have counted for them. There
+    /// may be several records, with several connections at the end of the earlier agent, and a process that had its number
+    /// before is dead.
+    pub(crate) fn greet(&mut self, pid: u32, now: u64) -> Vec<ProcessId> {
+        let greeted = self.survivors.extract_if(.., |own| own.record.pid == pid);
+        let stand_ins: Vec<_> = greeted.filter_map(|own| own.stand_in).collect();
+        for _ in &stand_ins {
+            self.remove_holder(now);
+        }
+        stand_ins
+    }
+
+    /// Removes a silent process, which has ended. Returns `None` if there is none with this record.
+    pub(crate) fn remove_survivor(&mut self, record: ProcessRecord, now: u64) -> Option<Survivor> {
+        let at = self.survivors.iter().position(|own| own.record == record)?;
+        let survivor = self.survivors.swap_remove(at);
+        if survivor.stand_in.is_some() {
+            self.remove_holder(now);
+        }
+        Some(survivor)
+    }
+
+    /// Counts the silent processes as holders, each with a stand-in from `take`, as long as that returns one. Returns those
+    /// which were not counted before.
+    pub(crate) fn count_survivors(
+        &mut self,
+        now: u64,
+        mut take: impl FnMut() -> Option<ProcessId>,
+    ) -> Vec<(ProcessId, ProcessRecord)> {
+        let silent = self.survivors.iter_mut();
+        let counted: Vec<_> = silent
+            .filter(|own| own.stand_in.is_none())
+            .map_while(|own| {
+                let stand_in = take()?;
+                own.stand_in = Some(stand_in);
+                Some((stand_in, own.record))
+            })
+            .collect();
+        for _ in &counted {
+            self.add_holder(now);
+        }
+        counted
+    }
+
+    /// Handles a claim, as [`Claims::claim`].
+    pub(crate) fn claim(
+        &mut self,
+        id: ProcessId,
+        seq: u32,
+        bytes: u64,
+        now: u64,
+    ) -> Option<ClaimAnswer> {
+        let limit = self.claims_max();
+        self.claims.claim(id, seq, bytes, limit, Time(now))
+    }
+
+    /// Returns the answers to claims which fit by `now` or have timed out.
+    pub(crate) fn answer_claims(&mut self, now: u64) -> Vec<ClaimAnswer> {
+        let mut answers = Vec::new();
+        let limit = self.claims_max();
+        self.claims.answer(limit, Time(now), &mut answers);
+        answers
+    }
+
+    /// Returns whether an answer to a claim is due.
+    pub(crate) fn is_claim_due(&self, now: u64) -> bool {
+        self.claims.next().is_some_and(|at| at.0 <= now)
+    }
+
+    /// Returns the processes which are to relinquish unused claims; none if no claim waits or they were asked just now.
+    pub(crate) fn relinquish(&mut self, now: u64) -> Vec<ProcessId> {
+        if !self.claims.ask(Time(now)) {
+            return Vec::new();
+        }
+        let all = self.processes.iter().copied();
+        all.filter(|id| !self.claims.is_pending(*id)).collect()
+    }
+
     /// Returns the largest sum of claims, in bytes.
-    pub(crate) fn claims_max(&self) -> u64 {
+    fn claims_max(&self) -> u64 {
         match self.memory_limit() {
             0 => u64::MAX,
             limit => limit,
@@ -170,9 +267,28 @@ impl ServedPod {
         }
     }
 
+    /// Takes the facts of one of the pod's processes: adds up kernel time and counters.
+    pub(crate) fn take_facts(
+        &mut self,
+        device: &mut Device,
+        facts: &Facts,
+        now: u64,
+    ) -> Settlement {
+        let alone = self.attached < 2;
+        let settlement = device.settle(facts, alone, &mut self.union, now);
+        device.count(&mut self.counters);
+        self.add_used(settlement.pod_ns, now);
+        settlement
+    }
+
+    /// Returns the kernel time which the scheduler was not charged for before, in nanoseconds.
+    pub(crate) fn take_unreported(&mut self) -> u64 {
+        std::mem::take(&mut self.unreported_ns)
+    }
+
     /// Adds kernel time of the pod, which the scheduler is charged with later: in all, no more than the time that has passed.
     /// Stretches of several processes that arrive long after each other would add up to more.
-    pub(crate) fn add_used(&mut self, ns: u64, now: u64) {
+    fn add_used(&mut self, ns: u64, now: u64) {
         let passed = now.saturating_sub(self.since);
         let ns = ns.min(passed.saturating_sub(self.counters.used_wall_ns));
         let sum = |counter: &mut u64| *counter = counter.saturating_add(ns);
@@ -199,6 +315,36 @@ impl ServedPod {
     pub(crate) fn remove_waiter(&mut self, now: u64) {
         self.count_time(now);
         self.waiters = self.waiters.saturating_sub(1);
+    }
+
+    /// Adds kernel time, weighted by the SMs of the process, in nanoseconds.
+    pub(crate) const fn add_sm_time(&mut self, ns: u64) {
+        self.counters.used_sm_ns = self.counters.used_sm_ns.saturating_add(ns);
+    }
+
+    /// Counts work that has outlasted its token by this time, in nanoseconds.
+    pub(crate) const fn count_overrun(&mut self, ns: u64) {
+        self.counters.overruns += 1;
+        self.counters.overrun_ns += ns;
+    }
+
+    /// Counts a grant to a process which has waited for this time, in nanoseconds.
+    pub(crate) fn count_grant(&mut self, waited_ns: u64, now: u64) {
+        self.add_holder(now);
+        self.remove_waiter(now);
+        self.counters.grants += 1;
+        self.counters.waits.observe(waited_ns);
+    }
+
+    /// Counts a revoked token.
+    pub(crate) fn count_revoked(&mut self, reason: RevokeReason, now: u64) {
+        self.remove_holder(now);
+        self.counters.revoked(reason);
+    }
+
+    /// Sets the time for which the pod has held tokens without using them, in nanoseconds.
+    pub(crate) const fn set_held_idle(&mut self, ns: u64) {
+        self.counters.held_idle_ns = ns;
     }
 
     /// Counts a refused connection by its reason.

@@ -115,16 +115,11 @@ impl Gpu {
     /// # Errors
     /// Returns an error if the scheduler refuses the pod or the process.
     pub fn add(&mut self, now: Time, guest: Guest) -> Result<Member, Refusal> {
-        let number = match self.free.last() {
-            Some(&number) => number,
-            None => u32::try_from(self.processes.len()).unwrap_or(u32::MAX),
-        };
-        let limit = self.sm_limit;
-        if guest.sm == 0 || guest.sm > limit {
-            return Err(Refusal::SmOutOfRange {
-                sm: guest.sm,
-                limit,
-            });
+        let next = || u32::try_from(self.processes.len()).unwrap_or(u32::MAX);
+        let number = self.free.last().copied().unwrap_or_else(next);
+        let (sm, limit) = (guest.sm, self.sm_limit);
+        if sm == 0 || sm > limit {
+            return Err(Refusal::SmOutOfRange { sm, limit });
         }
         let tenant = Tenant {
             sm_hundredths: guest.sm,
@@ -150,9 +145,8 @@ impl Gpu {
             self.processes.push(process);
         }
         let member = self.member(number);
-        if let Some(suspension) = guest.suspension {
-            let at = now.after(suspension.runs);
-            self.ahead.push((at, Event::Suspends(member)));
+        if let Some(Suspension { runs, .. }) = guest.suspension {
+            self.ahead.push((now.after(runs), Event::Suspends(member)));
         }
         Ok(member)
     }
@@ -160,13 +154,14 @@ impl Gpu {
     /// Removes a pod, even if it is running.
     pub fn remove(&mut self, now: Time, member: Member) {
         let number = member.number;
-        if self.stale(member) {
+        let Some(process) = self.get(member) else {
             return;
-        }
+        };
+        let runs = process.runs;
         self.settle(now);
-        if self.processes[number as usize].runs {
+        if runs {
             self.stop(number);
-            self.predict(now);
+            self.proceed(now);
         }
         self.tell(now, &AgentEvent::PodRemoved(PodKey(number)));
         let process = &mut self.processes[number as usize];
@@ -179,10 +174,9 @@ impl Gpu {
     /// Gives work to a pod without any: `work` ns at speed 1.
     pub fn give(&mut self, now: Time, member: Member, work: f64) {
         let number = member.number;
-        if self.stale(member) {
+        let Some(process) = self.get_mut(member) else {
             return;
-        }
-        let process = &mut self.processes[number as usize];
+        };
         debug_assert!(!process.wants, "the process must have no work");
         process.wants = true;
         (process.given, process.left) = (work, work);
@@ -197,7 +191,7 @@ impl Gpu {
     /// Returns whether a pod exists and has no work.
     #[must_use]
     pub fn is_idle(&self, member: Member) -> bool {
-        !self.stale(member) && !self.processes[member.number as usize].wants
+        self.get(member).is_some_and(|process| !process.wants)
     }
 
     /// Carries out an event. Members that have completed their work are returned by [`Gpu::ended`]; call [`Gpu::next`] with the
@@ -208,8 +202,7 @@ impl Gpu {
             Event::Closes(member, token) => self.closes(now, member, token),
             Event::Closed(member, token) => self.closed(now, member, token),
             Event::Responds(member) => {
-                if !self.stale(member) {
-                    let process = &mut self.processes[member.number as usize];
+                if let Some(process) = self.get_mut(member) {
                     process.owes_answer = process.suspended_since.is_some();
                     if !process.owes_answer {
                         self.send(now, member.number, FromProcess::Present);
@@ -219,13 +212,10 @@ impl Gpu {
             Event::Suspends(member) => self.suspend(now, member),
             Event::Resumes(member) => self.resume(now, member),
             Event::Asks(member) => {
-                let process = &self.processes[member.number as usize];
-                let is_suspended = process.suspended_since.is_some();
-                if !self.stale(member)
-                    && process.wants
-                    && process.gate == Gate::Shut
-                    && !is_suspended
-                {
+                let asks = |own: &Process| {
+                    own.wants && own.gate == Gate::Shut && own.suspended_since.is_none()
+                };
+                if self.get(member).is_some_and(asks) {
                     self.ask(now, member.number);
                 }
             }
@@ -234,11 +224,11 @@ impl Gpu {
                 if self.wakes_at <= now {
                     self.wakes_at = Time::NEVER;
                 }
-                if (self.agent.agent().next_wake()).is_some_and(|due| due <= at(now)) {
+                let due = self.agent.agent().next_wake();
+                if due.is_some_and(|due| due <= at(now)) {
                     self.tell(now, &AgentEvent::Wake);
-                } else {
-                    self.schedule_wake();
                 }
+                self.schedule_wake();
             }
         }
     }
@@ -253,10 +243,9 @@ impl Gpu {
     /// without a gap, or `None`. With the work: the time since when it could be launched.
     pub fn next(&mut self, now: Time, member: Member, work: Option<(f64, Time)>) {
         let number = member.number;
-        if self.stale(member) {
+        let Some(process) = self.get_mut(member) else {
             return;
-        }
-        let process = &mut self.processes[number as usize];
+        };
         process.wants = work.is_some();
         process.left = work.map_or(0.0, |(work, _)| work);
         process.given = process.left;
@@ -277,20 +266,14 @@ impl Gpu {
             *ends = now.min(*ends);
         }
         let gives_back = match process.gate {
-            Gate::Open => work.is_none() && process.contended,
+            Gate::Open => work.is_none() && process.is_contended(),
             Gate::Draining | Gate::Shut => true,
         };
-        let is_suspended = process.suspended_since.is_some();
-        self.stop(number);
-        // A suspended process cannot report it.
-        if gives_back && !is_suspended {
-            self.shut(now, number);
+        if gives_back {
+            self.stop_and_shut(now, number);
+        } else {
+            self.stop(number);
         }
-    }
-
-    /// Predicts the next end, once every member that has ended has its next work.
-    pub fn proceed(&mut self, now: Time) {
-        self.predict(now);
     }
 
     /// Drains the events to be scheduled.
@@ -301,7 +284,7 @@ impl Gpu {
     /// Returns whether a pod runs now.
     #[must_use]
     pub fn runs(&self, member: Member) -> bool {
-        !self.stale(member) && self.processes[member.number as usize].runs
+        self.get(member).is_some_and(|process| process.runs)
     }
 
     /// Returns the time for which a pod has run until now.
@@ -335,16 +318,31 @@ impl Gpu {
         }
     }
 
-    fn stale(&self, member: Member) -> bool {
-        let process = self.processes.get(member.number as usize);
-        process.is_none_or(|process| !process.here || process.life != member.life)
+    fn get(&self, member: Member) -> Option<&Process> {
+        let process = self.processes.get(member.number as usize)?;
+        (process.here && process.life == member.life).then_some(process)
+    }
+
+    fn get_mut(&mut self, member: Member) -> Option<&mut Process> {
+        let process = self.processes.get_mut(member.number as usize)?;
+        (process.here && process.life == member.life).then_some(process)
+    }
+
+    /// Returns the process to which an order about this token belongs.
+    fn holder(&mut self, member: Member, token: u64) -> Option<&mut Process> {
+        self.get_mut(member).filter(|own| own.token() == token)
+    }
+
+    /// Schedules an event after the time of a message.
+    fn later(&mut self, now: Time, event: Event) {
+        let at = now.after(self.times.message());
+        self.ahead.push((at, event));
     }
 
     fn opens(&mut self, now: Time, member: Member, token: u64) {
-        if self.stale(member) || self.processes[member.number as usize].token != token {
+        let Some(process) = self.holder(member, token) else {
             return;
-        }
-        let process = &mut self.processes[member.number as usize];
+        };
         if process.suspended_since.is_some() {
             process.order = Some(PendingOrder::Opens);
             return;
@@ -352,17 +350,16 @@ impl Gpu {
         process.gate = Gate::Open;
         if process.wants {
             self.start(now, member.number);
-        } else if process.contended {
+        } else if process.returns_at_once() {
             self.shut(now, member.number);
         }
     }
 
     fn closes(&mut self, now: Time, member: Member, token: u64) {
-        if self.stale(member) || self.processes[member.number as usize].token != token {
-            return;
-        }
         self.settle(now);
-        let process = &mut self.processes[member.number as usize];
+        let Some(process) = self.holder(member, token) else {
+            return;
+        };
         if process.suspended_since.is_some() {
             process.order = Some(PendingOrder::Closes);
             return;
@@ -374,29 +371,27 @@ impl Gpu {
         if process.runs {
             process.gate = Gate::Draining;
             process.closed_at = now;
-            process.in_flight = process.launched(process.bound * process.rate);
-            self.predict(now);
+            process.in_flight = process.most_launched();
+            self.proceed(now);
         } else {
             self.shut(now, member.number);
         }
     }
 
     fn closed(&mut self, now: Time, member: Member, token: u64) {
-        if self.stale(member) {
+        let Some(process) = self.get_mut(member) else {
             return;
-        }
-        let process = &mut self.processes[member.number as usize];
+        };
         process.reports_close = false;
-        if process.token != token {
+        if process.token() != token {
             return;
         }
-        process.contended = false;
         let wants = process.wants;
         // The agent ignores the report if it has revoked the token.
         self.send(now, member.number, FromProcess::Closed { epoch: token });
         if wants {
-            let at = now.after(self.times.ask());
-            self.ahead.push((at, Event::Asks(member)));
+            self.ahead
+                .push((now.after(self.times.ask()), Event::Asks(member)));
         }
     }
 
@@ -411,16 +406,11 @@ impl Gpu {
             if process.left <= NOTHING {
                 self.ended.push(self.member(number));
             } else if process.in_flight <= NOTHING {
-                let is_suspended = process.suspended_since.is_some();
-                self.stop(number);
-                // A suspended process cannot report it.
-                if !is_suspended {
-                    self.shut(now, number);
-                }
+                self.stop_and_shut(now, number);
             }
         }
         if self.ended.is_empty() {
-            self.predict(now);
+            self.proceed(now);
         }
     }
 
@@ -431,88 +421,87 @@ impl Gpu {
         process.gate = Gate::Shut;
         process.in_flight = f64::INFINITY;
         process.reports_close = true;
-        let token = process.token;
-        let at = now.after(self.times.message());
-        self.ahead.push((at, Event::Closed(member, token)));
+        let closed = Event::Closed(member, process.token());
+        self.later(now, closed);
     }
 
     /// Suspends a process: its work in flight runs to its end, and nothing else happens.
     fn suspend(&mut self, now: Time, member: Member) {
-        let number = member.number as usize;
-        let Some(suspension) = self.processes[number]
-            .guest
-            .suspension
-            .filter(|_| !self.stale(member))
-        else {
+        let Some(suspension) = self.get(member).and_then(|own| own.guest.suspension) else {
             return;
         };
         self.settle(now);
         // What it has published until now stays in its page.
         self.publish(now);
-        let process = &mut self.processes[number];
+        let process = &mut self.processes[member.number as usize];
         let mut ends = now;
         if process.runs {
             if process.gate == Gate::Open {
-                process.in_flight = process.launched(process.bound * process.rate);
+                process.in_flight = process.most_launched();
             }
             // Includes launches of the next burst, if it has arrived.
             ends = now.after(process.lasts(process.in_flight));
         }
         process.suspended_since = Some((now, ends));
         process.publish_work(now, ends);
-        self.predict(now);
-        let at = now.after(suspension.suspended);
-        self.ahead.push((at, Event::Resumes(member)));
+        self.proceed(now);
+        let resumes = (now.after(suspension.suspended), Event::Resumes(member));
+        self.ahead.push(resumes);
     }
 
     /// Resumes a process, which then carries out an order that arrived meanwhile.
     fn resume(&mut self, now: Time, member: Member) {
         let number = member.number;
-        let Some(suspension) = self.processes[number as usize].guest.suspension else {
+        let Some(suspension) = self.get(member).and_then(|own| own.guest.suspension) else {
             return;
         };
-        if self.stale(member) {
-            return;
-        }
         let at = now.after(suspension.runs);
         self.ahead.push((at, Event::Suspends(member)));
         self.settle(now);
         let process = &mut self.processes[number as usize];
         process.suspended_since = None;
-        if std::mem::take(&mut process.owes_answer) {
-            let at = now.after(self.times.message());
-            self.ahead.push((at, Event::Responds(member)));
-        }
         if process.gate == Gate::Open {
             process.in_flight = f64::INFINITY;
         }
-        let (order, token) = (process.order.take(), process.token);
+        let (order, token) = (process.order.take(), process.token());
+        if std::mem::take(&mut process.owes_answer) {
+            self.later(now, Event::Responds(member));
+        }
+        let process = &self.processes[number as usize];
         match (order, process.gate) {
             (Some(PendingOrder::Opens), _) => self.opens(now, member, token),
             (Some(PendingOrder::Closes), _) => self.closes(now, member, token),
             (None, Gate::Open) if !process.runs && process.wants => self.start(now, number),
-            (None, Gate::Open) if !process.runs && process.contended => self.shut(now, number),
+            (None, Gate::Open) if process.returns_at_once() => self.shut(now, number),
             (None, Gate::Draining) if !process.runs => self.shut(now, number),
             (None, Gate::Shut) if process.wants && !process.reports_close => {
-                let at = now.after(self.times.ask());
-                self.ahead.push((at, Event::Asks(member)));
+                self.ahead
+                    .push((now.after(self.times.ask()), Event::Asks(member)));
             }
             _ => {}
         }
-        self.predict(now);
+        self.proceed(now);
     }
 
     fn start(&mut self, now: Time, number: u32) {
         self.settle(now);
         self.processes[number as usize].runs = true;
         self.running.push(number);
-        self.predict(now);
+        self.proceed(now);
     }
 
     fn stop(&mut self, number: u32) {
         let process = &mut self.processes[number as usize];
         process.runs = false;
         self.running.retain(|&other| other != number);
+    }
+
+    fn stop_and_shut(&mut self, now: Time, number: u32) {
+        self.stop(number);
+        // A suspended process cannot report it.
+        if self.processes[number as usize].suspended_since.is_none() {
+            self.shut(now, number);
+        }
     }
 
     /// Advances the work of running processes to `now`.
@@ -532,8 +521,8 @@ impl Gpu {
         }
     }
 
-    /// Computes the speeds from now on, and schedules the next end.
-    fn predict(&mut self, now: Time) {
+    /// Computes the speeds from now on, and schedules the next end; call it once every member that has ended has its next work.
+    pub fn proceed(&mut self, now: Time) {
         let sms = self.running_sm();
         let whole = u64::from(SM_WHOLE);
         #[expect(clippy::cast_precision_loss, reason = "pods of one GPU and their SMs")]
@@ -544,12 +533,8 @@ impl Gpu {
         let mut first = f64::INFINITY;
         for &number in &self.running {
             let process = &mut self.processes[number as usize];
-            let Guest {
-                speed,
-                interference,
-                ..
-            } = process.guest;
-            process.rate = speed * crowded / (1.0 + interference * neighbours);
+            let slowdown = 1.0 + process.guest.interference * neighbours;
+            process.rate = process.guest.speed * crowded / slowdown;
             first = first.min(process.left.min(process.in_flight) / process.rate);
         }
         if first.is_finite() {
@@ -593,13 +578,12 @@ impl Gpu {
             if process.runs {
                 // It launches continuously; if it stopped now, this much would be in flight.
                 facts.launches.0.fetch_add(1, Ordering::Relaxed);
-                let in_flight = process.launched(process.bound * process.rate);
+                let in_flight = process.most_launched();
                 process.publish_work(now, now.after(process.lasts(in_flight)));
-                facts.busy_since.store(0, Ordering::Relaxed);
             } else {
-                facts.busy_since.store(0, Ordering::Relaxed);
                 facts.inflight_us.store(0, Ordering::Relaxed);
             }
+            facts.busy_since.store(0, Ordering::Relaxed);
         }
     }
 
@@ -637,8 +621,10 @@ impl Gpu {
         let Some(&number) = self.by_number.get(&id) else {
             return;
         };
+        let member = self.member(number);
         let own = &mut self.processes[number as usize];
         let is_suspended = own.suspended_since.is_some();
+        let observable = own.guest.suspension.filter(|own| own.is_observable);
         match action {
             Action::Order { order, .. } => self.ordered(now, number, order),
             Action::Send {
@@ -647,16 +633,11 @@ impl Gpu {
             } => {
                 own.owes_answer = is_suspended;
                 if !is_suspended {
-                    let at = now.after(self.times.message()).after(self.times.message());
-                    let member = self.member(number);
-                    self.ahead.push((at, Event::Responds(member)));
+                    self.later(now.after(self.times.message()), Event::Responds(member));
                 }
             }
-            Action::Examine(_) => {
-                let is_observable = own.guest.suspension.is_some_and(|own| own.is_observable);
-                if is_suspended && is_observable {
-                    follow_ups.push_back(AgentEvent::Stopped(id));
-                }
+            Action::Examine(_) if is_suspended && observable.is_some() => {
+                follow_ups.push_back(AgentEvent::Stopped(id));
             }
             _ => {}
         }
@@ -665,46 +646,19 @@ impl Gpu {
     /// Lets a process notice what the agent has written to its page.
     fn ordered(&mut self, now: Time, number: u32, order: Order) {
         let member = self.member(number);
-        let at = now.after(self.times.message());
         let own = &mut self.processes[number as usize];
         match order {
-            Order::Open {
-                epoch,
-                inflight_us_max,
-                ..
-            } => {
-                own.contended = false;
-                own.set_bound(inflight_us_max);
-                own.token = epoch;
+            Order::Open { epoch, .. } => {
                 own.order = None;
-                self.ahead.push((at, Event::Opens(member, epoch)));
+                self.later(now, Event::Opens(member, epoch));
             }
-            Order::Shut { epoch } => {
-                let token = epoch.saturating_sub(1);
-                self.ahead.push((at, Event::Closes(member, token)));
+            Order::Shut { .. } => {
+                let closes = Event::Closes(member, own.token());
+                self.later(now, closes);
             }
+            Order::Contended { .. } if own.returns_at_once() => self.shut(now, number),
             // A renewed holder continues.
-            Order::Extend {
-                inflight_us_max, ..
-            }
-            | Order::Limits {
-                inflight_us_max, ..
-            } => own.set_bound(inflight_us_max),
-            Order::Contended {
-                contended,
-                inflight_us_max,
-            } => {
-                own.contended = contended;
-                own.set_bound(inflight_us_max);
-                let is_suspended = own.suspended_since.is_some();
-                if contended && own.gate == Gate::Open && !own.wants && !is_suspended {
-                    self.shut(now, number);
-                }
-            }
-            Order::Acknowledge { .. }
-            | Order::MemoryOfOthers(_)
-            | Order::Claim { .. }
-            | Order::Heartbeat => {}
+            _ => {}
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::replay::{Answer, Outcome};
-use super::super::workload::Workload;
+use super::super::workload::{Request, Workload};
 
 /// History of a run's requests, in the order of arrival.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl RunHistory {
             .enumerate()
             .filter(|(other, own)| *other != at && own.due < begin && own.left() > begin);
         let waiting: Vec<usize> = waiting.map(|(other, _)| other).collect();
-        Some(why(workload, at, begin, &waiting))
+        Some(why(&workload.requests, at, begin, &waiting))
     }
 
     /// Returns the begin of the window of this length in which most requests wait.
@@ -104,12 +104,13 @@ fn zero_ns(workload: &Workload, answers: &[Answer]) -> Option<u64> {
     each.max()
 }
 
-fn why(workload: &Workload, at: usize, begin: Duration, waiting: &[usize]) -> String {
+/// Returns why request `at` began at `begin` and not one of those that waited.
+fn why(requests: &[Request], at: usize, begin: Duration, waiting: &[usize]) -> String {
     if waiting.is_empty() {
         return "nothing else waited".to_owned();
     }
     let slack = |at: usize| {
-        let own = &workload.requests[at];
+        let own = &requests[at];
         let latest =
             own.arrival.as_secs_f64() + own.objective.as_secs_f64() - own.service.as_secs_f64();
         (latest - begin.as_secs_f64()) * 1e3
@@ -133,5 +134,54 @@ fn why(workload: &Workload, at: usize, begin: Duration, waiting: &[usize]) -> St
         (false, false) => {
             format!("{left}; those with less slack could not be in time or were estimated shorter")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model_server::Work;
+
+    use super::*;
+
+    fn ms(count: u64) -> Duration {
+        Duration::from_millis(count)
+    }
+
+    /// Returns requests with these arrivals and objectives in ms, each with 20 ms of service.
+    fn requests(all: &[(u64, u64)]) -> Vec<Request> {
+        let request = |&(arrival, objective)| Request {
+            arrival: ms(arrival),
+            service: ms(20),
+            objective: ms(objective),
+            work: Work {
+                input: 1,
+                output: 1,
+            },
+            class: 0,
+        };
+        all.iter().map(request).collect()
+    }
+
+    #[test]
+    fn the_reason_names_age_and_slack_among_those_that_waited() {
+        let all = requests(&[(0, 500), (5, 80), (10, 80)]);
+        let why = |at, begin, waiting: &[usize]| why(&all, at, ms(begin), waiting);
+        assert_eq!(why(0, 0, &[]), "nothing else waited");
+        assert_eq!(
+            why(1, 20, &[0, 2]),
+            "least slack of 3: 45 ms before its latest start"
+        );
+        assert_eq!(
+            why(0, 20, &[1, 2]),
+            "oldest of 3: 460 ms before its latest start; 2 had less slack"
+        );
+        assert_eq!(
+            why(1, 75, &[2]),
+            "oldest and least slack of 2: 10 ms after its latest start"
+        );
+        assert_eq!(
+            why(2, 68, &[0, 1]),
+            "2 ms before its latest start; those with less slack could not be in time or were estimated shorter"
+        );
     }
 }

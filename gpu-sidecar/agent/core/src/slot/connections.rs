@@ -23,7 +23,7 @@ impl SlotState {
         let Some(pod) = self.pods.get_mut(&key) else {
             return;
         };
-        if pod.accept_limiter.count(cx.now) {
+        if pod.accept_limiter().count(cx.now) {
             cx.actions.push(Action::Accept {
                 pod: key,
                 accepts: false,
@@ -35,8 +35,7 @@ impl SlotState {
         let Some(id) = cx.numbers.take(self.key) else {
             return;
         };
-        let is_full = pod.processes.len() >= PROCESSES_OF_POD_MAX;
-        pod.processes.push(id);
+        let is_full = pod.connect(id);
         self.processes.insert(id, Process::new(id, key, peer));
         cx.actions.push(Action::Admit(id));
         if is_full {
@@ -52,7 +51,7 @@ impl SlotState {
     /// Pauses accepting connections of a pod.
     pub(crate) fn accept_failed(&mut self, cx: &mut Context<'_>, key: PodKey) {
         if let Some(pod) = self.pods.get_mut(&key) {
-            pod.accept_limiter.pause(cx.now.saturating_add(PAUSE_NS));
+            pod.accept_limiter().pause(cx.now.saturating_add(PAUSE_NS));
             cx.actions.push(Action::Accept {
                 pod: key,
                 accepts: false,
@@ -285,16 +284,7 @@ impl SlotState {
         self.early.retain(|(own, _)| *own != id);
         let key = process.pod();
         if let Some(pod) = self.pods.get_mut(&key) {
-            if let Some(device) = process.device() {
-                pod.attached = pod.attached.saturating_sub(1);
-                if device.gate.is_held() {
-                    pod.remove_holder(cx.now);
-                } else if device.gate.is_waiting() {
-                    pod.remove_waiter(cx.now);
-                }
-            }
-            pod.processes.retain(|own| *own != id);
-            pod.claims.remove(id);
+            pod.remove(&process, cx.now);
         }
         if let Some(device) = &mut self.device {
             device.early_requests.retain(|own| *own != id);
@@ -316,9 +306,9 @@ impl SlotState {
         let Some(pod) = self.pods.get(&key) else {
             return;
         };
-        let own = pod.processes.iter();
+        let own = pod.processes().iter();
         let own = own.filter_map(|id| self.processes.get(id)?.record());
-        let survivors = pod.survivors.iter().map(|survivor| survivor.record);
+        let survivors = pod.survivors().iter().map(|survivor| survivor.record);
         cx.actions.push(Action::Roster {
             pod: key,
             records: own.chain(survivors).collect(),

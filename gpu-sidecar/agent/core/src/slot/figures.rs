@@ -16,7 +16,7 @@ impl SlotState {
             pod.count_time(now);
             let device = self.device.as_ref();
             if let Some(account) = device.and_then(|device| device.tokens.account(pod.id())) {
-                pod.counters.held_idle_ns = account.held_idle.0;
+                pod.set_held_idle(account.held_idle.0);
             }
         }
         let shared: Vec<PodKey> = self.pods.keys().copied().collect();
@@ -32,7 +32,7 @@ impl SlotState {
         for pod in self.pods.values() {
             holders += u32::from(pod.holders() > 0);
             waiters += u32::from(pod.waiters() > 0);
-            processes += u32::try_from(pod.processes.len()).unwrap_or(0);
+            processes += u32::try_from(pod.processes().len()).unwrap_or(0);
         }
         Some(SlotFigures {
             slot: self.key,
@@ -54,7 +54,7 @@ impl SlotState {
     ) -> impl Iterator<Item = PodFigures> + 'a {
         self.pods.values().map(move |pod| {
             let processes: Vec<_> = pod
-                .processes
+                .processes()
                 .iter()
                 .filter_map(|id| {
                     let process = self.processes.get(id)?;
@@ -64,15 +64,15 @@ impl SlotState {
             let used = processes.iter().map(|process| process.bytes_used);
             let device = self.device.as_ref();
             PodFigures {
-                pod: Arc::clone(&pod.pod),
+                pod: Arc::clone(pod.pod()),
                 memory_used: used.fold(0, u64::saturating_add),
                 processes,
-                counters: pod.counters.clone(),
+                counters: pod.counters().clone(),
                 debt_ns: device.map_or(0, |device| device.tokens.debt(pod.id()).0),
-                memory_limit: pod.pod.settings.gpu_memory,
+                memory_limit: pod.pod().settings.gpu_memory,
                 has_token: pod.holders() > 0,
                 is_waiting: pod.waiters() > 0,
-                silent_processes: u32::try_from(pod.survivors.len()).unwrap_or(u32::MAX),
+                silent_processes: u32::try_from(pod.survivors().len()).unwrap_or(u32::MAX),
             }
         })
     }

@@ -42,7 +42,7 @@ impl SlotState {
         if wants_mps && !is_up && !is_late {
             return self.early.push((id, cx.now.saturating_add(MPS_WAIT_NS)));
         }
-        let is_part = served.pod.settings.sm_hundredths < SM_WHOLE;
+        let is_part = served.pod().settings.sm_hundredths < SM_WHOLE;
         if wants_mps && !is_up && is_part {
             let text = format!(
                 "MPS does not run on slot {} and is required for an SM share below 100 %: {}",
@@ -69,12 +69,12 @@ impl SlotState {
                 return self.refuse(cx, id, Refusal::TooMany, text);
             }
         }
-        let mps = MpsEnvironment::of(&device.slot, &served.pod.settings).filter(|_| is_up);
+        let mps = MpsEnvironment::of(&device.slot, &served.pod().settings).filter(|_| is_up);
         let message = FromAgent::Welcome {
             on_loss: OnLoss::Open,
             visible_devices: device.slot.uuid.clone(),
             mps_pipe_directory: mps.as_ref().map_or_else(String::new, |mps| {
-                let mount = served.pod.mps_mount.as_ref();
+                let mount = served.pod().mps_mount.as_ref();
                 mount.unwrap_or(&mps.pipe_directory).display().to_string()
             }),
             active_thread_hundredths: mps
@@ -83,7 +83,7 @@ impl SlotState {
             mps_memory_limit: mps.and_then(|mps| mps.pinned_memory_bytes).unwrap_or(0),
             memory_limit: served.memory_limit(),
             context_residue: device.slot.context_residue.unwrap_or(0),
-            pod: served.pod.display(),
+            pod: served.pod().display(),
         };
         if let Some(process) = self.processes.get_mut(&id) {
             process.set_welcomed();
@@ -134,13 +134,12 @@ impl SlotState {
         let mps = mps && member.device.is_mps_up;
         // A process with a larger share than may be occupied at once computes alone.
         let sm_limit = member.device.tokens.settings().sm_limit;
-        let sm = share(slot, &member.pod.pod, multiprocessors, mps).min(sm_limit);
+        let sm = share(slot, member.pod.pod(), multiprocessors, mps).min(sm_limit);
         let (pod, pod_id) = (member.pod.key(), member.pod.id());
         member.process.resume_at_least(charged_ns);
         let resumed = member.process.resumed();
         member.process.attach(sm, mps, epoch, now);
-        member.pod.attached += 1;
-        member.pod.claims.adopt(id, resumed.bytes_used);
+        member.pod.attach(id, resumed.bytes_used);
         let Some(device) = member.process.device() else {
             return;
         };
@@ -162,15 +161,8 @@ impl SlotState {
         if resumed.is_open {
             member.pod.add_holder(now);
         }
-        // An earlier agent served the process, and it has greeted now. Its record may be there more than once, with several
-        // connections at the end of that agent, and a process that had its number before is dead.
-        let survivors = member.pod.survivors.iter();
-        let greeted = survivors.filter(|own| own.record.pid == pid);
-        let stand_ins: Vec<_> = greeted.filter_map(|own| own.stand_in).collect();
-        member.pod.survivors.retain(|own| own.record.pid != pid);
-        for _ in &stand_ins {
-            member.pod.remove_holder(now);
-        }
+        // An earlier agent may have served the process.
+        let stand_ins = member.pod.greet(pid, now);
         cx.actions.push(Action::CreatePages { process: id, pages });
         self.record(cx, EventKind::ProcessConnected, pod, text);
         self.end_freeze_early();

@@ -1,6 +1,5 @@
 //! Claims on a pod's limit of device memory ([`policy::claims`]).
 
-use policy::Time;
 use policy::tokens::ProcessId;
 use protocol::message::FromAgent;
 
@@ -15,9 +14,7 @@ impl SlotState {
             return;
         };
         let pod = member.pod.key();
-        let limit = member.pod.claims_max();
-        let claims = &mut member.pod.claims;
-        match claims.claim(id, seq, bytes, limit, Time(cx.now)) {
+        match member.pod.claim(id, seq, bytes, cx.now) {
             Some(answer) => {
                 self.publish_memory_of_others(cx.actions, pod);
                 let order = Order::Claim {
@@ -37,18 +34,11 @@ impl SlotState {
         let Some(pod) = self.pods.get_mut(&pod) else {
             return;
         };
-        if !pod.claims.ask(Time(cx.now)) {
-            return;
-        }
-        for id in pod
-            .processes
-            .iter()
-            .filter(|id| !pod.claims.is_pending(**id))
-        {
-            let process = self.processes.get(id);
+        for id in pod.relinquish(cx.now) {
+            let process = self.processes.get(&id);
             if process.is_some_and(|process| process.device().is_some() && !process.is_lost()) {
                 cx.actions.push(Action::Send {
-                    process: *id,
+                    process: id,
                     message: FromAgent::Relinquish,
                 });
             }
@@ -60,9 +50,7 @@ impl SlotState {
         let Some(pod) = self.pods.get_mut(&key) else {
             return;
         };
-        let mut answers = Vec::new();
-        let limit = pod.claims_max();
-        pod.claims.answer(limit, Time(cx.now), &mut answers);
+        let answers = pod.answer_claims(cx.now);
         if answers.is_empty() {
             return;
         }
@@ -85,12 +73,12 @@ impl SlotState {
         let Some(pod) = self.pods.get(&pod) else {
             return;
         };
-        let used = pod.processes.iter().filter_map(|id| {
+        let used = pod.processes().iter().filter_map(|id| {
             let device = self.processes.get(id)?.device()?;
             Some(device.bytes_used())
         });
         let sum = used.fold(0, u64::saturating_add);
-        for id in &pod.processes {
+        for id in pod.processes() {
             let process = self.processes.get_mut(id);
             let Some(device) = process.and_then(|process| process.device_mut()) else {
                 continue;

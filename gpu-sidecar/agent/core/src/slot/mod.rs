@@ -130,7 +130,7 @@ impl SlotState {
         processes: &mut Vec<ProcessId>,
     ) {
         for pod in self.pods.values().filter(|pod| is_observed(pod)) {
-            let attached = pod.processes.iter().filter(|id| {
+            let attached = pod.processes().iter().filter(|id| {
                 let process = self.processes.get(id);
                 process.is_some_and(|process| process.device().is_some())
             });
@@ -147,7 +147,7 @@ impl SlotState {
         cx.actions.push(Action::Record {
             kind,
             slot: slot.map_or_else(String::new, |device| device.slot.name.clone()),
-            pod: pod.pod.display(),
+            pod: pod.pod().display(),
             text,
         });
     }

@@ -60,7 +60,7 @@ impl SlotState {
             if let Err(refusal) = added {
                 cx.actions.push(rejected(pod, &refusal));
             }
-            if !pod.survivors.is_empty() {
+            if !pod.survivors().is_empty() {
                 device.frozen_until = Some(cx.now.saturating_add(HELLO_MAX_NS));
             }
         }
@@ -138,7 +138,7 @@ impl SlotState {
         let Some(served) = self.pods.get_mut(&pod.key) else {
             return;
         };
-        served.pod = Arc::clone(pod);
+        served.set_pod(pod);
         let (id, quota) = (served.id(), served.quota());
         let mut changed = Ok(());
         self.update(cx, |tokens, now, actions| {
@@ -160,7 +160,7 @@ impl SlotState {
             memory_limit: served.memory_limit(),
             inflight_us_max: device.inflight_us(id, cx.now),
         };
-        for id in &served.processes {
+        for id in served.processes() {
             let process = self.processes.get(id);
             if process.is_some_and(|process| process.device().is_some()) {
                 cx.actions.push(Action::Order {
@@ -178,7 +178,7 @@ impl SlotState {
         let Some(served) = self.pods.get(&key) else {
             return;
         };
-        for process in served.processes.clone() {
+        for process in served.processes().to_vec() {
             self.forget(cx, process);
         }
         let Some(served) = self.pods.remove(&key) else {
@@ -186,14 +186,14 @@ impl SlotState {
         };
         let id = served.id();
         self.update(cx, |tokens, now, actions| {
-            for survivor in &served.survivors {
+            for survivor in served.survivors() {
                 if let Some(stand_in) = survivor.stand_in {
                     tokens.remove_process(now, stand_in, actions);
                 }
             }
             tokens.remove_pod(now, id, actions);
         });
-        for stand_in in served.survivors.iter().filter_map(|own| own.stand_in) {
+        for stand_in in served.survivors().iter().filter_map(|own| own.stand_in) {
             cx.numbers.release(stand_in);
         }
         self.end_freeze_early();
@@ -203,7 +203,7 @@ impl SlotState {
 fn rejected(pod: &ServedPod, refusal: &policy::tokens::Refusal) -> Action {
     Action::Log {
         level: Level::Error,
-        subject: pod.pod.display(),
+        subject: pod.pod().display(),
         text: format!("the scheduler rejects the pod: {refusal}"),
     }
 }

@@ -7,6 +7,7 @@ use super::{Context, SlotState};
 use crate::action::{Action, Order};
 use crate::event_kind::EventKind;
 use crate::gate::GateState;
+use crate::pod::ServedPod;
 use crate::pods::PodKey;
 
 /// Interval of the heartbeats while a process waits, in nanoseconds.
@@ -25,11 +26,7 @@ const LOST_MAX_NS: u64 = 10_000_000_000;
 impl SlotState {
     /// Returns when [`SlotState::wake`] is due unless an event comes before, in nanoseconds; `None`: never.
     pub(crate) fn next_wake(&self) -> Option<u64> {
-        let pods = self.pods.values();
-        let pods = pods.flat_map(|pod| {
-            let claims = pod.claims.next().map(|at| at.0);
-            [claims, pod.accept_limiter.resumes_at()]
-        });
+        let pods = self.pods.values().filter_map(ServedPod::next_wake);
         let early = self.early.iter().map(|(_, until)| *until);
         let heartbeat = self
             .has_waiters()
@@ -37,8 +34,7 @@ impl SlotState {
         let poll = self
             .must_poll()
             .then_some(self.polled_at.saturating_add(POLL_NS));
-        pods.flatten()
-            .chain(early)
+        pods.chain(early)
             .chain(heartbeat)
             .chain(poll)
             .chain(self.scheduler_wake())
@@ -59,13 +55,13 @@ impl SlotState {
             let Some(pod) = self.pods.get_mut(&key) else {
                 continue;
             };
-            if pod.accept_limiter.resume(now) {
+            if pod.accept_limiter().resume(now) {
                 cx.actions.push(Action::Accept {
                     pod: key,
                     accepts: true,
                 });
             }
-            if pod.claims.next().is_some_and(|at| at.0 <= now) {
+            if pod.is_claim_due(now) {
                 self.answer_claims(cx, key);
                 self.relinquish(cx, key);
             }
@@ -123,7 +119,7 @@ impl SlotState {
     /// decision is due.
     fn must_poll(&self) -> bool {
         let mut pods = self.pods.values();
-        pods.any(|pod| pod.holders() > 0 || !pod.survivors.is_empty())
+        pods.any(|pod| pod.holders() > 0 || !pod.survivors().is_empty())
             || self.processes.values().any(|process| process.is_lost())
     }
 

@@ -18,7 +18,7 @@ impl SlotState {
     /// Asks the caller to examine all silent processes.
     pub(super) fn examine_survivors(&self, cx: &mut Context<'_>) {
         for pod in self.pods.values() {
-            for survivor in &pod.survivors {
+            for survivor in pod.survivors() {
                 cx.actions.push(Action::ExamineSurvivor {
                     pod: pod.key(),
                     record: survivor.record,
@@ -37,12 +37,10 @@ impl SlotState {
         let Some(served) = self.pods.get_mut(&pod) else {
             return;
         };
-        let Some(at) = served.survivors.iter().position(|own| own.record == record) else {
+        let Some(survivor) = served.remove_survivor(record, cx.now) else {
             return;
         };
-        let survivor = served.survivors.swap_remove(at);
         if let Some(stand_in) = survivor.stand_in {
-            served.remove_holder(cx.now);
             self.update(cx, |tokens, now, actions| {
                 tokens.remove_process(now, stand_in, actions);
             });
@@ -54,7 +52,7 @@ impl SlotState {
 
     /// Ends the freeze early, once all processes of an earlier agent have greeted or died.
     pub(super) fn end_freeze_early(&mut self) {
-        let has_survivors = self.pods.values().any(|pod| !pod.survivors.is_empty());
+        let has_survivors = self.pods.values().any(|pod| !pod.survivors().is_empty());
         if !has_survivors
             && let Some(device) = &mut self.device
             && let Some(until) = &mut device.frozen_until
@@ -88,17 +86,8 @@ impl SlotState {
         let mut counted = Vec::new();
         for pod in self.pods.values_mut() {
             let id = pod.id();
-            for at in 0..pod.survivors.len() {
-                if pod.survivors[at].stand_in.is_some() {
-                    continue;
-                }
-                let Some(number) = cx.numbers.take(key) else {
-                    break;
-                };
-                pod.survivors[at].stand_in = Some(number);
-                pod.add_holder(cx.now);
-                counted.push((number, id, pod.survivors[at].record));
-            }
+            let own = pod.count_survivors(cx.now, || cx.numbers.take(key));
+            counted.extend(own.into_iter().map(|(number, record)| (number, id, record)));
         }
         for (_, pod, record) in &counted {
             let text = format!(

@@ -57,18 +57,19 @@ impl SlotState {
     /// Takes back the token of a process with nothing in flight: settles its time and counts its overrun.
     pub(super) fn release_token(&mut self, cx: &mut Context<'_>, id: ProcessId) {
         let now = cx.now;
-        let Some(key) = self.pod_of(id) else {
+        let (Some(process), Some(slot)) = (self.processes.get(&id), &mut self.device) else {
             return;
         };
-        let others_wait = self
-            .device
-            .as_ref()
-            .is_some_and(|own| own.tokens.waiting() > 0);
-        self.settle_pod(now, key);
-        let Some(member) = self.member(id) else {
+        let Some(pod) = self.pods.get_mut(&process.pod()) else {
             return;
         };
-        let Some(device) = member.process.device_mut() else {
+        let others_wait = slot.tokens.waiting() > 0;
+        report(slot, pod, &mut self.processes, now);
+        let Some(process) = self.processes.get_mut(&id) else {
+            return;
+        };
+        let is_lost = process.is_lost();
+        let Some(device) = process.device_mut() else {
             return;
         };
         let returned = device.gate.returned();
@@ -76,37 +77,26 @@ impl SlotState {
         if let Some(order) = returned.order {
             cx.actions.push(Action::Order { process: id, order });
         }
-        member.pod.remove_holder(now);
+        pod.remove_holder(now);
         if let Some(since) = returned.closing_since
             && busy_until > since
         {
-            member.pod.counters.overruns += 1;
-            member.pod.counters.overrun_ns += busy_until - since;
+            pod.count_overrun(busy_until - since);
         }
         if others_wait && let Some(since) = returned.contended_since {
             let idle = now.saturating_sub(busy_until.max(since));
-            member.device.idle_ns = member.device.idle_ns.saturating_add(idle);
+            slot.idle_ns = slot.idle_ns.saturating_add(idle);
+        }
+        // A process without a connection cannot receive another token.
+        let requests_again = returned.requests_again && !is_lost;
+        if requests_again {
+            device.gate.wait(now);
+            pod.add_waiter(now);
         }
         self.update(cx, |tokens, now, actions| tokens.closed(now, id, actions));
-        if returned.requests_again {
-            self.wait_again(cx, id);
+        if requests_again {
+            self.enqueue(cx, id);
         }
-    }
-
-    fn wait_again(&mut self, cx: &mut Context<'_>, id: ProcessId) {
-        let Some(member) = self.member(id) else {
-            return;
-        };
-        // A process without a connection cannot receive another token.
-        if member.process.is_lost() {
-            return;
-        }
-        let Some(device) = member.process.device_mut() else {
-            return;
-        };
-        device.gate.wait(cx.now);
-        member.pod.add_waiter(cx.now);
-        self.enqueue(cx, id);
     }
 
     /// Handles an answer to a probe; the scheduler ignores one without a probe.
@@ -124,17 +114,13 @@ impl SlotState {
         let Some(device) = member.process.device_mut() else {
             return;
         };
-        let alone = member.pod.attached < 2;
-        let settlement = device.settle(facts, alone, &mut member.pod.union, now);
-        device.count(&mut member.pod.counters);
-        member.pod.add_used(settlement.pod_ns, now);
+        let settlement = member.pod.take_facts(device, facts, now);
         if settlement.own_ns > 0 {
             let sms = u128::from(member.device.slot.sms.unwrap_or(1));
             let sm_ns =
                 u128::from(settlement.own_ns) * sms * u128::from(device.sm_hundredths) / 10_000;
             let sm_ns = u64::try_from(sm_ns).unwrap_or(u64::MAX);
-            let counter = &mut member.pod.counters.used_sm_ns;
-            *counter = counter.saturating_add(sm_ns);
+            member.pod.add_sm_time(sm_ns);
             let until = settlement.busy_until;
             if until > 0 {
                 let begin = until.saturating_sub(settlement.own_ns);
@@ -213,10 +199,7 @@ impl SlotState {
                 let (order, waited) = device.gate.open(until.0, inflight_us_max, now);
                 device.set_idle(now);
                 member.device.grants += 1;
-                member.pod.add_holder(now);
-                member.pod.remove_waiter(now);
-                member.pod.counters.grants += 1;
-                member.pod.counters.waits.observe(waited);
+                member.pod.count_grant(waited, now);
                 Some(order)
             }
             Scheduled::Extend { until, .. } => Some(crate::action::Order::Extend {
@@ -244,8 +227,7 @@ impl SlotState {
                 let from = idle_since.max(returned.contended_since.unwrap_or(now));
                 let idle = now.saturating_sub(from);
                 member.device.idle_ns = member.device.idle_ns.saturating_add(idle);
-                member.pod.remove_holder(now);
-                member.pod.counters.revoked(reason);
+                member.pod.count_revoked(reason, now);
                 // A process without a connection cannot receive another token.
                 if returned.requests_again && !is_lost {
                     device.gate.wait(now);
@@ -268,11 +250,11 @@ fn report(
     now: u64,
 ) {
     let mut usages: Vec<ProcessUsage> = std::mem::take(&mut device.usages);
-    let own = pod.processes.iter();
+    let own = pod.processes().iter();
     usages.extend(own.filter_map(|id| processes.get_mut(id)?.usage(now)));
     let usage = Usage {
         pod: pod.id(),
-        used: Span(std::mem::take(&mut pod.unreported_ns)),
+        used: Span(pod.take_unreported()),
         processes: &usages,
     };
     device.tokens.report(Time(now), &usage);

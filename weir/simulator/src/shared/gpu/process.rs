@@ -75,22 +75,17 @@ pub(super) struct Process {
     pub(super) gate: Gate,
     /// Whether the report that the gate is shut is under way to the agent.
     pub(super) reports_close: bool,
-    pub(super) contended: bool,
     pub(super) wants: bool,
     pub(super) runs: bool,
     /// Work of the current burst, its remainder, and the work still to run after a close; in ns at speed 1.
     pub(super) given: f64,
     pub(super) left: f64,
     pub(super) in_flight: f64,
-    /// Bound on the work in flight, in ns.
-    pub(super) bound: f64,
     /// Time of the latest order to close.
     pub(super) closed_at: Time,
     pub(super) rate: f64,
     /// Time for which the process ran.
     pub(super) busy: Span,
-    /// Epoch of the last token, so that orders about earlier ones are ignored.
-    pub(super) token: u64,
     /// Start of the suspension, and the expected end of the work in flight at that time.
     pub(super) suspended_since: Option<(Time, Time)>,
     /// Whether a probe arrived during the suspension.
@@ -117,26 +112,40 @@ impl Process {
             here: true,
             gate: Gate::Shut,
             reports_close: false,
-            contended: false,
             wants: false,
             runs: false,
             given: 0.0,
             left: 0.0,
             in_flight: f64::INFINITY,
-            bound: 0.0,
             closed_at: Time::ZERO,
             rate: 0.0,
             busy: Span::ZERO,
-            token: 0,
             suspended_since: None,
             owes_answer: false,
             order: None,
         }
     }
 
-    /// Sets the bound on the work in flight, in microseconds as in the page.
-    pub(super) fn set_bound(&mut self, inflight_us_max: u32) {
-        self.bound = f64::from(inflight_us_max) * 1e3;
+    /// Returns the epoch of the last token: orders about earlier ones are ignored.
+    pub(super) fn token(&self) -> u64 {
+        self.pages.orders.gate.epoch() & !1
+    }
+
+    /// Returns whether other processes wait for the SMs of this one.
+    pub(super) fn is_contended(&self) -> bool {
+        self.pages.orders.contended.load(Ordering::Relaxed) != 0
+    }
+
+    /// Returns whether the process has a token and no use for it while others wait.
+    pub(super) fn returns_at_once(&self) -> bool {
+        let may_return = self.gate == Gate::Open && self.suspended_since.is_none();
+        may_return && !self.wants && self.is_contended()
+    }
+
+    /// Returns the work that is launched but not executed, as far as the agent's bound allows.
+    pub(super) fn most_launched(&self) -> f64 {
+        let bound_us = self.pages.orders.inflight_us_max.load(Ordering::Relaxed);
+        self.launched(f64::from(bound_us) * 1e3 * self.rate)
     }
 
     /// Publishes that work is in flight from `since` to `ends`.
@@ -155,7 +164,7 @@ impl Process {
     }
 
     /// Returns the work that is launched but not executed, if launches are made while less than `in_flight` is in flight.
-    pub(super) fn launched(&self, in_flight: f64) -> f64 {
+    fn launched(&self, in_flight: f64) -> f64 {
         let launch = self.guest.launch;
         if launch <= NOTHING {
             return in_flight;
