@@ -220,3 +220,42 @@ fn a_process_that_answers_keeps_its_token_for_as_long_as_its_work_takes() {
     assert!(waited >= Span(10 * MS), "{waited:?}");
     assert!(tokens.occupies(waiter));
 }
+
+/// The charge ends where the work should have ended, however late the death is noticed.
+#[test]
+fn work_in_flight_at_a_death_is_charged_as_unreported() {
+    let mut tokens = Tokens::new(Settings::default()).unwrap();
+    let limit = Share::from_percent(10);
+    let quota = Quota::new(Share::NONE, limit).unwrap();
+    let (pod, process) = (PodId(0), ProcessId(0));
+    let mut actions = Vec::new();
+    let start = SECOND;
+    tokens.add_pod(Time(start), pod, quota).unwrap();
+    tokens
+        .add_process(Time(start), process, pod, SM_WHOLE, false, &mut actions)
+        .unwrap();
+    tokens.ask(Time(start), process, &mut actions);
+    assert!(tokens.occupies(process));
+    let work = ProcessUsage {
+        process,
+        is_active: true,
+        unfinished_since: Some(Time(start + 2 * MS)),
+        activity: Activity::Busy {
+            since: Time(start + 2 * MS),
+            expected: Some(Span(30 * MS)),
+        },
+    };
+    let usage = Usage {
+        pod,
+        used: Span::ZERO,
+        processes: &[work],
+    };
+    tokens.report(Time(start + 3 * MS), &usage);
+    tokens.remove_process(Time(start + SECOND), process, &mut actions);
+    let account = tokens.account(pod).unwrap();
+    assert_eq!(
+        (account.used, account.unreported),
+        (Span::ZERO, Span(30 * MS))
+    );
+    assert!(tokens.debt(pod) < Span(30 * MS));
+}

@@ -441,6 +441,14 @@ impl Tokens {
         }
     }
 
+    /// Charges a pod for what was in flight and may never be reported.
+    fn charge_in_flight(&mut self, id: PodId, in_flight: Span) {
+        if let Some(pod) = self.table.pod_mut(id) {
+            pod.account.unreported = sum(pod.account.unreported, in_flight);
+        }
+        self.charge(id, in_flight);
+    }
+
     /// Charges the pod of a dead process for what was in flight at its end.
     pub(super) fn charge_unreported(&mut self, id: ProcessId) {
         if !self.takes_back() {
@@ -449,7 +457,7 @@ impl Tokens {
         self.charge_idle_of(id);
         let in_flight = self.unreported(id, self.now);
         if in_flight > Span::ZERO {
-            self.charge(self.table.listed(id).0.pod, in_flight);
+            self.charge_in_flight(self.table.listed(id).0.pod, in_flight);
         }
     }
 
@@ -574,7 +582,7 @@ impl Tokens {
             }
             pod.history.prepaid = sum(pod.history.prepaid, in_flight);
             pod.history.prepaid_until = now.after(settings.window);
-            self.charge(pod_id, in_flight);
+            self.charge_in_flight(pod_id, in_flight);
         }
         // Time after what was in flight; for a process known to be idle it is already charged.
         let (_, pod) = self.table.listed_mut(id);

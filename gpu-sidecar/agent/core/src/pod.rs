@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use policy::Time;
 use policy::claims::{ClaimAnswer, Claims};
-use policy::tokens::{PodId, ProcessId, Quota, RevokeReason, Share};
+use policy::tokens::{Account, PodId, ProcessId, Quota, RevokeReason, Share};
 use protocol::message::Refusal;
 use protocol::union::Union;
 
@@ -342,9 +342,10 @@ impl ServedPod {
         self.counters.revoked(reason);
     }
 
-    /// Sets the time for which the pod has held tokens without using them, in nanoseconds.
-    pub(crate) const fn set_held_idle(&mut self, ns: u64) {
-        self.counters.held_idle_ns = ns;
+    /// Sets what the scheduler has charged besides reported kernel time.
+    pub(crate) const fn set_account(&mut self, account: &Account) {
+        self.counters.held_idle_ns = account.held_idle.0;
+        self.counters.unreported_ns = account.unreported.0;
     }
 
     /// Counts a refused connection by its reason.

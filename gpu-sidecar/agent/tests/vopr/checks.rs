@@ -490,7 +490,8 @@ impl World {
             let mut pods = figures.pods.iter();
             pods.any(|own| {
                 let counters = &own.counters;
-                let used = counters.used_wall_ns + counters.held_idle_ns + SECOND / 4;
+                let used = counters.used_wall_ns + counters.held_idle_ns + counters.unreported_ns;
+                let used = used + SECOND / 4;
                 own.pod.key.0 as usize == pod && (own.debt_ns > 0 || used >= limit)
             })
         })

@@ -16,7 +16,7 @@ impl SlotState {
             pod.count_time(now);
             let device = self.device.as_ref();
             if let Some(account) = device.and_then(|device| device.tokens.account(pod.id())) {
-                pod.set_held_idle(account.held_idle.0);
+                pod.set_account(account);
             }
         }
         let shared: Vec<PodKey> = self.pods.keys().copied().collect();
