@@ -7,7 +7,8 @@
 
 #include <unistd.h>
 
-static const char PTX[] = ".version 7.0\n.target sm_70\n.visible .entry add(\n)\n{ ret; }\n.entry _Z3mulPf()\n{ ret; }\n";
+/* For a later architecture than any that a software GPU has. */
+static const char PTX[] = ".version 8.7\n.target sm_120\n.visible .entry add(\n)\n{ ret; }\n.entry _Z3mulPf()\n{ ret; }\n";
 static unsigned char image[4096];
 static size_t length;
 
@@ -89,7 +90,7 @@ static void fat(void)
     put("\x50\xed\x55\xba\1\0\x10\0", 8);
     number(0, 8);
     size_t begin = length;
-    part(1, 90, sizeof ptx, 0);
+    part(1, 120, sizeof ptx, 0);
     put(ptx, sizeof ptx);
     part(2, 80, 5, 3);
     put("\xf0..", 5);
@@ -187,7 +188,7 @@ static void many(void)
         char text[64];
         void *out;
         CUresult (*data)(void **, const void *) = function("cuModuleLoadData");
-        snprintf(text, sizeof text, ".version 7.0\n.entry k%d()\n{}\n", i);
+        snprintf(text, sizeof text, ".version 8.7\n.target sm_120\n.entry k%d()\n{}\n", i);
         CHECK(data(&out, text) == 209);
     }
 }

@@ -149,11 +149,31 @@ fn text(folder: &Path, observer: &Observer, statistics: &Value, units: &[Unit<'_
             format!("not there and called: {name}, {times} times\n")
         });
     }
+    text.push_str(&modelled(statistics));
     text.push_str(&format!("{}\n", units_table(units)));
     if units.iter().any(|unit| !unit.processes.is_empty()) {
         text.push_str(&format!("{}\n", processes_table(units)));
     }
     text
+}
+
+/// Returns a line with the kernels whose result is not computed; empty if none was launched.
+fn modelled(statistics: &Value) -> String {
+    const SHOWN: usize = 8;
+    let kernels = statistics["modelled"].as_object();
+    let names: Vec<_> = kernels.into_iter().flat_map(|all| all.keys()).collect();
+    if names.is_empty() {
+        return String::new();
+    }
+    let shown: Vec<_> = names.iter().take(SHOWN).map(|name| name.as_str()).collect();
+    let more = match names.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!(
+        "time modelled, result not computed: {}{more}\n",
+        shown.join(", ")
+    )
 }
 
 fn units_table(units: &[Unit<'_>]) -> Table {

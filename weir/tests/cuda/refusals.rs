@@ -6,7 +6,7 @@ use softgpu_harness::programs::built;
 use softgpu_harness::soft_gpu_dir::{SoftGpuDir, text};
 
 const TABLES: &str = "softgpu: the CUDA runtime's private tables are not supported";
-const RUNS: &str = ": a software GPU runs Weir's own kernels, and PTX whose kernels softgpu.toml names ([[kernel]])";
+const RUNS: &str = ": no machine code for sm_90, and no PTX for compute_90 or an earlier one";
 
 fn refused(softgpu: &SoftGpuDir, what: &str) -> Output {
     let mut command = softgpu.command(built("refused"));
@@ -49,19 +49,19 @@ fn missing_runtime_tables_are_reported_once_per_program() {
 fn refused_images_are_reported_with_form_and_kernels() {
     let softgpu = SoftGpuDir::h100();
     for (form, result, what) in [
-        ("ptx", 209, "PTX with kernels add, _Z3mulPf"),
+        ("ptx", 209, "PTX for compute_120 with kernels add, _Z3mulPf"),
         ("elf", 209, "machine code (a cubin) with kernel scale"),
         ("host", 200, "an ELF file of machine 62, no cubin"),
         (
             "fat",
             209,
-            "a fat binary (PTX for compute_90 with kernel add; machine code for sm_80, compressed; machine code for sm_75 with \
+            "a fat binary (PTX for compute_120 with kernel add; machine code for sm_80, compressed; machine code for sm_75 with \
              kernel scale)",
         ),
         (
             "wrapper",
             209,
-            "a fat binary (PTX for compute_90 with kernel add; machine code for sm_80, compressed; machine code for sm_75 with \
+            "a fat binary (PTX for compute_120 with kernel add; machine code for sm_80, compressed; machine code for sm_75 with \
              kernel scale)",
         ),
         ("bitcode", 200, "LLVM bitcode"),
@@ -107,7 +107,7 @@ fn refused_linking_is_reported_with_its_inputs() {
         [
             format!("softgpu: cuLinkCreate_v2 refuses a new link{none}"),
             format!(
-                "softgpu: cuLinkAddData_v2 refuses PTX with kernels add, _Z3mulPf, named \"mine\"{none}"
+                "softgpu: cuLinkAddData_v2 refuses PTX for compute_120 with kernels add, _Z3mulPf, named \"mine\"{none}"
             ),
             format!(
                 "softgpu: cuLinkAddFile_v2 refuses machine code (a cubin) with kernel scale in refused-image{none}"

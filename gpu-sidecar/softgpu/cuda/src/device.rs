@@ -80,6 +80,11 @@ fn figures(device: &Device) -> Figures {
     }
 }
 
+/// Returns the shared memory of an SM, in bytes.
+pub(crate) fn shared_of_an_sm(device: &Device) -> u32 {
+    u32::try_from(figures(device).shared_of_an_sm).unwrap_or(0)
+}
+
 /// Returns an attribute by its `CUdevice_attribute` number; attributes of textures, surfaces and absent features are 0.
 /// `None` for an unknown number.
 fn attribute_of(device: &Device, attribute: u32, clients_percentage: Option<u32>) -> Option<i32> {

@@ -18,7 +18,7 @@ use crate::graph::Program;
 use crate::ipc::EventPage;
 use crate::memory::Access;
 use crate::pointer::as_pointer;
-use crate::work::{Copy, HostCall, Set, Work};
+use crate::work::{Copy, HostCall, KernelEffect, Set, Work};
 
 /// Action to perform when a command has ended.
 pub(crate) enum Effect {
@@ -287,15 +287,34 @@ fn perform(driver: &Driver, effect: Effect) {
 
 fn perform_work(driver: &Driver, work: &Work) {
     let result = match work {
-        Work::Kernel(launched) => launched
-            .launch
-            .map_or(Ok(()), |launch| run_kernel(driver, &launch)),
+        Work::Kernel(launched) => match &launched.effect {
+            Some(KernelEffect::Own(launch)) => run_kernel(driver, launch),
+            Some(KernelEffect::Touch(addresses)) => {
+                touch(driver, addresses);
+                Ok(())
+            }
+            None => Ok(()),
+        },
         Work::Copy(copy) => run_copy(driver, copy),
         Work::Set(set) => run_set(driver, set),
         Work::Host(_) | Work::Nothing => Ok(()),
     };
     if let Err(fault) = result {
         fail(driver, fault);
+    }
+}
+
+/// Adds one to the 32-bit word at each address. A word that is not mapped or may not be written stays: what looks like an address
+/// need not be one.
+fn touch(driver: &Driver, addresses: &[u64]) {
+    for &address in addresses {
+        if driver.state().memory.may(address, 4, Access::Write) {
+            let word = as_pointer::<u32>(address);
+            // SAFETY: just checked as mapped, and nothing is unmapped while effects run; the address need not be aligned.
+            let before = unsafe { word.read_unaligned() };
+            // SAFETY: as above.
+            unsafe { word.write_unaligned(before.wrapping_add(1)) };
+        }
     }
 }
 

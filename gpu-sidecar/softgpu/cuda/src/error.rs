@@ -29,6 +29,7 @@ impl Error {
     pub(crate) const OUT_OF_MEMORY: Self = Self(2);
     pub(crate) const NOT_INITIALIZED: Self = Self(3);
     pub(crate) const DEVICE_UNAVAILABLE: Self = Self(46);
+    pub(crate) const NO_DEVICE: Self = Self(100);
     pub(crate) const INVALID_DEVICE: Self = Self(101);
     pub(crate) const INVALID_IMAGE: Self = Self(200);
     pub(crate) const INVALID_CONTEXT: Self = Self(201);
@@ -44,6 +45,7 @@ impl Error {
     pub(crate) const NOT_FOUND: Self = Self(500);
     pub(crate) const NOT_READY: Self = Self(600);
     pub(crate) const ILLEGAL_ADDRESS: Self = Self(700);
+    pub(crate) const LAUNCH_OUT_OF_RESOURCES: Self = Self(701);
     pub(crate) const PEER_ACCESS_ALREADY_ENABLED: Self = Self(704);
     pub(crate) const PEER_ACCESS_NOT_ENABLED: Self = Self(705);
     pub(crate) const CONTEXT_IS_DESTROYED: Self = Self(709);

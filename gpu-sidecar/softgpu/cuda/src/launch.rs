@@ -2,23 +2,34 @@
 
 use std::ffi::c_void;
 
+use softgpu_wire::config::{Effects, KernelConfig};
 use softgpu_wire::record::{KernelRecord, LawCode};
 
 use crate::driver::{Device, Driver, driver};
 use crate::error::{Error, Result};
 use crate::module::{self, Code, Function};
 use crate::pointer::{In, bytes_at};
+use crate::refusal;
 use crate::state::State;
 use crate::stream::{self, DefaultStream, Stream};
 use crate::table::Handle;
-use crate::work::{KernelLaunch, PARAMETER_BYTES, Work};
+use crate::work::{KernelEffect, KernelLaunch, Parameters, Work};
 
 /// Largest number of threads an SM runs at once.
 const THREADS_OF_AN_SM: u32 = 2048;
 /// Largest number of blocks an SM runs at once.
 const BLOCKS_OF_AN_SM: u32 = 32;
+/// Registers of an SM.
+const REGISTERS_OF_AN_SM: u32 = 65_536;
+/// Registers are given to a warp in units of this many.
+const REGISTER_UNIT: u32 = 256;
+/// Shared memory that the system takes of each block, in bytes, since compute capability 8.0.
+const SHARED_OF_SYSTEM: u32 = 1 << 10;
 /// Duration of a kernel apart from its memory traffic and arithmetic, in ns.
 const LAUNCH_NS: u64 = 2_000;
+/// Duration of a wave of blocks of a foreign kernel, in ns: an assumption, since what its threads do is unknown. An entry
+/// `[[kernel]]` of the configuration replaces it.
+const WAVE_NS: u64 = 3_000;
 /// Multiply-adds of an SM per ns: 128 lanes at 1.5 GHz.
 const FMA_OF_AN_SM_PER_NS: u64 = 192;
 
@@ -43,10 +54,38 @@ pub struct Attribute {
     value: [u64; 8],
 }
 
-/// Returns the number of blocks with this many threads that an SM runs at once.
-pub(crate) fn blocks_on_an_sm(threads: u32) -> u32 {
-    let threads = threads.max(1).next_multiple_of(32);
-    (THREADS_OF_AN_SM / threads).clamp(1, BLOCKS_OF_AN_SM)
+/// What a block occupies of an SM.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resources {
+    pub(crate) threads: u32,
+    /// Registers of a thread; 0: they limit nothing.
+    pub(crate) registers: u32,
+    /// Shared memory, static and dynamic, in bytes; 0: it limits nothing.
+    pub(crate) shared_bytes: u32,
+}
+
+impl Resources {
+    /// Returns the number of blocks that an SM runs at once; 0 if a block does not fit (CUDA C++ Programming Guide, "Hardware
+    /// Multithreading").
+    pub(crate) fn blocks_on_an_sm(&self, device: &Device) -> u32 {
+        let threads = self.threads.max(1).next_multiple_of(32);
+        let mut blocks = (THREADS_OF_AN_SM / threads).min(BLOCKS_OF_AN_SM);
+        if self.registers > 0 {
+            let of_a_warp = (self.registers.saturating_mul(32)).next_multiple_of(REGISTER_UNIT);
+            let warps = REGISTERS_OF_AN_SM / of_a_warp;
+            blocks = blocks.min(warps / (threads / 32));
+        }
+        if self.shared_bytes > 0 {
+            let of_system = if device.part.compute_capability[0] >= 8 {
+                SHARED_OF_SYSTEM
+            } else {
+                0
+            };
+            let all = crate::device::shared_of_an_sm(device);
+            blocks = blocks.min(all / self.shared_bytes.saturating_add(of_system));
+        }
+        blocks
+    }
 }
 
 fn check_shape(grid: [u32; 3], block: [u32; 3], shared_bytes: u32) -> Result<(u64, u32)> {
@@ -68,8 +107,8 @@ fn check_shape(grid: [u32; 3], block: [u32; 3], shared_bytes: u32) -> Result<(u6
 
 /// Returns the number of waves in which a grid runs, and the number of SMs it uses: blocks are spread over all SMs
 /// before any gets a second one.
-fn waves(blocks: u64, threads: u32, sms: u32) -> (u64, u32) {
-    let at_once = u64::from(blocks_on_an_sm(threads)) * u64::from(sms.max(1));
+fn waves(blocks: u64, on_an_sm: u32, sms: u32) -> (u64, u32) {
+    let at_once = u64::from(on_an_sm.max(1)) * u64::from(sms.max(1));
     let used = u32::try_from(blocks.min(sms.into())).unwrap_or(sms);
     (blocks.div_ceil(at_once), used)
 }
@@ -88,9 +127,9 @@ fn record(
     code: &Code,
     launch: Option<&kernels::Launch>,
     blocks: u64,
-    threads: u32,
+    on_an_sm: u32,
 ) -> KernelRecord {
-    let (waves, filled) = waves(blocks, threads, device.sms);
+    let (waves, filled) = waves(blocks, on_an_sm, device.sms);
     let linear = LawCode {
         law: 0,
         parameter_millionths: 0,
@@ -115,12 +154,18 @@ fn record(
                 interference_millionths: *interference_millionths,
             }
         }
-        (Code::Named(kernel), _) => KernelRecord {
-            duration_ns: kernel.duration_us.saturating_mul(1_000),
-            sms: kernel.sms.unwrap_or(filled).min(device.sms),
-            law: linear,
-            interference_millionths: 0,
-        },
+        (Code::Foreign(kernel), _) => {
+            let rule = kernel.rule.as_ref();
+            let usual = || waves.saturating_mul(WAVE_NS).saturating_add(LAUNCH_NS);
+            let own = |rule: &KernelConfig| rule.duration_us.saturating_mul(1_000);
+            let sms = rule.and_then(|rule| rule.sms).unwrap_or(filled);
+            KernelRecord {
+                duration_ns: rule.map_or_else(usual, own),
+                sms: sms.min(device.sms),
+                law: linear,
+                interference_millionths: 0,
+            }
+        }
         (Code::Own(_), launch) => {
             let bytes = launch.map_or(0, |launch| {
                 launch.accesses().map(|access| access.bytes).sum()
@@ -144,11 +189,8 @@ fn parameters(
     code: &Code,
     list: In<*const c_void>,
     extra: In<*const c_void>,
-) -> Result<[u8; PARAMETER_BYTES]> {
-    let mut buffer = [0; PARAMETER_BYTES];
-    let Code::Own(kernel) = code else {
-        return Ok(buffer);
-    };
+) -> Result<Parameters> {
+    let size = code.parameter_bytes();
     if !extra.is_null() {
         let words = extra.list(5)?;
         // `CU_LAUNCH_PARAM_BUFFER_POINTER`, `CU_LAUNCH_PARAM_BUFFER_SIZE`, `CU_LAUNCH_PARAM_END`.
@@ -156,20 +198,33 @@ fn parameters(
             return Err(Error::INVALID_VALUE);
         };
         let bytes = In::<usize>::from_raw(words[3].cast()).get()?;
-        let whole = bytes_at(words[1], bytes.min(PARAMETER_BYTES))?;
-        if whole.len() < kernel.parameter_bytes() {
+        if bytes < size {
             return Err(Error::INVALID_VALUE);
         }
-        buffer[..whole.len()].copy_from_slice(&whole);
-        return Ok(buffer);
+        let whole = bytes_at(words[1], size)?;
+        return Parameters::new(size, |buffer| {
+            buffer.copy_from_slice(&whole);
+            Ok(())
+        });
     }
-    let layout = kernel.parameters();
+    let layout = code.parameters();
     let addresses = list.list(layout.len())?;
-    for (parameter, address) in layout.iter().zip(addresses) {
-        let bytes = bytes_at(address, parameter.size)?;
-        buffer[parameter.offset..parameter.offset + parameter.size].copy_from_slice(&bytes);
-    }
-    Ok(buffer)
+    Parameters::new(size, |buffer| {
+        for (parameter, address) in layout.iter().zip(addresses) {
+            let bytes = bytes_at(address, parameter.size)?;
+            buffer[parameter.offset..parameter.offset + parameter.size].copy_from_slice(&bytes);
+        }
+        Ok(())
+    })
+}
+
+/// Returns the device addresses among the parameters: words of eight bytes at multiples of eight which lie in an allocation.
+fn addresses(state: &State, parameters: &[u8]) -> Vec<u64> {
+    let words = parameters.as_chunks::<8>().0.iter();
+    let words = words.map(|word| u64::from_le_bytes(*word));
+    words
+        .filter(|address| state.memory.is_device(*address))
+        .collect()
 }
 
 /// Prepares a launch from its arguments; also used for the nodes of graphs.
@@ -184,34 +239,42 @@ pub(crate) fn prepare(
 ) -> Result<KernelLaunch> {
     let function = module::function(driver, state, function)?;
     let there = state.functions.get(function).ok_or(Error::INVALID_HANDLE)?;
-    let bytes = parameters(&there.code, list, extra)?;
-    with_parameters(driver, state, function, [grid, block], shared_bytes, bytes)
-}
-
-/// Prepares a launch with parameters copied before.
-pub(crate) fn with_parameters(
-    driver: &Driver,
-    state: &State,
-    function: Handle<Function>,
-    [grid, block]: [[u32; 3]; 2],
-    shared_bytes: u32,
-    parameters: [u8; PARAMETER_BYTES],
-) -> Result<KernelLaunch> {
+    let parameters = parameters(&there.code, list, extra)?;
     let (blocks, threads) = check_shape(grid, block, shared_bytes)?;
-    let there = state.functions.get(function).ok_or(Error::INVALID_HANDLE)?;
     let launch = match &there.code {
         Code::Own(kernel) => {
-            let launch = kernels::Launch::decode(*kernel, &parameters);
+            let launch = kernels::Launch::decode(*kernel, parameters.bytes());
             Some(launch.map_err(|_| Error::INVALID_VALUE)?)
         }
-        Code::Named(_) => None,
+        Code::Foreign(kernel) => {
+            if threads > kernel.info.threads_max {
+                return Err(Error::INVALID_VALUE);
+            }
+            refusal::modelled(driver, kernel);
+            None
+        }
     };
     let context = state
         .contexts
         .get(there.context)
         .ok_or(Error::CONTEXT_IS_DESTROYED)?;
     let device = &driver.devices[context.device];
-    let record = record(device, &there.code, launch.as_ref(), blocks, threads);
+    let resources = there.code.resources(threads, shared_bytes);
+    let on_an_sm = resources.blocks_on_an_sm(device);
+    if on_an_sm == 0 {
+        return Err(Error::LAUNCH_OUT_OF_RESOURCES);
+    }
+    let record = record(device, &there.code, launch.as_ref(), blocks, on_an_sm);
+    let effect = match &there.code {
+        Code::Own(_) => launch
+            .filter(|launch| !matches!(launch, kernels::Launch::Spin { .. }))
+            .map(KernelEffect::Own),
+        Code::Foreign(kernel) => {
+            let touches = |rule: &KernelConfig| rule.effects == Effects::Touch;
+            let touches = kernel.rule.as_ref().is_some_and(touches);
+            touches.then(|| KernelEffect::Touch(addresses(state, parameters.bytes()).into()))
+        }
+    };
     Ok(KernelLaunch {
         function,
         grid,
@@ -219,7 +282,7 @@ pub(crate) fn with_parameters(
         shared_bytes,
         parameters,
         record,
-        launch: launch.filter(|launch| !matches!(launch, kernels::Launch::Spin { .. })),
+        effect,
     })
 }
 
@@ -258,8 +321,9 @@ fn launch(request: &Request, default: DefaultStream) -> Result {
             .contexts
             .get(there.context)
             .ok_or(Error::INVALID_CONTEXT)?;
-        let at_once = u64::from(blocks_on_an_sm(block.iter().product()))
-            * u64::from(driver.devices[context.device].sms);
+        let device = &driver.devices[context.device];
+        let resources = (there.code).resources(block.iter().product(), request.shared_bytes);
+        let at_once = u64::from(resources.blocks_on_an_sm(device)) * u64::from(device.sms);
         if blocks > at_once {
             return Err(Error::COOPERATIVE_LAUNCH_TOO_LARGE);
         }
@@ -326,9 +390,9 @@ mod tests {
     #[test]
     fn a_grid_fills_at_most_one_sm_per_block() {
         assert_eq!(waves(1, 32, 132), (1, 1));
-        assert_eq!(waves(132, 1024, 132), (1, 132));
-        assert_eq!(waves(264, 1024, 132), (1, 132));
-        assert_eq!(waves(265, 1024, 132), (2, 132));
+        assert_eq!(waves(132, 2, 132), (1, 132));
+        assert_eq!(waves(264, 2, 132), (1, 132));
+        assert_eq!(waves(265, 2, 132), (2, 132));
         assert_eq!(waves(64, 32, 132), (1, 64));
         assert_eq!(check_shape([1, 1, 1], [1024, 1, 1], 0), Ok((1, 1024)));
         for (grid, block) in [

@@ -1,14 +1,17 @@
-//! Modules, libraries, and their kernels: those of Weir's own PTX, recognized by its hash, and those that the
-//! configuration names. A module with other code is refused when it is loaded.
+//! Modules, libraries, and their kernels: those of Weir's own PTX, recognized by its hash, and foreign ones, whose time is
+//! modelled and whose result is not computed. An image without code for the device is refused when it is loaded.
 
 use std::ffi::{CString, c_char, c_void};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use softgpu_wire::config::KernelConfig;
 
 use crate::context::Context;
 use crate::driver::{Driver, driver};
 use crate::error::{Error, Result};
-use crate::image::{self, Image};
+use crate::image::{self, Image, KernelInfo, THREADS_MAX};
+use crate::launch::Resources;
 use crate::pointer::{Out, Text};
 use crate::refusal;
 use crate::state::State;
@@ -19,8 +22,17 @@ use crate::table::{Handle, Kind};
 pub(crate) enum Code {
     /// One of Weir's own kernels.
     Own(kernels::Kernel),
-    /// A kernel known only by its name, without effect.
-    Named(KernelConfig),
+    /// A kernel whose time is modelled, and whose result is not computed.
+    Foreign(Arc<ForeignKernel>),
+}
+
+/// A kernel of a foreign image.
+#[derive(Debug)]
+pub(crate) struct ForeignKernel {
+    pub(crate) info: KernelInfo,
+    /// Entry of the configuration for its name.
+    pub(crate) rule: Option<KernelConfig>,
+    pub(crate) is_reported: AtomicBool,
 }
 
 /// A module loaded in a context.
@@ -70,40 +82,81 @@ impl Code {
     fn name(&self) -> CString {
         let name = match self {
             Self::Own(kernel) => kernel.name(),
-            Self::Named(kernel) => kernel.name.as_str(),
+            Self::Foreign(kernel) => kernel.info.name.as_str(),
         };
         CString::new(name).unwrap_or_default()
+    }
+
+    /// Returns the layout of the parameters.
+    pub(crate) fn parameters(&self) -> &[kernels::Parameter] {
+        match self {
+            Self::Own(kernel) => kernel.parameters(),
+            Self::Foreign(kernel) => &kernel.info.parameters,
+        }
+    }
+
+    /// Returns the size of the parameter buffer, in bytes.
+    pub(crate) fn parameter_bytes(&self) -> usize {
+        match self {
+            Self::Own(kernel) => kernel.parameter_bytes(),
+            Self::Foreign(kernel) => kernel.info.parameter_bytes(),
+        }
+    }
+
+    /// Returns the largest number of threads of a block.
+    pub(crate) fn threads_max(&self) -> u32 {
+        match self {
+            Self::Own(_) => THREADS_MAX,
+            Self::Foreign(kernel) => kernel.info.threads_max,
+        }
+    }
+
+    /// Returns what a block of this many threads occupies of an SM, with this much dynamic shared memory in bytes.
+    pub(crate) fn resources(&self, threads: u32, dynamic_bytes: u32) -> Resources {
+        let (registers, shared_bytes) = match self {
+            // Of one's own kernels neither limits the number of blocks.
+            Self::Own(_) => (0, 0),
+            Self::Foreign(kernel) => {
+                let shared = kernel.info.shared_bytes.saturating_add(dynamic_bytes);
+                (kernel.info.registers, shared)
+            }
+        };
+        Resources {
+            threads,
+            registers,
+            shared_bytes,
+        }
     }
 }
 
 /// Returns the kernels of an image passed to `call`; refuses one that cannot run here, with a line on standard error.
 fn read(driver: &Driver, call: &str, image: &Image) -> Result<Vec<Code>> {
-    let error = match image {
-        Image::Ptx(text) if kernels::is_ours(text.as_bytes()) => {
-            return Ok(kernels::Kernel::ALL.into_iter().map(Code::Own).collect());
-        }
-        Image::Ptx(text) => {
-            let named = &driver.config.kernels;
-            let known = |name: &&str| named.iter().find(|kernel| kernel.name == **name);
-            let names = image::entries(text);
-            let unknown: Vec<_> = names
-                .iter()
-                .filter(|name| known(name).is_none())
-                .copied()
-                .collect();
-            if unknown.is_empty() {
-                let named = names.iter().filter_map(|name| known(name).cloned());
-                return Ok(named.map(Code::Named).collect());
-            }
-            let unknown = image::names_text(&unknown);
-            refusal::refused(call, &format!("PTX with {unknown}"));
-            return Err(Error::NO_BINARY_FOR_GPU);
-        }
-        Image::Cubin(_) | Image::Fat(_) => Error::NO_BINARY_FOR_GPU,
-        Image::OtherElf(_) | Image::Other(_) => Error::INVALID_IMAGE,
+    if let Image::Ptx(text) = image
+        && kernels::is_ours(text.as_bytes())
+    {
+        return Ok(kernels::Kernel::ALL.into_iter().map(Code::Own).collect());
+    }
+    let first = driver.devices.first().ok_or(Error::NO_DEVICE)?;
+    let [major, minor] = first.part.compute_capability;
+    let device = major * 10 + minor;
+    let Some(kernels) = image.kernels(device) else {
+        let error = match image {
+            Image::OtherElf(_) | Image::Other(_) => Error::INVALID_IMAGE,
+            Image::Ptx(_) | Image::Cubin(_) | Image::Fat(_) => Error::NO_BINARY_FOR_GPU,
+        };
+        refusal::refused(call, &image.to_string(), device);
+        return Err(error);
     };
-    refusal::refused(call, &image.to_string());
-    Err(error)
+    let foreign = kernels.into_iter().map(|info| {
+        let rules = &driver.config.kernels;
+        let rule = rules.iter().find(|rule| rule.matches(&info.name)).cloned();
+        Code::Foreign(Arc::new(ForeignKernel {
+            info,
+            rule,
+            is_reported: AtomicBool::new(false),
+        }))
+    });
+    Ok(foreign.collect())
 }
 
 fn load(driver: &Driver, call: &str, out: Out<Handle<Module>>, image: &Image) -> Result {
@@ -150,14 +203,18 @@ fn add(
 
 /// Returns the attributes of a function, indexed by `CUfunction_attribute`.
 fn attributes(code: &Code) -> [i32; 20] {
+    let number = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
     let mut attributes = [0; 20];
-    attributes[0] = 1024; // threads of a block, at most
-    attributes[4] = match code {
-        Code::Own(_) => 24,
-        Code::Named(_) => 32,
-    }; // registers
-    attributes[5] = 64; // PTX version
-    attributes[6] = 70; // binary version
+    attributes[0] = number(code.threads_max());
+    (attributes[4], attributes[5], attributes[6]) = (24, 64, 70);
+    if let Code::Foreign(kernel) = code {
+        attributes[1] = number(kernel.info.shared_bytes);
+        attributes[3] = number(kernel.info.local_bytes);
+        attributes[4] = number(kernel.info.registers);
+        // Versions of the PTX and of the machine code.
+        attributes[5] = number(kernel.info.architecture);
+        attributes[6] = number(kernel.info.architecture);
+    }
     attributes[8] = 48 << 10; // dynamic shared memory, at most
     attributes
 }
@@ -478,11 +535,7 @@ pub(crate) fn parameter_info(
             &kernel.ok_or(Error::INVALID_HANDLE)?.code
         }
     };
-    let parameters: &[kernels::Parameter] = match code {
-        Code::Own(kernel) => kernel.parameters(),
-        Code::Named(_) => &[],
-    };
-    let parameter = parameters.get(index).ok_or(Error::INVALID_VALUE)?;
+    let parameter = code.parameters().get(index).ok_or(Error::INVALID_VALUE)?;
     offset.put(parameter.offset)?;
     size.put_if_wanted(parameter.size);
     Ok(())
@@ -540,14 +593,33 @@ pub(crate) fn is_loaded(out: Out<u32>, handle: Handle<Function>) -> Result {
     out.put(1)
 }
 
+/// Returns the function's code and the device of the current context.
+fn code_here(driver: &Driver, handle: Handle<Function>) -> Result<(Code, usize)> {
+    let mut state = driver.state();
+    let function = function(driver, &mut state, handle)?;
+    let function = state.functions.get(function).ok_or(Error::INVALID_HANDLE)?;
+    let code = function.code.clone();
+    let context = driver.current(&state)?;
+    let context = state.contexts.get(context).ok_or(Error::INVALID_CONTEXT)?;
+    Ok((code, context.device))
+}
+
 /// Implements `cuOccupancyMaxActiveBlocksPerMultiprocessor`: returns the blocks an SM runs at once.
-pub(crate) fn occupancy(out: Out<i32>, handle: Handle<Function>, block: i32) -> Result {
-    function_hint(handle)?;
+pub(crate) fn occupancy(
+    out: Out<i32>,
+    handle: Handle<Function>,
+    block: i32,
+    shared_bytes: usize,
+) -> Result {
+    let driver = driver()?;
+    let (code, device) = code_here(driver, handle)?;
     let threads = u32::try_from(block).map_err(|_| Error::INVALID_VALUE)?;
-    if threads == 0 || threads > 1024 {
+    if threads == 0 || threads > THREADS_MAX {
         return Err(Error::INVALID_VALUE);
     }
-    let blocks = crate::launch::blocks_on_an_sm(threads);
+    let shared_bytes = u32::try_from(shared_bytes).unwrap_or(u32::MAX);
+    let resources = code.resources(threads, shared_bytes);
+    let blocks = resources.blocks_on_an_sm(&driver.devices[device]);
     out.put(i32::try_from(blocks).unwrap_or(i32::MAX))
 }
 
@@ -557,24 +629,26 @@ pub(crate) fn occupancy_block_size(
     grid: Out<i32>,
     block: Out<i32>,
     handle: Handle<Function>,
+    shared_bytes: usize,
     limit: i32,
 ) -> Result {
     let driver = driver()?;
-    function_hint(handle)?;
-    let sms = {
-        let state = driver.state();
-        let context = driver.current(&state)?;
-        let device = state
-            .contexts
-            .get(context)
-            .map_or(0, |context| context.device);
-        driver.devices[device].sms
+    let (code, device) = code_here(driver, handle)?;
+    let device = &driver.devices[device];
+    let most = code.threads_max();
+    let limit = u32::try_from(limit).ok().filter(|limit| *limit > 0);
+    let most = limit.map_or(most, |limit| limit.min(most));
+    let shared_bytes = u32::try_from(shared_bytes).unwrap_or(u32::MAX);
+    let blocks_of = |threads| {
+        let resources = code.resources(threads, shared_bytes);
+        resources.blocks_on_an_sm(device)
     };
-    let threads = u32::try_from(limit)
-        .ok()
-        .filter(|limit| (1..=1024).contains(limit))
-        .unwrap_or(1024);
-    let blocks = crate::launch::blocks_on_an_sm(threads) * sms;
+    // The largest block of which an SM runs any.
+    let mut threads = most;
+    while threads > 32 && blocks_of(threads) == 0 {
+        threads = (threads - 1) / 32 * 32;
+    }
+    let blocks = blocks_of(threads) * device.sms;
     block.put(i32::try_from(threads).unwrap_or(i32::MAX))?;
     grid.put(i32::try_from(blocks).unwrap_or(i32::MAX))
 }

@@ -1,5 +1,5 @@
-//! Refusals whose result code does not explain the reason: a line on standard error, and a count at the server, which
-//! `weir softgpu status` prints.
+//! What a result code does not explain, why a call is refused and which kernels are not computed: a line on standard error, and
+//! a count at the server, which `weir softgpu status` prints.
 
 use std::collections::BTreeSet;
 use std::ffi::c_void;
@@ -8,34 +8,67 @@ use std::sync::{Mutex, PoisonError};
 
 use softgpu_wire::message::{Kind, Message};
 
-use crate::driver::{driver, report};
+use crate::driver::{Driver, driver, report};
 use crate::error::{Error, Result};
 use crate::image;
+use crate::module::ForeignKernel;
 use crate::pointer::{self, Out, Text};
 
-/// Largest number of lines printed for refused images, so that a program that tries many does not fill its log.
+/// Largest number of lines of one sort, so that a program that tries many images does not fill its log.
 const LINES_MAX: usize = 64;
+/// Largest length of a kernel's name that the server counts, in bytes.
+const NAME_MAX: usize = 256;
 
-/// Prints a line, unless it was printed before.
-fn report_once(line: String) {
-    static PRINTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let mut printed = PRINTED.lock().unwrap_or_else(PoisonError::into_inner);
-    if printed.len() > LINES_MAX || printed.contains(&line) {
-        return;
-    }
-    if printed.len() == LINES_MAX {
-        report("further refused images are not reported");
-    } else {
-        report(&line);
-    }
-    printed.insert(line);
+/// Lines of one sort that were printed.
+struct Lines {
+    printed: Mutex<BTreeSet<String>>,
+    /// Line that stands for all after the first [`LINES_MAX`].
+    others: &'static str,
 }
 
-/// Reports that a call was given an image that cannot run here.
-pub(crate) fn refused(call: &str, what: &str) {
-    report_once(format!(
-        "{call} refuses {what}: a software GPU runs Weir's own kernels, and PTX whose kernels softgpu.toml names ([[kernel]])"
+static REFUSED: Lines = Lines {
+    printed: Mutex::new(BTreeSet::new()),
+    others: "further refused images are not reported",
+};
+static MODELLED: Lines = Lines {
+    printed: Mutex::new(BTreeSet::new()),
+    others: "further kernels whose result is not computed are not reported",
+};
+
+impl Lines {
+    /// Prints a line, unless it was printed before.
+    fn print_once(&self, line: String) {
+        let mut printed = self.printed.lock().unwrap_or_else(PoisonError::into_inner);
+        if printed.len() > LINES_MAX || printed.contains(&line) {
+            return;
+        }
+        if printed.len() == LINES_MAX {
+            report(self.others);
+        } else {
+            report(&line);
+        }
+        printed.insert(line);
+    }
+}
+
+/// Reports that a call was given an image without code for a device of this architecture, for example 90.
+pub(crate) fn refused(call: &str, what: &str, architecture: u32) {
+    REFUSED.print_once(format!(
+        "{call} refuses {what}: no machine code for sm_{architecture}, and no PTX for compute_{architecture} or an earlier one"
     ));
+}
+
+/// Reports the first launch of a kernel whose time is modelled and whose result is not computed.
+pub(crate) fn modelled(driver: &Driver, kernel: &ForeignKernel) {
+    let is_reported = &kernel.is_reported;
+    if is_reported.load(Ordering::Relaxed) || is_reported.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let name = kernel.info.name.as_str();
+    MODELLED.print_once(format!("kernel {name}: time modelled, result not computed"));
+    let name = &name.as_bytes()[..name.len().min(NAME_MAX)];
+    let message = Message::new(Kind::Modelled, &[]).with_bytes(name.to_vec());
+    let _counted = driver.request(&message);
 }
 
 /// Counts an unsupported function, once for each process. Before `cuInit` there is no server, and a later call counts.
@@ -62,7 +95,7 @@ pub(crate) fn export_table(out: Out<*const c_void>) -> Result {
 }
 
 fn no_linker(call: &'static str, what: &str, is_counted: &AtomicBool) -> Error {
-    report_once(format!(
+    REFUSED.print_once(format!(
         "{call} refuses {what}: a software GPU has no linker"
     ));
     count(call, is_counted);

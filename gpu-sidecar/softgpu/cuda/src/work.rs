@@ -6,6 +6,7 @@ use std::sync::Arc;
 use softgpu_wire::record::{Command, CopyWay, KernelRecord};
 
 use crate::effects::Effect;
+use crate::error::Result;
 use crate::module::Function;
 use crate::stream::Stream;
 use crate::table::Handle;
@@ -15,21 +16,58 @@ pub type HostFunction = extern "C" fn(*mut c_void);
 /// Callback of `cuStreamAddCallback`, which also receives the status.
 pub type Callback = extern "C" fn(Handle<Stream>, u32, *mut c_void);
 
-/// Largest size of a kernel's parameters in bytes, sufficient for Weir's kernels.
-pub(crate) const PARAMETER_BYTES: usize = 64;
+/// Largest size of a kernel's parameters which a launch holds without an allocation, in bytes: sufficient for Weir's kernels.
+const FEW_BYTES: usize = 64;
+
+/// Values of a kernel's parameters, in its layout.
+#[derive(Clone, Debug)]
+pub(crate) enum Parameters {
+    Few([u8; FEW_BYTES], usize),
+    Many(Arc<[u8]>),
+}
+
+impl Parameters {
+    /// Returns parameters of this size, which `fill` writes.
+    pub(crate) fn new(bytes: usize, fill: impl FnOnce(&mut [u8]) -> Result) -> Result<Self> {
+        if bytes <= FEW_BYTES {
+            let mut few = [0; FEW_BYTES];
+            fill(&mut few[..bytes])?;
+            return Ok(Self::Few(few, bytes));
+        }
+        let mut many = vec![0; bytes];
+        fill(&mut many)?;
+        Ok(Self::Many(many.into()))
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Few(all, bytes) => &all[..*bytes],
+            Self::Many(all) => all,
+        }
+    }
+}
 
 /// A kernel launch with its arguments.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct KernelLaunch {
     pub(crate) function: Handle<Function>,
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
     pub(crate) shared_bytes: u32,
-    pub(crate) parameters: [u8; PARAMETER_BYTES],
+    pub(crate) parameters: Parameters,
     /// Record for the timeline.
     pub(crate) record: KernelRecord,
     /// Effect on memory; `None` if there is none.
-    pub(crate) launch: Option<kernels::Launch>,
+    pub(crate) effect: Option<KernelEffect>,
+}
+
+/// Effect of a kernel on memory.
+#[derive(Clone, Debug)]
+pub(crate) enum KernelEffect {
+    /// What one of Weir's own kernels computes.
+    Own(kernels::Launch),
+    /// Adds one to the 32-bit word at each of these addresses.
+    Touch(Arc<[u64]>),
 }
 
 /// One side of a copy: its address, and the distances between its rows and slices in bytes.
@@ -143,7 +181,7 @@ impl Work {
     /// Returns whether the work has an effect outside of the timeline.
     pub(crate) const fn has_effect(&self) -> bool {
         match self {
-            Self::Kernel(launched) => launched.launch.is_some(),
+            Self::Kernel(launched) => launched.effect.is_some(),
             Self::Copy(_) | Self::Set(_) | Self::Host(_) => true,
             Self::Nothing => false,
         }

@@ -1,6 +1,7 @@
 //! Requests of clients over their sockets. A client that sends a malformed message, or does not read its answers, is
 //! disconnected.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -239,9 +240,15 @@ impl Server {
             Kind::Unsupported => {
                 let name = String::from_utf8_lossy(&message.bytes);
                 let is_name = name.len() < 100 && name.starts_with("cu");
-                let unsupported = &mut self.statistics.unsupported;
-                if is_name && (unsupported.len() < 2_000 || unsupported.contains_key(&*name)) {
-                    *unsupported.entry(name.into_owned()).or_default() += 1;
+                if is_name {
+                    count(&mut self.statistics.unsupported, name.into_owned());
+                }
+                done(kind, &[])
+            }
+            Kind::Modelled => {
+                let name = String::from_utf8_lossy(&message.bytes);
+                if (1..=256).contains(&name.len()) {
+                    count(&mut self.statistics.modelled, name.into_owned());
                 }
                 done(kind, &[])
             }
@@ -486,4 +493,12 @@ impl Server {
 fn only_file(message: Message) -> Result<OwnedFd, u32> {
     let [file] = <[OwnedFd; 1]>::try_from(message.files).map_err(|_| INVALID_VALUE)?;
     Ok(file)
+}
+
+/// Counts a name, of which there are at most 2,000.
+fn count(names: &mut BTreeMap<String, u64>, name: String) {
+    const NAMES_MAX: usize = 2_000;
+    if names.len() < NAMES_MAX || names.contains_key(&name) {
+        *names.entry(name).or_default() += 1;
+    }
 }

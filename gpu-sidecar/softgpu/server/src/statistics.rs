@@ -107,7 +107,10 @@ pub(crate) struct Statistics {
     pub(crate) faults: u64,
     /// Number of clients disconnected because of a malformed message or ring.
     pub(crate) nonsense: u64,
+    /// Number of processes which have called each unsupported function.
     pub(crate) unsupported: BTreeMap<String, u64>,
+    /// Number of processes which have launched each kernel whose result is not computed.
+    pub(crate) modelled: BTreeMap<String, u64>,
     pub(crate) ledger_is_broken: bool,
     /// Set when processes or memory changed, so that the loop soon runs again.
     pub(crate) has_news: bool,
@@ -135,6 +138,7 @@ impl Statistics {
             faults: 0,
             nonsense: 0,
             unsupported: BTreeMap::new(),
+            modelled: BTreeMap::new(),
             ledger_is_broken: false,
             has_news: false,
             sms: vec![Busy::default(); units],
@@ -218,6 +222,7 @@ impl Statistics {
             "scale": {"bytes": scale.1, "time": scale.0},
             "steal_ns": steal().saturating_sub(self.steal_before),
             "unsupported": self.unsupported,
+            "modelled": self.modelled,
             "uptime_ns": clock::now().since(self.since).0,
         });
         statistics.to_string()

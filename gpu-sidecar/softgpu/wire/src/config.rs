@@ -8,7 +8,7 @@
 //! | `[[gpu]]` | a GPU: `part`, `slices` (names of MIG profiles), `count` | one H100 |
 //! | `[[switch]]` | `gpus`, `uplink-bytes-per-second` | none |
 //! | `[[nvlink]]` | `gpus` (two), `bytes-per-second` | none |
-//! | `[[kernel]]` | a kernel of a module other than Weir's: `name`, `duration-us`, `sms`; it has no effect on memory | none |
+//! | `[[kernel]]` | kernels of modules other than Weir's, by `name`, in which `*` stands for any text: `duration-us`, `sms`, `effects`; the first entry that matches holds | none |
 
 use device::node::{Gpu, Node, NvLink, Scale, Switch};
 use device::part::{Part, PartError};
@@ -75,17 +75,60 @@ pub struct NvLinkConfig {
     pub bytes_per_second: u64,
 }
 
-/// A kernel known only by its name.
+/// Kernels known by their names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct KernelConfig {
-    /// Name of the kernel in its module.
+    /// Name of the kernel in its module; `*` stands for any text, also for none.
     pub name: String,
     /// Duration in microseconds, 1 to 600,000,000.
     pub duration_us: u64,
     /// Number of SMs the kernel requests; `None` for as many as its blocks fill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sms: Option<u32>,
+    /// Effect of the kernel on memory.
+    #[serde(default, skip_serializing_if = "Effects::is_none")]
+    pub effects: Effects,
+}
+
+/// Effect of a kernel whose result is not computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Effects {
+    /// It reads and writes nothing.
+    #[default]
+    None,
+    /// It adds one to the 32-bit word at each device address among its parameters.
+    Touch,
+}
+
+impl Effects {
+    fn is_none(&self) -> bool {
+        *self == Self::None
+    }
+}
+
+impl KernelConfig {
+    /// Returns whether the entry is meant for a kernel of this name.
+    #[must_use]
+    pub fn matches(&self, name: &str) -> bool {
+        let Some((head, rest)) = self.name.split_once('*') else {
+            return self.name == name;
+        };
+        let Some(mut name) = name.strip_prefix(head) else {
+            return false;
+        };
+        let mut parts = rest.split('*');
+        // The last part must be at the end; each part before is taken as early as possible.
+        let last = parts.next_back().unwrap_or_default();
+        for part in parts {
+            let Some(at) = name.find(part) else {
+                return false;
+            };
+            name = &name[at + part.len()..];
+        }
+        name.ends_with(last)
+    }
 }
 
 /// An invalid `softgpu.toml`.
@@ -277,12 +320,48 @@ mod tests {
             name: "add".to_owned(),
             duration_us: 7,
             sms: Some(3),
+            effects: Effects::Touch,
         });
         config.nvlinks.push(NvLinkConfig {
             gpus: [1, 2],
             bytes_per_second: 44_000_000_000,
         });
         assert_eq!(Config::parse(&config.text()).unwrap(), config);
+    }
+
+    #[test]
+    fn a_star_in_a_name_stands_for_any_text() {
+        let matches = |pattern: &str, name: &str| {
+            let rule = KernelConfig {
+                name: pattern.to_owned(),
+                duration_us: 1,
+                sms: None,
+                effects: Effects::None,
+            };
+            rule.matches(name)
+        };
+        for (pattern, name) in [
+            ("add", "add"),
+            ("*", ""),
+            ("*", "add"),
+            ("a*", "a"),
+            ("*gemm*", "sm90_xmma_gemm_f32"),
+            ("a*b*c", "abbc"),
+            ("a*bc", "abcbc"),
+            ("**", "x"),
+        ] {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in [
+            ("add", "add2"),
+            ("a*", "ba"),
+            ("a*a", "a"),
+            ("*gemm*", "gem"),
+            ("a*b*c", "acb"),
+            ("", "a"),
+        ] {
+            assert!(!matches(pattern, name), "{pattern} {name}");
+        }
     }
 
     #[test]

@@ -95,10 +95,12 @@ pub enum Kind {
     /// Runs a command line of `nvidia-cuda-mps-control`; sent to the daemon. Answer: 1 if more follows, 1 if the daemon
     /// has ended; bytes: its output.
     MpsCommand = 28,
+    /// Counts a process which has launched a kernel whose result is not computed: bytes: the kernel's name.
+    Modelled = 29,
 }
 
 impl Kind {
-    const ALL: [Self; 28] = [
+    const ALL: [Self; 29] = [
         Self::Hello,
         Self::Context,
         Self::ContextDestroy,
@@ -127,6 +129,7 @@ impl Kind {
         Self::Unsupported,
         Self::MpsEnter,
         Self::MpsCommand,
+        Self::Modelled,
     ];
 
     fn of(code: u32) -> Option<Self> {

@@ -51,10 +51,10 @@ functions! { TABLE:
     fn cuFuncSetSharedMemConfig(handle: Handle<Function>, _preference: u32) = module::function_hint(handle);
     fn cuFuncLoad(handle: Handle<Function>) = module::function_hint(handle);
     fn cuFuncIsLoaded(out: Out<u32>, handle: Handle<Function>) = module::is_loaded(out, handle);
-    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(out: Out<i32>, handle: Handle<Function>, block: i32, _shared: usize) = module::occupancy(out, handle, block);
-    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(out: Out<i32>, handle: Handle<Function>, block: i32, _shared: usize, _flags: u32) = module::occupancy(out, handle, block);
-    fn cuOccupancyMaxPotentialBlockSize(grid: Out<i32>, block: Out<i32>, handle: Handle<Function>, _of: *const c_void, _shared: usize, limit: i32) = module::occupancy_block_size(grid, block, handle, limit);
-    fn cuOccupancyMaxPotentialBlockSizeWithFlags(grid: Out<i32>, block: Out<i32>, handle: Handle<Function>, _of: *const c_void, _shared: usize, limit: i32, _flags: u32) = module::occupancy_block_size(grid, block, handle, limit);
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(out: Out<i32>, handle: Handle<Function>, block: i32, shared: usize) = module::occupancy(out, handle, block, shared);
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(out: Out<i32>, handle: Handle<Function>, block: i32, shared: usize, _flags: u32) = module::occupancy(out, handle, block, shared);
+    fn cuOccupancyMaxPotentialBlockSize(grid: Out<i32>, block: Out<i32>, handle: Handle<Function>, _of: *const c_void, shared: usize, limit: i32) = module::occupancy_block_size(grid, block, handle, shared, limit);
+    fn cuOccupancyMaxPotentialBlockSizeWithFlags(grid: Out<i32>, block: Out<i32>, handle: Handle<Function>, _of: *const c_void, shared: usize, limit: i32, _flags: u32) = module::occupancy_block_size(grid, block, handle, shared, limit);
     fn cuLaunchKernel(function: Handle<Function>, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle<Stream>, list: In<*const c_void>, extra: In<*const c_void>) = launch::kernel(function, [[gx, gy, gz], [bx, by, bz]], shared, stream, list, extra, false, DefaultStream::Legacy);
     fn cuLaunchKernel_ptsz(function: Handle<Function>, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle<Stream>, list: In<*const c_void>, extra: In<*const c_void>) = launch::kernel(function, [[gx, gy, gz], [bx, by, bz]], shared, stream, list, extra, false, DefaultStream::PerThread);
     fn cuLaunchCooperativeKernel(function: Handle<Function>, gx: u32, gy: u32, gz: u32, bx: u32, by: u32, bz: u32, shared: u32, stream: Handle<Stream>, list: In<*const c_void>) = launch::kernel(function, [[gx, gy, gz], [bx, by, bz]], shared, stream, list, In::from_raw(std::ptr::null()), true, DefaultStream::Legacy);

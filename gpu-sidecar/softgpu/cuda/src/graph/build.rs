@@ -477,13 +477,13 @@ fn get_kernel(node: Handle<NodeRef>) -> Result<KernelParameters> {
     let driver = driver()?;
     let mut state = driver.state();
     let there = node_of(&state, node)?;
-    let NodeAction::Work(Work::Kernel(launched)) = there.action else {
+    let NodeAction::Work(Work::Kernel(launched)) = &there.action else {
         return Err(Error::INVALID_VALUE);
     };
     if let Some(exported) = &there.exported {
-        return Ok(KernelParameters::again(&launched, exported));
+        return Ok(KernelParameters::again(launched, exported));
     }
-    let (parameters, exported) = KernelParameters::of(&state, &launched);
+    let (parameters, exported) = KernelParameters::of(&state, launched);
     node_mut(&mut state, node)?.exported = Some(exported);
     Ok(parameters)
 }

@@ -9,13 +9,11 @@ use crate::error::{Error, Result};
 use crate::event::Event;
 use crate::launch;
 use crate::memory::Access;
-use crate::module::{Code, Function, Kernel};
+use crate::module::{Function, Kernel};
 use crate::pointer::In;
 use crate::state::State;
 use crate::table::Handle;
-use crate::work::{
-    Copy, HostCall, HostFunction, KernelLaunch, PARAMETER_BYTES, Set, Side, Way, Work,
-};
+use crate::work::{Copy, HostCall, HostFunction, KernelLaunch, Set, Side, Way, Work};
 
 use super::nodes::{Graph, NodeAction, kind};
 
@@ -111,14 +109,14 @@ pub(crate) struct NodeParameters {
 
 /// Parameters of a kernel node, in memory to which the program has pointers.
 pub(super) struct ExportedParameters {
-    _bytes: Box<[u8; PARAMETER_BYTES]>,
+    _bytes: Box<[u8]>,
     /// Addresses of the parameters.
     list: Box<[usize]>,
 }
 
 impl ExportedParameters {
     fn new(launched: &KernelLaunch, layout: &[kernels::Parameter]) -> Self {
-        let bytes = Box::new(launched.parameters);
+        let bytes: Box<[u8]> = launched.parameters.bytes().into();
         let begin = bytes.as_ptr().expose_provenance();
         Self {
             list: layout
@@ -176,14 +174,8 @@ impl KernelParameters {
 
     /// Returns the parameters of a launch, and the memory that holds them.
     pub(super) fn of(state: &State, launched: &KernelLaunch) -> (Self, Box<ExportedParameters>) {
-        let layout = match state
-            .functions
-            .get(launched.function)
-            .map(|there| &there.code)
-        {
-            Some(Code::Own(kernel)) => kernel.parameters(),
-            Some(Code::Named(_)) | None => &[],
-        };
+        let function = state.functions.get(launched.function);
+        let layout = function.map_or(&[][..], |there| there.code.parameters());
         let exported = Box::new(ExportedParameters::new(launched, layout));
         let first = KernelParametersV1 {
             function: launched.function,
@@ -402,6 +394,7 @@ mod tests {
     use std::mem::{offset_of, size_of};
 
     use super::*;
+    use crate::work::Parameters;
 
     #[test]
     fn structures_have_the_layout_of_the_interface() {
@@ -421,14 +414,16 @@ mod tests {
 
     #[test]
     fn exported_parameters_point_to_their_values() {
-        let mut parameters = [0; PARAMETER_BYTES];
-        parameters[8..16].copy_from_slice(&77_u64.to_le_bytes());
+        let parameters = Parameters::new(24, |bytes| {
+            bytes[8..16].copy_from_slice(&77_u64.to_le_bytes());
+            Ok(())
+        });
         let launched = KernelLaunch {
             function: Handle::NULL,
             grid: [1; 3],
             block: [1; 3],
             shared_bytes: 0,
-            parameters,
+            parameters: parameters.unwrap(),
             record: softgpu_wire::record::KernelRecord {
                 duration_ns: 0,
                 sms: 1,
@@ -438,7 +433,7 @@ mod tests {
                 },
                 interference_millionths: 0,
             },
-            launch: None,
+            effect: None,
         };
         let exported = ExportedParameters::new(&launched, kernels::Kernel::Fill.parameters());
         let list = exported.list().list(3).unwrap();

@@ -1,8 +1,15 @@
-//! Recognition of images of device code: their format and the names of their kernels. A software GPU runs only PTX it
-//! knows, so this serves the message about a refused image.
+//! Images of device code: their format, and their kernels.
 //!
-//! The layouts of fat binaries and their wrapper are not documented by the vendor; they follow the toolkit's
-//! `fatbinary_section.h` and public readers of the format.
+//! | module | contents |
+//! |---|---|
+//! | `ptx`, `cubin` | kernels of a PTX text, and of machine code |
+//! | `fat` | parts of a fat binary, and the one that fits a device |
+//! | `kernel` | what an image states about a kernel |
+
+mod cubin;
+mod fat;
+mod kernel;
+mod ptx;
 
 use std::ffi::{CStr, c_void};
 use std::fmt;
@@ -11,6 +18,10 @@ use object::Endianness;
 use object::elf::FileHeader64;
 use object::read::elf::{FileHeader as _, SectionHeader as _};
 
+use cubin::Cubin;
+use fat::Fat;
+pub(crate) use kernel::{KernelInfo, THREADS_MAX};
+
 use crate::error::{Error, Result};
 use crate::pointer;
 
@@ -18,8 +29,6 @@ use crate::pointer;
 const TEXT_MAX: usize = 64 << 20;
 /// Largest amount of machine code searched for names, in bytes; the largest kernel libraries have some hundred MB.
 const CODE_MAX: u64 = 1 << 30;
-/// Largest number of parts examined in a fat binary, which has one for each architecture and form, some dozens in all.
-const PARTS_MAX: usize = 64;
 /// Largest number of kernels named in one message.
 const NAMES_MAX: usize = 8;
 /// Number of bytes shown of an unrecognized image.
@@ -37,47 +46,14 @@ const CUDA_MACHINE: u16 = 190;
 pub(crate) enum Image {
     /// Text of a PTX module.
     Ptx(String),
-    /// Machine code, with the names of its kernels.
-    Cubin(Vec<String>),
+    /// Machine code.
+    Cubin(Cubin),
     /// An ELF file for a machine other than a GPU, with the machine number.
     OtherElf(u16),
-    /// A fat binary, with its parts.
-    Fat(Vec<Part>),
+    /// A fat binary.
+    Fat(Fat),
     /// Another format, with a description.
     Other(String),
-}
-
-/// A part of a fat binary.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Part {
-    form: Form,
-    /// Number of the architecture, for example 90 for `sm_90`.
-    architecture: u32,
-    /// Names of the part's kernels; `None` if the part is compressed.
-    kernels: Option<Vec<String>>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    Ptx,
-    Cubin,
-    Other(u16),
-}
-
-/// Returns the names that follow `.entry` in a PTX text.
-pub(crate) fn entries(text: &str) -> Vec<&str> {
-    text.split(".entry")
-        .skip(1)
-        .filter_map(|rest| {
-            let rest = rest.trim_start();
-            let end = rest.find(|c: char| !c.is_alphanumeric() && c != '_' && c != '$')?;
-            (end > 0).then(|| &rest[..end])
-        })
-        .collect()
-}
-
-fn owned(names: Vec<&str>) -> Vec<String> {
-    names.into_iter().map(str::to_owned).collect()
 }
 
 /// Returns the image at an address, whose length follows from its content.
@@ -111,7 +87,7 @@ pub(crate) fn of(bytes: &[u8]) -> Image {
         return elf(bytes);
     }
     if bytes.starts_with(&FAT_BINARY) {
-        return Image::Fat(parts(bytes));
+        return Image::Fat(Fat::new(bytes.to_vec()));
     }
     // A text may include its terminating zero.
     let end = bytes.iter().position(|byte| *byte == 0);
@@ -191,28 +167,7 @@ fn elf(bytes: &[u8]) -> Image {
     if machine != CUDA_MACHINE {
         return Image::OtherElf(machine);
     }
-    Image::Cubin(cubin_kernels(bytes))
-}
-
-/// Returns the names of the kernels in machine code: each has a constant bank for its parameters.
-fn cubin_kernels(bytes: &[u8]) -> Vec<String> {
-    section_names(bytes)
-        .unwrap_or_default()
-        .iter()
-        .filter_map(|name| Some(name.strip_prefix(".nv.constant0.")?.to_owned()))
-        .collect()
-}
-
-/// Returns the section names of an ELF file, tolerating errors elsewhere.
-fn section_names(bytes: &[u8]) -> Option<Vec<String>> {
-    let header = FileHeader64::<Endianness>::parse(bytes).ok()?;
-    let order = header.endian().ok()?;
-    let sections = header.sections(order, bytes).ok()?;
-    let names = sections.iter().filter_map(|section| {
-        let name = sections.section_name(order, section).ok()?;
-        Some(std::str::from_utf8(name).ok()?.to_owned())
-    });
-    Some(names.collect())
+    Image::Cubin(cubin::read(bytes))
 }
 
 /// Returns the fat binary at an address.
@@ -224,7 +179,7 @@ fn fat_at(address: *const c_void) -> Result<Image> {
     let length = fat_length(&head).filter(|length| *length <= CODE_MAX);
     let length = length.and_then(|length| usize::try_from(length).ok());
     let bytes = pointer::bytes_at(address, length.unwrap_or(head.len()))?;
-    Ok(Image::Fat(parts(&bytes)))
+    Ok(Image::Fat(Fat::new(bytes)))
 }
 
 /// Returns the length of a fat binary. Header: magic (4 bytes), version (2), size of the header (2), size of the rest
@@ -235,45 +190,9 @@ fn fat_length(head: &[u8]) -> Option<u64> {
     rest.checked_add(header.into())
 }
 
-fn parts(bytes: &[u8]) -> Vec<Part> {
-    let mut found = Vec::new();
-    let header = number_at(bytes, 6).map_or(0, u16::from_le_bytes);
-    let mut rest = bytes.get(usize::from(header)..).unwrap_or_default();
-    while found.len() < PARTS_MAX
-        && let Some((part, length)) = part(rest)
-    {
-        found.push(part);
-        rest = rest.get(length..).unwrap_or_default();
-    }
-    found
-}
-
-/// Returns the first part and its length with the header. Header: form (2 bytes), version (2), size of the header (4),
-/// size of the code (8), size of the compressed code (4); the architecture is at 28.
-fn part(bytes: &[u8]) -> Option<(Part, usize)> {
-    let form = match u16::from_le_bytes(number_at(bytes, 0)?) {
-        1 => Form::Ptx,
-        2 => Form::Cubin,
-        other => Form::Other(other),
-    };
-    let header = u32::from_le_bytes(number_at(bytes, 4)?);
-    let length = u64::from_le_bytes(number_at(bytes, 8)?);
-    let compressed = u32::from_le_bytes(number_at(bytes, 16)?);
-    let architecture = u32::from_le_bytes(number_at(bytes, 28)?);
-    let header = usize::try_from(header).ok()?;
-    let all = header.checked_add(usize::try_from(length).ok()?)?;
-    let code = bytes.get(header..all).unwrap_or_default();
-    let kernels = (compressed == 0).then(|| match form {
-        Form::Ptx => owned(entries(&String::from_utf8_lossy(code))),
-        Form::Cubin => cubin_kernels(code),
-        Form::Other(_) => Vec::new(),
-    });
-    let part = Part {
-        form,
-        architecture,
-        kernels,
-    };
-    Some((part, all.max(1)))
+/// Returns the names of kernels.
+fn names_of(kernels: &[KernelInfo]) -> Vec<String> {
+    kernels.iter().map(|kernel| kernel.name.clone()).collect()
 }
 
 /// Formats a list of kernel names, with the number of omitted ones.
@@ -298,17 +217,27 @@ fn with_names(names: &[String]) -> String {
     format!(" with {}", names_text(names))
 }
 
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let architecture = self.architecture;
-        match self.form {
-            Form::Ptx => write!(f, "PTX for compute_{architecture}")?,
-            Form::Cubin => write!(f, "machine code for sm_{architecture}")?,
-            Form::Other(form) => write!(f, "code of form {form} for sm_{architecture}")?,
-        }
-        match &self.kernels {
-            None => f.write_str(", compressed"),
-            Some(names) => f.write_str(&with_names(names)),
+/// Returns the architecture as part of a description; empty if it is unknown.
+fn target(prefix: &str, architecture: u32) -> String {
+    match architecture {
+        0 => String::new(),
+        own => format!(" for {prefix}_{own}"),
+    }
+}
+
+impl Image {
+    /// Returns the kernels which a device of this architecture can run; `None` if the image has no code for it.
+    pub(crate) fn kernels(&self, device: u32) -> Option<Vec<KernelInfo>> {
+        match self {
+            Self::Ptx(text) => {
+                let ptx = ptx::read(text);
+                (ptx.architecture <= device).then_some(ptx.kernels)
+            }
+            Self::Cubin(cubin) => {
+                fat::runs_code(cubin.architecture, device).then(|| cubin.kernels.clone())
+            }
+            Self::Fat(fat) => fat.kernels(device),
+            Self::OtherElf(_) | Self::Other(_) => None,
         }
     }
 }
@@ -316,14 +245,21 @@ impl fmt::Display for Part {
 impl fmt::Display for Image {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ptx(text) => write!(f, "PTX{}", with_names(&owned(entries(text)))),
-            Self::Cubin(names) => write!(f, "machine code (a cubin){}", with_names(names)),
-            Self::OtherElf(machine) => write!(f, "an ELF file of machine {machine}, no cubin"),
-            Self::Fat(parts) if parts.is_empty() => f.write_str("a fat binary without parts"),
-            Self::Fat(parts) => {
-                let parts: Vec<_> = parts.iter().map(ToString::to_string).collect();
-                write!(f, "a fat binary ({})", parts.join("; "))
+            Self::Ptx(text) => {
+                let ptx = ptx::read(text);
+                write!(f, "PTX{}", target("compute", ptx.architecture))?;
+                f.write_str(&with_names(&names_of(&ptx.kernels)))
             }
+            Self::Cubin(cubin) => {
+                write!(
+                    f,
+                    "machine code (a cubin){}",
+                    target("sm", cubin.architecture)
+                )?;
+                f.write_str(&with_names(&names_of(&cubin.kernels)))
+            }
+            Self::OtherElf(machine) => write!(f, "an ELF file of machine {machine}, no cubin"),
+            Self::Fat(fat) => write!(f, "{fat}"),
             Self::Other(what) => f.write_str(what),
         }
     }
@@ -331,42 +267,16 @@ impl fmt::Display for Image {
 
 #[cfg(test)]
 mod tests {
+    use super::fat::tests::fat;
     use super::*;
-
-    #[test]
-    fn entry_names_are_found_in_ptx() {
-        let text =
-            ".version 7.0\n.visible .entry _Z3addPfS_(\n)\n{}\n.weak .entry  b$2 ()\n// .entry";
-        assert_eq!(entries(text), ["_Z3addPfS_", "b$2"]);
-        assert_eq!(entries(kernels::PTX).len(), kernels::Kernel::ALL.len());
-    }
-
-    fn fat(parts: &[(u16, u32, &[u8], bool)]) -> Vec<u8> {
-        let mut rest = Vec::new();
-        for (form, architecture, code, is_compressed) in parts {
-            let mut head = [0; 64];
-            head[..2].copy_from_slice(&form.to_le_bytes());
-            head[4] = 64;
-            head[8..16].copy_from_slice(&(code.len() as u64).to_le_bytes());
-            head[16] = u8::from(*is_compressed);
-            head[28..32].copy_from_slice(&architecture.to_le_bytes());
-            rest.extend_from_slice(&head);
-            rest.extend_from_slice(code);
-        }
-        let mut all = FAT_BINARY.to_vec();
-        all.extend_from_slice(&[1, 0, 16, 0]);
-        all.extend_from_slice(&(rest.len() as u64).to_le_bytes());
-        all.extend(rest);
-        all
-    }
 
     #[test]
     fn the_parts_of_a_fat_binary_are_named() {
         let ptx = b".version 8.0\n.entry add()\n{}\n\0";
         let bytes = fat(&[
-            (1, 90, ptx, false),
-            (2, 80, b"xyz", true),
-            (16, 75, b"", false),
+            (1, 90, ptx, 0, None),
+            (2, 80, b"xyz", 0, Some(9)),
+            (16, 75, b"", 0, None),
         ]);
         let text = "a fat binary (PTX for compute_90 with kernel add; machine code for sm_80, compressed; \
                     code of form 16 for sm_75)";
@@ -381,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_fat_binary_with_false_lengths_is_still_described() {
-        let whole = fat(&[(1, 90, b".entry a()", false), (2, 80, b"xyz", false)]);
+        let whole = fat(&[(1, 90, b".entry a()", 0, None), (2, 80, b"xyz", 0, None)]);
         for length in 0..whole.len() {
             let _text = of(&whole[..length]).to_string();
         }
@@ -407,6 +317,10 @@ mod tests {
             (b"BC\xc0\xde\x01", "LLVM bitcode"),
             (b"\xed\x43\x4e\x7f\x01", "LTO-IR"),
             (b".version 7.0\n.entry b(", "PTX with kernel b"),
+            (
+                b".version 7.0\n.target sm_70\n.entry b(",
+                "PTX for compute_70 with kernel b",
+            ),
             (b".version 7.0\n\0.entry b(", "PTX"),
         ] {
             assert_eq!(of(bytes).to_string(), text);
@@ -416,9 +330,6 @@ mod tests {
             names_text(&names),
             "kernels k0, k1, k2, k3, k4, k5, k6, k7 and 2 more"
         );
-        assert_eq!(
-            Image::Fat(Vec::new()).to_string(),
-            "a fat binary without parts"
-        );
+        assert_eq!(of(&FAT_BINARY).to_string(), "a fat binary without parts");
     }
 }
