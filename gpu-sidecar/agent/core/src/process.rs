@@ -53,6 +53,8 @@ pub(crate) struct Process {
     /// Time at which the connection ended, in nanoseconds.
     lost_at: Option<u64>,
     is_killed: bool,
+    /// Whether there was another connection of the same process, with pages, when this one got its pages or later.
+    has_twin: bool,
     reports: u32,
 }
 
@@ -131,6 +133,7 @@ impl Process {
             device: None,
             lost_at: None,
             is_killed: false,
+            has_twin: false,
             reports: 0,
         }
     }
@@ -177,6 +180,14 @@ impl Process {
 
     pub(crate) const fn is_killed(&self) -> bool {
         self.is_killed
+    }
+
+    pub(crate) const fn has_twin(&self) -> bool {
+        self.has_twin
+    }
+
+    pub(crate) const fn set_twin(&mut self) {
+        self.has_twin = true;
     }
 
     /// Returns whether the process may live on after its connection.
@@ -323,6 +334,12 @@ impl Device {
     /// Returns the kernel time of the process as it states it, in nanoseconds.
     pub(crate) const fn busy_ns(&self) -> u64 {
         self.facts.busy_ns
+    }
+
+    /// Leaves out kernel time up to this total of the process, in nanoseconds: another connection of it was charged for that.
+    pub(crate) fn skip_charged(&mut self, total_ns: u64) {
+        let own = &mut self.observed;
+        own.busy_before_ns = own.busy_before_ns.max(total_ns.saturating_sub(own.busy_ns));
     }
 
     /// Returns the device memory that the process states to hold, in bytes.

@@ -411,6 +411,35 @@ fn a_former_connection_that_is_read_after_the_present_one_leaves_nothing() {
     assert_eq!(node.count(killed), 0);
 }
 
+/// The agent has not read the end of the former connection. The process goes on in its page until it has the next.
+#[test]
+fn kernel_time_in_two_pages_of_a_process_is_charged_once() {
+    let mut node = Node::new(&[pod(0, 100)]);
+    let former = node.attached(1);
+    let publish = |node: &Node, process: ProcessId, from: u64, to: u64, total: u64| {
+        let facts = &node.pages(process).facts;
+        facts.push(from, to);
+        facts.busy_ns.store(total, Ordering::Release);
+    };
+    let used = |node: &mut Node| {
+        node.on(Event::FiguresWanted);
+        node.figures().pods[0].counters.used_wall_ns
+    };
+    let begin = node.now;
+    node.pass(30 * MS);
+    publish(&node, former, begin, begin + 30 * MS, 30 * MS);
+    let present = node.connect(1).unwrap();
+    node.hello(present, true, 0);
+    node.attach(present, 30 * MS);
+    node.pass(40 * MS);
+    publish(&node, former, begin + 30 * MS, begin + 70 * MS, 70 * MS);
+    node.on(Event::Disconnected(former));
+    assert_eq!(used(&mut node), 70 * MS);
+    node.pass(50 * MS);
+    publish(&node, present, begin + 70 * MS, begin + 120 * MS, 120 * MS);
+    assert_eq!(used(&mut node), 120 * MS);
+}
+
 #[test]
 fn two_processes_are_not_asked_for_memory_without_end() {
     let mut node = Node::new(&[pod(0, 50)]);

@@ -13,7 +13,7 @@ use crate::environment::MpsEnvironment;
 use crate::event_kind::EventKind;
 use crate::kind::SlotKind;
 use crate::pods::Pod;
-use crate::process::Greeting;
+use crate::process::{Greeting, Process};
 use crate::slots::Slot;
 
 /// Longest time that a greeting process waits for the MPS daemon of its slot, in nanoseconds.
@@ -181,12 +181,31 @@ impl SlotState {
             cx.numbers.release(stand_in);
         }
         self.forget_former_connections(cx, id);
+        self.note_twins(id);
         self.write_roster(cx, pod);
+    }
+
+    /// Notes other connections of the same process, the end of which was not read yet.
+    fn note_twins(&mut self, id: ProcessId) {
+        let Some(process) = self.processes.get(&id) else {
+            return;
+        };
+        let others = self.processes.values();
+        let twins = others.filter(|other| other.id() != id && other.is_same(process));
+        let mut twins: Vec<_> = twins.map(Process::id).collect();
+        if !twins.is_empty() {
+            twins.push(id);
+        }
+        for twin in twins {
+            if let Some(process) = self.processes.get_mut(&twin) {
+                process.set_twin();
+            }
+        }
     }
 
     /// Returns what is known of former connections of the same process: the kernel time which was charged, in nanoseconds, since
     /// after it has sent `Attach` a process goes on to publish in its former page; and the last epoch of its gate.
-    fn former(&self, id: ProcessId) -> (u64, u64) {
+    pub(super) fn former(&self, id: ProcessId) -> (u64, u64) {
         let Some(process) = self.processes.get(&id) else {
             return (0, 0);
         };

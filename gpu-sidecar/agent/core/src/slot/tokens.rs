@@ -1,5 +1,7 @@
 //! Requests and returns of tokens, the execution of the scheduler's actions, and kernel time.
 
+use std::collections::BTreeMap;
+
 use policy::tokens::{Action as Scheduled, PodId, ProcessId, ProcessUsage, Tokens, Usage};
 use policy::{Span, Time};
 use protocol::message::FromAgent;
@@ -7,7 +9,9 @@ use protocol::message::FromAgent;
 use super::{Context, Device, SlotState};
 use crate::action::Action;
 use crate::facts::Facts;
+use crate::pod::ServedPod;
 use crate::pods::PodKey;
+use crate::process::Process;
 
 impl Device {
     /// Returns the work that each process of a pod may have in flight, in microseconds as in the pages.
@@ -108,12 +112,16 @@ impl SlotState {
 
     /// Takes the facts of a process: adds its kernel time to its pod's, and updates the pod's counters.
     pub(crate) fn take_facts(&mut self, now: u64, id: ProcessId, facts: &Facts) {
+        // The process goes on in the page of one connection until it has the pages of the next, and states its total in both.
+        let has_twin = self.processes.get(&id).is_some_and(Process::has_twin);
+        let charged_ns = if has_twin { self.former(id).0 } else { 0 };
         let Some(member) = self.member(id) else {
             return;
         };
         let Some(device) = member.process.device_mut() else {
             return;
         };
+        device.skip_charged(charged_ns);
         let settlement = member.pod.take_facts(device, facts, now);
         if settlement.own_ns > 0 {
             let sms = u128::from(member.device.slot.sms.unwrap_or(1));
@@ -245,8 +253,8 @@ impl SlotState {
 
 fn report(
     device: &mut Device,
-    pod: &mut crate::pod::ServedPod,
-    processes: &mut std::collections::BTreeMap<ProcessId, crate::process::Process>,
+    pod: &mut ServedPod,
+    processes: &mut BTreeMap<ProcessId, Process>,
     now: u64,
 ) {
     let mut usages: Vec<ProcessUsage> = std::mem::take(&mut device.usages);
