@@ -55,6 +55,8 @@ pub(crate) struct Process {
     is_killed: bool,
     /// Whether there was another connection of the same process, with pages, when this one got its pages or later.
     has_twin: bool,
+    /// Whether the pages could not be sent.
+    has_no_page: bool,
     reports: u32,
 }
 
@@ -134,6 +136,7 @@ impl Process {
             lost_at: None,
             is_killed: false,
             has_twin: false,
+            has_no_page: false,
             reports: 0,
         }
     }
@@ -164,6 +167,16 @@ impl Process {
 
     pub(crate) const fn device(&self) -> Option<&Device> {
         self.device.as_ref()
+    }
+
+    /// Returns whether the pages could be sent, as far as is known.
+    pub(crate) const fn has_page(&self) -> bool {
+        !self.has_no_page
+    }
+
+    /// Records that the process has not got its pages.
+    pub(crate) const fn set_no_page(&mut self) {
+        self.has_no_page = true;
     }
 
     pub(crate) const fn device_mut(&mut self) -> Option<&mut Device> {
@@ -233,6 +246,11 @@ impl Process {
     /// Adds kernel time between the sending and the handling of the `Hello`.
     pub(crate) fn resume_at_least(&mut self, busy_ns: u64) {
         self.resumed.busy_ns = self.resumed.busy_ns.max(busy_ns);
+    }
+
+    /// Counts the gate of the process as open, whatever its `Hello` says.
+    pub(crate) const fn resume_open(&mut self) {
+        self.resumed.is_open = true;
     }
 
     /// Gives the process pages. `former_epoch`: last epoch of its gate in former pages; 0 where there are none.

@@ -411,6 +411,34 @@ fn a_former_connection_that_is_read_after_the_present_one_leaves_nothing() {
     assert_eq!(node.count(killed), 0);
 }
 
+/// A grant in the former page is noticed after the new connection's `Hello` was written.
+#[test]
+fn a_process_that_launched_by_a_former_grant_holds_its_sms() {
+    for is_lost in [false, true] {
+        let mut node = Node::new(&[pod(0, 100), pod(1, 100)]);
+        let (former, waiter) = (node.attached(1), node.attached(101));
+        let present = node.connect(1).unwrap();
+        node.hello(present, false, 0);
+        node.ask(former);
+        assert!(node.is_open(former));
+        node.pages(former)
+            .facts
+            .inflight_us
+            .store(900, Ordering::Relaxed);
+        if is_lost {
+            node.on(Event::Disconnected(former));
+        }
+        node.ask(waiter);
+        node.attach(present, 0);
+        node.on(Event::Disconnected(former));
+        assert!(!node.is_open(waiter), "the process may still compute");
+        // It returns the token of its new page.
+        node.close(present);
+        node.pass(MS);
+        assert!(node.is_open(waiter));
+    }
+}
+
 /// The agent has not read the end of the former connection. The process goes on in its page until it has the next.
 #[test]
 fn kernel_time_in_two_pages_of_a_process_is_charged_once() {

@@ -52,6 +52,18 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
             ),
         ),
         (
+            "a launch by a grant that was noticed after Hello ran beside another pod's",
+            plan(
+                328_213,
+                1,
+                3,
+                2,
+                3_892,
+                345,
+                &[Fault::Cut, Fault::Fork, Fault::PodRemove],
+            ),
+        ),
+        (
             "kernel time in the page of a connection whose end was not read yet was charged twice",
             plan(
                 320_876,

@@ -202,7 +202,8 @@ impl SlotState {
 
     /// Disconnects a process which has not got its pages: it may compute, and connects again.
     pub(crate) fn pages_failed(&mut self, cx: &mut Context<'_>, id: ProcessId, text: &str) {
-        if let Some(process) = self.processes.get(&id) {
+        if let Some(process) = self.processes.get_mut(&id) {
+            process.set_no_page();
             cx.actions.push(Action::Log {
                 level: Level::Warning,
                 subject: format!("process {}", process.pid()),

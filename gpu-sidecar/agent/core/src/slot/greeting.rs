@@ -11,6 +11,7 @@ use super::{Context, SlotState};
 use crate::action::{Action, NewPages};
 use crate::environment::MpsEnvironment;
 use crate::event_kind::EventKind;
+use crate::gate::GateState;
 use crate::kind::SlotKind;
 use crate::pods::Pod;
 use crate::process::{Greeting, Process};
@@ -18,6 +19,18 @@ use crate::slots::Slot;
 
 /// Longest time that a greeting process waits for the MPS daemon of its slot, in nanoseconds.
 const MPS_WAIT_NS: u64 = 1_500_000_000;
+
+/// What is known of other connections of a process.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Former {
+    /// Kernel time of the process which was charged, in nanoseconds: after it has sent `Attach` it goes on to publish in its former
+    /// page.
+    pub(super) busy_ns: u64,
+    /// Last epoch of its gate.
+    epoch: u64,
+    /// Whether it may compute by a token of one of them.
+    may_compute: bool,
+}
 
 impl SlotState {
     /// Answers a `Hello` with the device and the limits of the process, refuses it, or lets it wait for the MPS daemon, unless
@@ -118,7 +131,7 @@ impl SlotState {
         mps: bool,
     ) {
         let now = cx.now;
-        let (charged_ns, epoch) = self.former(id);
+        let former = self.former(id);
         let Some(member) = self.member(id) else {
             return;
         };
@@ -136,9 +149,13 @@ impl SlotState {
         let sm_limit = member.device.tokens.settings().sm_limit;
         let sm = share(slot, member.pod.pod(), multiprocessors, mps).min(sm_limit);
         let (pod, pod_id) = (member.pod.key(), member.pod.id());
-        member.process.resume_at_least(charged_ns);
+        member.process.resume_at_least(former.busy_ns);
+        if former.may_compute {
+            // It may have noticed a grant there, and launched, after it had sent `Hello`.
+            member.process.resume_open();
+        }
         let resumed = member.process.resumed();
-        member.process.attach(sm, mps, epoch, now);
+        member.process.attach(sm, mps, former.epoch, now);
         member.pod.attach(id, resumed.bytes_used);
         let Some(device) = member.process.device() else {
             return;
@@ -203,23 +220,28 @@ impl SlotState {
         }
     }
 
-    /// Returns what is known of former connections of the same process: the kernel time which was charged, in nanoseconds, since
-    /// after it has sent `Attach` a process goes on to publish in its former page; and the last epoch of its gate.
-    pub(super) fn former(&self, id: ProcessId) -> (u64, u64) {
+    /// Returns what is known of other connections of the same process.
+    pub(super) fn former(&self, id: ProcessId) -> Former {
+        let mut former = Former::default();
         let Some(process) = self.processes.get(&id) else {
-            return (0, 0);
+            return former;
         };
-        let former = self
-            .processes
-            .values()
-            .filter(|other| other.id() != id && other.is_same(process));
-        let devices = former.filter_map(|other| other.device());
-        devices.fold((0, 0), |(busy_ns, epoch), device| {
-            (
-                busy_ns.max(device.busy_ns()),
-                epoch.max(device.gate.epoch()),
-            )
-        })
+        let others = self.processes.values();
+        let others = others.filter(|other| other.id() != id && other.is_same(process));
+        for other in others {
+            let Some(device) = other.device() else {
+                continue;
+            };
+            former.busy_ns = former.busy_ns.max(device.busy_ns());
+            former.epoch = former.epoch.max(device.gate.epoch());
+            let may_compute = match device.gate.state() {
+                GateState::Open => true,
+                GateState::Closing { .. } => !device.is_idle(),
+                GateState::Idle | GateState::Waiting { .. } => false,
+            };
+            former.may_compute |= may_compute && other.has_page();
+        }
+        former
     }
 }
 

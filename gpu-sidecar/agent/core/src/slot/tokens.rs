@@ -114,7 +114,7 @@ impl SlotState {
     pub(crate) fn take_facts(&mut self, now: u64, id: ProcessId, facts: &Facts) {
         // The process goes on in the page of one connection until it has the pages of the next, and states its total in both.
         let has_twin = self.processes.get(&id).is_some_and(Process::has_twin);
-        let charged_ns = if has_twin { self.former(id).0 } else { 0 };
+        let charged_ns = if has_twin { self.former(id).busy_ns } else { 0 };
         let Some(member) = self.member(id) else {
             return;
         };
