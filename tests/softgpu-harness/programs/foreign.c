@@ -5,6 +5,8 @@
  * touch: the configuration gives `touch` the effect of the same name, and a duration. Prints `ok`. */
 #include "driver.h"
 
+#define CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES 701
+
 static const char PTX[] =
     ".version 7.0\n.target sm_70\n.address_size 64\n"
     "// .entry none()\n"
@@ -89,6 +91,24 @@ int main(int argc, char **argv)
     CHECK_EQUAL(takes(scale, scale, 529, 32, of_scale, of_scale), 8000);
     CALL(cuMemcpyDtoH, got, first, sizeof got);
     CHECK(!memcmp(got, words, sizeof words));
+    /* A block with more shared memory than an SM has. */
+    EXPECT(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, cuLaunchKernel, scale, 1, 1, 1, 32, 1, 1, 190 << 10, NULL, of_scale, NULL);
+    CUresult (*blocks)(int *, CUfunction, int, size_t) =
+        (CUresult(*)(int *, CUfunction, int, size_t))dlsym(cu_library(), "cuOccupancyMaxActiveBlocksPerMultiprocessor");
+    CUresult (*shape)(int *, int *, CUfunction, void *, size_t, int) =
+        (CUresult(*)(int *, int *, CUfunction, void *, size_t, int))dlsym(cu_library(), "cuOccupancyMaxPotentialBlockSize");
+    int count, block;
+    CHECK(blocks && shape && !blocks(&count, scale, 32, 0));
+    CHECK_EQUAL(count, 4);
+    CHECK(!blocks(&count, scale, 32, 64 << 10));
+    CHECK_EQUAL(count, 2);
+    /* Two blocks of 1,024 threads fill an SM; of `touch` a block has at most 128, and 16 of them do. */
+    CHECK(!shape(&count, &block, scale, NULL, 0, 0));
+    CHECK_EQUAL(block, 1024);
+    CHECK_EQUAL(count, 264);
+    CHECK(!shape(&count, &block, touch, NULL, 0, 0));
+    CHECK_EQUAL(block, 128);
+    CHECK_EQUAL(count, 16 * 132);
 
     void *of_touch[] = { &first, &second };
     EXPECT(CUDA_ERROR_INVALID_VALUE, cuLaunchKernel, touch, 1, 1, 1, 129, 1, 1, 0, NULL, of_touch, NULL);

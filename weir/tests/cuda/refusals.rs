@@ -6,7 +6,7 @@ use softgpu_harness::programs::built;
 use softgpu_harness::soft_gpu_dir::{SoftGpuDir, text};
 
 const TABLES: &str = "softgpu: the CUDA runtime's private tables are not supported";
-const RUNS: &str = ": no machine code for sm_90, and no PTX for compute_90 or an earlier one";
+const NO_CODE: &str = ": no machine code for sm_90, and no PTX for compute_90 or an earlier one";
 
 fn refused(softgpu: &SoftGpuDir, what: &str) -> Output {
     let mut command = softgpu.command(built("refused"));
@@ -84,7 +84,7 @@ fn refused_images_are_reported_with_form_and_kernels() {
         }
         let expected: Vec<_> = calls
             .iter()
-            .map(|call| format!("softgpu: {call} refuses {what}{RUNS}"))
+            .map(|call| format!("softgpu: {call} refuses {what}{NO_CODE}"))
             .collect();
         assert_eq!(lines(&output), expected, "{form}");
         let results: Vec<_> = calls

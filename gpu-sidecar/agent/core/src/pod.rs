@@ -37,7 +37,7 @@ pub(crate) struct ServedPod {
     /// Union of the stretches of the pod's processes.
     union: Union,
     /// Kernel time which the scheduler was not charged for yet, in nanoseconds.
-    unreported_ns: u64,
+    uncharged_ns: u64,
     /// Connected processes, in order of connection.
     processes: Vec<ProcessId>,
     /// Number of processes with pages.
@@ -65,7 +65,7 @@ impl ServedPod {
             counters: PodCounters::default(),
             claims: Claims::default(),
             union: Union::new(),
-            unreported_ns: 0,
+            uncharged_ns: 0,
             processes: Vec::new(),
             attached: 0,
             survivors: survivors.collect(),
@@ -93,7 +93,7 @@ impl ServedPod {
         PodId(self.pod.key.0)
     }
 
-    pub(crate) const fn accept_limiter(&mut self) -> &mut AcceptLimiter {
+    pub(crate) const fn accept_limiter_mut(&mut self) -> &mut AcceptLimiter {
         &mut self.accept_limiter
     }
 
@@ -282,8 +282,8 @@ impl ServedPod {
     }
 
     /// Returns the kernel time which the scheduler was not charged for before, in nanoseconds.
-    pub(crate) fn take_unreported(&mut self) -> u64 {
-        std::mem::take(&mut self.unreported_ns)
+    pub(crate) fn take_uncharged(&mut self) -> u64 {
+        std::mem::take(&mut self.uncharged_ns)
     }
 
     /// Adds kernel time of the pod, which the scheduler is charged with later: in all, no more than the time that has passed.
@@ -294,7 +294,7 @@ impl ServedPod {
         let sum = |counter: &mut u64| *counter = counter.saturating_add(ns);
         sum(&mut self.counters.used_wall_ns);
         sum(&mut self.counters.asked_ns);
-        sum(&mut self.unreported_ns);
+        sum(&mut self.uncharged_ns);
     }
 
     pub(crate) fn add_holder(&mut self, now: u64) {

@@ -54,9 +54,9 @@ pub(crate) struct Process {
     lost_at: Option<u64>,
     is_killed: bool,
     /// Whether there was another connection of the same process, with pages, when this one got its pages or later.
-    has_twin: bool,
-    /// Whether the pages could not be sent.
-    has_no_page: bool,
+    has_other_connection: bool,
+    /// Whether the pages could be sent, as far as is known.
+    has_page: bool,
     reports: u32,
 }
 
@@ -135,8 +135,8 @@ impl Process {
             device: None,
             lost_at: None,
             is_killed: false,
-            has_twin: false,
-            has_no_page: false,
+            has_other_connection: false,
+            has_page: true,
             reports: 0,
         }
     }
@@ -171,12 +171,12 @@ impl Process {
 
     /// Returns whether the pages could be sent, as far as is known.
     pub(crate) const fn has_page(&self) -> bool {
-        !self.has_no_page
+        self.has_page
     }
 
     /// Records that the process has not got its pages.
-    pub(crate) const fn set_no_page(&mut self) {
-        self.has_no_page = true;
+    pub(crate) const fn lose_page(&mut self) {
+        self.has_page = false;
     }
 
     pub(crate) const fn device_mut(&mut self) -> Option<&mut Device> {
@@ -195,12 +195,13 @@ impl Process {
         self.is_killed
     }
 
-    pub(crate) const fn has_twin(&self) -> bool {
-        self.has_twin
+    pub(crate) const fn has_other_connection(&self) -> bool {
+        self.has_other_connection
     }
 
-    pub(crate) const fn set_twin(&mut self) {
-        self.has_twin = true;
+    /// Sets whether another connection of the same process is known.
+    pub(crate) const fn set_other_connection(&mut self, is_there: bool) {
+        self.has_other_connection = is_there;
     }
 
     /// Returns whether the process may live on after its connection.

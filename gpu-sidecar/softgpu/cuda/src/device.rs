@@ -5,6 +5,10 @@ use std::ffi::c_char;
 use crate::driver::{Device, Driver, driver};
 use crate::error::{Error, Result};
 use crate::memory::{Region, RegionKind};
+use crate::occupancy::{
+    BLOCKS_OF_AN_SM, REGISTERS_OF_AN_SM, THREADS_OF_A_BLOCK, THREADS_OF_AN_SM,
+    reserved_shared_memory,
+};
 use crate::pointer::{In, Out, Text, put_text};
 use crate::state::State;
 use device::part::sms_of_percentage;
@@ -94,7 +98,8 @@ fn attribute_of(device: &Device, attribute: u32, clients_percentage: Option<u32>
     let (domain, bus, slot) = Identity::pci(device.gpu);
     let since = |capability: u32| i32::from(major >= capability);
     Some(match attribute {
-        1..=3 => 1024,
+        1..=2 => number(THREADS_OF_A_BLOCK),
+        3 => 1024,
         4 => 64,
         5 => i32::MAX,
         6 | 7 => 65_535,
@@ -102,7 +107,7 @@ fn attribute_of(device: &Device, attribute: u32, clients_percentage: Option<u32>
         9 => 64 << 10,
         10 => 32,
         11 => i32::MAX,
-        12 | 82 => 65_536,
+        12 | 82 => number(REGISTERS_OF_AN_SM),
         13 => figures.clock_khz,
         14 => 512,
         // An MPS client sees the SMs that its percentage leaves it.
@@ -123,17 +128,17 @@ fn attribute_of(device: &Device, attribute: u32, clients_percentage: Option<u32>
         36 => figures.memory_clock_khz,
         37 => figures.bus_bits,
         38 => figures.l2_bytes,
-        39 => 2048,
+        39 => number(THREADS_OF_AN_SM),
         40 => number(device.part.copy_engines_each_way) + 2,
         75 => number(major),
         76 => number(minor),
         81 => figures.shared_of_an_sm,
         97 => figures.shared_of_a_block,
         87 => 2,
-        106 => 32,
+        106 => number(BLOCKS_OF_AN_SM),
         108 => figures.l2_bytes / 8 * 5,
         109 => 128 << 20,
-        111 => 1 << 10,
+        111 => number(reserved_shared_memory(device)),
         119 => 1, // pools share their memory by POSIX files
         120 => since(9),
         126 => {

@@ -15,16 +15,6 @@ use crate::stream::{self, DefaultStream, Stream};
 use crate::table::Handle;
 use crate::work::{KernelEffect, KernelLaunch, Parameters, Work};
 
-/// Largest number of threads an SM runs at once.
-const THREADS_OF_AN_SM: u32 = 2048;
-/// Largest number of blocks an SM runs at once.
-const BLOCKS_OF_AN_SM: u32 = 32;
-/// Registers of an SM.
-const REGISTERS_OF_AN_SM: u32 = 65_536;
-/// Registers are given to a warp in units of this many.
-const REGISTER_UNIT: u32 = 256;
-/// Shared memory that the system takes of each block, in bytes, since compute capability 8.0.
-const SHARED_OF_SYSTEM: u32 = 1 << 10;
 /// Duration of a kernel apart from its memory traffic and arithmetic, in ns.
 const LAUNCH_NS: u64 = 2_000;
 /// Duration of a wave of blocks of a foreign kernel, in ns: an assumption, since what its threads do is unknown. An entry
@@ -52,40 +42,6 @@ pub struct Attribute {
     id: u32,
     pad: u32,
     value: [u64; 8],
-}
-
-/// What a block occupies of an SM.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Resources {
-    pub(crate) threads: u32,
-    /// Registers of a thread; 0: they limit nothing.
-    pub(crate) registers: u32,
-    /// Shared memory, static and dynamic, in bytes; 0: it limits nothing.
-    pub(crate) shared_bytes: u32,
-}
-
-impl Resources {
-    /// Returns the number of blocks that an SM runs at once; 0 if a block does not fit (CUDA C++ Programming Guide, "Hardware
-    /// Multithreading").
-    pub(crate) fn blocks_on_an_sm(&self, device: &Device) -> u32 {
-        let threads = self.threads.max(1).next_multiple_of(32);
-        let mut blocks = (THREADS_OF_AN_SM / threads).min(BLOCKS_OF_AN_SM);
-        if self.registers > 0 {
-            let of_a_warp = (self.registers.saturating_mul(32)).next_multiple_of(REGISTER_UNIT);
-            let warps = REGISTERS_OF_AN_SM / of_a_warp;
-            blocks = blocks.min(warps / (threads / 32));
-        }
-        if self.shared_bytes > 0 {
-            let of_system = if device.part.compute_capability[0] >= 8 {
-                SHARED_OF_SYSTEM
-            } else {
-                0
-            };
-            let all = crate::device::shared_of_an_sm(device);
-            blocks = blocks.min(all / self.shared_bytes.saturating_add(of_system));
-        }
-        blocks
-    }
 }
 
 fn check_shape(grid: [u32; 3], block: [u32; 3], shared_bytes: u32) -> Result<(u64, u32)> {
@@ -250,7 +206,6 @@ pub(crate) fn prepare(
             if threads > kernel.info.threads_max {
                 return Err(Error::INVALID_VALUE);
             }
-            refusal::modelled(driver, kernel);
             None
         }
     };
@@ -270,6 +225,7 @@ pub(crate) fn prepare(
             .filter(|launch| !matches!(launch, kernels::Launch::Spin { .. }))
             .map(KernelEffect::Own),
         Code::Foreign(kernel) => {
+            refusal::modelled(kernel);
             let touches = |rule: &KernelConfig| rule.effects == Effects::Touch;
             let touches = kernel.rule.as_ref().is_some_and(touches);
             touches.then(|| KernelEffect::Touch(addresses(state, parameters.bytes()).into()))
@@ -328,7 +284,10 @@ fn launch(request: &Request, default: DefaultStream) -> Result {
             return Err(Error::COOPERATIVE_LAUNCH_TOO_LARGE);
         }
     }
-    stream::enqueue(driver, &mut state, stream, Work::Kernel(launched))
+    stream::enqueue(driver, &mut state, stream, Work::Kernel(launched))?;
+    drop(state);
+    refusal::report_modelled(driver);
+    Ok(())
 }
 
 /// Implements `cuLaunchKernel` and `cuLaunchCooperativeKernel`: launches a kernel into a stream.

@@ -10,8 +10,8 @@ use softgpu_wire::config::KernelConfig;
 use crate::context::Context;
 use crate::driver::{Driver, driver};
 use crate::error::{Error, Result};
-use crate::image::{self, Image, KernelInfo, THREADS_MAX};
-use crate::launch::Resources;
+use crate::image::{self, Image, KernelInfo};
+use crate::occupancy::{Resources, THREADS_OF_A_BLOCK};
 use crate::pointer::{Out, Text};
 use crate::refusal;
 use crate::state::State;
@@ -32,8 +32,12 @@ pub(crate) struct ForeignKernel {
     pub(crate) info: KernelInfo,
     /// Entry of the configuration for its name.
     pub(crate) rule: Option<KernelConfig>,
-    pub(crate) is_reported: AtomicBool,
+    /// Whether its first launch was noted.
+    pub(crate) is_noted: AtomicBool,
 }
+
+/// Largest number of kernels of an image.
+const KERNELS_MAX: usize = 1 << 16;
 
 /// A module loaded in a context.
 pub(crate) struct Module {
@@ -53,6 +57,9 @@ pub(crate) struct Function {
 
 /// A library: code that belongs to no context.
 pub(crate) struct Library {
+    image: Arc<Image>,
+    /// Architecture for which `kernels` were read.
+    architecture: u32,
     kernels: Vec<Handle<Kernel>>,
     /// Module of the library in each context that uses it.
     modules: Vec<(Handle<Context>, Handle<Module>)>,
@@ -63,6 +70,8 @@ pub(crate) struct Kernel {
     library: Handle<Library>,
     name: CString,
     code: Code,
+    /// Place in the library, which is that of the function in the library's module unless another device has other code.
+    index: usize,
 }
 
 impl Kind for Module {
@@ -106,7 +115,7 @@ impl Code {
     /// Returns the largest number of threads of a block.
     pub(crate) fn threads_max(&self) -> u32 {
         match self {
-            Self::Own(_) => THREADS_MAX,
+            Self::Own(_) => THREADS_OF_A_BLOCK,
             Self::Foreign(kernel) => kernel.info.threads_max,
         }
     }
@@ -114,7 +123,7 @@ impl Code {
     /// Returns what a block of this many threads occupies of an SM, with this much dynamic shared memory in bytes.
     pub(crate) fn resources(&self, threads: u32, dynamic_bytes: u32) -> Resources {
         let (registers, shared_bytes) = match self {
-            // Of one's own kernels neither limits the number of blocks.
+            // Of Weir's own kernels neither limits the number of blocks.
             Self::Own(_) => (0, 0),
             Self::Foreign(kernel) => {
                 let shared = kernel.info.shared_bytes.saturating_add(dynamic_bytes);
@@ -129,31 +138,46 @@ impl Code {
     }
 }
 
-/// Returns the kernels of an image passed to `call`; refuses one that cannot run here, with a line on standard error.
-fn read(driver: &Driver, call: &str, image: &Image) -> Result<Vec<Code>> {
+/// Returns the architecture of a device, for example 90.
+fn architecture(driver: &Driver, device: usize) -> Result<u32> {
+    let device = driver.devices.get(device).ok_or(Error::NO_DEVICE)?;
+    let [major, minor] = device.part.compute_capability;
+    Ok(major * 10 + minor)
+}
+
+/// Returns the current context with its device.
+fn context_here(driver: &Driver, state: &State) -> Result<(Handle<Context>, usize)> {
+    let context = driver.current(state)?;
+    let there = state.contexts.get(context).ok_or(Error::INVALID_CONTEXT)?;
+    Ok((context, there.device))
+}
+
+/// Returns the kernels of an image passed to `call` for a device; refuses one that cannot run here, with a line on standard error.
+fn read(driver: &Driver, call: &str, image: &Image, device: usize) -> Result<Vec<Code>> {
     if let Image::Ptx(text) = image
         && kernels::is_ours(text.as_bytes())
     {
         return Ok(kernels::Kernel::ALL.into_iter().map(Code::Own).collect());
     }
-    let first = driver.devices.first().ok_or(Error::NO_DEVICE)?;
-    let [major, minor] = first.part.compute_capability;
-    let device = major * 10 + minor;
-    let Some(kernels) = image.kernels(device) else {
+    let architecture = architecture(driver, device)?;
+    let Some(kernels) = image.kernels(architecture) else {
         let error = match image {
             Image::OtherElf(_) | Image::Other(_) => Error::INVALID_IMAGE,
             Image::Ptx(_) | Image::Cubin(_) | Image::Fat(_) => Error::NO_BINARY_FOR_GPU,
         };
-        refusal::refused(call, &image.to_string(), device);
+        refusal::refused(call, &image.to_string(), architecture);
         return Err(error);
     };
+    if kernels.len() > KERNELS_MAX {
+        return Err(Error::OUT_OF_MEMORY);
+    }
     let foreign = kernels.into_iter().map(|info| {
         let rules = &driver.config.kernels;
         let rule = rules.iter().find(|rule| rule.matches(&info.name)).cloned();
         Code::Foreign(Arc::new(ForeignKernel {
             info,
             rule,
-            is_reported: AtomicBool::new(false),
+            is_noted: AtomicBool::new(false),
         }))
     });
     Ok(foreign.collect())
@@ -163,9 +187,14 @@ fn load(driver: &Driver, call: &str, out: Out<Handle<Module>>, image: &Image) ->
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
+    let (context, device) = context_here(driver, &driver.state())?;
+    // Without the lock: reading a large image takes long.
+    let codes = read(driver, call, image, device)?;
     let mut state = driver.state();
-    let context = driver.current(&state)?;
-    let codes = read(driver, call, image)?;
+    state
+        .contexts
+        .get(context)
+        .ok_or(Error::CONTEXT_IS_DESTROYED)?;
     let module = add(&mut state, context, &codes, Handle::NULL)?;
     out.put(module)
 }
@@ -190,10 +219,10 @@ fn add(
             code: code.clone(),
             attributes: attributes(code),
         };
-        let function = state
-            .functions
-            .insert(function)
-            .ok_or(Error::OUT_OF_MEMORY)?;
+        let Some(function) = state.functions.insert(function) else {
+            forget(state, module);
+            return Err(Error::OUT_OF_MEMORY);
+        };
         if let Some(module) = state.modules.get_mut(module) {
             module.functions.push(function);
         }
@@ -307,7 +336,7 @@ pub(crate) fn loading_mode(out: Out<u32>) -> Result {
     out.put(1)
 }
 
-/// Implements `cuModuleGetGlobal_v2`: always fails, because no kernel here has variables.
+/// Implements `cuModuleGetGlobal_v2`: always fails, because variables of modules are not supported.
 pub(crate) fn get_global(module: Handle<Module>) -> Result {
     let driver = driver()?;
     let state = driver.state();
@@ -322,23 +351,27 @@ pub(crate) fn library_load_data(
     at: *const c_void,
 ) -> Result {
     let driver = driver()?;
-    library_load(driver, call, out, &image::at(at)?)
+    library_load(driver, call, out, image::at(at)?)
 }
 
 /// Implements `cuLibraryLoadFromFile`: loads a library from a file.
 pub(crate) fn library_load_file(call: &str, out: Out<Handle<Library>>, name: Text) -> Result {
     let driver = driver()?;
     let image = std::fs::read(name.string()?).map_err(|_| Error::FILE_NOT_FOUND)?;
-    library_load(driver, call, out, &image::of(&image))
+    library_load(driver, call, out, image::of(&image))
 }
 
-fn library_load(driver: &Driver, call: &str, out: Out<Handle<Library>>, image: &Image) -> Result {
+fn library_load(driver: &Driver, call: &str, out: Out<Handle<Library>>, image: Image) -> Result {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    let codes = read(driver, call, image)?;
+    // A library belongs to no context; one on another kind of device reads the image again.
+    let device = context_here(driver, &driver.state()).map_or(0, |(_, device)| device);
+    let codes = read(driver, call, &image, device)?;
     let mut state = driver.state();
     let library = Library {
+        image: Arc::new(image),
+        architecture: architecture(driver, device)?,
         kernels: Vec::new(),
         modules: Vec::new(),
     };
@@ -346,13 +379,17 @@ fn library_load(driver: &Driver, call: &str, out: Out<Handle<Library>>, image: &
         .libraries
         .insert(library)
         .ok_or(Error::OUT_OF_MEMORY)?;
-    for code in codes {
+    for (index, code) in codes.into_iter().enumerate() {
         let kernel = Kernel {
             library,
             name: code.name(),
             code,
+            index,
         };
-        let kernel = state.kernels.insert(kernel).ok_or(Error::OUT_OF_MEMORY)?;
+        let Some(kernel) = state.kernels.insert(kernel) else {
+            forget_library(&mut state, library);
+            return Err(Error::OUT_OF_MEMORY);
+        };
         if let Some(library) = state.libraries.get_mut(library) {
             library.kernels.push(kernel);
         }
@@ -364,17 +401,22 @@ fn library_load(driver: &Driver, call: &str, out: Out<Handle<Library>>, image: &
 pub(crate) fn library_unload(library: Handle<Library>) -> Result {
     let driver = driver()?;
     let mut state = driver.state();
-    let there = state
-        .libraries
-        .remove(library)
-        .ok_or(Error::INVALID_HANDLE)?;
+    let is_there = forget_library(&mut state, library);
+    is_there.then_some(()).ok_or(Error::INVALID_HANDLE)
+}
+
+/// Removes a library with its modules and kernels. Returns whether it was there.
+fn forget_library(state: &mut State, library: Handle<Library>) -> bool {
+    let Some(there) = state.libraries.remove(library) else {
+        return false;
+    };
     for (_, module) in there.modules {
-        forget(&mut state, module);
+        forget(state, module);
     }
     for kernel in there.kernels {
         state.kernels.remove(kernel);
     }
-    Ok(())
+    true
 }
 
 /// Implements `cuLibraryGetKernel`: finds a kernel of a library by name.
@@ -425,17 +467,25 @@ fn module_of(
     state: &mut State,
     library: Handle<Library>,
 ) -> Result<Handle<Module>> {
-    let context = driver.current(state)?;
+    let (context, device) = context_here(driver, state)?;
     let there = state.libraries.get(library).ok_or(Error::INVALID_HANDLE)?;
     if let Some((_, module)) = there.modules.iter().find(|(of, _)| *of == context) {
         return Ok(*module);
     }
-    let codes: Vec<_> = there
-        .kernels
-        .iter()
-        .filter_map(|kernel| state.kernels.get(*kernel))
-        .map(|kernel| kernel.code.clone())
-        .collect();
+    let codes: Vec<_> = if architecture(driver, device)? == there.architecture {
+        let kernels = there.kernels.iter();
+        kernels
+            .filter_map(|kernel| state.kernels.get(*kernel))
+            .map(|kernel| kernel.code.clone())
+            .collect()
+    } else {
+        read(
+            driver,
+            "cuLibraryGetModule",
+            &Arc::clone(&there.image),
+            device,
+        )?
+    };
     let module = add(state, context, &codes, library)?;
     if let Some(library) = state.libraries.get_mut(library) {
         library.modules.push((context, module));
@@ -462,16 +512,20 @@ pub(crate) fn function(
     }
     let kernel = Handle::<Kernel>::from_raw(handle.raw());
     let there = state.kernels.get(kernel).ok_or(Error::INVALID_HANDLE)?;
-    let (library, name) = (there.library, there.name.clone());
+    let (library, index) = (there.library, there.index);
     let module = module_of(driver, state, library)?;
     let module = state.modules.get(module).ok_or(Error::INVALID_HANDLE)?;
-    let found = module.functions.iter().find(|&&function| {
-        state
-            .functions
-            .get(function)
-            .is_some_and(|function| function.name == name)
-    });
-    found.copied().ok_or(Error::NOT_FOUND)
+    let there = state.kernels.get(kernel).ok_or(Error::INVALID_HANDLE)?;
+    let has_name = |function: Handle<Function>| {
+        let function = state.functions.get(function);
+        function.is_some_and(|function| function.name == there.name)
+    };
+    let at_index = module.functions.get(index).copied();
+    let all = module.functions.iter().copied();
+    let mut candidates = at_index.into_iter().chain(all);
+    candidates
+        .find(|function| has_name(*function))
+        .ok_or(Error::NOT_FOUND)
 }
 
 /// Implements `cuKernelGetFunction`: returns a kernel's function in the current context.
@@ -599,9 +653,8 @@ fn code_here(driver: &Driver, handle: Handle<Function>) -> Result<(Code, usize)>
     let function = function(driver, &mut state, handle)?;
     let function = state.functions.get(function).ok_or(Error::INVALID_HANDLE)?;
     let code = function.code.clone();
-    let context = driver.current(&state)?;
-    let context = state.contexts.get(context).ok_or(Error::INVALID_CONTEXT)?;
-    Ok((code, context.device))
+    let (_, device) = context_here(driver, &state)?;
+    Ok((code, device))
 }
 
 /// Implements `cuOccupancyMaxActiveBlocksPerMultiprocessor`: returns the blocks an SM runs at once.
@@ -614,7 +667,7 @@ pub(crate) fn occupancy(
     let driver = driver()?;
     let (code, device) = code_here(driver, handle)?;
     let threads = u32::try_from(block).map_err(|_| Error::INVALID_VALUE)?;
-    if threads == 0 || threads > THREADS_MAX {
+    if threads == 0 || threads > THREADS_OF_A_BLOCK {
         return Err(Error::INVALID_VALUE);
     }
     let shared_bytes = u32::try_from(shared_bytes).unwrap_or(u32::MAX);
@@ -643,11 +696,10 @@ pub(crate) fn occupancy_block_size(
         let resources = code.resources(threads, shared_bytes);
         resources.blocks_on_an_sm(device)
     };
-    // The largest block of which an SM runs any.
-    let mut threads = most;
-    while threads > 32 && blocks_of(threads) == 0 {
-        threads = (threads - 1) / 32 * 32;
-    }
+    // The block size with the most threads on an SM, the largest of equal ones.
+    let sizes = (1..=most / 32).map(|warps| warps * 32).chain([most]);
+    let threads = sizes.max_by_key(|threads| (blocks_of(*threads) * threads, *threads));
+    let threads = threads.unwrap_or(most);
     let blocks = blocks_of(threads) * device.sms;
     block.put(i32::try_from(threads).unwrap_or(i32::MAX))?;
     grid.put(i32::try_from(blocks).unwrap_or(i32::MAX))

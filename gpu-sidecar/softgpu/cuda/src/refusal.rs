@@ -16,8 +16,10 @@ use crate::pointer::{self, Out, Text};
 
 /// Largest number of lines of one sort, so that a program that tries many images does not fill its log.
 const LINES_MAX: usize = 64;
-/// Largest length of a kernel's name that the server counts, in bytes.
+/// Largest length of a kernel's name in a line and in the server's count, in bytes; longer ones are cut.
 const NAME_MAX: usize = 256;
+/// Largest number of kernels reported by a process.
+const KERNELS_MAX: usize = 2_000;
 
 /// Lines of one sort that were printed.
 struct Lines {
@@ -58,17 +60,50 @@ pub(crate) fn refused(call: &str, what: &str, architecture: u32) {
     ));
 }
 
-/// Reports the first launch of a kernel whose time is modelled and whose result is not computed.
-pub(crate) fn modelled(driver: &Driver, kernel: &ForeignKernel) {
-    let is_reported = &kernel.is_reported;
-    if is_reported.load(Ordering::Relaxed) || is_reported.swap(true, Ordering::Relaxed) {
+/// Kernels whose result is not computed, by name.
+struct ModelledKernels {
+    /// Names that were reported or are to be, at most [`KERNELS_MAX`].
+    names: BTreeSet<String>,
+    /// Names that are to be reported.
+    pending: Vec<String>,
+}
+
+static KERNELS: Mutex<ModelledKernels> = Mutex::new(ModelledKernels {
+    names: BTreeSet::new(),
+    pending: Vec::new(),
+});
+static HAS_PENDING: AtomicBool = AtomicBool::new(false);
+
+/// Notes a launch of a kernel whose time is modelled and whose result is not computed, for [`report_modelled`].
+pub(crate) fn modelled(kernel: &ForeignKernel) {
+    let is_noted = &kernel.is_noted;
+    if is_noted.load(Ordering::Relaxed) || is_noted.swap(true, Ordering::Relaxed) {
         return;
     }
-    let name = kernel.info.name.as_str();
-    MODELLED.print_once(format!("kernel {name}: time modelled, result not computed"));
-    let name = &name.as_bytes()[..name.len().min(NAME_MAX)];
-    let message = Message::new(Kind::Modelled, &[]).with_bytes(name.to_vec());
-    let _counted = driver.request(&message);
+    let name: String = kernel.info.name.escape_debug().collect();
+    let name = &name[..name.floor_char_boundary(NAME_MAX)];
+    let mut kernels = KERNELS.lock().unwrap_or_else(PoisonError::into_inner);
+    if kernels.names.len() < KERNELS_MAX && kernels.names.insert(name.to_owned()) {
+        kernels.pending.push(name.to_owned());
+        HAS_PENDING.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Reports kernels that were launched for the first time. Must be called without the lock of the state: it writes to standard error
+/// and waits for the server.
+pub(crate) fn report_modelled(driver: &Driver) {
+    if !HAS_PENDING.load(Ordering::Relaxed) || !HAS_PENDING.swap(false, Ordering::Relaxed) {
+        return;
+    }
+    let pending = {
+        let mut kernels = KERNELS.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut kernels.pending)
+    };
+    for name in pending {
+        MODELLED.print_once(format!("kernel {name}: time modelled, result not computed"));
+        let message = Message::new(Kind::Modelled, &[]).with_bytes(name.into_bytes());
+        let _counted = driver.request(&message);
+    }
 }
 
 /// Counts an unsupported function, once for each process. Before `cuInit` there is no server, and a later call counts.

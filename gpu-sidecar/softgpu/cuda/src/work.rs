@@ -22,8 +22,8 @@ const FEW_BYTES: usize = 64;
 /// Values of a kernel's parameters, in its layout.
 #[derive(Clone, Debug)]
 pub(crate) enum Parameters {
-    Few([u8; FEW_BYTES], usize),
-    Many(Arc<[u8]>),
+    Inline([u8; FEW_BYTES], usize),
+    Heap(Arc<[u8]>),
 }
 
 impl Parameters {
@@ -32,17 +32,17 @@ impl Parameters {
         if bytes <= FEW_BYTES {
             let mut few = [0; FEW_BYTES];
             fill(&mut few[..bytes])?;
-            return Ok(Self::Few(few, bytes));
+            return Ok(Self::Inline(few, bytes));
         }
         let mut many = vec![0; bytes];
         fill(&mut many)?;
-        Ok(Self::Many(many.into()))
+        Ok(Self::Heap(many.into()))
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Self::Few(all, bytes) => &all[..*bytes],
-            Self::Many(all) => all,
+            Self::Inline(all, bytes) => &all[..*bytes],
+            Self::Heap(all) => all,
         }
     }
 }

@@ -14,7 +14,7 @@ use rustix::net::{
 };
 
 /// Version of everything in this crate; both sides must have the same.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 /// Largest payload of a message, in bytes.
 pub const PAYLOAD_MAX: usize = 60 * 1024;
 /// Largest number of file descriptors in a message.
@@ -95,7 +95,7 @@ pub enum Kind {
     /// Runs a command line of `nvidia-cuda-mps-control`; sent to the daemon. Answer: 1 if more follows, 1 if the daemon
     /// has ended; bytes: its output.
     MpsCommand = 28,
-    /// Counts a process which has launched a kernel whose result is not computed: bytes: the kernel's name.
+    /// Counts a process which has launched a kernel whose result is not computed: bytes: the kernel's name, of at most 256 bytes.
     Modelled = 29,
 }
 

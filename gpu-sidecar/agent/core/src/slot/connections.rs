@@ -23,7 +23,7 @@ impl SlotState {
         let Some(pod) = self.pods.get_mut(&key) else {
             return;
         };
-        if pod.accept_limiter().count(cx.now) {
+        if pod.accept_limiter_mut().count(cx.now) {
             cx.actions.push(Action::Accept {
                 pod: key,
                 accepts: false,
@@ -51,7 +51,8 @@ impl SlotState {
     /// Pauses accepting connections of a pod.
     pub(crate) fn accept_failed(&mut self, cx: &mut Context<'_>, key: PodKey) {
         if let Some(pod) = self.pods.get_mut(&key) {
-            pod.accept_limiter().pause(cx.now.saturating_add(PAUSE_NS));
+            pod.accept_limiter_mut()
+                .pause(cx.now.saturating_add(PAUSE_NS));
             cx.actions.push(Action::Accept {
                 pod: key,
                 accepts: false,
@@ -203,7 +204,7 @@ impl SlotState {
     /// Disconnects a process which has not got its pages: it may compute, and connects again.
     pub(crate) fn pages_failed(&mut self, cx: &mut Context<'_>, id: ProcessId, text: &str) {
         if let Some(process) = self.processes.get_mut(&id) {
-            process.set_no_page();
+            process.lose_page();
             cx.actions.push(Action::Log {
                 level: Level::Warning,
                 subject: format!("process {}", process.pid()),

@@ -26,6 +26,8 @@ pub(super) struct Former {
     /// Kernel time of the process which was charged, in nanoseconds: after it has sent `Attach` it goes on to publish in its former
     /// page.
     pub(super) busy_ns: u64,
+    /// Whether there is one.
+    pub(super) is_there: bool,
     /// Last epoch of its gate.
     epoch: u64,
     /// Whether it may compute by a token of one of them.
@@ -198,24 +200,24 @@ impl SlotState {
             cx.numbers.release(stand_in);
         }
         self.forget_former_connections(cx, id);
-        self.note_twins(id);
+        self.note_other_connections(id);
         self.write_roster(cx, pod);
     }
 
-    /// Notes other connections of the same process, the end of which was not read yet.
-    fn note_twins(&mut self, id: ProcessId) {
+    /// Notes other connections of the same process, the ends of which were not read yet.
+    fn note_other_connections(&mut self, id: ProcessId) {
         let Some(process) = self.processes.get(&id) else {
             return;
         };
         let others = self.processes.values();
-        let twins = others.filter(|other| other.id() != id && other.is_same(process));
-        let mut twins: Vec<_> = twins.map(Process::id).collect();
-        if !twins.is_empty() {
-            twins.push(id);
+        let same = others.filter(|other| other.id() != id && other.is_same(process));
+        let mut same: Vec<_> = same.map(Process::id).collect();
+        if !same.is_empty() {
+            same.push(id);
         }
-        for twin in twins {
-            if let Some(process) = self.processes.get_mut(&twin) {
-                process.set_twin();
+        for id in same {
+            if let Some(process) = self.processes.get_mut(&id) {
+                process.set_other_connection(true);
             }
         }
     }
@@ -232,6 +234,7 @@ impl SlotState {
             let Some(device) = other.device() else {
                 continue;
             };
+            former.is_there = true;
             former.busy_ns = former.busy_ns.max(device.busy_ns());
             former.epoch = former.epoch.max(device.gate.epoch());
             let may_compute = match device.gate.state() {

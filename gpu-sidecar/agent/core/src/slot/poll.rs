@@ -55,7 +55,7 @@ impl SlotState {
             let Some(pod) = self.pods.get_mut(&key) else {
                 continue;
             };
-            if pod.accept_limiter().resume(now) {
+            if pod.accept_limiter_mut().resume(now) {
                 cx.actions.push(Action::Accept {
                     pod: key,
                     accepts: true,

@@ -6,6 +6,7 @@ use policy::tokens::{Action as Scheduled, PodId, ProcessId, ProcessUsage, Tokens
 use policy::{Span, Time};
 use protocol::message::FromAgent;
 
+use super::greeting::Former;
 use super::{Context, Device, SlotState};
 use crate::action::Action;
 use crate::facts::Facts;
@@ -113,15 +114,21 @@ impl SlotState {
     /// Takes the facts of a process: adds its kernel time to its pod's, and updates the pod's counters.
     pub(crate) fn take_facts(&mut self, now: u64, id: ProcessId, facts: &Facts) {
         // The process goes on in the page of one connection until it has the pages of the next, and states its total in both.
-        let has_twin = self.processes.get(&id).is_some_and(Process::has_twin);
-        let charged_ns = if has_twin { self.former(id).busy_ns } else { 0 };
+        let process = self.processes.get(&id);
+        let has_other = process.is_some_and(Process::has_other_connection);
+        let former = if has_other {
+            self.former(id)
+        } else {
+            Former::default()
+        };
         let Some(member) = self.member(id) else {
             return;
         };
+        member.process.set_other_connection(former.is_there);
         let Some(device) = member.process.device_mut() else {
             return;
         };
-        device.skip_charged(charged_ns);
+        device.skip_charged(former.busy_ns);
         let settlement = member.pod.take_facts(device, facts, now);
         if settlement.own_ns > 0 {
             let sms = u128::from(member.device.slot.sms.unwrap_or(1));
@@ -262,7 +269,7 @@ fn report(
     usages.extend(own.filter_map(|id| processes.get_mut(id)?.usage(now)));
     let usage = Usage {
         pod: pod.id(),
-        used: Span(pod.take_unreported()),
+        used: Span(pod.take_uncharged()),
         processes: &usages,
     };
     device.tokens.report(Time(now), &usage);

@@ -442,7 +442,10 @@ pub(crate) fn launch(exec: Handle<Exec>, stream: Handle<Stream>, default: Defaul
             driver.wait(awaited)?;
             continue;
         }
-        return submit(driver, &mut state, exec, stream, &pieces);
+        submit(driver, &mut state, exec, stream, &pieces)?;
+        drop(state);
+        crate::refusal::report_modelled(driver);
+        return Ok(());
     }
 }
 

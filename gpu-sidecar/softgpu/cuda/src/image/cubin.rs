@@ -9,7 +9,8 @@ use object::Endianness;
 use object::elf::FileHeader64;
 use object::read::elf::{FileHeader as _, SectionHeader as _, SectionTable};
 
-use super::kernel::{KernelInfo, PARAMETERS_MAX, THREADS_MAX};
+use super::kernel::{KernelInfo, PARAMETERS_MAX};
+use crate::occupancy::{REGISTERS_OF_A_THREAD, THREADS_OF_A_BLOCK};
 
 /// A file of machine code.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -24,7 +25,7 @@ const ABI_OF_LATER_FLAGS: u8 = 8;
 
 /// Architecture from which on a kernel's shared memory begins behind what is reserved.
 const ARCHITECTURE_OF_RESERVED: u32 = 90;
-/// Shared memory of a block that is reserved, in bytes.
+/// Reserved shared memory before it, in bytes.
 const SHARED_RESERVED: u32 = 1 << 10;
 
 /// Attributes of `.nv.info` and `.nv.info.KERNEL`, with the names of `cuobjdump` (`EIATTR_…`).
@@ -35,12 +36,8 @@ mod attribute {
     pub(super) const REGCOUNT: u8 = 0x2f;
 }
 
-/// Reads machine code, tolerating errors: what cannot be read is absent.
-pub(crate) fn read(bytes: &[u8]) -> Cubin {
-    read_whole(bytes).unwrap_or_default()
-}
-
-fn read_whole(bytes: &[u8]) -> Option<Cubin> {
+/// Reads machine code. `None` if it is no ELF file with sections.
+pub(crate) fn read(bytes: &[u8]) -> Option<Cubin> {
     let header = FileHeader64::<Endianness>::parse(bytes).ok()?;
     let order = header.endian().ok()?;
     let sections = header.sections(order, bytes).ok()?;
@@ -77,13 +74,14 @@ fn read_whole(bytes: &[u8]) -> Option<Cubin> {
     let kernels = named
         .keys()
         .filter_map(|name| name.strip_prefix(".nv.constant0."));
-    let kernels = kernels.map(|name| {
+    let kernels = kernels.filter_map(|name| {
         let mut info = KernelInfo::new(name, architecture);
         let section = |prefix: &str| named.get(&*format!("{prefix}{name}"));
         // The code's section has the registers in the last byte of its info, if the attribute is absent.
         let in_code = section(".text.").map_or(0, |(_, _, info)| info >> 24);
         let registers = registers.get(name).copied().or(Some(in_code));
-        info.registers = registers.filter(|own| *own > 0).unwrap_or(info.registers);
+        let registers = registers.filter(|own| *own > 0);
+        info.registers = registers.map_or(info.registers, |own| own.min(REGISTERS_OF_A_THREAD));
         info.local_bytes = frames.get(name).copied().unwrap_or(0);
         let shared = section(".nv.shared.").map_or(0, |(_, size, _)| *size);
         let shared = u32::try_from(shared).unwrap_or(u32::MAX >> 1);
@@ -93,9 +91,10 @@ fn read_whole(bytes: &[u8]) -> Option<Cubin> {
             shared
         };
         if let Some((data, ..)) = section(".nv.info.") {
-            describe(data, &mut info);
+            describe(data, &mut info)?;
         }
-        info
+        info.bound_threads();
+        Some(info)
     });
     Some(Cubin {
         architecture,
@@ -119,8 +118,8 @@ fn symbols<'a>(
     names.collect()
 }
 
-/// Adds what a kernel's own attributes state.
-fn describe(data: &[u8], info: &mut KernelInfo) {
+/// Adds what a kernel's own attributes state. `None` if its parameters have no valid layout.
+fn describe(data: &[u8], info: &mut KernelInfo) -> Option<()> {
     let mut parameters = BTreeMap::new();
     for (attribute, value) in (Attributes { rest: data }) {
         let word = |at: usize| {
@@ -130,24 +129,25 @@ fn describe(data: &[u8], info: &mut KernelInfo) {
         match attribute {
             attribute::KPARAM_INFO => {
                 // Index (4 bytes), ordinal (2), offset (2), alignment and space, with the size from bit 18 on (4).
-                let (Some(place), Some(size)) = (word(4), word(8)) else {
-                    continue;
-                };
+                let (place, size) = (word(4)?, word(8)?);
                 let (ordinal, offset) = (place & 0xffff, (place >> 16) as usize);
                 let size = (size >> 18) as usize;
-                if offset + size <= PARAMETERS_MAX {
-                    parameters.insert(ordinal, kernels::Parameter { offset, size });
-                }
+                let is_valid = offset + size <= PARAMETERS_MAX;
+                let parameter = is_valid.then_some(kernels::Parameter { offset, size })?;
+                parameters.insert(ordinal as usize, parameter);
             }
             attribute::MAX_THREADS => {
                 let threads = [word(0), word(4), word(8)].map(|own| own.unwrap_or(1).max(1));
                 let product = threads.into_iter().fold(1_u32, u32::saturating_mul);
-                info.threads_max = product.clamp(1, THREADS_MAX);
+                info.threads_max = product.clamp(1, THREADS_OF_A_BLOCK);
             }
             _ => {}
         }
     }
-    info.parameters = parameters.into_values().collect();
+    // A parameter that is missing would give the next one its place.
+    let is_whole = parameters.keys().copied().eq(0..parameters.len());
+    info.parameters = is_whole.then(|| parameters.into_values().collect())?;
+    Some(())
 }
 
 /// Attributes with their values. Each begins with a format and an attribute (a byte each); format 4 has a length (2 bytes) and
@@ -176,7 +176,7 @@ impl<'a> Iterator for Attributes<'a> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     fn sized(attribute: u8, words: &[u32]) -> Vec<u8> {
@@ -186,26 +186,123 @@ mod tests {
         bytes
     }
 
-    #[test]
-    fn a_kernels_attributes_give_parameters_and_threads() {
+    /// Returns the attributes of a kernel with an address and a number as parameters, and 128 threads a block.
+    fn of_kernel() -> Vec<u8> {
         let mut data = vec![3, 0x1b, 0xff, 0];
         // The last parameter comes first, as in the toolkit's files.
         data.extend(sized(0x17, &[0, 8 << 16 | 1, 4 << 18 | 0x1f000]));
         data.extend(sized(0x17, &[0, 0, 8 << 18 | 0x1f000]));
         data.extend(sized(0x05, &[64, 2, 1]));
-        let mut info = KernelInfo::new("k", 90);
-        describe(&data, &mut info);
-        let layout: Vec<_> = info.parameters.iter().map(|p| (p.offset, p.size)).collect();
-        assert_eq!(layout, [(0, 8), (8, 4)]);
-        assert_eq!(info.threads_max, 128);
-        for length in 0..data.len() {
-            describe(&data[..length], &mut KernelInfo::new("k", 90));
+        data
+    }
+
+    /// Returns machine code with a kernel `k` of [`of_kernel`], with 2,048 bytes of shared memory in its section, 40 registers and 24
+    /// bytes of local memory.
+    pub(in super::super) fn sample(abi: u8, architecture: u32) -> Vec<u8> {
+        const NOBITS: u32 = 8;
+        let mut info = sized(0x2f, &[1, 40]);
+        info.extend(sized(0x11, &[1, 24]));
+        let mut symbols = vec![0; 48];
+        symbols[24] = 1;
+        // Name, kind, flags, information, contents or size.
+        let sections: [(&str, u32, u32, Vec<u8>); 8] = [
+            (".strtab", 3, 0, b"\0k\0".to_vec()),
+            (".symtab", 2, 1, symbols),
+            (".nv.info", 0x7000_0000, 0, info),
+            (".nv.info.k", 0x7000_0000, 0, of_kernel()),
+            (".nv.constant0.k", 1, 0, vec![0; 0x160]),
+            (".text.k", 1, 7 << 24, vec![0; 16]),
+            (".nv.shared.k", NOBITS, 0, Vec::new()),
+            (".shstrtab", 3, 0, Vec::new()),
+        ];
+        let mut names = vec![0];
+        let mut contents: Vec<u8> = Vec::new();
+        let mut table = vec![0; 64];
+        for (name, kind, information, bytes) in &sections {
+            let name_at = u32::try_from(names.len()).unwrap();
+            names.extend(name.bytes().chain([0]));
+            let bytes = if *name == ".shstrtab" { &names } else { bytes };
+            let (at, size) = match *kind {
+                NOBITS => (64 + contents.len(), 2048),
+                _ => (64 + contents.len(), bytes.len()),
+            };
+            contents.extend(bytes);
+            // The table of symbols has its names in section 1.
+            let (link, entry) = if *kind == 2 { (1_u32, 24_u64) } else { (0, 0) };
+            table.extend(name_at.to_le_bytes());
+            table.extend(kind.to_le_bytes());
+            table.extend([0; 16]);
+            table.extend((at as u64).to_le_bytes());
+            table.extend((size as u64).to_le_bytes());
+            table.extend(link.to_le_bytes());
+            table.extend(information.to_le_bytes());
+            table.extend(1_u64.to_le_bytes());
+            table.extend(entry.to_le_bytes());
+        }
+        let flags = match abi {
+            ABI_OF_LATER_FLAGS.. => architecture << 8 | 2,
+            _ => 0x0050_0500 | architecture,
+        };
+        let mut file = b"\x7fELF\x02\x01\x01\x33".to_vec();
+        file.extend([abi, 0, 0, 0, 0, 0, 0, 0]);
+        file.extend([2, 0, 190, 0, 1, 0, 0, 0]);
+        file.extend([0; 16]);
+        file.extend((64 + contents.len() as u64).to_le_bytes());
+        file.extend(flags.to_le_bytes());
+        file.extend([64, 0, 56, 0, 0, 0, 64, 0, 9, 0, 8, 0]);
+        assert_eq!(file.len(), 64);
+        file.extend(contents);
+        file.extend(table);
+        file
+    }
+
+    #[test]
+    fn a_file_states_architecture_and_resources() {
+        for (abi, architecture, shared_bytes) in
+            [(7, 70, 2048), (7, 80, 2048), (7, 90, 1024), (8, 100, 1024)]
+        {
+            let cubin = read(&sample(abi, architecture)).unwrap();
+            assert_eq!(cubin.architecture, architecture);
+            let parameter = |(offset, size)| kernels::Parameter { offset, size };
+            let expected = KernelInfo {
+                name: "k".to_owned(),
+                parameters: [(0, 8), (8, 4)].map(parameter).to_vec(),
+                registers: 40,
+                shared_bytes,
+                local_bytes: 24,
+                threads_max: 128,
+                architecture,
+            };
+            assert_eq!(cubin.kernels, [expected]);
         }
     }
 
     #[test]
-    fn other_bytes_have_no_kernels() {
-        assert_eq!(read(b"\x7fELF"), Cubin::default());
-        assert_eq!(read(&[0; 64]), Cubin::default());
+    fn parameters_without_a_valid_layout_are_refused() {
+        let mut info = KernelInfo::new("k", 90);
+        assert_eq!(describe(&of_kernel(), &mut info), Some(()));
+        // The first of two is missing, and one is larger than all may be.
+        for data in [
+            sized(0x17, &[0, 8 << 16 | 1, 4 << 18]),
+            sized(0x17, &[0, 0x7fff << 16, 4 << 18]),
+            sized(0x17, &[0, 0]),
+        ] {
+            assert_eq!(describe(&data, &mut info), None);
+        }
+        let file = sample(7, 90);
+        for length in 0..file.len() {
+            let _cut = read(&file[..length]);
+        }
+        for at in 0..file.len() {
+            let mut changed = file.clone();
+            changed[at] = 0xff;
+            let _cubin = read(&changed);
+        }
+    }
+
+    #[test]
+    fn other_bytes_are_no_machine_code() {
+        assert_eq!(read(b"\x7fELF"), None);
+        assert_eq!(read(&[0; 64]), None);
     }
 }

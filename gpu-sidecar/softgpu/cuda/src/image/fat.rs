@@ -59,8 +59,10 @@ impl Fat {
     pub(super) fn new(bytes: Vec<u8>) -> Self {
         let mut parts = Vec::new();
         let mut from = usize::from(number_at(&bytes, 6).map_or(0, u16::from_le_bytes));
+        let end = super::fat_length(&bytes).and_then(|length| usize::try_from(length).ok());
+        let bytes_of_parts = &bytes[..end.unwrap_or(bytes.len()).min(bytes.len())];
         while parts.len() < PARTS_MAX
-            && let Some((part, end)) = part(&bytes, from)
+            && let Some((part, end)) = part(bytes_of_parts, from)
         {
             parts.push(part);
             from = end;
@@ -69,7 +71,7 @@ impl Fat {
     }
 
     /// Returns the kernels of the part which fits a device of this architecture best: machine code before PTX, later before
-    /// earlier. `None` if no part fits or can be decompressed.
+    /// earlier. `None` if no part that fits can be read.
     pub(crate) fn kernels(&self, device: u32) -> Option<Vec<KernelInfo>> {
         let fitting = |form, runs: &dyn Fn(u32) -> bool| {
             let parts = self.parts.iter().filter(|part| part.form == form);
@@ -85,12 +87,12 @@ impl Fat {
             .find_map(|part| self.kernels_of(part))
     }
 
-    /// Returns the kernels of a part; `None` if it cannot be decompressed.
+    /// Returns the kernels of a part; `None` if it cannot be decompressed or read.
     fn kernels_of(&self, part: &Part) -> Option<Vec<KernelInfo>> {
         let code = self.code(part)?;
         Some(match part.form {
             Form::Ptx => ptx::read(&String::from_utf8_lossy(&code)).kernels,
-            Form::Cubin => cubin::read(&code).kernels,
+            Form::Cubin => cubin::read(&code)?.kernels,
             Form::Other(_) => Vec::new(),
         })
     }
@@ -103,14 +105,14 @@ impl Fat {
                 let size = usize::try_from(size).ok()?;
                 let mut whole = vec![0; size];
                 let written = lz4_flex::block::decompress_into(code, &mut whole).ok()?;
-                whole.truncate(written);
-                Some(whole)
+                (written == size).then_some(whole)
             }
             Packing::Zstd(size) => {
                 let mut whole = Vec::new();
                 let decoder = ruzstd::decoding::StreamingDecoder::new(code).ok()?;
-                decoder.take(size).read_to_end(&mut whole).ok()?;
-                Some(whole)
+                // One byte more, so that a size which is too small is noticed.
+                decoder.take(size + 1).read_to_end(&mut whole).ok()?;
+                (whole.len() as u64 == size).then_some(whole)
             }
             Packing::Unknown => None,
         }
@@ -133,8 +135,9 @@ fn part(bytes: &[u8], from: usize) -> Option<(Part, usize)> {
     let length = usize::try_from(u64::from_le_bytes(number_at(head, 8)?)).ok()?;
     let packed = usize::try_from(u32::from_le_bytes(number_at(head, 16)?)).ok()?;
     let architecture = u32::from_le_bytes(number_at(head, 28)?);
-    let flags = number_at(head, 40).map_or(0, u64::from_le_bytes);
-    let size = number_at(head, 56).map_or(0, u64::from_le_bytes);
+    // A shorter header has neither.
+    let later = |at| number_at(&head[..header.min(head.len())], at).map_or(0, u64::from_le_bytes);
+    let (flags, size) = (later(40), later(56));
     let packing = match (packed, size <= PART_MAX) {
         (0, _) => Packing::Plain,
         (_, true) if flags & LZ4 != 0 => Packing::Lz4(size),
@@ -170,9 +173,13 @@ impl fmt::Display for Fat {
                 Form::Cubin => write!(f, "machine code for sm_{architecture}")?,
                 Form::Other(form) => write!(f, "code of form {form} for sm_{architecture}")?,
             }
-            match self.kernels_of(part) {
-                None => f.write_str(", compressed")?,
-                Some(kernels) => f.write_str(&with_names(&names_of(&kernels)))?,
+            // Decompression of all parts would take as long as loading them.
+            if part.packing != Packing::Plain {
+                f.write_str(", compressed")?;
+            } else if let Some(kernels) = self.kernels_of(part) {
+                f.write_str(&with_names(&names_of(&kernels)))?;
+            } else {
+                f.write_str(", which cannot be read")?;
             }
         }
         f.write_str(")")
@@ -230,13 +237,20 @@ pub(super) mod tests {
         assert_eq!(names(bytes.clone(), 90), Some(vec!["new".to_owned()]));
         assert_eq!(names(bytes, 120), Some(vec!["later".to_owned()]));
         // Machine code comes before PTX, if it is of the same major architecture.
+        let code = cubin::tests::sample(7, 86);
+        let bytes = fat(&[
+            (1, 80, texts[0].as_bytes(), 0, None),
+            (2, 86, &code, 0, None),
+        ]);
+        assert_eq!(names(bytes.clone(), 89), Some(vec!["k".to_owned()]));
+        assert_eq!(names(bytes.clone(), 80), Some(vec!["old".to_owned()]));
+        assert_eq!(names(bytes, 90), Some(vec!["old".to_owned()]));
+        // A part which cannot be read is passed over.
         let bytes = fat(&[
             (1, 80, texts[0].as_bytes(), 0, None),
             (2, 86, b"\x7fELF", 0, None),
         ]);
-        assert_eq!(names(bytes.clone(), 89), Some(Vec::new()));
-        assert_eq!(names(bytes.clone(), 80), Some(vec!["old".to_owned()]));
-        assert_eq!(names(bytes, 90), Some(vec!["old".to_owned()]));
+        assert_eq!(names(bytes, 89), Some(vec!["old".to_owned()]));
     }
 
     #[test]
@@ -248,20 +262,23 @@ pub(super) mod tests {
             ruzstd::encoding::CompressionLevel::Fastest,
         );
         for (flag, code) in [(0x2000, lz4), (0x8000, zstd)] {
-            assert!(code.len() < text.len());
+            let text_bytes = text.len();
+            assert!(code.len() < text_bytes);
             let bytes = fat(&[(1, 80, &code, flag, Some(text.len()))]);
             assert_eq!(names(bytes.clone(), 90), Some(vec!["k".to_owned()]));
             let text = Fat::new(bytes).to_string();
-            assert_eq!(text, "a fat binary (PTX for compute_80 with kernel k)");
+            assert_eq!(text, "a fat binary (PTX for compute_80, compressed)");
             // Cut, of another compression, or with a false size.
             for (code, flag, size) in [
-                (&code[..code.len() / 2], flag, text.len()),
-                (&code, 0, text.len()),
+                (&code[..code.len() / 2], flag, text_bytes),
+                (&code, 0, text_bytes),
                 (&code, flag, 0),
+                (&code, flag, text_bytes - 1),
+                (&code, flag, text_bytes + 1),
                 (&code, flag, 1 << 40),
             ] {
                 let bytes = fat(&[(1, 80, code, flag, Some(size))]);
-                assert!(names(bytes, 90).unwrap_or_default().is_empty());
+                assert_eq!(names(bytes, 90), None);
             }
         }
     }

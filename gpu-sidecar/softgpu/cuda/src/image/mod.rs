@@ -20,14 +20,14 @@ use object::read::elf::{FileHeader as _, SectionHeader as _};
 
 use cubin::Cubin;
 use fat::Fat;
-pub(crate) use kernel::{KernelInfo, THREADS_MAX};
+pub(crate) use kernel::KernelInfo;
 
 use crate::error::{Error, Result};
 use crate::pointer;
 
 /// Largest length of a PTX text in bytes.
 const TEXT_MAX: usize = 64 << 20;
-/// Largest amount of machine code searched for names, in bytes; the largest kernel libraries have some hundred MB.
+/// Largest amount of machine code read, in bytes; the largest kernel libraries have some hundred MB.
 const CODE_MAX: u64 = 1 << 30;
 /// Largest number of kernels named in one message.
 const NAMES_MAX: usize = 8;
@@ -167,7 +167,10 @@ fn elf(bytes: &[u8]) -> Image {
     if machine != CUDA_MACHINE {
         return Image::OtherElf(machine);
     }
-    Image::Cubin(cubin::read(bytes))
+    match cubin::read(bytes) {
+        Some(cubin) => Image::Cubin(cubin),
+        None => Image::Other("machine code (a cubin) that cannot be read".to_owned()),
+    }
 }
 
 /// Returns the fat binary at an address.
@@ -196,7 +199,7 @@ fn names_of(kernels: &[KernelInfo]) -> Vec<String> {
 }
 
 /// Formats a list of kernel names, with the number of omitted ones.
-pub(crate) fn names_text(names: &[impl AsRef<str>]) -> String {
+fn names_text(names: &[impl AsRef<str>]) -> String {
     let shown: Vec<_> = names.iter().take(NAMES_MAX).map(AsRef::as_ref).collect();
     let kernels = if names.len() == 1 {
         "kernel"

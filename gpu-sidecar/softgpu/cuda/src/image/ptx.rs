@@ -3,6 +3,7 @@
 //! Everything else is skipped, so that a text which no compiler accepts is read as far as it goes.
 
 use super::kernel::{KernelInfo, PARAMETERS_MAX};
+use crate::occupancy::THREADS_OF_A_BLOCK;
 
 /// A PTX module.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,7 +27,7 @@ impl<'a> Iterator for Tokens<'a> {
             let skipped = if self.rest.starts_with("//") {
                 self.rest.find('\n')
             } else if self.rest.starts_with("/*") {
-                self.rest.find("*/").map(|at| at + 2)
+                self.rest[2..].find("*/").map(|at| at + 4)
             } else if self.rest.starts_with('"') {
                 self.rest[1..].find('"').map(|at| at + 2)
             } else {
@@ -63,7 +64,7 @@ pub(crate) fn read(text: &str) -> Ptx {
             ".entry" => {
                 if let Some(name) = tokens.next().filter(|name| name.starts_with(is_of_word)) {
                     ptx.kernels
-                        .push(kernel(name, ptx.architecture, &mut tokens));
+                        .extend(kernel(name, ptx.architecture, &mut tokens));
                 }
             }
             _ => {}
@@ -79,26 +80,27 @@ fn architecture(name: &str) -> u32 {
     digits[..end.unwrap_or(digits.len())].parse().unwrap_or(0)
 }
 
-fn kernel(name: &str, architecture: u32, tokens: &mut Tokens<'_>) -> KernelInfo {
+/// Reads a kernel after its name. `None` for a declaration without a body, and if the parameters have no valid layout.
+fn kernel(name: &str, architecture: u32, tokens: &mut Tokens<'_>) -> Option<KernelInfo> {
     let mut info = KernelInfo::new(name, architecture);
     let mut depth = 0_u32;
     let mut end = 0;
     let mut has_bound = false;
+    let mut is_valid = true;
     while let Some(token) = tokens.next() {
         match token {
             // Only a declaration ends without a body.
-            ";" if depth == 0 => break,
+            ";" if depth == 0 => return None,
             "{" => depth += 1,
             "}" if depth <= 1 => break,
             "}" => depth -= 1,
             ".param" if depth == 0 => {
-                let Some((bytes, alignment)) = variable(tokens) else {
-                    continue;
-                };
+                let (size, alignment) = variable(tokens).unwrap_or((PARAMETERS_MAX + 1, 1));
                 let offset = usize::next_multiple_of(end, alignment);
-                if offset.saturating_add(bytes) <= PARAMETERS_MAX {
-                    end = offset + bytes;
-                    let size = bytes;
+                end = offset.saturating_add(size);
+                // Without this parameter the next one would have its place.
+                is_valid &= end <= PARAMETERS_MAX;
+                if is_valid {
                     info.parameters.push(kernels::Parameter { offset, size });
                 }
             }
@@ -118,7 +120,8 @@ fn kernel(name: &str, architecture: u32, tokens: &mut Tokens<'_>) -> KernelInfo 
             _ => {}
         }
     }
-    info
+    info.bound_threads();
+    is_valid.then_some(info)
 }
 
 /// Returns the product of up to three numbers separated by commas, of which the first was read.
@@ -133,7 +136,7 @@ fn bound(first: &str, tokens: &mut Tokens<'_>) -> u32 {
         };
         product = product.saturating_mul(number);
     }
-    product.clamp(1, super::kernel::THREADS_MAX)
+    product.clamp(1, THREADS_OF_A_BLOCK)
 }
 
 /// Reads a variable after its state space, such as `.align 8 .b8 name[40]`; returns its size and alignment in bytes. `None` for
@@ -173,7 +176,10 @@ fn variable(tokens: &mut Tokens<'_>) -> Option<(usize, usize)> {
         let count = if count == "]" {
             0
         } else {
-            let count: usize = count.parse().ok()?;
+            let count: usize = match count.strip_prefix("0x") {
+                Some(digits) => usize::from_str_radix(digits, 16).ok()?,
+                None => count.parse().ok()?,
+            };
             (tokens.next()? == "]").then_some(count)?
         };
         bytes = bytes.checked_mul(count)?;
@@ -201,6 +207,10 @@ fn skip_pointer(tokens: &mut Tokens<'_>) {
 
 /// Returns the size of a fundamental type, in bytes.
 fn type_bytes(name: &str) -> Option<usize> {
+    // Handles of textures, samplers and surfaces.
+    if matches!(name, ".texref" | ".samplerref" | ".surfref") {
+        return Some(8);
+    }
     let digits = name.trim_start_matches(|c: char| !c.is_ascii_digit());
     match digits {
         "8" => Some(1),
@@ -263,8 +273,16 @@ mod tests {
         assert_eq!(read(text).kernels.len(), 2);
         assert_eq!(read(text).kernels[0].threads_max, 6);
         assert_eq!(read(".entry (").kernels, []);
-        // A parameter of an unknown type, and one larger than all parameters may be.
-        let odd = read(".entry k(.param .pred p, .param .b8 q[99999], .param .u32 r)");
-        assert_eq!(layout(&odd.kernels[0]), [(0, 4)]);
+        // A parameter of an unknown type, and one larger than all parameters may be; a declaration.
+        for text in [
+            ".entry k(.param .pred p, .param .u32 r) {}",
+            ".entry k(.param .b8 q[99999], .param .u32 r) {}",
+            ".entry k(.param .u32 r);",
+        ] {
+            assert_eq!(read(text).kernels, [], "{text}");
+        }
+        let opaque = read(".entry k(.param .texref t, .param .b8 q[0x10], .param .u32 r) {}");
+        assert_eq!(layout(&opaque.kernels[0]), [(0, 8), (8, 16), (24, 4)]);
+        assert_eq!(read("/*/ .entry no() {} */ .entry l() {}").kernels.len(), 1);
     }
 }
