@@ -32,6 +32,8 @@ pub(crate) enum Greeting {
 /// Values of `Hello` which hold until the process has pages.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Resumed {
+    /// Whether the process was connected before.
+    pub(crate) is_again: bool,
     /// Whether the gate of the process was open, or it computed.
     pub(crate) is_open: bool,
     /// Kernel time so far, in nanoseconds.
@@ -53,7 +55,7 @@ pub(crate) struct Process {
     /// Time at which the connection ended, in nanoseconds.
     lost_at: Option<u64>,
     is_killed: bool,
-    /// Whether there was another connection of the same process, with pages, when this one got its pages or later.
+    /// Whether another connection of the same process is known, which was before this one.
     has_other_connection: bool,
     /// Whether the pages could be sent, as far as is known.
     has_page: bool,
@@ -128,6 +130,7 @@ impl Process {
             program: String::new(),
             greeting: Greeting::Expected,
             resumed: Resumed {
+                is_again: false,
                 is_open: false,
                 busy_ns: 0,
                 bytes_used: 0,

@@ -147,11 +147,20 @@ impl Node {
     }
 
     fn hello(&mut self, process: ProcessId, open: bool, busy_ns: u64) -> &[Action] {
+        self.greet(process, false, open, busy_ns)
+    }
+
+    /// Sends `Hello` of a process which was connected before.
+    fn hello_again(&mut self, process: ProcessId, open: bool) {
+        self.greet(process, true, open, 0);
+    }
+
+    fn greet(&mut self, process: ProcessId, again: bool, open: bool, busy_ns: u64) -> &[Action] {
         self.send(
             process,
             FromProcess::Hello {
                 pid: 1,
-                again: false,
+                again,
                 open,
                 busy_ns,
                 ungated_ns: 0,
@@ -418,7 +427,7 @@ fn a_process_that_launched_by_a_former_grant_holds_its_sms() {
         let mut node = Node::new(&[pod(0, 100), pod(1, 100)]);
         let (former, waiter) = (node.attached(1), node.attached(101));
         let present = node.connect(1).unwrap();
-        node.hello(present, false, 0);
+        node.hello_again(present, false);
         node.ask(former);
         assert!(node.is_open(former));
         node.pages(former)
@@ -457,7 +466,7 @@ fn kernel_time_in_two_pages_of_a_process_is_charged_once() {
     node.pass(30 * MS);
     publish(&node, former, begin, begin + 30 * MS, 30 * MS);
     let present = node.connect(1).unwrap();
-    node.hello(present, true, 0);
+    node.hello_again(present, true);
     node.attach(present, 30 * MS);
     node.pass(40 * MS);
     publish(&node, former, begin + 30 * MS, begin + 70 * MS, 70 * MS);

@@ -71,6 +71,7 @@ impl SlotState {
         match (message, process.greeting()) {
             (
                 FromProcess::Hello {
+                    again,
                     open,
                     busy_ns,
                     bytes_used,
@@ -80,6 +81,7 @@ impl SlotState {
                 Greeting::Expected,
             ) => {
                 let resumed = Resumed {
+                    is_again: *again,
                     is_open: *open,
                     busy_ns: *busy_ns,
                     bytes_used: *bytes_used,

@@ -14,7 +14,7 @@ use crate::event_kind::EventKind;
 use crate::gate::GateState;
 use crate::kind::SlotKind;
 use crate::pods::Pod;
-use crate::process::{Greeting, Process};
+use crate::process::Greeting;
 use crate::slots::Slot;
 
 /// Longest time that a greeting process waits for the MPS daemon of its slot, in nanoseconds.
@@ -152,7 +152,7 @@ impl SlotState {
         let sm = share(slot, member.pod.pod(), multiprocessors, mps).min(sm_limit);
         let (pod, pod_id) = (member.pod.key(), member.pod.id());
         member.process.resume_at_least(former.busy_ns);
-        if former.may_compute {
+        if former.may_compute && member.process.resumed().is_again {
             // It may have noticed a grant there, and launched, after it had sent `Hello`.
             member.process.resume_open();
         }
@@ -200,26 +200,13 @@ impl SlotState {
             cx.numbers.release(stand_in);
         }
         self.forget_former_connections(cx, id);
-        self.note_other_connections(id);
-        self.write_roster(cx, pod);
-    }
-
-    /// Notes other connections of the same process, the ends of which were not read yet.
-    fn note_other_connections(&mut self, id: ProcessId) {
-        let Some(process) = self.processes.get(&id) else {
-            return;
-        };
-        let others = self.processes.values();
-        let same = others.filter(|other| other.id() != id && other.is_same(process));
-        let mut same: Vec<_> = same.map(Process::id).collect();
-        if !same.is_empty() {
-            same.push(id);
-        }
-        for id in same {
+        if resumed.is_again {
+            let is_there = self.former(id).is_there;
             if let Some(process) = self.processes.get_mut(&id) {
-                process.set_other_connection(true);
+                process.set_other_connection(is_there);
             }
         }
+        self.write_roster(cx, pod);
     }
 
     /// Returns what is known of other connections of the same process.
