@@ -162,8 +162,9 @@ impl World {
                 .pages(number)
                 .is_some_and(|pages| pages.orders.gate.is_open());
             let computes = self.gpus[slot].is_busy(u32::try_from(own).unwrap());
-            // One that does not answer is taken to compute no longer than it should.
-            let counts = computes && !process.is_probed && !was_ungated(process, now);
+            // One that does not answer in time is taken to compute no longer than it should.
+            let answers = process.probed_at.is_none() && !process.has_answered_late;
+            let counts = computes && answers && !was_ungated(process, now);
             if is_open || counts {
                 sum += process.sm_hundredths;
                 counted.push(own);

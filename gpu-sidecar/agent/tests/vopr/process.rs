@@ -155,8 +155,10 @@ pub(crate) struct Process {
     pub(crate) must_relinquish: bool,
     /// Page and epoch reported last as closed.
     pub(crate) closed: (usize, u64),
-    /// Whether the agent has probed it and has not read an answer.
-    pub(crate) is_probed: bool,
+    /// Time at which the agent has probed it, until it has read an answer, in nanoseconds.
+    pub(crate) probed_at: Option<u64>,
+    /// Whether it answered too late, so that its token may be revoked, and has computed since.
+    pub(crate) has_answered_late: bool,
     /// Time since which it computes without an agent, in nanoseconds.
     pub(crate) ungated_since: Option<u64>,
     /// Time at which it last did, in nanoseconds.
@@ -222,11 +224,19 @@ impl Process {
             claims_from: 0,
             must_relinquish: false,
             closed: (0, 0),
-            is_probed: false,
+            probed_at: None,
+            has_answered_late: false,
             ungated_since: None,
             ungated_at: None,
             ran_ns: 0,
         }
+    }
+
+    /// Notes that the agent reads an answer to a probe.
+    pub(crate) fn answer_probe(&mut self, now: u64) {
+        let answer_max = policy::tokens::Settings::default().answer_max.0;
+        let probed_at = self.probed_at.take();
+        self.has_answered_late |= probed_at.is_some_and(|at| now - at > answer_max);
     }
 
     pub(crate) const fn page(&self) -> &Arc<SharedPages> {

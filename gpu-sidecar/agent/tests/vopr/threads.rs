@@ -347,7 +347,8 @@ impl World {
             flight.ran = Some((kernel.begin, kernel.end));
         }
         self.check_quota(&kernel)?;
-        let own = &self.processes[process];
+        let own = &mut self.processes[process];
+        own.has_answered_late &= self.gpus[own.slot].is_busy(kernel.process);
         let (syncs, watches) = (
             matches!(own.program, Program::Syncing),
             matches!(own.watcher, Watcher::Waiting),

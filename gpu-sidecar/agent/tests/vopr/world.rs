@@ -606,7 +606,7 @@ impl World {
                     return Ok(());
                 };
                 if matches!(delivery, Delivery::ToAgent(FromProcess::Present)) {
-                    self.processes[own.process].is_probed = false;
+                    self.processes[own.process].answer_probe(self.now);
                 }
                 let event = match delivery {
                     Delivery::ToAgent(message) => AgentEvent::Message { process, message },
@@ -795,7 +795,7 @@ impl World {
                 let is_probe = message == FromAgent::Probe;
                 if is_probe && let Some(connection) = self.node.connection(process) {
                     let process = self.node.connections[connection].process;
-                    self.processes[process].is_probed = true;
+                    self.processes[process].probed_at.get_or_insert(self.now);
                 }
                 let is_unsent = self.plan.has(Fault::Unsent)
                     && !self.is_healing
