@@ -213,8 +213,7 @@ impl Children {
             ("SERVING_POD", "demo-00001-pod"),
             ("SERVING_POD_IP", "127.0.0.1"),
             ("SERVING_LOGGING_CONFIG", ""),
-            // What it warns of, a full queue, is in the result.
-            ("SERVING_LOGGING_LEVEL", "error"),
+            ("SERVING_LOGGING_LEVEL", "warn"),
             ("WEIR_PODINFO", "/nonexistent"),
         ]
         .map(|(name, value)| (name, value.to_owned()));
