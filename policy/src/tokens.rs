@@ -307,6 +307,7 @@ impl Tokens {
         let sm_time = u128::from(delta.0) * u128::from(sms.min(sm_limit)) / u128::from(SM_WHOLE);
         account.sm_time = sum(account.sm_time, Span(quota::narrow(sm_time)));
         let delta = pod.history.unpaid(now, delta);
+        pod.account.charged = sum(pod.account.charged, delta);
         pod.limit.charge(now, delta);
         match self.settings.rule {
             Rule::Weir => self.weir.charge(pod, delta),

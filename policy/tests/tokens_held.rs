@@ -223,7 +223,7 @@ fn a_process_that_answers_keeps_its_token_for_as_long_as_its_work_takes() {
 
 /// The charge ends where the work should have ended, however late the death is noticed.
 #[test]
-fn work_in_flight_at_a_death_is_charged_as_unreported() {
+fn work_in_flight_at_a_death_is_charged() {
     let mut tokens = Tokens::new(Settings::default()).unwrap();
     let limit = Share::from_percent(10);
     let quota = Quota::new(Share::NONE, limit).unwrap();
@@ -253,9 +253,57 @@ fn work_in_flight_at_a_death_is_charged_as_unreported() {
     tokens.report(Time(start + 3 * MS), &usage);
     tokens.remove_process(Time(start + SECOND), process, &mut actions);
     let account = tokens.account(pod).unwrap();
-    assert_eq!(
-        (account.used, account.unreported),
-        (Span::ZERO, Span(30 * MS))
-    );
+    assert_eq!((account.used, account.charged), (Span::ZERO, Span(30 * MS)));
     assert!(tokens.debt(pod) < Span(30 * MS));
+}
+
+#[test]
+fn work_charged_at_a_revocation_is_not_charged_again_when_it_is_reported() {
+    let mut tokens = Tokens::new(Settings::default()).unwrap();
+    let quota = Quota::new(Share::NONE, Share::WHOLE).unwrap();
+    let holder = ProcessId(0);
+    let mut actions = Vec::new();
+    for id in [0, 1] {
+        tokens.add_pod(Time(0), PodId(id), quota).unwrap();
+        let process = ProcessId(id);
+        tokens
+            .add_process(Time(0), process, PodId(id), SM_WHOLE, false, &mut actions)
+            .unwrap();
+        tokens.ask(Time(0), process, &mut actions);
+    }
+    let work = ProcessUsage {
+        process: holder,
+        is_active: false,
+        unfinished_since: Some(Time(0)),
+        activity: Activity::Busy {
+            since: Time(0),
+            expected: Some(Span(30 * MS)),
+        },
+    };
+    let usage = Usage {
+        pod: PodId(0),
+        used: Span::ZERO,
+        processes: &[work],
+    };
+    // It answers no probe.
+    while tokens.occupies(holder) {
+        let now = tokens.next_wake().unwrap();
+        assert!(now.0 < SECOND);
+        tokens.report(now, &usage);
+        tokens.wake(now, &mut actions);
+    }
+    let at_revocation = tokens.account(PodId(0)).unwrap().charged;
+    assert!(at_revocation >= Span(30 * MS), "{at_revocation:?}");
+    // It continues, and reports more than was expected.
+    let now = tokens.next_wake().unwrap_or(Time(SECOND));
+    let usage = Usage {
+        pod: PodId(0),
+        used: Span(34 * MS),
+        processes: &[],
+    };
+    tokens.report(now, &usage);
+    let account = tokens.account(PodId(0)).unwrap();
+    assert_eq!(account.used, Span(34 * MS));
+    let charged = account.charged.less(at_revocation);
+    assert!(charged <= Span(4 * MS), "{charged:?}");
 }

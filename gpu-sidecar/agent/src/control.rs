@@ -311,6 +311,7 @@ impl Control {
                         "unresponsive": figures.counters.revoked_unresponsive,
                     },
                     "held_idle_seconds": seconds(figures.counters.held_idle_ns),
+                    "charged_seconds": seconds(figures.counters.charged_ns),
                     "debt_seconds": seconds(figures.debt_ns),
                 },
                 "waits": {"count": waits.count(), "sum_seconds": seconds(waits.sum_ns), "buckets": buckets},

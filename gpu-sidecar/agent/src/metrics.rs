@@ -234,7 +234,7 @@ impl Metrics {
             by_pod.retain(|labels, _| labels.pod.is_some());
         }
         type Get = fn(&PodCounters) -> f64;
-        let counters: [(&str, &str, Get); 13] = [
+        let counters: [(&str, &str, Get); 14] = [
             (
                 "weir_gpu_used_seconds_total",
                 "Wall time in which at least one kernel of a pod ran.",
@@ -272,6 +272,11 @@ impl Metrics {
                 "weir_gpu_held_idle_seconds_total",
                 "Time in which pods had a token and nothing in flight while others waited; charged to their quotas.",
                 |own| seconds(own.held_idle_ns),
+            ),
+            (
+                "weir_gpu_charged_seconds_total",
+                "Time charged to quotas: kernel time, idle time of held tokens, and unreported work of processes which ended.",
+                |own| seconds(own.charged_ns),
             ),
             (
                 "weir_gpu_launches_total",

@@ -159,7 +159,7 @@ pub(crate) fn add(sum: &mut PodCounters, own: &PodCounters) {
         (&mut sum.revoked_idle, own.revoked_idle),
         (&mut sum.revoked_unresponsive, own.revoked_unresponsive),
         (&mut sum.held_idle_ns, own.held_idle_ns),
-        (&mut sum.unreported_ns, own.unreported_ns),
+        (&mut sum.charged_ns, own.charged_ns),
         (&mut sum.overrun_ns, own.overrun_ns),
         (&mut sum.launches, own.launches),
         (&mut sum.unknown_symbols, own.unknown_symbols),

@@ -21,9 +21,9 @@ pub struct Account {
     pub revoked: u64,
     /// Time for which the pod held a token without anything in flight while others waited, as far as it was charged.
     pub held_idle: Span,
-    /// Time charged for what was in flight, as far as is known, at the end of a process or at the revocation of its token. What the
-    /// process reports later is also in [`Account::used`].
-    pub unreported: Span,
+    /// Time charged against the pod's quota: kernel time, [`Account::held_idle`], and what was in flight at the end of a process or at
+    /// the revocation of its token, as far as is known. What the process reports of the latter afterwards is not charged again.
+    pub charged: Span,
     /// Part of [`Account::used`] that was charged to the pod's request. Rules without accounts leave it at zero.
     pub guaranteed: Span,
     /// Part of [`Account::used`] that came out of time owed to no pod.

@@ -434,19 +434,12 @@ impl Tokens {
         let now = self.now;
         self.weir.advance(now, &self.settings);
         if let Some(pod) = self.table.pod_mut(id) {
+            pod.account.charged = sum(pod.account.charged, delta);
             pod.limit.charge(now, delta);
             self.weir.charge(pod, delta);
             // The time is charged, so it must not be expected as well.
             pod.unsettled_since = now;
         }
-    }
-
-    /// Charges a pod for what was in flight and may never be reported.
-    fn charge_in_flight(&mut self, id: PodId, in_flight: Span) {
-        if let Some(pod) = self.table.pod_mut(id) {
-            pod.account.unreported = sum(pod.account.unreported, in_flight);
-        }
-        self.charge(id, in_flight);
     }
 
     /// Charges the pod of a dead process for what was in flight at its end.
@@ -457,7 +450,7 @@ impl Tokens {
         self.charge_idle_of(id);
         let in_flight = self.unreported(id, self.now);
         if in_flight > Span::ZERO {
-            self.charge_in_flight(self.table.listed(id).0.pod, in_flight);
+            self.charge(self.table.listed(id).0.pod, in_flight);
         }
     }
 
@@ -582,7 +575,7 @@ impl Tokens {
             }
             pod.history.prepaid = sum(pod.history.prepaid, in_flight);
             pod.history.prepaid_until = now.after(settings.window);
-            self.charge_in_flight(pod_id, in_flight);
+            self.charge(pod_id, in_flight);
         }
         // Time after what was in flight; for a process known to be idle it is already charged.
         let (_, pod) = self.table.listed_mut(id);

@@ -90,8 +90,9 @@ pub struct PodCounters {
     pub revoked_unresponsive: u64,
     /// Charged time of a held token with nothing in flight while other pods waited, in nanoseconds.
     pub held_idle_ns: u64,
-    /// Time charged for work of a process that has ended or did not answer, which it had not reported, in nanoseconds.
-    pub unreported_ns: u64,
+    /// Time charged against the quota, in nanoseconds: kernel time, [`PodCounters::held_idle_ns`], and work in flight of processes
+    /// which ended or did not answer.
+    pub charged_ns: u64,
     /// Number of launches of kernels, graphs and cooperative kernels.
     pub launches: u64,
     /// Number of looked-up driver functions unknown to the preload library.

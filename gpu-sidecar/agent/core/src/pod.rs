@@ -345,7 +345,7 @@ impl ServedPod {
     /// Sets what the scheduler has charged besides reported kernel time.
     pub(crate) const fn set_account(&mut self, account: &Account) {
         self.counters.held_idle_ns = account.held_idle.0;
-        self.counters.unreported_ns = account.unreported.0;
+        self.counters.charged_ns = account.charged.0;
     }
 
     /// Counts a refused connection by its reason.

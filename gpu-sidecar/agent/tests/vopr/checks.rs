@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-use agent_core::{AgentFigures, Order};
+use agent_core::{AgentFigures, Order, PodFigures};
 use policy::tokens::ProcessId;
 use preload_state::silence::page_of;
 
@@ -51,6 +51,11 @@ pub(crate) struct Checks {
     claims: BTreeMap<ProcessId, u64>,
     /// Kernel time of each pod within the last 10 s, as disjoint intervals.
     recent: BTreeMap<usize, VecDeque<(u64, u64)>>,
+    /// Time that each pod was charged: the total at the last look, and the increments of the last 10 s and of the measurement,
+    /// each with its time, in nanoseconds.
+    charges: BTreeMap<usize, (u64, VecDeque<(u64, u64)>)>,
+    /// Begin of the measurement, in nanoseconds.
+    measured_since: Option<u64>,
     /// Launches of each process at the begin of the measurement.
     launched: Vec<u64>,
     /// Processes to which the present agent has given pages.
@@ -74,6 +79,23 @@ impl Checks {
     /// Notes what a process held before it was given pages.
     pub(crate) fn adopt_claim(&mut self, number: ProcessId, bytes: u64) {
         self.claims.insert(number, bytes);
+    }
+
+    /// Notes what a pod was charged since the last look.
+    fn charge(&mut self, now: u64, pod: &PodFigures) {
+        let total = pod.counters.charged_ns;
+        let horizon = self
+            .measured_since
+            .unwrap_or(now)
+            .saturating_sub(10 * SECOND);
+        let (last, increments) = self.charges.entry(pod.pod.key.0 as usize).or_default();
+        // The counters of another agent, or of another pod of this number, begin at 0.
+        let increment = total.checked_sub(*last).unwrap_or(total);
+        *last = total;
+        increments.push_back((now, increment));
+        while increments.front().is_some_and(|(at, _)| *at < horizon) {
+            increments.pop_front();
+        }
     }
 
     pub(crate) fn events(&self, events: u64) -> Result<(), Failure> {
@@ -127,6 +149,7 @@ impl World {
         match order {
             Order::Open { .. } => {
                 self.checks.grants += 1;
+                self.processes[process].revoked_at_probe = None;
                 self.check_grant(process)
             }
             Order::Claim { bytes, .. } => self.check_claim(number, bytes),
@@ -162,9 +185,11 @@ impl World {
                 .pages(number)
                 .is_some_and(|pages| pages.orders.gate.is_open());
             let computes = self.gpus[slot].is_busy(u32::try_from(own).unwrap());
-            // One that does not answer in time is taken to compute no longer than it should.
-            let answers = process.probed_at.is_none() && !process.has_answered_late;
-            let counts = computes && answers && !was_ungated(process, now);
+            // One whose token was revoked because it did not answer is taken to compute no longer than it should.
+            let is_revoked = process
+                .revoked_at_probe
+                .is_some_and(|before| self.revoked_unresponsive(process.pod) > before);
+            let counts = computes && !is_revoked && !was_ungated(process, now);
             if is_open || counts {
                 sum += process.sm_hundredths;
                 counted.push(own);
@@ -320,13 +345,16 @@ impl World {
     }
 
     /// Invariants 18 and 20: the SMs of all holders count, and no pod is charged more than what was possible.
-    pub(crate) fn check_figures(&self) -> Result<(), Failure> {
+    pub(crate) fn check_figures(&mut self) -> Result<(), Failure> {
         let Some(agent) = &self.node.agent else {
             return Ok(());
         };
         let figures = agent
             .agent()
             .figures(&BTreeMap::new(), AgentFigures::default());
+        for pod in &figures.pods {
+            self.checks.charge(self.now, pod);
+        }
         for slot in &figures.slots {
             let at = slot.slot.0 as usize;
             let holding = attached(&self.node, &self.processes, at);
@@ -375,6 +403,11 @@ impl World {
             if processes().any(|process| process.is_liar) {
                 continue;
             }
+            let charged = pod.counters.charged_ns;
+            let is_possible = charged <= passed || self.plan.has(Fault::Clock);
+            ensure(is_possible, "charge", || {
+                format!("pod {number} is charged {charged} ns of its quota in {passed} ns")
+            })?;
             let ran: u64 = processes().map(|process| process.ran_ns).sum();
             ensure(used <= ran, "charge", || {
                 format!("pod {number} is charged {used} ns, and its kernels ran for {ran} ns")
@@ -463,6 +496,7 @@ impl World {
     /// Begins the measurement of progress: every process is served.
     pub(crate) fn begin_measurement(&mut self) -> Result<(), Failure> {
         self.checks.launched = self.processes.iter().map(|own| own.launched).collect();
+        self.checks.measured_since = Some(self.now);
         for (at, process) in self.processes.iter().enumerate() {
             let is_ours = process.is_alive && !process.is_liar;
             ensure(!is_ours || self.is_attached(at), "service", || {
@@ -476,8 +510,21 @@ impl World {
         Ok(())
     }
 
-    /// Returns whether a pod has had what its limit allows, within 10 s or in the longer run. What it was charged is compared with
-    /// what ran in [`World::check_figures`].
+    /// Returns how many tokens of a pod the agent has revoked because a process did not answer a probe.
+    pub(crate) fn revoked_unresponsive(&self, pod: usize) -> u64 {
+        let Some(agent) = &self.node.agent else {
+            return 0;
+        };
+        let figures = agent
+            .agent()
+            .figures(&BTreeMap::new(), AgentFigures::default());
+        let mut pods = figures.pods.iter();
+        let own = pods.find(|own| own.pod.key.0 as usize == pod);
+        own.map_or(0, |own| own.counters.revoked_unresponsive)
+    }
+
+    /// Returns whether a pod has had what its limit allows: whether it is in debt, or was charged that much in the measurement and
+    /// the 10 s before. What it was charged is compared with what ran in [`World::check_figures`].
     fn has_debt(&self, pod: usize) -> bool {
         let limit = u64::from(self.node.pods[pod].pod.settings.quota_limit_ppm) * 10_000;
         let agent = self.node.agent.as_ref().map(|agent| agent.agent());
@@ -489,11 +536,13 @@ impl World {
         agent.is_some_and(|agent| {
             let figures = agent.figures(&BTreeMap::new(), AgentFigures::default());
             let mut pods = figures.pods.iter();
+            let charges = self.checks.charges.get(&pod);
+            let charged: u64 = charges.map_or(0, |(_, increments)| {
+                increments.iter().map(|(_, increment)| increment).sum()
+            });
             pods.any(|own| {
-                let counters = &own.counters;
-                let used = counters.used_wall_ns + counters.held_idle_ns + counters.unreported_ns;
-                let used = used + SECOND / 4;
-                own.pod.key.0 as usize == pod && (own.debt_ns > 0 || used >= limit)
+                let is_spent = charged + SECOND / 4 >= limit;
+                own.pod.key.0 as usize == pod && (own.debt_ns > 0 || is_spent)
             })
         })
     }

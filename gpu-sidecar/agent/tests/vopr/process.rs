@@ -155,10 +155,9 @@ pub(crate) struct Process {
     pub(crate) must_relinquish: bool,
     /// Page and epoch reported last as closed.
     pub(crate) closed: (usize, u64),
-    /// Time at which the agent has probed it, until it has read an answer, in nanoseconds.
-    pub(crate) probed_at: Option<u64>,
-    /// Whether it answered too late, so that its token may be revoked, and has computed since.
-    pub(crate) has_answered_late: bool,
+    /// Tokens of its pod that were revoked for want of an answer when the agent probed it; until it answers in time, is idle after
+    /// a revocation, or receives a token.
+    pub(crate) revoked_at_probe: Option<u64>,
     /// Time since which it computes without an agent, in nanoseconds.
     pub(crate) ungated_since: Option<u64>,
     /// Time at which it last did, in nanoseconds.
@@ -224,19 +223,16 @@ impl Process {
             claims_from: 0,
             must_relinquish: false,
             closed: (0, 0),
-            probed_at: None,
-            has_answered_late: false,
+            revoked_at_probe: None,
             ungated_since: None,
             ungated_at: None,
             ran_ns: 0,
         }
     }
 
-    /// Notes that the agent reads an answer to a probe.
-    pub(crate) fn answer_probe(&mut self, now: u64) {
-        let answer_max = policy::tokens::Settings::default().answer_max.0;
-        let probed_at = self.probed_at.take();
-        self.has_answered_late |= probed_at.is_some_and(|at| now - at > answer_max);
+    /// Notes that the agent reads an answer to a probe, when this number of the pod's tokens has been revoked for want of one.
+    pub(crate) fn answer_probe(&mut self, revoked: u64) {
+        self.revoked_at_probe = self.revoked_at_probe.filter(|before| revoked > *before);
     }
 
     pub(crate) const fn page(&self) -> &Arc<SharedPages> {

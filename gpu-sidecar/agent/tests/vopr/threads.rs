@@ -348,7 +348,14 @@ impl World {
         }
         self.check_quota(&kernel)?;
         let own = &mut self.processes[process];
-        own.has_answered_late &= self.gpus[own.slot].is_busy(kernel.process);
+        if !self.gpus[own.slot].is_busy(kernel.process)
+            && let Some(before) = own.revoked_at_probe
+        {
+            let revoked = self.revoked_unresponsive(self.processes[process].pod);
+            let own = &mut self.processes[process];
+            own.revoked_at_probe = (revoked == before).then_some(before);
+        }
+        let own = &mut self.processes[process];
         let (syncs, watches) = (
             matches!(own.program, Program::Syncing),
             matches!(own.watcher, Watcher::Waiting),

@@ -606,7 +606,9 @@ impl World {
                     return Ok(());
                 };
                 if matches!(delivery, Delivery::ToAgent(FromProcess::Present)) {
-                    self.processes[own.process].answer_probe(self.now);
+                    let process = own.process;
+                    let revoked = self.revoked_unresponsive(self.processes[process].pod);
+                    self.processes[process].answer_probe(revoked);
                 }
                 let event = match delivery {
                     Delivery::ToAgent(message) => AgentEvent::Message { process, message },
@@ -795,7 +797,9 @@ impl World {
                 let is_probe = message == FromAgent::Probe;
                 if is_probe && let Some(connection) = self.node.connection(process) {
                     let process = self.node.connections[connection].process;
-                    self.processes[process].probed_at.get_or_insert(self.now);
+                    let revoked = self.revoked_unresponsive(self.processes[process].pod);
+                    let own = &mut self.processes[process];
+                    own.revoked_at_probe.get_or_insert(revoked);
                 }
                 let is_unsent = self.plan.has(Fault::Unsent)
                     && !self.is_healing
