@@ -26,7 +26,7 @@ use crate::puppet::Puppet;
 const PATIENCE_S: &str = "300";
 
 /// Variables that the stand-ins read, removed from a command's environment so that a test sets what it needs.
-const VARIABLES: [&str; 8] = [
+const VARIABLES: [&str; 9] = [
     softgpu_dir::VARIABLE,
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
     "CUDA_MPS_LOG_DIRECTORY",
@@ -35,6 +35,7 @@ const VARIABLES: [&str; 8] = [
     "CUDA_TEST_LOADER",
     "CUDA_VISIBLE_DEVICES",
     "LD_LIBRARY_PATH",
+    "WEIR_SOFTGPU_CALLS",
 ];
 
 /// A folder with stand-ins. Dropping it ends its server and its MPS daemon.

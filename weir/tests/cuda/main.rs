@@ -9,6 +9,7 @@
 //! | `nvml` | NVML's reports during all that |
 //! | `library` | names and versions of the library |
 //! | `memory` | host memory of untouched allocations |
+//! | `calls` | record of driver calls |
 //! | `foreign` | kernels that are not Weir's |
 //! | `refusals` | messages for programs that cannot run |
 //! | `models` | `model-server` on it |
@@ -16,6 +17,7 @@
 //! A C compiler, `nm` and `readelf` are needed: gcc brings them.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod calls;
 mod faults;
 mod foreign;
 mod library;

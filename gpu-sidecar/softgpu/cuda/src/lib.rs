@@ -15,8 +15,10 @@
 //! | `image`, `refusal` | formats of code images, and messages about refused ones |
 //! | `device`, `visible`, `mps`, `checkpoint` | devices and their visibility, MPS, checkpoints |
 //! | `export`, `resolver` | exported symbols, and `cuGetProcAddress` |
+//! | `calls` | record of the calls |
 //! | `error`, `pointer` | results and callers' pointers |
 
+mod calls;
 pub(crate) mod checkpoint;
 pub(crate) mod context;
 pub(crate) mod copy;

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
+use crate::calls;
 use crate::error::{Error, Result};
 
 /// Address of an exported function.
@@ -24,13 +25,15 @@ unsafe impl Send for Address {}
 // SAFETY: as above.
 unsafe impl Sync for Address {}
 
-/// Runs a call and returns its `CUresult`; a panic becomes `CUDA_ERROR_UNKNOWN` instead of unwinding into the program.
-pub(crate) fn guard(call: impl FnOnce() -> Result) -> u32 {
-    match catch_unwind(AssertUnwindSafe(call)) {
+/// Runs a call, records it, and returns its `CUresult`; a panic becomes `CUDA_ERROR_UNKNOWN` instead of unwinding into the program.
+pub(crate) fn guard(name: &str, call: impl FnOnce() -> Result) -> u32 {
+    let result = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => error.0,
         Err(_panic) => Error::UNKNOWN.0,
-    }
+    };
+    calls::record(name, result);
+    result
 }
 
 /// Declares exported functions, and a table of them by name.
@@ -40,7 +43,7 @@ macro_rules! functions {
             #[allow(non_snake_case, reason = "the interface's name")]
             #[unsafe(no_mangle)]
             pub extern "C" fn $name($($argument: $kind),*) -> u32 {
-                $crate::export::guard(|| $body)
+                $crate::export::guard(stringify!($name), || $body)
             }
         )*
 

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::AtomicBool;
 
+use crate::calls;
 use crate::error::Error;
 use crate::refusal;
 
@@ -15,6 +16,7 @@ macro_rules! unsupported {
             pub extern "C" fn $name() -> u32 {
                 static IS_COUNTED: AtomicBool = AtomicBool::new(false);
                 refusal::count(stringify!($name), &IS_COUNTED);
+                calls::record(stringify!($name), Error::NOT_SUPPORTED.0);
                 Error::NOT_SUPPORTED.0
             }
         )*
