@@ -1,7 +1,7 @@
 //! `cuMemAlloc` and `cuMemAllocPitch`: physical memory is created, mapped at reserved addresses, and made accessible to the
 //! device and its peers.
 
-use preload_state::memory::{Backing, Kind, OWN_MIN, Traits, part_sizes};
+use preload_state::memory::{Backing, Kind, Traits, part_sizes};
 
 use super::state::{Slot, lock};
 use super::{contexts, current, device, limit, make, native, spare};
@@ -76,7 +76,7 @@ fn allocate<P: Platform>(host: P, requested: u64) -> Result<Option<Address>, Cod
             OUT_OF_MEMORY
         });
     }
-    if requested < OWN_MIN {
+    if requested < traits.own_min() {
         return make::piece(host, slot, traits, requested, context).map(Some);
     }
     let bytes = requested.next_multiple_of(traits.granule);

@@ -86,7 +86,7 @@ pub(super) fn piece<P: Platform>(
     context: Handle,
 ) -> Result<Address, Code> {
     let bytes = piece_bytes(requested).ok_or(OUT_OF_MEMORY)?;
-    let slab = Table::slab_bytes(&traits);
+    let slab = traits.slab_bytes();
     loop {
         {
             let mut table = lock(&slot.table);

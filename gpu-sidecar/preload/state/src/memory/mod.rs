@@ -27,7 +27,7 @@ pub use program::Program;
 pub use reported::{View, reported, reported_total};
 pub use slabs::{ALIGNMENT, Piece, Slabs, piece_bytes};
 pub use spans::Spans;
-pub use table::{Allocation, Backing, OWN_MIN, Pair, Ranges, Table};
+pub use table::{Allocation, Backing, Pair, Ranges, Table};
 pub use ticket::{OpenedBlocks, Ticket, TicketContents};
 
 /// Number of device ordinals that are managed; machines have fewer devices.

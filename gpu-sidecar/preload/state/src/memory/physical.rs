@@ -13,10 +13,10 @@ pub const POSIX_FD: u32 = 1;
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`: a device may read and write the mapping.
 const READ_WRITE: u32 = 3;
 
-/// Largest allocation with a single handle, in bytes.
-const WHOLE_MAX: u64 = 1 << 30;
-/// Size of the handles of larger allocations, in bytes. They can be moved one by one.
-const PART: u64 = 256 << 20;
+/// Largest allocation with a single handle, in granules: 1 GiB on a GPU, whose granule is 2 MiB.
+const WHOLE_MAX: u64 = 512;
+/// Size of the handles of larger allocations, in granules: 256 MiB on a GPU. They can be moved one by one.
+const PART: u64 = 128;
 
 /// `CUmemLocation`: where physical memory is.
 #[repr(C)]
@@ -112,6 +112,18 @@ pub struct Traits {
 }
 
 impl Traits {
+    /// Returns the size of the smallest allocation with physical memory of its own, in bytes: 1 MiB on a GPU.
+    #[must_use]
+    pub const fn own_min(&self) -> u64 {
+        self.granule / 2
+    }
+
+    /// Returns the size of the slabs that smaller allocations share, in bytes: 2 MiB on a GPU.
+    #[must_use]
+    pub const fn slab_bytes(&self) -> u64 {
+        self.granule
+    }
+
     /// Returns whether other processes can map its memory.
     #[must_use]
     pub const fn is_shareable(&self) -> bool {
@@ -164,13 +176,15 @@ impl Block {
     }
 }
 
-/// Returns the sizes of the handles of an allocation, in bytes.
+/// Returns the sizes of the handles of an allocation of whole granules, in bytes.
+///
+/// They follow the device's granule, so that a software GPU which divides all sizes by a factor has as many handles as the GPU.
 #[must_use]
 pub fn part_sizes(bytes: u64, granule: u64) -> Vec<u64> {
-    if bytes <= WHOLE_MAX {
+    let part = PART.saturating_mul(granule);
+    if bytes <= WHOLE_MAX.saturating_mul(granule) {
         return vec![bytes];
     }
-    let part = PART.next_multiple_of(granule);
     let whole = (0..bytes / part).map(|_| part);
     let rest = bytes % part;
     whole.chain((rest > 0).then_some(rest)).collect()
@@ -190,18 +204,37 @@ mod tests {
 
     #[test]
     fn large_allocations_have_several_handles() {
-        const GRANULE: u64 = 2 << 20;
-        assert_eq!(part_sizes(GRANULE, GRANULE), [GRANULE]);
-        assert_eq!(part_sizes(WHOLE_MAX, GRANULE), [WHOLE_MAX]);
-        let sizes = part_sizes(WHOLE_MAX + GRANULE, GRANULE);
-        assert_eq!(sizes, [PART, PART, PART, PART, GRANULE]);
-        assert_eq!(part_sizes(8 * PART, GRANULE), [PART; 8]);
-        // Every handle has a multiple of the granule.
-        let odd = 3 << 20;
-        let bytes = 700 * odd;
-        let sizes = part_sizes(bytes, odd);
-        assert_eq!(sizes.iter().sum::<u64>(), bytes);
-        assert!(sizes.iter().all(|size| size % odd == 0));
+        // A GPU, one scaled by 64, and an odd one.
+        for granule in [2 << 20, 32 << 10, 3 << 20] {
+            let part = 128 * granule;
+            assert_eq!(part_sizes(granule, granule), [granule]);
+            assert_eq!(part_sizes(4 * part, granule), [4 * part]);
+            let sizes = part_sizes(4 * part + granule, granule);
+            assert_eq!(sizes, [part, part, part, part, granule]);
+            assert_eq!(part_sizes(8 * part, granule), [part; 8]);
+            let bytes = 700 * granule;
+            let sizes = part_sizes(bytes, granule);
+            assert_eq!(sizes.iter().sum::<u64>(), bytes);
+            assert!(sizes.iter().all(|size| size.is_multiple_of(granule)));
+        }
+        let gpu = part_sizes(5 << 30, 2 << 20);
+        assert_eq!(gpu, [256 << 20; 20]);
+    }
+
+    #[test]
+    fn sizes_on_a_gpu_are_those_of_its_granule() {
+        let traits = |granule| Traits {
+            granule,
+            total: 1 << 40,
+            properties: Properties::default(),
+        };
+        let gpu = traits(2 << 20);
+        assert_eq!((gpu.own_min(), gpu.slab_bytes()), (1 << 20, 2 << 20));
+        let scaled = traits(32 << 10);
+        assert_eq!(
+            (scaled.own_min(), scaled.slab_bytes()),
+            (16 << 10, 32 << 10)
+        );
     }
 
     #[test]

@@ -10,10 +10,6 @@ use crate::{Address, Handle};
 
 /// Size of the reserved addresses as a multiple of the device's memory: see the tests of [`Spans`].
 const ARENA_FACTOR: u64 = 4;
-/// Smallest allocation with physical memory of its own, in bytes.
-pub const OWN_MIN: u64 = 1 << 20;
-/// Size of the slabs that smaller allocations share, in bytes.
-const SLAB: u64 = 2 << 20;
 
 /// Range of addresses that this library has reserved, and the ordinal of its device.
 #[derive(Clone, Copy, Debug)]
@@ -269,12 +265,6 @@ impl Table {
     #[must_use]
     pub fn slab_block(&self, address: Address) -> Option<&Block> {
         self.slab_blocks.get(&self.slabs.slab_of(address)?)
-    }
-
-    /// Returns the size of a slab in bytes.
-    #[must_use]
-    pub const fn slab_bytes(traits: &Traits) -> u64 {
-        SLAB.next_multiple_of(traits.granule)
     }
 
     /// Takes a piece of a slab; `None` if no slab has room.

@@ -107,7 +107,7 @@ fn mappings_are_those_of_blocks_slabs_and_the_reserve() {
 #[test]
 fn empty_slabs_are_removed_with_their_blocks() {
     let mut table = Table::default();
-    assert_eq!(Table::slab_bytes(&traits(1)), GRANULE);
+    assert_eq!(traits(1).slab_bytes(), GRANULE);
     assert_eq!(table.take_piece(512), None);
     table.add_slab(block(GRANULE, 1));
     let piece = table.take_piece(512).unwrap();
