@@ -135,3 +135,56 @@ macro_rules! hooks {
     };
 }
 pub(crate) use hooks;
+
+/// Declares a wrapper per name of a function with at most six integers and pointers; the letter after it is the argument that holds the
+/// stream.
+macro_rules! in_stream {
+    ($list:ident, $default:expr, $by:path: $($name:ident $stream:ident,)*) => {
+        hooks! { $list: $(
+            fn $name(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) =
+                |real, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize| {
+                    let stream = pick!($stream, a, b, c, d, e, f);
+                    $by(real, stream, $default)
+                };
+        )* }
+    };
+}
+
+/// Returns the argument with this letter.
+macro_rules! pick {
+    (a, $a:ident, $b:ident, $c:ident, $d:ident, $e:ident, $f:ident) => {{
+        let _others = ($b, $c, $d, $e, $f);
+        $a
+    }};
+    (b, $a:ident, $b:ident, $c:ident, $d:ident, $e:ident, $f:ident) => {{
+        let _others = ($a, $c, $d, $e, $f);
+        $b
+    }};
+    (c, $a:ident, $b:ident, $c:ident, $d:ident, $e:ident, $f:ident) => {{
+        let _others = ($a, $b, $d, $e, $f);
+        $c
+    }};
+    (d, $a:ident, $b:ident, $c:ident, $d:ident, $e:ident, $f:ident) => {{
+        let _others = ($a, $b, $c, $e, $f);
+        $d
+    }};
+    (e, $a:ident, $b:ident, $c:ident, $d:ident, $e:ident, $f:ident) => {{
+        let _others = ($a, $b, $c, $d, $f);
+        $e
+    }};
+    (f, $a:ident, $b:ident, $c:ident, $d:ident, $e:ident, $f:ident) => {{
+        let _others = ($a, $b, $c, $d, $e);
+        $f
+    }};
+}
+
+/// Declares a wrapper per name of a function with at most six integers and pointers, none of which the wrapper reads.
+macro_rules! blocking {
+    ($list:ident, $by:path: $($name:ident,)*) => {
+        hooks! { $list: $(
+            fn $name(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) =
+                |real, _a: usize, _b: usize, _c: usize, _d: usize, _e: usize, _f: usize| $by(real);
+        )* }
+    };
+}
+pub(crate) use {blocking, in_stream, pick};

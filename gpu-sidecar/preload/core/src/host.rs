@@ -101,6 +101,14 @@ impl System for Host {
         );
     }
 
+    fn wait_at(self, word: &AtomicU32, expected: u32, at_most: Duration) {
+        time::wait(word, expected, at_most);
+    }
+
+    fn wake(self, word: &AtomicU32) {
+        time::wake(word);
+    }
+
     fn pause(self, span: Duration) {
         time::pause(span);
     }

@@ -5,7 +5,7 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | `launch`, `waits`, `capture`, `lifetime`, `memory`, `nvml`, `resolver` | wrappers: arguments of the program in, one operation of `preload-ops`, its outcome back |
+//! | `launch`, `touch`, `waits`, `capture`, `lifetime`, `memory`, `nvml`, `resolver` | wrappers: arguments of the program in, one operation of `preload-ops`, its outcome back |
 //! | `hook`, `pointers` | declaration of wrappers; pointers of the program |
 //! | `context`, `host`, `calls` | the one static; the process and the driver as operations see them |
 //! | `front`, `driver` | the front; direct driver calls |
@@ -43,6 +43,7 @@ mod pointers;
 mod resolver;
 mod threads;
 mod time;
+mod touch;
 mod waits;
 
 /// Runs the check of a launch at the gate, without the launch, and returns whether it would pass.
@@ -50,6 +51,13 @@ mod waits;
 #[must_use]
 pub fn check_gate() -> bool {
     preload_ops::launch::check(Host)
+}
+
+/// Runs the check of a touch at the gate of memory, without the touch, and returns whether it would pass.
+#[cfg(feature = "bench")]
+#[must_use]
+pub fn check_memory_gate() -> bool {
+    preload_ops::touch::check(Host)
 }
 
 static CORE: Core = Core {
@@ -108,6 +116,13 @@ static HOOKS: &[&[Hook]] = &[
     waits::WAITS,
     waits::WAITS_PER_THREAD,
     waits::BLOCKING,
+    touch::LEGACY,
+    touch::PER_THREAD,
+    touch::BLOCKING,
+    touch::SETS,
+    touch::SETS_PER_THREAD,
+    touch::ADVICE,
+    touch::WIDE,
     memory::alloc::HOOKS,
     memory::query::HOOKS,
     memory::peers::HOOKS,
@@ -134,4 +149,46 @@ extern "C" fn unknown_for_front(symbol: *const c_char) {
     // SAFETY: `Core` has the front pass a NUL-terminated string that lives over the call.
     let symbol = unsafe { CStr::from_ptr(symbol) };
     let _panicked = std::panic::catch_unwind(|| hook::unknown(symbol));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use preload_table::{Class, ENTRIES};
+
+    use super::*;
+
+    #[test]
+    fn every_launch_and_every_touch_has_a_wrapper() {
+        let wrapped: BTreeSet<&str> = HOOKS
+            .iter()
+            .copied()
+            .flatten()
+            .map(|hook| hook.symbol)
+            .collect();
+        let all = ENTRIES
+            .iter()
+            .filter(|entry| matches!(entry.class(), Class::Launch | Class::Touch));
+        let symbols: Vec<&str> = all.map(|entry| entry.symbol()).collect();
+        assert!(symbols.len() > 150);
+        let missing: Vec<_> = symbols
+            .iter()
+            .filter(|symbol| !wrapped.contains(**symbol))
+            .collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+
+    #[test]
+    fn every_wrapper_is_that_of_one_function_of_the_table() {
+        let mut seen = BTreeSet::new();
+        for hook in HOOKS.iter().copied().flatten() {
+            assert!(
+                preload_table::entry(hook.symbol.as_bytes()).is_some(),
+                "{}",
+                hook.symbol
+            );
+            assert!(seen.insert(hook.symbol), "{} is wrapped twice", hook.symbol);
+        }
+    }
 }

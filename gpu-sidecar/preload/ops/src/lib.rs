@@ -7,6 +7,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`launch`] | kernels and graphs, at the gate |
+//! | [`touch`] | copies, memsets and other uses of memory, which wait while it is not on the device |
 //! | [`waits`], [`capture`], [`capture_mode`], [`streams`] | host waits and other stream operations; captures; measurement by events |
 //! | [`gate`], [`watch`] | return of a token; the watch thread |
 //! | [`claims`] | claims of device memory |
@@ -33,6 +34,7 @@ pub mod nvml;
 mod outcome;
 mod platform;
 pub mod streams;
+pub mod touch;
 pub mod waits;
 pub mod watch;
 

@@ -258,22 +258,27 @@ pub trait System: Copy {
     /// Blocks until the waiters of `word`, a word of these orders, are woken or `at_most` has passed; returns at once if the word is not
     /// `expected` or other orders are in effect. May also return early.
     fn wait(self, orders: &Orders, word: &AtomicU32, expected: u32, at_most: Duration);
+    /// Blocks until the waiters of `word`, a word of this process, are woken or `at_most` has passed; returns at once if the word is not
+    /// `expected`. May also return early.
+    fn wait_at(self, word: &AtomicU32, expected: u32, at_most: Duration);
+    /// Wakes the waiters of a word of this process.
+    fn wake(self, word: &AtomicU32);
     /// Blocks for this time.
     fn pause(self, span: Duration);
     /// Runs a memory barrier in all threads of the process: their earlier writes become visible, and their later reads are not
     /// reordered before it.
     fn barrier(self);
 
-    /// Returns the entry of the calling thread among the threads that launch, and registers it if it has none; `None` if there is no
+    /// Returns the entry of the calling thread among the threads that launch or touch memory, and registers it if it has none; `None` if there is no
     /// room.
     fn thread(self) -> Option<&'static Thread>;
     /// Returns whether the calling thread has registered and its launch is in progress.
     fn is_launching(self) -> bool;
     /// Returns a number that no other thread of the process has now.
     fn thread_identity(self) -> usize;
-    /// Returns whether the calling thread is in a launch that has passed the gate.
+    /// Returns whether the calling thread is in a launch or touch that has passed its gate.
     fn is_inside(self) -> bool;
-    /// Sets whether the calling thread is in a launch that has passed the gate.
+    /// Sets whether the calling thread is in a launch or touch that has passed its gate.
     fn set_inside(self, is_inside: bool);
     /// Returns the stream of the calling thread's last launch.
     fn recent(self) -> Option<&'static Stream>;

@@ -8,6 +8,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`gate`] | the gate at each launch: its word, launches in progress, parked threads, the return of a token |
+//! | [`memory_gate`] | the gate at each touch of device memory |
 //! | [`watch`] | the watch thread: answers a closed gate, returns a token that is not used |
 //! | [`link`] | the process with respect to its agent: start, attachment, loss, reconnection |
 //! | [`waiters`] | threads that wait on the agent's page, across a change of page |
@@ -35,6 +36,7 @@ pub mod functions;
 pub mod gate;
 pub mod link;
 pub mod memory;
+pub mod memory_gate;
 pub mod process;
 pub mod silence;
 pub mod streams;

@@ -9,6 +9,7 @@ use crate::events::EventPool;
 use crate::functions::Functions;
 use crate::gate::{Gate, Threads};
 use crate::link::{Status, Terms};
+use crate::memory_gate::MemoryGate;
 use crate::streams::Streams;
 use crate::waiters::Waiters;
 
@@ -17,7 +18,9 @@ use crate::waiters::Waiters;
 pub struct Process {
     /// Gate at each launch.
     pub gate: Gate,
-    /// Launches in progress, by thread.
+    /// Gate at each touch of device memory.
+    pub memory_gate: MemoryGate,
+    /// Launches and touches in progress, by thread.
     pub threads: Threads,
     /// Run time of functions.
     pub functions: Functions,
@@ -48,6 +51,7 @@ impl Process {
     pub const fn new() -> Self {
         Self {
             gate: Gate::new(),
+            memory_gate: MemoryGate::new(),
             threads: Threads::new(),
             functions: Functions::new(),
             streams: Streams::new(),

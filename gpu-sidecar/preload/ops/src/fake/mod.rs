@@ -72,6 +72,8 @@ pub(crate) struct Fake {
     pub(crate) lines: RefCell<Vec<String>>,
     pub(crate) waits: RefCell<Vec<Duration>>,
     pub(crate) on_wait: RefCell<VecDeque<OnWait>>,
+    /// Number of calls that wake waiters.
+    pub(crate) woken: Cell<u32>,
     pub(crate) barriers: Cell<u32>,
     /// Runs at the next barrier.
     pub(crate) on_barrier: RefCell<Option<OnWait>>,

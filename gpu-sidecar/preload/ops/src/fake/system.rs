@@ -65,6 +65,16 @@ impl System for &'static Fake {
         }
     }
 
+    fn wait_at(self, word: &AtomicU32, expected: u32, at_most: Duration) {
+        if word.load(Ordering::Relaxed) == expected {
+            self.blocked(at_most);
+        }
+    }
+
+    fn wake(self, _word: &AtomicU32) {
+        self.woken.set(self.woken.get() + 1);
+    }
+
     fn pause(self, span: Duration) {
         self.blocked(span);
     }

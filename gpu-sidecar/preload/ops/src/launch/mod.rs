@@ -12,7 +12,7 @@ use crate::cuda::{Code, Handle, NOT_PERMITTED, SUCCESS};
 use crate::outcome::{Call, Outcome, Reason};
 use crate::platform::{Driver, Platform, System};
 use crate::streams::{self, ParkedWork};
-use crate::{capture_mode, gate};
+use crate::{capture_mode, gate, touch};
 
 /// Kind of a launched handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Kind {
     Graph,
 }
 
-/// Launches a kernel or graph once the gate is open.
+/// Launches a kernel or graph once the gate is open and the process's memory is on the device.
 #[inline]
 pub fn launch<P: Platform>(
     host: P,
@@ -54,7 +54,8 @@ pub fn launch<P: Platform>(
     loop {
         let guard = begin(host);
         let in_flight = process.streams.announce(&info, &process.gate, host.facts());
-        if process.gate.passes(host.orders(), in_flight, bound_holds) {
+        let has_memory = process.memory_gate.is_open();
+        if has_memory && process.gate.passes(host.orders(), in_flight, bound_holds) {
             host.set_inside(true);
             let launch = streams::before(host, stream, default, info);
             let code = call();
@@ -66,7 +67,11 @@ pub fn launch<P: Platform>(
         }
         streams::finish(host, &LaunchGroup::of(info));
         drop(guard);
-        bound_holds = park(host, stream, default);
+        if has_memory {
+            bound_holds = park(host, stream, default);
+        } else {
+            touch::wait(host);
+        }
     }
 }
 
@@ -87,7 +92,7 @@ pub fn check<P: System>(host: P) -> bool {
     let process = host.process();
     let _guard = begin(host);
     let in_flight = process.streams.announce(&info, &process.gate, host.facts());
-    process.gate.passes(host.orders(), in_flight, true)
+    process.memory_gate.is_open() && process.gate.passes(host.orders(), in_flight, true)
 }
 
 fn is_collective<P: Driver>(host: P, function: Handle, kind: Kind) -> bool {

@@ -1,4 +1,4 @@
-//! Host waits, and stream operations other than kernels. Neither is gated; both are points at which kernel time is
+//! Host waits, and stream operations without kernel or memory. Neither is gated; both are points at which kernel time is
 //! measured (M4.6).
 
 use preload_state::streams::DefaultStream;
@@ -42,7 +42,7 @@ pub fn wait_for<P: Platform>(
     Outcome::Done(code)
 }
 
-/// Enqueues an operation that is not a kernel.
+/// Enqueues an operation that is neither a kernel nor a use of memory.
 pub fn other<P: Platform>(host: P, stream: Handle, default: DefaultStream) -> Outcome {
     if !host.is_active() {
         return Outcome::Pass(Reason::Inactive);

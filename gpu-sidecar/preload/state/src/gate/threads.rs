@@ -1,17 +1,19 @@
-//! Launches in progress, each marked in a word of its own thread.
+//! Launches and touches in progress, each marked in a word of its own thread.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering, compiler_fence, fence};
 
-/// Number of threads with a word of their own; further threads share one.
+/// Number of threads with words of their own; further threads share one of each kind.
 pub const THREADS: usize = 512;
 
-/// Word of one thread, in a cache line of its own.
+/// Words of one thread, in a cache line of their own.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Thread {
     /// 1 while the thread's launch is in progress.
     launching: AtomicU32,
+    /// 1 while the thread's touch is in progress.
+    touching: AtomicU32,
     /// Thread id; 0 if the entry is free.
     id: AtomicI32,
 }
@@ -20,6 +22,7 @@ impl Thread {
     const fn new() -> Self {
         Self {
             launching: AtomicU32::new(0),
+            touching: AtomicU32::new(0),
             id: AtomicI32::new(0),
         }
     }
@@ -38,14 +41,16 @@ impl Thread {
     }
 }
 
-/// Words of all threads that launch. Launches are marked without a lock and without a fence.
+/// Words of all threads that launch or touch memory. Both are marked without a lock and without a fence.
 #[derive(Debug)]
 pub struct Threads {
     /// Entries, created when the first thread registers: a process that launches nothing needs none.
     table: OnceLock<Box<[Thread]>>,
     /// Number of launches in progress in threads without an entry in the table.
     shared: AtomicU32,
-    /// Whether the kernel lacks `membarrier`, so that each launch executes a fence.
+    /// Number of touches in progress in threads without an entry in the table.
+    shared_touches: AtomicU32,
+    /// Whether the kernel lacks `membarrier`, so that each launch and touch executes a fence.
     is_fenced: AtomicBool,
 }
 
@@ -62,6 +67,7 @@ impl Threads {
         Self {
             table: OnceLock::new(),
             shared: AtomicU32::new(0),
+            shared_touches: AtomicU32::new(0),
             is_fenced: AtomicBool::new(true),
         }
     }
@@ -100,10 +106,22 @@ impl Threads {
     /// mark is visible after it, or it reads the gate after the barrier and finds it closed.
     #[inline]
     pub fn begin<'a>(&'a self, own: Option<&'a Thread>) -> LaunchGuard<'a> {
+        self.mark(own.map(|own| &own.launching), &self.shared)
+    }
+
+    /// Marks a touch of the calling thread as in progress, until the returned guard is dropped; as [`Self::begin`], against whoever moves
+    /// memory. A touch does not count as a launch: a copy that blocks for long does not keep the token.
+    #[inline]
+    pub fn begin_touch<'a>(&'a self, own: Option<&'a Thread>) -> LaunchGuard<'a> {
+        self.mark(own.map(|own| &own.touching), &self.shared_touches)
+    }
+
+    #[inline]
+    fn mark<'a>(&self, own: Option<&'a AtomicU32>, shared: &'a AtomicU32) -> LaunchGuard<'a> {
         match own {
-            Some(own) => own.launching.store(1, Ordering::Relaxed),
+            Some(own) => own.store(1, Ordering::Relaxed),
             None => {
-                self.shared.fetch_add(1, Ordering::SeqCst);
+                shared.fetch_add(1, Ordering::SeqCst);
             }
         }
         if self.is_fenced() {
@@ -112,7 +130,7 @@ impl Threads {
         } else {
             compiler_fence(Ordering::SeqCst);
         }
-        LaunchGuard { threads: self, own }
+        LaunchGuard { own, shared }
     }
 
     /// Returns whether some thread is between the gate and the end of its launch. Exact only after a barrier over all threads.
@@ -125,23 +143,31 @@ impl Threads {
         self.shared.load(Ordering::SeqCst) != 0
             || threads.any(|thread| thread.launching.load(Ordering::Acquire) != 0)
     }
+
+    /// Returns whether some thread is in a touch; as [`Self::any_launching`].
+    #[must_use]
+    pub fn any_touching(&self) -> bool {
+        let mut threads = self.table.get().into_iter().flatten();
+        self.shared_touches.load(Ordering::SeqCst) != 0
+            || threads.any(|thread| thread.touching.load(Ordering::Acquire) != 0)
+    }
 }
 
-/// Launch in progress. Dropped at its end.
+/// Launch or touch in progress. Dropped at its end.
 #[derive(Debug)]
 pub struct LaunchGuard<'a> {
-    threads: &'a Threads,
-    own: Option<&'a Thread>,
+    own: Option<&'a AtomicU32>,
+    shared: &'a AtomicU32,
 }
 
 impl Drop for LaunchGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         match self.own {
-            // Release: the launch's changes come before the end of the mark.
-            Some(own) => own.launching.store(0, Ordering::Release),
+            // Release: the changes of the launch or touch come before the end of the mark.
+            Some(own) => own.store(0, Ordering::Release),
             None => {
-                self.threads.shared.fetch_sub(1, Ordering::SeqCst);
+                self.shared.fetch_sub(1, Ordering::SeqCst);
             }
         }
     }
@@ -160,6 +186,21 @@ mod tests {
         assert!(threads.any_launching() && own.is_launching());
         drop(guard);
         assert!(!threads.any_launching() && !own.is_launching());
+    }
+
+    #[test]
+    fn a_touch_is_no_launch() {
+        let threads = Threads::new();
+        let own = threads.register(7, |_| false).unwrap();
+        for own in [Some(own), None] {
+            let touch = threads.begin_touch(own);
+            assert!(threads.any_touching() && !threads.any_launching());
+            let launch = threads.begin(own);
+            drop(touch);
+            assert!(!threads.any_touching() && threads.any_launching());
+            drop(launch);
+            assert!(!threads.any_touching() && !threads.any_launching());
+        }
     }
 
     #[test]

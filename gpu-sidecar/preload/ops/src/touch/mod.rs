@@ -1,0 +1,124 @@
+//! Touches of device memory: copies, memsets, prefetches, batch memory operations. Each waits while the process's memory is not on the
+//! device, and marks itself, so that memory is not moved under it. They need no token; their ends are points at which kernel time is
+//! measured (M4.6).
+
+use std::time::Duration;
+
+use preload_state::gate::{IN_FLIGHT_POLL, RECHECK_INTERVAL};
+use preload_state::streams::DefaultStream;
+
+use crate::cuda::Handle;
+use crate::outcome::{Call, Outcome, Reason};
+use crate::platform::{Platform, System};
+use crate::{capture_mode, gate, streams};
+
+/// Touches memory by an operation in a stream, for which the host does not wait.
+pub fn enqueue<P: Platform>(
+    host: P,
+    call: Call<'_>,
+    stream: Handle,
+    default: DefaultStream,
+) -> Outcome {
+    if !host.is_active() {
+        return Outcome::Pass(Reason::Inactive);
+    }
+    if host.is_inside() {
+        return Outcome::Pass(Reason::Nested);
+    }
+    if capture_mode::any(host) {
+        if capture_mode::is_capturing(host, default.resolve(stream)) {
+            return Outcome::Pass(Reason::Capturing);
+        }
+    } else {
+        streams::other_work(host, stream, default);
+    }
+    touch(host, call)
+}
+
+/// Touches memory by a call that returns once the operation has ended, and earlier work in its stream.
+pub fn block<P: Platform>(host: P, call: Call<'_>) -> Outcome {
+    if !host.is_active() {
+        return Outcome::Pass(Reason::Inactive);
+    }
+    if host.is_inside() {
+        return Outcome::Pass(Reason::Nested);
+    }
+    capture_mode::relaxed(host, || streams::mark_all(host));
+    let outcome = touch(host, call);
+    streams::reap_all(host);
+    gate::after_host_wait(host);
+    outcome
+}
+
+/// Touches memory by a call that is in no stream.
+pub fn touch<P: System>(host: P, call: Call<'_>) -> Outcome {
+    if !host.is_active() {
+        return Outcome::Pass(Reason::Inactive);
+    }
+    if host.is_inside() {
+        return Outcome::Pass(Reason::Nested);
+    }
+    let process = host.process();
+    loop {
+        let guard = process.threads.begin_touch(host.thread());
+        if process.memory_gate.is_open() {
+            // A driver that calls its own exported functions does so within a touch that has passed.
+            host.set_inside(true);
+            let code = call();
+            host.set_inside(false);
+            drop(guard);
+            return Outcome::Done(code);
+        }
+        drop(guard);
+        wait(host);
+    }
+}
+
+/// Runs the check of a touch, without the touch, and returns whether it would pass.
+#[inline]
+pub fn check<P: System>(host: P) -> bool {
+    let process = host.process();
+    let _guard = process.threads.begin_touch(host.thread());
+    process.memory_gate.is_open()
+}
+
+/// Blocks while the process's memory is not on the device.
+#[cold]
+pub(crate) fn wait<P: System>(host: P) {
+    while let Some((word, value)) = host.process().memory_gate.shut_at() {
+        host.wait_at(word, value, RECHECK_INTERVAL);
+    }
+}
+
+/// Shuts the gate of touches and launches, and blocks until none is in progress. Returns whether that took at most `at_most`; otherwise
+/// the gate is open again, because a call of the program blocks for longer.
+///
+/// What was launched or enqueued before may still run on the device.
+#[must_use]
+pub fn shut<P: System>(host: P, at_most: Duration) -> bool {
+    let process = host.process();
+    process.memory_gate.shut();
+    host.barrier();
+    let begin = host.now();
+    while process.threads.any_touching() || process.threads.any_launching() {
+        if host.now().saturating_sub(begin) >= preload_state::nanoseconds(at_most) {
+            open(host);
+            return false;
+        }
+        host.pause(IN_FLIGHT_POLL);
+    }
+    true
+}
+
+/// Opens the gate of touches and launches, and wakes those that wait.
+pub fn open<P: System>(host: P) {
+    let gate = &host.process().memory_gate;
+    let word = gate.shut_at().map(|(word, _)| word);
+    gate.open();
+    if let Some(word) = word {
+        host.wake(word);
+    }
+}
+
+#[cfg(test)]
+mod tests;
