@@ -13,7 +13,7 @@ mod queue;
 mod work;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 pub use self::error::{MachineError, SubmitError, SuspendError};
 use self::process::Process;
@@ -24,7 +24,7 @@ pub use crate::compute::MpsServer;
 use crate::ids::{IdMap, Slab};
 use crate::ledger::{Entry, Job, Ledger, ProcessId, WorkId};
 use crate::memory::Memory;
-use crate::network::Network;
+use crate::network::{Network, Route};
 use crate::node::{Fabric, Node, Scale};
 use crate::op::Op;
 use crate::unit::Unit;
@@ -93,6 +93,8 @@ pub struct Machine {
     heads: Heads,
     /// Delays in progress and released host functions, by their end.
     delays: BinaryHeap<Reverse<(Time, Job)>>,
+    /// Copies which have an engine and no byte on a link yet, by the time of their first one.
+    setups: BTreeMap<(Time, Job), (u64, Route)>,
     /// Host functions that have started and are not released.
     hosts: IdMap<WorkId, Job>,
     host_turns: Vec<HostTurn>,
@@ -146,6 +148,7 @@ impl Machine {
             events: Events::default(),
             heads: Heads::default(),
             delays: BinaryHeap::new(),
+            setups: BTreeMap::new(),
             hosts: IdMap::default(),
             host_turns: Vec::new(),
             ledger: Ledger::default(),
@@ -341,11 +344,13 @@ impl Machine {
             return Some(self.now);
         }
         let delay = self.delays.peek().map(|Reverse((at, _))| *at);
+        let setup = self.setups.keys().next().map(|(at, _)| *at);
         let next = self
             .agenda
             .first()
             .min(self.heads.next_later())
-            .min(delay.unwrap_or(Time::NEVER));
+            .min(delay.unwrap_or(Time::NEVER))
+            .min(setup.unwrap_or(Time::NEVER));
         // Events at the end of time never occur.
         (next < Time::NEVER).then(|| next.max(self.now))
     }
@@ -405,6 +410,14 @@ impl Machine {
             }
             self.delays.pop();
             ended.push(job);
+        }
+        while let Some(setup) = self.setups.first_entry() {
+            let (begin, job) = *setup.key();
+            if begin > self.now {
+                break;
+            }
+            let (bytes, route) = setup.remove();
+            self.begin_transfer(job, bytes, route);
         }
         ended.sort_unstable_by_key(|job| job.work);
         for job in ended.drain(..) {
@@ -483,7 +496,7 @@ mod tests {
             assert!((0..9).all(|slot| machine.streams.get(slot).is_none()));
             assert_eq!(machine.processes.len(), 1);
             assert!(machine.hosts.is_empty() && machine.host_turns.is_empty());
-            assert!(machine.delays.is_empty());
+            assert!(machine.delays.is_empty() && machine.setups.is_empty());
             assert_eq!(machine.units[0].compute.running(), 0);
         }
     }

@@ -166,11 +166,13 @@ pub(crate) enum Direction {
     FromDevice = 1,
 }
 
-/// Links of a GPU, indexed by [`Direction`]: its own, and those of its switch with the switch's index.
+/// Links of a GPU, indexed by [`Direction`]: its own, those of its switch with the switch's index, and its part of the driver's staging of
+/// pageable memory.
 #[derive(Clone, Copy, Debug)]
 struct Lanes {
     own: [LinkId; 2],
     switch: Option<(usize, [LinkId; 2])>,
+    staging: [LinkId; 2],
 }
 
 impl Lanes {
@@ -180,6 +182,15 @@ impl Lanes {
         match self.switch {
             None => Route::new([self.own[at]]),
             Some((_, switch)) => Route::new([self.own[at], switch[at]]),
+        }
+    }
+
+    /// Returns the route between the device and pageable memory of the host.
+    fn to_pageable(self, direction: Direction) -> Route {
+        let at = direction as usize;
+        match self.switch {
+            None => Route::new([self.own[at], self.staging[at]]),
+            Some((_, switch)) => Route::new([self.own[at], switch[at], self.staging[at]]),
         }
     }
 }
@@ -194,7 +205,7 @@ pub(crate) struct Fabric {
 
 impl Fabric {
     /// Adds a node's links to a network: for each GPU to the device and from it, for each switch the same, for each NVLink both
-    /// directions, in this order.
+    /// directions, for each GPU staging to the device and from it, in this order.
     ///
     /// # Errors
     ///
@@ -210,6 +221,7 @@ impl Fabric {
                 Lanes {
                     own: [network.add(rate), network.add(rate)],
                     switch: None,
+                    staging: [LinkId::default(); 2],
                 }
             })
             .collect();
@@ -243,12 +255,21 @@ impl Fabric {
                 }
             }
         }
+        for (gpu, lanes) in node.gpus.iter().zip(&mut lanes) {
+            let rate = scale.rate(gpu.part.pageable_bytes_per_second);
+            lanes.staging = [network.add(rate), network.add(rate)];
+        }
         Ok(Self { lanes, nvlinks })
     }
 
     /// Returns the route of a copy between a GPU and the host.
     pub(crate) fn to_host(&self, gpu: usize, direction: Direction) -> Route {
         self.lanes[gpu].to_host(direction)
+    }
+
+    /// Returns the route of a copy between a GPU and pageable memory of the host.
+    pub(crate) fn to_pageable(&self, gpu: usize, direction: Direction) -> Route {
+        self.lanes[gpu].to_pageable(direction)
     }
 
     /// Returns the route of a copy from one GPU to another, or between two slices of one GPU.

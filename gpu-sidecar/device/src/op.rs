@@ -14,6 +14,10 @@ pub enum CopyKind {
     HostToDevice,
     /// From the device to host memory.
     DeviceToHost,
+    /// From pageable host memory, which the driver stages, to the device.
+    PageableToDevice,
+    /// From the device to pageable host memory.
+    DeviceToPageable,
     /// To another GPU or slice of the node, given by its number.
     Peer(u32),
     /// Within the memory of the GPU or slice, where every byte is both read and written.
@@ -71,8 +75,10 @@ impl CopyKind {
     /// Returns the copy engine that carries the copy: between devices that of the source, within a device none.
     pub(crate) const fn direction(self) -> Option<Direction> {
         match self {
-            Self::HostToDevice => Some(Direction::ToDevice),
-            Self::DeviceToHost | Self::Peer(_) => Some(Direction::FromDevice),
+            Self::HostToDevice | Self::PageableToDevice => Some(Direction::ToDevice),
+            Self::DeviceToHost | Self::DeviceToPageable | Self::Peer(_) => {
+                Some(Direction::FromDevice)
+            }
             Self::Within => None,
         }
     }

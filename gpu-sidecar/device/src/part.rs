@@ -59,8 +59,12 @@ pub struct Part {
     pub sm_unit: u32,
     /// Bandwidth to and from the host, in bytes per second for each direction.
     pub host_link_bytes_per_second: u64,
+    /// Bandwidth to and from pageable host memory, in bytes per second for each direction: what the driver's own staging sustains.
+    pub pageable_bytes_per_second: u64,
     /// Number of concurrent copies in one direction.
     pub copy_engines_each_way: u32,
+    /// Time between the begin of a copy to or from the device and its first byte, in µs, in which it occupies its copy engine (M2.6).
+    pub copy_setup_us: u64,
     /// Largest number of concurrent MPS clients. A slice has a share in proportion to its compute slices, which is an assumption:
     /// the vendor documents only that it shrinks.
     pub mps_clients: u32,
@@ -70,8 +74,27 @@ pub struct Part {
     pub time_slice_us: u64,
     /// Cost of switching between time slices, in µs.
     pub switch_us: u64,
+    /// Times of calls for physical memory with mappings; all zero where a part states none.
+    #[serde(default)]
+    pub mappings: MappingTimes,
     /// MIG properties; `None` without MIG support.
     pub mig: Option<Mig>,
+}
+
+/// Time that the driver takes on the host for each handle of physical memory, in µs (`cuMemCreate` and its siblings).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct MappingTimes {
+    /// Creation of a handle.
+    pub create_us: u64,
+    /// Mapping of a handle at an address.
+    pub map_us: u64,
+    /// Setting of the access rights of a mapping.
+    pub access_us: u64,
+    /// Removal of a mapping.
+    pub unmap_us: u64,
+    /// Release of a handle.
+    pub release_us: u64,
 }
 
 impl Part {
@@ -135,6 +158,18 @@ impl Part {
                 1 << 50,
             ),
             (
+                "pageable-bytes-per-second",
+                self.pageable_bytes_per_second,
+                1 << 50,
+            ),
+            // Zero is allowed.
+            ("copy-setup-us", self.copy_setup_us.max(1), 60_000_000),
+            ("create-us", self.mappings.create_us.max(1), 1_000_000),
+            ("map-us", self.mappings.map_us.max(1), 1_000_000),
+            ("access-us", self.mappings.access_us.max(1), 1_000_000),
+            ("unmap-us", self.mappings.unmap_us.max(1), 1_000_000),
+            ("release-us", self.mappings.release_us.max(1), 1_000_000),
+            (
                 "memory-bytes-per-second",
                 self.memory_bytes_per_second,
                 1 << 50,
@@ -182,6 +217,12 @@ impl Part {
     #[must_use]
     pub const fn time_slice(&self) -> Span {
         Span(self.time_slice_us * 1_000)
+    }
+
+    /// Returns the time before the first byte of a copy.
+    #[must_use]
+    pub const fn copy_setup(&self) -> Span {
+        Span(self.copy_setup_us * 1_000)
     }
 
     /// Returns the cost of switching between time slices.

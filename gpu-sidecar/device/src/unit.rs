@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::Span;
 use crate::compute::{Compute, Turns};
 use crate::ledger::Job;
 use crate::machine::MachineError;
@@ -52,6 +53,8 @@ pub(crate) struct Unit {
     pub(crate) sm_unit: u32,
     pub(crate) mps_clients: u32,
     pub(crate) residue: u64,
+    /// Time between the begin of a copy to or from the device and its first byte, after scaling.
+    pub(crate) copy_setup: Span,
     /// Route of transfers within its own memory.
     pub(crate) within: Route,
     /// Copy engines, indexed by [`Direction`].
@@ -160,6 +163,7 @@ pub(crate) fn unit(
         sm_unit: part.sm_unit,
         mps_clients: 0,
         residue: scale.size(part.residue_bytes()),
+        copy_setup: scale.span(part.copy_setup()),
         within: Route::new([network.add(scale.rate(bytes_per_second))]),
         engines: [engine(), engine()],
         is_changed: false,

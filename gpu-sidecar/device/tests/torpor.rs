@@ -11,6 +11,8 @@ use device::{Span, Time};
 
 /// Bandwidth B of PCIe and of a fast NVLink, in bytes per second.
 const PCIE: u64 = 9_460_000_000;
+/// Time before the first byte of a copy (M2.6).
+const SETUP: Span = Span(22_000);
 const NVLINK: u64 = 44_000_000_000;
 /// Constant a: the additional cost of a swapped request.
 const A: Span = Span(1_920_000);
@@ -134,12 +136,12 @@ fn table_4_alone() {
             let mut machine = Machine::new(&node()).unwrap();
             let stream = request(&mut machine, 0, from, compute, bytes);
             let latency = ended(&run(&mut machine), stream);
-            let closed = compute.0.max(transfer(bytes, rate)) + A.0;
+            let closed = compute.0.max(SETUP.0 + transfer(bytes, rate)) + A.0;
             assert!(latency.abs_diff(closed) <= 1, "{name}: {latency} {closed}");
-            // The fit itself is within 9.5 % of the printed value.
+            // The fit, which has no setup, is within 9.5 % of the printed value, and with it within 9.6 %.
             let printed = printed_ms * 1_000_000;
             assert!(
-                latency.abs_diff(printed) * 1_000 <= printed * 95,
+                latency.abs_diff(printed) * 1_000 <= printed * 96,
                 "{name}: {latency}"
             );
         }
@@ -161,7 +163,7 @@ fn table_3_with_a_neighbour_on_the_same_switch() {
             let weighed = u128::from(mine) * 100
                 + u128::from(together) * u128::from(CONTENTION_HUNDREDTHS - 100);
             let sent = (weighed * 10_000_000).div_ceil(u128::from(PCIE));
-            let closed = compute.0.max(u64::try_from(sent).unwrap()) + A.0;
+            let closed = compute.0.max(SETUP.0 + u64::try_from(sent).unwrap()) + A.0;
             // Two ends are rounded up independently.
             assert!(
                 latency.abs_diff(closed) <= 1,
@@ -254,6 +256,6 @@ fn a_neighbour_on_another_switch_or_in_the_other_direction_has_no_effect() {
     );
     assert_eq!(
         ended(&run(&mut machine), stream),
-        transfer(bytes, PCIE) + A.0
+        SETUP.0 + transfer(bytes, PCIE) + A.0
     );
 }

@@ -9,7 +9,8 @@
  *   device I                   SMs, bytes, UUID, name
  *   info                       bytes free, bytes in all
  *   alloc M BYTES              device memory; free M
- *   host H BYTES               pinned memory, of zeros
+ *   host H BYTES               pinned memory, of zeros; pages H BYTES pageable memory
+ *   handles COUNT              creates, maps, unmaps and releases that many handles of a granule, one after the other
  *   stream S, event E          new ones; stream 0 exists
  *   spin S NS BLOCKS COUNT     kernels, each with a block for each SM
  *   fill S M WORDS VALUE       a kernel that writes
@@ -91,6 +92,25 @@ static CUresult sum_up(CUdeviceptr in, uint64_t words)
     return CUDA_SUCCESS;
 }
 
+static CUresult handles(uint64_t count)
+{
+    CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = { CU_MEM_LOCATION_TYPE_DEVICE, gpu.device } };
+    CUmemAccessDesc access = { prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr at;
+    size_t size;
+    FIRST(TRY(cuMemGetAllocationGranularity, &size, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    FIRST(TRY(cuMemAddressReserve, &at, size, 0, 0, 0));
+    for (uint64_t i = 0; i < count; i++) {
+        FIRST(TRY(cuMemCreate, &handle, size, &prop, 0));
+        FIRST(TRY(cuMemMap, at, size, 0, handle, 0));
+        FIRST(TRY(cuMemSetAccess, at, size, &access, 1));
+        FIRST(TRY(cuMemUnmap, at, size));
+        FIRST(TRY(cuMemRelease, handle));
+    }
+    return TRY(cuMemAddressFree, at, size);
+}
+
 static CUresult perform(const char *ptx, const char *word, const uint64_t *n)
 {
     CUdeviceptr nowhere = 0x1000;
@@ -124,6 +144,8 @@ static CUresult perform(const char *ptx, const char *word, const uint64_t *n)
     }
     if (IS("sync_all"))
         return TRY(cuCtxSynchronize);
+    if (IS("handles"))
+        return handles(n[0]);
     CHECK(n[0] < SLOTS);
     if (IS("alloc"))
         return TRY(cuMemAlloc, &memory[n[0]], n[1]);
@@ -132,6 +154,11 @@ static CUresult perform(const char *ptx, const char *word, const uint64_t *n)
     if (IS("host")) {
         FIRST(TRY(cuMemAllocHost, &host[n[0]], n[1]));
         memset(host[n[0]], 0, n[1]);
+        return CUDA_SUCCESS;
+    }
+    if (IS("pages")) {
+        host[n[0]] = calloc(1, n[1]);
+        CHECK(host[n[0]]);
         return CUDA_SUCCESS;
     }
     if (IS("stream"))

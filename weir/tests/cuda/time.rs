@@ -82,11 +82,12 @@ fn copies_take_their_bytes_over_the_links_rate() {
         puppet.run_all("alloc 0 67108864\nalloc 1 67108864\nhost 0 67108864");
         let link = part.host_link_bytes_per_second / bytes_scale;
         let memory = part.memory_bytes_per_second / bytes_scale;
+        let setup = part.copy_setup().0;
         for bytes in [4, 4096, 1_000_003, 64 << 20] {
             let by = |rate: u64, times: u64| (bytes * times * 1_000_000_000).div_ceil(rate);
             for (copy, ns) in [
-                (format!("push 0 0 0 {bytes}"), by(link, 1)),
-                (format!("pull 0 0 0 {bytes}"), by(link, 1)),
+                (format!("push 0 0 0 {bytes}"), setup + by(link, 1)),
+                (format!("pull 0 0 0 {bytes}"), setup + by(link, 1)),
                 // A move reads and writes the device's own memory.
                 (format!("move 0 0 1 {bytes}"), by(memory, 2)),
             ] {
@@ -96,7 +97,32 @@ fn copies_take_their_bytes_over_the_links_rate() {
         // Copies in one stream follow one another.
         let copies = "push 0 0 0 1000000\npull 0 0 0 1000000\npush 0 1 0 1000000";
         let one = (1_000_000 * 1_000_000_000_u64).div_ceil(link);
-        is_exactly(takes(&mut puppet, copies), 3 * one);
+        is_exactly(takes(&mut puppet, copies), 3 * (setup + one));
+        // Pageable memory passes the driver's staging buffers.
+        puppet.run("pages 1 60000");
+        let staging = part.pageable_bytes_per_second / bytes_scale;
+        let ns = setup + (60_000 * 1_000_000_000_u64).div_ceil(staging);
+        is_exactly(takes(&mut puppet, "push 0 0 1 60000"), ns);
+    }
+}
+
+#[test]
+fn calls_for_mapped_memory_take_their_time_on_the_host() {
+    for time in [1, 4] {
+        let softgpu = SoftGpuDir::new(&["--gpu", "H100", "--time", &time.to_string()]);
+        let times = Part::named("H100").unwrap().mappings;
+        let each =
+            times.create_us + times.map_us + times.access_us + times.unmap_us + times.release_us;
+        assert!(each > 0);
+        let mut puppet = with_events(&softgpu);
+        puppet.run_all("record 0 0\nhandles 50\nrecord 1 0\nsync_all");
+        let took = f64::from(puppet.run("elapsed 0 1").milliseconds());
+        // The program itself takes time as well.
+        let least = Duration::from_micros(50 * each * time).as_secs_f64() * 1e3;
+        assert!(
+            took >= least * (1.0 - 1e-6),
+            "{took} ms, at least {least} ms"
+        );
     }
 }
 
@@ -130,9 +156,10 @@ fn kernels_that_fit_run_concurrently_and_others_share() {
     let [push, pull] = ["push", "pull"].map(|way| format!("{way} STREAM M M {bytes}"));
     let push = push.replace("STREAM", "1").replace('M', "0");
     let pull = pull.replace("STREAM", "2").replace('M', "1");
-    is_exactly(in_two_streams(&mut puppet, &push, &pull), MS);
+    let setup = Part::named("H100").unwrap().copy_setup().0;
+    is_exactly(in_two_streams(&mut puppet, &push, &pull), setup + MS);
     let kernels = "spin 2 100000 132 10";
-    is_exactly(in_two_streams(&mut puppet, &push, kernels), MS);
+    is_exactly(in_two_streams(&mut puppet, &push, kernels), setup + MS);
 }
 
 #[test]
@@ -141,7 +168,8 @@ fn all_times_are_multiplied_by_the_scale() {
     let mut puppet = with_events(&softgpu);
     is_exactly(takes(&mut puppet, "spin 0 1000000 132 5"), 20 * MS);
     puppet.run_all("alloc 0 52000000\nhost 0 52000000");
-    is_exactly(takes(&mut puppet, "push 0 0 0 52000000"), 4 * MS);
+    let setup = Part::named("H100").unwrap().copy_setup().0;
+    is_exactly(takes(&mut puppet, "push 0 0 0 52000000"), 4 * (setup + MS));
 }
 
 /// Returns the SM use of both processes of `share` while both were running.

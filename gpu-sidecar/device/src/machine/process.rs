@@ -1,7 +1,7 @@
 //! Processes: admission, memory, suspension, abort and dismissal.
 
 use super::{Machine, MachineError, ProcessSettings, SuspendError};
-use crate::ledger::ProcessId;
+use crate::ledger::{Job, ProcessId};
 use crate::memory::MemoryError;
 use crate::part::sms_of_percentage;
 
@@ -91,7 +91,12 @@ impl Machine {
         device.compute.stop(process, &mut self.ledger);
         self.unit_changes(unit);
         // Copies in progress release their engines; waiting ones held none.
-        let mut dropped = Vec::new();
+        let mut dropped: Vec<Job> = Vec::new();
+        self.setups.retain(|(_, job), _| {
+            let is_dropped = job.process == process;
+            dropped.extend(is_dropped.then_some(*job));
+            !is_dropped
+        });
         self.network
             .advance(self.now, &mut self.ended, &mut self.ledger);
         self.network.stop(process, &mut dropped, &mut self.ledger);

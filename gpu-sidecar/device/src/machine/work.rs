@@ -268,7 +268,7 @@ impl Machine {
                     return WorkState::Engine;
                 }
                 engine.free -= 1;
-                self.transfer(job, u128::from(*bytes), route)
+                self.start_copy(job, unit, *bytes, route)
             }
             Op::Set { bytes } => {
                 let route = device.within;
@@ -293,6 +293,33 @@ impl Machine {
         }
     }
 
+    /// Starts a copy that has an engine, and returns its state.
+    fn start_copy(&mut self, job: Job, unit: u32, bytes: u64, route: Route) -> WorkState {
+        let setup = self.units[unit as usize].copy_setup;
+        if setup == Span::ZERO {
+            return self.transfer(job, bytes.into(), route);
+        }
+        let begin = self.now.after(setup);
+        self.setups.insert((begin, job), (bytes, route));
+        WorkState::Until(begin.after(self.network.span_alone(bytes.into(), route)))
+    }
+
+    /// Begins the transfer of a copy whose setup is over.
+    pub(super) fn begin_transfer(&mut self, job: Job, bytes: u64, route: Route) {
+        let state = self.transfer(job, bytes.into(), route);
+        self.set_state(job, state);
+    }
+
+    /// Sets the state of a piece of work which is a command of its own; a graph keeps no states.
+    fn set_state(&mut self, job: Job, state: WorkState) {
+        let stream = self.streams.get_mut(job.tag);
+        if let Some(current) = stream.and_then(|stream| stream.current.as_mut())
+            && let Progress::Work(_, slot) = &mut current.progress
+        {
+            *slot = state;
+        }
+    }
+
     fn transfer(&mut self, job: Job, bytes: u128, route: Route) -> WorkState {
         self.network
             .advance(self.now, &mut self.ended, &mut self.ledger);
@@ -307,6 +334,8 @@ impl Machine {
         match kind {
             CopyKind::HostToDevice => self.fabric.to_host(gpu, Direction::ToDevice),
             CopyKind::DeviceToHost => self.fabric.to_host(gpu, Direction::FromDevice),
+            CopyKind::PageableToDevice => self.fabric.to_pageable(gpu, Direction::ToDevice),
+            CopyKind::DeviceToPageable => self.fabric.to_pageable(gpu, Direction::FromDevice),
             CopyKind::Peer(other) => {
                 let to = self.units.get(other as usize);
                 self.fabric.to_peer(gpu, to.map_or(gpu, |to| to.info.gpu))
@@ -322,13 +351,8 @@ impl Machine {
             engine.free += 1;
             return;
         };
-        let started = self.transfer(job, bytes.into(), route);
-        let stream = self.streams.get_mut(job.tag);
-        if let Some(current) = stream.and_then(|stream| stream.current.as_mut())
-            && let Progress::Work(_, slot) = &mut current.progress
-        {
-            *slot = started;
-        }
+        let started = self.start_copy(job, unit, bytes, route);
+        self.set_state(job, started);
     }
 
     /// Ends a piece of work, and its command if that was the last piece.
@@ -464,7 +488,12 @@ impl Machine {
                 }
                 let times = if *kind == CopyKind::Within { 2 } else { 1 };
                 let route = self.route(unit, *kind);
-                Ok(self.network.span_alone(times * u128::from(*bytes), route))
+                let setup = match kind.direction() {
+                    Some(_) => self.units[unit as usize].copy_setup,
+                    None => Span::ZERO,
+                };
+                let transfer = self.network.span_alone(times * u128::from(*bytes), route);
+                Ok(Span(setup.0.saturating_add(transfer.0)))
             }
             Op::Set { bytes } => {
                 let route = self.units[unit as usize].within;

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use device::compute::Kernel;
 use device::law::Law;
-use device::machine::{StreamId, SubmitError};
+use device::ledger::Resource;
+use device::machine::{Machine, StreamId, SubmitError};
 use device::op::{CopyKind, Graph, Op};
 use device::{Span, Time};
 
-use crate::{ALONE, CLIENT, ended, kernel, machine, run, submit};
+use crate::{ALONE, CLIENT, ended, kernel, machine, node, run, submit};
 
 #[test]
 fn a_turn_lasts_over_the_kernels_of_a_stream() {
@@ -129,6 +130,101 @@ fn copies_in_one_direction_wait_for_the_engine() {
     assert_eq!(ended(&done, one, first), 1_000);
     assert_eq!(ended(&done, two, second), 2_000);
     assert_eq!(ended(&done, back, third), 1_000);
+}
+
+fn with_setup() -> Machine {
+    let mut node = node("A100", &[]);
+    node.gpus[0].part.copy_setup_us = 100;
+    Machine::new(&node).unwrap()
+}
+
+#[test]
+fn a_copy_occupies_its_engine_before_its_first_byte() {
+    let mut machine = with_setup();
+    let process = machine.admit(0, &CLIENT).unwrap();
+    let [one, two, back, within] = [(); 4].map(|()| machine.stream(process));
+    let copy = |kind| Op::Copy {
+        kind,
+        bytes: 25_000_000,
+    };
+    let first = submit(&mut machine, one, Time(0), copy(CopyKind::HostToDevice));
+    assert_eq!(machine.earliest_end(one), Some(Time(1_100_000)));
+    let second = submit(&mut machine, two, Time(0), copy(CopyKind::HostToDevice));
+    let third = submit(&mut machine, back, Time(0), copy(CopyKind::DeviceToHost));
+    let fourth = submit(&mut machine, within, Time(0), copy(CopyKind::Within));
+    let mut done = Vec::new();
+    machine.advance(Time(50_000), &mut done);
+    assert_eq!(machine.earliest_end(one), Some(Time(1_100_000)));
+    done.extend(run(&mut machine));
+    assert_eq!(ended(&done, one, first), 1_100);
+    assert_eq!(ended(&done, two, second), 2_200);
+    assert_eq!(ended(&done, back, third), 1_100);
+    // Within the device the SMs copy.
+    assert!(ended(&done, within, fourth) < 100);
+    // No byte is on the link during a setup.
+    let ledger = machine.take_ledger(true);
+    let mut of_link: Vec<_> = ledger
+        .iter()
+        .filter(|entry| entry.resource == Resource::Link { link: 0 })
+        .map(|entry| (entry.from.0, entry.to.0))
+        .collect();
+    of_link.sort_unstable();
+    assert_eq!(of_link, [(100_000, 1_100_000), (1_200_000, 2_200_000)]);
+}
+
+#[test]
+fn a_process_that_ends_in_the_setup_of_its_copy_frees_the_engine() {
+    let mut machine = with_setup();
+    let [one, two] = [(); 2].map(|()| machine.admit(0, &CLIENT).unwrap());
+    let [first, second] = [one, two].map(|process| machine.stream(process));
+    let copy = || Op::Copy {
+        kind: CopyKind::HostToDevice,
+        bytes: 25_000_000,
+    };
+    submit(&mut machine, first, Time(0), copy());
+    let waits = submit(&mut machine, second, Time(0), copy());
+    machine.advance(Time(40_000), &mut Vec::new());
+    machine.abort(one);
+    let done = run(&mut machine);
+    assert_eq!(ended(&done, second, waits), 1_140);
+    assert_eq!(done.len(), 1);
+}
+
+#[test]
+fn copies_of_a_graph_have_their_setup_each() {
+    let mut machine = with_setup();
+    let process = machine.admit(0, &CLIENT).unwrap();
+    let stream = machine.stream(process);
+    let mut graph = Graph::default();
+    let copy = |kind| Op::Copy {
+        kind,
+        bytes: 25_000_000,
+    };
+    let first = graph.add(copy(CopyKind::HostToDevice), &[]).unwrap();
+    graph.add(copy(CopyKind::DeviceToHost), &[first]).unwrap();
+    let graph = Op::Graph(Arc::new(graph));
+    let command = submit(&mut machine, stream, Time(0), graph);
+    assert_eq!(machine.earliest_end(stream), Some(Time(2_200_000)));
+    assert_eq!(ended(&run(&mut machine), stream, command), 2_200);
+}
+
+#[test]
+fn pageable_memory_is_copied_at_the_rate_of_the_staging() {
+    let mut machine = machine(&[]);
+    let process = machine.admit(0, &CLIENT).unwrap();
+    let [one, two, three] = [(); 3].map(|()| machine.stream(process));
+    // 8 MB at 8 GB/s.
+    let copy = |kind| Op::Copy {
+        kind,
+        bytes: 8_000_000,
+    };
+    let to = submit(&mut machine, one, Time(0), copy(CopyKind::PageableToDevice));
+    let from = submit(&mut machine, two, Time(0), copy(CopyKind::DeviceToPageable));
+    let after = submit(&mut machine, three, Time(0), copy(CopyKind::HostToDevice));
+    let done = run(&mut machine);
+    assert_eq!(ended(&done, one, to), 1_000);
+    assert_eq!(ended(&done, two, from), 1_000);
+    assert_eq!(ended(&done, three, after), 1_320);
 }
 
 #[test]

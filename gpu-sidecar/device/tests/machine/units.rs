@@ -35,10 +35,11 @@ fn unit_info_describes_gpus_and_slices() {
     assert_eq!(machine.unit_info(2), None);
     let whole = crate::machine(&[]).unit_info(0).unwrap();
     assert_eq!((whole.sms, whole.slice), (108, None));
-    // Links to the device, from it, and the memory of each slice in proportion.
+    // Links to the device, from it, its staging of pageable memory, and the memory of each slice in proportion.
     let links: Vec<_> = machine.links().collect();
     let eighth = 2_039_000_000_000 / 8;
-    assert_eq!(links, [25_000_000_000, 25_000_000_000, 4 * eighth, eighth]);
+    let (link, staging) = (25_000_000_000, 8_000_000_000);
+    assert_eq!(links, [link, link, staging, staging, 4 * eighth, eighth]);
 }
 
 #[test]

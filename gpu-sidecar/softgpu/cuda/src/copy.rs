@@ -50,12 +50,30 @@ fn device_of(state: &State, address: u64) -> Option<usize> {
         .map(|(_, region)| region.device)
 }
 
+/// Returns the direction of a copy from the host at an address to a device.
+pub(crate) fn to_device_from(state: &State, host: u64) -> Way {
+    if state.memory.is_known(host) {
+        Way::HostToDevice
+    } else {
+        Way::PageableToDevice
+    }
+}
+
+/// Returns the direction of a copy from a device to the host at an address.
+pub(crate) fn to_host_at(state: &State, host: u64) -> Way {
+    if state.memory.is_known(host) {
+        Way::DeviceToHost
+    } else {
+        Way::DeviceToPageable
+    }
+}
+
 /// Determines the direction of a copy from its addresses.
 fn way(driver: &Driver, state: &State, from: u64, to: u64) -> Way {
     match (device_of(state, from), device_of(state, to)) {
         (None, None) => Way::Host,
-        (None, Some(_)) => Way::HostToDevice,
-        (Some(_), None) => Way::DeviceToHost,
+        (None, Some(_)) => to_device_from(state, from),
+        (Some(_), None) => to_host_at(state, to),
         (Some(from), Some(to)) if from == to => Way::Within,
         (Some(_), Some(to)) => Way::Peer(driver.devices[to].unit),
     }

@@ -15,7 +15,7 @@
 //! | `image`, `refusal` | formats of code images, and messages about refused ones |
 //! | `device`, `visible`, `mps`, `checkpoint` | devices and their visibility, MPS, checkpoints |
 //! | `export`, `resolver` | exported symbols, and `cuGetProcAddress` |
-//! | `calls` | record of the calls |
+//! | `calls`, `host_time` | record of the calls; time that calls take |
 //! | `error`, `pointer` | results and callers' pointers |
 
 mod calls;
@@ -30,6 +30,7 @@ pub(crate) mod event;
 pub(crate) mod export;
 pub(crate) mod graph;
 pub(crate) mod host;
+mod host_time;
 pub(crate) mod image;
 pub(crate) mod ipc;
 pub(crate) mod launch;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::os::fd::{BorrowedFd, IntoRawFd as _, OwnedFd};
 
+use device::part::MappingTimes;
 use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use rustix::io::{dup, fcntl_dupfd_cloexec};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
@@ -13,6 +14,7 @@ use softgpu_wire::message::{Kind, Message};
 
 use crate::driver::{Driver, driver};
 use crate::error::{Error, Result};
+use crate::host_time;
 use crate::memory::{Region, RegionKind, granule};
 use crate::pointer::{In, Out, as_pointer};
 
@@ -237,7 +239,11 @@ pub(crate) fn create(
         mappings: 0,
         properties,
     };
-    out.put(add(&mut state.memory.vmm, physical))
+    out.put(add(&mut state.memory.vmm, physical))?;
+    drop(state);
+    let times = &driver.devices[device].part.mappings;
+    host_time::spend(driver, times.create_us, 1);
+    Ok(())
 }
 
 fn add(vmm: &mut Vmm, physical: PhysicalMemory) -> u64 {
@@ -268,8 +274,13 @@ pub(crate) fn release(handle: u64) -> Result {
         .physical
         .get_mut(&handle)
         .filter(|there| there.handles > 0);
-    physical.ok_or(Error::INVALID_VALUE)?.handles -= 1;
-    drop_if_unused(driver, vmm, handle)
+    let physical = physical.ok_or(Error::INVALID_VALUE)?;
+    physical.handles -= 1;
+    let times = &driver.devices[physical.device].part.mappings;
+    drop_if_unused(driver, vmm, handle)?;
+    drop(state);
+    host_time::spend(driver, times.release_us, 1);
+    Ok(())
 }
 
 /// Implements `cuMemMap`: maps a whole handle, inaccessible until `cuMemSetAccess`.
@@ -329,6 +340,9 @@ pub(crate) fn map(at: u64, bytes: usize, offset: usize, handle: u64, flags: u64)
         sync_memops: false,
     };
     state.memory.add(at, region);
+    drop(state);
+    let times = &driver.devices[device].part.mappings;
+    host_time::spend(driver, times.map_us, 1);
     Ok(())
 }
 
@@ -358,20 +372,26 @@ pub(crate) fn unmap(at: u64, bytes: usize) -> Result {
     // SAFETY: addresses reserved by `reserve`, with mappings of this module that no effect uses now.
     let emptied = unsafe { mmap_anonymous(as_pointer(at), bytes, ProtFlags::empty(), flags) };
     emptied.map_err(|_| Error::OPERATING_SYSTEM)?;
+    let count = found.len();
+    let mut times = MappingTimes::default();
     for at in found {
         let Some(Region {
             kind: RegionKind::Mapped { handle, .. },
+            device,
             ..
         }) = state.memory.remove(at)
         else {
             continue;
         };
+        times = driver.devices[device].part.mappings;
         let vmm = &mut state.memory.vmm;
         if let Some(physical) = vmm.physical.get_mut(&handle) {
             physical.mappings -= 1;
         }
         drop_if_unused(driver, vmm, handle)?;
     }
+    drop(state);
+    host_time::spend(driver, times.unmap_us, count);
     Ok(())
 }
 
@@ -423,6 +443,8 @@ pub(crate) fn set_access(
     let mut flags = MprotectFlags::empty();
     flags.set(MprotectFlags::READ, may_read);
     flags.set(MprotectFlags::WRITE, may_write);
+    let count = found.len();
+    let mut times = MappingTimes::default();
     for at in found {
         let Some(region) = state.memory.at_mut(at) else {
             continue;
@@ -438,7 +460,10 @@ pub(crate) fn set_access(
         {
             (*can_read, *can_write) = rights;
         }
+        times = driver.devices[region.device].part.mappings;
     }
+    drop(state);
+    host_time::spend(driver, times.access_us, count);
     Ok(())
 }
 

@@ -95,6 +95,8 @@ pub(crate) struct Copy {
 pub(crate) enum Way {
     HostToDevice,
     DeviceToHost,
+    PageableToDevice,
+    DeviceToPageable,
     Within,
     /// To the unit with this number.
     Peer(u32),
@@ -161,6 +163,8 @@ impl Work {
                 let way = match copy.way {
                     Way::HostToDevice => CopyWay::HostToDevice,
                     Way::DeviceToHost => CopyWay::DeviceToHost,
+                    Way::PageableToDevice => CopyWay::PageableToDevice,
+                    Way::DeviceToPageable => CopyWay::DeviceToPageable,
                     Way::Within => CopyWay::Within,
                     Way::Peer(unit) => CopyWay::Peer(unit),
                     Way::Host => return Command::Nothing,

@@ -41,6 +41,8 @@ pub enum LinkKind {
     Switch,
     /// NVLink between two GPUs.
     NvLink,
+    /// The driver's staging of pageable host memory: its traffic also crosses a GPU's own link.
+    Staging,
     /// Memory of a GPU or slice.
     Memory,
 }
@@ -109,6 +111,10 @@ impl Names {
             names.push((format!("GPU {one} to GPU {other}"), LinkKind::NvLink));
             names.push((format!("GPU {other} to GPU {one}"), LinkKind::NvLink));
         }
+        for gpu in 0..node.gpus.len() {
+            names.push((format!("staging to GPU {gpu}"), LinkKind::Staging));
+            names.push((format!("staging from GPU {gpu}"), LinkKind::Staging));
+        }
         for unit in &units {
             names.push((format!("memory of {}", unit.name), LinkKind::Memory));
         }
@@ -173,13 +179,17 @@ mod tests {
                 "from switch 0",
                 "GPU 0 to GPU 1",
                 "GPU 1 to GPU 0",
+                "staging to GPU 0",
+                "staging from GPU 0",
+                "staging to GPU 1",
+                "staging from GPU 1",
                 "memory of GPU 0 4g.40gb at 0",
                 "memory of GPU 0 3g.40gb at 4",
                 "memory of GPU 1",
             ]
         );
         assert_eq!((names.links[4].rate, names.links[6].rate), (5, 10));
-        assert_eq!(names.link_kind(8), LinkKind::Memory);
+        assert_eq!(names.link_kind(12), LinkKind::Memory);
         assert_eq!(
             (names.unit(9), names.link(99)),
             ("unit 9".to_owned(), "link 99".to_owned())

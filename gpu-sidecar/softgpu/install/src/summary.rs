@@ -174,7 +174,7 @@ impl Summary {
                     match kind {
                         LinkKind::Host | LinkKind::NvLink => *link += bytes(entry),
                         LinkKind::Memory => *memory += bytes(entry),
-                        LinkKind::Switch => {}
+                        LinkKind::Switch | LinkKind::Staging => {}
                     }
                 }
                 continue;
@@ -271,7 +271,7 @@ mod tests {
                 line(LineKind::Memory(0), 1, 300, 90, 200),
                 // To GPU 0, and in its own memory.
                 line(LineKind::Link(0), 0, 3 * gb, 0, 10),
-                line(LineKind::Link(2), 1, 4 * gb, 0, 10),
+                line(LineKind::Link(4), 1, 4 * gb, 0, 10),
             ],
         );
         let names = Names::new(folder.path(), &Config::default()).unwrap();

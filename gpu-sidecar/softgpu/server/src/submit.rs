@@ -46,6 +46,8 @@ pub(crate) fn op(command: &Command) -> Option<Op> {
             let way = match way {
                 CopyWay::HostToDevice => CopyKind::HostToDevice,
                 CopyWay::DeviceToHost => CopyKind::DeviceToHost,
+                CopyWay::PageableToDevice => CopyKind::PageableToDevice,
+                CopyWay::DeviceToPageable => CopyKind::DeviceToPageable,
                 CopyWay::Within => CopyKind::Within,
                 CopyWay::Peer(unit) => CopyKind::Peer(unit),
             };

@@ -14,7 +14,7 @@ use rustix::net::{
 };
 
 /// Version of everything in this crate; both sides must have the same.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 /// Largest payload of a message, in bytes.
 pub const PAYLOAD_MAX: usize = 60 * 1024;
 /// Largest number of file descriptors in a message.

@@ -45,6 +45,10 @@ pub struct KernelRecord {
 pub enum CopyWay {
     HostToDevice,
     DeviceToHost,
+    /// From host memory which the driver does not know, through its staging buffers.
+    PageableToDevice,
+    /// To host memory which the driver does not know, through its staging buffers.
+    DeviceToPageable,
     /// From and to the memory of the same device.
     Within,
     /// To another GPU or slice, by its number in the node.
@@ -136,6 +140,8 @@ impl Record {
                     CopyWay::DeviceToHost => (1, 0),
                     CopyWay::Within => (2, 0),
                     CopyWay::Peer(unit) => (3, unit),
+                    CopyWay::PageableToDevice => (4, 0),
+                    CopyWay::DeviceToPageable => (5, 0),
                 };
                 (4, bytes, way, u64::from(peer))
             }
@@ -191,6 +197,8 @@ impl Record {
                     1 => CopyWay::DeviceToHost,
                     2 => CopyWay::Within,
                     3 => CopyWay::Peer(number(c)?),
+                    4 => CopyWay::PageableToDevice,
+                    5 => CopyWay::DeviceToPageable,
                     _ => return None,
                 },
                 bytes: a,
@@ -247,6 +255,14 @@ mod tests {
                 way: CopyWay::Within,
                 bytes: 0,
             },
+            Command::Copy {
+                way: CopyWay::PageableToDevice,
+                bytes: 1,
+            },
+            Command::Copy {
+                way: CopyWay::DeviceToPageable,
+                bytes: u64::MAX,
+            },
             Command::Set { bytes: 9 },
             Command::Host,
             Command::HostDone {
@@ -271,6 +287,6 @@ mod tests {
         }
         assert_eq!(Record::decode(&[0; WORDS]), None);
         assert_eq!(Record::decode(&[13, 0, 0, 0, 0, 0, 0, 0]), None);
-        assert_eq!(Record::decode(&[4, 0, 0, 0, 4, 0, 0, 0]), None);
+        assert_eq!(Record::decode(&[4, 0, 0, 0, 6, 0, 0, 0]), None);
     }
 }

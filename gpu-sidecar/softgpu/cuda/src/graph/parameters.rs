@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use crate::context::Context;
-use crate::copy::Copy3d;
+use crate::copy::{Copy3d, to_device_from, to_host_at};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
 use crate::event::Event;
@@ -225,8 +225,8 @@ fn way(driver: &Driver, state: &State, own: usize, copy: &Copy) -> Way {
     let to = device_at(state, copy.to.address);
     match (from, to) {
         (None, None) => Way::Host,
-        (None, Some(_)) => Way::HostToDevice,
-        (Some(_), None) => Way::DeviceToHost,
+        (None, Some(_)) => to_device_from(state, copy.from.address),
+        (Some(_), None) => to_host_at(state, copy.to.address),
         (Some(from), Some(to)) if from == to => Way::Within,
         (Some(from), Some(to)) => {
             let other = if to == own { from } else { to };
