@@ -512,6 +512,7 @@ static inline int reap(struct child child)
     X(cuCtxCreate, "cuCtxCreate", 3020, "cuCtxCreate_v2", NONE, (CUcontext *, unsigned, CUdevice))                                  \
     X(cuCtxCreate_v4, "cuCtxCreate", 12050, "cuCtxCreate_v4", NONE, (CUcontext *, CUctxCreateParams *, unsigned, CUdevice))         \
     X(cuCtxDestroy, "cuCtxDestroy", 4000, "cuCtxDestroy_v2", NONE, (CUcontext))                                                     \
+    X(cuCtxDetach, "cuCtxDetach", 2000, "cuCtxDetach", NONE, (CUcontext))                                                           \
     X(cuCtxGetCurrent, "cuCtxGetCurrent", 4000, "cuCtxGetCurrent", NONE, (CUcontext *))                                             \
     X(cuCtxSetCurrent, "cuCtxSetCurrent", 4000, "cuCtxSetCurrent", NONE, (CUcontext))                                               \
     X(cuCtxPushCurrent, "cuCtxPushCurrent", 4000, "cuCtxPushCurrent_v2", NONE, (CUcontext))                                         \
@@ -537,6 +538,7 @@ static inline int reap(struct child child)
     X(cuKernelGetParamInfo, "cuKernelGetParamInfo", 12040, "cuKernelGetParamInfo", NONE, (CUkernel, size_t, size_t *, size_t *))    \
     X(cuFuncGetParamInfo, "cuFuncGetParamInfo", 12040, "cuFuncGetParamInfo", NONE, (CUfunction, size_t, size_t *, size_t *))        \
     X(cuFuncGetName, "cuFuncGetName", 12030, "cuFuncGetName", NONE, (const char **, CUfunction))                                    \
+    X(cuFuncSetBlockShape, "cuFuncSetBlockShape", 2000, "cuFuncSetBlockShape", NONE, (CUfunction, int, int, int))                   \
     X(cuFuncGetAttribute, "cuFuncGetAttribute", 2020, "cuFuncGetAttribute", NONE, (int *, CUfunction_attribute, CUfunction))        \
     X(cuLaunchKernel, "cuLaunchKernel", 4000, "cuLaunchKernel", PTSZ,                                                               \
       (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **))               \

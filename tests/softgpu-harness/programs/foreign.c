@@ -76,6 +76,10 @@ int main(int argc, char **argv)
     CHECK_EQUAL(attribute(touch, 0), 128);
     CHECK_EQUAL(attribute(scale, 1), 49152);
     CHECK_EQUAL(attribute(scale, 4), 32);
+    /* PyCUDA sets the shape before it launches in another way. */
+    CALL(cuFuncSetBlockShape, scale, 256, 2, 1);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuFuncSetBlockShape, scale, 0, 1, 1);
+    EXPECT(CUDA_ERROR_INVALID_VALUE, cuFuncSetBlockShape, scale, 2048, 1, 1);
 
     CALL(cuMemAlloc, &first, sizeof words);
     CALL(cuMemAlloc, &second, sizeof words);
@@ -133,6 +137,14 @@ int main(int argc, char **argv)
     /* The timed launch may have been repeated. */
     CHECK(touches ? got[0] >= 9 : got[0] == 7);
     CHECK_EQUAL(got[2], 9u);
+    /* PyCUDA ends its context so. */
+    CUcontext own;
+    CALL(cuCtxCreate, &own, 0, device);
+    CALL(cuCtxSetCurrent, context);
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuCtxDetach, own);
+    CALL(cuCtxSetCurrent, own);
+    CALL(cuCtxDetach, own);
+    EXPECT(CUDA_ERROR_INVALID_CONTEXT, cuCtxDetach, own);
     puts("ok");
     return 0;
 }

@@ -264,6 +264,15 @@ pub(crate) fn destroy(context: Handle<Context>) -> Result {
     driver.destroy(context)
 }
 
+/// Implements `cuCtxDetach`, which PyCUDA calls at its end: drops the only use of the calling thread's context and destroys it, since
+/// `cuCtxAttach`, which adds uses, is not supported.
+pub(crate) fn detach(context: Handle<Context>) -> Result {
+    if STACK.with(|stack| stack.borrow().last() != Some(&context)) {
+        return Err(Error::INVALID_CONTEXT);
+    }
+    destroy(context)
+}
+
 /// Implements `cuCtxSetCurrent`: replaces the top of the thread's stack, or pops it for a null context.
 pub(crate) fn set_current(context: Handle<Context>) -> Result {
     let driver = driver()?;

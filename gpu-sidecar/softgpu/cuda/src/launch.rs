@@ -44,6 +44,14 @@ pub struct Attribute {
     value: [u64; 8],
 }
 
+/// Implements `cuFuncSetBlockShape`, which PyCUDA calls before each launch: checks the shape. Only `cuLaunch` and its siblings, which are not
+/// supported, would use it.
+pub(crate) fn set_block_shape(handle: Handle<Function>, block: [i32; 3]) -> Result {
+    let block = block.map(|size| u32::try_from(size).unwrap_or(0));
+    check_shape([1; 3], block, 0)?;
+    module::function_hint(handle)
+}
+
 fn check_shape(grid: [u32; 3], block: [u32; 3], shared_bytes: u32) -> Result<(u64, u32)> {
     let threads = block
         .iter()

@@ -15,6 +15,7 @@ functions! { TABLE:
     fn cuCtxCreate_v4(out: Out<Ctx>, parameters: In<CreateParameters>, flags: u32, device: i32) = context::create_v4(out, parameters, flags, device);
     fn cuCtxDestroy(context: Ctx) = context::destroy(context);
     fn cuCtxDestroy_v2(context: Ctx) = context::destroy(context);
+    fn cuCtxDetach(context: Ctx) = context::detach(context);
     fn cuCtxSetCurrent(context: Ctx) = context::set_current(context);
     fn cuCtxGetCurrent(out: Out<Ctx>) = context::get_current(out);
     fn cuCtxPushCurrent(context: Ctx) = context::push_current(context);

@@ -47,6 +47,7 @@ functions! { TABLE:
     fn cuFuncGetParamInfo(handle: Handle<Function>, index: usize, offset: Out<usize>, size: Out<usize>) = module::parameter_info(handle, index, offset, size);
     fn cuFuncGetAttribute(out: Out<i32>, attribute: u32, handle: Handle<Function>) = module::attribute(out, attribute, handle);
     fn cuFuncSetAttribute(handle: Handle<Function>, attribute: u32, value: i32) = module::set_attribute(handle, attribute, value);
+    fn cuFuncSetBlockShape(handle: Handle<Function>, x: i32, y: i32, z: i32) = launch::set_block_shape(handle, [x, y, z]);
     fn cuFuncSetCacheConfig(handle: Handle<Function>, _preference: u32) = module::function_hint(handle);
     fn cuFuncSetSharedMemConfig(handle: Handle<Function>, _preference: u32) = module::function_hint(handle);
     fn cuFuncLoad(handle: Handle<Function>) = module::function_hint(handle);

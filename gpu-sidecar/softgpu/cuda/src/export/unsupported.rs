@@ -46,7 +46,6 @@ unsupported! {
     cuCoredumpSetAttribute
     cuCoredumpSetAttributeGlobal
     cuCtxAttach
-    cuCtxDetach
     cuCtxFromGreenCtx
     cuCtxGetDevResource
     cuCtxRecordEvent
@@ -77,7 +76,6 @@ unsupported! {
     cuExternalMemoryGetMappedBuffer
     cuExternalMemoryGetMappedMipmappedArray
     cuFlushGPUDirectRDMAWrites
-    cuFuncSetBlockShape
     cuFuncSetSharedSize
     cuGLCtxCreate
     cuGLCtxCreate_v2
