@@ -13,7 +13,8 @@
 //! | module | contents |
 //! |---|---|
 //! | `plan` | what a seed simulates |
-//! | `world` | the event loop; messages between processes and agent; the agent's actions |
+//! | `world` | the event loop, processes and devices |
+//! | `connections`, `agent` | messages between processes and agent; the agent's events and actions |
 //! | `threads`, `process` | threads of a process around the library's state |
 //! | `node`, `gpu` | the agent's side, and the device |
 //! | `faults` | faults, repairs and processes that lie |
@@ -22,7 +23,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a test's report")]
 
+mod agent;
 mod checks;
+mod connections;
 mod faults;
 mod gpu;
 mod named;
