@@ -155,13 +155,10 @@ fn a_suspended_process_gets_one_token_and_then_none_until_it_answers() {
     assert!(seen.other > 0.29, "{:.4}", seen.other);
 }
 
-/// Kernels may take longer than they did before.
-#[test]
-fn a_process_that_answers_keeps_its_token_for_as_long_as_its_work_takes() {
-    let settings = Settings::default();
+/// Returns a scheduler of two pods, in which process 0 holds a token for all SMs and process 1 waits for one.
+fn held_and_waited_for(settings: Settings) -> Tokens {
     let mut tokens = Tokens::new(settings).unwrap();
     let quota = Quota::new(Share::NONE, Share::WHOLE).unwrap();
-    let (holder, waiter) = (ProcessId(0), ProcessId(1));
     let mut actions = Vec::new();
     for id in [0, 1] {
         tokens.add_pod(Time(0), PodId(id), quota).unwrap();
@@ -171,7 +168,17 @@ fn a_process_that_answers_keeps_its_token_for_as_long_as_its_work_takes() {
             .unwrap();
         tokens.ask(Time(0), process, &mut actions);
     }
-    assert!(tokens.occupies(holder) && !tokens.occupies(waiter));
+    assert!(tokens.occupies(ProcessId(0)) && !tokens.occupies(ProcessId(1)));
+    tokens
+}
+
+/// Kernels may take longer than they did before.
+#[test]
+fn a_process_that_answers_keeps_its_token_for_as_long_as_its_work_takes() {
+    let settings = Settings::default();
+    let (holder, waiter) = (ProcessId(0), ProcessId(1));
+    let mut tokens = held_and_waited_for(settings);
+    let mut actions = Vec::new();
     // It has launched work which should take 1 ms and takes longer than its turn.
     let mut now = Time(0);
     let (mut probes, mut revoked_at) = (0, None);
@@ -259,18 +266,9 @@ fn work_in_flight_at_a_death_is_charged() {
 
 #[test]
 fn work_charged_at_a_revocation_is_not_charged_again_when_it_is_reported() {
-    let mut tokens = Tokens::new(Settings::default()).unwrap();
-    let quota = Quota::new(Share::NONE, Share::WHOLE).unwrap();
     let holder = ProcessId(0);
+    let mut tokens = held_and_waited_for(Settings::default());
     let mut actions = Vec::new();
-    for id in [0, 1] {
-        tokens.add_pod(Time(0), PodId(id), quota).unwrap();
-        let process = ProcessId(id);
-        tokens
-            .add_process(Time(0), process, PodId(id), SM_WHOLE, false, &mut actions)
-            .unwrap();
-        tokens.ask(Time(0), process, &mut actions);
-    }
     let work = ProcessUsage {
         process: holder,
         is_active: false,

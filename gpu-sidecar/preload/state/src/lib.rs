@@ -32,6 +32,8 @@ pub mod captures;
 pub mod claims;
 pub mod counters;
 pub mod events;
+#[cfg(test)]
+mod explore;
 pub mod functions;
 pub mod gate;
 pub mod link;

@@ -61,7 +61,7 @@ impl MemoryGate {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{HashSet, VecDeque};
+    use std::collections::VecDeque;
 
     use super::*;
 
@@ -270,19 +270,8 @@ mod tests {
         }
     }
 
-    /// Visits every state that can be reached. Returns their number.
     fn explore(fault: Fault) -> Result<usize, &'static str> {
-        let first = State::new();
-        let mut seen = HashSet::from([first.clone()]);
-        let mut open = vec![first];
-        while let Some(state) = open.pop() {
-            for after in state.next(fault)? {
-                if seen.insert(after.clone()) {
-                    open.push(after);
-                }
-            }
-        }
-        Ok(seen.len())
+        crate::explore::explore(State::new(), |state| state.next(fault))
     }
 
     #[test]

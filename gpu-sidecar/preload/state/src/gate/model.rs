@@ -5,7 +5,7 @@
 //! (`membarrier`); nothing else makes it visible. The epoch is read before or after the launch is announced in the word. That covers
 //! what a processor may do with the accesses of a launch, which are its only unfenced ones; loom has no such barrier.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -442,16 +442,7 @@ impl State {
 
 /// Visits every state that can be reached. Returns their number.
 fn explore(first: State, fault: Fault) -> Result<usize, &'static str> {
-    let mut seen = HashSet::from([first.clone()]);
-    let mut open = vec![first];
-    while let Some(state) = open.pop() {
-        for after in state.next(fault)? {
-            if seen.insert(after.clone()) {
-                open.push(after);
-            }
-        }
-    }
-    Ok(seen.len())
+    crate::explore::explore(first, |state| state.next(fault))
 }
 
 /// Checks one thread with several tokens, and two threads with one token each, in all interleavings.
