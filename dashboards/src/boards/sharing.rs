@@ -34,7 +34,7 @@ pub(super) fn board() -> Board {
                         "At 1 a function gets all that it may have. Above 1.1 the limit does not hold: see ungated time.")
                         .query(format!("{} / {}", rate("weir_gpu_used_seconds_total"), sum("weir_gpu_quota_limit_ratio")), LEGEND).threshold(1.1, "red").link("weir-function"),
                     Panel::new(Drawing::Lines, "Charged beyond use", Unit::Ratio,
-                        "Share of wall time charged to quotas without a kernel: idle time of held tokens, and work which a process that ended had not reported.")
+                        "Share of wall time charged to quotas without a kernel: idle time of held tokens, and unreported work of processes that ended or did not answer; below zero while they report it.")
                         .query(format!("{} - {}", rate("weir_gpu_charged_seconds_total"), rate("weir_gpu_used_seconds_total")), LEGEND).link("weir-function"),
                     Panel::new(Drawing::Lines, "Used share of the request", Unit::Ratio,
                         "At 1 a function gets all that it wants. Low: others of the slot have it; raise its request or place it elsewhere.")

@@ -275,7 +275,7 @@ impl Metrics {
             ),
             (
                 "weir_gpu_charged_seconds_total",
-                "Time charged to quotas: kernel time, idle time of held tokens, and unreported work of processes which ended.",
+                "Time charged to quotas: kernel time, idle time of held tokens, and unreported work of processes which ended or did not answer.",
                 |own| seconds(own.charged_ns),
             ),
             (

@@ -22,7 +22,7 @@ pub struct Account {
     /// Time for which the pod held a token without anything in flight while others waited, as far as it was charged.
     pub held_idle: Span,
     /// Time charged against the pod's quota: kernel time, [`Account::held_idle`], and what was in flight at the end of a process or at
-    /// the revocation of its token, as far as is known. What the process reports of the latter afterwards is not charged again.
+    /// the revocation of its token, as far as is known. What a process whose token was revoked reports of the latter within a window is not charged again.
     pub charged: Span,
     /// Part of [`Account::used`] that was charged to the pod's request. Rules without accounts leave it at zero.
     pub guaranteed: Span,

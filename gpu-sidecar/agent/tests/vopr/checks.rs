@@ -18,6 +18,9 @@ use crate::world::{MS, SECOND, World};
 const EVENTS_MAX: u64 = 2_000_000;
 /// Time after which the start of an agent counts silent processes as holders, in nanoseconds.
 const SILENT_NS: u64 = 2 * SECOND;
+/// Time by which a pod's charges may stay below its limit although it has to wait, beside a twentieth of it, in nanoseconds: the end of a
+/// token's least length.
+const SLACK_NS: u64 = 20 * MS;
 /// Time before which an agent grants nothing, in nanoseconds.
 const FIRST_LOOK_NS: u64 = 300 * MS;
 
@@ -51,11 +54,8 @@ pub(crate) struct Checks {
     claims: BTreeMap<ProcessId, u64>,
     /// Kernel time of each pod within the last 10 s, as disjoint intervals.
     recent: BTreeMap<usize, VecDeque<(u64, u64)>>,
-    /// Time that each pod was charged: the total at the last look, and the increments of the last 10 s and of the measurement,
-    /// each with its time, in nanoseconds.
-    charges: BTreeMap<usize, (u64, VecDeque<(u64, u64)>)>,
-    /// Begin of the measurement, in nanoseconds.
-    measured_since: Option<u64>,
+    /// What the present agent has charged each pod.
+    charges: BTreeMap<usize, Charges>,
     /// Launches of each process at the begin of the measurement.
     launched: Vec<u64>,
     /// Processes to which the present agent has given pages.
@@ -64,10 +64,31 @@ pub(crate) struct Checks {
     wakes: (u64, u32),
 }
 
+/// What a pod was charged.
+#[derive(Debug, Default)]
+struct Charges {
+    /// Number of the pod among all of its key.
+    serial: u64,
+    /// Total at the last look, in nanoseconds.
+    total: u64,
+    /// Increments of the last 10 s, each with the time at which it was seen, in nanoseconds.
+    increments: VecDeque<(u64, u64)>,
+}
+
+impl Charges {
+    /// Returns the sum of the increments of the last 10 s, in nanoseconds.
+    fn recent(&self, now: u64) -> u64 {
+        let horizon = now.saturating_sub(10 * SECOND);
+        let recent = self.increments.iter().filter(|(at, _)| *at >= horizon);
+        recent.map(|(_, increment)| increment).sum()
+    }
+}
+
 impl Checks {
-    /// Forgets what an earlier agent has granted.
+    /// Forgets what an earlier agent has granted and charged: the next one knows nothing of it.
     pub(crate) fn forget_agent(&mut self) {
         self.claims.clear();
+        self.charges.clear();
         self.greeted.clear();
     }
 
@@ -84,17 +105,23 @@ impl Checks {
     /// Notes what a pod was charged since the last look.
     fn charge(&mut self, now: u64, pod: &PodFigures) {
         let total = pod.counters.charged_ns;
-        let horizon = self
-            .measured_since
-            .unwrap_or(now)
-            .saturating_sub(10 * SECOND);
-        let (last, increments) = self.charges.entry(pod.pod.key.0 as usize).or_default();
-        // The counters of another agent, or of another pod of this number, begin at 0.
-        let increment = total.checked_sub(*last).unwrap_or(total);
-        *last = total;
-        increments.push_back((now, increment));
-        while increments.front().is_some_and(|(at, _)| *at < horizon) {
-            increments.pop_front();
+        let charges = self.charges.entry(pod.pod.key.0 as usize).or_default();
+        if charges.serial != pod.pod.serial {
+            *charges = Charges {
+                serial: pod.pod.serial,
+                ..Charges::default()
+            };
+        }
+        let increment = total - charges.total;
+        charges.total = total;
+        charges.increments.push_back((now, increment));
+        let horizon = now.saturating_sub(10 * SECOND);
+        while charges
+            .increments
+            .front()
+            .is_some_and(|(at, _)| *at < horizon)
+        {
+            charges.increments.pop_front();
         }
     }
 
@@ -185,7 +212,8 @@ impl World {
                 .pages(number)
                 .is_some_and(|pages| pages.orders.gate.is_open());
             let computes = self.gpus[slot].is_busy(u32::try_from(own).unwrap());
-            // One whose token was revoked because it did not answer is taken to compute no longer than it should.
+            // One whose token was revoked because it did not answer is taken to compute no longer than it should. The agent counts
+            // revocations by pod, so that one of another process of the pod excuses it as well.
             let is_revoked = process
                 .revoked_at_probe
                 .is_some_and(|before| self.revoked_unresponsive(process.pod) > before);
@@ -496,7 +524,6 @@ impl World {
     /// Begins the measurement of progress: every process is served.
     pub(crate) fn begin_measurement(&mut self) -> Result<(), Failure> {
         self.checks.launched = self.processes.iter().map(|own| own.launched).collect();
-        self.checks.measured_since = Some(self.now);
         for (at, process) in self.processes.iter().enumerate() {
             let is_ours = process.is_alive && !process.is_liar;
             ensure(!is_ours || self.is_attached(at), "service", || {
@@ -523,8 +550,8 @@ impl World {
         own.map_or(0, |own| own.counters.revoked_unresponsive)
     }
 
-    /// Returns whether a pod has had what its limit allows: whether it is in debt, or was charged that much in the measurement and
-    /// the 10 s before. What it was charged is compared with what ran in [`World::check_figures`].
+    /// Returns whether a pod has had what its limit allows: whether it is in debt, or was charged nearly that much in the last 10 s,
+    /// as far as the present agent knows. What it was charged is compared with what ran in [`World::check_figures`].
     fn has_debt(&self, pod: usize) -> bool {
         let limit = u64::from(self.node.pods[pod].pod.settings.quota_limit_ppm) * 10_000;
         let agent = self.node.agent.as_ref().map(|agent| agent.agent());
@@ -537,11 +564,9 @@ impl World {
             let figures = agent.figures(&BTreeMap::new(), AgentFigures::default());
             let mut pods = figures.pods.iter();
             let charges = self.checks.charges.get(&pod);
-            let charged: u64 = charges.map_or(0, |(_, increments)| {
-                increments.iter().map(|(_, increment)| increment).sum()
-            });
+            let charged = charges.map_or(0, |charges| charges.recent(self.now));
             pods.any(|own| {
-                let is_spent = charged + SECOND / 4 >= limit;
+                let is_spent = charged + limit / 20 + SLACK_NS >= limit;
                 own.pod.key.0 as usize == pod && (own.debt_ns > 0 || is_spent)
             })
         })

@@ -25,9 +25,9 @@ pub(crate) struct Host;
 
 /// Variables of one thread. They have no destructor, since threads end at any time.
 struct Local {
-    /// Entry of the thread among those that launch.
+    /// Entry of the thread among those that launch or touch memory.
     entry: Cell<Option<&'static Thread>>,
-    /// Whether the thread is in a launch that has passed the gate.
+    /// Whether the thread is in a launch or touch that has passed its gate.
     is_inside: Cell<bool>,
     /// Stream of the thread's last launch.
     recent: Cell<Option<&'static Stream>>,

@@ -191,4 +191,36 @@ mod tests {
             assert!(seen.insert(hook.symbol), "{} is wrapped twice", hook.symbol);
         }
     }
+
+    /// The wrappers of several functions share a signature; what each has is stated in the table.
+    #[test]
+    fn streams_and_arguments_are_those_of_the_table() {
+        let mut checked = 0;
+        for text in [include_str!("touch.rs"), include_str!("waits.rs")] {
+            for line in text.lines() {
+                let words: Vec<_> = line.trim().trim_end_matches(',').split(' ').collect();
+                if let [symbol, letter] = words[..]
+                    && symbol.starts_with("cu")
+                    && letter.len() == 1
+                {
+                    let entry = preload_table::entry(symbol.as_bytes()).unwrap();
+                    let place = usize::from(letter.as_bytes()[0] - b'a');
+                    assert_eq!(entry.stream(), Some(place), "{symbol}");
+                    assert!(entry.signature().len() <= 6, "{symbol}");
+                    checked += 1;
+                }
+                if let Some(rest) = line.trim().strip_prefix("fn cu")
+                    && let Some((name, arguments)) = rest.split_once('(')
+                {
+                    let symbol = format!("cu{name}");
+                    let entry = preload_table::entry(symbol.as_bytes()).unwrap();
+                    let count = arguments.matches(": usize").count();
+                    assert_eq!(entry.signature().len(), count, "{symbol}");
+                    assert_eq!(entry.stream(), Some(count - 1), "{symbol}");
+                    checked += 1;
+                }
+            }
+        }
+        assert!(checked > 90, "{checked}");
+    }
 }

@@ -24,6 +24,10 @@ fn destroy_context(real: &dyn Fn() -> Code, context: Handle) -> Code {
     lifetime::destroy_context(Host, real, context, memory::context_destroyed).or_call(real)
 }
 
+fn detach_context(real: &dyn Fn() -> Code, context: Handle) -> Code {
+    lifetime::detach_context(Host, real, context, memory::context_destroyed).or_call(real)
+}
+
 fn release_primary(real: &dyn Fn() -> Code, device: c_int) -> Code {
     lifetime::release_primary(Host, real, device, memory::context_destroyed).or_call(real)
 }
@@ -36,6 +40,7 @@ hooks! { HOOKS:
     fn cuInit(flags: c_uint) = |real, _flags| init(real);
     fn cuCtxDestroy(context: Handle) = destroy_context;
     fn cuCtxDestroy_v2(context: Handle) = destroy_context;
+    fn cuCtxDetach(context: Handle) = detach_context;
     fn cuDevicePrimaryCtxRelease(device: c_int) = release_primary;
     fn cuDevicePrimaryCtxRelease_v2(device: c_int) = release_primary;
     fn cuDevicePrimaryCtxReset(device: c_int) = release_primary;

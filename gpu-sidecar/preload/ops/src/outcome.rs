@@ -25,7 +25,7 @@ pub enum Outcome<T = Code> {
 pub enum Reason {
     /// Weir does not control the process.
     Inactive,
-    /// The driver calls its own exported function within a launch that has passed.
+    /// The driver calls its own exported function within a launch or touch that has passed.
     Nested,
     /// The stream captures: nothing runs.
     Capturing,

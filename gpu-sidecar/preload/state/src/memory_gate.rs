@@ -20,16 +20,17 @@ impl MemoryGate {
 
     /// Returns whether the gate is open.
     ///
-    /// Relaxed: the barrier of the thread that shuts it orders this load, see [`crate::gate::Threads::begin`].
+    /// Acquire: pairs with [`Self::open`], so that a thread which finds the gate open sees the memory as it was restored. Against the thread that
+    /// shuts it, the load is ordered by that thread's barrier, see [`crate::gate::Threads::begin`].
     #[inline]
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.0.load(Ordering::Relaxed) & 1 == 0
+        self.0.load(Ordering::Acquire) & 1 == 0
     }
 
     /// Returns the futex word and its value while the gate is shut; `None` if it is open. A thread waits while the word has this value.
     ///
-    /// Acquire: pairs with [`Self::open`], so that a thread which sees the gate open sees the memory as it was restored.
+    /// Acquire, as [`Self::is_open`].
     #[must_use]
     pub fn shut_at(&self) -> Option<(&AtomicU32, u32)> {
         let value = self.0.load(Ordering::Acquire);

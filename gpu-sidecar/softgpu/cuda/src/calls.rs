@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, TryLockError};
 
 /// Variable with the folder of the records.
 const VARIABLE: &str = "WEIR_SOFTGPU_CALLS";
@@ -31,8 +31,19 @@ pub(crate) fn record(name: &str, result: u32) {
 
 #[cold]
 fn write(name: &str, result: u32) {
-    let mut file = FILE.lock().unwrap_or_else(PoisonError::into_inner);
-    if WRITER.load(Ordering::Relaxed) != process::id() {
+    let writer = WRITER.load(Ordering::Relaxed);
+    let is_own = writer == process::id();
+    let mut file = if is_own || writer == 0 {
+        FILE.lock().unwrap_or_else(PoisonError::into_inner)
+    } else {
+        // In the child of a fork nothing releases a lock that another thread of the parent has held.
+        match FILE.try_lock() {
+            Ok(file) => file,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        }
+    };
+    if !is_own {
         *file = open();
         let writer = if file.is_some() { process::id() } else { NONE };
         WRITER.store(writer, Ordering::Relaxed);

@@ -1,5 +1,6 @@
 //! Events: recording, waiting, and elapsed times.
 
+use softgpu_wire::clock;
 use softgpu_wire::page::Awaited;
 use softgpu_wire::record::{Command, StreamSlot};
 
@@ -7,7 +8,6 @@ use crate::context::Context;
 use crate::driver::{Driver, driver};
 use crate::error::{Error, Result};
 use crate::graph;
-use crate::host_time;
 use crate::ipc::SharedEvent;
 use crate::pointer::Out;
 use crate::state::{State, event_slot};
@@ -74,7 +74,7 @@ pub(crate) fn forget(driver: &Driver, state: &mut State, event: Handle<Event>) {
         let command = Command::EventDestroy {
             event: event_slot(event),
         };
-        driver.put(host_time::now(), StreamSlot(0), None, command);
+        driver.put(clock::now(), StreamSlot(0), None, command);
     }
 }
 

@@ -5,6 +5,7 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use softgpu_wire::clock;
 use softgpu_wire::page::Awaited;
 use softgpu_wire::record::{Command, Token};
 
@@ -14,7 +15,6 @@ use crate::effects::Effect;
 use crate::error::{Error, Result};
 use crate::event::{self, Event};
 use crate::graph;
-use crate::host_time;
 use crate::pointer::Out;
 use crate::state::{State, event_slot, stream_slot};
 use crate::table::{Handle, Kind};
@@ -135,7 +135,7 @@ pub(crate) fn create(
         state.stream_submitted.resize(handle.index() + 1, 0);
     }
     let command = Command::StreamCreate { context: number };
-    driver.put(host_time::now(), stream_slot(handle), None, command);
+    driver.put(clock::now(), stream_slot(handle), None, command);
     Ok(handle)
 }
 
@@ -162,7 +162,7 @@ fn remove(driver: &Driver, state: &mut State, handle: Handle<Stream>) {
     };
     event::forget(driver, state, stream.mark);
     driver.put(
-        host_time::now(),
+        clock::now(),
         stream_slot(handle),
         None,
         Command::StreamDestroy,
@@ -275,7 +275,7 @@ pub(crate) fn submit(
     });
     state.stream_submitted[stream.index()] += 1;
     state.submitted += 1;
-    driver.put(host_time::now(), stream_slot(stream), token, command);
+    driver.put(clock::now(), stream_slot(stream), token, command);
 }
 
 /// Makes `later` wait for everything in `earlier`.

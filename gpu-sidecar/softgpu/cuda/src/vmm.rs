@@ -10,6 +10,7 @@ use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use rustix::io::{dup, fcntl_dupfd_cloexec};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use softgpu_wire::clock;
 use softgpu_wire::message::{Kind, Message};
 
 use crate::driver::{Driver, driver};
@@ -213,6 +214,7 @@ pub(crate) fn create(
     properties: In<Properties>,
     flags: u64,
 ) -> Result {
+    let begin = clock::now();
     let driver = driver()?;
     driver.wait_unlocked()?;
     let properties = properties.get()?;
@@ -242,7 +244,7 @@ pub(crate) fn create(
     out.put(add(&mut state.memory.vmm, physical))?;
     drop(state);
     let times = &driver.devices[device].part.mappings;
-    host_time::spend(driver, times.create_us, 1);
+    host_time::spend(driver, begin, times.create_us, 1);
     Ok(())
 }
 
@@ -267,6 +269,7 @@ fn drop_if_unused(driver: &Driver, vmm: &mut Vmm, handle: u64) -> Result {
 
 /// Implements `cuMemRelease`: drops a reference to a handle.
 pub(crate) fn release(handle: u64) -> Result {
+    let begin = clock::now();
     let driver = driver()?;
     let mut state = driver.state();
     let vmm = &mut state.memory.vmm;
@@ -279,12 +282,13 @@ pub(crate) fn release(handle: u64) -> Result {
     let times = &driver.devices[physical.device].part.mappings;
     drop_if_unused(driver, vmm, handle)?;
     drop(state);
-    host_time::spend(driver, times.release_us, 1);
+    host_time::spend(driver, begin, times.release_us, 1);
     Ok(())
 }
 
 /// Implements `cuMemMap`: maps a whole handle, inaccessible until `cuMemSetAccess`.
 pub(crate) fn map(at: u64, bytes: usize, offset: usize, handle: u64, flags: u64) -> Result {
+    let begin = clock::now();
     let driver = driver()?;
     driver.wait_unlocked()?;
     let size = bytes as u64;
@@ -342,12 +346,13 @@ pub(crate) fn map(at: u64, bytes: usize, offset: usize, handle: u64, flags: u64)
     state.memory.add(at, region);
     drop(state);
     let times = &driver.devices[device].part.mappings;
-    host_time::spend(driver, times.map_us, 1);
+    host_time::spend(driver, begin, times.map_us, 1);
     Ok(())
 }
 
 /// Implements `cuMemUnmap`: removes whole mappings.
 pub(crate) fn unmap(at: u64, bytes: usize) -> Result {
+    let begin = clock::now();
     let driver = driver()?;
     driver.wait_unlocked()?;
     let _paused = driver.effects.pause();
@@ -391,7 +396,7 @@ pub(crate) fn unmap(at: u64, bytes: usize) -> Result {
         drop_if_unused(driver, vmm, handle)?;
     }
     drop(state);
-    host_time::spend(driver, times.unmap_us, count);
+    host_time::spend(driver, begin, times.unmap_us, count);
     Ok(())
 }
 
@@ -402,6 +407,7 @@ pub(crate) fn set_access(
     list: In<AccessDescription>,
     count: usize,
 ) -> Result {
+    let begin = clock::now();
     let driver = driver()?;
     if count == 0 {
         return Err(Error::INVALID_VALUE);
@@ -443,7 +449,7 @@ pub(crate) fn set_access(
     let mut flags = MprotectFlags::empty();
     flags.set(MprotectFlags::READ, may_read);
     flags.set(MprotectFlags::WRITE, may_write);
-    let count = found.len();
+    let mappings = found.len();
     let mut times = MappingTimes::default();
     for at in found {
         let Some(region) = state.memory.at_mut(at) else {
@@ -463,7 +469,7 @@ pub(crate) fn set_access(
         times = driver.devices[region.device].part.mappings;
     }
     drop(state);
-    host_time::spend(driver, times.access_us, count);
+    host_time::spend(driver, begin, times.access_us, mappings);
     Ok(())
 }
 

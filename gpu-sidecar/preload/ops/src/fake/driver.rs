@@ -6,6 +6,9 @@ impl Driver for &'static Fake {
     }
 
     fn set_current_context(self, context: Handle) -> Result<(), Code> {
+        if self.destroyed.borrow().contains(&context) {
+            return Err(INVALID_VALUE);
+        }
         self.context.set(context);
         Ok(())
     }

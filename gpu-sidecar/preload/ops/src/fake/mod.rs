@@ -59,6 +59,7 @@ pub(crate) struct Fake {
     pub(crate) events: RefCell<BTreeMap<Handle, u64>>,
     /// Context, and contexts of the streams.
     pub(crate) context: Cell<Handle>,
+    pub(crate) destroyed: RefCell<BTreeSet<Handle>>,
     pub(crate) capturing: RefCell<BTreeSet<Handle>>,
     pub(crate) capture_mode: Cell<c_int>,
     pub(crate) names: RefCell<BTreeMap<Handle, &'static str>>,

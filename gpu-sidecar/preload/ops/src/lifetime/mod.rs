@@ -22,6 +22,29 @@ pub fn destroy_context<P: Platform>(
     Outcome::Done(code)
 }
 
+/// Drops a use of the calling thread's context, which is destroyed with its last one.
+pub fn detach_context<P: Platform>(
+    host: P,
+    call: Call<'_>,
+    context: Handle,
+    forget: impl FnOnce(Handle),
+) -> Outcome {
+    let code = call();
+    if code == SUCCESS && host.is_active() && !is_there(host, context) {
+        streams::context_destroyed(host, context);
+        forget(context);
+    }
+    Outcome::Done(code)
+}
+
+/// Returns whether a context is not destroyed: the driver refuses to make a destroyed one current.
+fn is_there<P: Driver>(host: P, context: Handle) -> bool {
+    let before = host.current_context().unwrap_or(0);
+    let is_there = host.set_current_context(context).is_ok();
+    let _back = host.set_current_context(before);
+    is_there
+}
+
 /// Releases or resets the primary context. It is destroyed with its last reference, or at once by a reset.
 pub fn release_primary<P: Platform>(
     host: P,

@@ -50,6 +50,24 @@ fn a_context_that_is_not_destroyed_keeps_its_work() {
 }
 
 #[test]
+fn a_detached_context_is_gone_with_its_last_use() {
+    let fake = busy();
+    fake.context.set(CONTEXT + 8);
+    let outcome = detach_context(fake, &|| SUCCESS, CONTEXT, |_| panic!("it is in use"));
+    assert_eq!(outcome, Outcome::Done(SUCCESS));
+    assert!(in_flight(fake) > 0);
+    let forgotten = Cell::new(0);
+    let last = || {
+        fake.destroyed.borrow_mut().insert(CONTEXT);
+        SUCCESS
+    };
+    let outcome = detach_context(fake, &last, CONTEXT, |gone| forgotten.set(gone));
+    assert_eq!(outcome, Outcome::Done(SUCCESS));
+    assert_eq!((in_flight(fake), forgotten.get()), (0, CONTEXT));
+    assert_eq!(fake.context.get(), CONTEXT + 8, "the current context stays");
+}
+
+#[test]
 fn the_primary_context_is_gone_with_its_last_reference() {
     let fake = busy();
     fake.primary.set(true);

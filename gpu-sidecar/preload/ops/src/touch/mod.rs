@@ -7,7 +7,7 @@ use std::time::Duration;
 use preload_state::gate::{IN_FLIGHT_POLL, RECHECK_INTERVAL};
 use preload_state::streams::DefaultStream;
 
-use crate::cuda::Handle;
+use crate::cuda::{Code, Handle};
 use crate::outcome::{Call, Outcome, Reason};
 use crate::platform::{Platform, System};
 use crate::{capture_mode, gate, streams};
@@ -19,11 +19,8 @@ pub fn enqueue<P: Platform>(
     stream: Handle,
     default: DefaultStream,
 ) -> Outcome {
-    if !host.is_active() {
-        return Outcome::Pass(Reason::Inactive);
-    }
-    if host.is_inside() {
-        return Outcome::Pass(Reason::Nested);
+    if let Some(reason) = unchecked(host) {
+        return Outcome::Pass(reason);
     }
     if capture_mode::any(host) {
         if capture_mode::is_capturing(host, default.resolve(stream)) {
@@ -32,32 +29,39 @@ pub fn enqueue<P: Platform>(
     } else {
         streams::other_work(host, stream, default);
     }
-    touch(host, call)
+    Outcome::Done(once_there(host, call))
 }
 
 /// Touches memory by a call that returns once the operation has ended, and earlier work in its stream.
 pub fn block<P: Platform>(host: P, call: Call<'_>) -> Outcome {
-    if !host.is_active() {
-        return Outcome::Pass(Reason::Inactive);
-    }
-    if host.is_inside() {
-        return Outcome::Pass(Reason::Nested);
+    if let Some(reason) = unchecked(host) {
+        return Outcome::Pass(reason);
     }
     capture_mode::relaxed(host, || streams::mark_all(host));
-    let outcome = touch(host, call);
+    let code = once_there(host, call);
     streams::reap_all(host);
     gate::after_host_wait(host);
-    outcome
+    Outcome::Done(code)
 }
 
 /// Touches memory by a call that is in no stream.
-pub fn touch<P: System>(host: P, call: Call<'_>) -> Outcome {
+pub fn touch<P: Platform>(host: P, call: Call<'_>) -> Outcome {
+    match unchecked(host) {
+        Some(reason) => Outcome::Pass(reason),
+        None => Outcome::Done(once_there(host, call)),
+    }
+}
+
+/// Returns the reason for which a touch passes unchecked, if there is one.
+fn unchecked<P: System>(host: P) -> Option<Reason> {
     if !host.is_active() {
-        return Outcome::Pass(Reason::Inactive);
+        return Some(Reason::Inactive);
     }
-    if host.is_inside() {
-        return Outcome::Pass(Reason::Nested);
-    }
+    host.is_inside().then_some(Reason::Nested)
+}
+
+/// Makes a call once the process's memory is on the device.
+fn once_there<P: Platform>(host: P, call: Call<'_>) -> Code {
     let process = host.process();
     loop {
         let guard = process.threads.begin_touch(host.thread());
@@ -67,7 +71,7 @@ pub fn touch<P: System>(host: P, call: Call<'_>) -> Outcome {
             let code = call();
             host.set_inside(false);
             drop(guard);
-            return Outcome::Done(code);
+            return code;
         }
         drop(guard);
         wait(host);
@@ -84,7 +88,11 @@ pub fn check<P: System>(host: P) -> bool {
 
 /// Blocks while the process's memory is not on the device.
 #[cold]
-pub(crate) fn wait<P: System>(host: P) {
+pub(crate) fn wait<P: Platform>(host: P) {
+    // The program's pause ends here: the wait is not part of it.
+    host.process().gate.begin_burst(host.now());
+    // Work that this thread has launched is measured up to here; that in its own default stream can be marked by no other.
+    capture_mode::relaxed(host, || streams::mark_all(host));
     while let Some((word, value)) = host.process().memory_gate.shut_at() {
         host.wait_at(word, value, RECHECK_INTERVAL);
     }

@@ -1,4 +1,8 @@
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
+
+use preload_state::gate::SHORT_GAP;
+use protocol::message::FromProcess;
 
 use super::*;
 use crate::cuda::{Code, INVALID_VALUE, SUCCESS};
@@ -147,25 +151,91 @@ fn a_call_that_blocks_for_too_long_keeps_the_memory_and_the_gate_opens_again() {
     assert!(waited >= Duration::from_millis(5) && waited < Duration::from_millis(6));
 }
 
-/// A blocking copy is a host wait: it ends a burst, and what was launched before it is measured.
-#[test]
-fn a_blocking_copy_returns_the_token_of_a_program_that_pauses() {
-    let fake = Fake::new();
-    let launch_one = || {
-        let call = || {
-            fake.run(STREAM, 50_000);
-            SUCCESS
-        };
-        let _made = launch(fake, &call, STREAM, LEGACY, KERNEL, Kind::Kernel);
+/// Launches a kernel of 50 µs.
+fn launch_one(fake: &'static Fake) {
+    let call = || {
+        fake.run(STREAM, 50_000);
+        SUCCESS
     };
+    let _made = launch(fake, &call, STREAM, LEGACY, KERNEL, Kind::Kernel);
+}
+
+/// Copies, and waits for the kernel before.
+fn copy_after(fake: &'static Fake) {
+    let call = || {
+        fake.pass(50_000);
+        SUCCESS
+    };
+    assert_eq!(block(fake, &call), Outcome::Done(SUCCESS));
+}
+
+#[test]
+fn a_blocking_copy_ends_the_measurement_of_what_was_launched_before_it() {
+    let fake = Fake::new();
     for _ in 0..3 {
-        launch_one();
-        let call = || {
-            fake.pass(50_000);
-            SUCCESS
-        };
-        assert_eq!(block(fake, &call), Outcome::Done(SUCCESS));
+        launch_one(fake);
+        copy_after(fake);
     }
     assert_eq!(fake.process.streams.busy_ns(), 3 * 50_000);
     assert_eq!(fake.process.gate.word().in_flight(), 0);
+}
+
+#[test]
+fn a_blocking_copy_of_a_program_that_pauses_returns_the_token_under_contention() {
+    let fake = Fake::new();
+    fake.orders.contended.store(1, Ordering::Relaxed);
+    for _ in 0..4 {
+        launch_one(fake);
+        copy_after(fake);
+        if !fake.sent.borrow().is_empty() {
+            break;
+        }
+        fake.pass(4 * SHORT_GAP);
+    }
+    assert_eq!(fake.take_sent(), [FromProcess::Closed { epoch: 2 }]);
+}
+
+/// Returns whether some launch has no mark, so that its end would not be noticed.
+fn any_unmarked(fake: &'static Fake) -> bool {
+    let streams = fake.process.streams.snapshot();
+    streams.iter().any(|stream| stream.lock().has_unmarked())
+}
+
+#[test]
+fn work_launched_before_a_wait_for_memory_is_measured_meanwhile() {
+    let fake = Fake::new();
+    for _ in 0..3 {
+        launch_one(fake);
+        copy_after(fake);
+    }
+    // The third launch of a burst has no mark of its own.
+    for _ in 0..3 {
+        launch_one(fake);
+    }
+    assert!(any_unmarked(fake));
+    assert!(shut(fake, AT_MOST));
+    fake.at_wait(|fake| {
+        assert!(!any_unmarked(fake));
+        open(fake);
+    });
+    launch_one(fake);
+    assert!(!fake.waits.borrow().is_empty());
+}
+
+#[test]
+fn a_wait_for_memory_is_no_pause_of_the_program() {
+    let fake = Fake::new();
+    fake.orders.contended.store(1, Ordering::Relaxed);
+    for _ in 0..3 {
+        launch_one(fake);
+        copy_after(fake);
+    }
+    assert!(shut(fake, AT_MOST));
+    fake.at_wait(|fake| {
+        fake.pass(1_000 * SHORT_GAP);
+        open(fake);
+    });
+    launch_one(fake);
+    copy_after(fake);
+    assert!(fake.take_sent().is_empty(), "the token stays");
 }

@@ -61,7 +61,7 @@ impl Default for Threads {
 }
 
 impl Threads {
-    /// Creates a table without threads, in which each launch executes a fence.
+    /// Creates a table without threads, in which each launch and touch executes a fence.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -72,12 +72,12 @@ impl Threads {
         }
     }
 
-    /// Sets whether each launch executes a fence, because there is no barrier over all threads. To be called before the first launch.
+    /// Sets whether each launch and touch executes a fence, because there is no barrier over all threads. To be called before the first one.
     pub fn set_fenced(&self, is_fenced: bool) {
         self.is_fenced.store(is_fenced, Ordering::Release);
     }
 
-    /// Returns whether each launch executes a fence.
+    /// Returns whether each launch and touch executes a fence.
     #[inline]
     #[must_use]
     pub fn is_fenced(&self) -> bool {
