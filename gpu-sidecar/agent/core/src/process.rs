@@ -72,10 +72,33 @@ pub(crate) struct Device {
     is_mps: bool,
     /// Time at which the pages were created, in nanoseconds.
     created_at: u64,
+    /// What the process may still state of the time before.
+    before: Unstated,
     /// Device memory of the pod's other processes as in the page, in bytes.
     memory_of_others: u64,
     facts: Facts,
     observed: Observed,
+}
+
+/// Time of a process with pages of which it has stated no kernel time yet: it may state it after the next pages were created, since the
+/// end of a long queue of kernels is noticed at once.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Unstated {
+    /// Time at which its first pages were created, in nanoseconds; `None` before them.
+    pub(crate) since: Option<u64>,
+    /// Length of that time, in nanoseconds.
+    pub(crate) ns: u64,
+}
+
+impl Unstated {
+    /// Returns what two connections of a process together may still state.
+    pub(crate) fn or(self, other: Self) -> Self {
+        let since = [self.since, other.since].into_iter().flatten().min();
+        Self {
+            since,
+            ns: self.ns.max(other.ns),
+        }
+    }
 }
 
 /// What is known of a process's work from all its facts so far.
@@ -257,8 +280,16 @@ impl Process {
         self.resumed.is_open = true;
     }
 
-    /// Gives the process pages. `former_epoch`: last epoch of its gate in former pages; 0 where there are none.
-    pub(crate) fn attach(&mut self, sm_hundredths: u32, is_mps: bool, former_epoch: u64, now: u64) {
+    /// Gives the process pages. `former_epoch`: last epoch of its gate in former pages; 0 where there are none. `before`: what it may still
+    /// state of the time of those.
+    pub(crate) fn attach(
+        &mut self,
+        sm_hundredths: u32,
+        is_mps: bool,
+        former_epoch: u64,
+        before: Unstated,
+        now: u64,
+    ) {
         self.greeting = Greeting::Attached;
         let open = self.resumed.is_open;
         let mut facts = Facts::default();
@@ -271,6 +302,7 @@ impl Process {
             sm_hundredths,
             is_mps,
             created_at: now,
+            before,
             memory_of_others: 0,
             facts,
             observed: Observed {
@@ -399,6 +431,20 @@ impl Device {
         self.observed.idle_at = now;
     }
 
+    /// Returns the most kernel time since these pages were created that is believed, in nanoseconds.
+    const fn most_ns(&self, now: u64) -> u64 {
+        let own = now.saturating_sub(self.created_at);
+        own.saturating_add(self.before.ns)
+    }
+
+    /// Returns what the process may still state of the time until now.
+    pub(crate) fn unstated(&self, now: u64) -> Unstated {
+        Unstated {
+            since: Some(self.before.since.unwrap_or(self.created_at)),
+            ns: self.most_ns(now).saturating_sub(self.observed.busy_ns),
+        }
+    }
+
     /// Takes new facts, and returns the kernel time in them. `alone`: no other process of the pod has pages; `union`: stretches
     /// of the pod's processes.
     pub(crate) fn settle(
@@ -409,11 +455,12 @@ impl Device {
         now: u64,
     ) -> Settlement {
         self.facts.clone_from(facts);
-        let begun = self.created_at;
+        let begun = self.before.since.unwrap_or(self.created_at);
+        let most = self.most_ns(now);
         let observed = &mut self.observed;
         // At most the time that has passed, and never less than before.
         let since = facts.busy_ns.saturating_sub(observed.busy_before_ns);
-        let believed = since.min(now.saturating_sub(begun)).max(observed.busy_ns);
+        let believed = since.min(most).max(observed.busy_ns);
         let own_ns = believed - observed.busy_ns;
         observed.busy_ns = believed;
         observed.is_active |= facts.launches != observed.launches;

@@ -128,5 +128,9 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
                 ],
             ),
         ),
+        (
+            "kernel time that was noticed after a connection had been replaced was not charged",
+            plan(825_529, 1, 5, 2, 1_323, 21, &[Fault::Cut]),
+        ),
     ]
 }

@@ -14,7 +14,7 @@ use crate::event_kind::EventKind;
 use crate::gate::GateState;
 use crate::kind::SlotKind;
 use crate::pods::Pod;
-use crate::process::Greeting;
+use crate::process::{Greeting, Unstated};
 use crate::slots::Slot;
 
 /// Longest time that a greeting process waits for the MPS daemon of its slot, in nanoseconds.
@@ -26,6 +26,8 @@ pub(super) struct Former {
     /// Kernel time of the process which was charged, in nanoseconds: after it has sent `Attach` it goes on to publish in its former
     /// page.
     pub(super) busy_ns: u64,
+    /// What it may still state of the time of those connections.
+    before: Unstated,
     /// Whether there is one.
     pub(super) is_there: bool,
     /// Last epoch of its gate.
@@ -133,7 +135,7 @@ impl SlotState {
         mps: bool,
     ) {
         let now = cx.now;
-        let former = self.former(id);
+        let former = self.former(id, now);
         let Some(member) = self.member(id) else {
             return;
         };
@@ -157,7 +159,9 @@ impl SlotState {
             member.process.resume_open();
         }
         let resumed = member.process.resumed();
-        member.process.attach(sm, mps, former.epoch, now);
+        member
+            .process
+            .attach(sm, mps, former.epoch, former.before, now);
         member.pod.attach(id, resumed.bytes_used);
         let Some(device) = member.process.device() else {
             return;
@@ -201,7 +205,7 @@ impl SlotState {
         }
         self.forget_former_connections(cx, id);
         if resumed.is_again {
-            let is_there = self.former(id).is_there;
+            let is_there = self.former(id, now).is_there;
             if let Some(process) = self.processes.get_mut(&id) {
                 process.set_other_connection(is_there);
             }
@@ -210,7 +214,7 @@ impl SlotState {
     }
 
     /// Returns what is known of other connections of the same process.
-    pub(super) fn former(&self, id: ProcessId) -> Former {
+    pub(super) fn former(&self, id: ProcessId, now: u64) -> Former {
         let mut former = Former::default();
         let Some(process) = self.processes.get(&id) else {
             return former;
@@ -223,6 +227,7 @@ impl SlotState {
             };
             former.is_there = true;
             former.busy_ns = former.busy_ns.max(device.busy_ns());
+            former.before = former.before.or(device.unstated(now));
             former.epoch = former.epoch.max(device.gate.epoch());
             let may_compute = match device.gate.state() {
                 GateState::Open => true,

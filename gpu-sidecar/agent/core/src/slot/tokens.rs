@@ -117,7 +117,7 @@ impl SlotState {
         let process = self.processes.get(&id);
         let has_other = process.is_some_and(Process::has_other_connection);
         let former = if has_other {
-            self.former(id)
+            self.former(id, now)
         } else {
             Former::default()
         };

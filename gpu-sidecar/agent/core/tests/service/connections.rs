@@ -280,3 +280,28 @@ fn more_clients_than_mps_takes_are_refused_with_the_number() {
     assert_eq!(*reason, Refusal::TooMany);
     assert!(text.contains("the slot has 3, and 3 are allowed"), "{text}");
 }
+
+/// The end of a long queue of kernels is noticed at once, and by then the process may be in its third connection.
+#[test]
+fn kernel_time_of_former_connections_is_charged_when_it_is_stated() {
+    let mut node = Node::new(&[pod(0, 100)]);
+    let mut process = node.attached(1);
+    node.ask(process);
+    node.work(process);
+    for _ in 0..2 {
+        node.pass(100 * MS);
+        node.on(Event::Disconnected(process));
+        process = node.connect(1).unwrap();
+        node.hello_again(process, true);
+        node.attach(process, 0);
+        node.work(process);
+    }
+    node.pass(10 * MS);
+    let facts = &node.pages(process).facts;
+    facts.busy_ns.store(210 * MS, Ordering::Release);
+    assert_eq!(node.figures().pods[0].counters.used_wall_ns, 210 * MS);
+    // More than has passed is not believed.
+    facts.busy_ns.store(900 * MS, Ordering::Release);
+    node.pass(20 * MS);
+    assert_eq!(node.figures().pods[0].counters.used_wall_ns, 230 * MS);
+}
