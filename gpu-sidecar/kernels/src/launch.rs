@@ -127,14 +127,14 @@ impl fmt::Display for DecodeError {
                 kernel.name(),
                 kernel.parameter_bytes()
             ),
-            Self::Law { number } => write!(f, "weir_spin: law = {number}: allowed: 0 to 4"),
+            Self::Law { number } => write!(f, "law = {number}: allowed: 0 to 4"),
             Self::Parameter {
                 number,
                 parameter,
                 least,
             } => write!(
                 f,
-                "weir_spin: parameter_millionths = {parameter} of law {number}: allowed: {least} to 1000000"
+                "parameter_millionths = {parameter} of law {number}: allowed: {least} to 1000000"
             ),
         }
     }
@@ -153,18 +153,22 @@ pub struct Access {
     pub writes: bool,
 }
 
+/// Time of a kernel which keeps its SMs busy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Busy {
+    /// Duration in nanoseconds, alone on the GPU and with as many SMs as the grid can use.
+    pub ns: u64,
+    /// Scaling law for fewer SMs.
+    pub law: Law,
+    /// Slowdown by each other process that runs at the same time, in millionths.
+    pub interference_millionths: u32,
+}
+
 /// A kernel with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Launch {
     /// Keeps its SMs busy for a given time.
-    Spin {
-        /// Duration in nanoseconds, alone on the GPU and with as many SMs as the grid can use.
-        ns: u64,
-        /// Scaling law for fewer SMs.
-        law: Law,
-        /// Slowdown by each other process that runs at the same time, in millionths.
-        interference_millionths: u32,
-    },
+    Spin(Busy),
     /// Sets words to a value; see [`fill`](crate::effect::fill).
     Fill {
         /// Address of the words.
@@ -189,6 +193,30 @@ pub enum Launch {
         out: u64,
         /// Address of the words.
         input: u64,
+        /// Number of words to read.
+        words: u64,
+    },
+    /// Hashes words; see [`hash`](crate::effect::hash). A layer of a model that reads its weights.
+    Layer {
+        /// Time for which it keeps its SMs busy.
+        busy: Busy,
+        /// Address of the `u64` to which the hash is added.
+        out: u64,
+        /// Address of the words.
+        input: u64,
+        /// Number of words to read.
+        words: u64,
+    },
+    /// As [`Launch::Layer`], where the address of the words is in device memory: no parameter shows it.
+    HiddenLayer {
+        /// Time for which it keeps its SMs busy.
+        busy: Busy,
+        /// Address of the `u64` to which the hash is added.
+        out: u64,
+        /// Address of a table of addresses.
+        table: u64,
+        /// Place in the table of the address of the words.
+        index: u64,
         /// Number of words to read.
         words: u64,
     },
@@ -251,6 +279,14 @@ impl Buffer<'_> {
         self.bytes(number).map(u64::from_le_bytes)
     }
 
+    fn busy(&self) -> Result<Busy, DecodeError> {
+        Ok(Busy {
+            ns: self.wide(0)?,
+            law: Law::decode(self.narrow(1)?, self.narrow(2)?)?,
+            interference_millionths: self.narrow(3)?,
+        })
+    }
+
     fn narrow(&self, number: usize) -> Result<u32, DecodeError> {
         self.bytes(number).map(u32::from_le_bytes)
     }
@@ -267,10 +303,19 @@ impl Launch {
             bytes: parameters,
         };
         Ok(match kernel {
-            Kernel::Spin => Self::Spin {
-                ns: buffer.wide(0)?,
-                law: Law::decode(buffer.narrow(1)?, buffer.narrow(2)?)?,
-                interference_millionths: buffer.narrow(3)?,
+            Kernel::Spin => Self::Spin(buffer.busy()?),
+            Kernel::Layer => Self::Layer {
+                busy: buffer.busy()?,
+                out: buffer.wide(4)?,
+                input: buffer.wide(5)?,
+                words: buffer.wide(6)?,
+            },
+            Kernel::HiddenLayer => Self::HiddenLayer {
+                busy: buffer.busy()?,
+                out: buffer.wide(4)?,
+                table: buffer.wide(5)?,
+                index: buffer.wide(6)?,
+                words: buffer.wide(7)?,
             },
             Kernel::Fill => Self::Fill {
                 out: buffer.wide(0)?,
@@ -312,7 +357,9 @@ impl Launch {
     #[must_use]
     pub const fn kernel(&self) -> Kernel {
         match self {
-            Self::Spin { .. } => Kernel::Spin,
+            Self::Spin(_) => Kernel::Spin,
+            Self::Layer { .. } => Kernel::Layer,
+            Self::HiddenLayer { .. } => Kernel::HiddenLayer,
             Self::Fill { .. } => Kernel::Fill,
             Self::Sum { .. } => Kernel::Sum,
             Self::Hash { .. } => Kernel::Hash,
@@ -333,19 +380,42 @@ impl Launch {
             }
         };
         match *self {
-            Self::Spin {
-                ns,
-                law,
-                interference_millionths,
-            } => {
-                let (number, parameter) = law.encode();
-                put(&[
-                    &ns.to_le_bytes(),
-                    &number.to_le_bytes(),
-                    &parameter.to_le_bytes(),
-                    &interference_millionths.to_le_bytes(),
-                ]);
-            }
+            Self::Spin(busy) => put(&[
+                &busy.ns.to_le_bytes(),
+                &busy.law.encode().0.to_le_bytes(),
+                &busy.law.encode().1.to_le_bytes(),
+                &busy.interference_millionths.to_le_bytes(),
+            ]),
+            Self::Layer {
+                busy,
+                out,
+                input,
+                words,
+            } => put(&[
+                &busy.ns.to_le_bytes(),
+                &busy.law.encode().0.to_le_bytes(),
+                &busy.law.encode().1.to_le_bytes(),
+                &busy.interference_millionths.to_le_bytes(),
+                &out.to_le_bytes(),
+                &input.to_le_bytes(),
+                &words.to_le_bytes(),
+            ]),
+            Self::HiddenLayer {
+                busy,
+                out,
+                table,
+                index,
+                words,
+            } => put(&[
+                &busy.ns.to_le_bytes(),
+                &busy.law.encode().0.to_le_bytes(),
+                &busy.law.encode().1.to_le_bytes(),
+                &busy.interference_millionths.to_le_bytes(),
+                &out.to_le_bytes(),
+                &table.to_le_bytes(),
+                &index.to_le_bytes(),
+                &words.to_le_bytes(),
+            ]),
             Self::Fill { out, words, value } => put(&[
                 &out.to_le_bytes(),
                 &words.to_le_bytes(),
@@ -378,7 +448,19 @@ impl Launch {
         buffer
     }
 
-    /// Returns the memory ranges that the launch reads and writes, at most three. Empty ranges are omitted.
+    /// Returns how long the launch keeps its SMs busy; `None` if that follows from what it does.
+    #[must_use]
+    pub const fn busy(&self) -> Option<&Busy> {
+        match self {
+            Self::Spin(busy) | Self::Layer { busy, .. } | Self::HiddenLayer { busy, .. } => {
+                Some(busy)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the memory ranges that the launch reads and writes, at most three. Empty ranges are omitted. Of a
+    /// [`Launch::HiddenLayer`] only its entry of the table is known.
     pub fn accesses(&self) -> impl Iterator<Item = Access> {
         let read = |address, bytes| {
             Some(Access {
@@ -395,9 +477,24 @@ impl Launch {
             })
         };
         let accesses = match *self {
-            Self::Spin { .. } => [None, None, None],
+            Self::Spin(_) => [None, None, None],
+            Self::HiddenLayer {
+                out,
+                table,
+                index,
+                words,
+                ..
+            } => {
+                let entry = table.wrapping_add(index.wrapping_mul(8));
+                let written = if words == 0 { 0 } else { 8 };
+                [write(out, written), read(entry, 8), None]
+            }
             Self::Fill { out, words, .. } => [write(out, words.saturating_mul(4)), None, None],
-            Self::Sum { out, input, words } | Self::Hash { out, input, words } => {
+            Self::Sum { out, input, words }
+            | Self::Hash { out, input, words }
+            | Self::Layer {
+                out, input, words, ..
+            } => {
                 let written = if words == 0 { 0 } else { 8 };
                 [
                     write(out, written),
@@ -430,15 +527,17 @@ impl Launch {
 mod tests {
     use super::*;
 
-    fn launches() -> [Launch; 7] {
+    const BUSY: Busy = Busy {
+        ns: 250_000,
+        law: Law::Saturating {
+            at_millionths: 240_000,
+        },
+        interference_millionths: 93_000,
+    };
+
+    fn launches() -> [Launch; 9] {
         [
-            Launch::Spin {
-                ns: 250_000,
-                law: Law::Saturating {
-                    at_millionths: 240_000,
-                },
-                interference_millionths: 93_000,
-            },
+            Launch::Spin(BUSY),
             Launch::Fill {
                 out: 0x7f00_0000_1000,
                 words: 1 << 33,
@@ -453,6 +552,19 @@ mod tests {
                 out: 8,
                 input: 16,
                 words: 0,
+            },
+            Launch::Layer {
+                busy: BUSY,
+                out: 8,
+                input: 16,
+                words: 3,
+            },
+            Launch::HiddenLayer {
+                busy: BUSY,
+                out: 8,
+                table: 16,
+                index: 2,
+                words: 3,
             },
             Launch::Add {
                 c: 1,
@@ -505,16 +617,16 @@ mod tests {
     #[test]
     fn refuses_unknown_laws_and_parameters_out_of_range() {
         for (number, parameter, why) in [
-            (5, 0, "weir_spin: law = 5: allowed: 0 to 4"),
+            (5, 0, "law = 5: allowed: 0 to 4"),
             (
                 1,
                 0,
-                "weir_spin: parameter_millionths = 0 of law 1: allowed: 1 to 1000000",
+                "parameter_millionths = 0 of law 1: allowed: 1 to 1000000",
             ),
             (
                 4,
                 1_000_001,
-                "weir_spin: parameter_millionths = 1000001 of law 4: allowed: 0 to 1000000",
+                "parameter_millionths = 1000001 of law 4: allowed: 0 to 1000000",
             ),
         ] {
             assert_eq!(Law::decode(number, parameter).unwrap_err().to_string(), why);
@@ -533,11 +645,14 @@ mod tests {
                 .map(|access| (access.address, access.bytes, access.writes))
                 .collect::<Vec<_>>()
         };
-        let [spin, fill, sum, empty, add, saxpy, matmul] = launches();
+        let [spin, fill, sum, empty, layer, hidden, add, saxpy, matmul] = launches();
         assert_eq!(of(spin), []);
         assert_eq!(of(fill), [(0x7f00_0000_1000, 1 << 35, true)]);
         assert_eq!(of(sum), [(1, 8, true), (2, 12, false)]);
         assert_eq!(of(empty), []);
+        assert_eq!(of(layer), [(8, 8, true), (16, 12, false)]);
+        // The block itself shows in no parameter.
+        assert_eq!(of(hidden), [(8, 8, true), (32, 8, false)]);
         assert_eq!(of(add), [(1, 16, true), (2, 16, false), (3, 16, false)]);
         assert_eq!(of(saxpy), [(1, 12, true), (2, 12, false)]);
         // Almost 2^66 bytes exceed the address space.

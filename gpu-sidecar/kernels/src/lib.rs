@@ -6,11 +6,13 @@
 //! | `weir_fill` | `u64 out, u64 words, u32 value` | `out[i] = value` |
 //! | `weir_sum` | `u64 out, u64 in, u64 words` | `*out += Σ in[i]` |
 //! | `weir_hash` | `u64 out, u64 in, u64 words` | `*out += Σ mix(i, in[i])` |
+//! | `weir_layer` | those of `weir_spin`, `u64 out, u64 in, u64 words` | as `weir_hash`, and keeps its SMs busy for `ns` |
+//! | `weir_hidden_layer` | those of `weir_spin`, `u64 out, u64 table, u64 index, u64 words` | as `weir_layer` of `in = table[index]` |
 //! | `weir_add` | `u64 c, u64 a, u64 b, u64 n` | `c[i] = a[i] + b[i]` |
 //! | `weir_saxpy` | `u64 y, u64 x, u64 n, f32 a` | `y[i] = fma(a, x[i], y[i])` |
 //! | `weir_matmul` | `u64 c, u64 a, u64 b, u32 n` | `c = a · b`, n × n, row-major |
 //!
-//! `out`, `in`, `a`, `b`, `c`, `x`, `y` are addresses; words are `u32`, elements `f32`, sums `u64`, all modulo 2⁶⁴.
+//! `out`, `in`, `table`, `a`, `b`, `c`, `x`, `y` are addresses; words are `u32`, elements `f32`, sums `u64`, all modulo 2⁶⁴.
 //!
 //! A program loads [`PTX`] as it is; a real driver compiles it. A software GPU recognises it with [`is_ours`], looks up a
 //! [`Kernel`] by its name, decodes the launch with [`Launch::decode`], and runs the function of the same name in
@@ -22,7 +24,7 @@
 pub mod effect;
 mod launch;
 
-pub use launch::{Access, DecodeError, Launch, Law};
+pub use launch::{Access, Busy, DecodeError, Launch, Law};
 
 /// PTX text of all kernels. It has no NUL at its end, which `cuModuleLoadData` requires.
 pub const PTX: &str = include_str!("../weir.ptx");
@@ -62,6 +64,10 @@ pub enum Kernel {
     Sum,
     /// `weir_hash`, which sums a hash of words and their indices.
     Hash,
+    /// `weir_layer`, which sums a hash of words and keeps its SMs busy for a given time.
+    Layer,
+    /// `weir_hidden_layer`, which does so with words whose address is in device memory.
+    HiddenLayer,
     /// `weir_add`, which adds two vectors.
     Add,
     /// `weir_saxpy`, which adds a scaled vector to another one.
@@ -85,11 +91,13 @@ const fn parameter(offset: usize, size: usize) -> Parameter {
 
 impl Kernel {
     /// All kernels, in the order of the variants.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::Spin,
         Self::Fill,
         Self::Sum,
         Self::Hash,
+        Self::Layer,
+        Self::HiddenLayer,
         Self::Add,
         Self::Saxpy,
         Self::Matmul,
@@ -109,6 +117,8 @@ impl Kernel {
             Self::Fill => "weir_fill",
             Self::Sum => "weir_sum",
             Self::Hash => "weir_hash",
+            Self::Layer => "weir_layer",
+            Self::HiddenLayer => "weir_hidden_layer",
             Self::Add => "weir_add",
             Self::Saxpy => "weir_saxpy",
             Self::Matmul => "weir_matmul",
@@ -126,6 +136,25 @@ impl Kernel {
         ];
         const FILL: [Parameter; 3] = [parameter(0, 8), parameter(8, 8), parameter(16, 4)];
         const REDUCE: [Parameter; 3] = [parameter(0, 8), parameter(8, 8), parameter(16, 8)];
+        const LAYER: [Parameter; 7] = [
+            parameter(0, 8),
+            parameter(8, 4),
+            parameter(12, 4),
+            parameter(16, 4),
+            parameter(24, 8),
+            parameter(32, 8),
+            parameter(40, 8),
+        ];
+        const HIDDEN_LAYER: [Parameter; 8] = [
+            parameter(0, 8),
+            parameter(8, 4),
+            parameter(12, 4),
+            parameter(16, 4),
+            parameter(24, 8),
+            parameter(32, 8),
+            parameter(40, 8),
+            parameter(48, 8),
+        ];
         const ADD: [Parameter; 4] = [
             parameter(0, 8),
             parameter(8, 8),
@@ -142,6 +171,8 @@ impl Kernel {
             Self::Spin => &SPIN,
             Self::Fill => &FILL,
             Self::Sum | Self::Hash => &REDUCE,
+            Self::Layer => &LAYER,
+            Self::HiddenLayer => &HIDDEN_LAYER,
             Self::Add => &ADD,
             Self::Saxpy | Self::Matmul => &THREE_AND_A_WORD,
         }

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use kernels::{Kernel, Launch, Law, PTX, effect};
+use kernels::{Busy, Kernel, Launch, Law, PTX, effect};
 
 /// First address of the simulated memory.
 const BASE: u64 = 0x7f12_0000_1000;
@@ -167,6 +167,10 @@ impl Machine<'_> {
                 "ld.param.u64" | "ld.param.u32" | "ld.param.f32" => {
                     self.parameters[&inner(operands[1])]
                 }
+                "ld.global.u64" => {
+                    let address = registers[&inner(operands[1])];
+                    u64::from_le_bytes((&*self.at(address, 8)).try_into().unwrap())
+                }
                 "ld.global.u32" | "ld.global.f32" => {
                     let address = registers[&inner(operands[1])];
                     self.load(address)
@@ -293,7 +297,30 @@ fn expected(launch: &Launch, memory: &[u8]) -> Vec<u8> {
         after[at..][..8].copy_from_slice(&old.wrapping_add(sum).to_le_bytes());
     };
     match *launch {
-        Launch::Spin { .. } => {}
+        Launch::Spin(_) => {}
+        Launch::Layer {
+            out,
+            input,
+            words: n,
+            ..
+        } => add(
+            out,
+            effect::hash(0, &words(&memory[place(input)..][..length(n)])),
+        ),
+        Launch::HiddenLayer {
+            out,
+            table,
+            index,
+            words: n,
+            ..
+        } => {
+            let entry = &memory[place(table + 8 * index)..][..8];
+            let input = u64::from_le_bytes(entry.try_into().unwrap());
+            add(
+                out,
+                effect::hash(0, &words(&memory[place(input)..][..length(n)])),
+            );
+        }
         Launch::Fill {
             out,
             words: n,
@@ -344,11 +371,22 @@ fn expected(launch: &Launch, memory: &[u8]) -> Vec<u8> {
     after
 }
 
+/// Time of a kernel of 1 µs.
+const BUSY: Busy = Busy {
+    ns: 1_000,
+    law: Law::Linear,
+    interference_millionths: 0,
+};
+
 fn check(launch: impl Fn(u64) -> Launch) {
+    check_in(&filled(2_048), launch);
+}
+
+fn check_in(memory: &[u8], launch: impl Fn(u64) -> Launch) {
     for size in SIZES {
         let launch = launch(u64::try_from(size).unwrap());
         for (grid, block) in SHAPES {
-            let before = filled(2_048);
+            let before = memory.to_vec();
             let mut memory = before.clone();
             run(&launch, &mut memory, grid, block);
             assert_eq!(
@@ -388,6 +426,43 @@ fn the_text_of_hash_matches_its_effect() {
 }
 
 #[test]
+fn the_text_of_layer_matches_its_effect() {
+    check(|words| Launch::Layer {
+        busy: BUSY,
+        out: BASE + 24,
+        input: BASE + 516,
+        words,
+    });
+}
+
+#[test]
+fn the_text_of_hidden_layer_matches_its_effect() {
+    let mut memory = filled(2_048);
+    memory[1_024 + 8 * 3..][..8].copy_from_slice(&(BASE + 516).to_le_bytes());
+    check_in(&memory, |words| Launch::HiddenLayer {
+        busy: BUSY,
+        out: BASE + 24,
+        table: BASE + 1_024,
+        index: 3,
+        words,
+    });
+}
+
+#[test]
+fn every_thread_of_a_layer_runs_for_at_least_the_given_time() {
+    let launch = Launch::Layer {
+        busy: BUSY,
+        out: BASE,
+        input: BASE + 512,
+        words: 0,
+    };
+    let mut memory = filled(1_024);
+    let end = run(&launch, &mut memory, [2, 1, 1], [3, 1, 1]);
+    assert_eq!(end - (1 << 60), 6 * 1_100);
+    assert_eq!(memory, filled(1_024));
+}
+
+#[test]
 fn the_text_of_add_matches_its_effect() {
     check(|n| Launch::Add {
         c: BASE + 4,
@@ -419,11 +494,7 @@ fn the_text_of_matmul_matches_its_effect() {
 
 #[test]
 fn every_thread_of_spin_runs_for_the_given_time() {
-    let launch = Launch::Spin {
-        ns: 1_000,
-        law: Law::Linear,
-        interference_millionths: 0,
-    };
+    let launch = Launch::Spin(BUSY);
     let mut memory = filled(16);
     let end = run(&launch, &mut memory, [2, 1, 1], [3, 1, 1]);
     // Six threads, each of which reads the clock once more than its 1,000 ns require; a read takes 100 ns.

@@ -57,7 +57,7 @@ impl LoadedModel {
         match settings.device {
             Device::Cpu => Ok(Self::Cpu(Arc::new(host_weights(model, scale)))),
             Device::Gpu(ordinal) => {
-                let gpu = gpu::Gpu::load(ordinal, model, scale)?;
+                let gpu = gpu::Gpu::load(ordinal, model, scale, settings.touch)?;
                 Ok(Self::Gpu(Arc::new(gpu)))
             }
         }

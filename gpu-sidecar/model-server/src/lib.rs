@@ -45,6 +45,7 @@ mod request;
 mod run;
 mod server;
 mod settings;
+mod touch;
 mod units;
 
 pub use checksum::expected_checksum;

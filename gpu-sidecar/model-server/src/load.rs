@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::Parser;
-use kernels::{Launch, Law};
+use kernels::{Busy, Launch, Law};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::failure::Failure;
@@ -260,10 +260,12 @@ impl<'a> Worker<'a> {
             idle_from,
             idle_for,
         } = arguments;
-        let spin = |ns, law, interference_millionths| Launch::Spin {
-            ns,
-            law,
-            interference_millionths,
+        let spin = |ns, law, interference_millionths| {
+            Launch::Spin(Busy {
+                ns,
+                law,
+                interference_millionths,
+            })
         };
         let spins: Vec<_> = match model {
             Some(model) => {
@@ -315,11 +317,11 @@ impl<'a> Worker<'a> {
             if since.is_some() && !self.once.is_zero() {
                 let ns = nanoseconds(std::mem::take(&mut self.once));
                 self.launch(|player| {
-                    player.launch(&Launch::Spin {
+                    player.launch(&Launch::Spin(Busy {
                         ns,
                         law: Law::Linear,
                         interference_millionths: 0,
-                    })
+                    }))
                 })?;
             } else if self.has_graph {
                 self.launch(Player::launch_graph)?;

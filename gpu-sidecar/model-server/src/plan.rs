@@ -105,6 +105,11 @@ impl Plan {
         self.marks.len()
     }
 
+    /// Returns the number of kernels.
+    pub(crate) fn count(&self) -> usize {
+        self.kernels.len()
+    }
+
     /// Returns the times of each step's kernels, in ns.
     pub(crate) fn kernels(&self) -> impl Iterator<Item = &[u64]> {
         let begins = std::iter::once(0).chain(self.marks.iter().copied());

@@ -22,6 +22,7 @@
 //! | `--batch-growth F` | `MODEL_BATCH_GROWTH` | time added by each further request, as a part of its own time | 0.25 |
 //! | `--concurrency N` | `MODEL_CONCURRENCY` | number of concurrent batches, each on its own thread and stream | 1 |
 //! | `--check N` | `MODEL_CHECK` | number of blocks of weights that a batch checks, in rotation; or `all` | 1 |
+//! | `--touch WAY` | `MODEL_TOUCH` | how kernels read the weights: `none`; `order`: all blocks in order, for the checksum; `hidden`: as `order`, through a table of addresses in device memory | `none` |
 //! | `--verify` | `MODEL_VERIFY=true` | compare each checksum with the expected one | no |
 //! | `--drain TIME` | `MODEL_DRAIN` | time for running requests to finish after SIGTERM | 10s |
 //! | `--bytes K` | `WEIR_BYTES_SCALE` | divisor of all sizes above, as of a software GPU's | 1 |
@@ -36,6 +37,7 @@ use kernels::Law;
 use crate::cost::{Cost, SERVICE_MAX};
 use crate::models::{Group, Model};
 use crate::plan::Planner;
+use crate::touch::Touch;
 use crate::units;
 
 /// Maximum number of kernels of a model.
@@ -104,6 +106,9 @@ pub(crate) struct Arguments {
     /// Number of blocks of weights that a batch checks, or all (MODEL_CHECK; default 1)
     #[arg(long, value_name = "N")]
     check: Option<String>,
+    /// How kernels read the weights: none, order or hidden, through a table in device memory (MODEL_TOUCH; default none)
+    #[arg(long, value_name = "WAY")]
+    touch: Option<String>,
     /// Compare each checksum with the expected one (MODEL_VERIFY=true)
     #[arg(long)]
     verify: bool,
@@ -139,6 +144,7 @@ pub(crate) struct Settings {
     pub(crate) concurrency: usize,
     /// Number of blocks checked per batch, limited to those of the model.
     pub(crate) check: usize,
+    pub(crate) touch: Touch,
     pub(crate) verify: bool,
     pub(crate) drain: Duration,
     pub(crate) bytes_scale: u64,
@@ -239,6 +245,7 @@ pub(crate) fn settings(
         batch_growth,
         concurrency,
         check,
+        touch,
         verify,
         drain,
         bytes,
@@ -338,6 +345,22 @@ pub(crate) fn settings(
             number => number.parse().ok(),
         },
     )?;
+    let touch = sources.get(
+        ("--touch", touch),
+        "MODEL_TOUCH",
+        "none, order or hidden",
+        Touch::named,
+    )?;
+    let touch = touch.unwrap_or_default();
+    let check = match check {
+        Some(number) if touch.reads() && number != usize::MAX => {
+            return Err(format!(
+                "--check or MODEL_CHECK is {number}: allowed: all, since --touch or MODEL_TOUCH has kernels read all blocks"
+            ));
+        }
+        None if touch.reads() => Some(usize::MAX),
+        check => check,
+    };
     let is_verifying = sources.get(("", None), "MODEL_VERIFY", "true or false", |text| {
         text.parse().ok()
     })?;
@@ -354,6 +377,7 @@ pub(crate) fn settings(
         batch_wait: batch_wait.unwrap_or_default(),
         concurrency: small(concurrency, 1),
         check: check.unwrap_or(1),
+        touch,
         verify: verify || is_verifying.unwrap_or(false),
         drain: drain.unwrap_or(Duration::from_secs(10)),
         bytes_scale: bytes_scale.unwrap_or(1),
@@ -477,6 +501,29 @@ mod tests {
         assert_eq!(
             error,
             "--check=\"some\": allowed: a number of blocks or all"
+        );
+    }
+
+    #[test]
+    fn kernels_that_read_the_weights_read_all_of_them() {
+        let settings = with(&[("MODEL_TOUCH", "hidden")]).unwrap();
+        assert_eq!(
+            (settings.touch, settings.check),
+            (Touch::Hidden, usize::MAX)
+        );
+        let all = read(&["--touch", "order", "--check", "all"], &[]).unwrap();
+        assert_eq!((all.touch, all.check), (Touch::Order, usize::MAX));
+        let none = read(&["--touch", "none", "--check", "3"], &[]).unwrap();
+        assert_eq!((none.touch, none.check), (Touch::None, 3));
+        let error = read(&["--touch", "order", "--check", "3"], &[]).unwrap_err();
+        assert_eq!(
+            error,
+            "--check or MODEL_CHECK is 3: allowed: all, since --touch or MODEL_TOUCH has kernels read all blocks"
+        );
+        let error = with(&[("MODEL_TOUCH", "some")]).unwrap_err();
+        assert_eq!(
+            error,
+            "MODEL_TOUCH=\"some\": allowed: none, order or hidden"
         );
     }
 

@@ -31,6 +31,10 @@ impl Drop for Server {
 impl Server {
     /// Starts the server of a model which checks all of its weights with each request.
     fn start(softgpu: &SoftGpuDir, model: &str) -> Self {
+        Self::start_with(softgpu, model, &[])
+    }
+
+    fn start_with(softgpu: &SoftGpuDir, model: &str, variables: &[(&str, &str)]) -> Self {
         let port = TcpListener::bind(("127.0.0.1", 0))
             .and_then(|listener| listener.local_addr())
             .unwrap()
@@ -46,6 +50,7 @@ impl Server {
             .env("MODEL_CHECK", "all")
             .env("MODEL_VERIFY", "true")
             .env("WEIR_BYTES_SCALE", SCALE.to_string())
+            .envs(variables.iter().copied())
             .spawn()
             .unwrap();
         let mut server = Self { child, port };
@@ -86,6 +91,29 @@ impl Server {
 
     fn stats(&self) -> Value {
         serde_json::from_str(&self.request("GET /stats", "").1).unwrap()
+    }
+}
+
+#[test]
+fn kernels_that_read_the_weights_answer_with_the_right_bytes_in_the_same_time() {
+    let softgpu = SoftGpuDir::new(&["--gpu", "V100", "--bytes", "64"]);
+    let model = Model::named("resnet-50").unwrap();
+    for touch in ["order", "hidden"] {
+        let server = Server::start_with(&softgpu, "resnet-50", &[("MODEL_TOUCH", touch)]);
+        let blocks = server.stats()["blocks"].as_u64().unwrap();
+        let all = CheckedBlocks {
+            first: 0,
+            count: usize::try_from(blocks).unwrap(),
+        };
+        for seed in 0..3 {
+            let answer = server.infer(seed);
+            let right = expected_checksum(&model, SCALE, all, seed);
+            assert_eq!(answer["checksum"], format!("{right:016x}"), "{touch}");
+            assert_eq!(answer["right"], true, "{touch}: {answer}");
+            // The kernels of the model take 9 ms, whether they read or not.
+            let took = answer["gpu_ms"].as_f64().unwrap();
+            assert!(took >= 9.0, "{touch}: {answer}");
+        }
     }
 }
 

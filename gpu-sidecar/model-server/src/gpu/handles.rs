@@ -10,6 +10,9 @@ use kernels::{Kernel, Launch, PTX};
 
 use crate::failure::Failure;
 
+/// Largest number of parameters of a kernel.
+const PARAMETERS_MAX: usize = 8;
+
 /// All called driver functions apart from the one selected for [`elapsed`](super::Gpu::elapsed). All drivers since CUDA 11 have them.
 const NEEDED: [&str; 25] = [
     "cuInit",
@@ -246,8 +249,8 @@ impl Stream {
         threads: u32,
     ) -> Result<(), Failure> {
         let buffer = launch.encode();
-        let mut values = [0_u64; 4];
-        let mut pointers = [std::ptr::null_mut::<c_void>(); 4];
+        let mut values = [0_u64; PARAMETERS_MAX];
+        let mut pointers = [std::ptr::null_mut::<c_void>(); PARAMETERS_MAX];
         let parameters = launch.kernel().parameters();
         for ((value, pointer), parameter) in values.iter_mut().zip(&mut pointers).zip(parameters) {
             let mut bytes = [0; 8];

@@ -5,8 +5,9 @@
 //!
 //! 1. every member's input, host to device;
 //! 2. the sums are set to zero; the first event;
-//! 3. `weir_hash` of every input and of the blocks that the batch checks;
-//! 4. the plan's kernels (`weir_spin`), with an event after each step if the batch is streamed;
+//! 3. `weir_hash` of every input and of the blocks that the batch checks, unless the plan's kernels read them;
+//! 4. the plan's kernels (`weir_spin`, or `weir_layer` and `weir_hidden_layer` with `--touch`), with an event after each step if the
+//!    batch is streamed;
 //! 5. `weir_fill` of every member's answer; the last event;
 //! 6. sums and answers, device to host.
 
@@ -15,13 +16,14 @@ use std::time::Duration;
 
 use cudarc::driver::result;
 use cudarc::driver::sys;
-use kernels::{Kernel, Launch};
+use kernels::{Busy, Kernel, Launch};
 
 use crate::blocks::{Block, layout};
 use crate::checksum::word;
 use crate::device::{Batch, Outcome};
 use crate::failure::Failure;
 use crate::models::Model;
+use crate::touch::{Touch, part};
 
 mod handles;
 mod player;
@@ -42,6 +44,11 @@ const THREADS: u32 = 256;
 pub(crate) struct Gpu {
     // Dropped in this order.
     blocks: Vec<(Memory, Block)>,
+    /// Addresses of the blocks, where kernels read them from device memory.
+    table: Option<Memory>,
+    touch: Touch,
+    layer: Function,
+    hidden_layer: Function,
     spin: Function,
     fill: Function,
     hash: Function,
@@ -54,10 +61,38 @@ pub(crate) struct Gpu {
 
 impl Gpu {
     /// Opens the GPU of this index and loads a model's weights, sizes divided by `scale`.
-    pub(crate) fn load(ordinal: u32, model: &Model, scale: u64) -> Result<Self, Failure> {
+    pub(crate) fn load(
+        ordinal: u32,
+        model: &Model,
+        scale: u64,
+        touch: Touch,
+    ) -> Result<Self, Failure> {
         let mut gpu = Self::open(ordinal)?;
         gpu.load_weights(model.seed(), layout(model.weights_bytes, scale))?;
+        gpu.touch = touch;
+        if touch == Touch::Hidden && !gpu.blocks.is_empty() {
+            gpu.table = Some(gpu.write_table()?);
+        }
         Ok(gpu)
+    }
+
+    /// Writes the addresses of the blocks to device memory.
+    fn write_table(&self) -> Result<Memory, Failure> {
+        let mut staging = Pinned::new(&self.context, 2 * self.blocks.len())?;
+        let words = staging.words();
+        for (entry, (memory, _)) in words.chunks_exact_mut(2).zip(&self.blocks) {
+            let bytes = memory.address.to_le_bytes();
+            let halves = bytes.as_chunks().0;
+            for (word, half) in entry.iter_mut().zip(halves) {
+                *word = u32::from_le_bytes(*half);
+            }
+        }
+        let table = Memory::new(&self.context, bytes(words.len()))?;
+        let stream = Stream::new(&self.context)?;
+        let copied = stream.copy_in(table.address, words);
+        // Also after an error: neither memory may be freed during a copy.
+        stream.synchronize().and(copied)?;
+        Ok(table)
     }
 
     /// Opens the GPU of this index, without weights.
@@ -76,6 +111,10 @@ impl Gpu {
         let module = Module::new(&context)?;
         Ok(Self {
             blocks: Vec::new(),
+            table: None,
+            touch: Touch::None,
+            layer: module.function(Kernel::Layer)?,
+            hidden_layer: module.function(Kernel::HiddenLayer)?,
             spin: module.function(Kernel::Spin)?,
             fill: module.function(Kernel::Fill)?,
             hash: module.function(Kernel::Hash)?,
@@ -124,6 +163,33 @@ impl Gpu {
         check("cuEventElapsedTime", result.result())?;
         let seconds = f64::from(ms.max(0.0)) / 1e3;
         Ok(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+    }
+
+    /// Returns the function and the launch of a layer that reads a block and adds its hash to the sum at `out`.
+    fn layer_of(&self, busy: Busy, out: u64, number: usize) -> (Function, Launch) {
+        let (memory, block) = &self.blocks[number];
+        let words = block.used / 4;
+        match &self.table {
+            Some(table) => {
+                let launch = Launch::HiddenLayer {
+                    busy,
+                    out,
+                    table: table.address,
+                    index: u64::try_from(number).unwrap_or(u64::MAX),
+                    words,
+                };
+                (self.hidden_layer, launch)
+            }
+            None => {
+                let launch = Launch::Layer {
+                    busy,
+                    out,
+                    input: memory.address,
+                    words,
+                };
+                (self.layer, launch)
+            }
+        }
     }
 
     /// Returns the number of blocks for this many words, at most eight per SM.
@@ -178,6 +244,16 @@ pub(crate) struct Lane {
 struct Spin {
     law: kernels::Law,
     interference_millionths: u32,
+}
+
+impl Spin {
+    const fn busy(self, ns: u64) -> Busy {
+        Busy {
+            ns,
+            law: self.law,
+            interference_millionths: self.interference_millionths,
+        }
+    }
 }
 
 fn words(count: usize, each: u64) -> usize {
@@ -266,8 +342,15 @@ impl Lane {
             };
             stream.launch(gpu.hash, &launch, gpu.grid(sizes.input_words), THREADS)?;
         }
-        let numbers = batch.checked.numbers(gpu.blocks.len());
-        for (place, number) in numbers.take(sizes.checked).enumerate() {
+        let checked: Vec<usize> = batch
+            .checked
+            .numbers(gpu.blocks.len())
+            .take(sizes.checked)
+            .collect();
+        let kernels_of_all = batch.plan.count();
+        // Without kernels nothing else would read the blocks.
+        let is_layered = gpu.touch.reads() && kernels_of_all > 0;
+        for (place, &number) in checked.iter().enumerate().filter(|_| !is_layered) {
             let (memory, block) = &gpu.blocks[number];
             let words = block.used / 4;
             let launch = Launch::Hash {
@@ -278,14 +361,27 @@ impl Lane {
             stream.launch(gpu.hash, &launch, gpu.grid(words), THREADS)?;
         }
 
+        let mut kernel = 0;
         for (step, kernels) in batch.plan.kernels().enumerate() {
             for &ns in kernels {
-                let launch = Launch::Spin {
-                    ns,
-                    law: spin.law,
-                    interference_millionths: spin.interference_millionths,
+                let mut busy = spin.busy(ns);
+                let read = if is_layered {
+                    part(kernel, kernels_of_all, checked.len())
+                } else {
+                    0..0
                 };
-                stream.launch(gpu.spin, &launch, SPIN_BLOCKS, SPIN_THREADS)?;
+                kernel += 1;
+                if read.is_empty() {
+                    let launch = Launch::Spin(busy);
+                    stream.launch(gpu.spin, &launch, SPIN_BLOCKS, SPIN_THREADS)?;
+                }
+                for place in read {
+                    let out = sum(sizes.batch + place);
+                    let (function, launch) = gpu.layer_of(busy, out, checked[place]);
+                    stream.launch(function, &launch, SPIN_BLOCKS, SPIN_THREADS)?;
+                    // The time is that of all blocks together.
+                    busy.ns = 0;
+                }
             }
             if batch.is_streamed {
                 marks[step % 2].record(stream)?;

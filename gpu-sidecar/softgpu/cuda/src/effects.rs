@@ -466,17 +466,39 @@ fn run_kernel(driver: &Driver, launch: &kernels::Launch) -> Result<(), Fault> {
         }
     }
     match *launch {
-        Launch::Spin { .. } => {}
+        Launch::Spin(_) => {}
         Launch::Fill { out, words, value } => effect::fill(slice_mut(out, words)?, value),
         Launch::Sum { out, input, words } if words > 0 => {
             let sum = effect::sum(slice(input, words)?);
             add_to(out, sum)?;
         }
-        Launch::Hash { out, input, words } if words > 0 => {
+        Launch::Hash { out, input, words }
+        | Launch::Layer {
+            out, input, words, ..
+        } if words > 0 => {
             let sum = effect::hash(0, slice(input, words)?);
             add_to(out, sum)?;
         }
-        Launch::Sum { .. } | Launch::Hash { .. } => {}
+        Launch::HiddenLayer {
+            out,
+            table,
+            index,
+            words,
+            ..
+        } if words > 0 => {
+            let entry = table.wrapping_add(index.wrapping_mul(8));
+            let input = slice::<u64>(entry, 1)?[0];
+            let bytes = words.saturating_mul(4);
+            if !driver.state().memory.may(input, bytes, Access::Read) {
+                return Err(Fault { address: input });
+            }
+            let sum = effect::hash(0, slice(input, words)?);
+            add_to(out, sum)?;
+        }
+        Launch::Sum { .. }
+        | Launch::Hash { .. }
+        | Launch::Layer { .. }
+        | Launch::HiddenLayer { .. } => {}
         Launch::Add { c, a, b, n } => {
             let (a, b) = (slice::<f32>(a, n)?, slice::<f32>(b, n)?);
             let c = slice_mut::<f32>(c, n)?;

@@ -98,26 +98,19 @@ fn record(
         law: 0,
         parameter_millionths: 0,
     };
+    if let Some(busy) = launch.and_then(kernels::Launch::busy) {
+        let (law, parameter_millionths) = busy.law.encode();
+        return KernelRecord {
+            duration_ns: busy.ns.saturating_mul(waves),
+            sms: filled,
+            law: LawCode {
+                law: u8::try_from(law).unwrap_or_default(),
+                parameter_millionths,
+            },
+            interference_millionths: busy.interference_millionths,
+        };
+    }
     match (code, launch) {
-        (
-            _,
-            Some(kernels::Launch::Spin {
-                ns,
-                law,
-                interference_millionths,
-            }),
-        ) => {
-            let (law, parameter_millionths) = law.encode();
-            KernelRecord {
-                duration_ns: ns.saturating_mul(waves),
-                sms: filled,
-                law: LawCode {
-                    law: u8::try_from(law).unwrap_or_default(),
-                    parameter_millionths,
-                },
-                interference_millionths: *interference_millionths,
-            }
-        }
         (Code::Foreign(kernel), _) => {
             let rule = kernel.rule.as_ref();
             let usual = || waves.saturating_mul(WAVE_NS).saturating_add(LAUNCH_NS);
@@ -230,7 +223,7 @@ pub(crate) fn prepare(
     let record = record(device, &there.code, launch.as_ref(), blocks, on_an_sm);
     let effect = match &there.code {
         Code::Own(_) => launch
-            .filter(|launch| !matches!(launch, kernels::Launch::Spin { .. }))
+            .filter(|launch| !matches!(launch, kernels::Launch::Spin(_)))
             .map(KernelEffect::Own),
         Code::Foreign(kernel) => {
             refusal::modelled(kernel);
