@@ -342,7 +342,7 @@ impl ServedPod {
         self.counters.revoked(reason);
     }
 
-    /// Sets what the scheduler has charged besides reported kernel time.
+    /// Sets what the scheduler has charged: the idle time of held tokens, and all of it.
     pub(crate) const fn set_account(&mut self, account: &Account) {
         self.counters.held_idle_ns = account.held_idle.0;
         self.counters.charged_ns = account.charged.0;

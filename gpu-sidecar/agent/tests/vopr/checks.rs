@@ -18,8 +18,8 @@ use crate::world::{MS, SECOND, World};
 const EVENTS_MAX: u64 = 2_000_000;
 /// Time after which the start of an agent counts silent processes as holders, in nanoseconds.
 const SILENT_NS: u64 = 2 * SECOND;
-/// Time by which a pod's charges may stay below its limit although it has to wait, beside a twentieth of it, in nanoseconds: the end of a
-/// token's least length.
+/// Time by which the charges of a pod that has to wait may be below its limit, in nanoseconds, in addition to a twentieth of the limit:
+/// the agent grants no token for less.
 const SLACK_NS: u64 = 20 * MS;
 /// Time before which an agent grants nothing, in nanoseconds.
 const FIRST_LOOK_NS: u64 = 300 * MS;

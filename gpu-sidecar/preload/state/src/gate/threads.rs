@@ -109,8 +109,8 @@ impl Threads {
         self.mark(own.map(|own| &own.launching), &self.shared)
     }
 
-    /// Marks a touch of the calling thread as in progress, until the returned guard is dropped; as [`Self::begin`], against whoever moves
-    /// memory. A touch does not count as a launch: a copy that blocks for long does not keep the token.
+    /// Marks a touch of the calling thread as in progress, until the returned guard is dropped. It is ordered as in [`Self::begin`], against
+    /// the thread that moves memory. A touch does not count as a launch: a copy that blocks for long does not keep the token.
     #[inline]
     pub fn begin_touch<'a>(&'a self, own: Option<&'a Thread>) -> LaunchGuard<'a> {
         self.mark(own.map(|own| &own.touching), &self.shared_touches)
