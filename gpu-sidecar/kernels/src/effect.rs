@@ -46,6 +46,21 @@ pub fn hash(first: u64, words: &[u32]) -> u64 {
     sum
 }
 
+/// Returns the two values that `weir_granule_hash` adds for a granule of these words, modulo 2⁶⁴: a hash of 128 bits.
+#[must_use]
+pub fn granule_hash(words: &[u64]) -> [u64; 2] {
+    let mut place = 0_u64;
+    let mut sums = [0_u64; 2];
+    for &word in words {
+        place = place.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = finalise(word ^ place);
+        let y = (z ^ (z >> 29)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        sums[0] = sums[0].wrapping_add(z);
+        sums[1] = sums[1].wrapping_add(y ^ (y >> 32));
+    }
+    sums
+}
+
 /// Applies `weir_add`: `c[i] = a[i] + b[i]`, up to the length of the shortest slice.
 pub fn add(c: &mut [f32], a: &[f32], b: &[f32]) {
     for ((c, a), b) in c.iter_mut().zip(a).zip(b) {
@@ -117,6 +132,34 @@ mod tests {
         words.rotate_left(1);
         assert_ne!(hash(0, &words), whole);
         assert_ne!(hash(0, &[0; 8]), hash(0, &[0; 9]), "zeros count");
+    }
+
+    #[test]
+    fn a_change_of_a_granule_changes_both_halves_of_its_hash() {
+        let mut words: Vec<u64> = (0..512).collect();
+        let whole = granule_hash(&words);
+        for at in [0, 1, 255, 256, 511] {
+            for bit in 0..64 {
+                words[at] ^= 1 << bit;
+                let changed = granule_hash(&words);
+                assert!(changed[0] != whole[0] && changed[1] != whole[1]);
+                // The same change of a second word, as when signs change, does not undo it.
+                words[at ^ 2] ^= 1 << bit;
+                let both = granule_hash(&words);
+                assert!(both[0] != whole[0] && both[1] != whole[1], "{at} {bit}");
+                words[at ^ 2] ^= 1 << bit;
+                words[at] ^= 1 << bit;
+            }
+        }
+        words.swap(3, 4);
+        assert_ne!(granule_hash(&words), whole);
+        assert_ne!(granule_hash(&[0; 8]), granule_hash(&[0; 9]));
+        // The halves are not functions of each other: their sum and difference vary like random numbers.
+        let sums: Vec<_> = (0..1_000_u64).map(|n| granule_hash(&[n])).collect();
+        for combine in [u64::wrapping_add, u64::wrapping_sub] {
+            let ones: u32 = sums.iter().map(|&[a, b]| combine(a, b).count_ones()).sum();
+            assert!((31_000..33_000).contains(&ones), "{ones}");
+        }
     }
 
     #[test]

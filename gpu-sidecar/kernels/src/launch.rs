@@ -220,6 +220,17 @@ pub enum Launch {
         /// Number of words to read.
         words: u64,
     },
+    /// Hashes granules of memory; see [`granule_hash`](crate::effect::granule_hash).
+    GranuleHash {
+        /// Address of two `u64` for each granule, to which the hash is added.
+        out: u64,
+        /// Address of a table of the granules' addresses.
+        table: u64,
+        /// Number of granules.
+        granules: u64,
+        /// Number of 64-bit words in each granule.
+        words: u64,
+    },
     /// Adds two vectors; see [`add`](crate::effect::add).
     Add {
         /// Address of the sums.
@@ -332,6 +343,12 @@ impl Launch {
                 input: buffer.wide(1)?,
                 words: buffer.wide(2)?,
             },
+            Kernel::GranuleHash => Self::GranuleHash {
+                out: buffer.wide(0)?,
+                table: buffer.wide(1)?,
+                granules: buffer.wide(2)?,
+                words: buffer.wide(3)?,
+            },
             Kernel::Add => Self::Add {
                 c: buffer.wide(0)?,
                 a: buffer.wide(1)?,
@@ -363,6 +380,7 @@ impl Launch {
             Self::Fill { .. } => Kernel::Fill,
             Self::Sum { .. } => Kernel::Sum,
             Self::Hash { .. } => Kernel::Hash,
+            Self::GranuleHash { .. } => Kernel::GranuleHash,
             Self::Add { .. } => Kernel::Add,
             Self::Saxpy { .. } => Kernel::Saxpy,
             Self::Matmul { .. } => Kernel::Matmul,
@@ -426,6 +444,17 @@ impl Launch {
                 &input.to_le_bytes(),
                 &words.to_le_bytes(),
             ]),
+            Self::GranuleHash {
+                out,
+                table,
+                granules,
+                words,
+            } => put(&[
+                &out.to_le_bytes(),
+                &table.to_le_bytes(),
+                &granules.to_le_bytes(),
+                &words.to_le_bytes(),
+            ]),
             Self::Add { c, a, b, n } => put(&[
                 &c.to_le_bytes(),
                 &a.to_le_bytes(),
@@ -459,8 +488,20 @@ impl Launch {
         }
     }
 
+    /// Returns the size of the memory that the launch reads beyond its [`Self::accesses`], by addresses in device memory, in bytes.
+    #[must_use]
+    pub const fn hidden_bytes(&self) -> u64 {
+        match *self {
+            Self::HiddenLayer { words, .. } => words.saturating_mul(4),
+            Self::GranuleHash {
+                granules, words, ..
+            } => granules.saturating_mul(words).saturating_mul(8),
+            _ => 0,
+        }
+    }
+
     /// Returns the memory ranges that the launch reads and writes, at most three. Empty ranges are omitted. Of a
-    /// [`Launch::HiddenLayer`] only its entry of the table is known.
+    /// [`Launch::HiddenLayer`] and a [`Launch::GranuleHash`] only the entries of the table are known.
     pub fn accesses(&self) -> impl Iterator<Item = Access> {
         let read = |address, bytes| {
             Some(Access {
@@ -489,6 +530,16 @@ impl Launch {
                 let written = if words == 0 { 0 } else { 8 };
                 [write(out, written), read(entry, 8), None]
             }
+            Self::GranuleHash {
+                out,
+                table,
+                granules,
+                ..
+            } => [
+                write(out, granules.saturating_mul(16)),
+                read(table, granules.saturating_mul(8)),
+                None,
+            ],
             Self::Fill { out, words, .. } => [write(out, words.saturating_mul(4)), None, None],
             Self::Sum { out, input, words }
             | Self::Hash { out, input, words }
@@ -535,7 +586,7 @@ mod tests {
         interference_millionths: 93_000,
     };
 
-    fn launches() -> [Launch; 9] {
+    fn launches() -> [Launch; 10] {
         [
             Launch::Spin(BUSY),
             Launch::Fill {
@@ -565,6 +616,12 @@ mod tests {
                 table: 16,
                 index: 2,
                 words: 3,
+            },
+            Launch::GranuleHash {
+                out: 16,
+                table: 1_024,
+                granules: 3,
+                words: 512,
             },
             Launch::Add {
                 c: 1,
@@ -645,7 +702,18 @@ mod tests {
                 .map(|access| (access.address, access.bytes, access.writes))
                 .collect::<Vec<_>>()
         };
-        let [spin, fill, sum, empty, layer, hidden, add, saxpy, matmul] = launches();
+        let [
+            spin,
+            fill,
+            sum,
+            empty,
+            layer,
+            hidden,
+            granules,
+            add,
+            saxpy,
+            matmul,
+        ] = launches();
         assert_eq!(of(spin), []);
         assert_eq!(of(fill), [(0x7f00_0000_1000, 1 << 35, true)]);
         assert_eq!(of(sum), [(1, 8, true), (2, 12, false)]);
@@ -653,6 +721,10 @@ mod tests {
         assert_eq!(of(layer), [(8, 8, true), (16, 12, false)]);
         // The block itself shows in no parameter.
         assert_eq!(of(hidden), [(8, 8, true), (32, 8, false)]);
+        assert_eq!(hidden.hidden_bytes(), 12);
+        assert_eq!(of(granules), [(16, 48, true), (1_024, 24, false)]);
+        assert_eq!(granules.hidden_bytes(), 3 * 4_096);
+        assert_eq!(layer.hidden_bytes(), 0);
         assert_eq!(of(add), [(1, 16, true), (2, 16, false), (3, 16, false)]);
         assert_eq!(of(saxpy), [(1, 12, true), (2, 12, false)]);
         // Almost 2^66 bytes exceed the address space.

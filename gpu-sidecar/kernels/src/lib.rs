@@ -8,11 +8,12 @@
 //! | `weir_hash` | `u64 out, u64 in, u64 words` | `*out += Σ mix(i, in[i])` |
 //! | `weir_layer` | those of `weir_spin`, `u64 out, u64 in, u64 words` | as `weir_hash`, and keeps its SMs busy for `ns` |
 //! | `weir_hidden_layer` | those of `weir_spin`, `u64 out, u64 table, u64 index, u64 words` | as `weir_layer` of `in = table[index]` |
+//! | `weir_granule_hash` | `u64 out, u64 table, u64 granules, u64 words` | for each `g` below `granules`: `out[2g..2g+2] +=` a hash of the `words` 64-bit words at `table[g]` |
 //! | `weir_add` | `u64 c, u64 a, u64 b, u64 n` | `c[i] = a[i] + b[i]` |
 //! | `weir_saxpy` | `u64 y, u64 x, u64 n, f32 a` | `y[i] = fma(a, x[i], y[i])` |
 //! | `weir_matmul` | `u64 c, u64 a, u64 b, u32 n` | `c = a · b`, n × n, row-major |
 //!
-//! `out`, `in`, `table`, `a`, `b`, `c`, `x`, `y` are addresses; words are `u32`, elements `f32`, sums `u64`, all modulo 2⁶⁴.
+//! `out`, `in`, `table`, `a`, `b`, `c`, `x`, `y` are addresses; words are `u32` where nothing else is said, elements `f32`, sums `u64`, all modulo 2⁶⁴.
 //!
 //! A program loads [`PTX`] as it is; a real driver compiles it. A software GPU recognises it with [`is_ours`], looks up a
 //! [`Kernel`] by its name, decodes the launch with [`Launch::decode`], and runs the function of the same name in
@@ -68,6 +69,8 @@ pub enum Kernel {
     Layer,
     /// `weir_hidden_layer`, which does so with words whose address is in device memory.
     HiddenLayer,
+    /// `weir_granule_hash`, which hashes granules of memory to 128 bits each.
+    GranuleHash,
     /// `weir_add`, which adds two vectors.
     Add,
     /// `weir_saxpy`, which adds a scaled vector to another one.
@@ -91,13 +94,14 @@ const fn parameter(offset: usize, size: usize) -> Parameter {
 
 impl Kernel {
     /// All kernels, in the order of the variants.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Spin,
         Self::Fill,
         Self::Sum,
         Self::Hash,
         Self::Layer,
         Self::HiddenLayer,
+        Self::GranuleHash,
         Self::Add,
         Self::Saxpy,
         Self::Matmul,
@@ -119,6 +123,7 @@ impl Kernel {
             Self::Hash => "weir_hash",
             Self::Layer => "weir_layer",
             Self::HiddenLayer => "weir_hidden_layer",
+            Self::GranuleHash => "weir_granule_hash",
             Self::Add => "weir_add",
             Self::Saxpy => "weir_saxpy",
             Self::Matmul => "weir_matmul",
@@ -155,7 +160,7 @@ impl Kernel {
             parameter(40, 8),
             parameter(48, 8),
         ];
-        const ADD: [Parameter; 4] = [
+        const FOUR_WIDE: [Parameter; 4] = [
             parameter(0, 8),
             parameter(8, 8),
             parameter(16, 8),
@@ -173,7 +178,7 @@ impl Kernel {
             Self::Sum | Self::Hash => &REDUCE,
             Self::Layer => &LAYER,
             Self::HiddenLayer => &HIDDEN_LAYER,
-            Self::Add => &ADD,
+            Self::GranuleHash | Self::Add => &FOUR_WIDE,
             Self::Saxpy | Self::Matmul => &THREE_AND_A_WORD,
         }
     }

@@ -346,6 +346,23 @@ fn expected(launch: &Launch, memory: &[u8]) -> Vec<u8> {
             out,
             effect::hash(0, &words(&memory[place(input)..][..length(n)])),
         ),
+        Launch::GranuleHash {
+            out,
+            table,
+            granules,
+            words: n,
+        } => {
+            let wide = |at: usize| u64::from_le_bytes(memory[at..][..8].try_into().unwrap());
+            for granule in 0..granules {
+                let input = place(wide(place(table + 8 * granule)));
+                let words: Vec<u64> = (0..usize::try_from(n).unwrap())
+                    .map(|word| wide(input + 8 * word))
+                    .collect();
+                let [one, two] = effect::granule_hash(&words);
+                add(out + 16 * granule, one);
+                add(out + 16 * granule + 8, two);
+            }
+        }
         Launch::Add { c, a, b, n } => {
             let mut sums = of(c, n);
             effect::add(&mut sums, &of(a, n), &of(b, n));
@@ -446,6 +463,31 @@ fn the_text_of_hidden_layer_matches_its_effect() {
         index: 3,
         words,
     });
+}
+
+#[test]
+fn the_text_of_granule_hash_matches_its_effect() {
+    // Granules of more words than the 256 at a time, and of fewer.
+    for words in [1, 255, 256, 257, 600] {
+        let mut memory = filled(8_192);
+        for (granule, at) in [512, 1_536, 2_944].into_iter().enumerate() {
+            let address: u64 = BASE + at;
+            memory[256 + 8 * granule..][..8].copy_from_slice(&address.to_le_bytes());
+        }
+        for granules in 0..=3 {
+            let launch = Launch::GranuleHash {
+                out: BASE + 16,
+                table: BASE + 256,
+                granules,
+                words,
+            };
+            for (grid, block) in [([1, 1, 1], [1, 1, 1]), ([3, 1, 1], [64, 2, 1])] {
+                let mut after = memory.clone();
+                run(&launch, &mut after, grid, block);
+                assert_eq!(after, expected(&launch, &memory), "{launch:?} {grid:?}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -495,6 +495,23 @@ fn run_kernel(driver: &Driver, launch: &kernels::Launch) -> Result<(), Fault> {
             let sum = effect::hash(0, slice(input, words)?);
             add_to(out, sum)?;
         }
+        Launch::GranuleHash {
+            out,
+            table,
+            granules,
+            words,
+        } => {
+            let bytes = words.saturating_mul(8);
+            for granule in 0..granules {
+                let input = slice::<u64>(table + granule * 8, 1)?[0];
+                if !driver.state().memory.may(input, bytes, Access::Read) {
+                    return Err(Fault { address: input });
+                }
+                let sums = effect::granule_hash(slice(input, words)?);
+                add_to(out + granule * 16, sums[0])?;
+                add_to(out + granule * 16 + 8, sums[1])?;
+            }
+        }
         Launch::Sum { .. }
         | Launch::Hash { .. }
         | Launch::Layer { .. }

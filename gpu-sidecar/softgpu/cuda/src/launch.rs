@@ -125,7 +125,8 @@ fn record(
         }
         (Code::Own(_), launch) => {
             let bytes = launch.map_or(0, |launch| {
-                launch.accesses().map(|access| access.bytes).sum()
+                let known: u64 = launch.accesses().map(|access| access.bytes).sum();
+                known.saturating_add(launch.hidden_bytes())
             });
             let multiplications = match launch {
                 Some(kernels::Launch::Matmul { n, .. }) => u64::from(*n).pow(3),
