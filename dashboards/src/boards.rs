@@ -4,6 +4,7 @@ mod cost;
 mod fleet;
 mod function;
 mod health;
+mod residency;
 mod routing;
 mod sharing;
 mod slots;
@@ -18,6 +19,7 @@ pub fn boards() -> Vec<Board> {
         function::board(),
         slots::board(),
         sharing::board(),
+        residency::board(),
         routing::board(),
         health::board(),
         cost::board(),

@@ -83,4 +83,5 @@ def main():
     print("rate", round(count / (time.monotonic() - begin), 2))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use agent_core::record::Recorder;
-use agent_core::{Agent, Event};
+use agent_core::{Agent, Event, MemorySettings};
 use policy::tokens::Settings;
 
 /// Writes the record of an agent that published its figures once and woke once.
@@ -14,7 +14,8 @@ fn record(path: &Path) {
     let tokens = Settings::default();
     let mut agent = Agent::new(tokens);
     let file = File::create(path).unwrap();
-    let mut recorder = Recorder::new(Box::new(file), "abc", &tokens).unwrap();
+    let mut recorder =
+        Recorder::new(Box::new(file), "abc", &tokens, MemorySettings::default()).unwrap();
     for (at, event) in [(0, Event::FiguresWanted), (2_000_000, Event::Wake)] {
         let mut actions = Vec::new();
         agent.handle(at, &event, &mut actions);

@@ -48,7 +48,7 @@ fn node(
 ) -> BenchResult<ServiceHandle> {
     let handle = service::start(ServiceSettings {
         tokens: settings,
-        host_memory: None,
+        memory: agent_core::MemorySettings::default(),
         events: Arc::new(Events::default()),
         device_memory: Arc::new(DeviceMemory::default()),
         record: None,
@@ -129,6 +129,10 @@ impl Client {
         let send_message =
             |message: &FromProcess| send(&connection, message.write().finish(), SendFlags::empty());
         let _bytes = send_message(&FromProcess::Hello {
+            version: protocol::VERSION,
+            residency: protocol::page::Residency::None,
+            host_bytes: 0,
+            pinned_bytes: 0,
             pid: 1,
             again: false,
             open: false,

@@ -1,16 +1,19 @@
-//! The command line: `gpu-sidecar run`, `gpu-sidecar mps` and `gpu-sidecar check`.
+//! The command line: `gpu-sidecar run`, `mps`, `check`, `list`, `evict` and `restore`.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use agent_core::{DRAIN_MS, DRAIN_MS_MAX};
 use clap::{Parser, Subcommand};
 use serde_json::json;
 
 use crate::config::{Config, ConfigError, PATH_DEFAULT};
 use crate::csi::helper;
+use crate::instances::{self, InstanceRequest};
 use crate::node::NodeState;
 use crate::nvml::real::Library;
 use crate::nvml::watch::survey_once;
@@ -56,6 +59,30 @@ enum Action {
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+    /// Lists the pods of a running agent, with the places of their models
+    List {
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Moves the model of a pod from its device to the host, and waits for the end
+    Evict {
+        /// Name of the pod, as `gpu-sidecar list` shows it
+        #[arg(value_name = "ID")]
+        id: String,
+        /// Time for which work in flight is waited for, in milliseconds: 0 to 600000
+        #[arg(long, value_name = "MS", default_value_t = DRAIN_MS, value_parser = clap::value_parser!(u32).range(..=i64::from(DRAIN_MS_MAX)))]
+        drain_ms: u32,
+        #[command(flatten)]
+        target: Target,
+    },
+    /// Moves the model of a pod back to its device, and waits for the end
+    Restore {
+        /// Name of the pod, as `gpu-sidecar list` shows it
+        #[arg(value_name = "ID")]
+        id: String,
+        #[command(flatten)]
+        target: Target,
+    },
     /// Mounts volumes on behalf of the agent, which starts it
     #[command(hide = true)]
     Mounts {
@@ -73,6 +100,17 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// The agent that is asked.
+#[derive(Debug, clap::Args)]
+struct Target {
+    /// Address of its control API
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9470")]
+    address: SocketAddr,
+    /// Prints the answer as JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs the command line and returns the exit code. The first argument is the program's name.
@@ -99,8 +137,51 @@ pub(crate) fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             run(config, options)
         }),
         Action::Mps { config } => start(config.as_deref(), mps::program::run),
+        Action::List { target } => ask(&target, &InstanceRequest::List),
+        Action::Evict {
+            id,
+            drain_ms,
+            target,
+        } => {
+            let request = InstanceRequest::Move {
+                id,
+                verb: "evict",
+                drain_ms,
+            };
+            ask(&target, &request)
+        }
+        Action::Restore { id, target } => {
+            let request = InstanceRequest::Move {
+                id,
+                verb: "restore",
+                drain_ms: DRAIN_MS,
+            };
+            ask(&target, &request)
+        }
         Action::Mounts { process } => helper::run(process),
         Action::Check { file, json } => check(&file, json),
+    }
+}
+
+/// Asks a running agent and prints its answer. What the agent refuses goes to standard error, with exit code 1.
+fn ask(target: &Target, request: &InstanceRequest) -> ExitCode {
+    match instances::ask(target.address, request, target.json) {
+        Ok(outcome) if outcome.is_done || target.json => {
+            print(&outcome.text);
+            if outcome.is_done {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
+        }
+        Ok(outcome) => {
+            print_error(outcome.text.trim_end());
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            print_error(&error);
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! | `GET /v1/slots` | slots, and the state of NVML and MPS |
 //! | `GET /v1/instances` | pods with processes, quotas, shares of the last ten seconds, waits, memory; refused pods |
 //! | `GET /v1/instances/{id}` | one pod; its id is its name |
-//! | `POST /v1/instances/{id}:evict`, `:restore` | 202, or 409 with the reason |
+//! | `POST /v1/instances/{id}:evict`, `:restore` | moves the model to the host, and back: 202 with the number of the move; with `?wait=true` 200 at its end, with bytes and times; 409 with the reason. Body, if any: `{"drain_ms": …}` |
 //! | `GET /v1/events` | one line for each event, past ones first, until the client disconnects |
 //! | `GET /v1/events?after=N` | the last [`PAST_MAX`] of the past events after the one with this sequence number, then the end |
 //! | `GET /healthz` | `ok` while the token service runs |
@@ -18,12 +18,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_core::{DRAIN_MS, DRAIN_MS_MAX};
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, ORIGIN};
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::BodyExt as _;
+use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
-use serde::Serialize;
+use protocol::message::Transfer;
+use protocol::page::Residency;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Semaphore, oneshot};
@@ -38,7 +41,7 @@ use crate::mps::{MpsEnvironment, has_room, variables};
 use crate::node::{MpsState, NodeState, SlotState};
 use crate::slot_history::{Busy, CELL_SECONDS};
 use crate::state::{
-    Command, Declined, Figures, PodFigures, PodKey, SlotKey, SlotKind, WAIT_BOUNDS_NS,
+    Command, Figures, OrderAnswer, PodFigures, PodKey, PodOrder, SlotKey, SlotKind, WAIT_BOUNDS_NS,
 };
 
 /// Maximum number of concurrent event streams.
@@ -49,8 +52,12 @@ pub(crate) const PAST_MAX: usize = 100;
 const LINES_AHEAD: usize = 16;
 /// Time within which a reader has to receive a line.
 const LINE_SPAN: Duration = Duration::from_secs(10);
-/// Timeout for the service's reply to an order.
+/// Timeout for the service's answer to an order for whose end nobody waits.
 const ANSWER_SPAN: Duration = Duration::from_secs(5);
+/// Timeout for the end of a move, beside the time for its drain: longer than the service waits for a process.
+const MOVE_SPAN: Duration = Duration::from_secs(130);
+/// Largest body of an order, in bytes.
+const BODY_MAX: usize = 4_096;
 /// Resources of the API, listed in error responses.
 const RESOURCES: [&str; 8] = [
     "GET /v1/slots",
@@ -111,11 +118,17 @@ fn not_allowed(header: &'static str, allowed: &[&str]) -> Response<AnswerBody> {
     response
 }
 
-/// An operator's order about a pod's model.
-#[derive(Debug, Clone, Copy)]
-enum Order {
-    Evict,
-    Restore,
+/// Body of an order.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OrderBody {
+    /// Time for which work in flight is waited for, in milliseconds.
+    #[serde(default = "drain_default")]
+    drain_ms: u32,
+}
+
+const fn drain_default() -> u32 {
+    DRAIN_MS
 }
 
 impl Handler for Control {
@@ -130,15 +143,15 @@ impl Handler for Control {
             .strip_prefix("/v1/instances/")
             .and_then(|rest| rest.rsplit_once(':'))
             .and_then(|(id, verb)| match verb {
-                "evict" => Some((id.to_owned(), Order::Evict)),
-                "restore" => Some((id.to_owned(), Order::Restore)),
+                "evict" => Some((id.to_owned(), PodOrder::Evict)),
+                "restore" => Some((id.to_owned(), PodOrder::Restore)),
                 _ => None,
             });
         if let Some((id, order)) = order {
             if request.method() != Method::POST {
                 return not_allowed("POST", &["POST"]);
             }
-            return self.order(&id, order).await;
+            return self.order(&id, order, request).await;
         }
         let is_known = matches!(
             path.as_str(),
@@ -327,6 +340,7 @@ impl Control {
                     "limit_bytes": figures.memory_limit,
                     "refused_allocations": figures.counters.refused_allocations,
                 },
+                "moves": figures.counters.moves,
                 "refused_connections": figures.counters.refused_connections,
                 "silent_processes": figures.silent_processes,
                 "processes": figures.processes,
@@ -338,30 +352,63 @@ impl Control {
         body
     }
 
-    /// Sends an operator's order to the service and waits for its reply.
-    async fn order(&self, id: &str, order: Order) -> Response<AnswerBody> {
+    /// Sends an operator's order to the service and waits for its answer.
+    async fn order(
+        &self,
+        id: &str,
+        order: PodOrder,
+        request: Request<Incoming>,
+    ) -> Response<AnswerBody> {
+        let waits = match request.uri().query() {
+            None | Some("wait=false") => false,
+            Some("wait=true") => true,
+            Some(_) => {
+                let allowed = ["wait=true", "wait=false"];
+                return error_response(StatusCode::BAD_REQUEST, "no such query", &allowed);
+            }
+        };
+        let drain_ms = match drain(request).await {
+            Ok(drain_ms) => drain_ms,
+            Err(why) => {
+                let allowed = [format!(
+                    r#"no body, or {{"drain_ms": N}} with N from 0 to {DRAIN_MS_MAX}"#
+                )];
+                let allowed = allowed.each_ref().map(String::as_str);
+                return error_response(StatusCode::BAD_REQUEST, &why, &allowed);
+            }
+        };
         let key: PodKey = match self.find(id) {
             Ok(pod) => pod.key,
             Err(response) => return response,
         };
         let (sender, answered) = oneshot::channel();
-        let command = match order {
-            Order::Evict => Command::Evict {
-                pod: key,
-                answer: sender,
-            },
-            Order::Restore => Command::Restore {
-                pod: key,
-                answer: sender,
-            },
+        let command = Command::Move {
+            pod: key,
+            order,
+            drain_ms,
+            waits,
+            answer: sender,
         };
         if let Err(error) = self.metrics.service.try_send(command) {
             return error_response(StatusCode::SERVICE_UNAVAILABLE, &error.to_string(), &[]);
         }
-        match tokio::time::timeout(ANSWER_SPAN, answered).await {
-            Ok(Ok(Ok(()))) => json_answer(StatusCode::ACCEPTED, &json!({})),
-            Ok(Ok(Err(Declined(reason)))) => {
-                json_answer(StatusCode::CONFLICT, &json!({"reason": reason}))
+        let span = if waits {
+            MOVE_SPAN + Duration::from_millis(u64::from(drain_ms))
+        } else {
+            ANSWER_SPAN
+        };
+        match tokio::time::timeout(span, answered).await {
+            Ok(Ok(OrderAnswer::Accepted { seq })) => {
+                json_answer(StatusCode::ACCEPTED, &json!({"seq": seq}))
+            }
+            Ok(Ok(OrderAnswer::Done {
+                seq,
+                residency,
+                transfer,
+            })) => json_answer(StatusCode::OK, &moved(seq, residency, &transfer)),
+            Ok(Ok(OrderAnswer::Refused(refusal))) => {
+                let body = json!({"reason": refusal.name(), "text": refusal.text()});
+                json_answer(StatusCode::CONFLICT, &body)
             }
             Ok(Err(_)) | Err(_) => {
                 let why = "the token service does not respond";
@@ -460,6 +507,39 @@ async fn pump(
             Err(RecvError::Closed) => return,
         }
     }
+}
+
+/// Returns the time for the drain in the body of an order, in milliseconds, or what is wrong with the body.
+async fn drain(request: Request<Incoming>) -> Result<u32, String> {
+    let body = Limited::new(request.into_body(), BODY_MAX).collect();
+    let body = body.await.map_err(|error| error.to_string())?.to_bytes();
+    if body.is_empty() {
+        return Ok(DRAIN_MS);
+    }
+    let body: OrderBody = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+    if body.drain_ms > DRAIN_MS_MAX {
+        return Err(format!("drain_ms: {} is too long", body.drain_ms));
+    }
+    Ok(body.drain_ms)
+}
+
+/// Returns the answer to an order that was carried out.
+fn moved(seq: u64, residency: Residency, transfer: &Transfer) -> Value {
+    let ms = |ns: u64| Duration::from_nanos(ns).as_secs_f64() * 1e3;
+    json!({
+        "seq": seq,
+        "state": residency.name(),
+        "bytes": transfer.bytes,
+        "copied_bytes": transfer.copied_bytes,
+        "ms": {
+            "drain": ms(transfer.drain_ns),
+            "hash": ms(transfer.hash_ns),
+            "copy": ms(transfer.copy_ns),
+            "unmap": ms(transfer.unmap_ns),
+            "map": ms(transfer.map_ns),
+            "total": ms(transfer.total_ns),
+        },
+    })
 }
 
 fn seconds(ns: u64) -> f64 {

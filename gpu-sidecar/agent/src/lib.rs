@@ -31,6 +31,7 @@ mod csi;
 pub mod events;
 mod http;
 pub mod identity;
+mod instances;
 mod lock;
 mod log;
 mod metrics;

@@ -12,6 +12,8 @@
 //!
 //! A range must contain two scrapes, so with a scrape interval of at most 5 s it can be the ten seconds of the guarantee.
 
+mod moves;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -219,6 +221,7 @@ impl Metrics {
         let mut page = Page::default();
         self.pod_counters(&mut page);
         self.pod_gauges(&mut page, &figures);
+        self.locations(&mut page, &figures);
         self.slots(&mut page, &figures);
         self.agent(&mut page, &figures);
         let mut text = Vec::new();
@@ -352,6 +355,7 @@ impl Metrics {
             "Refused connections of processes.",
             refused,
         );
+        moves::counters(page, &sums);
     }
 
     fn pod_gauges(&self, page: &mut Page, figures: &Figures) {
@@ -748,6 +752,7 @@ mod tests {
             "state",
             "reason",
             "outcome",
+            "source",
             "version",
             "le",
         ]

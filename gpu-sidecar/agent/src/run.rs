@@ -179,6 +179,11 @@ async fn unpublished(
 }
 
 /// Returns the node's name: `NODE_NAME` as set by the manifests, else the host name.
+fn memory_settings(config: &Config) -> agent_core::MemorySettings {
+    let node = rustix::system::sysinfo();
+    config.memory_settings(node.totalram.saturating_mul(u64::from(node.mem_unit)))
+}
+
 fn node_name() -> String {
     let named = std::env::var("NODE_NAME")
         .ok()
@@ -254,7 +259,7 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
     let api = Control {
         metrics: Arc::clone(&metrics),
         events: Arc::clone(&events),
-        host_memory: config.node.host_memory,
+        host_memory: Some(memory_settings(&config).host_bytes),
         streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
         cancel: cancel.clone(),
     };
@@ -342,7 +347,7 @@ impl Parts {
         let device_memory = Arc::new(DeviceMemory::default());
         let service = service::start(ServiceSettings {
             tokens: config.tokens,
-            host_memory: config.node.host_memory,
+            memory: memory_settings(config),
             events: Arc::clone(events),
             device_memory: Arc::clone(&device_memory),
             record,

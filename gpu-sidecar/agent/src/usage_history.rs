@@ -170,6 +170,7 @@ pub(crate) fn add(sum: &mut PodCounters, own: &PodCounters) {
         *sum = sum.saturating_add(own);
     }
     sum.waits.add(&own.waits);
+    sum.moves.add(&own.moves);
     for (reason, count) in &own.refused_connections {
         let own = sum.refused_connections.entry(reason).or_default();
         *own = own.saturating_add(*count);

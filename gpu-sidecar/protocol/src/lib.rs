@@ -36,8 +36,12 @@ pub mod message;
 pub mod page;
 pub mod union;
 
-/// Version of the messages and of the layout of the pages.
-pub const VERSION: u8 = 1;
+/// Version of the messages.
+pub const VERSION: u8 = 2;
+/// Oldest version of the messages which the agent serves: an update of a node replaces the agent first, and its pods later.
+pub const OLDEST_VERSION: u8 = 1;
+/// Version of the layout of the pages. Later versions of the messages have used words that were reserved before.
+pub const LAYOUT: u32 = 1;
 
 /// File name of a pod's socket, in the directory that is mounted into its user containers.
 pub const GPU_SOCKET: &str = "gpu.sock";

@@ -3,13 +3,16 @@
 
 use std::fmt;
 
-use crate::VERSION;
+use crate::page::Residency;
+use crate::{OLDEST_VERSION, VERSION};
 
 /// Largest size of a message including its head, in bytes.
 pub const MESSAGE_MAX: usize = 4096;
 /// Largest size of a text in a message, in bytes.
 pub const TEXT_MAX: usize = 512;
 const HEAD: usize = 4;
+/// First version with moves of memory between device and host.
+const MOVES_SINCE: u8 = 2;
 
 /// The reason why a message cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +34,7 @@ impl fmt::Display for Malformed {
         match self {
             Self::Version(version) => write!(
                 formatter,
-                "unsupported protocol version {version}; supported: {VERSION}"
+                "unsupported protocol version {version}; supported: {OLDEST_VERSION} to {VERSION}"
             ),
             Self::Kind(kind) => write!(formatter, "unknown message kind {kind}"),
             Self::Length => {
@@ -53,6 +56,8 @@ impl std::error::Error for Malformed {}
 pub enum FromProcess {
     /// First message on a connection, also on one that replaces a lost one.
     Hello {
+        /// Version of the protocol that the process uses: [`OLDEST_VERSION`] to [`VERSION`]. It is that of the message's head.
+        version: u8,
         /// Process number in the process's own PID namespace, for logs.
         pid: u32,
         /// Whether the process was connected before, so that the state in the following fields is to be resumed.
@@ -67,6 +72,12 @@ pub enum FromProcess {
         bytes_used: u64,
         /// Name of the program, for logs.
         program: String,
+        /// Location of the process's memory; [`Residency::None`] in version 1, which does not state it.
+        residency: Residency,
+        /// Host memory for its copy, in bytes, which an agent has given it; 0 in version 1.
+        host_bytes: u64,
+        /// Part of `host_bytes` that may be registered with the driver, in bytes; 0 in version 1.
+        pinned_bytes: u64,
     },
     /// Sent once the driver is initialised.
     Attach {
@@ -104,6 +115,149 @@ pub enum FromProcess {
     Present,
     /// An event for the operator.
     Report(Report),
+    /// The process has carried out or refused an order about its memory. Since version 2.
+    Moved(MoveReport),
+    /// The process's memory could move to the host with windows of this total size in bytes. Answered with a
+    /// [`FromAgent::HostWindow`] for what is missing, or not at all. Since version 2.
+    WindowsWanted {
+        /// Total size of all windows, in bytes.
+        bytes: u64,
+    },
+    /// A thread of the process waits for its memory, which is on the host. Since version 2.
+    MemoryWanted,
+}
+
+/// Outcome of an order about the memory of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MoveReport {
+    /// `order_seq` of the order; 0 if the process has moved its memory by itself.
+    pub seq: u32,
+    /// Location of the memory now.
+    pub residency: Residency,
+    /// Reason why the order was not carried out; `None` if it was.
+    pub refusal: Option<MoveRefusal>,
+    /// What was moved, and how long it took.
+    pub transfer: Transfer,
+}
+
+/// Amounts and times of a move of a process's memory, or of those of several processes together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Transfer {
+    /// Size of the memory that was released on the device, or created there, in bytes.
+    pub bytes: u64,
+    /// Size of the memory that was copied over the link, in bytes.
+    pub copied_bytes: u64,
+    /// Time until nothing was in flight, in nanoseconds.
+    pub drain_ns: u64,
+    /// Time in which changes were looked for, in nanoseconds.
+    pub hash_ns: u64,
+    /// Time of the copies, in nanoseconds.
+    pub copy_ns: u64,
+    /// Time of unmapping and releasing, in nanoseconds.
+    pub unmap_ns: u64,
+    /// Time of creating and mapping, in nanoseconds.
+    pub map_ns: u64,
+    /// Time from the order to its end, in nanoseconds.
+    pub total_ns: u64,
+}
+
+impl Transfer {
+    /// Combines the moves of two processes at the same time: amounts are added, of the times the longer one counts.
+    #[must_use]
+    pub fn beside(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            copied_bytes: self.copied_bytes.saturating_add(other.copied_bytes),
+            drain_ns: self.drain_ns.max(other.drain_ns),
+            hash_ns: self.hash_ns.max(other.hash_ns),
+            copy_ns: self.copy_ns.max(other.copy_ns),
+            unmap_ns: self.unmap_ns.max(other.unmap_ns),
+            map_ns: self.map_ns.max(other.map_ns),
+            total_ns: self.total_ns.max(other.total_ns),
+        }
+    }
+}
+
+/// The reason why the memory of a process is not moved. A closed list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MoveRefusal {
+    /// A stream is being captured.
+    Capturing = 1,
+    /// Work in flight, or a call in progress, did not end in time; or another move is in progress.
+    Draining = 2,
+    /// Another process may have mapped memory of this one.
+    Exported = 3,
+    /// The process has mapped memory of another one.
+    Imported = 4,
+    /// The process has launched a kernel of a multi-rank collective.
+    Collective = 5,
+    /// The driver has reported a sticky error.
+    StickyError = 6,
+    /// The pod's memory stays on the device by its annotation.
+    Never = 7,
+    /// There is not enough host memory for the copy; or not enough device memory for the return.
+    NoMemory = 8,
+    /// The process uses a version of the protocol without moves.
+    Protocol = 9,
+    /// The pod's slot is lost.
+    SlotLost = 10,
+    /// The pod has no process with a device.
+    NoProcess = 11,
+}
+
+/// All refusals of moves, each at the index of its number less 1.
+pub const MOVE_REFUSALS: [MoveRefusal; 11] = [
+    MoveRefusal::Capturing,
+    MoveRefusal::Draining,
+    MoveRefusal::Exported,
+    MoveRefusal::Imported,
+    MoveRefusal::Collective,
+    MoveRefusal::StickyError,
+    MoveRefusal::Never,
+    MoveRefusal::NoMemory,
+    MoveRefusal::Protocol,
+    MoveRefusal::SlotLost,
+    MoveRefusal::NoProcess,
+];
+
+impl MoveRefusal {
+    /// Returns the name of the reason, as in responses and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Capturing => "capturing",
+            Self::Draining => "draining",
+            Self::Exported => "exported",
+            Self::Imported => "imported",
+            Self::Collective => "collective",
+            Self::StickyError => "sticky-error",
+            Self::Never => "never",
+            Self::NoMemory => "no-memory",
+            Self::Protocol => "protocol",
+            Self::SlotLost => "slot-lost",
+            Self::NoProcess => "no-process",
+        }
+    }
+
+    /// Returns the reason in words, for operators.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::Capturing => "a stream is being captured",
+            Self::Draining => {
+                "work in flight or a call in progress did not end in time, or another move is in progress"
+            }
+            Self::Exported => "another process may have mapped memory of the process",
+            Self::Imported => "the process has mapped memory of another process",
+            Self::Collective => "the process has launched a multi-rank collective",
+            Self::StickyError => "the driver has reported a sticky error",
+            Self::Never => "weir.dev/evict: never keeps the model on the device",
+            Self::NoMemory => "there is not enough memory for the model at its destination",
+            Self::Protocol => "the process uses a version of Weir's library without eviction",
+            Self::SlotLost => "the pod's slot is lost",
+            Self::NoProcess => "the pod has no process with a device",
+        }
+    }
 }
 
 /// An event in a process that is reported to the operator.
@@ -150,6 +304,13 @@ pub enum FromAgent {
     /// ended, or when its turn has come and it did not use a token before. A process that does not answer with
     /// [`FromProcess::Present`] counts as stopped.
     Probe,
+    /// Carries host memory to which device memory can be moved, as one file descriptor. Since version 2.
+    HostWindow {
+        /// Size of the memory in bytes.
+        bytes: u64,
+        /// Whether the process may register the memory with the driver, which pins its pages.
+        is_pinned: bool,
+    },
     /// Refusal to serve the process.
     Refused {
         /// Machine-readable reason of the refusal.
@@ -216,6 +377,11 @@ impl Writer {
         Self { bytes, used: HEAD }
     }
 
+    /// Sets the version in the head: that of the receiver, or of a process that greets with an older one.
+    pub const fn set_version(&mut self, version: u8) {
+        self.bytes[0] = version;
+    }
+
     fn raw(&mut self, raw: &[u8]) {
         // Texts are cut to their bound, so a message always fits.
         if let Some(space) = self.bytes.get_mut(self.used..self.used + raw.len()) {
@@ -258,16 +424,17 @@ impl Writer {
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn open(bytes: &'a [u8]) -> Result<(u8, Self), Malformed> {
+    /// Returns the kind and the version of a message, and the reader of its fields.
+    fn open(bytes: &'a [u8]) -> Result<(u8, u8, Self), Malformed> {
         let (&[version, kind, low, high], rest) =
             bytes.split_first_chunk::<HEAD>().ok_or(Malformed::Length)?;
-        if version != VERSION {
+        if !(OLDEST_VERSION..=VERSION).contains(&version) {
             return Err(Malformed::Version(version));
         }
         if usize::from(u16::from_le_bytes([low, high])) != rest.len() || bytes.len() > MESSAGE_MAX {
             return Err(Malformed::Length);
         }
-        Ok((kind, Self(rest)))
+        Ok((kind, version, Self(rest)))
     }
 
     fn chunk<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
@@ -282,6 +449,10 @@ impl<'a> Reader<'a> {
 
     fn u64(&mut self) -> Result<u64, Malformed> {
         self.chunk().map(u64::from_le_bytes)
+    }
+
+    fn residency(&mut self) -> Result<Residency, Malformed> {
+        Residency::from_number(self.u32()?).ok_or(Malformed::Value)
     }
 
     fn flag(&mut self) -> Result<bool, Malformed> {
@@ -324,8 +495,13 @@ impl FromProcess {
                 ungated_ns,
                 bytes_used,
                 program,
+                residency,
+                host_bytes,
+                pinned_bytes,
+                version,
             } => {
                 let mut writer = Writer::new(1);
+                writer.set_version(*version);
                 writer.u32(*pid);
                 writer.flag(*again);
                 writer.flag(*open);
@@ -333,6 +509,11 @@ impl FromProcess {
                 writer.u64(*ungated_ns);
                 writer.u64(*bytes_used);
                 writer.text(program);
+                if *version >= MOVES_SINCE {
+                    writer.u32(*residency as u32);
+                    writer.u64(*host_bytes);
+                    writer.u64(*pinned_bytes);
+                }
                 writer
             }
             Self::Attach {
@@ -367,6 +548,41 @@ impl FromProcess {
                 writer
             }
             Self::Present => Writer::new(10),
+            Self::Moved(report) => {
+                let mut writer = Writer::new(11);
+                writer.u32(report.seq);
+                writer.u32(report.residency as u32);
+                writer.u32(report.refusal.map_or(0, |refusal| refusal as u32));
+                let Transfer {
+                    bytes,
+                    copied_bytes,
+                    drain_ns,
+                    hash_ns,
+                    copy_ns,
+                    unmap_ns,
+                    map_ns,
+                    total_ns,
+                } = report.transfer;
+                for value in [
+                    bytes,
+                    copied_bytes,
+                    drain_ns,
+                    hash_ns,
+                    copy_ns,
+                    unmap_ns,
+                    map_ns,
+                    total_ns,
+                ] {
+                    writer.u64(value);
+                }
+                writer
+            }
+            Self::WindowsWanted { bytes } => {
+                let mut writer = Writer::new(12);
+                writer.u64(*bytes);
+                writer
+            }
+            Self::MemoryWanted => Writer::new(13),
             Self::Report(report) => {
                 let (kind, number, text) = match report {
                     Report::UnknownSymbol(name) => (5, 0, name.as_str()),
@@ -387,9 +603,10 @@ impl FromProcess {
     /// # Errors
     /// Returns an error if the bytes are not exactly one message from this side of the connection.
     pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
-        let (kind, mut reader) = Reader::open(bytes)?;
+        let (kind, version, mut reader) = Reader::open(bytes)?;
         let message = match kind {
             1 => Self::Hello {
+                version,
                 pid: reader.u32()?,
                 again: reader.flag()?,
                 open: reader.flag()?,
@@ -397,6 +614,18 @@ impl FromProcess {
                 ungated_ns: reader.u64()?,
                 bytes_used: reader.u64()?,
                 program: reader.text()?,
+                residency: match version {
+                    MOVES_SINCE.. => reader.residency()?,
+                    _ => Residency::None,
+                },
+                host_bytes: match version {
+                    MOVES_SINCE.. => reader.u64()?,
+                    _ => 0,
+                },
+                pinned_bytes: match version {
+                    MOVES_SINCE.. => reader.u64()?,
+                    _ => 0,
+                },
             },
             2 => Self::Attach {
                 uuid: reader.chunk()?,
@@ -426,6 +655,31 @@ impl FromProcess {
                 bytes: reader.u64()?,
             },
             10 => Self::Present,
+            11 => Self::Moved(MoveReport {
+                seq: reader.u32()?,
+                residency: reader.residency()?,
+                refusal: match reader.u32()? {
+                    0 => None,
+                    number => {
+                        let index = usize::try_from(number - 1).map_err(|_| Malformed::Value)?;
+                        Some(*MOVE_REFUSALS.get(index).ok_or(Malformed::Value)?)
+                    }
+                },
+                transfer: Transfer {
+                    bytes: reader.u64()?,
+                    copied_bytes: reader.u64()?,
+                    drain_ns: reader.u64()?,
+                    hash_ns: reader.u64()?,
+                    copy_ns: reader.u64()?,
+                    unmap_ns: reader.u64()?,
+                    map_ns: reader.u64()?,
+                    total_ns: reader.u64()?,
+                },
+            }),
+            12 => Self::WindowsWanted {
+                bytes: reader.u64()?,
+            },
+            13 => Self::MemoryWanted,
             other => return Err(Malformed::Kind(other)),
         };
         reader.end()?;
@@ -462,6 +716,12 @@ impl FromAgent {
             Self::Pages => Writer::new(130),
             Self::Relinquish => Writer::new(132),
             Self::Probe => Writer::new(133),
+            Self::HostWindow { bytes, is_pinned } => {
+                let mut writer = Writer::new(134);
+                writer.u64(*bytes);
+                writer.flag(*is_pinned);
+                writer
+            }
             Self::Refused { reason, text } => {
                 let mut writer = Writer::new(131);
                 writer.u32(*reason as u32);
@@ -476,7 +736,7 @@ impl FromAgent {
     /// # Errors
     /// Returns an error if the bytes are not exactly one message from this side of the connection.
     pub fn read(bytes: &[u8]) -> Result<Self, Malformed> {
-        let (kind, mut reader) = Reader::open(bytes)?;
+        let (kind, _version, mut reader) = Reader::open(bytes)?;
         let message = match kind {
             129 => Self::Welcome {
                 on_loss: match reader.u32()? {
@@ -495,6 +755,10 @@ impl FromAgent {
             130 => Self::Pages,
             132 => Self::Relinquish,
             133 => Self::Probe,
+            134 => Self::HostWindow {
+                bytes: reader.u64()?,
+                is_pinned: reader.flag()?,
+            },
             131 => {
                 let reason = usize::try_from(reader.u32()?).map_err(|_| Malformed::Value)?;
                 Self::Refused {
@@ -516,6 +780,7 @@ mod tests {
     fn of_process() -> Vec<FromProcess> {
         vec![
             FromProcess::Hello {
+                version: VERSION,
                 pid: 7,
                 again: true,
                 open: false,
@@ -523,7 +788,40 @@ mod tests {
                 ungated_ns: 4,
                 bytes_used: 5,
                 program: "python3".to_owned(),
+                residency: Residency::Host,
+                host_bytes: 1 << 34,
+                pinned_bytes: 6,
             },
+            FromProcess::Hello {
+                version: OLDEST_VERSION,
+                pid: 8,
+                again: false,
+                open: true,
+                busy_ns: 0,
+                ungated_ns: 0,
+                bytes_used: 0,
+                program: String::new(),
+                residency: Residency::None,
+                host_bytes: 0,
+                pinned_bytes: 0,
+            },
+            FromProcess::WindowsWanted { bytes: 1 << 34 },
+            FromProcess::MemoryWanted,
+            FromProcess::Moved(MoveReport {
+                seq: 3,
+                residency: Residency::Resident,
+                refusal: Some(MoveRefusal::NoProcess),
+                transfer: Transfer {
+                    bytes: 1,
+                    copied_bytes: 2,
+                    drain_ns: 3,
+                    hash_ns: 4,
+                    copy_ns: 5,
+                    unmap_ns: 6,
+                    map_ns: 7,
+                    total_ns: 8,
+                },
+            }),
             FromProcess::Attach {
                 uuid: [9; 16],
                 multiprocessors: 114,
@@ -557,6 +855,10 @@ mod tests {
                 pod: "default/a".to_owned(),
             },
             FromAgent::Pages,
+            FromAgent::HostWindow {
+                bytes: 1 << 30,
+                is_pinned: true,
+            },
             FromAgent::Relinquish,
         ];
         all.extend(REFUSALS.map(|reason| FromAgent::Refused {
@@ -584,14 +886,14 @@ mod tests {
 
     /// The expected bytes are written by hand: a round trip would not reveal a change of the format.
     #[test]
-    fn the_bytes_are_those_of_version_1() {
+    fn the_bytes_are_those_of_the_format() {
         let ask = FromProcess::Ask { epoch: 0x0102 };
-        assert_eq!(ask.write().finish(), [1, 3, 8, 0, 2, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(ask.write().finish(), [2, 3, 8, 0, 2, 1, 0, 0, 0, 0, 0, 0]);
         let report = FromProcess::Report(Report::Collective("nccl".to_owned()));
         assert_eq!(
             report.write().finish(),
             [
-                1, 6, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, b'n', b'c', b'c', b'l'
+                2, 6, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, b'n', b'c', b'c', b'l'
             ]
         );
         let refused = FromAgent::Refused {
@@ -600,8 +902,51 @@ mod tests {
         };
         assert_eq!(
             refused.write().finish(),
-            [1, 131, 9, 0, 3, 0, 0, 0, 1, 0, 0, 0, b'x']
+            [2, 131, 9, 0, 3, 0, 0, 0, 1, 0, 0, 0, b'x']
         );
+    }
+
+    #[test]
+    fn a_greeting_of_version_1_states_no_location() {
+        let bytes = [
+            &[1, 1, 40, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0][..],
+            &[0; 24],
+            &[0, 0, 0, 0],
+        ]
+        .concat();
+        let Ok(FromProcess::Hello {
+            version,
+            pid,
+            residency,
+            ..
+        }) = FromProcess::read(&bytes)
+        else {
+            panic!("readable");
+        };
+        assert_eq!((version, pid, residency), (1, 7, Residency::None));
+        let mut answer = FromAgent::Pages.write();
+        answer.set_version(version);
+        assert_eq!(answer.finish(), [1, 130, 0, 0]);
+    }
+
+    #[test]
+    fn moves_at_the_same_time_are_added() {
+        let one = Transfer {
+            bytes: 5,
+            copied_bytes: 3,
+            total_ns: 7,
+            ..Transfer::default()
+        };
+        let both = one.beside(Transfer {
+            bytes: 1,
+            total_ns: 9,
+            ..Transfer::default()
+        });
+        assert_eq!((both.bytes, both.copied_bytes, both.total_ns), (6, 3, 9));
+        for (index, refusal) in MOVE_REFUSALS.into_iter().enumerate() {
+            assert_eq!(refusal as usize, index + 1);
+            assert!(!refusal.name().contains(' ') && refusal.text().contains(' '));
+        }
     }
 
     #[test]
@@ -647,7 +992,10 @@ mod tests {
 
     #[test]
     fn errors_name_unknown_versions_and_kinds() {
-        assert_eq!(FromProcess::read(&[2, 3, 0, 0]), Err(Malformed::Version(2)));
+        for version in [0, VERSION + 1] {
+            let expected = Err(Malformed::Version(version));
+            assert_eq!(FromProcess::read(&[version, 3, 0, 0]), expected);
+        }
         assert_eq!(FromProcess::read(&[1, 99, 0, 0]), Err(Malformed::Kind(99)));
         assert_eq!(FromAgent::read(&[1, 1, 0, 0]), Err(Malformed::Kind(1)));
     }

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::VERSION;
+use crate::LAYOUT;
 
 /// Size of a page's memory file, in bytes.
 pub const PAGE_BYTES: usize = 4096;
@@ -105,6 +105,8 @@ pub struct Orders {
     pub memory_others: AtomicU64,
     /// `seq` of the last `Claim` that was answered. A futex word.
     pub claim_answered: AtomicU32,
+    /// Time for which an eviction waits for work in flight, in milliseconds; 0 in pages of an agent that evicts nothing.
+    pub drain_ms: AtomicU32,
 }
 
 impl Orders {
@@ -112,7 +114,7 @@ impl Orders {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            layout: AtomicU32::new(VERSION as u32),
+            layout: AtomicU32::new(LAYOUT),
             gate: Gate::at(1),
             open_until: AtomicU64::new(0),
             inflight_us_max: AtomicU32::new(u32::MAX >> 1),
@@ -125,6 +127,7 @@ impl Orders {
             memory_claim: AtomicU64::new(0),
             memory_others: AtomicU64::new(0),
             claim_answered: AtomicU32::new(0),
+            drain_ms: AtomicU32::new(0),
         }
     }
 
@@ -149,6 +152,47 @@ pub enum Residency {
     None = 0,
     /// The model is on the device.
     Resident = 1,
+    /// No work may begin, and what is in flight ends.
+    Closing = 2,
+    /// The model is being moved to the host.
+    Evicting = 3,
+    /// The model is on the host, and its memory on the device is released.
+    Host = 4,
+    /// The model is being moved to the device.
+    Restoring = 5,
+    /// A move has failed halfway, and the model can be used no more.
+    Faulted = 6,
+}
+
+impl Residency {
+    /// Returns the location with this number; `None` if there is none.
+    #[must_use]
+    pub const fn from_number(number: u32) -> Option<Self> {
+        Some(match number {
+            0 => Self::None,
+            1 => Self::Resident,
+            2 => Self::Closing,
+            3 => Self::Evicting,
+            4 => Self::Host,
+            5 => Self::Restoring,
+            6 => Self::Faulted,
+            _ => return None,
+        })
+    }
+
+    /// Returns the name of the location, as in responses and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Resident => "resident",
+            Self::Closing => "closing",
+            Self::Evicting => "evicting",
+            Self::Host => "host",
+            Self::Restoring => "restoring",
+            Self::Faulted => "faulted",
+        }
+    }
 }
 
 /// A time interval in which at least one kernel of the process ran, in nanoseconds of `CLOCK_MONOTONIC`.
@@ -210,7 +254,7 @@ impl Facts {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            layout: AtomicU32::new(VERSION as u32),
+            layout: AtomicU32::new(LAYOUT),
             parked: AtomicU32::new(0),
             inflight_us: AtomicU32::new(0),
             unmeasured: AtomicU32::new(0),
@@ -314,7 +358,19 @@ mod tests {
         assert_eq!(offset_of!(Facts, launches), 64);
         assert_eq!(offset_of!(Facts, busy_since), 128);
         assert_eq!(offset_of!(Facts, stretches), 216);
+        assert_eq!(offset_of!(Orders, claim_answered), 184);
+        assert_eq!(offset_of!(Orders, drain_ms), 188);
         assert_eq!(size_of::<Facts>(), 216 + 16 * STRETCHES + 40);
+    }
+
+    #[test]
+    fn a_location_has_one_number() {
+        for number in 0..7 {
+            let location = Residency::from_number(number).unwrap();
+            assert_eq!(location as u32, number);
+            assert!(!location.name().is_empty());
+        }
+        assert_eq!(Residency::from_number(7), None);
     }
 
     #[test]

@@ -128,18 +128,31 @@ impl Node {
 
     /// Sends a GET to the agent and returns its JSON answer, if any.
     fn get(&self, path: &str) -> Option<Value> {
+        let (status, answer) = self.exchange("GET", path, "");
+        (status == 200).then_some(answer)
+    }
+
+    /// Sends a POST with this body to the agent, and returns the status and the JSON of the answer.
+    pub fn post(&self, path: &str, body: &str) -> (u16, Value) {
+        self.exchange("POST", path, body)
+    }
+
+    fn exchange(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
         let text = fs::read_to_string(self.file("run/agent.json")).unwrap();
         let state: Value = serde_json::from_str(&text).unwrap();
         let mut stream = TcpStream::connect(state["control"].as_str().unwrap()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let head = format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n");
-        stream.write_all(head.as_bytes()).unwrap();
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
         let mut answer = Vec::new();
         let _reset = stream.read_to_end(&mut answer);
         let answer = String::from_utf8(answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        let is_there = head.split(' ').nth(1) == Some("200");
-        is_there.then(|| serde_json::from_str(body).unwrap())
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, serde_json::from_str(body).unwrap_or_default())
     }
 
     /// Returns the agent's state of a pod; null if it is not served.

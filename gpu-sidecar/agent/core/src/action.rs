@@ -1,7 +1,8 @@
 //! Actions: what the caller carries out, in the order in which they are returned.
 
 use policy::tokens::ProcessId;
-use protocol::message::FromAgent;
+use protocol::message::{FromAgent, MoveRefusal, Transfer};
+use protocol::page::Residency;
 
 use crate::event::ProcessRecord;
 use crate::event_kind::EventKind;
@@ -84,15 +85,45 @@ pub enum Action {
         /// What has happened.
         text: String,
     },
-    /// Decline an order of an operator.
-    Decline {
+    /// Create host memory and send it to a process, which may register it with the driver if it is pinned.
+    SendWindow {
+        /// Receiver of the memory.
+        process: ProcessId,
+        /// Size in bytes.
+        bytes: u64,
+        /// Whether it may be registered.
+        is_pinned: bool,
+    },
+    /// Answer an order of an operator.
+    Answer {
         /// Number of the order.
         number: u64,
-        /// Reason.
-        text: String,
+        /// The answer.
+        answer: OrderAnswer,
     },
     /// Publish the figures, which are settled up to now.
     Publish,
+}
+
+/// Answer to an order of an operator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OrderAnswer {
+    /// The move has begun.
+    Accepted {
+        /// Number of the move.
+        seq: u64,
+    },
+    /// The model is where the order wants it.
+    Done {
+        /// Number of the move.
+        seq: u64,
+        /// Location of the model.
+        residency: Residency,
+        /// What was moved.
+        transfer: Transfer,
+    },
+    /// The model stays where it is.
+    Refused(MoveRefusal),
 }
 
 /// Severity of a line of the log.
@@ -168,6 +199,15 @@ pub enum Order {
         seq: u32,
         /// Memory that the process may hold, in bytes.
         bytes: u64,
+    },
+    /// Order a move of the process's memory, and wake the process's own thread.
+    Move {
+        /// Number of the order; not 0.
+        seq: u32,
+        /// Whether the memory is to leave the device; otherwise it is to return.
+        to_host: bool,
+        /// Time for which work in flight is waited for, in milliseconds.
+        drain_ms: u32,
     },
     /// Show that the agent is alive.
     Heartbeat,

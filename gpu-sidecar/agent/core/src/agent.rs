@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use policy::tokens::{ProcessId, Settings};
+use protocol::message::MoveRefusal;
 
-use crate::action::Action;
+use crate::action::{Action, OrderAnswer};
 use crate::event::{Event, ProcessRecord};
 use crate::facts::Facts;
 use crate::figures::{AgentFigures, Figures, ProcessMemory};
 use crate::pods::{Pod, PodKey};
+use crate::residency::{HostBudget, MemorySettings};
 use crate::slot::{Context, SlotState};
 use crate::slots::{Slot, SlotKey};
 
@@ -63,6 +65,7 @@ pub struct Agent {
     now: u64,
     published_at: u64,
     malformed_messages: u64,
+    host: HostBudget,
 }
 
 impl Agent {
@@ -81,7 +84,19 @@ impl Agent {
             now: 0,
             published_at: 0,
             malformed_messages: 0,
+            host: HostBudget::new(MemorySettings {
+                host_bytes: 0,
+                pinned_bytes: 0,
+                restores_on_demand: false,
+            }),
         }
+    }
+
+    /// Sets how models are moved between devices and host; without, none is.
+    #[must_use]
+    pub const fn with_memory(mut self, settings: MemorySettings) -> Self {
+        self.host = HostBudget::new(settings);
+        self
     }
 
     /// Handles an event at `now`, in nanoseconds, and appends what is to be done. An event about a process or pod that does not
@@ -107,10 +122,16 @@ impl Agent {
                 self.on_pod(pod.key, actions, |slot, cx| slot.change_pod(cx, pod));
             }
             Event::PodRemoved(key) => self.remove_pod(*key, actions),
-            Event::Ordered { number, .. } => actions.push(Action::Decline {
-                number: *number,
-                text: "eviction of models is not supported in this release".to_owned(),
-            }),
+            Event::Ordered { pod, order } => {
+                if self.slot_of_pod.contains_key(pod) {
+                    self.on_pod(*pod, actions, |slot, cx| slot.order(cx, *pod, order));
+                } else {
+                    actions.push(Action::Answer {
+                        number: order.number,
+                        answer: OrderAnswer::Refused(MoveRefusal::NoProcess),
+                    });
+                }
+            }
             Event::Connected { pod, peer } => {
                 self.on_pod(*pod, actions, |slot, cx| slot.connect(cx, *pod, *peer));
             }
@@ -162,6 +183,7 @@ impl Agent {
                         now: self.now,
                         actions,
                         numbers: &mut self.numbers,
+                        host: &mut self.host,
                     };
                     slot.wake(&mut cx);
                 }
@@ -289,6 +311,7 @@ impl Agent {
                 now: self.now,
                 actions,
                 numbers: &mut self.numbers,
+                host: &mut self.host,
             };
             handler(slot, &mut cx);
         }

@@ -43,14 +43,12 @@ pub enum Event {
     PodChanged(Arc<Pod>),
     /// A pod was removed.
     PodRemoved(PodKey),
-    /// An operator orders a change of residency. Answered with [`Action::Decline`](crate::Action::Decline).
+    /// An operator orders a move of a pod's model. Answered with one [`Action::Answer`](crate::Action::Answer).
     Ordered {
-        /// Number by which the caller finds the sender of the order.
-        number: u64,
         /// Pod of the model.
         pod: PodKey,
-        /// Change that is ordered.
-        order: PodOrder,
+        /// The order.
+        order: MoveOrder,
     },
     /// A process has connected to a pod's socket. Answered with [`Action::Admit`](crate::Action::Admit), or not admitted.
     Connected {
@@ -130,6 +128,19 @@ pub enum PodOrder {
     Evict,
     /// Restore the pod's evicted model.
     Restore,
+}
+
+/// An operator's order about a pod's model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveOrder {
+    /// Number by which the caller finds the sender of the order.
+    pub number: u64,
+    /// Change that is ordered.
+    pub order: PodOrder,
+    /// Time for which work in flight is waited for, in milliseconds.
+    pub drain_ms: u32,
+    /// Whether the answer comes at the end of the move; otherwise at its beginning.
+    pub waits: bool,
 }
 
 /// Identity of a connecting process.

@@ -28,4 +28,8 @@ pub enum EventKind {
     ProcessReport,
     ProcessKilled,
     MemoryDisagrees,
+    Evicted,
+    Restored,
+    EvictRefused,
+    RestoreFailed,
 }

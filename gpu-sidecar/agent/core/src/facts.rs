@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use protocol::page;
+use protocol::page::{self, Residency};
 use serde::{Deserialize, Serialize};
 
 use crate::action::{NewPages, Order};
@@ -136,6 +136,23 @@ impl Order {
                 orders.memory_claim.store(bytes, Ordering::Release);
                 orders.claim_answered.store(seq, Ordering::Release);
                 Some(&orders.claim_answered)
+            }
+            Self::Move {
+                seq,
+                to_host,
+                drain_ms,
+            } => {
+                let wanted = if to_host {
+                    Residency::Host
+                } else {
+                    Residency::Resident
+                };
+                orders
+                    .residency_wanted
+                    .store(wanted as u32, Ordering::Relaxed);
+                orders.drain_ms.store(drain_ms, Ordering::Relaxed);
+                orders.order_seq.store(seq, Ordering::Release);
+                Some(raise_attention(orders))
             }
             Self::Heartbeat => {
                 orders.heartbeat.fetch_add(1, Ordering::Relaxed);

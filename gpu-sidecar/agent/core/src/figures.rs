@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use policy::tokens::RevokeReason;
+use protocol::message::Transfer;
 use serde::Serialize;
 
 use crate::pods::Pod;
@@ -105,6 +106,8 @@ pub struct PodCounters {
     pub bound_exceeded: u64,
     /// Number of refused connections, by the names of [`protocol_refusal`].
     pub refused_connections: BTreeMap<&'static str, u64>,
+    /// Moves of the pod's model between device and host.
+    pub moves: MoveCounters,
 }
 
 impl PodCounters {
@@ -113,6 +116,75 @@ impl PodCounters {
         match reason {
             RevokeReason::Idle => self.revoked_idle += 1,
             RevokeReason::Unresponsive => self.revoked_unresponsive += 1,
+        }
+    }
+}
+
+/// Counters of the moves of a pod's model since the pod was added.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct MoveCounters {
+    /// Number of evictions which were carried out.
+    pub evictions: u64,
+    /// Number of refused evictions, by the name of the reason.
+    pub refused: BTreeMap<&'static str, u64>,
+    /// Number of restores which were carried out.
+    pub restores: u64,
+    /// Number of restores that were begun because a thread waited.
+    pub restores_on_demand: u64,
+    /// Number of failed restores.
+    pub restores_failed: u64,
+    /// Times from the orders to the ends of evictions.
+    pub evict_times: Histogram,
+    /// Times from the orders to the ends of restores.
+    pub restore_times: Histogram,
+    /// Bytes that were copied to the host.
+    pub evicted_copied_bytes: u64,
+    /// Bytes that were released without a copy, since the host had them.
+    pub evicted_clean_bytes: u64,
+    /// Bytes that were copied to the device.
+    pub restored_bytes: u64,
+    /// Number of notices that a thread waits for the memory of its process.
+    pub demand_waits: u64,
+}
+
+impl MoveCounters {
+    /// Adds the counters of another pod.
+    pub fn add(&mut self, own: &Self) {
+        for (sum, own) in [
+            (&mut self.evictions, own.evictions),
+            (&mut self.restores, own.restores),
+            (&mut self.restores_on_demand, own.restores_on_demand),
+            (&mut self.restores_failed, own.restores_failed),
+            (&mut self.evicted_copied_bytes, own.evicted_copied_bytes),
+            (&mut self.evicted_clean_bytes, own.evicted_clean_bytes),
+            (&mut self.restored_bytes, own.restored_bytes),
+            (&mut self.demand_waits, own.demand_waits),
+        ] {
+            *sum = sum.saturating_add(own);
+        }
+        self.evict_times.add(&own.evict_times);
+        self.restore_times.add(&own.restore_times);
+        for (reason, count) in &own.refused {
+            let sum = self.refused.entry(reason).or_default();
+            *sum = sum.saturating_add(*count);
+        }
+    }
+
+    /// Counts a move.
+    pub(crate) fn done(&mut self, to_host: bool, is_demand: bool, transfer: &Transfer) {
+        if to_host {
+            self.evictions += 1;
+            self.evict_times.observe(transfer.total_ns);
+            let clean = transfer.bytes.saturating_sub(transfer.copied_bytes);
+            self.evicted_copied_bytes = self
+                .evicted_copied_bytes
+                .saturating_add(transfer.copied_bytes);
+            self.evicted_clean_bytes = self.evicted_clean_bytes.saturating_add(clean);
+        } else {
+            self.restores += 1;
+            self.restores_on_demand += u64::from(is_demand);
+            self.restore_times.observe(transfer.total_ns);
+            self.restored_bytes = self.restored_bytes.saturating_add(transfer.copied_bytes);
         }
     }
 }
@@ -149,6 +221,12 @@ pub struct ProcessFigures {
     pub ungated_ns: u64,
     /// Sticky error code of the driver; 0: none.
     pub last_error: u32,
+    /// Name of the location of its memory.
+    pub residency: &'static str,
+    /// Host memory for its copy, in bytes.
+    pub host_bytes: u64,
+    /// Part of `host_bytes` that may be registered with the driver, in bytes.
+    pub pinned_bytes: u64,
 }
 
 /// State, counters and device memory of one pod with its processes, at the time of [`Figures::at_ns`].

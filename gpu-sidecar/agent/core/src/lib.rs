@@ -42,19 +42,21 @@ mod pod;
 pub mod pods;
 mod process;
 pub mod record;
+mod residency;
 mod slot;
 pub mod slots;
 
-pub use action::{Action, Level, NewPages, Order};
+pub use action::{Action, Level, NewPages, Order, OrderAnswer};
 pub use agent::Agent;
 pub use environment::MpsEnvironment;
-pub use event::{Event, Peer, PodOrder, ProcessRecord};
+pub use event::{Event, MoveOrder, Peer, PodOrder, ProcessRecord};
 pub use event_kind::EventKind;
 pub use facts::Facts;
 pub use figures::{
-    AgentFigures, Figures, Histogram, PodCounters, PodFigures, ProcessFigures, ProcessMemory,
-    SlotFigures, WAIT_BOUNDS_NS, protocol_refusal,
+    AgentFigures, Figures, Histogram, MoveCounters, PodCounters, PodFigures, ProcessFigures,
+    ProcessMemory, SlotFigures, WAIT_BOUNDS_NS, protocol_refusal,
 };
 pub use kind::SlotKind;
 pub use pods::{PODS_MAX, Pod, PodKey, PodSettings};
+pub use residency::{DRAIN_MS, DRAIN_MS_MAX, MemorySettings};
 pub use slots::{MigInstance, SLICES_OF_GPU, Slot, SlotKey};

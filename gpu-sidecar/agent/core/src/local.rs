@@ -15,6 +15,7 @@ use crate::event::{Event, Peer};
 use crate::facts::Facts;
 use crate::kind::SlotKind;
 use crate::pods::{Pod, PodKey, PodSettings};
+use crate::residency::MemorySettings;
 use crate::slots::{Slot, SlotKey};
 
 /// Time from which the service of [`LocalAgent::with_shared_slot`] grants tokens, in nanoseconds.
@@ -74,6 +75,13 @@ impl LocalAgent {
                 stretches: Vec::new(),
             },
         }
+    }
+
+    /// Sets how models are moved between devices and host.
+    #[must_use]
+    pub fn with_memory(mut self, settings: MemorySettings) -> Self {
+        self.agent = self.agent.with_memory(settings);
+        self
     }
 
     /// Returns the service as a state machine, without its pages.
@@ -177,6 +185,10 @@ impl LocalAgent {
             _ => None,
         })?;
         let hello = FromProcess::Hello {
+            version: protocol::VERSION,
+            residency: page::Residency::None,
+            host_bytes: 0,
+            pinned_bytes: 0,
             pid: 1,
             again: false,
             open: false,

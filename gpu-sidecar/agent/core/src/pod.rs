@@ -11,9 +11,10 @@ use protocol::union::Union;
 use crate::accept::AcceptLimiter;
 use crate::event::ProcessRecord;
 use crate::facts::Facts;
-use crate::figures::{PodCounters, protocol_refusal};
+use crate::figures::{MoveCounters, PodCounters, protocol_refusal};
 use crate::pods::{Pod, PodKey};
 use crate::process::{Device, Process, Settlement};
+use crate::residency::PodMoves;
 
 /// Maximum number of processes of one pod.
 pub(crate) const PROCESSES_OF_POD_MAX: usize = 256;
@@ -43,6 +44,7 @@ pub(crate) struct ServedPod {
     /// Number of processes with pages.
     attached: u32,
     survivors: Vec<Survivor>,
+    moves: PodMoves,
     /// Number of processes with a token or with unfinished work.
     holders: u32,
     /// Number of processes waiting for a token.
@@ -69,6 +71,7 @@ impl ServedPod {
             processes: Vec::new(),
             attached: 0,
             survivors: survivors.collect(),
+            moves: PodMoves::default(),
             holders: 0,
             waiters: 0,
             counted_to: now,
@@ -95,6 +98,18 @@ impl ServedPod {
 
     pub(crate) const fn accept_limiter_mut(&mut self) -> &mut AcceptLimiter {
         &mut self.accept_limiter
+    }
+
+    pub(crate) const fn moves(&self) -> &PodMoves {
+        &self.moves
+    }
+
+    pub(crate) const fn moves_mut(&mut self) -> &mut PodMoves {
+        &mut self.moves
+    }
+
+    pub(crate) const fn move_counters_mut(&mut self) -> &mut MoveCounters {
+        &mut self.counters.moves
     }
 
     pub(crate) const fn counters(&self) -> &PodCounters {
@@ -134,12 +149,14 @@ impl ServedPod {
         self.pod.settings.gpu_memory.unwrap_or(0)
     }
 
-    /// Returns when something of the pod is due, in nanoseconds: an answer to a claim, or the end of a pause of accepting.
+    /// Returns when something of the pod is due, in nanoseconds: an answer to a claim, the end of a pause of accepting, or that
+    /// of a move.
     pub(crate) fn next_wake(&self) -> Option<u64> {
         let claims = self.claims.next().map(|at| at.0);
         claims
             .into_iter()
             .chain(self.accept_limiter.resumes_at())
+            .chain(self.moves.until())
             .min()
     }
 

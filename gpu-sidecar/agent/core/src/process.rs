@@ -5,6 +5,7 @@
 
 use policy::tokens::{Activity, ProcessId, ProcessUsage};
 use policy::{Span, Time};
+use protocol::page::Residency;
 use protocol::union::Union;
 
 use crate::event::{Peer, ProcessRecord};
@@ -12,6 +13,7 @@ use crate::facts::Facts;
 use crate::figures::{PodCounters, ProcessFigures, ProcessMemory};
 use crate::gate::Gate;
 use crate::pods::PodKey;
+use crate::residency::ProcessMoves;
 
 /// Maximum number of reports recorded per process; more of them add no information.
 const REPORTS_MAX: u32 = 32;
@@ -30,7 +32,7 @@ pub(crate) enum Greeting {
 }
 
 /// Values of `Hello` which hold until the process has pages.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Resumed {
     /// Whether the process was connected before.
     pub(crate) is_again: bool,
@@ -40,6 +42,29 @@ pub(crate) struct Resumed {
     pub(crate) busy_ns: u64,
     /// Device memory that the process holds, in bytes.
     pub(crate) bytes_used: u64,
+    /// Version of the protocol.
+    pub(crate) version: u8,
+    /// Location of its memory.
+    pub(crate) residency: Residency,
+    /// Host memory which an earlier agent has given it, and the part of it that may be registered, in bytes.
+    pub(crate) host_bytes: u64,
+    pub(crate) pinned_bytes: u64,
+}
+
+impl Resumed {
+    /// Returns the values of a process which has not greeted.
+    pub(crate) const fn new() -> Self {
+        Self {
+            is_again: false,
+            is_open: false,
+            busy_ns: 0,
+            bytes_used: 0,
+            version: 1,
+            residency: Residency::None,
+            host_bytes: 0,
+            pinned_bytes: 0,
+        }
+    }
 }
 
 /// A connection of a process, from its acceptance until the process is forgotten.
@@ -76,6 +101,7 @@ pub(crate) struct Device {
     before: Unstated,
     /// Device memory of the pod's other processes as in the page, in bytes.
     memory_of_others: u64,
+    moves: ProcessMoves,
     facts: Facts,
     observed: Observed,
 }
@@ -152,12 +178,7 @@ impl Process {
             peer,
             program: String::new(),
             greeting: Greeting::Expected,
-            resumed: Resumed {
-                is_again: false,
-                is_open: false,
-                busy_ns: 0,
-                bytes_used: 0,
-            },
+            resumed: Resumed::new(),
             device: None,
             lost_at: None,
             is_killed: false,
@@ -304,6 +325,7 @@ impl Process {
             created_at: now,
             before,
             memory_of_others: 0,
+            moves: ProcessMoves::new(&self.resumed),
             facts,
             observed: Observed {
                 busy_before_ns: self.resumed.busy_ns,
@@ -363,6 +385,7 @@ impl Process {
             gate,
             facts,
             observed,
+            moves,
             ..
         } = self.device()?;
         Some(ProcessFigures {
@@ -380,11 +403,22 @@ impl Process {
             unknown_symbols: observed.counted.unknown_symbols,
             ungated_ns: observed.counted.ungated_ns,
             last_error: facts.last_error,
+            residency: moves.residency.name(),
+            host_bytes: moves.windows,
+            pinned_bytes: moves.pinned,
         })
     }
 }
 
 impl Device {
+    pub(crate) const fn moves(&self) -> &ProcessMoves {
+        &self.moves
+    }
+
+    pub(crate) const fn moves_mut(&mut self) -> &mut ProcessMoves {
+        &mut self.moves
+    }
+
     /// Returns the kernel time of the process as it states it, in nanoseconds.
     pub(crate) const fn busy_ns(&self) -> u64 {
         self.facts.busy_ns

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::action::Action;
 use crate::agent::Agent;
 use crate::event::Event;
+use crate::residency::MemorySettings;
 
 /// Version of the format, in the first line of a record.
 pub const FORMAT: u32 = 1;
@@ -25,6 +26,8 @@ struct Header {
     weir_agent_record: u32,
     commit: String,
     tokens: TokenNumbers,
+    #[serde(default)]
+    memory: MemorySettings,
 }
 
 /// Settings of the token scheduler as numbers: spans in nanoseconds, shares in millionths.
@@ -142,11 +145,13 @@ impl Recorder {
         mut out: Box<dyn Write + Send>,
         commit: &str,
         tokens: &Settings,
+        memory: MemorySettings,
     ) -> io::Result<Self> {
         let header = Header {
             weir_agent_record: FORMAT,
             commit: commit.to_owned(),
             tokens: tokens.into(),
+            memory,
         };
         serde_json::to_writer(&mut out, &header)?;
         out.write_all(b"\n")?;
@@ -252,7 +257,7 @@ pub fn replay(record: &mut dyn BufRead) -> Result<Replayed, ReplayError> {
         let own = match (&mut replay, serde_json::from_slice::<Header>(&line)) {
             (_, Ok(header)) => {
                 cut = None;
-                let agent = Agent::new(header.settings(number)?);
+                let agent = Agent::new(header.settings(number)?).with_memory(header.memory);
                 let before = replay.take().map(|replay: Replay| replay.replayed);
                 replay = Some(Replay::new(agent, header.commit, before));
                 continue;
@@ -457,7 +462,13 @@ mod tests {
         for _run in 0..runs {
             let tokens = Settings::default();
             let mut agent = Agent::new(tokens);
-            let mut recorder = Recorder::new(Box::new(out.clone()), "test", &tokens).unwrap();
+            let mut recorder = Recorder::new(
+                Box::new(out.clone()),
+                "test",
+                &tokens,
+                MemorySettings::default(),
+            )
+            .unwrap();
             for (at, event) in [(5, Event::FiguresWanted), (1_000, Event::Wake)] {
                 let mut actions = Vec::new();
                 agent.handle(at, &event, &mut actions);

@@ -205,7 +205,7 @@ mod tests {
         let other = page.read_only().unwrap();
         assert!(rustix::io::write(&other, b"x").is_err());
         assert!(ftruncate(&other, 0).is_err());
-        assert_eq!(page.layout(), u32::from(protocol::VERSION));
+        assert_eq!(page.layout(), protocol::LAYOUT);
     }
 
     #[test]

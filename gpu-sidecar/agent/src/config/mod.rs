@@ -9,7 +9,8 @@
 //! | `node.mps-control` | MPS control program, a path or a name in `PATH` | `nvidia-cuda-mps-control` |
 //! | `node.mps-multiuser` | one MPS server for clients of all users; otherwise users wait for each other | `true` |
 //! | `node.preload` | folder of `libweir_preload.so` and `libweir_preload_core.so` | folder of the executable |
-//! | `node.host-memory` | host memory available to models | no bound |
+//! | `node.host-memory` | host memory available to models that leave their devices; `0`: none leaves | half of the node's memory |
+//! | `node.pinned-memory` | part of it that processes may register with the driver, which pins its pages and makes copies as fast as the link | an eighth of the node's memory |
 //! | `node.log` | log level: `error`, `warn`, `info`, `debug` or `trace` | `info` |
 //! | `tokens.rule` | scheduling rule of the tokens | `weir` |
 //! | `tokens.sm-limit` | SMs that may be occupied at once, in percent: above 0, up to 400 | 100 |
@@ -29,6 +30,7 @@
 //! | `slots.context-residue.mps`, `.exclusive` | device memory taken by a context | measured by each process |
 //! | `[[slot]]` | overrides for slots that match `uuid` or `index` (`0`, `0-3`, `*`, `1:2`, `1:*`): `kind`, `seats`, `context-residue` | |
 //! | `pods.directory` | directory with one folder per pod | `pods` in the run directory |
+//! | `memory.restore` | what brings an evicted model back: `demand`, a thread that waits for it; `order`, an order alone | `demand` |
 //! | `metrics.pods` | label `pod` on metrics of used and asked time, quotas and memory: one series per pod | `false` |
 //! | `price.gpu-hour` | price of a whole GPU for an hour, in any currency: 0 to 1000000, at most six decimals | none |
 //!
@@ -48,6 +50,7 @@ use rustix::fs::{Mode, OFlags};
 use serde::{Serialize, Serializer};
 use toml::de::DeTable;
 
+use agent_core::MemorySettings;
 pub use agent_core::SlotKind;
 pub use reader::Problem;
 use reader::{Document, Table};
@@ -79,6 +82,8 @@ pub struct Config {
     pub overrides: Vec<SlotOverride>,
     /// Settings of pods: table `[pods]`.
     pub pods: PodsConfig,
+    /// Settings of models that leave their devices: table `[memory]`.
+    pub memory: MemoryConfig,
     /// Settings of metrics: table `[metrics]`.
     pub metrics: MetricsConfig,
     /// Prices for cost metrics: table `[price]`.
@@ -170,12 +175,18 @@ pub struct NodeConfig {
     /// Folder of the preload libraries; `None`: that of the executable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preload: Option<PathBuf>,
-    /// Host memory available to models, in bytes; `None`: no bound.
+    /// Host memory available to models that leave their devices, in bytes; `None`: half of the node's memory.
     #[serde(
         skip_serializing_if = "Option::is_none",
         serialize_with = "as_quantity"
     )]
     pub host_memory: Option<u64>,
+    /// Part of it that processes may register with the driver, in bytes; `None`: an eighth of the node's memory.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "as_quantity"
+    )]
+    pub pinned_memory: Option<u64>,
     /// Lowest level of the log lines that are written.
     pub log: LogLevel,
 }
@@ -209,6 +220,27 @@ pub struct PodsConfig {
     /// Directory with one folder per pod.
     pub directory: PathBuf,
 }
+
+/// Table `[memory]`: models that leave their devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct MemoryConfig {
+    /// What brings an evicted model back.
+    pub restore: Restore,
+}
+
+/// What brings an evicted model back to its device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Restore {
+    /// A thread that waits for the memory of its process.
+    #[default]
+    Demand,
+    /// An order of an operator alone.
+    Order,
+}
+
+const RESTORES: [(&str, Restore); 2] = [("demand", Restore::Demand), ("order", Restore::Order)];
 
 /// Table `[metrics]`: settings of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -257,6 +289,7 @@ impl Default for Config {
                 mps_multiuser: true,
                 preload: None,
                 host_memory: None,
+                pinned_memory: None,
                 log: LogLevel::Info,
             },
             tokens: TokenSettings::default(),
@@ -268,6 +301,7 @@ impl Default for Config {
                 context_residue: Residues::default(),
             },
             overrides: Vec::new(),
+            memory: MemoryConfig::default(),
             metrics: MetricsConfig::default(),
             price: PriceConfig::default(),
             csi: None,
@@ -374,6 +408,11 @@ impl Config {
             .value("directory", absolute)
             .unwrap_or_else(|| config.node.run_directory.join("pods"));
         pods.end();
+        let memory = root.table("memory");
+        if let Some(restore) = memory.value("restore", |text| one_of(text, &RESTORES)) {
+            config.memory.restore = restore;
+        }
+        memory.end();
         let metrics = root.table("metrics");
         if let Some(pods) = metrics.value("pods", |text| one_of(text, &FLAGS)) {
             config.metrics.pods = pods;
@@ -394,6 +433,21 @@ impl Config {
         }
         root.end();
         config
+    }
+
+    /// Returns how models are moved between devices and host. `node_bytes`: memory of the node.
+    #[must_use]
+    pub fn memory_settings(&self, node_bytes: u64) -> MemorySettings {
+        let host_bytes = self.node.host_memory.unwrap_or(node_bytes / 2);
+        MemorySettings {
+            host_bytes,
+            pinned_bytes: self
+                .node
+                .pinned_memory
+                .unwrap_or(node_bytes / 8)
+                .min(host_bytes),
+            restores_on_demand: self.memory.restore == Restore::Demand,
+        }
     }
 
     /// Returns the settings of a slot: a whole GPU by its index, or the MIG instance with this index on it.
@@ -448,6 +502,7 @@ impl NodeConfig {
         }
         self.preload = table.value("preload", absolute);
         self.host_memory = table.value("host-memory", quantity);
+        self.pinned_memory = table.value("pinned-memory", quantity);
         if let Some(level) = table.value("log", |text| one_of(text, &LOG_LEVELS)) {
             self.log = level;
         }

@@ -77,6 +77,15 @@ gpu-hour = 2.49
     assert_eq!(config.node.run_directory, Path::new("/var/weir"));
     assert_eq!(config.node.control_address.port(), 1);
     assert_eq!(config.node.host_memory, Some(64 << 30));
+    let memory = config.memory_settings(1 << 40);
+    assert_eq!(memory.host_bytes, 64 << 30);
+    assert_eq!(memory.pinned_bytes, 64 << 30, "no more than all of it");
+    let default = Config::default().memory_settings(1 << 40);
+    assert_eq!(
+        (default.host_bytes, default.pinned_bytes),
+        (1 << 39, 1 << 37)
+    );
+    assert!(default.restores_on_demand);
     assert_eq!(config.node.log, LogLevel::Debug);
     assert_eq!(config.tokens.rule, Rule::TimeOnly);
     assert_eq!(config.tokens.sm_limit_hundredths, 15_050);
@@ -144,7 +153,7 @@ fn problems_have_their_line_and_the_allowed_values() {
         ),
         (
             "[token]\nwindow = \"1s\"",
-            "agent.toml:1: token: unknown key; allowed: metrics, node, pods, price, slot, slots, \
+            "agent.toml:1: token: unknown key; allowed: memory, metrics, node, pods, price, slot, slots, \
              tokens",
         ),
         (
@@ -207,6 +216,10 @@ fn problems_have_their_line_and_the_allowed_values() {
             "[node]\nhost-memory = \"64GB\"",
             "agent.toml:2: node.host-memory: \"64GB\": allowed: a quantity of bytes such as 8Gi, 512Mi, 1.5G or \
              1000000",
+        ),
+        (
+            "[memory]\nrestore = \"never\"",
+            "agent.toml:2: memory.restore: \"never\": allowed: demand, order",
         ),
         (
             "[node]\nlog = [1]",

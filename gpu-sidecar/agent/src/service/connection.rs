@@ -1,5 +1,6 @@
 //! One process: its socket, its pages, and its pidfd.
 
+use std::cell::Cell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -8,6 +9,7 @@ use agent_core::{Facts, NewPages, Order, Peer, Pod};
 use agent_pages::Page;
 use protocol::message::{FromAgent, FromProcess, MESSAGE_MAX, Malformed};
 use protocol::page;
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{
     RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg,
@@ -25,6 +27,8 @@ pub(super) struct Connection {
     /// Identifies the process even after its ID is reused; `None` for a process of another PID namespace.
     pidfd: Option<OwnedFd>,
     pid: u32,
+    /// Version of the protocol that the process uses.
+    version: Cell<u8>,
     pages: Option<Pages>,
 }
 
@@ -79,6 +83,7 @@ impl Connection {
             socket: Some(socket),
             pidfd,
             pid,
+            version: Cell::new(protocol::VERSION),
             pages: None,
         };
         Ok((connection, peer))
@@ -123,7 +128,12 @@ impl Connection {
             Ok((_, 0)) => Received::End,
             Ok((_, whole)) if whole > MESSAGE_MAX => Received::Malformed(Malformed::Length),
             Ok(((read, _), _)) => match FromProcess::read(read) {
-                Ok(message) => Received::Message(message),
+                Ok(message) => {
+                    if let FromProcess::Hello { version, .. } = message {
+                        self.version.set(version);
+                    }
+                    Received::Message(message)
+                }
                 Err(malformed) => Received::Malformed(malformed),
             },
             Err(Errno::AGAIN | Errno::INTR) => Received::Nothing,
@@ -137,6 +147,7 @@ impl Connection {
             return false;
         };
         let mut writer = message.write();
+        writer.set_version(self.version.get());
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         send(socket, writer.finish(), flags).is_ok()
     }
@@ -158,6 +169,7 @@ impl Connection {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let mut writer = FromAgent::Pages.write();
+        writer.set_version(self.version.get());
         let part = [io::IoSlice::new(writer.finish())];
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let _bytes = sendmsg(socket, &part, &mut control, flags)?;
@@ -167,6 +179,24 @@ impl Connection {
             stretches_seen: 0,
         });
         Ok(())
+    }
+
+    /// Creates host memory and sends it to the process, from a thread of its own: the kernel clears the pages, which takes a second for some
+    /// gigabytes. They count for the agent, not for the pod.
+    ///
+    /// # Errors
+    /// Returns an error when there is no connection, or no thread can be created.
+    pub(super) fn send_window(&self, bytes: u64, is_pinned: bool) -> io::Result<()> {
+        let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let socket = socket.try_clone()?;
+        let (pid, version) = (self.pid, self.version.get());
+        let body = move || {
+            if let Err(error) = window(&socket, version, bytes, is_pinned) {
+                tracing::warn!(pid, bytes, %error, "cannot give a process host memory");
+            }
+        };
+        let thread = std::thread::Builder::new().name("window".to_owned());
+        thread.spawn(body).map(|_detached| ())
     }
 
     /// Writes to the page of orders, and wakes the threads which wait for it.
@@ -186,6 +216,26 @@ impl Connection {
         facts.read(&pages.facts, &mut pages.stretches_seen);
         true
     }
+}
+
+/// Creates host memory, whose pages are there, and sends it.
+fn window(socket: &OwnedFd, version: u8, bytes: u64, is_pinned: bool) -> io::Result<()> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = memfd_create("weir-host-memory", flags)?;
+    fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    let files = [file.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(&files)) {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    let mut writer = FromAgent::HostWindow { bytes, is_pinned }.write();
+    writer.set_version(version);
+    let part = [io::IoSlice::new(writer.finish())];
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let _bytes = sendmsg(socket, &part, &mut control, flags)?;
+    Ok(())
 }
 
 /// Returns whether a process belongs to a pod: it does when it is in the pod's cgroup, as far as both are known. The peer has

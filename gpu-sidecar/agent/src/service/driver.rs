@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use agent_core::record::Recorder;
-use agent_core::{Action, Agent, AgentFigures, Event, Facts, Pod, PodKey, PodOrder};
+use agent_core::{Action, Agent, AgentFigures, Event, Facts, MoveOrder, Pod, PodKey};
 use policy::tokens::ProcessId;
 use protocol::message::Malformed;
 use rustix::event::{Timespec, epoll};
@@ -74,11 +74,16 @@ impl Driver {
         )?;
         let tokens = settings.tokens.scheduler();
         let recorder = match &settings.record {
-            Some(path) => Some(Recorder::new(append_to(path)?, crate::COMMIT, &tokens)?),
+            Some(path) => Some(Recorder::new(
+                append_to(path)?,
+                crate::COMMIT,
+                &tokens,
+                settings.memory,
+            )?),
             None => None,
         };
         Ok(Self {
-            agent: Agent::new(tokens),
+            agent: Agent::new(tokens).with_memory(settings.memory),
             settings,
             inbox,
             epoll,
@@ -323,8 +328,24 @@ impl Driver {
                 self.listeners.remove(&key);
                 return;
             }
-            Command::Evict { pod, answer } => self.order(pod, PodOrder::Evict, answer),
-            Command::Restore { pod, answer } => self.order(pod, PodOrder::Restore, answer),
+            Command::Move {
+                pod,
+                order,
+                drain_ms,
+                waits,
+                answer,
+            } => {
+                self.replies_seen += 1;
+                let number = self.replies_seen;
+                self.replies.insert(number, answer);
+                let order = MoveOrder {
+                    number,
+                    order,
+                    drain_ms,
+                    waits,
+                };
+                Event::Ordered { pod, order }
+            }
             Command::Stop => {
                 self.is_stopping = true;
                 return;
@@ -344,13 +365,6 @@ impl Driver {
         // Dropping the socket of an earlier pod removes it from epoll.
         self.listeners.insert(pod.key, listener);
         Ok(())
-    }
-
-    fn order(&mut self, pod: PodKey, order: PodOrder, reply: OrderReply) -> Event {
-        self.replies_seen += 1;
-        let number = self.replies_seen;
-        self.replies.insert(number, reply);
-        Event::Ordered { number, pod, order }
     }
 }
 

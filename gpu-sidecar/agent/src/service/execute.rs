@@ -6,7 +6,6 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::driver::Driver;
 use super::roster;
-use crate::state::Declined;
 
 impl Driver {
     /// Carries out an action. What fails, or was found, follows as an event.
@@ -88,10 +87,22 @@ impl Driver {
                 subject,
                 text,
             } => tracing::error!(subject, "{text}"),
-            Action::Decline { number, text } => {
+            Action::SendWindow {
+                process,
+                bytes,
+                is_pinned,
+            } => {
+                if let Some(connection) = self.connections.get(&process)
+                    && let Err(error) = connection.send_window(bytes, is_pinned)
+                {
+                    let pid = connection.pid();
+                    tracing::warn!(pid, bytes, %error, "cannot give a process host memory");
+                }
+            }
+            Action::Answer { number, answer } => {
                 if let Some(reply) = self.replies.remove(&number) {
                     // The caller may have given up.
-                    let _gone = reply.send(Err(Declined(text)));
+                    let _gone = reply.send(answer);
                 }
             }
             Action::Publish => self.publish(),

@@ -12,6 +12,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use tokio::sync::oneshot;
 
+use agent_core::{MemorySettings, OrderAnswer, PodOrder};
+
 use super::device_memory::DeviceMemory;
 use super::{Figures, Pod, PodKey, Slot, SlotKey};
 use crate::config::TokenSettings;
@@ -22,13 +24,8 @@ pub const COMMANDS_MAX: usize = 1_024;
 /// Longest time that [`ServiceHandle::refresh`] waits for figures.
 pub const REFRESH_MAX: Duration = Duration::from_millis(50);
 
-/// Refusal of an operator's order, with the reason.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct Declined(pub String);
-
-/// Sender of the reply to an operator's order.
-pub type OrderReply = oneshot::Sender<Result<(), Declined>>;
+/// Sender of the answer to an operator's order.
+pub type OrderReply = oneshot::Sender<OrderAnswer>;
 
 /// Message to the token service. Commands are sent in the order of the events; a pod's slot is added before the pod.
 #[derive(Debug)]
@@ -65,18 +62,17 @@ pub enum Command {
     PodChanged(Arc<Pod>),
     /// A pod was removed; the service closes its connections.
     PodRemoved(PodKey),
-    /// An operator evicts a pod's model from its slot.
-    Evict {
-        /// Pod of the model to evict.
+    /// An operator moves a pod's model to the host, or back to its device.
+    Move {
+        /// Pod of the model.
         pod: PodKey,
-        /// Receives the outcome of the order.
-        answer: OrderReply,
-    },
-    /// An operator restores a pod's evicted model.
-    Restore {
-        /// Pod of the model to restore.
-        pod: PodKey,
-        /// Receives the outcome of the order.
+        /// Change that is ordered.
+        order: PodOrder,
+        /// Time for which work in flight is waited for, in milliseconds.
+        drain_ms: u32,
+        /// Whether the answer comes at the end of the move; otherwise at its beginning.
+        waits: bool,
+        /// Receives the answer.
         answer: OrderReply,
     },
     /// The agent stops. Gates follow the processes' own rule for a lost agent.
@@ -88,8 +84,8 @@ pub enum Command {
 pub struct ServiceSettings {
     /// Rule and durations of the token scheduler.
     pub tokens: TokenSettings,
-    /// Host memory available to models, in bytes; `None`: no bound.
-    pub host_memory: Option<u64>,
+    /// How models are moved between devices and host.
+    pub memory: MemorySettings,
     /// Event log to which the service appends.
     pub events: Arc<Events>,
     /// Device memory of each process, as reported by NVML.

@@ -13,12 +13,12 @@
 mod channel;
 mod device_memory;
 pub use agent_core::{
-    AgentFigures, Figures, Histogram, MigInstance, PODS_MAX, Pod, PodCounters, PodFigures, PodKey,
-    PodSettings, ProcessFigures, ProcessMemory, SLICES_OF_GPU, Slot, SlotFigures, SlotKey,
-    SlotKind, WAIT_BOUNDS_NS, protocol_refusal,
+    AgentFigures, Figures, Histogram, MigInstance, MoveCounters, OrderAnswer, PODS_MAX, Pod,
+    PodCounters, PodFigures, PodKey, PodOrder, PodSettings, ProcessFigures, ProcessMemory,
+    SLICES_OF_GPU, Slot, SlotFigures, SlotKey, SlotKind, WAIT_BOUNDS_NS, protocol_refusal,
 };
 pub use channel::{
-    COMMANDS_MAX, Command, Declined, Inbox, OrderReply, REFRESH_MAX, SendError, ServiceHandle,
+    COMMANDS_MAX, Command, Inbox, OrderReply, REFRESH_MAX, SendError, ServiceHandle,
     ServiceSettings, service_channel,
 };
 pub use device_memory::DeviceMemory;

@@ -83,7 +83,7 @@ impl Node {
     fn started(tokens: TokenSettings, record: Option<PathBuf>) -> Self {
         let settings = ServiceSettings {
             tokens,
-            host_memory: None,
+            memory: agent_core::MemorySettings::default(),
             events: Arc::new(Events::default()),
             device_memory: Arc::new(DeviceMemory::default()),
             record,

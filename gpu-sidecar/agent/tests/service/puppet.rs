@@ -240,6 +240,10 @@ impl Puppet {
 
 pub(crate) fn hello(again: bool, open: bool, busy_ns: u64, bytes_used: u64) -> FromProcess {
     FromProcess::Hello {
+        version: protocol::VERSION,
+        residency: protocol::page::Residency::None,
+        host_bytes: 0,
+        pinned_bytes: 0,
         pid: 1,
         again,
         open,

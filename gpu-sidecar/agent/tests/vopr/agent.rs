@@ -221,7 +221,10 @@ impl World {
                 text,
                 ..
             } => return Err(Failure::new("log", &text)),
-            Action::Log { .. } | Action::Record { .. } | Action::Decline { .. } => {}
+            Action::Log { .. }
+            | Action::Record { .. }
+            | Action::Answer { .. }
+            | Action::SendWindow { .. } => {}
         }
         Ok(())
     }

@@ -361,6 +361,10 @@ impl World {
         uuid[15] = u8::try_from(self.processes[process].slot).unwrap();
         let message = match self.random.index(12) {
             0 => FromProcess::Hello {
+                version: protocol::VERSION,
+                residency: protocol::page::Residency::None,
+                host_bytes: 0,
+                pinned_bytes: 0,
                 pid: 1,
                 again: self.random.below(2) == 0,
                 open: self.random.below(2) == 0,

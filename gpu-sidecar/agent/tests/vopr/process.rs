@@ -306,7 +306,16 @@ impl Process {
 
     pub(crate) fn hello(&self, again: bool, open: bool) -> FromProcess {
         let name = "program".to_owned();
-        preload_state::counters::hello(self.facts(), 1, again, open, self.busy.total_ns(), name)
+        let greeting = preload_state::counters::Greeting {
+            pid: 1,
+            again,
+            open,
+            busy_ns: self.busy.total_ns(),
+            program: name,
+            host_bytes: 0,
+            pinned_bytes: 0,
+        };
+        preload_state::counters::hello(self.facts(), greeting)
     }
 
     pub(crate) const fn busy_ns(&self) -> u64 {

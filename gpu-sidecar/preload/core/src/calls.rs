@@ -4,13 +4,13 @@
 //! that are not destroyed: [`preload_ops::Driver`] requires it of the operations. Results are written to variables of this thread's stack.
 
 use std::borrow::Cow;
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use preload_ops::Driver;
-use preload_state::memory::{Access, POSIX_FD, Properties, size};
+use preload_state::memory::{Access, HostSpan, POSIX_FD, Properties, size};
 
-use crate::driver::{self, Address, Code, Handle, NOT_SUPPORTED, SUCCESS};
+use crate::driver::{self, Address, Code, Handle, INVALID_VALUE, NOT_SUPPORTED, SUCCESS};
 use crate::host::Host;
 
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`: selects the smallest granule of physical memory.
@@ -26,6 +26,11 @@ const fn check(code: Code) -> Result<(), Code> {
 fn written<T: Default>(call: impl FnOnce(*mut T) -> Code) -> Result<T, Code> {
     let mut value = T::default();
     check(call(&raw mut value)).map(|()| value)
+}
+
+/// Returns the pointer to a span of a window.
+fn host_memory(span: HostSpan) -> *mut c_void {
+    std::ptr::with_exposed_provenance_mut(size(span.at))
 }
 
 impl Driver for Host {
@@ -247,6 +252,97 @@ impl Driver for Host {
         let number = std::ptr::without_provenance_mut::<c_void>(number);
         // SAFETY: an open descriptor, borrowed for the call, which the driver takes in place of a pointer; a valid pointer to a handle.
         written(|handle| unsafe { driver::cuMemImportFromShareableHandle(handle, number, FILE) })
+    }
+
+    fn create_stream(self) -> Result<Handle, Code> {
+        /// `CU_STREAM_NON_BLOCKING`
+        const UNORDERED: c_uint = 1;
+        // Lower numbers are more urgent; the driver raises this one to its lowest.
+        // SAFETY: `written` passes a valid pointer to a handle.
+        written(|stream| unsafe {
+            driver::cuStreamCreateWithPriority(stream, UNORDERED, c_int::MIN)
+        })
+    }
+
+    fn synchronize_stream(self, stream: Handle) -> Result<(), Code> {
+        // SAFETY: a stream of this library's, whose context lives.
+        check(unsafe { driver::cuStreamSynchronize(stream) })
+    }
+
+    fn copy_to_host(self, to: HostSpan, from: Address, stream: Handle) -> Result<(), Code> {
+        // SAFETY: `to` is within a window that this library has mapped for good and has given to this copy alone, and `from` is mapped and
+        // as long.
+        check(unsafe {
+            driver::cuMemcpyDtoHAsync_v2(host_memory(to), from, size(to.bytes), stream)
+        })
+    }
+
+    fn copy_to_device(self, to: Address, from: HostSpan, stream: Handle) -> Result<(), Code> {
+        // SAFETY: as in `copy_to_host`, in the other direction.
+        check(unsafe {
+            driver::cuMemcpyHtoDAsync_v2(to, host_memory(from), size(from.bytes), stream)
+        })
+    }
+
+    fn write_words(self, to: Address, words: &[u64]) -> Result<(), Code> {
+        // SAFETY: the driver reads the slice before it returns, and checks the device's address.
+        check(unsafe { driver::cuMemcpyHtoD_v2(to, words.as_ptr().cast(), size_of_val(words)) })
+    }
+
+    fn read_words(self, from: Address, words: &mut [u64]) -> Result<(), Code> {
+        let bytes = size_of_val(words);
+        // SAFETY: the driver writes at most the length of the slice, for which every bit pattern is valid, before it returns.
+        check(unsafe { driver::cuMemcpyDtoH_v2(words.as_mut_ptr().cast(), from, bytes) })
+    }
+
+    fn register_host(self, window: HostSpan) -> Result<(), Code> {
+        /// `CU_MEMHOSTREGISTER_PORTABLE`: for all contexts.
+        const PORTABLE: c_uint = 1;
+        // SAFETY: a window that this library has mapped for good.
+        check(unsafe {
+            driver::cuMemHostRegister_v2(host_memory(window), size(window.bytes), PORTABLE)
+        })
+    }
+
+    fn load_hash(self) -> Result<Handle, Code> {
+        let text = CString::new(kernels::PTX).map_err(|_| INVALID_VALUE)?;
+        let name = CString::new(kernels::Kernel::GranuleHash.name()).map_err(|_| INVALID_VALUE)?;
+        // SAFETY: `written` passes a valid pointer to a handle; the text ends with a NUL.
+        let module =
+            written(|module| unsafe { driver::cuModuleLoadData(module, text.as_ptr().cast()) })?;
+        // SAFETY: as above; a module that was loaded just now, and a NUL-terminated name.
+        written(|function| unsafe { driver::cuModuleGetFunction(function, module, name.as_ptr()) })
+    }
+
+    fn launch_hash(self, kernel: Handle, parameters: [u64; 4], stream: Handle) -> Result<(), Code> {
+        /// Threads of a block, each of which takes a 256th of a granule.
+        const THREADS: c_uint = 256;
+        /// Most blocks: eight for each SM of the largest GPU.
+        const BLOCKS_MAX: u64 = 8 * 160;
+        let [_, _, granules, _] = parameters;
+        let blocks = c_uint::try_from(granules.clamp(1, BLOCKS_MAX)).unwrap_or(1);
+        let mut parameters = parameters;
+        let mut pointers = parameters
+            .each_mut()
+            .map(|parameter| std::ptr::from_mut(parameter).cast::<c_void>());
+        let pointers = pointers.as_mut_ptr();
+        // SAFETY: the kernel has four parameters of 64 bits, to which the pointers lead; the driver copies them. Their addresses are of mapped
+        // memory.
+        check(unsafe {
+            driver::cuLaunchKernel(
+                kernel,
+                blocks,
+                1,
+                1,
+                THREADS,
+                1,
+                1,
+                0,
+                stream,
+                pointers,
+                std::ptr::null_mut(),
+            )
+        })
     }
 
     fn default_pool(self, device: c_int) -> Result<Handle, Code> {

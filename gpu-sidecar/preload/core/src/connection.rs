@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use preload_state::link::ConnectOutcome;
+use preload_state::memory::size;
 use protocol::message::{FromAgent, MESSAGE_MAX};
 use protocol::page::{Facts, Orders, PAGE_BYTES};
 
@@ -36,7 +37,7 @@ pub(crate) struct Connection {
 /// Outcome of waiting for a message.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// A message, with the files of two pages if it carries any.
+    /// A message, with the files that it carries.
     Message(FromAgent, Option<Files>),
     /// No message in time, or the read was interrupted.
     Nothing,
@@ -44,31 +45,51 @@ pub(crate) enum Received {
     Closed,
 }
 
-/// Memory files of the two shared pages.
+/// Memory files that came with a message.
 #[derive(Debug)]
-pub(crate) struct Files {
-    orders: OwnedFd,
-    facts: OwnedFd,
+pub(crate) enum Files {
+    /// The two shared pages.
+    Pages {
+        /// File of *orders*.
+        orders: OwnedFd,
+        /// File of *facts*.
+        facts: OwnedFd,
+    },
+    /// A window of host memory.
+    Window(OwnedFd),
 }
 
 impl Files {
+    /// Maps a window of this size for the rest of the process's life, and returns its address; `None` if there is none or it cannot be
+    /// mapped.
+    pub(crate) fn map_window(&self, bytes: u64) -> Option<u64> {
+        let Self::Window(file) = self else {
+            return None;
+        };
+        let window = map(file, size(bytes), libc::PROT_READ | libc::PROT_WRITE)?;
+        Some(window.expose_provenance() as u64)
+    }
+
     /// Maps both pages for the rest of the process's life. Returns `None` if they cannot be mapped or have another layout
     /// version.
     pub(crate) fn map(&self) -> Option<(&'static Orders, &'static Facts)> {
-        let orders = map(&self.orders, libc::PROT_READ)?.cast::<Orders>();
-        let facts = map(&self.facts, libc::PROT_READ | libc::PROT_WRITE)?.cast::<Facts>();
+        let Self::Pages { orders, facts } = self else {
+            return None;
+        };
+        let orders = map(orders, PAGE_BYTES, libc::PROT_READ)?.cast::<Orders>();
+        let facts = map(facts, PAGE_BYTES, libc::PROT_READ | libc::PROT_WRITE)?.cast::<Facts>();
         // SAFETY: `map` returns a page-aligned mapping of at least the page's size, of a file that cannot shrink, which is never unmapped.
         // The page consists of atomics, for which every value is valid, and of which nothing writes through this mapping.
         let orders = unsafe { &*orders };
         // SAFETY: as for the orders; this mapping can be written as well.
         let facts = unsafe { &*facts };
-        let version = u32::from(protocol::VERSION);
+        let version = protocol::LAYOUT;
         (orders.layout() == version && facts.layout() == version).then_some((orders, facts))
     }
 }
 
-/// Maps a page for the rest of the process's life; `None` if the file may shrink, is too small, or cannot be mapped.
-fn map(file: &OwnedFd, protection: c_int) -> Option<*const u8> {
+/// Maps the first bytes of a file for the rest of the process's life; `None` if the file may shrink, is too small, or cannot be mapped.
+fn map(file: &OwnedFd, length: usize, protection: c_int) -> Option<*const u8> {
     let file = file.as_raw_fd();
     // Without this seal another process could shrink the file, and reads would then raise SIGBUS.
     // SAFETY: `fcntl` with this command takes numbers alone.
@@ -78,14 +99,14 @@ fn map(file: &OwnedFd, protection: c_int) -> Option<*const u8> {
     }
     // SAFETY: `lseek` takes numbers alone.
     let bytes = unsafe { libc::lseek(file, 0, libc::SEEK_END) };
-    if usize::try_from(bytes).ok()? < PAGE_BYTES {
+    if usize::try_from(bytes).ok()? < length || length == 0 {
         return None;
     }
     // SAFETY: a new mapping at an address that the kernel chooses, so that no memory of the program is replaced.
     let page = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
-            PAGE_BYTES,
+            length,
             protection,
             libc::MAP_SHARED,
             file,
@@ -373,9 +394,21 @@ fn files(head: &libc::msghdr) -> Option<Files> {
     if first.cmsg_level != libc::SOL_SOCKET || first.cmsg_type != libc::SCM_RIGHTS {
         return None;
     }
-    // SAFETY: the function computes a length from a number.
-    let two = unsafe { libc::CMSG_LEN(u32::try_from(2 * size_of::<c_int>()).unwrap_or(8)) };
-    if first.cmsg_len != two as usize {
+    let length = |count: usize| {
+        let bytes = u32::try_from(count * size_of::<c_int>()).unwrap_or(0);
+        // SAFETY: the function computes a length from a number.
+        let length = unsafe { libc::CMSG_LEN(bytes) };
+        length as usize
+    };
+    if first.cmsg_len == length(1) {
+        // SAFETY: the header's length covers its data: one descriptor, as compared above.
+        let data = unsafe { libc::CMSG_DATA(control) }.cast::<c_int>();
+        // SAFETY: as stated for its address; the data need not be aligned.
+        let file = unsafe { data.read_unaligned() };
+        // SAFETY: the kernel has opened it for this message, and nothing else owns it.
+        return Some(Files::Window(unsafe { OwnedFd::from_raw_fd(file) }));
+    }
+    if first.cmsg_len != length(2) {
         return None;
     }
     // SAFETY: the header's length covers its data: two descriptors, as compared above.
@@ -384,5 +417,5 @@ fn files(head: &libc::msghdr) -> Option<Files> {
     let [orders, facts] = unsafe { data.read_unaligned() };
     // SAFETY: the kernel has opened both for this message, and nothing else owns them.
     let [orders, facts] = [orders, facts].map(|file| unsafe { OwnedFd::from_raw_fd(file) });
-    Some(Files { orders, facts })
+    Some(Files::Pages { orders, facts })
 }

@@ -6,12 +6,14 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use preload_ops::memory::Memory;
+use preload_ops::residency;
 use preload_state::link::Link;
 use preload_state::process::Process;
 use preload_table::abi::Front;
 use protocol::page::{Facts, Gate, Orders};
 
 use crate::connection::Connection;
+use crate::host::Host;
 use crate::time;
 
 /// A wrapper and the driver function that it wraps.
@@ -26,7 +28,7 @@ pub(crate) struct Hook {
 }
 
 /// Room for the driver's functions that this library calls.
-pub(crate) const DRIVER_FUNCTIONS: usize = 48;
+pub(crate) const DRIVER_FUNCTIONS: usize = 56;
 /// Interval at which the waiters of an old page are woken until all are awake.
 const WAKE_INTERVAL: Duration = Duration::from_micros(100);
 
@@ -181,6 +183,7 @@ impl Context {
             for word in [old.gate.word(), &old.attention, &old.claim_answered] {
                 time::wake(word);
             }
+            residency::orders_changed(Host);
             time::pause(WAKE_INTERVAL);
         });
     }

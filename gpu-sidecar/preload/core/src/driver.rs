@@ -14,7 +14,7 @@ use crate::front;
 macro_rules! driver {
     ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),* $(,)?);)*) => {
         /// Functions of the driver, in the order of their addresses.
-        #[allow(non_camel_case_types, reason = "named as in the driver API")]
+        #[allow(non_camel_case_types, clippy::enum_variant_names, reason = "named as in the driver API")]
         #[derive(Clone, Copy)]
         enum Function {
             $($name,)*
@@ -25,7 +25,7 @@ macro_rules! driver {
 
         $(
             $(#[$doc])*
-            #[allow(non_snake_case, reason = "named as in the driver API")]
+            #[allow(non_snake_case, clippy::too_many_arguments, reason = "as in the driver API")]
             pub(crate) unsafe fn $name($($argument: $kind),*) -> Code {
                 const SYMBOL: &str = concat!(stringify!($name), "\0");
                 let real = address(Function::$name, SYMBOL);
@@ -85,6 +85,16 @@ driver! {
     fn cuEventDestroy_v2(event: Handle);
     fn cuFuncGetName(name: *mut *const c_char, function: Handle);
     fn cuKernelGetName(name: *mut *const c_char, kernel: Handle);
+    fn cuModuleLoadData(module: *mut Handle, image: *const c_void);
+    fn cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char);
+    fn cuLaunchKernel(function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Handle, parameters: *mut *mut c_void, extra: *mut *mut c_void);
+    fn cuStreamCreateWithPriority(stream: *mut Handle, flags: c_uint, priority: c_int);
+    fn cuStreamSynchronize(stream: Handle);
+    fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: Address, bytes: usize, stream: Handle);
+    fn cuMemcpyHtoDAsync_v2(to: Address, from: *const c_void, bytes: usize, stream: Handle);
+    fn cuMemcpyDtoH_v2(to: *mut c_void, from: Address, bytes: usize);
+    fn cuMemcpyHtoD_v2(to: Address, from: *const c_void, bytes: usize);
+    fn cuMemHostRegister_v2(at: *mut c_void, bytes: usize, flags: c_uint);
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     fn cuMemAlloc_v2(address: *mut Address, bytes: usize);
     fn cuMemFree_v2(address: Address);

@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
-use preload_ops::{Driver as _, System as _, watch};
+use preload_ops::{Driver as _, System as _, residency, watch};
 use preload_state::counters;
 use preload_state::link::{ANSWER_MAX, Action, Activity, Event, Link, Phase, Terms};
+use preload_state::memory::HostSpan;
+use preload_state::mover::Mover;
 use preload_state::watch::Watch;
 use protocol::message::{FromAgent, FromProcess};
 use protocol::{GPU_SOCKET, GPU_SOCKET_VARIABLE};
@@ -115,17 +117,17 @@ fn carry_out(link: &mut Link, files: &mut Option<Files>) -> Next {
         let event = match action {
             Action::Connect => Event::Connect(context.connection.open()),
             Action::Hello { again, open } => {
-                let busy_ns = context.process.streams.busy_ns();
-                let pid = std::process::id();
-                let facts = Host.facts();
-                Host.send(&counters::hello(
-                    facts,
-                    pid,
+                let process = &context.process;
+                let greeting = counters::Greeting {
+                    pid: std::process::id(),
                     again,
                     open,
-                    busy_ns,
-                    program(),
-                ));
+                    busy_ns: process.streams.busy_ns(),
+                    program: program(),
+                    host_bytes: process.host_bytes.load(Ordering::Relaxed),
+                    pinned_bytes: process.pinned_bytes.load(Ordering::Relaxed),
+                };
+                Host.send(&counters::hello(Host.facts(), greeting));
                 Event::Reply(reply(files))
             }
             Action::Attach => Event::Reply(attachment().and_then(|attach| {
@@ -135,6 +137,10 @@ fn carry_out(link: &mut Link, files: &mut Option<Files>) -> Next {
             Action::MapPages => Event::Mapped(files.take().is_some_and(|files| map_pages(&files))),
             Action::Start => Event::Started(start()),
             Action::Receive => match context.connection.receive(None) {
+                Received::Message(FromAgent::HostWindow { bytes, is_pinned }, files) => {
+                    add_window(files.as_ref(), bytes, is_pinned);
+                    Event::Nothing
+                }
                 Received::Message(message, _) => Event::Message(message),
                 Received::Nothing => Event::Nothing,
                 Received::Closed => Event::Closed(activity()),
@@ -207,12 +213,32 @@ fn map_pages(files: &Files) -> bool {
     true
 }
 
+/// Adds a window of host memory that came with a message.
+fn add_window(files: Option<&Files>, bytes: u64, is_pinned: bool) {
+    match files.and_then(|files| files.map_window(bytes)) {
+        Some(at) => residency::add_window(Host, HostSpan { at, bytes }, is_pinned),
+        None => log::line(
+            "host memory of the agent cannot be mapped: the model cannot leave the device",
+        ),
+    }
+}
+
+/// Runs the mover thread, as long as the process.
+fn run_mover() {
+    residency::begin(Host);
+    let mut state = Mover::new();
+    loop {
+        residency::step(Host, &mut state);
+    }
+}
+
 /// Puts the library into effect and starts its threads. Returns `false`, without effect, if a thread cannot be created.
 fn start() -> bool {
     let process = &context().process;
     process.set_active(true);
-    let is_started =
-        threads::start("weir-watch", run_watch) && threads::start("weir-link", run_link);
+    let is_started = threads::start("weir-watch", run_watch)
+        && threads::start("weir-mover", run_mover)
+        && threads::start("weir-link", run_link);
     if !is_started {
         process.set_active(false);
     }

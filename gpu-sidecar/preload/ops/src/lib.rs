@@ -33,6 +33,7 @@ pub mod memory;
 pub mod nvml;
 mod outcome;
 mod platform;
+pub mod residency;
 pub mod streams;
 pub mod touch;
 pub mod waits;

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use preload_state::gate::Thread;
-use preload_state::memory::{Access, Properties};
+use preload_state::memory::{Access, HostSpan, Properties};
 use preload_state::process::Process;
 use preload_state::streams::Stream;
 use protocol::message::{FromProcess, Report};
@@ -215,6 +215,60 @@ pub trait Driver: Copy {
     ///
     /// The driver's error.
     fn import_memory(self, file: BorrowedFd<'_>) -> Result<u64, Code>;
+    /// Creates a stream without order relative to other streams, of the highest priority, in the calling thread's context.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn create_stream(self) -> Result<Handle, Code>;
+    /// Blocks until all work in a stream has finished.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn synchronize_stream(self, stream: Handle) -> Result<(), Code>;
+    /// Copies mapped device memory to a window of host memory, in stream order. The window must stay as it is until the copy has ended.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn copy_to_host(self, to: HostSpan, from: Address, stream: Handle) -> Result<(), Code>;
+    /// Copies a window of host memory to mapped device memory, in stream order. The window must stay as it is until the copy has ended.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn copy_to_device(self, to: Address, from: HostSpan, stream: Handle) -> Result<(), Code>;
+    /// Writes words to mapped device memory, and blocks until they are there.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn write_words(self, to: Address, words: &[u64]) -> Result<(), Code>;
+    /// Reads words from mapped device memory.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn read_words(self, from: Address, words: &mut [u64]) -> Result<(), Code>;
+    /// Registers a window of host memory in the calling thread's context: copies to and from it run at the speed of the link.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn register_host(self, window: HostSpan) -> Result<(), Code>;
+    /// Loads the module of this library's kernels in the calling thread's context, and returns the kernel that hashes granules.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn load_hash(self) -> Result<Handle, Code>;
+    /// Launches the kernel that hashes granules (`weir_granule_hash`), with these parameters, in a stream.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn launch_hash(self, kernel: Handle, parameters: [u64; 4], stream: Handle) -> Result<(), Code>;
     /// Returns the pool from which a device's stream-ordered memory comes.
     ///
     /// # Errors

@@ -3,30 +3,46 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use protocol::message::{FromProcess, Report};
-use protocol::page::Facts;
+use protocol::page::{Facts, Residency};
 
 /// Sticky errors of the driver. Other codes, of misuse, unfinished work and captures, concern only the program.
 const STICKY: std::ops::RangeInclusive<u32> = 700..=719;
 
-/// Returns the hello message of the process `pid`. `again` and `open` state that the process was connected before, and whether it has
-/// computed since; `busy_ns` is its kernel time.
+/// What the page does not state of a process that greets its agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Greeting {
+    /// Number of the process.
+    pub pid: u32,
+    /// Whether it was connected before.
+    pub again: bool,
+    /// Whether it has computed since.
+    pub open: bool,
+    /// Its kernel time, in nanoseconds.
+    pub busy_ns: u64,
+    /// Name of its program.
+    pub program: String,
+    /// Host memory for copies of its device memory, in bytes.
+    pub host_bytes: u64,
+    /// Part of `host_bytes` that may be registered with the driver, in bytes.
+    pub pinned_bytes: u64,
+}
+
+/// Returns the hello message of a process.
 #[must_use]
-pub fn hello(
-    facts: &Facts,
-    pid: u32,
-    again: bool,
-    open: bool,
-    busy_ns: u64,
-    program: String,
-) -> FromProcess {
+pub fn hello(facts: &Facts, greeting: Greeting) -> FromProcess {
+    let residency = Residency::from_number(facts.residency.load(Ordering::Relaxed));
     FromProcess::Hello {
-        pid,
-        again,
-        open,
-        busy_ns,
+        version: protocol::VERSION,
+        pid: greeting.pid,
+        again: greeting.again,
+        open: greeting.open,
+        busy_ns: greeting.busy_ns,
         ungated_ns: facts.ungated_ns.load(Ordering::Relaxed),
         bytes_used: facts.bytes_used.load(Ordering::Relaxed),
-        program,
+        program: greeting.program,
+        residency: residency.unwrap_or(Residency::None),
+        host_bytes: greeting.host_bytes,
+        pinned_bytes: greeting.pinned_bytes,
     }
 }
 
@@ -126,11 +142,24 @@ mod tests {
     #[test]
     fn a_hello_has_the_counters_of_the_page() {
         let facts = Facts::new();
+        let greeting = Greeting {
+            pid: 7,
+            again: true,
+            open: false,
+            busy_ns: 8,
+            program: "python3".to_owned(),
+            host_bytes: 9,
+            pinned_bytes: 4,
+        };
         facts.ungated_ns.store(5, Ordering::Relaxed);
         facts.bytes_used.store(6, Ordering::Relaxed);
+        facts
+            .residency
+            .store(Residency::Host as u32, Ordering::Relaxed);
         assert_eq!(
-            hello(&facts, 7, true, false, 8, "python3".to_owned()),
+            hello(&facts, greeting),
             FromProcess::Hello {
+                version: protocol::VERSION,
                 pid: 7,
                 again: true,
                 open: false,
@@ -138,6 +167,9 @@ mod tests {
                 ungated_ns: 5,
                 bytes_used: 6,
                 program: "python3".to_owned(),
+                residency: Residency::Host,
+                host_bytes: 9,
+                pinned_bytes: 4,
             }
         );
     }

@@ -39,6 +39,7 @@ pub mod gate;
 pub mod link;
 pub mod memory;
 pub mod memory_gate;
+pub mod mover;
 pub mod process;
 pub mod silence;
 pub mod streams;

@@ -1,6 +1,6 @@
 //! All state of a process but its device memory, which has locks that must not survive a fork.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::captures::Captures;
@@ -20,6 +20,12 @@ pub struct Process {
     pub gate: Gate,
     /// Gate at each touch of device memory.
     pub memory_gate: MemoryGate,
+    /// Futex word that changes whenever the mover thread may have something to do.
+    pub mover_word: AtomicU32,
+    /// Host memory for copies of device memory, in bytes.
+    pub host_bytes: AtomicU64,
+    /// Part of `host_bytes` that may be registered with the driver, in bytes.
+    pub pinned_bytes: AtomicU64,
     /// Launches and touches in progress, by thread.
     pub threads: Threads,
     /// Run time of functions.
@@ -52,6 +58,9 @@ impl Process {
         Self {
             gate: Gate::new(),
             memory_gate: MemoryGate::new(),
+            mover_word: AtomicU32::new(0),
+            host_bytes: AtomicU64::new(0),
+            pinned_bytes: AtomicU64::new(0),
             threads: Threads::new(),
             functions: Functions::new(),
             streams: Streams::new(),

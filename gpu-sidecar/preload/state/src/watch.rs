@@ -51,6 +51,8 @@ pub struct Watch {
     answered: (usize, u64),
     /// Number of launches at the last step under contention; `u64::MAX` if the token was in use.
     launches: u64,
+    /// Identity of the page, and number of its last order about the memory, that was seen.
+    order: (usize, u32),
 }
 
 impl Default for Watch {
@@ -66,7 +68,16 @@ impl Watch {
         Self {
             answered: (0, 0),
             launches: u64::MAX,
+            order: (0, 0),
         }
+    }
+
+    /// Returns whether the page has an order about the memory that was not seen before.
+    pub fn has_new_order(&mut self, orders: &Orders) -> bool {
+        let order = (page_of(orders), orders.order_seq.load(Ordering::Acquire));
+        let is_new = order != self.order && order.1 != 0;
+        self.order = order;
+        is_new
     }
 
     /// Returns what the thread does next. `launches` is the number of launches so far; `has_work` looks for unfinished work, and is
@@ -144,6 +155,18 @@ mod tests {
 
     fn unasked() -> bool {
         panic!("work is looked for only while other processes wait")
+    }
+
+    #[test]
+    fn an_order_about_the_memory_is_seen_once() {
+        let mut watch = Watch::new();
+        let (first, second) = (orders(2, 0), orders(2, 0));
+        assert!(!watch.has_new_order(&first));
+        first.order_seq.store(1, Ordering::Release);
+        assert!(watch.has_new_order(&first) && !watch.has_new_order(&first));
+        assert!(!watch.has_new_order(&second));
+        second.order_seq.store(1, Ordering::Release);
+        assert!(watch.has_new_order(&second));
     }
 
     #[test]

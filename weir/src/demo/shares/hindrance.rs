@@ -231,6 +231,10 @@ fn asks(pod_socket: &PodSocket) -> anyhow::Result<OwnedFd> {
     send_message(
         &connection,
         &FromProcess::Hello {
+            version: protocol::VERSION,
+            residency: protocol::page::Residency::None,
+            host_bytes: 0,
+            pinned_bytes: 0,
             pid: std::process::id(),
             again: false,
             open: false,

@@ -71,6 +71,10 @@ impl SlotState {
         match (message, process.greeting()) {
             (
                 FromProcess::Hello {
+                    version,
+                    residency,
+                    host_bytes,
+                    pinned_bytes,
                     again,
                     open,
                     busy_ns,
@@ -85,6 +89,10 @@ impl SlotState {
                     is_open: *open,
                     busy_ns: *busy_ns,
                     bytes_used: *bytes_used,
+                    version: *version,
+                    residency: *residency,
+                    host_bytes: *host_bytes,
+                    pinned_bytes: *pinned_bytes,
                 };
                 process.greet(program, resumed);
                 self.welcome(cx, id, false);
@@ -111,6 +119,11 @@ impl SlotState {
             (FromProcess::Claim { seq, bytes }, Greeting::Attached) => {
                 self.claim(cx, id, *seq, *bytes);
             }
+            (FromProcess::Moved(report), Greeting::Attached) => self.moved(cx, id, report),
+            (FromProcess::WindowsWanted { bytes }, Greeting::Attached) => {
+                self.windows_wanted(cx, id, *bytes);
+            }
+            (FromProcess::MemoryWanted, Greeting::Attached) => self.memory_wanted(cx, id),
             (FromProcess::Present, Greeting::Attached) => self.probe_answered(cx, id),
             (FromProcess::Report(report), greeting) if greeting > Greeting::Expected => {
                 self.report(cx, id, report);
@@ -238,6 +251,11 @@ impl SlotState {
         };
         member.process.lose_connection(cx.now);
         cx.actions.push(Action::Disconnect(id));
+        let key = member.pod.key();
+        self.leave_move(cx, key, id);
+        let Some(member) = self.member(id) else {
+            return;
+        };
         let Some(device) = member.process.device_mut() else {
             return;
         };
@@ -287,9 +305,14 @@ impl SlotState {
         cx.actions.push(Action::Forget(id));
         self.early.retain(|(own, _)| *own != id);
         let key = process.pod();
+        if let Some(device) = process.device() {
+            let moves = device.moves();
+            cx.host.give_back(moves.windows, moves.pinned);
+        }
         if let Some(pod) = self.pods.get_mut(&key) {
             pod.remove(&process, cx.now);
         }
+        self.leave_move(cx, key, id);
         if let Some(device) = &mut self.device {
             device.early_requests.retain(|own| *own != id);
         }

@@ -163,6 +163,7 @@ impl SlotState {
             .process
             .attach(sm, mps, former.epoch, former.before, now);
         member.pod.attach(id, resumed.bytes_used);
+        cx.host.adopt(resumed.host_bytes, resumed.pinned_bytes);
         let Some(device) = member.process.device() else {
             return;
         };

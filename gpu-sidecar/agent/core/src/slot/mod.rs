@@ -7,6 +7,7 @@
 //! | `greeting` | the answer to `Hello`, and the pages after `Attach` |
 //! | `tokens` | requests and returns of tokens; execution of the scheduler's actions; kernel time |
 //! | `memory` | claims on the pod's limit of device memory |
+//! | `moves` | models moved to the host and back |
 //! | `survivors` | processes of an earlier agent; the freeze after the start |
 //! | `poll` | wake-ups: deadlines, heartbeats, and state that changes without events |
 //! | `figures` | counters and gauges |
@@ -15,6 +16,7 @@ mod connections;
 mod figures;
 mod greeting;
 mod memory;
+mod moves;
 mod pods;
 mod poll;
 mod survivors;
@@ -32,6 +34,7 @@ use crate::event_kind::EventKind;
 use crate::pod::ServedPod;
 use crate::pods::PodKey;
 use crate::process::Process;
+use crate::residency::HostBudget;
 use crate::slots::{Slot, SlotKey};
 
 /// What a handler gets besides the slot.
@@ -40,6 +43,7 @@ pub(crate) struct Context<'a> {
     pub(crate) now: u64,
     pub(crate) actions: &'a mut Vec<Action>,
     pub(crate) numbers: &'a mut Numbers,
+    pub(crate) host: &'a mut HostBudget,
 }
 
 /// A slot with its pods; they may be added before the slot itself.
@@ -53,6 +57,8 @@ pub(crate) struct SlotState {
     /// Processes that have greeted before the slot's MPS daemon answers, each with the end of its wait in nanoseconds.
     early: Vec<(ProcessId, u64)>,
     heartbeat_at: u64,
+    /// Time until which threads count as waiting for memory, in nanoseconds: they repeat their notices.
+    memory_waits_until: u64,
     polled_at: u64,
 }
 
@@ -99,6 +105,7 @@ impl SlotState {
             processes: BTreeMap::new(),
             early: Vec::new(),
             heartbeat_at: 0,
+            memory_waits_until: 0,
             polled_at: 0,
         }
     }

@@ -29,7 +29,7 @@ impl SlotState {
         let pods = self.pods.values().filter_map(ServedPod::next_wake);
         let early = self.early.iter().map(|(_, until)| *until);
         let heartbeat = self
-            .has_waiters()
+            .needs_heartbeat()
             .then_some(self.heartbeat_at.saturating_add(HEARTBEAT_NS));
         let poll = self
             .must_poll()
@@ -66,10 +66,11 @@ impl SlotState {
                 self.relinquish(cx, key);
             }
         }
+        self.time_out_moves(cx);
         if !self.early.is_empty() {
             self.answer_early(cx);
         }
-        if self.has_waiters() && now >= self.heartbeat_at.saturating_add(HEARTBEAT_NS) {
+        if self.needs_heartbeat() && now >= self.heartbeat_at.saturating_add(HEARTBEAT_NS) {
             self.heartbeat_at = now;
             self.beat(cx);
         }
@@ -109,10 +110,11 @@ impl SlotState {
         scheduler.into_iter().chain(device.frozen_until).min()
     }
 
-    /// Returns whether any process waits for a token.
-    fn has_waiters(&self) -> bool {
+    /// Returns whether any process waits for a token or for its memory.
+    fn needs_heartbeat(&self) -> bool {
         let device = self.device.as_ref();
         device.is_some_and(|own| own.tokens.waiting() > 0 || !own.early_requests.is_empty())
+            || self.heartbeat_at < self.memory_waits_until
     }
 
     /// Returns whether any state changes without an event: silent or lost processes, or holders, which are settled also while no

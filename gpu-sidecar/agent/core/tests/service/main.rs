@@ -4,13 +4,15 @@
 //! |---|---|
 //! | `connections` | greetings, pages, and connections which end, overlap or misbehave |
 //! | `tokens` | grants, returns and revocations |
-//! | `pods` | memory claims, heartbeats, limits and orders |
+//! | `moves` | models moved to the host and back |
+//! | `pods` | memory claims, heartbeats and limits |
 //! | `restart` | an agent that finds the processes of an earlier one |
 //!
 //! Here is the service under test, in a time of its own.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod connections;
+mod moves;
 mod pods;
 mod restart;
 mod tokens;
@@ -21,15 +23,24 @@ use std::sync::atomic::Ordering;
 
 use agent_core::local::{LocalAgent, SharedPages};
 use agent_core::{
-    Action, AgentFigures, Event, EventKind, Figures, Order, Peer, Pod, PodKey, PodSettings,
-    ProcessRecord, Slot, SlotKey, SlotKind,
+    Action, AgentFigures, Event, EventKind, Figures, MemorySettings, Order, Peer, Pod, PodKey,
+    PodSettings, ProcessRecord, Slot, SlotKey, SlotKind,
 };
 use annotations::{Evict, Isolation};
 use policy::tokens::{ProcessId, Settings};
 use protocol::message::{FromAgent, FromProcess, Refusal};
+use protocol::page::Residency;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
+
+const MIB: u64 = 1 << 20;
+/// Host memory for models, and what brings them back.
+const MEMORY: MemorySettings = MemorySettings {
+    host_bytes: 100 * MIB,
+    pinned_bytes: 50 * MIB,
+    restores_on_demand: true,
+};
 
 /// A service under test, with its time and everything it has done.
 struct Node {
@@ -93,7 +104,7 @@ impl Node {
 
     fn starting(pods: &[Pod], survivors: &[ProcessRecord]) -> Self {
         let mut node = Self {
-            agent: LocalAgent::new(Settings::default()),
+            agent: LocalAgent::new(Settings::default()).with_memory(MEMORY),
             now: SECOND,
             actions: Vec::new(),
         };
@@ -172,6 +183,10 @@ impl Node {
         self.send(
             process,
             FromProcess::Hello {
+                version: protocol::VERSION,
+                residency: Residency::None,
+                host_bytes: 0,
+                pinned_bytes: 0,
                 pid: 1,
                 again,
                 open,

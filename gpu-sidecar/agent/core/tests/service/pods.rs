@@ -88,17 +88,6 @@ fn a_removed_pod_leaves_nothing() {
 }
 
 #[test]
-fn orders_are_declined_by_their_number() {
-    let mut node = Node::new(&[pod(0, 100)]);
-    let actions = node.on(Event::Ordered {
-        number: 9,
-        pod: PodKey(0),
-        order: agent_core::PodOrder::Evict,
-    });
-    assert!(matches!(actions[0], Action::Decline { number: 9, .. }));
-}
-
-#[test]
 fn a_changed_limit_reaches_the_pages() {
     let mut node = Node::new(&[pod(0, 50)]);
     let process = node.attached(1);

@@ -55,11 +55,92 @@ impl Driver for &'static Fake {
         Ok((total - self.physical_bytes(), total))
     }
 
-    fn allocate(self, _bytes: u64) -> Result<Address, Code> {
-        Err(self.allocate_error.get().unwrap_or(OUT_OF_MEMORY))
+    fn allocate(self, bytes: u64) -> Result<Address, Code> {
+        if let Some(code) = self.allocate_error.get() {
+            return Err(code);
+        }
+        if bytes > self.total.get() {
+            return Err(OUT_OF_MEMORY);
+        }
+        let at = self.next_native.get().max(1 << 20);
+        self.next_native.set(at + bytes);
+        Ok(at)
     }
 
     fn free(self, _address: Address) {}
+
+    fn create_stream(self) -> Result<Handle, Code> {
+        Ok(0x7000)
+    }
+
+    fn synchronize_stream(self, _stream: Handle) -> Result<(), Code> {
+        Ok(())
+    }
+
+    fn copy_to_host(self, to: HostSpan, from: Address, _stream: Handle) -> Result<(), Code> {
+        if let Some(code) = self.copy_error.borrow_mut().pop_front() {
+            return Err(code);
+        }
+        for offset in (0..to.bytes).step_by(usize::try_from(GRANULE).unwrap()) {
+            let value = self.granule_at(from + offset).expect("mapped");
+            self.host_contents
+                .borrow_mut()
+                .insert(to.at + offset, value);
+        }
+        Ok(())
+    }
+
+    fn copy_to_device(self, to: Address, from: HostSpan, _stream: Handle) -> Result<(), Code> {
+        if let Some(code) = self.copy_error.borrow_mut().pop_front() {
+            return Err(code);
+        }
+        for offset in (0..from.bytes).step_by(usize::try_from(GRANULE).unwrap()) {
+            let value = self.host_contents.borrow()[&(from.at + offset)];
+            self.set_granule(to + offset, value);
+        }
+        Ok(())
+    }
+
+    fn write_words(self, to: Address, words: &[u64]) -> Result<(), Code> {
+        let places = (to..).step_by(8).zip(words.iter().copied());
+        self.words.borrow_mut().extend(places);
+        Ok(())
+    }
+
+    fn read_words(self, from: Address, words: &mut [u64]) -> Result<(), Code> {
+        let all = self.words.borrow();
+        for (at, word) in (from..).step_by(8).zip(words) {
+            *word = all[&at];
+        }
+        Ok(())
+    }
+
+    fn register_host(self, window: HostSpan) -> Result<(), Code> {
+        self.registered.borrow_mut().push(window);
+        Ok(())
+    }
+
+    fn load_hash(self) -> Result<Handle, Code> {
+        Ok(0xf777)
+    }
+
+    fn launch_hash(
+        self,
+        _kernel: Handle,
+        [out, table, count, words]: [u64; 4],
+        _stream: Handle,
+    ) -> Result<(), Code> {
+        assert_eq!(words, GRANULE / 8);
+        for number in 0..count {
+            let at = self.words.borrow()[&(table + 8 * number)];
+            let value = self.granule_at(at).ok_or(INVALID_VALUE)?;
+            let mut all = self.words.borrow_mut();
+            for half in 0..2 {
+                *all.entry(out + 16 * number + 8 * half).or_default() += value + half;
+            }
+        }
+        Ok(())
+    }
 
     fn reserve_addresses(self, bytes: u64, alignment: u64) -> Result<Address, Code> {
         let mut reserved = self.reserved.borrow_mut();
@@ -87,6 +168,8 @@ impl Driver for &'static Fake {
         let handle = self.next_handle.get() + 1;
         self.next_handle.set(handle);
         self.physical.borrow_mut().insert(handle, bytes);
+        let granules = usize::try_from(bytes / GRANULE).unwrap();
+        self.contents.borrow_mut().insert(handle, vec![0; granules]);
         Ok(handle)
     }
 

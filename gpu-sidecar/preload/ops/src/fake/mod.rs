@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use preload_state::gate::Thread;
-use preload_state::memory::{Access, Properties};
+use preload_state::memory::{Access, HostSpan, Properties};
 use preload_state::process::Process;
 use preload_state::streams::Stream;
 use protocol::message::FromProcess;
@@ -85,6 +85,16 @@ pub(crate) struct Fake {
     pub(crate) reserved: RefCell<Vec<(Address, u64)>>,
     pub(crate) mappings: RefCell<BTreeMap<Address, (u64, u64)>>,
     pub(crate) access: RefCell<BTreeMap<Address, Vec<Access>>>,
+    /// Contents of physical memory by handle, and of host memory by address, each as one number for a granule.
+    pub(crate) contents: RefCell<BTreeMap<u64, Vec<u64>>>,
+    pub(crate) host_contents: RefCell<BTreeMap<u64, u64>>,
+    /// Words of the memory that the driver has allocated, by address.
+    pub(crate) words: RefCell<BTreeMap<Address, u64>>,
+    pub(crate) next_native: Cell<Address>,
+    /// Windows that were registered.
+    pub(crate) registered: RefCell<Vec<HostSpan>>,
+    /// Results of the next copies.
+    pub(crate) copy_error: RefCell<VecDeque<Code>>,
     next_handle: Cell<u64>,
     /// Memory of the device in bytes.
     pub(crate) total: Cell<u64>,
@@ -126,6 +136,24 @@ impl Fake {
     /// Returns the physical memory that exists, in bytes.
     pub(crate) fn physical_bytes(&self) -> u64 {
         self.physical.borrow().values().sum()
+    }
+
+    /// Returns the contents of the granule at a mapped address.
+    pub(crate) fn granule_at(&self, at: Address) -> Option<u64> {
+        let mappings = self.mappings.borrow();
+        let (begin, (bytes, handle)) = mappings.range(..=at).next_back()?;
+        let number = usize::try_from((at - begin) / GRANULE).ok()?;
+        let contents = self.contents.borrow();
+        (at - begin < *bytes).then(|| contents[handle][number])
+    }
+
+    /// Sets the contents of the granule at a mapped address.
+    pub(crate) fn set_granule(&self, at: Address, value: u64) {
+        let mappings = self.mappings.borrow();
+        let (begin, (bytes, handle)) = mappings.range(..=at).next_back().unwrap();
+        assert!(at - begin < *bytes, "mapped");
+        let number = usize::try_from((at - begin) / GRANULE).unwrap();
+        self.contents.borrow_mut().get_mut(handle).unwrap()[number] = value;
     }
 
     /// Returns the device of a context: that of [`CONTEXT`] is 0, and the next ones follow.

@@ -50,11 +50,40 @@ pub fn launch<P: Platform>(
     if info.is_collective {
         return refuse_collective(host, function);
     }
+    Outcome::Done(once_open(host, call, stream, default, info, Memory::Needed))
+}
+
+/// Launches a kernel of this library's own once the gate is open, while the process's memory is kept from the program.
+pub(crate) fn own<P: Platform>(host: P, call: Call<'_>, stream: Handle, kernel: Handle) -> Code {
+    let info = host.process().functions.lookup(kernel, || false);
+    let default = DefaultStream::Legacy;
+    once_open(host, call, stream, default, info, Memory::Held)
+}
+
+/// Relation of a launch to the gate of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    /// It waits until the process's memory is on the device.
+    Needed,
+    /// The calling thread has shut the gate itself, and the memory is there.
+    Held,
+}
+
+#[inline]
+fn once_open<P: Platform>(
+    host: P,
+    call: Call<'_>,
+    stream: Handle,
+    default: DefaultStream,
+    info: FunctionInfo,
+    memory: Memory,
+) -> Code {
+    let process = host.process();
     let mut bound_holds = true;
     loop {
         let guard = begin(host);
         let in_flight = process.streams.announce(&info, &process.gate, host.facts());
-        let has_memory = process.memory_gate.is_open();
+        let has_memory = memory == Memory::Held || process.memory_gate.is_open();
         if has_memory && process.gate.passes(host.orders(), in_flight, bound_holds) {
             host.set_inside(true);
             let launch = streams::before(host, stream, default, info);
@@ -63,7 +92,7 @@ pub fn launch<P: Platform>(
             host.set_inside(false);
             host.facts().launches.0.fetch_add(1, Ordering::Relaxed);
             drop(guard);
-            return Outcome::Done(code);
+            return code;
         }
         streams::finish(host, &LaunchGroup::of(info));
         drop(guard);

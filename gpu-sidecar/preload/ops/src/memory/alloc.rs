@@ -9,6 +9,7 @@ use crate::capture_mode;
 use crate::cuda::{Address, Code, Handle, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::outcome::{CallFor, Outcome, Reason};
 use crate::platform::Platform;
+use crate::touch;
 
 /// Alignment of rows of `cuMemAllocPitch` in bytes, the same as the driver's.
 const PITCH: usize = 512;
@@ -22,6 +23,7 @@ pub fn alloc<P: Platform>(host: P, bytes: u64, call: CallFor<'_, Address>) -> Ou
     if bytes == 0 {
         return Outcome::Pass(Reason::Invalid);
     }
+    let _there = touch::hold(host);
     let allocated = allocate(host, bytes);
     Outcome::of(allocated.and_then(|at| match at {
         Some(at) => Ok(at),
@@ -50,6 +52,7 @@ pub fn alloc_pitch<P: Platform>(
         return Outcome::Fail(OUT_OF_MEMORY);
     };
     let bytes = bytes as u64;
+    let _there = touch::hold(host);
     let allocated = allocate(host, bytes);
     Outcome::of(allocated.and_then(|at| match at {
         Some(at) => Ok((at, Some(row))),

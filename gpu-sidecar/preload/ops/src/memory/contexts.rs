@@ -4,7 +4,7 @@
 use preload_state::memory::{Account, Kind};
 
 use super::state::lock;
-use super::{current, limit, measure, peers, release};
+use super::{current, limit, measure, movable, peers, release};
 use crate::capture_mode;
 use crate::cuda::{Code, Handle, NOT_READY, OUT_OF_MEMORY};
 use crate::platform::{Driver, Platform};
@@ -94,6 +94,7 @@ pub fn context_destroyed<P: Platform>(host: P, context: Handle) {
         return;
     }
     let memory = host.memory();
+    movable::moves(host).context_destroyed(context);
     let is_last = lock(&memory.contexts).remove(context);
     peers::context_destroyed(host, context);
     for slot in &memory.devices {

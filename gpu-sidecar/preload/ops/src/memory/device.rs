@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use preload_state::memory::{Access, Block, Kind, Part, Table, Traits};
 
 use super::state::{Slot, lock};
-use super::{limit, physical, tickets};
+use super::{limit, movable, physical, tickets};
 use crate::capture_mode;
 use crate::cuda::{Address, Code, OUT_OF_MEMORY};
 use crate::platform::Platform;
@@ -75,7 +75,12 @@ pub(super) fn map<P: Platform, T>(
         give_addresses_back(slot, at, bytes);
         return Err((code, parts));
     }
-    let block = Block { at, bytes, parts };
+    let block = Block {
+        at,
+        bytes,
+        parts,
+        is_away: false,
+    };
     Ok(keep(&mut lock(&slot.table), block))
 }
 
@@ -120,6 +125,8 @@ pub(super) fn release<P: Platform>(
     kind: Kind,
 ) -> Result<(), Code> {
     tickets::withdraw(host, block.at);
+    // Also waits for a move in progress.
+    movable::forget(host, block.at);
     physical::unmap_and_release(host, &block)?;
     give_addresses_back(slot, block.at, block.bytes);
     limit::release(host, kind, block.bytes);

@@ -2,7 +2,7 @@
 
 use preload_state::memory::{Account, View, reported, reported_total};
 
-use super::{contexts, current, limit, measure};
+use super::{contexts, current, limit, measure, movable};
 use crate::cuda::SUCCESS;
 use crate::outcome::{Call, Outcome, Reason};
 use crate::platform::Platform;
@@ -10,6 +10,8 @@ use crate::platform::Platform;
 /// Returns the view for the device's own `free` and `total`, in bytes.
 pub fn view<P: Platform>(host: P, free: u64, total: u64) -> View {
     let limit = host.process().memory_limit();
+    // What is on the host counts as if it were on the device: the program sees no difference.
+    let free = free.saturating_sub(movable::away_bytes(host));
     measure::refresh(host);
     let (residue, others) = (contexts::residue(host), limit::held_by_others(host));
     limit::read(host, |account| {

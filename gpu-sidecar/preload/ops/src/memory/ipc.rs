@@ -21,6 +21,7 @@ use super::{current, device, physical, release};
 use crate::cuda::{Address, Code, Handle, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY};
 use crate::outcome::{Outcome, Reason};
 use crate::platform::{Platform, System};
+use crate::touch;
 
 /// Largest number of handles of an allocation, enough for 16 TiB.
 const PARTS_MAX: u64 = 65_536;
@@ -33,6 +34,7 @@ pub fn get<P: Platform>(host: P, address: Address) -> Outcome<Ticket> {
     let Some(slot) = host.memory().owner(address) else {
         return Outcome::Pass(Reason::Foreign);
     };
+    let _there = touch::hold(host);
     Outcome::of(ticket(host, slot, address))
 }
 
@@ -106,6 +108,7 @@ pub fn open<P: Platform>(host: P, ticket: &Ticket, flags: u32) -> Outcome<Addres
     if flags > 1 || contents.pid == u64::from(host.process_id()) {
         return Outcome::Fail(INVALID_VALUE);
     }
+    let _there = touch::hold(host);
     Outcome::of(open_at(host, contents))
 }
 

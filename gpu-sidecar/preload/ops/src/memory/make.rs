@@ -7,6 +7,7 @@ use super::{device, limit, physical, spare};
 use crate::capture_mode;
 use crate::cuda::{Address, Code, Handle, OUT_OF_MEMORY};
 use crate::platform::Platform;
+use crate::residency;
 
 /// Size of a device's reserve in granules: 32 MiB with granules of 2 MiB.
 const RESERVE_GRANULES: usize = 16;
@@ -70,9 +71,13 @@ pub(super) fn make<P: Platform, T>(
     });
     if made.is_err() {
         limit::release(host, kind, bytes);
-    } else if let Some(stored) = &mut lock(&slot.table).traits {
-        // Creation may have found that the memory cannot be shared.
-        *stored = traits;
+    } else {
+        if let Some(stored) = &mut lock(&slot.table).traits {
+            // Creation may have found that the memory cannot be shared.
+            *stored = traits;
+        }
+        // More host memory may be needed for a copy.
+        residency::wake_mover(host);
     }
     made
 }

@@ -29,6 +29,7 @@ pub mod ipc;
 mod limit;
 pub mod make;
 mod measure;
+mod movable;
 pub mod native;
 pub mod peers;
 mod physical;
@@ -42,6 +43,10 @@ mod state;
 mod tests;
 mod tickets;
 
+pub(crate) use movable::{
+    MovableBlock, MovableDevice, away, create_block, give_up_spare, has_offers, has_opened,
+    movable, moves, release_block, synchronize, total_of_kind,
+};
 pub use state::Memory;
 #[cfg(test)]
 use state::lock;

@@ -115,8 +115,11 @@ fn unmap_parts<P: Driver>(host: P, at: Address, end: Address, parts: &[Part]) ->
     Ok(())
 }
 
-/// Unmaps a block and releases its memory. After an error the addresses must not be reused.
+/// Unmaps a block and releases its memory, unless it is away. After an error the addresses must not be reused.
 pub(super) fn unmap_and_release<P: Platform>(host: P, block: &Block) -> Result<(), Code> {
+    if block.is_away {
+        return Ok(());
+    }
     capture_mode::relaxed(host, || {
         unmap_parts(host, block.at, block.at + block.bytes, &block.parts)?;
         release_all(host, &block.parts);

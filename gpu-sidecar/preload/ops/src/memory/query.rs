@@ -7,10 +7,12 @@ use std::ffi::c_int;
 
 use preload_state::memory::{Allocation, Table};
 
+use super::movable;
 use super::state::{Slot, lock};
 use crate::cuda::{Address, Code, INVALID_VALUE, NOT_SUPPORTED, SUCCESS};
 use crate::outcome::{Call, Outcome, Reason};
 use crate::platform::Platform;
+use crate::touch;
 
 /// `CU_POINTER_ATTRIBUTE_CONTEXT`; the constants below are attributes of the same enumeration.
 const CONTEXT: c_int = 1;
@@ -60,6 +62,9 @@ pub fn address_range<P: Platform>(
     let Some(range) = known else {
         return Outcome::Fail(unknown());
     };
+    if movable::is_away(slot, address) {
+        return Outcome::Done(range);
+    }
     match call() {
         SUCCESS => Outcome::Done(range),
         code => Outcome::Fail(code),
@@ -98,6 +103,8 @@ pub fn attributes<P: Platform>(
     let Some(slot) = owner(host, address) else {
         return Outcome::Pass(Reason::Foreign);
     };
+    // The driver knows no attributes of memory that is not there.
+    let _there = movable::is_away(slot, address).then(|| touch::hold(host));
     let table = lock(&slot.table);
     let Some((at, allocation)) = table.find(address) else {
         return Outcome::Done(unknown());
@@ -121,6 +128,7 @@ pub fn set_attribute<P: Platform>(
     let Some(slot) = owner(host, address) else {
         return Outcome::Pass(Reason::Foreign);
     };
+    let _there = movable::is_away(slot, address).then(|| touch::hold(host));
     let mut table = lock(&slot.table);
     let Some(allocation) = table.find_mut(address) else {
         return Outcome::Fail(INVALID_VALUE);

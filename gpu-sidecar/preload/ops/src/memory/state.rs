@@ -13,6 +13,7 @@ use preload_state::memory::{
 };
 
 use crate::cuda::{Address, Handle};
+use crate::residency::Moves;
 
 /// State of one device.
 #[derive(Debug)]
@@ -74,6 +75,8 @@ pub struct Memory {
     pub(super) pools: Mutex<Pools>,
     pub(super) program: Mutex<Program>,
     pub(super) ipc: Mutex<Tickets>,
+    /// Taken before the tables: held over a move.
+    pub(super) moves: Mutex<Moves>,
     next_id: AtomicU64,
 }
 
@@ -97,6 +100,7 @@ impl Memory {
             pools: Mutex::default(),
             program: Mutex::default(),
             ipc: Mutex::default(),
+            moves: Mutex::default(),
             next_id: AtomicU64::new(FIRST_ID),
         }
     }

@@ -4,8 +4,10 @@
 
 use std::time::Duration;
 
-use preload_state::gate::{IN_FLIGHT_POLL, RECHECK_INTERVAL};
+use preload_state::gate::{HUNG_AFTER, IN_FLIGHT_POLL, LaunchGuard, RECHECK_INTERVAL};
+use preload_state::silence::Silence;
 use preload_state::streams::DefaultStream;
+use protocol::message::FromProcess;
 
 use crate::cuda::{Code, Handle};
 use crate::outcome::{Call, Outcome, Reason};
@@ -78,6 +80,23 @@ fn once_there<P: Platform>(host: P, call: Call<'_>) -> Code {
     }
 }
 
+/// Blocks until the process's memory is on the device, and keeps it there until the guard is dropped; `None` within a touch or launch that
+/// has passed, or if Weir does not control the process. For calls that make or examine memory.
+pub(crate) fn hold<P: Platform>(host: P) -> Option<LaunchGuard<'static>> {
+    if unchecked(host).is_some() {
+        return None;
+    }
+    let process = host.process();
+    loop {
+        let guard = process.threads.begin_touch(host.thread());
+        if process.memory_gate.is_open() {
+            return Some(guard);
+        }
+        drop(guard);
+        wait(host);
+    }
+}
+
 /// Runs the check of a touch, without the touch, and returns whether it would pass.
 #[inline]
 pub fn check<P: System>(host: P) -> bool {
@@ -93,8 +112,18 @@ pub(crate) fn wait<P: Platform>(host: P) {
     host.process().gate.begin_burst(host.now());
     // Work that this thread has launched is measured up to here; that in its own default stream can be marked by no other.
     capture_mode::relaxed(host, || streams::mark_all(host));
+    let mut silence = Silence::default();
     while let Some((word, value)) = host.process().memory_gate.shut_at() {
+        // Repeated, since messages may be lost, and the agent has a heartbeat only while it knows of the wait.
+        host.send(&FromProcess::MemoryWanted);
+        let begin = host.now();
         host.wait_at(word, value, RECHECK_INTERVAL);
+        let waited = Duration::from_nanos(host.now().saturating_sub(begin));
+        let (orders, is_served) = (host.orders(), host.is_served());
+        // A hung agent is treated like a stopped one: the process then restores itself.
+        if silence.has_lasted(orders, is_served, waited, RECHECK_INTERVAL, HUNG_AFTER) {
+            host.abandon_hung_agent();
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use protocol::message::FromProcess;
 
 use crate::gate;
 use crate::platform::Platform;
+use crate::residency;
 use crate::streams::{self, UnfinishedStream};
 
 /// Runs one pass of the watch thread, and blocks until the next one is due.
@@ -14,6 +15,9 @@ pub fn step<P: Platform>(host: P, watch: &mut Watch) {
     let orders = host.orders();
     let attention = orders.attention.load(Ordering::Acquire);
     let launches = host.facts().launches.0.load(Ordering::Relaxed);
+    if watch.has_new_order(orders) {
+        residency::wake_mover(host);
+    }
     let mut unfinished = None;
     let step = watch.step(orders, &host.process().gate, launches, || {
         unfinished = streams::first_unfinished(host);

@@ -4,6 +4,7 @@ use std::ffi::c_int;
 
 mod account;
 mod contexts;
+mod host;
 mod native;
 mod physical;
 mod pools;
@@ -17,6 +18,7 @@ mod ticket;
 pub use crate::Address;
 pub use account::{Account, ClaimTotals, Kind};
 pub use contexts::{Contexts, residue};
+pub use host::{GranuleHash, HostCopy, HostMemory, HostSpan};
 pub use native::{Native, Natives, array_bytes};
 pub use physical::{
     Access, Block, Location, ON_DEVICE, PINNED, POSIX_FD, Part, Properties, Traits, part_sizes,

@@ -149,6 +149,8 @@ pub struct Block {
     pub bytes: u64,
     /// Physical memory, in the order of the addresses.
     pub parts: Vec<Part>,
+    /// Whether the physical memory is released, its handles are invalid, and nothing is mapped: the contents are on the host.
+    pub is_away: bool,
 }
 
 impl Block {
@@ -159,6 +161,7 @@ impl Block {
             at: self.at,
             bytes: 0,
             parts: Vec::new(),
+            is_away: self.is_away,
         };
         let mut rest: Vec<Part> = Vec::new();
         for part in self.parts.drain(..) {
@@ -244,6 +247,7 @@ mod tests {
             at: 100,
             bytes: 40,
             parts: (0..4).map(part).collect(),
+            is_away: false,
         };
         let taken = block.split(20);
         assert_eq!((taken.at, taken.bytes, taken.parts.len()), (100, 20, 2));

@@ -251,8 +251,62 @@ impl Table {
             });
         own.chain(self.slab_blocks.values())
             .chain(&self.reserve)
+            .filter(|block| !block.is_away)
             .map(|block| (block.at, block.bytes))
             .collect()
+    }
+
+    /// Returns the blocks with contents of the program, by address: own ones, each with the context of its allocation, and slabs, which have
+    /// allocations of several contexts. Memory freed during a capture is not among them.
+    pub fn blocks(&self) -> impl Iterator<Item = (&Block, Option<Handle>)> {
+        let own = self.allocations.values().filter_map(|one| {
+            let Backing::Own(block) = &one.backing else {
+                return None;
+            };
+            Some((block, Some(one.context)))
+        });
+        own.chain(self.slab_blocks.values().map(|block| (block, None)))
+    }
+
+    /// Returns the block of [`Self::blocks`] with this first address.
+    pub fn block_mut(&mut self, at: Address) -> Option<&mut Block> {
+        if let Some(slab) = self.slab_blocks.get_mut(&at) {
+            return Some(slab);
+        }
+        match &mut self.allocations.get_mut(&at)?.backing {
+            Backing::Own(block) => Some(block),
+            Backing::Piece(_) | Backing::Opened(_) => None,
+        }
+    }
+
+    /// Returns the context of each allocation.
+    pub fn contexts(&self) -> impl Iterator<Item = Handle> {
+        self.allocations.values().map(|one| one.context)
+    }
+
+    /// Returns a context in which memory of the device is allocated; `None` if there is no memory.
+    #[must_use]
+    pub fn any_context(&self) -> Option<Handle> {
+        self.contexts().next()
+    }
+
+    /// Returns whether memory of other processes is mapped.
+    #[must_use]
+    pub fn has_opened(&self) -> bool {
+        self.allocations.values().any(Allocation::is_opened)
+    }
+
+    /// Returns whether the contents at an address are on the host.
+    #[must_use]
+    pub fn is_away(&self, address: Address) -> bool {
+        let is_in = |block: &Block| block.is_away && address.wrapping_sub(block.at) < block.bytes;
+        self.slab_block(address).is_some_and(is_in)
+            || self
+                .find(address)
+                .is_some_and(|(_, one)| match &one.backing {
+                    Backing::Own(block) => is_in(block),
+                    Backing::Piece(_) | Backing::Opened(_) => false,
+                })
     }
 
     /// Returns whether other processes can map the device's memory.

@@ -13,6 +13,7 @@ fn block(at: Address, parts: u64) -> Block {
                 bytes: GRANULE,
             })
             .collect(),
+        is_away: false,
     }
 }
 
@@ -102,6 +103,29 @@ fn mappings_are_those_of_blocks_slabs_and_the_reserve() {
     mapped.sort_unstable();
     let expected = [(1, 1), (2, 1), (3, 1), (4, 2)];
     assert_eq!(mapped, expected.map(|(at, n)| (at * GRANULE, n * GRANULE)));
+}
+
+#[test]
+fn memory_that_is_away_is_not_mapped() {
+    let mut table = Table::default();
+    table.insert(GRANULE, own(GRANULE, 7));
+    table.add_slab(block(3 * GRANULE, 1));
+    let opened = Allocation::new(1, GRANULE, 9, Backing::Opened(block(9 * GRANULE, 1)));
+    assert!(!table.has_opened());
+    table.insert(9 * GRANULE, opened);
+    assert!(table.has_opened());
+    let blocks: Vec<_> = table
+        .blocks()
+        .map(|(block, context)| (block.at / GRANULE, context))
+        .collect();
+    assert_eq!(blocks, [(1, Some(7)), (3, None)]);
+    for at in [GRANULE, 3 * GRANULE] {
+        table.block_mut(at).unwrap().is_away = true;
+    }
+    assert!(table.block_mut(9 * GRANULE).is_none());
+    assert!(table.mapped().is_empty());
+    assert!(table.is_away(GRANULE + 5) && table.is_away(3 * GRANULE));
+    assert!(!table.is_away(9 * GRANULE));
 }
 
 #[test]

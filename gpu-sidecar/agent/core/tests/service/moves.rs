@@ -1,0 +1,425 @@
+use agent_core::{MoveOrder, OrderAnswer, PodOrder};
+use protocol::message::{MoveRefusal, MoveReport, Transfer};
+
+use super::*;
+
+const TRANSFER: Transfer = Transfer {
+    bytes: 10,
+    copied_bytes: 4,
+    drain_ns: 1,
+    hash_ns: 2,
+    copy_ns: 3,
+    unmap_ns: 4,
+    map_ns: 0,
+    total_ns: 5 * MS,
+};
+
+impl Node {
+    fn order(&mut self, pod: u32, order: PodOrder, number: u64, waits: bool) {
+        let order = MoveOrder {
+            number,
+            order,
+            drain_ms: 700,
+            waits,
+        };
+        let pod = PodKey(pod);
+        self.on(Event::Ordered { pod, order });
+    }
+
+    fn evict(&mut self, number: u64) {
+        self.order(0, PodOrder::Evict, number, true);
+    }
+
+    fn restore(&mut self, number: u64) {
+        self.order(0, PodOrder::Restore, number, true);
+    }
+
+    /// Returns the answers to an order.
+    fn answers(&self, number: u64) -> Vec<OrderAnswer> {
+        let all = self.actions.iter().filter_map(|action| match action {
+            Action::Answer { number: to, answer } if *to == number => Some(*answer),
+            _ => None,
+        });
+        all.collect()
+    }
+
+    /// Returns the order in the page of a process: its number, and the place.
+    fn wanted(&self, process: ProcessId) -> (u32, Option<Residency>) {
+        let pages = self.pages(process);
+        let wanted = pages.orders.residency_wanted.load(Ordering::Relaxed);
+        let seq = pages.orders.order_seq.load(Ordering::Relaxed);
+        (seq, Residency::from_number(wanted))
+    }
+
+    fn moves(&mut self, process: ProcessId, refusal: Option<MoveRefusal>) {
+        let (seq, wanted) = self.wanted(process);
+        let stays = match wanted {
+            Some(Residency::Host) => Residency::Resident,
+            _ => Residency::Host,
+        };
+        self.send(
+            process,
+            FromProcess::Moved(MoveReport {
+                seq,
+                residency: if refusal.is_some() {
+                    stays
+                } else {
+                    wanted.unwrap()
+                },
+                refusal,
+                transfer: if refusal.is_some() {
+                    Transfer::default()
+                } else {
+                    TRANSFER
+                },
+            }),
+        );
+    }
+
+    fn windows(&self, process: ProcessId) -> Vec<(u64, bool)> {
+        let all = self.actions.iter().filter_map(|action| match action {
+            Action::SendWindow {
+                process: to,
+                bytes,
+                is_pinned,
+            } if *to == process => Some((bytes / MIB, *is_pinned)),
+            _ => None,
+        });
+        all.collect()
+    }
+
+    fn events(&self, kind: EventKind) -> usize {
+        self.count(|action| matches!(action, Action::Record { kind: own, .. } if *own == kind))
+    }
+}
+
+fn done(answer: OrderAnswer) -> (u64, Residency, Transfer) {
+    match answer {
+        OrderAnswer::Done {
+            seq,
+            residency,
+            transfer,
+        } => (seq, residency, transfer),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_model_leaves_and_returns_by_order() {
+    let mut node = Node::new(&[pod(0, 50)]);
+    let process = node.attached(1);
+    node.evict(1);
+    assert_eq!(node.wanted(process), (1, Some(Residency::Host)));
+    let drain = node.pages(process).orders.drain_ms.load(Ordering::Relaxed);
+    assert_eq!(drain, 700);
+    assert!(node.answers(1).is_empty(), "it is not over");
+    node.moves(process, None);
+    let (seq, residency, transfer) = done(node.answers(1)[0]);
+    assert_eq!((seq, residency, transfer), (1, Residency::Host, TRANSFER));
+    node.restore(2);
+    assert_eq!(node.wanted(process), (2, Some(Residency::Resident)));
+    node.moves(process, None);
+    assert_eq!(done(node.answers(2)[0]).1, Residency::Resident);
+    let figures = node.figures();
+    let moves = &figures.pods[0].counters.moves;
+    assert_eq!((moves.evictions, moves.restores), (1, 1));
+    assert_eq!(moves.evicted_copied_bytes, 4);
+    assert_eq!(moves.evicted_clean_bytes, 6);
+    assert_eq!(moves.restored_bytes, 4);
+    assert_eq!(moves.evict_times.count(), 1);
+    let kinds = [EventKind::Evicted, EventKind::Restored];
+    assert_eq!(kinds.map(|kind| node.events(kind)), [1, 1]);
+}
+
+#[test]
+fn an_order_without_a_wait_is_answered_at_its_beginning() {
+    let mut node = Node::new(&[pod(0, 50)]);
+    let process = node.attached(1);
+    node.order(0, PodOrder::Evict, 1, false);
+    assert_eq!(node.answers(1), [OrderAnswer::Accepted { seq: 1 }]);
+    // A second one joins the first.
+    node.evict(2);
+    node.order(0, PodOrder::Evict, 3, false);
+    assert_eq!(node.answers(3), [OrderAnswer::Accepted { seq: 1 }]);
+    node.moves(process, None);
+    assert_eq!(done(node.answers(2)[0]).0, 1);
+    assert_eq!(node.answers(1).len(), 1);
+}
+
+#[test]
+fn the_same_order_twice_does_nothing() {
+    let mut node = Node::new(&[pod(0, 50)]);
+    let process = node.attached(1);
+    node.restore(1);
+    let nothing = (0, Residency::Resident, Transfer::default());
+    assert_eq!(done(node.answers(1)[0]), nothing);
+    node.evict(2);
+    node.moves(process, None);
+    node.evict(3);
+    let nothing = (1, Residency::Host, Transfer::default());
+    assert_eq!(done(node.answers(3)[0]), nothing);
+    assert_eq!(node.wanted(process).0, 1);
+}
+
+#[test]
+fn the_opposite_order_meanwhile_is_refused() {
+    let mut node = Node::new(&[pod(0, 50)]);
+    let process = node.attached(1);
+    node.evict(1);
+    node.restore(2);
+    let refused = [OrderAnswer::Refused(MoveRefusal::Draining)];
+    assert_eq!(node.answers(2), refused);
+    node.moves(process, None);
+    assert_eq!(node.answers(1).len(), 1);
+}
+
+#[test]
+fn refusals_name_their_reason() {
+    let mut stays = pod(1, 10);
+    stays.settings.evict = Evict::Never;
+    let mut node = Node::new(&[pod(0, 10), stays]);
+    let refused = |node: &mut Node, pod, number, reason| {
+        node.order(pod, PodOrder::Evict, number, true);
+        assert_eq!(node.answers(number), [OrderAnswer::Refused(reason)]);
+    };
+    refused(&mut node, 0, 1, MoveRefusal::NoProcess);
+    refused(&mut node, 7, 2, MoveRefusal::NoProcess);
+    let _process = node.attached(101);
+    refused(&mut node, 1, 3, MoveRefusal::Never);
+    let old = node.connect(1).unwrap();
+    let hello = FromProcess::Hello {
+        version: 1,
+        pid: 1,
+        again: false,
+        open: false,
+        busy_ns: 0,
+        ungated_ns: 0,
+        bytes_used: 0,
+        program: String::new(),
+        residency: Residency::None,
+        host_bytes: 0,
+        pinned_bytes: 0,
+    };
+    node.send(old, hello);
+    node.attach(old, 0);
+    refused(&mut node, 0, 4, MoveRefusal::Protocol);
+    node.on(Event::SlotLost {
+        slot: SlotKey(0),
+        reason: "test".to_owned(),
+    });
+    refused(&mut node, 0, 5, MoveRefusal::SlotLost);
+    let figures = node.figures();
+    assert_eq!(figures.pods[0].counters.moves.refused["protocol"], 1);
+    assert_eq!(figures.pods[1].counters.moves.refused["never"], 1);
+}
+
+#[test]
+fn all_processes_of_a_pod_leave_or_none() {
+    let mut node = Node::new(&[pod(0, 10)]);
+    let (one, two) = (node.attached(1), node.attached(2));
+    node.evict(1);
+    node.moves(one, None);
+    node.moves(two, Some(MoveRefusal::Capturing));
+    assert!(node.answers(1).is_empty());
+    // The one that has left returns.
+    assert_eq!(node.wanted(one), (2, Some(Residency::Resident)));
+    assert_eq!(node.wanted(two), (1, Some(Residency::Host)));
+    // Meanwhile nothing else begins.
+    node.evict(2);
+    let refused = OrderAnswer::Refused(MoveRefusal::Draining);
+    assert_eq!(node.answers(2), [refused]);
+    node.moves(one, None);
+    let refused = OrderAnswer::Refused(MoveRefusal::Capturing);
+    assert_eq!(node.answers(1), [refused]);
+    let moves = node.figures().pods[0].counters.moves.clone();
+    assert_eq!((moves.evictions, moves.restores), (0, 0));
+    assert_eq!(moves.refused["capturing"], 1);
+    // Both can leave now.
+    node.evict(3);
+    node.moves(one, None);
+    node.moves(two, None);
+    let (_, _, transfer) = done(node.answers(3)[0]);
+    assert_eq!((transfer.bytes, transfer.total_ns), (20, 5 * MS));
+}
+
+#[test]
+fn a_process_that_ends_meanwhile_is_not_waited_for() {
+    let mut node = Node::new(&[pod(0, 10)]);
+    let (one, two) = (node.attached(1), node.attached(2));
+    node.evict(1);
+    node.on(Event::Ended(two));
+    assert!(node.answers(1).is_empty());
+    node.moves(one, None);
+    node.moves(one, None);
+    let refused = [OrderAnswer::Refused(MoveRefusal::NoProcess)];
+    assert_eq!(node.answers(1), refused);
+    node.evict(2);
+    node.on(Event::Disconnected(one));
+    assert_eq!(node.answers(2), refused);
+}
+
+#[test]
+fn a_process_that_does_not_answer_counts_as_refusing() {
+    let mut node = Node::new(&[pod(0, 10)]);
+    let process = node.attached(1);
+    node.evict(1);
+    node.pass(120 * SECOND);
+    assert!(node.answers(1).is_empty());
+    node.pass(SECOND);
+    let refused = [OrderAnswer::Refused(MoveRefusal::Draining)];
+    assert_eq!(node.answers(1), refused);
+    // Its late answer is believed about where the memory is.
+    node.moves(process, None);
+    assert_eq!(node.answers(1).len(), 1);
+    node.evict(2);
+    assert_eq!(done(node.answers(2)[0]).1, Residency::Host);
+}
+
+#[test]
+fn an_answer_to_an_earlier_order_ends_nothing() {
+    let mut node = Node::new(&[pod(0, 10)]);
+    let process = node.attached(1);
+    node.evict(1);
+    let report = MoveReport {
+        seq: 7,
+        residency: Residency::Resident,
+        refusal: None,
+        transfer: TRANSFER,
+    };
+    node.send(process, FromProcess::Moved(report));
+    assert!(node.answers(1).is_empty());
+}
+
+#[test]
+fn a_thread_that_waits_brings_the_model_back() {
+    let mut node = Node::new(&[pod(0, 10)]);
+    let process = node.attached(1);
+    node.send(process, FromProcess::MemoryWanted);
+    assert_eq!(node.wanted(process).0, 0, "it is there");
+    node.evict(1);
+    node.moves(process, None);
+    node.send(process, FromProcess::MemoryWanted);
+    node.send(process, FromProcess::MemoryWanted);
+    assert_eq!(node.wanted(process), (2, Some(Residency::Resident)));
+    node.moves(process, Some(MoveRefusal::NoMemory));
+    // It is asked for again for as long as the thread waits.
+    node.send(process, FromProcess::MemoryWanted);
+    assert_eq!(node.wanted(process), (3, Some(Residency::Resident)));
+    node.moves(process, None);
+    let moves = node.figures().pods[0].counters.moves.clone();
+    assert_eq!((moves.restores, moves.restores_on_demand), (1, 1));
+    // The notices of one wait are repeated.
+    assert_eq!((moves.restores_failed, moves.demand_waits), (1, 1));
+}
+
+#[test]
+fn a_process_that_waits_for_its_memory_sees_a_heartbeat() {
+    let mut node = Node::new(&[pod(0, 10)]);
+    let process = node.attached(1);
+    node.evict(1);
+    let beats = |node: &Node| node.pages(process).orders.heartbeat.load(Ordering::Relaxed);
+    node.pass(SECOND);
+    assert_eq!(beats(&node), 0, "nobody waits");
+    for _ in 0..20 {
+        node.send(process, FromProcess::MemoryWanted);
+        node.pass(50 * MS);
+    }
+    assert!((19..=21).contains(&beats(&node)), "{}", beats(&node));
+    let after = beats(&node);
+    node.pass(2 * SECOND);
+    assert!(beats(&node) <= after + 12, "it ends");
+}
+
+#[test]
+fn where_only_an_order_restores_a_waiting_thread_waits() {
+    let mut node = Node::new(&[pod(0, 10)]);
+    let agent = LocalAgent::new(Settings::default());
+    node.agent = agent.with_memory(MemorySettings {
+        restores_on_demand: false,
+        ..MEMORY
+    });
+    node.on(Event::SlotAdded(Arc::new(slot(SlotKind::Mps))));
+    node.mps(true);
+    node.on(Event::PodAdded {
+        pod: Arc::new(pod(0, 10)),
+        survivors: Vec::new(),
+    });
+    let process = node.attached(1);
+    node.evict(1);
+    node.moves(process, None);
+    node.send(process, FromProcess::MemoryWanted);
+    assert_eq!(node.wanted(process).0, 1);
+    assert_eq!(node.figures().pods[0].counters.moves.demand_waits, 1);
+}
+
+#[test]
+fn a_restarted_agent_learns_where_the_memory_is() {
+    let mut node = Node::new(&[pod(0, 10)]);
+    let process = node.connect(1).unwrap();
+    let hello = FromProcess::Hello {
+        version: protocol::VERSION,
+        pid: 1,
+        again: true,
+        open: false,
+        busy_ns: 0,
+        ungated_ns: 0,
+        bytes_used: 10,
+        program: String::new(),
+        residency: Residency::Host,
+        host_bytes: 90 * MIB,
+        pinned_bytes: 10 * MIB,
+    };
+    node.send(process, hello);
+    node.attach(process, 0);
+    node.evict(1);
+    assert_eq!(done(node.answers(1)[0]).1, Residency::Host);
+    node.restore(2);
+    assert_eq!(node.wanted(process), (1, Some(Residency::Resident)));
+    // What an earlier agent has given it counts.
+    assert_eq!(node.figures().pods[0].processes[0].host_bytes, 90 * MIB);
+    let other = node.attached(2);
+    node.send(other, FromProcess::WindowsWanted { bytes: 20 * MIB });
+    assert!(node.windows(other).is_empty());
+    node.send(other, FromProcess::WindowsWanted { bytes: 10 * MIB });
+    assert_eq!(node.windows(other), [(10, true)]);
+    // One that has restored itself for want of an agent says so.
+    let report = MoveReport {
+        seq: 0,
+        residency: Residency::Resident,
+        refusal: None,
+        transfer: TRANSFER,
+    };
+    node.send(process, FromProcess::Moved(report));
+    assert_eq!(node.events(EventKind::Restored), 1);
+}
+
+#[test]
+fn host_memory_is_given_within_the_nodes_budget_and_returned_at_the_end() {
+    let mut stays = pod(1, 10);
+    stays.settings.evict = Evict::Never;
+    let mut node = Node::new(&[pod(0, 10), stays]);
+    let (one, two) = (node.attached(1), node.attached(2));
+    let never = node.attached(101);
+    let wants = |node: &mut Node, process, mib| {
+        node.send(process, FromProcess::WindowsWanted { bytes: mib * MIB });
+    };
+    wants(&mut node, never, 10);
+    assert!(node.windows(never).is_empty());
+    wants(&mut node, one, 40);
+    wants(&mut node, one, 40);
+    assert_eq!(node.windows(one), [(46, true)]);
+    wants(&mut node, two, 40);
+    assert_eq!(node.windows(two), [(46, false)]);
+    wants(&mut node, one, 80);
+    assert_eq!(node.windows(one).len(), 1, "no room");
+    let figures = node.figures();
+    let processes = &figures.pods[0].processes;
+    assert_eq!(processes[0].host_bytes, 46 * MIB);
+    assert_eq!(
+        (processes[0].pinned_bytes, processes[1].pinned_bytes),
+        (46 * MIB, 0)
+    );
+    node.on(Event::Ended(two));
+    wants(&mut node, one, 80);
+    assert_eq!(node.windows(one).len(), 2);
+}

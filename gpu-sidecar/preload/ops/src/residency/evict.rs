@@ -1,0 +1,258 @@
+//! Eviction: device memory to the host.
+
+use std::time::Duration;
+
+use preload_state::gate::IN_FLIGHT_POLL;
+use preload_state::memory::{GranuleHash, HostSpan};
+use protocol::message::{MoveRefusal, Transfer};
+use protocol::page::Residency;
+
+use super::{Moves, Tools, hash, publish, restore, tools};
+use crate::cuda::{Address, Code, EVENT_BLOCKING_SYNC, Handle};
+use crate::memory::{self, MovableBlock, MovableDevice, moves};
+use crate::platform::{Platform, System};
+use crate::{capture_mode, streams, touch};
+
+/// Size of the copies after which a group of blocks ends, in granules: 64 MiB on a GPU.
+const GROUP_GRANULES: u64 = 32;
+
+/// Moves the process's device memory to the host, and keeps the gate shut. After an error the memory is where it was, and the gate is open.
+/// `drain`: longest time for which work in flight, and calls in progress, are waited for.
+pub(super) fn evict<P: Platform>(host: P, drain: Duration) -> Result<Transfer, MoveRefusal> {
+    let begin = host.now();
+    if capture_mode::any(host) {
+        return Err(MoveRefusal::Capturing);
+    }
+    if memory::has_offers(host) {
+        return Err(MoveRefusal::Exported);
+    }
+    if memory::has_opened(host) {
+        return Err(MoveRefusal::Imported);
+    }
+    publish(host, Residency::Closing);
+    let moved = close(host, begin, drain).and_then(|drain_ns| {
+        publish(host, Residency::Evicting);
+        let mut moves = moves(host);
+        let mut transfer = away(host, &mut moves)?;
+        transfer.drain_ns = drain_ns;
+        transfer.total_ns = host.now().saturating_sub(begin);
+        moves.is_away = true;
+        Ok(transfer)
+    });
+    match moved {
+        Ok(_) => publish(host, Residency::Host),
+        Err(Failure::Refused(_)) => {
+            publish(host, Residency::Resident);
+            touch::open(host);
+        }
+        // The gate stays shut over memory that is not there.
+        Err(Failure::Lost) => publish(host, Residency::Faulted),
+    }
+    moved.map_err(|failure| match failure {
+        Failure::Refused(refusal) => refusal,
+        Failure::Lost => MoveRefusal::StickyError,
+    })
+}
+
+/// How an eviction fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failure {
+    /// The memory is where it was.
+    Refused(MoveRefusal),
+    /// Some memory is gone from its place, and could not be returned.
+    Lost,
+}
+
+impl From<MoveRefusal> for Failure {
+    fn from(refusal: MoveRefusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+fn sticky<P: System>(host: P, code: Code) -> Failure {
+    host.report_fatal(code);
+    Failure::Refused(MoveRefusal::StickyError)
+}
+
+/// Shuts the gate and waits until nothing is in flight. Returns how long that took, in nanoseconds.
+fn close<P: Platform>(host: P, begin: u64, drain: Duration) -> Result<u64, Failure> {
+    if !touch::shut(host, drain) {
+        return Err(MoveRefusal::Draining.into());
+    }
+    let until = begin.saturating_add(preload_state::nanoseconds(drain));
+    // A kernel that does not end shows here, so that no wait below is for it.
+    while streams::first_unfinished(host).is_some() {
+        if host.now() >= until {
+            return Err(MoveRefusal::Draining.into());
+        }
+        host.pause(IN_FLIGHT_POLL);
+    }
+    // A capture may have begun before the gate was shut.
+    if capture_mode::any(host) {
+        return Err(MoveRefusal::Capturing.into());
+    }
+    for context in host.memory().contexts_with_memory() {
+        memory::synchronize(host, context).map_err(|code| sticky(host, code))?;
+    }
+    memory::give_up_spare(host);
+    Ok(host.now().saturating_sub(begin))
+}
+
+/// Copies and releases all movable memory.
+fn away<P: Platform>(host: P, moves: &mut Moves) -> Result<Transfer, Failure> {
+    let mut transfer = Transfer::default();
+    let devices = memory::movable(host);
+    reserve(moves, &devices)?;
+    for device in &devices {
+        if let Err(code) = leave(host, moves, device, &mut transfer) {
+            host.report_fatal(code);
+            // What is gone is brought back from its copy.
+            return Err(match restore::bring_back(host, moves) {
+                Ok(_) => Failure::Refused(MoveRefusal::StickyError),
+                Err(_) => Failure::Lost,
+            });
+        }
+    }
+    Ok(transfer)
+}
+
+/// Takes host memory for the blocks that have no copy yet.
+fn reserve(moves: &mut Moves, devices: &[MovableDevice]) -> Result<(), Failure> {
+    let blocks = devices.iter().flat_map(|device| &device.blocks);
+    let new: Vec<&MovableBlock> = blocks.filter(|block| !moves.host.has(block.at)).collect();
+    for (index, block) in new.iter().enumerate() {
+        if !moves.host.reserve(block.at, block.bytes) {
+            for taken in &new[..index] {
+                moves.host.forget(taken.at);
+            }
+            return Err(MoveRefusal::NoMemory.into());
+        }
+    }
+    Ok(())
+}
+
+/// Blocks that are released together, once the copies of those that have changed are complete.
+#[derive(Debug, Default)]
+struct Group {
+    /// Blocks, with the hashes of their contents.
+    blocks: Vec<(MovableBlock, Vec<GranuleHash>)>,
+    copied_bytes: u64,
+    /// Event after the copies; `None` without any.
+    event: Option<Handle>,
+}
+
+/// Copies what differs from the copies on the host, and releases all blocks of a device. Those whose copies are complete are released while
+/// others are being copied. After an error nothing is in flight any more.
+fn leave<P: Platform>(
+    host: P,
+    moves: &mut Moves,
+    device: &MovableDevice,
+    transfer: &mut Transfer,
+) -> Result<(), Code> {
+    let tools = tools(host, moves, device.ordinal, device.context)?;
+    let granule = device.granule;
+    let addresses: Vec<Address> = device
+        .blocks
+        .iter()
+        .flat_map(|block| (0..block.bytes / granule).map(move |number| block.at + number * granule))
+        .collect();
+    let begin = host.now();
+    let hashes = hash::granules(host, &tools, granule, &addresses);
+    transfer.hash_ns += host.now().saturating_sub(begin);
+    let begin = host.now();
+    let mut groups = Vec::new();
+    let left =
+        enqueue(host, moves, device, &tools, hashes.as_deref(), &mut groups).and_then(|()| {
+            let released = transfer.unmap_ns;
+            let left = groups
+                .iter()
+                .try_for_each(|group| leave_group(host, moves, device, group, transfer));
+            let releasing = transfer.unmap_ns - released;
+            transfer.copy_ns += host.now().saturating_sub(begin).saturating_sub(releasing);
+            left
+        });
+    if left.is_err() {
+        let _over = host.synchronize_stream(tools.stream);
+    }
+    for event in groups.into_iter().filter_map(|group| group.event) {
+        host.destroy_event(event);
+    }
+    left
+}
+
+/// Enqueues the copies of what differs from the copies on the host, in groups.
+fn enqueue<P: Platform>(
+    host: P,
+    moves: &mut Moves,
+    device: &MovableDevice,
+    tools: &Tools,
+    mut hashes: Option<&[GranuleHash]>,
+    groups: &mut Vec<Group>,
+) -> Result<(), Code> {
+    let granule = device.granule;
+    let mut group = Group::default();
+    for (number, &block) in device.blocks.iter().enumerate() {
+        let count = usize::try_from(block.bytes / granule).unwrap_or(0);
+        let own = hashes.as_mut().and_then(|all| all.split_off(..count));
+        let own = own.unwrap_or_default();
+        let changed = moves.host.copy(block.at).map(|copy| {
+            let ranges = copy.changed(own, granule).into_iter();
+            let spans = ranges.flat_map(|(offset, bytes)| {
+                let mut from = block.at + offset;
+                copy.range(offset, bytes).map(move |span| {
+                    let at = from;
+                    from += span.bytes;
+                    (span, at)
+                })
+            });
+            spans.collect::<Vec<(HostSpan, Address)>>()
+        });
+        let changed = changed.unwrap_or_default();
+        if !changed.is_empty() {
+            // While the copy is in flight, its contents have no hash.
+            moves.host.set_hashes(block.at, Vec::new());
+        }
+        for (span, from) in changed {
+            host.copy_to_host(span, from, tools.stream)?;
+            group.copied_bytes += span.bytes;
+        }
+        group.blocks.push((block, own.to_vec()));
+        let is_last = number + 1 == device.blocks.len();
+        if is_last || group.copied_bytes >= GROUP_GRANULES * granule {
+            let mut full = std::mem::take(&mut group);
+            if full.copied_bytes > 0 {
+                let event = host.create_event(EVENT_BLOCKING_SYNC)?;
+                full.event = Some(event);
+                host.record_event(event, tools.stream)?;
+            }
+            groups.push(full);
+        }
+    }
+    Ok(())
+}
+
+/// Waits for the copies of a group, and releases its blocks.
+fn leave_group<P: Platform>(
+    host: P,
+    moves: &mut Moves,
+    device: &MovableDevice,
+    group: &Group,
+    transfer: &mut Transfer,
+) -> Result<(), Code> {
+    if let Some(event) = group.event {
+        host.synchronize_event(event)?;
+    }
+    transfer.copied_bytes += group.copied_bytes;
+    let begin = host.now();
+    let mut released = Ok(());
+    for (block, hashes) in &group.blocks {
+        moves.host.set_hashes(block.at, hashes.clone());
+        released = memory::release_block(host, device.ordinal, block.at);
+        if released.is_err() {
+            break;
+        }
+        transfer.bytes += block.bytes;
+    }
+    transfer.unmap_ns += host.now().saturating_sub(begin);
+    released
+}

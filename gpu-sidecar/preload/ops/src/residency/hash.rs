@@ -1,0 +1,63 @@
+//! Hashes of the granules of device memory, by a kernel of this library's in the process's own context.
+
+use preload_state::memory::GranuleHash;
+
+use super::Tools;
+use crate::cuda::{Address, Code, Handle, SUCCESS};
+use crate::launch;
+use crate::platform::Platform;
+
+/// Returns the hash of each granule with these addresses; `None` if hashes cannot be computed, and everything counts as changed.
+///
+/// The kernel passes the gate like one of the program.
+pub(super) fn granules<P: Platform>(
+    host: P,
+    tools: &Tools,
+    granule: u64,
+    addresses: &[Address],
+) -> Option<Vec<GranuleHash>> {
+    let kernel = tools.kernel?;
+    if addresses.is_empty() {
+        return Some(Vec::new());
+    }
+    let count = addresses.len();
+    // The table of addresses, and behind it the sums, which begin at 0.
+    let mut words = addresses.to_vec();
+    words.resize(3 * count, 0);
+    let bytes = 8 * words.len() as u64;
+    let table = host.allocate(bytes).ok()?;
+    let hashes = sums(host, tools, kernel, granule, table, &mut words);
+    host.free(table);
+    hashes.ok()
+}
+
+fn sums<P: Platform>(
+    host: P,
+    tools: &Tools,
+    kernel: Handle,
+    granule: u64,
+    table: Address,
+    words: &mut [u64],
+) -> Result<Vec<GranuleHash>, Code> {
+    host.write_words(table, words)?;
+    let count = words.len() / 3;
+    let out = table + 8 * count as u64;
+    let parameters = [out, table, count as u64, granule / 8];
+    let launched = launch::own(
+        host,
+        &|| match host.launch_hash(kernel, parameters, tools.stream) {
+            Ok(()) => SUCCESS,
+            Err(code) => code,
+        },
+        tools.stream,
+        kernel,
+    );
+    if launched != SUCCESS {
+        return Err(launched);
+    }
+    host.synchronize_stream(tools.stream)?;
+    let sums = &mut words[count..];
+    host.read_words(out, sums)?;
+    let pairs = sums.chunks_exact(2);
+    Ok(pairs.map(|pair| [pair[0], pair[1]]).collect())
+}

@@ -1,0 +1,208 @@
+//! Moves of the process's device memory to the host and back, at the same addresses (M2.5, M2.9): the work of the mover thread.
+//!
+//! What moves are the mappings of this library: plain allocations and slabs. Everything else of the device stays and counts as fixed. An
+//! eviction shuts the gate of touches and launches, waits for what is in flight, hashes every granule on the device, copies to the host
+//! what differs from the copy that is there, and unmaps and releases all of it; the addresses stay reserved. A restore creates and maps all
+//! of it before anything may use it, copies it back, and opens the gate. The copy on the host stays, so that what does not change is
+//! copied once.
+//!
+//! Frees and the destruction of a context pass the gate, since they need no contents; they wait for a move in progress. Allocations wait
+//! at the gate like touches.
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use preload_state::memory::{HostMemory, HostSpan, Kind};
+use preload_state::mover::{Mover, MoverStep, Situation};
+use protocol::message::{FromProcess, MoveRefusal, MoveReport, Transfer};
+use protocol::page::Residency;
+
+use crate::capture_mode;
+use crate::cuda::{Code, Handle};
+use crate::memory::{movable, moves, total_of_kind};
+use crate::platform::{Platform, System};
+
+mod evict;
+mod hash;
+mod restore;
+
+/// Longest time for which the mover sleeps.
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What moves need on one device: a stream, and the kernel that hashes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tools {
+    /// Context of the other handles.
+    context: Handle,
+    /// Stream of the copies.
+    stream: Handle,
+    /// Kernel that hashes granules; `None` if the driver does not accept it.
+    kernel: Option<Handle>,
+}
+
+/// State of the moves of a process. Its lock is held over a move.
+#[derive(Debug, Default)]
+pub(crate) struct Moves {
+    /// Host memory and the copies in it.
+    pub(crate) host: HostMemory,
+    tools: BTreeMap<c_int, Tools>,
+    is_away: bool,
+}
+
+impl Moves {
+    /// Forgets the handles in a destroyed context.
+    pub(crate) fn context_destroyed(&mut self, context: Handle) {
+        self.tools.retain(|_, tools| tools.context != context);
+    }
+}
+
+/// Wakes the mover thread.
+pub(crate) fn wake_mover<P: System>(host: P) {
+    let word = &host.process().mover_word;
+    word.fetch_add(1, Ordering::Release);
+    host.wake(word);
+}
+
+/// Notes that orders may have changed: in the page in effect, or because another one is.
+pub fn orders_changed<P: System>(host: P) {
+    wake_mover(host);
+}
+
+/// Adds a window of host memory, which stays mapped as long as the process lives. `is_pinned`: it may be registered with the driver.
+pub fn add_window<P: Platform>(host: P, window: HostSpan, is_pinned: bool) {
+    moves(host).host.add(window, is_pinned);
+    let process = host.process();
+    process
+        .host_bytes
+        .fetch_add(window.bytes, Ordering::Relaxed);
+    if is_pinned {
+        process
+            .pinned_bytes
+            .fetch_add(window.bytes, Ordering::Relaxed);
+    }
+    wake_mover(host);
+}
+
+/// Runs one pass of the mover thread, and blocks until the next one is due.
+pub fn step<P: Platform>(host: P, mover: &mut Mover) {
+    let word = &host.process().mover_word;
+    let before = word.load(Ordering::Acquire);
+    let orders = host.orders();
+    let needed = total_of_kind(host, Kind::Plain);
+    let (is_away, windows, next) = {
+        let mut moves = moves(host);
+        let next = moves.host.next_to_register();
+        (moves.is_away, moves.host.bytes(), next)
+    };
+    if let Some(window) = next {
+        register(host, window);
+        return;
+    }
+    let situation = Situation {
+        has_agent: host.has_agent_orders(),
+        is_away,
+        needed,
+        windows,
+    };
+    match mover.step(orders, situation) {
+        MoverStep::Evict { seq, drain_ms } => {
+            let drain = Duration::from_millis(u64::from(drain_ms));
+            let moved = evict::evict(host, drain);
+            answer(host, seq, moved);
+        }
+        MoverStep::Restore { seq } => {
+            let moved = restore::restore(host);
+            if seq == 0 && moved.is_err() {
+                // Nobody orders it again.
+                host.pause(IDLE_INTERVAL);
+            }
+            answer(host, seq, moved);
+        }
+        MoverStep::Confirm { seq } => answer(host, seq, Ok(Transfer::default())),
+        MoverStep::Request { bytes } => host.send(&FromProcess::WindowsWanted { bytes }),
+        MoverStep::Sleep => host.wait_at(word, before, IDLE_INTERVAL),
+    }
+}
+
+/// Registers a window with the driver in each context that has memory, so that copies run at the speed of the link. Without it they run
+/// slower.
+fn register<P: Platform>(host: P, window: HostSpan) {
+    let devices = movable(host);
+    let Some(device) = devices.first() else {
+        return;
+    };
+    let registered = host
+        .set_current_context(device.context)
+        .and_then(|()| host.register_host(window));
+    if let Err(code) = registered {
+        host.log(&format!(
+            "{} bytes of host memory cannot be registered with the driver (error {code}): copies of models are slower",
+            window.bytes
+        ));
+    }
+    // The driver compiles the kernel, which takes longer than an eviction.
+    for device in devices {
+        if !moves(host).tools.contains_key(&device.ordinal)
+            && let Ok(tools) = make_tools(host, device.context)
+        {
+            moves(host).tools.insert(device.ordinal, tools);
+        }
+    }
+}
+
+/// Sets the published location of the memory.
+fn publish<P: System>(host: P, residency: Residency) {
+    host.facts()
+        .residency
+        .store(residency as u32, Ordering::Release);
+}
+
+/// Answers an order: state, number and message, in this order.
+fn answer<P: Platform>(host: P, seq: u32, moved: Result<Transfer, MoveRefusal>) {
+    let facts = host.facts();
+    let residency = Residency::from_number(facts.residency.load(Ordering::Relaxed));
+    facts.done_seq.store(seq, Ordering::Release);
+    host.send(&FromProcess::Moved(MoveReport {
+        seq,
+        residency: residency.unwrap_or(Residency::None),
+        refusal: moved.err(),
+        transfer: moved.unwrap_or_default(),
+    }));
+}
+
+/// Returns the tools for a device, which are made at the first move and whenever their context is gone, and makes their context current.
+fn tools<P: Platform>(
+    host: P,
+    moves: &mut Moves,
+    device: c_int,
+    context: Handle,
+) -> Result<Tools, Code> {
+    if let Some(tools) = moves.tools.get(&device)
+        && host.set_current_context(tools.context).is_ok()
+    {
+        return Ok(*tools);
+    }
+    let tools = make_tools(host, context)?;
+    moves.tools.insert(device, tools);
+    Ok(tools)
+}
+
+/// Makes tools in a context, which becomes current.
+fn make_tools<P: Platform>(host: P, context: Handle) -> Result<Tools, Code> {
+    host.set_current_context(context)?;
+    Ok(Tools {
+        context,
+        stream: host.create_stream()?,
+        kernel: host.load_hash().ok(),
+    })
+}
+
+/// Prepares the thread that calls [`step`].
+pub fn begin<P: Platform>(host: P) {
+    capture_mode::set_relaxed(host);
+}
+
+#[cfg(test)]
+mod tests;

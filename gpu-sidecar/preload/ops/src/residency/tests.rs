@@ -1,0 +1,360 @@
+use std::sync::atomic::Ordering;
+
+use protocol::page::Orders;
+
+use super::*;
+use crate::cuda::{Address, Code, OUT_OF_MEMORY, SUCCESS};
+use crate::fake::{CONTEXT, Fake, GRANULE, KERNEL, STREAM};
+use crate::memory::{alloc, free, info, query};
+use crate::outcome::Outcome;
+use crate::touch;
+
+const DRAIN: Duration = Duration::from_secs(1);
+/// First address of the host memory.
+const HOST: u64 = 1 << 30;
+
+fn unreached<T>() -> Result<T, Code> {
+    panic!("the driver's function is not called")
+}
+
+fn allocate(fake: &'static Fake, bytes: u64) -> Address {
+    match alloc::alloc(fake, bytes, &unreached) {
+        Outcome::Done(at) => at,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn free_memory(fake: &'static Fake, at: Address) -> Outcome {
+    free::free(fake, &|| panic!("the driver's function is not called"), at)
+}
+
+/// Returns a process with host memory of this many granules, and two allocations: of three granules and of a few bytes.
+fn process(granules: u64) -> (&'static Fake, Address, Address) {
+    let fake = Fake::new();
+    add_window(
+        fake,
+        HostSpan {
+            at: HOST,
+            bytes: granules * GRANULE,
+        },
+        true,
+    );
+    let (large, small) = (allocate(fake, 3 * GRANULE - 7), allocate(fake, 100));
+    for (number, at) in granules_of(large, small).into_iter().enumerate() {
+        fake.set_granule(at, 100 + number as u64);
+    }
+    (fake, large, small)
+}
+
+fn granules_of(large: Address, small: Address) -> [Address; 4] {
+    [large, large + GRANULE, large + 2 * GRANULE, small]
+}
+
+fn contents(fake: &Fake, large: Address, small: Address) -> Vec<Option<u64>> {
+    let granules = granules_of(large, small).into_iter();
+    granules.map(|at| fake.granule_at(at)).collect()
+}
+
+fn location(fake: &Fake) -> Residency {
+    Residency::from_number(fake.facts.residency.load(Ordering::Relaxed)).unwrap()
+}
+
+#[test]
+fn memory_leaves_and_returns_with_its_contents() {
+    let (fake, large, small) = process(8);
+    let moved = evict::evict(fake, DRAIN).unwrap();
+    assert_eq!(
+        (moved.bytes, moved.copied_bytes),
+        (4 * GRANULE, 4 * GRANULE)
+    );
+    assert_eq!(
+        (fake.physical_bytes(), location(fake)),
+        (0, Residency::Host)
+    );
+    assert!(fake.mappings.borrow().is_empty());
+    assert!(!fake.process.memory_gate.is_open());
+    let back = restore::restore(fake).unwrap();
+    assert_eq!((back.bytes, back.copied_bytes), (4 * GRANULE, 4 * GRANULE));
+    let expected: Vec<_> = (100..104).map(Some).collect();
+    assert_eq!(contents(fake, large, small), expected);
+    assert_eq!(location(fake), Residency::Resident);
+    assert!(fake.process.memory_gate.is_open());
+    assert_eq!(fake.access.borrow()[&large].len(), 1);
+}
+
+#[test]
+fn only_what_has_changed_is_copied_again() {
+    let (fake, large, small) = process(8);
+    evict::evict(fake, DRAIN).unwrap();
+    restore::restore(fake).unwrap();
+    let moved = evict::evict(fake, DRAIN).unwrap();
+    assert_eq!((moved.bytes, moved.copied_bytes), (4 * GRANULE, 0));
+    restore::restore(fake).unwrap();
+    fake.set_granule(large + GRANULE, 7);
+    assert_eq!(evict::evict(fake, DRAIN).unwrap().copied_bytes, GRANULE);
+    restore::restore(fake).unwrap();
+    let expected = [100, 7, 102, 103].map(Some);
+    assert_eq!(contents(fake, large, small), expected);
+}
+
+#[test]
+fn without_hashes_everything_is_copied() {
+    let (fake, large, small) = process(8);
+    fake.allocate_error.set(Some(OUT_OF_MEMORY));
+    for _ in 0..2 {
+        assert_eq!(evict::evict(fake, DRAIN).unwrap().copied_bytes, 4 * GRANULE);
+        restore::restore(fake).unwrap();
+    }
+    fake.allocate_error.set(None);
+    // Nothing is known of the copies.
+    assert_eq!(evict::evict(fake, DRAIN).unwrap().copied_bytes, 4 * GRANULE);
+    restore::restore(fake).unwrap();
+    assert_eq!(evict::evict(fake, DRAIN).unwrap().copied_bytes, 0);
+    restore::restore(fake).unwrap();
+    let expected: Vec<_> = (100..104).map(Some).collect();
+    assert_eq!(contents(fake, large, small), expected);
+}
+
+#[test]
+fn a_refused_eviction_leaves_everything_as_it_was() {
+    let refused = |prepare: &dyn Fn(&'static Fake), refusal| {
+        let (fake, large, small) = process(8);
+        prepare(fake);
+        assert_eq!(evict::evict(fake, DRAIN), Err(refusal));
+        let expected: Vec<_> = (100..104).map(Some).collect();
+        assert_eq!(contents(fake, large, small), expected);
+        assert!(fake.process.memory_gate.is_open(), "{refusal:?}");
+        assert_ne!(location(fake), Residency::Closing);
+        fake
+    };
+    refused(
+        &|fake| fake.process.captures.begin(),
+        MoveRefusal::Capturing,
+    );
+    let sticky = |fake: &'static Fake| fake.synchronize_error.borrow_mut().push_back(700);
+    refused(&sticky, MoveRefusal::StickyError);
+    let copy = |fake: &'static Fake| fake.copy_error.borrow_mut().push_back(700);
+    let fake = refused(&copy, MoveRefusal::StickyError);
+    assert_eq!(fake.facts.last_error.load(Ordering::Relaxed), 700);
+    // The copy that failed is not taken for one.
+    let moved = evict::evict(fake, DRAIN).unwrap();
+    assert_eq!(moved.copied_bytes, 4 * GRANULE);
+}
+
+#[test]
+fn memory_that_is_shared_with_other_processes_stays() {
+    let (fake, large, _) = process(8);
+    let Outcome::Done(_ticket) = crate::memory::ipc::get(fake, large) else {
+        panic!("the memory can be exported");
+    };
+    assert_eq!(evict::evict(fake, DRAIN), Err(MoveRefusal::Exported));
+    assert!(fake.process.memory_gate.is_open());
+    assert_eq!(free_memory(fake, large), Outcome::Done(SUCCESS));
+    evict::evict(fake, DRAIN).unwrap();
+}
+
+#[test]
+fn an_eviction_without_room_on_the_host_keeps_nothing_there() {
+    let (fake, large, small) = process(3);
+    let refused = evict::evict(fake, DRAIN);
+    assert_eq!(refused, Err(MoveRefusal::NoMemory));
+    add_window(
+        fake,
+        HostSpan {
+            at: 2 * HOST,
+            bytes: GRANULE,
+        },
+        false,
+    );
+    evict::evict(fake, DRAIN).unwrap();
+    restore::restore(fake).unwrap();
+    let expected: Vec<_> = (100..104).map(Some).collect();
+    assert_eq!(contents(fake, large, small), expected);
+}
+
+#[test]
+fn work_that_does_not_end_refuses_the_eviction() {
+    let (fake, _, _) = process(8);
+    let launched = crate::launch::launch(
+        fake,
+        &|| SUCCESS,
+        STREAM,
+        preload_state::streams::DefaultStream::Legacy,
+        KERNEL,
+        crate::launch::Kind::Kernel,
+    );
+    assert_eq!(launched, Outcome::Done(SUCCESS));
+    fake.run(STREAM, 10_000_000_000);
+    let event_at = fake.now.get() + 10_000_000_000;
+    for at in fake.events.borrow_mut().values_mut() {
+        *at = event_at;
+    }
+    assert_eq!(evict::evict(fake, DRAIN), Err(MoveRefusal::Draining));
+    assert!(fake.process.memory_gate.is_open());
+    fake.now.set(event_at + 1);
+    evict::evict(fake, DRAIN).unwrap();
+}
+
+#[test]
+fn memory_that_cannot_be_unmapped_returns_all_that_has_left() {
+    let (fake, large, small) = process(8);
+    // The first block leaves, the second cannot.
+    fake.unmap_error
+        .borrow_mut()
+        .extend([SUCCESS, 700].into_iter().skip(1));
+    assert_eq!(evict::evict(fake, DRAIN), Err(MoveRefusal::StickyError));
+    assert_eq!(location(fake), Residency::Resident);
+    let expected: Vec<_> = (100..104).map(Some).collect();
+    assert_eq!(contents(fake, large, small), expected);
+}
+
+#[test]
+fn a_restore_waits_for_memory_that_another_process_releases() {
+    let (fake, large, small) = process(8);
+    evict::evict(fake, DRAIN).unwrap();
+    let total = fake.total.replace(2 * GRANULE);
+    fake.at_wait(|_| {});
+    fake.at_wait(move |fake| fake.total.set(total));
+    restore::restore(fake).unwrap();
+    let expected: Vec<_> = (100..104).map(Some).collect();
+    assert_eq!(contents(fake, large, small), expected);
+}
+
+#[test]
+fn a_restore_without_memory_leaves_it_on_the_host() {
+    let (fake, large, small) = process(8);
+    evict::evict(fake, DRAIN).unwrap();
+    let total = fake.total.replace(2 * GRANULE);
+    let begin = fake.now.get();
+    assert_eq!(restore::restore(fake), Err(MoveRefusal::NoMemory));
+    assert!(fake.now.get() - begin >= 2_000_000_000);
+    assert_eq!(
+        (fake.physical_bytes(), location(fake)),
+        (0, Residency::Host)
+    );
+    assert!(!fake.process.memory_gate.is_open());
+    fake.total.set(total);
+    restore::restore(fake).unwrap();
+    let expected: Vec<_> = (100..104).map(Some).collect();
+    assert_eq!(contents(fake, large, small), expected);
+}
+
+#[test]
+fn a_failed_copy_back_leaves_the_memory_on_the_host() {
+    let (fake, large, small) = process(8);
+    evict::evict(fake, DRAIN).unwrap();
+    fake.copy_error.borrow_mut().push_back(999);
+    assert_eq!(restore::restore(fake), Err(MoveRefusal::StickyError));
+    assert_eq!(
+        (fake.physical_bytes(), location(fake)),
+        (0, Residency::Host)
+    );
+    restore::restore(fake).unwrap();
+    let expected: Vec<_> = (100..104).map(Some).collect();
+    assert_eq!(contents(fake, large, small), expected);
+}
+
+#[test]
+fn memory_that_is_away_can_be_freed_and_examined() {
+    let (fake, large, small) = process(8);
+    let before = info::view(fake, 64 * GRANULE - fake.physical_bytes(), 64 * GRANULE);
+    evict::evict(fake, DRAIN).unwrap();
+    let away = info::view(fake, 64 * GRANULE - fake.physical_bytes(), 64 * GRANULE);
+    assert_eq!((away.free, away.total), (before.free, before.total));
+    let never = || panic!("the driver does not know the memory");
+    let range = query::address_range(fake, large + 9, &never, &never);
+    assert_eq!(range, Outcome::Done((large, 3 * GRANULE - 7)));
+    assert_eq!(free_memory(fake, large), Outcome::Done(SUCCESS));
+    restore::restore(fake).unwrap();
+    assert_eq!(fake.physical_bytes(), GRANULE);
+    assert_eq!(fake.granule_at(small), Some(103));
+    // Its place on the host is free again.
+    let next = allocate(fake, 7 * GRANULE);
+    fake.set_granule(next, 5);
+    evict::evict(fake, DRAIN).unwrap();
+}
+
+#[test]
+fn a_destroyed_context_takes_its_memory_from_the_host() {
+    let (fake, _, _) = process(8);
+    evict::evict(fake, DRAIN).unwrap();
+    crate::memory::contexts::context_destroyed(fake, CONTEXT);
+    fake.destroyed.borrow_mut().insert(CONTEXT);
+    assert_eq!(restore::restore(fake).unwrap().bytes, 0);
+    assert_eq!(location(fake), Residency::Resident);
+    // Slabs stay for the allocations of other contexts.
+    assert!(!moves(fake).host.has(0));
+}
+
+#[test]
+fn an_allocation_and_a_copy_wait_for_the_memory_and_ask_for_it() {
+    let (fake, large, _) = process(8);
+    evict::evict(fake, DRAIN).unwrap();
+    fake.take_sent();
+    fake.at_wait(|_| {});
+    fake.at_wait(|fake| {
+        restore::restore(fake).unwrap();
+    });
+    let touched = touch::touch(fake, &|| SUCCESS);
+    assert_eq!(touched, Outcome::Done(SUCCESS));
+    assert_eq!(fake.take_sent(), [const { FromProcess::MemoryWanted }; 2]);
+    assert_eq!(fake.granule_at(large), Some(100));
+    evict::evict(fake, DRAIN).unwrap();
+    fake.at_wait(|fake| {
+        restore::restore(fake).unwrap();
+    });
+    let _more = allocate(fake, GRANULE);
+}
+
+/// Carries out what the mover finds to do.
+fn order(fake: &'static Fake, mover: &mut Mover, wanted: Residency, seq: u32) -> MoveReport {
+    let orders: &Orders = &fake.orders;
+    orders
+        .residency_wanted
+        .store(wanted as u32, Ordering::Relaxed);
+    orders.drain_ms.store(1_000, Ordering::Relaxed);
+    orders.order_seq.store(seq, Ordering::Release);
+    fake.take_sent();
+    step(fake, mover);
+    assert_eq!(fake.facts.done_seq.load(Ordering::Relaxed), seq);
+    match fake.take_sent()[..] {
+        [FromProcess::Moved(report)] => report,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_mover_registers_windows_and_answers_orders() {
+    let (fake, _, _) = process(8);
+    let mut mover = Mover::new();
+    step(fake, &mut mover);
+    assert_eq!(fake.registered.borrow().len(), 1);
+    let report = order(fake, &mut mover, Residency::Host, 1);
+    assert_eq!((report.seq, report.refusal), (1, None));
+    assert_eq!(report.residency, Residency::Host);
+    assert_eq!(report.transfer.bytes, 4 * GRANULE);
+    let again = order(fake, &mut mover, Residency::Host, 2);
+    assert_eq!((again.refusal, again.transfer), (None, Transfer::default()));
+    let back = order(fake, &mut mover, Residency::Resident, 3);
+    assert_eq!(
+        (back.residency, back.transfer.bytes),
+        (Residency::Resident, 4 * GRANULE)
+    );
+    fake.process.captures.begin();
+    let refused = order(fake, &mut mover, Residency::Host, 4);
+    assert_eq!(refused.refusal, Some(MoveRefusal::Capturing));
+    assert_eq!(refused.residency, Residency::Resident);
+}
+
+#[test]
+fn the_mover_requests_host_memory_for_what_could_move() {
+    let fake = Fake::new();
+    let _at = allocate(fake, 3 * GRANULE);
+    fake.take_sent();
+    let mut mover = Mover::new();
+    step(fake, &mut mover);
+    let bytes = 3 * GRANULE;
+    assert_eq!(fake.take_sent(), [FromProcess::WindowsWanted { bytes }]);
+    step(fake, &mut mover);
+    assert!(fake.take_sent().is_empty(), "it sleeps");
+}

@@ -1,0 +1,286 @@
+//! Host memory to which device memory is copied: windows from the agent, and what is in them.
+
+use std::collections::BTreeMap;
+
+use super::spans::Spans;
+use crate::Address;
+
+/// Contiguous range of host memory in a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostSpan {
+    /// First address in the process.
+    pub at: u64,
+    /// Size of the range in bytes.
+    pub bytes: u64,
+}
+
+/// Hash of a granule: see `weir_granule_hash`.
+pub type GranuleHash = [u64; 2];
+
+/// Copy of a block of device memory.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct HostCopy {
+    /// Host memory of the copy, in the order of the block's addresses.
+    pub spans: Vec<HostSpan>,
+    /// Hash of each granule of the copied contents; empty if they are unknown.
+    pub hashes: Vec<GranuleHash>,
+}
+
+#[derive(Debug)]
+struct Window {
+    span: HostSpan,
+    is_pinned: bool,
+    /// Whether the driver was asked to register it.
+    is_registered: bool,
+    free: Spans,
+}
+
+/// Host memory of one process.
+#[derive(Debug, Default)]
+pub struct HostMemory {
+    windows: Vec<Window>,
+    copies: BTreeMap<Address, HostCopy>,
+}
+
+impl HostMemory {
+    /// Adds a window. `is_pinned`: it may be registered with the driver.
+    pub fn add(&mut self, span: HostSpan, is_pinned: bool) {
+        self.windows.push(Window {
+            span,
+            is_pinned,
+            is_registered: false,
+            free: Spans::new(span.at, span.bytes),
+        });
+    }
+
+    /// Returns the size of all windows, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.windows.iter().map(|window| window.span.bytes).sum()
+    }
+
+    /// Returns the next window to register with the driver, and counts it as registered.
+    pub fn next_to_register(&mut self) -> Option<HostSpan> {
+        let mut windows = self.windows.iter_mut();
+        let next = windows.find(|window| window.is_pinned && !window.is_registered)?;
+        next.is_registered = true;
+        Some(next.span)
+    }
+
+    /// Returns whether a block with this first address has a copy.
+    #[must_use]
+    pub fn has(&self, at: Address) -> bool {
+        self.copies.contains_key(&at)
+    }
+
+    /// Returns the copy of the block with this first address.
+    #[must_use]
+    pub fn copy(&self, at: Address) -> Option<&HostCopy> {
+        self.copies.get(&at)
+    }
+
+    /// Sets the hashes of the copy of the block with this first address.
+    pub fn set_hashes(&mut self, at: Address, hashes: Vec<GranuleHash>) {
+        if let Some(copy) = self.copies.get_mut(&at) {
+            copy.hashes = hashes;
+        }
+    }
+
+    /// Takes host memory for a copy of a block of `bytes`, a multiple of the granule, as every span is. Returns `false`, and takes nothing, if
+    /// there is not enough.
+    #[must_use]
+    pub fn reserve(&mut self, at: Address, bytes: u64) -> bool {
+        let mut spans = Vec::new();
+        let mut missing = bytes;
+        // Pinned windows first, since copies to them are faster.
+        for is_pinned in [true, false] {
+            let windows = self.windows.iter_mut();
+            for window in windows.filter(|window| window.is_pinned == is_pinned) {
+                while missing > 0 {
+                    let part = missing.min(window.free.longest());
+                    let Some(at) = window.free.take(part) else {
+                        break;
+                    };
+                    spans.push(HostSpan { at, bytes: part });
+                    missing -= part;
+                }
+            }
+        }
+        if missing > 0 {
+            self.give_back(&spans);
+            return false;
+        }
+        let hashes = Vec::new();
+        self.copies.insert(at, HostCopy { spans, hashes });
+        true
+    }
+
+    /// Drops the copy of the block with this first address, if there is one.
+    pub fn forget(&mut self, at: Address) {
+        if let Some(copy) = self.copies.remove(&at) {
+            self.give_back(&copy.spans);
+        }
+    }
+
+    fn give_back(&mut self, spans: &[HostSpan]) {
+        for span in spans {
+            let mut windows = self.windows.iter_mut();
+            let own = windows.find(|own| span.at.wrapping_sub(own.span.at) < own.span.bytes);
+            if let Some(window) = own {
+                window.free.give_back(span.at, span.bytes);
+            }
+        }
+    }
+}
+
+impl HostCopy {
+    /// Returns the host memory of a range of the block, from `offset` on.
+    pub fn range(&self, offset: u64, bytes: u64) -> impl Iterator<Item = HostSpan> {
+        let end = offset + bytes;
+        let mut begin = 0;
+        self.spans.iter().filter_map(move |span| {
+            let at = begin;
+            begin += span.bytes;
+            let (from, to) = (at.max(offset), (at + span.bytes).min(end));
+            (from < to).then(|| HostSpan {
+                at: span.at + (from - at),
+                bytes: to - from,
+            })
+        })
+    }
+
+    /// Returns the ranges of the block, as offset and size in bytes, whose hashes are not those of the copy. All of it, if the hashes of one or
+    /// the other are unknown.
+    #[must_use]
+    pub fn changed(&self, hashes: &[GranuleHash], granule: u64) -> Vec<(u64, u64)> {
+        let bytes = self.spans.iter().map(|span| span.bytes).sum();
+        if hashes.is_empty() || hashes.len() != self.hashes.len() {
+            return vec![(0, bytes)];
+        }
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        let mut offset = 0;
+        for (before, now) in self.hashes.iter().zip(hashes) {
+            if before != now {
+                match ranges.last_mut() {
+                    Some((from, length)) if *from + *length == offset => *length += granule,
+                    _ => ranges.push((offset, granule)),
+                }
+            }
+            offset += granule;
+        }
+        ranges
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use testing::Random;
+
+    use super::*;
+
+    const G: u64 = 10;
+
+    fn spans(host: &HostMemory, at: Address) -> Vec<(u64, u64)> {
+        let spans = &host.copy(at).unwrap().spans;
+        spans.iter().map(|span| (span.at, span.bytes)).collect()
+    }
+
+    fn window(at: u64, granules: u64) -> HostSpan {
+        HostSpan {
+            at,
+            bytes: granules * G,
+        }
+    }
+
+    #[test]
+    fn a_copy_is_spread_over_windows_pinned_ones_first() {
+        let mut host = HostMemory::default();
+        assert!(!host.reserve(7, G));
+        host.add(window(1_000, 2), false);
+        host.add(window(2_000, 3), true);
+        assert_eq!(host.bytes(), 5 * G);
+        assert!(host.reserve(7, 4 * G));
+        assert_eq!(spans(&host, 7), [(2_000, 30), (1_000, 10)]);
+        assert!(!host.reserve(8, 2 * G), "one granule is left");
+        assert!(host.reserve(8, G));
+        host.forget(7);
+        host.forget(7);
+        assert!(!host.has(7) && host.has(8));
+        assert!(host.reserve(9, 4 * G));
+    }
+
+    #[test]
+    fn pinned_windows_are_registered_once() {
+        let mut host = HostMemory::default();
+        host.add(window(1_000, 2), false);
+        host.add(window(2_000, 3), true);
+        assert_eq!(host.next_to_register(), Some(window(2_000, 3)));
+        assert_eq!(host.next_to_register(), None);
+    }
+
+    #[test]
+    fn a_range_of_a_block_has_the_host_memory_of_its_offsets() {
+        let copy = HostCopy {
+            spans: vec![window(1_000, 2), window(5_000, 1), window(9_000, 4)],
+            hashes: Vec::new(),
+        };
+        let range = |offset, bytes| -> Vec<(u64, u64)> {
+            let spans = copy.range(offset, bytes);
+            spans.map(|span| (span.at, span.bytes)).collect()
+        };
+        assert_eq!(range(0, 70), [(1_000, 20), (5_000, 10), (9_000, 40)]);
+        assert_eq!(range(10, 30), [(1_010, 10), (5_000, 10), (9_000, 10)]);
+        assert_eq!(range(40, 10), [(9_010, 10)]);
+        assert_eq!(range(20, 0), []);
+    }
+
+    #[test]
+    fn changed_ranges_are_joined() {
+        let mut copy = HostCopy {
+            spans: vec![window(1_000, 5)],
+            hashes: Vec::new(),
+        };
+        let hash = |n| [n, n];
+        assert_eq!(copy.changed(&[hash(1); 5], G), [(0, 50)], "unknown");
+        copy.hashes = (0..5).map(hash).collect();
+        assert_eq!(copy.changed(&[], G), [(0, 50)], "unknown now");
+        assert_eq!(copy.changed(&copy.hashes, G), []);
+        let mut now = copy.hashes.clone();
+        for at in [0, 1, 4] {
+            now[at] = hash(9);
+        }
+        assert_eq!(copy.changed(&now, G), [(0, 20), (40, 10)]);
+    }
+
+    #[test]
+    fn host_memory_is_given_to_one_copy_at_a_time() {
+        let mut random = Random(5);
+        let mut host = HostMemory::default();
+        let all = [window(1_000, 7), window(2_000, 11), window(3_000, 3)];
+        for (number, span) in all.into_iter().enumerate() {
+            host.add(span, number == 1);
+        }
+        let mut held: BTreeMap<u64, u64> = BTreeMap::new();
+        for at in 0..5_000 {
+            let used: u64 = held.values().sum();
+            if random.below(2) == 0 {
+                let granules = 1 + random.below(6);
+                let fits = used + granules <= 21;
+                assert_eq!(host.reserve(at, granules * G), fits);
+                if fits {
+                    held.insert(at, granules);
+                }
+            } else if let Some((&at, _)) = held.iter().next() {
+                held.remove(&at);
+                host.forget(at);
+            }
+            let mut spans: Vec<_> = held.keys().flat_map(|&at| spans(&host, at)).collect();
+            spans.sort_unstable();
+            assert!(spans.is_sorted_by(|a, b| a.0 + a.1 <= b.0), "{spans:?}");
+            for (at, granules) in &held {
+                let bytes: u64 = host.copy(*at).unwrap().spans.iter().map(|s| s.bytes).sum();
+                assert_eq!(bytes, granules * G);
+            }
+        }
+    }
+}

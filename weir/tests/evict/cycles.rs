@@ -1,0 +1,149 @@
+//! Random allocations, uses and moves: whatever their order, memory that a program has written reads the same.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use softgpu_harness::node::Node;
+use softgpu_harness::puppet::Puppet;
+use testing::{Random, until};
+
+use crate::{GRANULE, node, order, process, program};
+
+/// Number of allocations that the program may hold.
+const SLOTS: u64 = 24;
+/// Most memory that it holds, in granules.
+const GRANULES_MAX: u64 = 1_200;
+
+/// Returns a variable's value as a number, if it is set.
+fn set(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    let number = text.parse();
+    Some(number.unwrap_or_else(|_| panic!("{name}={text:?}: a whole number is needed")))
+}
+
+fn print_line(line: &str) {
+    // A failed write to stderr cannot be reported.
+    let _written = writeln!(std::io::stderr(), "{line}");
+}
+
+/// What the program has allocated: for each slot its number of words, and the value in all of them.
+#[derive(Debug, Default)]
+struct Held {
+    words: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Held {
+    fn granules(&self) -> u64 {
+        let words = self.words.values();
+        words.map(|(words, _)| (4 * words).div_ceil(GRANULE)).sum()
+    }
+
+    /// Checks the sum of a slot's words.
+    fn check(&self, puppet: &mut Puppet, slot: u64) {
+        let (words, value) = self.words[&slot];
+        let sum = puppet.run(&format!("sum {slot} {words}")).number(0);
+        assert_eq!(sum, words * value, "slot {slot} of {words} words");
+    }
+}
+
+/// Returns a random size in words: pieces of slabs, single granules, or several handles.
+fn size(random: &mut Random) -> u64 {
+    let granule = GRANULE / 4;
+    match random.below(4) {
+        0 => 1 + random.below(300),
+        1 => 1 + random.below(granule),
+        2 => granule * (1 + random.below(20)) + random.below(3),
+        _ => granule * (1 + random.below(600)),
+    }
+}
+
+fn act(random: &mut Random, node: &mut Node, puppet: &mut Puppet, held: &mut Held) -> &'static str {
+    let slots: Vec<u64> = held.words.keys().copied().collect();
+    let any = |random: &mut Random| slots[random.index(slots.len())];
+    match random.below(100) {
+        0..=19 => {
+            let free = (0..SLOTS).find(|slot| !held.words.contains_key(slot));
+            let words = size(random);
+            let Some(slot) = free.filter(|_| held.granules() + words * 4 / GRANULE < GRANULES_MAX)
+            else {
+                return "full";
+            };
+            puppet.run(&format!("alloc {slot} {}", 4 * words));
+            let value = random.below(1 << 20);
+            puppet.run(&format!("fill 0 {slot} {words} {value}"));
+            held.words.insert(slot, (words, value));
+            "alloc"
+        }
+        20..=29 if !slots.is_empty() => {
+            let slot = any(random);
+            puppet.run(&format!("free {slot}"));
+            held.words.remove(&slot);
+            "free"
+        }
+        30..=44 if !slots.is_empty() => {
+            let slot = any(random);
+            let (words, _) = held.words[&slot];
+            let value = random.below(1 << 20);
+            puppet.run(&format!("fill 0 {slot} {words} {value}"));
+            held.words.insert(slot, (words, value));
+            "fill"
+        }
+        45..=69 if !slots.is_empty() => {
+            let slot = any(random);
+            held.check(puppet, slot);
+            "sum"
+        }
+        70..=93 => {
+            let (status, answer) = order(node, "evict");
+            // The windows for what was allocated just now may be on their way.
+            let is_known = status == 200 || answer["reason"] == "no-memory";
+            assert!(is_known, "{answer}");
+            "evict"
+        }
+        94..=98 => {
+            let (status, answer) = order(node, "restore");
+            assert_eq!(status, 200, "{answer}");
+            "restore"
+        }
+        99 => {
+            node.kill_agent();
+            if random.below(2) == 0 && !slots.is_empty() {
+                held.check(puppet, any(random));
+            }
+            node.start();
+            until("the process is connected", || {
+                process(node)["pid"].is_number()
+            });
+            "agent killed"
+        }
+        _ => "nothing",
+    }
+}
+
+/// `WEIR_EVICT_SECONDS` sets the length, in whole seconds (8); `WEIR_EVICT_SEED` repeats a run.
+///
+/// Ten minutes: `WEIR_EVICT_SECONDS=600 cargo test --release -p weir --test evict cycles -- --nocapture`.
+#[test]
+fn random_cycles_change_no_byte() {
+    #[expect(clippy::disallowed_methods, reason = "another seed each time")]
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let seed = set("WEIR_EVICT_SEED").unwrap_or_else(|| u64::from(clock.subsec_nanos()));
+    let length = Duration::from_secs(set("WEIR_EVICT_SECONDS").unwrap_or(8));
+    print_line(&format!("WEIR_EVICT_SEED={seed}"));
+    let mut random = Random(seed);
+    let mut node = node("");
+    let mut puppet = program(&node);
+    let mut held = Held::default();
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    let begin = Instant::now();
+    while begin.elapsed() < length {
+        let what = act(&mut random, &mut node, &mut puppet, &mut held);
+        *counts.entry(what).or_default() += 1;
+    }
+    for &slot in held.words.keys() {
+        held.check(&mut puppet, slot);
+    }
+    print_line(&format!("{counts:?}; {} granules", held.granules()));
+    assert!(counts["evict"] > 10, "{counts:?}");
+}
