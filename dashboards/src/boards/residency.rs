@@ -32,7 +32,7 @@ pub(super) fn board() -> Board {
                         "Memory of processes whose model is on its device.")
                         .query(sum("weir_gpu_resident_bytes"), LEGEND).link("weir-slots"),
                     Panel::new(Drawing::Lines, "Stays on the device", Unit::Bytes,
-                        "Memory that an eviction leaves there: pools, arrays, managed memory, and mappings of the program's own. Much of it: the eviction frees little.")
+                        "Memory that an eviction leaves there: pools, arrays and managed memory. Much of it: the eviction frees little.")
                         .query(sum("weir_gpu_fixed_bytes"), LEGEND).link("weir-function"),
                     Panel::new(Drawing::Stack, "Host memory for copies", Unit::Bytes,
                         "Bounded by node.host-memory, the pinned part by node.pinned-memory. Copies to and from pageable memory are several times slower.")

@@ -10,6 +10,8 @@
  *   info                       bytes free, bytes in all
  *   alloc M BYTES              device memory; free M
  *   host H BYTES               pinned memory, of zeros; pages H BYTES pageable memory
+ *   own M BYTES                memory that it creates and maps itself, of whole granules, whose handle it keeps; disown M
+ *   remap M                    unmaps it, and maps the handle there again
  *   handles COUNT              creates, maps, unmaps and releases that many handles of a granule, one after the other
  *   stream S, event E          new ones; stream 0 exists
  *   spin S NS BLOCKS COUNT     kernels, each with a block for each SM
@@ -27,6 +29,8 @@ enum { SLOTS = 64, WORDS = 8 };
 
 static struct gpu gpu;
 static CUdeviceptr memory[SLOTS];
+static CUmemGenericAllocationHandle handle_of[SLOTS];
+static size_t size_of[SLOTS];
 static void *host[SLOTS];
 static CUstream stream[SLOTS];
 static CUevent event[SLOTS];
@@ -111,6 +115,37 @@ static CUresult handles(uint64_t count)
     return TRY(cuMemAddressFree, at, size);
 }
 
+static CUresult map_own(uint64_t slot)
+{
+    CUmemAccessDesc access = { { CU_MEM_LOCATION_TYPE_DEVICE, gpu.device }, CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+    FIRST(TRY(cuMemMap, memory[slot], size_of[slot], 0, handle_of[slot], 0));
+    return TRY(cuMemSetAccess, memory[slot], size_of[slot], &access, 1);
+}
+
+static CUresult own(uint64_t slot, size_t bytes)
+{
+    CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = { CU_MEM_LOCATION_TYPE_DEVICE, gpu.device } };
+    size_t granule;
+    FIRST(TRY(cuMemGetAllocationGranularity, &granule, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+    size_of[slot] = (bytes + granule - 1) / granule * granule;
+    FIRST(TRY(cuMemAddressReserve, &memory[slot], size_of[slot], 0, 0, 0));
+    FIRST(TRY(cuMemCreate, &handle_of[slot], size_of[slot], &prop, 0));
+    return map_own(slot);
+}
+
+static CUresult disown(uint64_t slot)
+{
+    FIRST(TRY(cuMemUnmap, memory[slot], size_of[slot]));
+    FIRST(TRY(cuMemRelease, handle_of[slot]));
+    return TRY(cuMemAddressFree, memory[slot], size_of[slot]);
+}
+
+static CUresult remap(uint64_t slot)
+{
+    FIRST(TRY(cuMemUnmap, memory[slot], size_of[slot]));
+    return map_own(slot);
+}
+
 static CUresult perform(const char *ptx, const char *word, const uint64_t *n)
 {
     CUdeviceptr nowhere = 0x1000;
@@ -151,6 +186,12 @@ static CUresult perform(const char *ptx, const char *word, const uint64_t *n)
         return TRY(cuMemAlloc, &memory[n[0]], n[1]);
     if (IS("free"))
         return TRY(cuMemFree, memory[n[0]]);
+    if (IS("own"))
+        return own(n[0], n[1]);
+    if (IS("disown"))
+        return disown(n[0]);
+    if (IS("remap"))
+        return remap(n[0]);
     if (IS("host")) {
         FIRST(TRY(cuMemAllocHost, &host[n[0]], n[1]));
         memset(host[n[0]], 0, n[1]);

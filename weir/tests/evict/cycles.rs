@@ -27,21 +27,31 @@ fn print_line(line: &str) {
     let _written = writeln!(std::io::stderr(), "{line}");
 }
 
-/// What the program has allocated: for each slot its number of words, and the value in all of them.
+/// Memory of the program: number of its words, the value in all of them, and whether the program has mapped it itself.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    words: u64,
+    value: u64,
+    is_own: bool,
+}
+
+/// What the program has allocated, by slot.
 #[derive(Debug, Default)]
 struct Held {
-    words: BTreeMap<u64, (u64, u64)>,
+    pieces: BTreeMap<u64, Piece>,
 }
 
 impl Held {
     fn granules(&self) -> u64 {
-        let words = self.words.values();
-        words.map(|(words, _)| (4 * words).div_ceil(GRANULE)).sum()
+        let pieces = self.pieces.values();
+        pieces
+            .map(|piece| (4 * piece.words).div_ceil(GRANULE))
+            .sum()
     }
 
     /// Checks the sum of a slot's words.
     fn check(&self, puppet: &mut Puppet, slot: u64) {
-        let (words, value) = self.words[&slot];
+        let Piece { words, value, .. } = self.pieces[&slot];
         let sum = puppet.run(&format!("sum {slot} {words}")).number(0);
         assert_eq!(sum, words * value, "slot {slot} of {words} words");
     }
@@ -59,34 +69,46 @@ fn size(random: &mut Random) -> u64 {
 }
 
 fn act(random: &mut Random, node: &mut Node, puppet: &mut Puppet, held: &mut Held) -> &'static str {
-    let slots: Vec<u64> = held.words.keys().copied().collect();
+    let slots: Vec<u64> = held.pieces.keys().copied().collect();
     let any = |random: &mut Random| slots[random.index(slots.len())];
     match random.below(100) {
         0..=19 => {
-            let free = (0..SLOTS).find(|slot| !held.words.contains_key(slot));
+            let free = (0..SLOTS).find(|slot| !held.pieces.contains_key(slot));
             let words = size(random);
             let Some(slot) = free.filter(|_| held.granules() + words * 4 / GRANULE < GRANULES_MAX)
             else {
                 return "full";
             };
-            puppet.run(&format!("alloc {slot} {}", 4 * words));
+            let is_own = random.below(3) == 0;
+            let verb = if is_own { "own" } else { "alloc" };
+            puppet.run(&format!("{verb} {slot} {}", 4 * words));
             let value = random.below(1 << 20);
             puppet.run(&format!("fill 0 {slot} {words} {value}"));
-            held.words.insert(slot, (words, value));
-            "alloc"
+            let piece = Piece {
+                words,
+                value,
+                is_own,
+            };
+            held.pieces.insert(slot, piece);
+            verb
         }
         20..=29 if !slots.is_empty() => {
             let slot = any(random);
-            puppet.run(&format!("free {slot}"));
-            held.words.remove(&slot);
-            "free"
+            let piece = held.pieces.remove(&slot).unwrap();
+            let verb = if piece.is_own { "disown" } else { "free" };
+            puppet.run(&format!("{verb} {slot}"));
+            verb
         }
         30..=44 if !slots.is_empty() => {
             let slot = any(random);
-            let (words, _) = held.words[&slot];
             let value = random.below(1 << 20);
-            puppet.run(&format!("fill 0 {slot} {words} {value}"));
-            held.words.insert(slot, (words, value));
+            let piece = held.pieces.get_mut(&slot).unwrap();
+            piece.value = value;
+            puppet.run(&format!("fill 0 {slot} {} {value}", piece.words));
+            if piece.is_own && random.below(2) == 0 {
+                puppet.run(&format!("remap {slot}"));
+                return "remap";
+            }
             "fill"
         }
         45..=69 if !slots.is_empty() => {
@@ -141,7 +163,7 @@ fn random_cycles_change_no_byte() {
         let what = act(&mut random, &mut node, &mut puppet, &mut held);
         *counts.entry(what).or_default() += 1;
     }
-    for &slot in held.words.keys() {
+    for &slot in held.pieces.keys() {
         held.check(&mut puppet, slot);
     }
     print_line(&format!("{counts:?}; {} granules", held.granules()));

@@ -1,6 +1,8 @@
 //! Models that leave their device and return, as programs and operators see it: programs with the preload library on a software GPU, in pods
 //! of an agent.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod cycles;
 
 use std::process::Command;
@@ -298,4 +300,31 @@ fn a_hung_agent_keeps_no_process_from_its_memory() {
     });
     evict(&node);
     assert_eq!(sums(&mut puppet), before);
+}
+
+#[test]
+fn memory_that_the_program_maps_itself_moves_too() {
+    let node = node("");
+    let mut observer = node.softgpu.ready();
+    let empty = on_device(&mut observer);
+    let mut puppet = program(&node);
+    let residue = on_device(&mut observer) - empty;
+    let bytes = 50 * GRANULE;
+    puppet.run(&format!("own 0 {bytes}"));
+    puppet.run(&format!("fill 0 0 {} 77", bytes / 4));
+    let sum = |puppet: &mut Puppet| puppet.run(&format!("sum 0 {}", bytes / 4)).number(0);
+    let before = sum(&mut puppet);
+    for _ in 0..3 {
+        let moved = evict(&node);
+        assert_eq!(moved["bytes"], bytes);
+        assert_eq!(on_device(&mut observer), empty + residue);
+        assert_eq!(sum(&mut puppet), before);
+    }
+    // The handle it knows is still good.
+    puppet.run("remap 0");
+    assert_eq!(sum(&mut puppet), before);
+    evict(&node);
+    puppet.run("disown 0");
+    assert_eq!(on_device(&mut observer), empty + residue);
+    assert_eq!(process(&node)["bytes_fixed"], 0);
 }

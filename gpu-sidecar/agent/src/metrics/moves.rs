@@ -151,7 +151,7 @@ impl Metrics {
             ),
             (
                 "weir_gpu_fixed_bytes",
-                "Device memory that stays when a model leaves: pools, arrays, managed memory, and mappings of the program's own.",
+                "Device memory that stays when a model leaves: pools, arrays and managed memory.",
                 |own| own.fixed_bytes,
             ),
         ];

@@ -49,6 +49,8 @@ pub struct Process {
     context_residue: AtomicU64,
     /// Whether a refused collective was reported.
     is_collective_reported: AtomicBool,
+    /// Whether memory was bound to something whose references to it are not known.
+    has_bound_memory: AtomicBool,
 }
 
 impl Process {
@@ -73,6 +75,7 @@ impl Process {
             memory_limit: AtomicU64::new(0),
             context_residue: AtomicU64::new(0),
             is_collective_reported: AtomicBool::new(false),
+            has_bound_memory: AtomicBool::new(false),
         }
     }
 
@@ -111,6 +114,17 @@ impl Process {
     /// Takes the lock of the claims, under which a claim is sent.
     pub fn claims(&self) -> MutexGuard<'_, ClaimRequests> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that memory was bound to a multicast object or a sparse array.
+    pub fn note_bound_memory(&self) {
+        self.has_bound_memory.store(true, Ordering::Release);
+    }
+
+    /// Returns whether memory was bound to a multicast object or a sparse array.
+    #[must_use]
+    pub fn has_bound_memory(&self) -> bool {
+        self.has_bound_memory.load(Ordering::Acquire)
     }
 
     /// Returns whether a refused collective is yet to be reported, and notes the report.

@@ -423,3 +423,130 @@ fn host_memory_is_given_within_the_nodes_budget_and_returned_at_the_end() {
     wants(&mut node, one, 80);
     assert_eq!(node.windows(one).len(), 2);
 }
+
+/// What a random run knows of a process.
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    id: ProcessId,
+    pid: u32,
+    /// Whether its memory is on the host.
+    is_away: bool,
+    /// Number of the last order that it has answered.
+    answered: u32,
+}
+
+/// Random orders, answers, refusals, ends and waits: every order is answered once, host memory stays within its budget, and no process is left
+/// behind when others of its pod have refused.
+#[test]
+fn random_moves_are_answered_once_and_leave_no_pod_torn() {
+    for seed in 1..=60 {
+        random_moves(seed);
+    }
+}
+
+fn random_moves(seed: u64) {
+    let mut random = testing::Random(seed);
+    let mut node = Node::new(&[pod(0, 10), pod(1, 10)]);
+    let mut members: Vec<Member> = Vec::new();
+    let (mut number, mut next_pid) = (0, [0, 0]);
+    let mut given: std::collections::BTreeMap<ProcessId, u64> = std::collections::BTreeMap::new();
+    for _ in 0..400 {
+        let pod = u32::try_from(random.below(2)).unwrap();
+        let from = node.actions.len();
+        match random.below(12) {
+            0 if members.len() < 3 => {
+                let index = usize::try_from(pod).unwrap();
+                next_pid[index] += 1;
+                let pid = pod * 100 + next_pid[index] % 99 + 1;
+                if members.iter().all(|member| member.pid != pid) {
+                    let id = node.attached(pid);
+                    members.push(Member {
+                        id,
+                        pid,
+                        is_away: false,
+                        answered: 0,
+                    });
+                }
+            }
+            1 if !members.is_empty() => {
+                let member = members.swap_remove(random.index(members.len()));
+                node.on(Event::Ended(member.id));
+                given.remove(&member.id);
+            }
+            2..=4 => {
+                number += 1;
+                let order = if random.below(2) == 0 {
+                    PodOrder::Evict
+                } else {
+                    PodOrder::Restore
+                };
+                node.order(pod, order, number, random.below(2) == 0);
+            }
+            5..=8 if !members.is_empty() => {
+                let index = random.index(members.len());
+                let (seq, wanted) = node.wanted(members[index].id);
+                if seq == members[index].answered {
+                    continue;
+                }
+                members[index].answered = seq;
+                let refuses = random.below(4) == 0;
+                node.moves(members[index].id, refuses.then_some(MoveRefusal::Capturing));
+                if !refuses {
+                    members[index].is_away = wanted == Some(Residency::Host);
+                }
+            }
+            9 if !members.is_empty() => {
+                let index = random.index(members.len());
+                node.send(members[index].id, FromProcess::MemoryWanted);
+            }
+            10 if !members.is_empty() => {
+                let index = random.index(members.len());
+                let bytes = random.below(60) * MIB;
+                node.send(members[index].id, FromProcess::WindowsWanted { bytes });
+            }
+            _ => node.pass(random.below(SECOND)),
+        }
+        for action in &node.actions[from..] {
+            if let Action::SendWindow { process, bytes, .. } = action {
+                *given.entry(*process).or_default() += bytes;
+            }
+        }
+        let sum: u64 = given.values().sum();
+        assert!(sum <= MEMORY.host_bytes, "seed {seed}: {sum} bytes given");
+    }
+    // All answer what they were ordered last, until nothing is ordered any more.
+    for _ in 0..10 {
+        for member in &mut members {
+            let (seq, wanted) = node.wanted(member.id);
+            if seq != member.answered {
+                member.answered = seq;
+                node.moves(member.id, None);
+                member.is_away = wanted == Some(Residency::Host);
+            }
+        }
+    }
+    node.pass(200 * SECOND);
+    for number in 1..=number {
+        let answers = node.answers(number);
+        assert_eq!(answers.len(), 1, "seed {seed}, order {number}: {answers:?}");
+    }
+    // An order moves all of a pod.
+    for pod in [0, 1] {
+        number += 1;
+        node.order(pod, PodOrder::Evict, number, true);
+        let own = |member: &&mut Member| member.pid / 100 == pod;
+        for member in members.iter_mut().filter(own) {
+            let (seq, _) = node.wanted(member.id);
+            if seq != member.answered {
+                member.answered = seq;
+                node.moves(member.id, None);
+                member.is_away = true;
+            }
+        }
+        let mut of_pod = members.iter().filter(|member| member.pid / 100 == pod);
+        if of_pod.clone().next().is_some() {
+            assert_eq!(done(node.answers(number)[0]).1, Residency::Host, "{seed}");
+            assert!(of_pod.all(|member| member.is_away), "seed {seed}");
+        }
+    }
+}

@@ -111,5 +111,9 @@ fn set_attribute(
 fn retain(real: &dyn Fn() -> Code, handle: *mut u64, address: *mut c_void) -> Code {
     let address = address.expose_provenance() as Address;
     let retained = program::retain(Host, address, &|| written(real, handle));
-    retained.write_or_call(real, |_handle| {})
+    retained.write_or_call(real, |known| {
+        if let Some(known) = known {
+            write_out(handle, known);
+        }
+    })
 }

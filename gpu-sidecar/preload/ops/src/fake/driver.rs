@@ -179,9 +179,17 @@ impl Driver for &'static Fake {
 
     fn release_memory(self, handle: u64) {
         let is_mapped = self.mappings.borrow().values().any(|(_, of)| *of == handle);
-        assert!(!is_mapped, "memory is unmapped before it is released");
-        let released = self.physical.borrow_mut().remove(&handle);
-        assert!(released.is_some(), "a handle is released once");
+        let is_first = !self.released.borrow().contains(&handle);
+        assert!(
+            is_first && self.physical.borrow().contains_key(&handle),
+            "a handle is released once"
+        );
+        if is_mapped {
+            // Its mappings keep the memory.
+            self.released.borrow_mut().insert(handle);
+        } else {
+            self.physical.borrow_mut().remove(&handle);
+        }
     }
 
     fn map(self, at: Address, bytes: u64, handle: u64) -> Result<(), Code> {
@@ -208,6 +216,11 @@ impl Driver for &'static Fake {
             Some(bytes),
             "one whole mapping"
         );
+        let handle = gone.map_or(0, |(_, handle)| handle);
+        let is_mapped = self.mappings.borrow().values().any(|(_, of)| *of == handle);
+        if !is_mapped && self.released.borrow_mut().remove(&handle) {
+            self.physical.borrow_mut().remove(&handle);
+        }
         Ok(())
     }
 

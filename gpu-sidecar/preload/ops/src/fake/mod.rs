@@ -82,6 +82,8 @@ pub(crate) struct Fake {
     memory: OnceCell<Memory>,
     /// Physical memory by handle; reserved addresses; mappings by address, with size and handle; access by address.
     pub(crate) physical: RefCell<BTreeMap<u64, u64>>,
+    /// Released handles of mapped memory.
+    pub(crate) released: RefCell<BTreeSet<u64>>,
     pub(crate) reserved: RefCell<Vec<(Address, u64)>>,
     pub(crate) mappings: RefCell<BTreeMap<Address, (u64, u64)>>,
     pub(crate) access: RefCell<BTreeMap<Address, Vec<Access>>>,

@@ -44,8 +44,8 @@ mod tests;
 mod tickets;
 
 pub(crate) use movable::{
-    MovableBlock, MovableDevice, away, create_block, give_up_spare, has_offers, has_opened,
-    movable, moves, release_block, synchronize, total_of_kind,
+    MovableBlock, MovableDevice, away, create_block, finish_block, give_up_spare, has_imported,
+    is_exported, movable, moves, release_block, synchronize, total_of_kind,
 };
 pub use state::Memory;
 #[cfg(test)]

@@ -1,19 +1,35 @@
-//! Memory that moves between device and host: the blocks of plain allocations and slabs.
+//! Memory that moves between device and host: the blocks of plain allocations and slabs, and the program's own mapped memory.
 
 use std::ffi::c_int;
 use std::sync::{MutexGuard, PoisonError};
 
-use preload_state::memory::{Block, Kind, Table};
+use preload_state::memory::{Access, Kind, Table};
 
 use super::state::{Memory, Slot, lock};
 use super::{current, limit, physical, release, spare};
+use crate::capture_mode;
 use crate::cuda::{Address, Code, Handle, INVALID_VALUE};
 use crate::platform::Platform;
 use crate::residency::Moves;
 
+/// Bit of the key of memory that the program has created: no address has it.
+const OF_PROGRAM: u64 = 1 << 63;
+
+/// Returns the key of memory that the program has created.
+pub(super) const fn program_key(id: u64) -> u64 {
+    OF_PROGRAM | id
+}
+
+/// Returns the number of memory that the program has created; `None` for a key of this library's blocks.
+fn program_id(key: u64) -> Option<u64> {
+    (key & OF_PROGRAM != 0).then_some(key & !OF_PROGRAM)
+}
+
 /// A block that can move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MovableBlock {
+    /// Key of the block, under which its copy is kept: its first address, or that of memory which the program has created.
+    pub(crate) key: u64,
     /// First address of the block.
     pub(crate) at: Address,
     /// Size of the block in bytes.
@@ -40,6 +56,9 @@ impl Memory {
         for slot in &self.devices {
             contexts.extend(lock(&slot.table).contexts());
         }
+        let of_program = lock(&self.program).blocks(false);
+        let own = of_program.iter().map(|block| block.context);
+        contexts.extend(own.filter(|context| *context != 0));
         contexts.sort_unstable();
         contexts.dedup();
         contexts
@@ -57,14 +76,15 @@ pub(crate) fn total_of_kind<P: Platform>(host: P, kind: Kind) -> u64 {
 }
 
 /// Returns whether other processes may have mapped memory of this one.
-pub(crate) fn has_offers<P: Platform>(host: P) -> bool {
-    !lock(&host.memory().ipc).offers.is_empty()
+pub(crate) fn is_exported<P: Platform>(host: P) -> bool {
+    !lock(&host.memory().ipc).offers.is_empty() || lock(&host.memory().program).has_exported()
 }
 
 /// Returns whether memory of other processes is mapped.
-pub(crate) fn has_opened<P: Platform>(host: P) -> bool {
+pub(crate) fn has_imported<P: Platform>(host: P) -> bool {
     let mut devices = host.memory().devices.iter();
     devices.any(|slot| lock(&slot.table).has_opened())
+        || lock(&host.memory().program).has_imported()
 }
 
 /// Waits for all work of a context.
@@ -82,30 +102,38 @@ pub(crate) fn give_up_spare<P: Platform>(host: P) {
 
 /// Returns the blocks which are on their devices.
 pub(crate) fn movable<P: Platform>(host: P) -> Vec<MovableDevice> {
-    listed(host, |block| !block.is_away)
+    listed(host, false)
 }
 
 /// Returns the blocks which are on the host.
 pub(crate) fn away<P: Platform>(host: P) -> Vec<MovableDevice> {
-    listed(host, |block| block.is_away)
+    listed(host, true)
 }
 
-fn listed<P: Platform>(host: P, is_meant: impl Fn(&Block) -> bool) -> Vec<MovableDevice> {
+fn listed<P: Platform>(host: P, is_away: bool) -> Vec<MovableDevice> {
+    let of_program = lock(&host.memory().program).blocks(is_away);
     let devices = host.memory().devices.iter();
     let devices = devices.filter_map(|slot| {
         let table = lock(&slot.table);
         let blocks = table.blocks().map(|(block, _)| block);
-        let meant = blocks.filter(|block| is_meant(block));
-        let mut blocks: Vec<_> = meant
-            .map(|block| MovableBlock {
-                at: block.at,
-                bytes: block.bytes,
-            })
-            .collect();
+        let meant = blocks.filter(|block| block.is_away == is_away);
+        let own = meant.map(|block| MovableBlock {
+            key: block.at,
+            at: block.at,
+            bytes: block.bytes,
+        });
+        let others = of_program.iter().filter(|own| own.device == slot.ordinal);
+        let context = others.clone().map(|own| own.context).find(|own| *own != 0);
+        let others = others.map(|own| MovableBlock {
+            key: program_key(own.id),
+            at: own.at,
+            bytes: own.bytes,
+        });
+        let mut blocks: Vec<_> = own.chain(others).collect();
         blocks.sort_unstable_by_key(|block| block.at);
         let device = MovableDevice {
             ordinal: slot.ordinal,
-            context: table.any_context()?,
+            context: table.any_context().or(context)?,
             granule: table.traits?.granule,
             blocks,
         };
@@ -131,9 +159,16 @@ fn with_block<P: Platform>(
 }
 
 /// Unmaps and releases a block, whose contents nothing uses; its addresses stay reserved. Does nothing to one that is away.
-pub(crate) fn release_block<P: Platform>(host: P, ordinal: c_int, at: Address) -> Result<(), Code> {
-    with_block(host, ordinal, at, |_, table| {
-        let Some(block) = table.block_mut(at) else {
+pub(crate) fn release_block<P: Platform>(
+    host: P,
+    ordinal: c_int,
+    block: &MovableBlock,
+) -> Result<(), Code> {
+    if let Some(id) = program_id(block.key) {
+        return release_of_program(host, id);
+    }
+    with_block(host, ordinal, block.at, |_, table| {
+        let Some(block) = table.block_mut(block.at) else {
             return Ok(());
         };
         physical::unmap_and_release(host, block)?;
@@ -142,8 +177,33 @@ pub(crate) fn release_block<P: Platform>(host: P, ordinal: c_int, at: Address) -
     })
 }
 
+fn release_of_program<P: Platform>(host: P, id: u64) -> Result<(), Code> {
+    let mut program = lock(&host.memory().program);
+    if program.to_create(id).is_some() {
+        return Ok(());
+    }
+    let mappings = program.mappings_of(id);
+    capture_mode::relaxed(host, || {
+        for (at, bytes, _) in mappings {
+            host.unmap(at, bytes)?;
+        }
+        for handle in program.left(id) {
+            host.release_memory(handle);
+        }
+        Ok(())
+    })
+}
+
 /// Creates the physical memory of a block that is away, maps it at the same addresses, and grants access as for any mapping.
-pub(crate) fn create_block<P: Platform>(host: P, ordinal: c_int, at: Address) -> Result<(), Code> {
+pub(crate) fn create_block<P: Platform>(
+    host: P,
+    ordinal: c_int,
+    block: &MovableBlock,
+) -> Result<(), Code> {
+    if let Some(id) = program_id(block.key) {
+        return create_of_program(host, ordinal, id);
+    }
+    let at = block.at;
     with_block(host, ordinal, at, |slot, table| {
         let access = table.access_list(slot.ordinal);
         let mut traits = table.traits.ok_or(INVALID_VALUE)?;
@@ -162,9 +222,61 @@ pub(crate) fn create_block<P: Platform>(host: P, ordinal: c_int, at: Address) ->
     })
 }
 
+fn create_of_program<P: Platform>(host: P, ordinal: c_int, id: u64) -> Result<(), Code> {
+    let mut program = lock(&host.memory().program);
+    let Some((properties, bytes)) = program.to_create(id) else {
+        return Ok(());
+    };
+    let mappings = program.mappings_of(id);
+    capture_mode::relaxed(host, || {
+        let real = host.create_memory(&properties, bytes)?;
+        let mut mapped = Vec::new();
+        let made = mappings.iter().try_for_each(|(at, bytes, _)| {
+            host.map(*at, *bytes, real)?;
+            mapped.push((*at, *bytes));
+            // The contents are copied there, whatever the program may do; its own access follows.
+            host.set_access(*at, *bytes, &[Access::full(ordinal)])
+        });
+        if let Err(code) = made {
+            for (at, bytes) in mapped {
+                let _unmapped = host.unmap(at, bytes);
+            }
+            host.release_memory(real);
+            return Err(code);
+        }
+        if let Some(surplus) = program.returned(id, real) {
+            host.release_memory(surplus);
+        }
+        Ok(())
+    })
+}
+
+/// Grants the access that the program has set to a block whose contents are there.
+pub(crate) fn finish_block<P: Platform>(
+    host: P,
+    ordinal: c_int,
+    block: &MovableBlock,
+) -> Result<(), Code> {
+    let Some(id) = program_id(block.key) else {
+        return Ok(());
+    };
+    let program = lock(&host.memory().program);
+    let own = [Access::full(ordinal)];
+    program
+        .mappings_of(id)
+        .iter()
+        .filter(|(_, _, access)| access[..] != own)
+        .try_for_each(|(at, bytes, access)| {
+            let has_own = access.iter().any(|one| one.is_of_same(&own[0]));
+            let none = (!has_own).then(|| Access::none(ordinal));
+            let all: Vec<Access> = access.iter().copied().chain(none).collect();
+            host.set_access(*at, *bytes, &all)
+        })
+}
+
 /// Drops the copy of a block that is released for good, after waiting for a move in progress.
-pub(super) fn forget<P: Platform>(host: P, at: Address) {
-    moves(host).host.forget(at);
+pub(super) fn forget<P: Platform>(host: P, key: u64) {
+    moves(host).host.forget(key);
 }
 
 /// Returns the bytes of blocks which are on the host.

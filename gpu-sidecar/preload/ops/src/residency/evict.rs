@@ -23,11 +23,14 @@ pub(super) fn evict<P: Platform>(host: P, drain: Duration) -> Result<Transfer, M
     if capture_mode::any(host) {
         return Err(MoveRefusal::Capturing);
     }
-    if memory::has_offers(host) {
+    if memory::is_exported(host) {
         return Err(MoveRefusal::Exported);
     }
-    if memory::has_opened(host) {
+    if memory::has_imported(host) {
         return Err(MoveRefusal::Imported);
+    }
+    if host.process().has_bound_memory() {
+        return Err(MoveRefusal::Collective);
     }
     publish(host, Residency::Closing);
     let moved = close(host, begin, drain).and_then(|drain_ns| {
@@ -119,11 +122,11 @@ fn away<P: Platform>(host: P, moves: &mut Moves) -> Result<Transfer, Failure> {
 /// Takes host memory for the blocks that have no copy yet.
 fn reserve(moves: &mut Moves, devices: &[MovableDevice]) -> Result<(), Failure> {
     let blocks = devices.iter().flat_map(|device| &device.blocks);
-    let new: Vec<&MovableBlock> = blocks.filter(|block| !moves.host.has(block.at)).collect();
+    let new: Vec<&MovableBlock> = blocks.filter(|block| !moves.host.has(block.key)).collect();
     for (index, block) in new.iter().enumerate() {
-        if !moves.host.reserve(block.at, block.bytes) {
+        if !moves.host.reserve(block.key, block.bytes) {
             for taken in &new[..index] {
-                moves.host.forget(taken.at);
+                moves.host.forget(taken.key);
             }
             return Err(MoveRefusal::NoMemory.into());
         }
@@ -195,7 +198,7 @@ fn enqueue<P: Platform>(
         let count = usize::try_from(block.bytes / granule).unwrap_or(0);
         let own = hashes.as_mut().and_then(|all| all.split_off(..count));
         let own = own.unwrap_or_default();
-        let changed = moves.host.copy(block.at).map(|copy| {
+        let changed = moves.host.copy(block.key).map(|copy| {
             let ranges = copy.changed(own, granule).into_iter();
             let spans = ranges.flat_map(|(offset, bytes)| {
                 let mut from = block.at + offset;
@@ -210,7 +213,7 @@ fn enqueue<P: Platform>(
         let changed = changed.unwrap_or_default();
         if !changed.is_empty() {
             // While the copy is in flight, its contents have no hash.
-            moves.host.set_hashes(block.at, Vec::new());
+            moves.host.set_hashes(block.key, Vec::new());
         }
         for (span, from) in changed {
             host.copy_to_host(span, from, tools.stream)?;
@@ -246,8 +249,8 @@ fn leave_group<P: Platform>(
     let begin = host.now();
     let mut released = Ok(());
     for (block, hashes) in &group.blocks {
-        moves.host.set_hashes(block.at, hashes.clone());
-        released = memory::release_block(host, device.ordinal, block.at);
+        moves.host.set_hashes(block.key, hashes.clone());
+        released = memory::release_block(host, device.ordinal, block);
         if released.is_err() {
             break;
         }

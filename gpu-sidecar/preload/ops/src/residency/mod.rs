@@ -1,6 +1,7 @@
 //! Moves of the process's device memory to the host and back, at the same addresses (M2.5, M2.9): the work of the mover thread.
 //!
-//! What moves are the mappings of this library: plain allocations and slabs. Everything else of the device stays and counts as fixed. An
+//! What moves are mappings: those of this library, which are plain allocations and slabs, and those that the program has made itself. Everything else
+//! of the device stays and counts as fixed. An
 //! eviction shuts the gate of touches and launches, waits for what is in flight, hashes every granule on the device, copies to the host
 //! what differs from the copy that is there, and unmaps and releases all of it; the addresses stay reserved. A restore creates and maps all
 //! of it before anything may use it, copies it back, and opens the gate. The copy on the host stays, so that what does not change is
@@ -90,7 +91,7 @@ pub fn step<P: Platform>(host: P, mover: &mut Mover) {
     let word = &host.process().mover_word;
     let before = word.load(Ordering::Acquire);
     let orders = host.orders();
-    let needed = total_of_kind(host, Kind::Plain);
+    let needed = total_of_kind(host, Kind::Plain) + total_of_kind(host, Kind::Program);
     let (is_away, windows, next) = {
         let mut moves = moves(host);
         let next = moves.host.next_to_register();
@@ -113,12 +114,11 @@ pub fn step<P: Platform>(host: P, mover: &mut Mover) {
             answer(host, seq, moved);
         }
         MoverStep::Restore { seq } => {
-            let moved = restore::restore(host);
+            let moved = restore::restore(host, |moved| answer(host, seq, moved));
             if seq == 0 && moved.is_err() {
                 // Nobody orders it again.
                 host.pause(IDLE_INTERVAL);
             }
-            answer(host, seq, moved);
         }
         MoverStep::Confirm { seq } => answer(host, seq, Ok(Transfer::default())),
         MoverStep::Request { bytes } => host.send(&FromProcess::WindowsWanted { bytes }),

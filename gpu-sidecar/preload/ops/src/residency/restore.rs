@@ -16,8 +16,23 @@ const CREATE_MAX: Duration = Duration::from_secs(2);
 /// Interval between two attempts to create memory.
 const CREATE_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Returns the process's memory to the device, at the same addresses, and opens the gate. After an error the memory is still on the host.
-pub(super) fn restore<P: Platform>(host: P) -> Result<Transfer, MoveRefusal> {
+/// Returns the process's memory to the device, at the same addresses, calls `answer` with the outcome, and opens the gate. After an error the
+/// memory is still on the host, and the gate stays shut.
+///
+/// The answer comes first, so that an order which follows what the program does next finds the move over.
+pub(super) fn restore<P: Platform>(
+    host: P,
+    answer: impl FnOnce(Result<Transfer, MoveRefusal>),
+) -> Result<Transfer, MoveRefusal> {
+    let moved = bring_all_back(host);
+    answer(moved);
+    if moved.is_ok() {
+        touch::open(host);
+    }
+    moved
+}
+
+fn bring_all_back<P: Platform>(host: P) -> Result<Transfer, MoveRefusal> {
     let begin = host.now();
     publish(host, Residency::Restoring);
     let moved = {
@@ -29,7 +44,6 @@ pub(super) fn restore<P: Platform>(host: P) -> Result<Transfer, MoveRefusal> {
     match moved {
         Ok(mut transfer) => {
             publish(host, Residency::Resident);
-            touch::open(host);
             transfer.total_ns = host.now().saturating_sub(begin);
             Ok(transfer)
         }
@@ -62,7 +76,7 @@ pub(super) fn bring_back<P: Platform>(host: P, moves: &mut Moves) -> Result<Tran
         for device in &devices {
             for block in &device.blocks {
                 // Of a block that was not created nothing is there to be released.
-                let _released = memory::release_block(host, device.ordinal, block.at);
+                let _released = memory::release_block(host, device.ordinal, block);
             }
         }
     }
@@ -81,12 +95,12 @@ fn fill<P: Platform>(
     let enqueued = device.blocks.iter().try_for_each(|block| {
         let before = host.now();
         let created = create(host, begin, || {
-            memory::create_block(host, device.ordinal, block.at)
+            memory::create_block(host, device.ordinal, block)
         });
         transfer.map_ns += host.now().saturating_sub(before);
         created?;
         let mut to = block.at;
-        let copy = moves.host.copy(block.at);
+        let copy = moves.host.copy(block.key);
         for &span in copy.map_or(&[][..], |copy| &copy.spans) {
             host.copy_to_device(to, span, tools.stream)?;
             to += span.bytes;
@@ -96,7 +110,9 @@ fn fill<P: Platform>(
         Ok(())
     });
     let over = host.synchronize_stream(tools.stream);
-    enqueued.and(over)
+    enqueued.and(over)?;
+    let mut blocks = device.blocks.iter();
+    blocks.try_for_each(|block| memory::finish_block(host, device.ordinal, block))
 }
 
 /// Repeats an attempt to create memory for as long as the device has none.

@@ -1,12 +1,14 @@
 use std::sync::atomic::Ordering;
 
+use preload_state::memory::{Access, Properties};
 use protocol::page::Orders;
 
 use super::*;
 use crate::cuda::{Address, Code, OUT_OF_MEMORY, SUCCESS};
 use crate::fake::{CONTEXT, Fake, GRANULE, KERNEL, STREAM};
-use crate::memory::{alloc, free, info, query};
+use crate::memory::{alloc, free, info, program, query};
 use crate::outcome::Outcome;
+use crate::platform::Driver as _;
 use crate::touch;
 
 const DRAIN: Duration = Duration::from_secs(1);
@@ -46,6 +48,11 @@ fn process(granules: u64) -> (&'static Fake, Address, Address) {
     (fake, large, small)
 }
 
+/// Returns the memory to the device.
+fn back(fake: &'static Fake) -> Result<Transfer, MoveRefusal> {
+    restore::restore(fake, |_| assert!(!fake.process.memory_gate.is_open()))
+}
+
 fn granules_of(large: Address, small: Address) -> [Address; 4] {
     [large, large + GRANULE, large + 2 * GRANULE, small]
 }
@@ -73,7 +80,7 @@ fn memory_leaves_and_returns_with_its_contents() {
     );
     assert!(fake.mappings.borrow().is_empty());
     assert!(!fake.process.memory_gate.is_open());
-    let back = restore::restore(fake).unwrap();
+    let back = back(fake).unwrap();
     assert_eq!((back.bytes, back.copied_bytes), (4 * GRANULE, 4 * GRANULE));
     let expected: Vec<_> = (100..104).map(Some).collect();
     assert_eq!(contents(fake, large, small), expected);
@@ -86,13 +93,13 @@ fn memory_leaves_and_returns_with_its_contents() {
 fn only_what_has_changed_is_copied_again() {
     let (fake, large, small) = process(8);
     evict::evict(fake, DRAIN).unwrap();
-    restore::restore(fake).unwrap();
+    back(fake).unwrap();
     let moved = evict::evict(fake, DRAIN).unwrap();
     assert_eq!((moved.bytes, moved.copied_bytes), (4 * GRANULE, 0));
-    restore::restore(fake).unwrap();
+    back(fake).unwrap();
     fake.set_granule(large + GRANULE, 7);
     assert_eq!(evict::evict(fake, DRAIN).unwrap().copied_bytes, GRANULE);
-    restore::restore(fake).unwrap();
+    back(fake).unwrap();
     let expected = [100, 7, 102, 103].map(Some);
     assert_eq!(contents(fake, large, small), expected);
 }
@@ -103,14 +110,14 @@ fn without_hashes_everything_is_copied() {
     fake.allocate_error.set(Some(OUT_OF_MEMORY));
     for _ in 0..2 {
         assert_eq!(evict::evict(fake, DRAIN).unwrap().copied_bytes, 4 * GRANULE);
-        restore::restore(fake).unwrap();
+        back(fake).unwrap();
     }
     fake.allocate_error.set(None);
     // Nothing is known of the copies.
     assert_eq!(evict::evict(fake, DRAIN).unwrap().copied_bytes, 4 * GRANULE);
-    restore::restore(fake).unwrap();
+    back(fake).unwrap();
     assert_eq!(evict::evict(fake, DRAIN).unwrap().copied_bytes, 0);
-    restore::restore(fake).unwrap();
+    back(fake).unwrap();
     let expected: Vec<_> = (100..104).map(Some).collect();
     assert_eq!(contents(fake, large, small), expected);
 }
@@ -167,7 +174,7 @@ fn an_eviction_without_room_on_the_host_keeps_nothing_there() {
         false,
     );
     evict::evict(fake, DRAIN).unwrap();
-    restore::restore(fake).unwrap();
+    back(fake).unwrap();
     let expected: Vec<_> = (100..104).map(Some).collect();
     assert_eq!(contents(fake, large, small), expected);
 }
@@ -215,7 +222,7 @@ fn a_restore_waits_for_memory_that_another_process_releases() {
     let total = fake.total.replace(2 * GRANULE);
     fake.at_wait(|_| {});
     fake.at_wait(move |fake| fake.total.set(total));
-    restore::restore(fake).unwrap();
+    back(fake).unwrap();
     let expected: Vec<_> = (100..104).map(Some).collect();
     assert_eq!(contents(fake, large, small), expected);
 }
@@ -226,7 +233,7 @@ fn a_restore_without_memory_leaves_it_on_the_host() {
     evict::evict(fake, DRAIN).unwrap();
     let total = fake.total.replace(2 * GRANULE);
     let begin = fake.now.get();
-    assert_eq!(restore::restore(fake), Err(MoveRefusal::NoMemory));
+    assert_eq!(back(fake), Err(MoveRefusal::NoMemory));
     assert!(fake.now.get() - begin >= 2_000_000_000);
     assert_eq!(
         (fake.physical_bytes(), location(fake)),
@@ -234,7 +241,7 @@ fn a_restore_without_memory_leaves_it_on_the_host() {
     );
     assert!(!fake.process.memory_gate.is_open());
     fake.total.set(total);
-    restore::restore(fake).unwrap();
+    back(fake).unwrap();
     let expected: Vec<_> = (100..104).map(Some).collect();
     assert_eq!(contents(fake, large, small), expected);
 }
@@ -244,12 +251,12 @@ fn a_failed_copy_back_leaves_the_memory_on_the_host() {
     let (fake, large, small) = process(8);
     evict::evict(fake, DRAIN).unwrap();
     fake.copy_error.borrow_mut().push_back(999);
-    assert_eq!(restore::restore(fake), Err(MoveRefusal::StickyError));
+    assert_eq!(back(fake), Err(MoveRefusal::StickyError));
     assert_eq!(
         (fake.physical_bytes(), location(fake)),
         (0, Residency::Host)
     );
-    restore::restore(fake).unwrap();
+    back(fake).unwrap();
     let expected: Vec<_> = (100..104).map(Some).collect();
     assert_eq!(contents(fake, large, small), expected);
 }
@@ -265,7 +272,7 @@ fn memory_that_is_away_can_be_freed_and_examined() {
     let range = query::address_range(fake, large + 9, &never, &never);
     assert_eq!(range, Outcome::Done((large, 3 * GRANULE - 7)));
     assert_eq!(free_memory(fake, large), Outcome::Done(SUCCESS));
-    restore::restore(fake).unwrap();
+    back(fake).unwrap();
     assert_eq!(fake.physical_bytes(), GRANULE);
     assert_eq!(fake.granule_at(small), Some(103));
     // Its place on the host is free again.
@@ -280,7 +287,7 @@ fn a_destroyed_context_takes_its_memory_from_the_host() {
     evict::evict(fake, DRAIN).unwrap();
     crate::memory::contexts::context_destroyed(fake, CONTEXT);
     fake.destroyed.borrow_mut().insert(CONTEXT);
-    assert_eq!(restore::restore(fake).unwrap().bytes, 0);
+    assert_eq!(back(fake).unwrap().bytes, 0);
     assert_eq!(location(fake), Residency::Resident);
     // Slabs stay for the allocations of other contexts.
     assert!(!moves(fake).host.has(0));
@@ -293,7 +300,7 @@ fn an_allocation_and_a_copy_wait_for_the_memory_and_ask_for_it() {
     fake.take_sent();
     fake.at_wait(|_| {});
     fake.at_wait(|fake| {
-        restore::restore(fake).unwrap();
+        back(fake).unwrap();
     });
     let touched = touch::touch(fake, &|| SUCCESS);
     assert_eq!(touched, Outcome::Done(SUCCESS));
@@ -301,7 +308,7 @@ fn an_allocation_and_a_copy_wait_for_the_memory_and_ask_for_it() {
     assert_eq!(fake.granule_at(large), Some(100));
     evict::evict(fake, DRAIN).unwrap();
     fake.at_wait(|fake| {
-        restore::restore(fake).unwrap();
+        back(fake).unwrap();
     });
     let _more = allocate(fake, GRANULE);
 }
@@ -357,4 +364,160 @@ fn the_mover_requests_host_memory_for_what_could_move() {
     assert_eq!(fake.take_sent(), [FromProcess::WindowsWanted { bytes }]);
     step(fake, &mut mover);
     assert!(fake.take_sent().is_empty(), "it sleeps");
+}
+
+/// Memory that the program has created and mapped itself.
+struct Own {
+    handle: u64,
+    at: Address,
+}
+
+/// Creates memory of this many granules and maps it at addresses of the program's.
+fn own(fake: &'static Fake, granules: u64) -> Own {
+    let bytes = granules * GRANULE;
+    let properties = Properties::plain(0, false);
+    let Outcome::Done(handle) = program::create(fake, bytes, &properties, &|| {
+        fake.create_memory(&properties, bytes)
+    }) else {
+        panic!("created");
+    };
+    let at = fake.reserve_addresses(bytes, GRANULE).unwrap();
+    map(fake, at, bytes, handle);
+    Own { handle, at }
+}
+
+fn map(fake: &'static Fake, at: Address, bytes: u64, handle: u64) {
+    let call = || match fake.map(at, bytes, handle) {
+        Ok(()) => SUCCESS,
+        Err(code) => code,
+    };
+    let mapped = program::map(fake, &call, at, bytes, handle);
+    assert_eq!(mapped, Outcome::Done(SUCCESS));
+    let access = [Access::full(0), Access::full(3)];
+    let set = program::set_access(fake, &|| SUCCESS, at, bytes, &access);
+    assert_eq!(set, Outcome::Done(SUCCESS));
+}
+
+fn release(fake: &'static Fake, handle: u64) {
+    let call = || {
+        fake.release_memory(handle);
+        SUCCESS
+    };
+    let released = program::release(fake, &call, handle);
+    assert_eq!(released, Outcome::Done(SUCCESS));
+}
+
+fn unmap(fake: &'static Fake, at: Address, bytes: u64) {
+    let call = || {
+        fake.unmap(at, bytes).unwrap();
+        SUCCESS
+    };
+    let unmapped = program::unmap(fake, &call, at, bytes);
+    assert_eq!(unmapped, Outcome::Done(SUCCESS));
+}
+
+#[test]
+fn the_programs_own_mappings_leave_and_return_under_the_same_handle() {
+    let (fake, _, _) = process(16);
+    let mine = own(fake, 3);
+    // A second mapping of the same memory.
+    let alias = fake.reserve_addresses(3 * GRANULE, GRANULE).unwrap();
+    map(fake, alias, 3 * GRANULE, mine.handle);
+    for number in 0..3 {
+        fake.set_granule(mine.at + number * GRANULE, 50 + number);
+    }
+    let moved = evict::evict(fake, DRAIN).unwrap();
+    assert_eq!(
+        (moved.bytes, moved.copied_bytes),
+        (7 * GRANULE, 7 * GRANULE)
+    );
+    assert_eq!(fake.physical_bytes(), 0);
+    assert!(fake.mappings.borrow().is_empty());
+    back(fake).unwrap();
+    for number in 0..3 {
+        let at = number * GRANULE;
+        assert_eq!(fake.granule_at(mine.at + at), Some(50 + number));
+        assert_eq!(fake.granule_at(alias + at), Some(50 + number));
+    }
+    let access = fake.access.borrow()[&mine.at].clone();
+    assert_eq!(access, [Access::full(0), Access::full(3)]);
+    assert_eq!(evict::evict(fake, DRAIN).unwrap().copied_bytes, 0);
+    back(fake).unwrap();
+    // The program goes on with the handle it knows: a third mapping, the properties, an export.
+    let third = fake.reserve_addresses(3 * GRANULE, GRANULE).unwrap();
+    let call = || panic!("the driver does not know the handle");
+    let mapped = program::map(fake, &call, third, 3 * GRANULE, mine.handle);
+    assert_eq!(mapped, Outcome::Done(SUCCESS));
+    assert_eq!(fake.granule_at(third), Some(50));
+    assert!(matches!(
+        program::properties(fake, mine.handle),
+        Outcome::Done(_)
+    ));
+    release(fake, mine.handle);
+    for at in [mine.at, alias, third] {
+        unmap(fake, at, 3 * GRANULE);
+    }
+    assert_eq!(fake.physical_bytes(), 4 * GRANULE);
+}
+
+#[test]
+fn memory_of_the_program_is_given_up_while_it_is_away() {
+    let (fake, _, _) = process(16);
+    let (one, two) = (own(fake, 2), own(fake, 1));
+    release(fake, two.handle);
+    evict::evict(fake, DRAIN).unwrap();
+    // Neither call reaches the driver.
+    let never = || panic!("the driver does not know it");
+    let released = program::release(fake, &never, one.handle);
+    assert_eq!(released, Outcome::Done(SUCCESS));
+    let unmapped = program::unmap(fake, &never, one.at, 2 * GRANULE);
+    assert_eq!(unmapped, Outcome::Done(SUCCESS));
+    let back = back(fake).unwrap();
+    assert_eq!(back.bytes, 5 * GRANULE);
+    assert_eq!(fake.physical_bytes(), 5 * GRANULE);
+    unmap(fake, two.at, GRANULE);
+    assert_eq!(fake.physical_bytes(), 4 * GRANULE);
+}
+
+#[test]
+fn memory_of_the_program_that_others_may_know_stays() {
+    let refused = |prepare: &dyn Fn(&'static Fake, u64), refusal| {
+        let (fake, _, _) = process(16);
+        let mine = own(fake, 1);
+        prepare(fake, mine.handle);
+        assert_eq!(evict::evict(fake, DRAIN), Err(refusal));
+        assert!(fake.process.memory_gate.is_open());
+    };
+    let export = |fake: &'static Fake, handle| {
+        let exported = program::export(fake, &|| SUCCESS, handle, |_file| {});
+        assert_eq!(exported, Outcome::Done(SUCCESS));
+    };
+    refused(&export, MoveRefusal::Exported);
+    let import = |fake: &'static Fake, _| {
+        let imported = program::import(fake, &|| Ok(Some(0x999)));
+        assert_eq!(imported, Outcome::Done(Some(0x999)));
+    };
+    refused(&import, MoveRefusal::Imported);
+    let bind = |fake: &'static Fake, _| {
+        let bound = program::bind(fake, &|| SUCCESS);
+        assert_eq!(bound, Outcome::Done(SUCCESS));
+    };
+    refused(&bind, MoveRefusal::Collective);
+}
+
+#[test]
+fn a_restore_that_fails_amid_the_programs_memory_leaves_all_of_it_away() {
+    let (fake, large, small) = process(16);
+    let mine = own(fake, 2);
+    evict::evict(fake, DRAIN).unwrap();
+    // The last block cannot be mapped.
+    fake.map_error.borrow_mut().push_back(OUT_OF_MEMORY);
+    fake.at_wait(|fake| fake.map_error.borrow_mut().push_back(999));
+    assert_eq!(back(fake), Err(MoveRefusal::StickyError));
+    assert_eq!(fake.physical_bytes(), 0);
+    assert!(fake.mappings.borrow().is_empty());
+    back(fake).unwrap();
+    assert_eq!(fake.granule_at(mine.at), Some(0));
+    let expected: Vec<_> = (100..104).map(Some).collect();
+    assert_eq!(contents(fake, large, small), expected);
 }

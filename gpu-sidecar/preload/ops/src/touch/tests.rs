@@ -75,7 +75,8 @@ fn a_launch_waits_until_memory_is_back_although_it_has_a_token() {
     let outcome = launch(fake, &counted(&calls), STREAM, LEGACY, KERNEL, Kind::Kernel);
     assert_eq!((outcome, calls.get()), (Outcome::Done(SUCCESS), 1));
     assert_eq!(fake.waits.borrow().len(), 1);
-    assert!(fake.take_sent().is_empty(), "nothing is asked of the agent");
+    // No token is asked for, but the memory.
+    assert_eq!(fake.take_sent(), [FromProcess::MemoryWanted]);
 }
 
 #[test]
@@ -237,5 +238,25 @@ fn a_wait_for_memory_is_no_pause_of_the_program() {
     });
     launch_one(fake);
     copy_after(fake);
-    assert!(fake.take_sent().is_empty(), "the token stays");
+    assert_eq!(
+        fake.take_sent(),
+        [FromProcess::MemoryWanted],
+        "the token stays"
+    );
+}
+
+#[test]
+fn an_agent_without_a_heartbeat_is_given_up_while_memory_is_waited_for() {
+    let fake = Fake::new();
+    assert!(shut(fake, AT_MOST));
+    for _ in 0..40 {
+        fake.at_wait(|fake| {
+            if fake.abandoned.get() > 0 {
+                open(fake);
+            }
+        });
+    }
+    let touched = touch(fake, &|| SUCCESS);
+    assert_eq!(touched, Outcome::Done(SUCCESS));
+    assert_eq!(fake.abandoned.get(), 1);
 }

@@ -79,9 +79,7 @@ impl Account {
     /// Returns the bytes that cannot be moved out of the device.
     #[must_use]
     pub const fn fixed(&self) -> u64 {
-        self.of(Kind::Program)
-            .saturating_add(self.of(Kind::Native))
-            .saturating_add(self.of(Kind::Pool))
+        self.of(Kind::Native).saturating_add(self.of(Kind::Pool))
     }
 
     /// Returns the bytes that the program itself has allocated.
@@ -225,9 +223,9 @@ mod tests {
         }
         assert_eq!(account.total(), 111_111);
         assert_eq!(account.of_program(), 11_101);
-        assert_eq!(account.fixed(), 11_100);
+        assert_eq!(account.fixed(), 11_000);
         account.set(Kind::Pool, 1);
-        assert_eq!(account.fixed(), 1_101);
+        assert_eq!(account.fixed(), 1_001);
     }
 
     /// Processes of a pod that keep to their claims never hold more than the limit, and can reach it exactly.

@@ -25,7 +25,7 @@ pub use physical::{
     size,
 };
 pub use pools::Pools;
-pub use program::Program;
+pub use program::{Freed, MappingPlan, Program, ProgramBlock};
 pub use reported::{View, reported, reported_total};
 pub use slabs::{ALIGNMENT, Piece, Slabs, piece_bytes};
 pub use spans::Spans;

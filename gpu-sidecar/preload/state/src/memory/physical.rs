@@ -85,6 +85,12 @@ impl Access {
         Self::of(device, READ_WRITE)
     }
 
+    /// Returns whether another access is of the same device.
+    #[must_use]
+    pub fn is_of_same(&self, other: &Self) -> bool {
+        self.location == other.location
+    }
+
     /// Returns no access by a device.
     #[must_use]
     pub const fn none(device: c_int) -> Self {

@@ -1,16 +1,15 @@
 //! Memory of the driver, and memory that the program creates itself.
 
-use preload_state::memory::{Location, ON_DEVICE};
+use preload_state::memory::{Location, Properties};
 
 use super::*;
 use crate::cuda::INVALID_VALUE;
 use crate::memory::{native, program};
 use crate::outcome::Reason;
 
-const ON_DEVICE_0: Location = Location {
-    kind: ON_DEVICE,
-    id: 0,
-};
+fn plain() -> Properties {
+    Properties::plain(0, false)
+}
 
 #[test]
 fn managed_memory_counts_until_it_is_freed() {
@@ -77,7 +76,7 @@ fn memory_of_a_destroyed_context_counts_no_more() {
 #[test]
 fn created_memory_counts_until_no_handle_and_no_mapping_remains() {
     let fake = limited(8);
-    let created = program::create(fake, 2 * GRANULE, ON_DEVICE_0, &|| Ok(9));
+    let created = program::create(fake, 2 * GRANULE, &plain(), &|| Ok(9));
     assert_eq!(created, Outcome::Done(9));
     assert_eq!(
         program::map(fake, &|| SUCCESS, 0x100, 2 * GRANULE, 9),
@@ -105,9 +104,9 @@ fn created_memory_counts_until_no_handle_and_no_mapping_remains() {
 #[test]
 fn calls_that_the_driver_refuses_change_nothing() {
     let fake = limited(8);
-    let created = program::create(fake, GRANULE, ON_DEVICE_0, &|| Err(1));
+    let created = program::create(fake, GRANULE, &plain(), &|| Err(1));
     assert_eq!((created, held(fake, Kind::Program)), (Outcome::Fail(1), 0));
-    let _created = program::create(fake, GRANULE, ON_DEVICE_0, &|| Ok(9));
+    let _created = program::create(fake, GRANULE, &plain(), &|| Ok(9));
     assert_eq!(
         program::map(fake, &|| 1, 0x100, GRANULE, 9),
         Outcome::Done(1)
@@ -125,13 +124,16 @@ fn calls_that_the_driver_refuses_change_nothing() {
 fn sizes_that_the_driver_refuses_are_its_to_report() {
     let fake = limited(8);
     for bytes in [0, 1, GRANULE + 1] {
-        let outcome = program::create(fake, bytes, ON_DEVICE_0, &unreached);
+        let outcome = program::create(fake, bytes, &plain(), &unreached);
         assert_eq!(outcome, Outcome::Pass(Reason::Invalid));
     }
-    let elsewhere = Location { kind: 2, id: 0 };
-    let outcome = program::create(fake, GRANULE, elsewhere, &unreached);
+    let elsewhere = Properties {
+        location: Location { kind: 2, id: 0 },
+        ..plain()
+    };
+    let outcome = program::create(fake, GRANULE, &elsewhere, &unreached);
     assert_eq!(outcome, Outcome::Pass(Reason::Foreign));
-    let too_much = program::create(fake, 9 * GRANULE, ON_DEVICE_0, &unreached);
+    let too_much = program::create(fake, 9 * GRANULE, &plain(), &unreached);
     assert_eq!(too_much, Outcome::Fail(OUT_OF_MEMORY));
 }
 
@@ -157,8 +159,13 @@ fn the_program_may_not_operate_on_this_librarys_mappings() {
     let refused = Outcome::Fail(INVALID_VALUE);
     assert_eq!(program::map(fake, &|| SUCCESS, at, GRANULE, 9), refused);
     assert_eq!(program::unmap(fake, &|| SUCCESS, at, GRANULE), refused);
-    assert_eq!(program::touch(fake, at), refused);
-    assert_eq!(program::touch(fake, 0x100), Outcome::Pass(Reason::Foreign));
+    let access = program::set_access(fake, &|| SUCCESS, at, GRANULE, &[]);
+    assert_eq!(access, refused);
+    assert_eq!(program::free_addresses(fake, at), refused);
+    assert_eq!(
+        program::free_addresses(fake, 0x100),
+        Outcome::Pass(Reason::Foreign)
+    );
     let retained = program::retain(fake, at, &unreached);
     assert_eq!(retained, Outcome::Fail(INVALID_VALUE));
 }
