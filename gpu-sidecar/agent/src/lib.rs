@@ -24,6 +24,7 @@
 //! library's. Start reading in [`service`].
 #![forbid(unsafe_code)]
 
+mod cgroup_memory;
 mod cli;
 pub mod config;
 mod control;

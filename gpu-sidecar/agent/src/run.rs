@@ -31,7 +31,7 @@ use crate::pods::{PodWatcher, Pods, preload_folder};
 use crate::state::{Command, DeviceMemory, ServiceHandle, ServiceSettings};
 use crate::stop::Stop;
 use crate::usage_history::UsageHistory;
-use crate::{http, mps, service};
+use crate::{cgroup_memory, config, http, mps, service};
 
 /// File in the run directory with the agent's process ID and addresses, present while the agent runs.
 pub const STATE_FILE: &str = "agent.json";
@@ -178,12 +178,26 @@ async fn unpublished(
     }
 }
 
-/// Returns the node's name: `NODE_NAME` as set by the manifests, else the host name.
+/// Returns how models are moved between devices and host, within the memory that this program may have.
 fn memory_settings(config: &Config) -> agent_core::MemorySettings {
     let node = rustix::system::sysinfo();
-    config.memory_settings(node.totalram.saturating_mul(u64::from(node.mem_unit)))
+    let node_bytes = node.totalram.saturating_mul(u64::from(node.mem_unit));
+    let settings = config.memory_settings(node_bytes);
+    let Some(limit) = cgroup_memory::limit() else {
+        return settings;
+    };
+    let bounded = config::within(settings, limit);
+    if bounded.host_bytes < settings.host_bytes {
+        tracing::warn!(
+            limit,
+            host_bytes = bounded.host_bytes,
+            "the memory limit of the agent's cgroup leaves less for models than node.host-memory"
+        );
+    }
+    bounded
 }
 
+/// Returns the node's name: `NODE_NAME` as set by the manifests, else the host name.
 fn node_name() -> String {
     let named = std::env::var("NODE_NAME")
         .ok()

@@ -296,6 +296,12 @@ impl Process {
         self.resumed.busy_ns = self.resumed.busy_ns.max(busy_ns);
     }
 
+    /// Counts host memory which the process has been given, whatever its `Hello` says.
+    pub(crate) fn resume_windows_at_least(&mut self, bytes: u64, pinned: u64) {
+        self.resumed.host_bytes = self.resumed.host_bytes.max(bytes);
+        self.resumed.pinned_bytes = self.resumed.pinned_bytes.max(pinned);
+    }
+
     /// Counts the gate of the process as open, whatever its `Hello` says.
     pub(crate) const fn resume_open(&mut self) {
         self.resumed.is_open = true;

@@ -170,6 +170,8 @@ pub(crate) struct PodMoves {
     /// Number of the last move.
     pub(crate) seq: u64,
     pub(crate) current: Option<Move>,
+    /// Time before which a waiting thread begins no restore, in nanoseconds.
+    pub(crate) retry_at: u64,
 }
 
 impl PodMoves {

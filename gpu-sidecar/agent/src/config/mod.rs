@@ -309,6 +309,20 @@ impl Default for Config {
     }
 }
 
+/// Memory that the agent needs besides the copies of models, in bytes.
+const AGENT_BYTES: u64 = 256 << 20;
+
+/// Returns settings by which models take no more host memory than a limit of all the agent's memory leaves, in bytes.
+#[must_use]
+pub fn within(settings: MemorySettings, limit: u64) -> MemorySettings {
+    let host_bytes = settings.host_bytes.min(limit.saturating_sub(AGENT_BYTES));
+    MemorySettings {
+        host_bytes,
+        pinned_bytes: settings.pinned_bytes.min(host_bytes),
+        ..settings
+    }
+}
+
 /// Error of reading the configuration file.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {

@@ -86,6 +86,12 @@ gpu-hour = 2.49
         (1 << 39, 1 << 37)
     );
     assert!(default.restores_on_demand);
+    let bounded = within(default, 512 << 20);
+    assert_eq!(
+        (bounded.host_bytes, bounded.pinned_bytes),
+        (256 << 20, 256 << 20)
+    );
+    assert_eq!(within(default, 1 << 20).host_bytes, 0);
     assert_eq!(config.node.log, LogLevel::Debug);
     assert_eq!(config.tokens.rule, Rule::TimeOnly);
     assert_eq!(config.tokens.sm_limit_hundredths, 15_050);

@@ -34,6 +34,9 @@ pub(super) struct Former {
     epoch: u64,
     /// Whether it may compute by a token of one of them.
     may_compute: bool,
+    /// Host memory which it was given there, and the part of it that may be registered, in bytes.
+    windows: u64,
+    pinned: u64,
 }
 
 impl SlotState {
@@ -154,6 +157,9 @@ impl SlotState {
         let sm = share(slot, member.pod.pod(), multiprocessors, mps).min(sm_limit);
         let (pod, pod_id) = (member.pod.key(), member.pod.id());
         member.process.resume_at_least(former.busy_ns);
+        member
+            .process
+            .resume_windows_at_least(former.windows, former.pinned);
         if former.may_compute && member.process.resumed().is_again {
             // It may have noticed a grant there, and launched, after it had sent `Hello`.
             member.process.resume_open();
@@ -230,6 +236,8 @@ impl SlotState {
             former.busy_ns = former.busy_ns.max(device.busy_ns());
             former.before = former.before.or(device.unstated(now));
             former.epoch = former.epoch.max(device.gate.epoch());
+            former.windows = former.windows.max(device.moves().windows);
+            former.pinned = former.pinned.max(device.moves().pinned);
             let may_compute = match device.gate.state() {
                 GateState::Open => true,
                 GateState::Closing { .. } => !device.is_idle(),

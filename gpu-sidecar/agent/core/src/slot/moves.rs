@@ -17,6 +17,9 @@ use crate::residency::{DRAIN_MS, Move, PodMoves, Target};
 /// Time for which a notice that a thread waits for memory holds, in nanoseconds: the notices come each 50 ms.
 const MEMORY_WAIT_NS: u64 = 500_000_000;
 
+/// Time after a failed move for which a waiting thread does not begin another, in nanoseconds.
+const RETRY_NS: u64 = 1_000_000_000;
+
 impl SlotState {
     /// Handles an operator's order.
     pub(crate) fn order(&mut self, cx: &mut Context<'_>, key: PodKey, order: &MoveOrder) {
@@ -73,7 +76,11 @@ impl SlotState {
             member.pod.move_counters_mut().demand_waits += 1;
         }
         self.memory_waits_until = until;
-        if !is_away || self.current(key).is_some() {
+        let is_early = self
+            .pods
+            .get(&key)
+            .is_none_or(|pod| cx.now < pod.moves().retry_at);
+        if !is_away || is_early || self.current(key).is_some() {
             return;
         }
         if cx.host.settings().restores_on_demand {
@@ -208,7 +215,7 @@ impl SlotState {
         };
         device.moves_mut().residency = report.residency;
         if report.seq == 0 {
-            if report.refusal.is_none() {
+            if report.refusal.is_none() && process.count_report() {
                 let text = format!("process {pid} has restored itself without an agent");
                 self.record(cx, EventKind::Restored, key, text);
             }
@@ -288,6 +295,9 @@ impl SlotState {
         };
         let result = match refusal {
             Some(refusal) => {
+                if let Some(pod) = self.pods.get_mut(&key) {
+                    pod.moves_mut().retry_at = cx.now.saturating_add(RETRY_NS);
+                }
                 self.count_refusal(key, target, refusal);
                 self.record_refusal(cx, key, target, refusal);
                 OrderAnswer::Refused(refusal)
@@ -359,17 +369,29 @@ impl SlotState {
 
     /// Handles a request for host memory: gives the process a window if its pod may move and the node has room.
     pub(super) fn windows_wanted(&mut self, cx: &mut Context<'_>, id: ProcessId, bytes: u64) {
+        let Some(process) = self.processes.get(&id) else {
+            return;
+        };
+        let key = process.pod();
+        // All processes of a pod together get no more than they can have on the device.
+        let others = self.windows_of_others(key, id);
         let Some(member) = self.member(id) else {
             return;
         };
-        if member.pod.pod().settings.evict == Evict::Never {
+        // The memory of a process that is not watched could not be taken back.
+        if member.pod.pod().settings.evict == Evict::Never || !member.process.is_watched() {
             return;
         }
+        let most = match member.pod.memory_limit() {
+            0 => member.device.slot.memory_bytes,
+            limit => limit,
+        };
+        let wanted = bytes.min(most.saturating_sub(others));
         let Some(device) = member.process.device_mut() else {
             return;
         };
         let moves = device.moves_mut();
-        let Some(window) = cx.host.take(moves.windows, bytes) else {
+        let Some(window) = cx.host.take(moves.windows, wanted) else {
             return;
         };
         moves.windows += window.bytes;
@@ -381,6 +403,14 @@ impl SlotState {
             bytes: window.bytes,
             is_pinned: window.is_pinned,
         });
+    }
+
+    /// Returns the host memory of the pod's other processes, in bytes.
+    fn windows_of_others(&self, key: PodKey, id: ProcessId) -> u64 {
+        let others = self.processes.values();
+        let others = others.filter(|other| other.pod() == key && other.id() != id);
+        let windows = others.filter_map(|other| Some(other.device()?.moves().windows));
+        windows.fold(0, u64::saturating_add)
     }
 }
 

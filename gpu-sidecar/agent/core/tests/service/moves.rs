@@ -93,6 +93,13 @@ impl Node {
     }
 }
 
+/// Returns a pod that may have all memory of its slot.
+fn unlimited(key: u32) -> Pod {
+    let mut pod = pod(key, 10);
+    pod.settings.gpu_memory = None;
+    pod
+}
+
 fn done(answer: OrderAnswer) -> (u64, Residency, Transfer) {
     match answer {
         OrderAnswer::Done {
@@ -302,8 +309,13 @@ fn a_thread_that_waits_brings_the_model_back() {
     node.send(process, FromProcess::MemoryWanted);
     assert_eq!(node.wanted(process), (2, Some(Residency::Resident)));
     node.moves(process, Some(MoveRefusal::NoMemory));
-    // It is asked for again for as long as the thread waits.
+    // It is tried again for as long as the thread waits, each second.
     node.send(process, FromProcess::MemoryWanted);
+    assert_eq!(node.wanted(process).0, 2);
+    for _ in 0..20 {
+        node.pass(50 * MS);
+        node.send(process, FromProcess::MemoryWanted);
+    }
     assert_eq!(node.wanted(process), (3, Some(Residency::Resident)));
     node.moves(process, None);
     let moves = node.figures().pods[0].counters.moves.clone();
@@ -354,7 +366,7 @@ fn where_only_an_order_restores_a_waiting_thread_waits() {
 
 #[test]
 fn a_restarted_agent_learns_where_the_memory_is() {
-    let mut node = Node::new(&[pod(0, 10)]);
+    let mut node = Node::new(&[unlimited(0)]);
     let process = node.connect(1).unwrap();
     let hello = FromProcess::Hello {
         version: protocol::VERSION,
@@ -394,10 +406,28 @@ fn a_restarted_agent_learns_where_the_memory_is() {
 }
 
 #[test]
+fn a_process_gets_no_more_host_memory_than_it_can_have_on_the_device() {
+    let mut small = pod(0, 10);
+    small.settings.gpu_memory = Some(10 * MIB);
+    let mut node = Node::new(&[small]);
+    let (one, two) = (node.attached(1), node.attached(2));
+    node.send(one, FromProcess::WindowsWanted { bytes: 6 * MIB });
+    assert_eq!(node.windows(one), [(8, true)]);
+    node.send(two, FromProcess::WindowsWanted { bytes: u64::MAX });
+    assert_eq!(node.windows(two), [(4, true)]);
+    // Another connection of the process has what the first one was given, whatever it states.
+    let again = node.connect(1).unwrap();
+    node.hello_again(again, false);
+    node.attach(again, 0);
+    node.send(again, FromProcess::WindowsWanted { bytes: 6 * MIB });
+    assert!(node.windows(again).is_empty());
+}
+
+#[test]
 fn host_memory_is_given_within_the_nodes_budget_and_returned_at_the_end() {
     let mut stays = pod(1, 10);
     stays.settings.evict = Evict::Never;
-    let mut node = Node::new(&[pod(0, 10), stays]);
+    let mut node = Node::new(&[unlimited(0), stays]);
     let (one, two) = (node.attached(1), node.attached(2));
     let never = node.attached(101);
     let wants = |node: &mut Node, process, mib| {
@@ -446,7 +476,7 @@ fn random_moves_are_answered_once_and_leave_no_pod_torn() {
 
 fn random_moves(seed: u64) {
     let mut random = testing::Random(seed);
-    let mut node = Node::new(&[pod(0, 10), pod(1, 10)]);
+    let mut node = Node::new(&[unlimited(0), unlimited(1)]);
     let mut members: Vec<Member> = Vec::new();
     let (mut number, mut next_pid) = (0, [0, 0]);
     let mut given: std::collections::BTreeMap<ProcessId, u64> = std::collections::BTreeMap::new();
