@@ -67,7 +67,7 @@ enum Action {
     /// Moves the model of a pod from its device to the host, and waits for the end
     Evict {
         /// Name of the pod, as `gpu-sidecar list` shows it
-        #[arg(value_name = "ID")]
+        #[arg(value_name = "ID", value_parser = pod_name)]
         id: String,
         /// Time for which work in flight is waited for, in milliseconds: 0 to 600000
         #[arg(long, value_name = "MS", default_value_t = DRAIN_MS, value_parser = clap::value_parser!(u32).range(..=i64::from(DRAIN_MS_MAX)))]
@@ -78,7 +78,7 @@ enum Action {
     /// Moves the model of a pod back to its device, and waits for the end
     Restore {
         /// Name of the pod, as `gpu-sidecar list` shows it
-        #[arg(value_name = "ID")]
+        #[arg(value_name = "ID", value_parser = pod_name)]
         id: String,
         #[command(flatten)]
         target: Target,
@@ -100,6 +100,16 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
+}
+
+/// Returns the name of a pod's folder, or what is allowed in it.
+fn pod_name(text: &str) -> Result<String, String> {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if !text.is_empty() && text.bytes().all(is_allowed) {
+        Ok(text.to_owned())
+    } else {
+        Err("allowed: letters, digits, '-', '_' and '.'".to_owned())
+    }
 }
 
 /// The agent that is asked.

@@ -126,6 +126,21 @@ impl Node {
         agent.wait().unwrap();
     }
 
+    /// Returns the address of the agent's control API.
+    pub fn control(&self) -> String {
+        let text = fs::read_to_string(self.file("run/agent.json")).unwrap();
+        let state: Value = serde_json::from_str(&text).unwrap();
+        state["control"].as_str().unwrap().to_owned()
+    }
+
+    /// Runs `gpu-sidecar` with these arguments.
+    pub fn gpu_sidecar(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(crate::weir());
+        command.args(["child", "gpu-sidecar", "--parent"]);
+        command.args([&*std::process::id().to_string(), "--"]);
+        command.args(arguments).output().unwrap()
+    }
+
     /// Sends a GET to the agent and returns its JSON answer, if any.
     fn get(&self, path: &str) -> Option<Value> {
         let (status, answer) = self.exchange("GET", path, "");
@@ -138,9 +153,7 @@ impl Node {
     }
 
     fn exchange(&self, method: &str, path: &str, body: &str) -> (u16, Value) {
-        let text = fs::read_to_string(self.file("run/agent.json")).unwrap();
-        let state: Value = serde_json::from_str(&text).unwrap();
-        let mut stream = TcpStream::connect(state["control"].as_str().unwrap()).unwrap();
+        let mut stream = TcpStream::connect(self.control()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let length = body.len();
         let request = format!(

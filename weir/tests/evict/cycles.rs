@@ -95,9 +95,14 @@ fn act(random: &mut Random, node: &mut Node, puppet: &mut Puppet, held: &mut Hel
         20..=29 if !slots.is_empty() => {
             let slot = any(random);
             let piece = held.pieces.remove(&slot).unwrap();
-            let verb = if piece.is_own { "disown" } else { "free" };
-            puppet.run(&format!("{verb} {slot}"));
-            verb
+            if !piece.is_own {
+                puppet.run(&format!("free {slot}"));
+                return "free";
+            }
+            // Unlike a free, an unmapping waits for nothing.
+            puppet.run("sync 0");
+            puppet.run(&format!("disown {slot}"));
+            "disown"
         }
         30..=44 if !slots.is_empty() => {
             let slot = any(random);
@@ -106,6 +111,7 @@ fn act(random: &mut Random, node: &mut Node, puppet: &mut Puppet, held: &mut Hel
             piece.value = value;
             puppet.run(&format!("fill 0 {slot} {} {value}", piece.words));
             if piece.is_own && random.below(2) == 0 {
+                puppet.run("sync 0");
                 puppet.run(&format!("remap {slot}"));
                 return "remap";
             }

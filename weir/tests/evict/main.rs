@@ -82,12 +82,13 @@ fn order(node: &Node, verb: &str) -> (u16, Value) {
     node.post(&format!("/v1/instances/pod:{verb}?wait=true"), "")
 }
 
-/// Evicts the model. The windows may be on their way: an order before is refused for want of memory.
+/// Evicts the model. The host memory may be on its way, or the process may be about to connect again: orders before are refused.
 fn evict(node: &Node) -> Value {
     let mut answer = (0, Value::Null);
     until("the model is evicted", || {
         answer = order(node, "evict");
-        answer.1["reason"] != "no-memory"
+        let reason = &answer.1["reason"];
+        reason != "no-memory" && reason != "no-process"
     });
     assert_eq!(answer.0, 200, "{}", answer.1);
     assert_eq!(answer.1["state"], "host");
@@ -327,4 +328,46 @@ fn memory_that_the_program_maps_itself_moves_too() {
     puppet.run("disown 0");
     assert_eq!(on_device(&mut observer), empty + residue);
     assert_eq!(process(&node)["bytes_fixed"], 0);
+}
+
+#[test]
+fn the_command_line_moves_a_model_and_says_what_it_did() {
+    let node = node("");
+    let mut puppet = program(&node);
+    let before = filled(&mut puppet);
+    ready(&node);
+    evict(&node);
+    assert_eq!(sums(&mut puppet), before);
+    let control = node.control();
+    let run = |arguments: &[&str]| {
+        let output = node.gpu_sidecar(&[arguments, &["--address", &control]].concat());
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (
+            output.status.code(),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
+    };
+    let (code, printed, _) = run(&["evict", "pod"]);
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.starts_with("pod: host; "), "{printed}");
+    assert!(printed.contains(" 0 MiB of them copied"), "{printed}");
+    let (code, printed, _) = run(&["list"]);
+    assert_eq!(code, Some(0));
+    let row = printed.lines().nth(1).unwrap();
+    let words: Vec<_> = row.split_whitespace().collect();
+    assert_eq!((words[0], words[2]), ("pod", "host"), "{printed}");
+    let (code, printed, _) = run(&["restore", "pod", "--json"]);
+    let answer: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!((code, &answer["state"]), (Some(0), &"resident".into()));
+    assert_eq!(sums(&mut puppet), before);
+    puppet.run("spin 0 2000000000 1 1");
+    let (code, _, error) = run(&["evict", "pod", "--drain-ms", "20"]);
+    assert_eq!(code, Some(1));
+    assert!(error.starts_with("draining: "), "{error}");
+    let (code, _, error) = run(&["evict", "other"]);
+    assert_eq!(code, Some(1));
+    assert!(error.contains("404"), "{error}");
+    let (code, _, error) = run(&["evict", "a b"]);
+    assert_eq!(code, Some(2), "{error}");
 }

@@ -226,9 +226,9 @@ impl Agent {
                 let slot = slot.and_then(|slot| self.slots.get(&slot));
                 (slot, slot.and_then(|slot| slot.pod_of(*process)))
             }
-            Event::PodRemoved(pod) | Event::SurvivorEnded { pod, .. } => {
-                (self.slot_with(*pod), Some(*pod))
-            }
+            Event::PodRemoved(pod)
+            | Event::SurvivorEnded { pod, .. }
+            | Event::Ordered { pod, .. } => (self.slot_with(*pod), Some(*pod)),
             Event::PodChanged(pod) => (self.slot_with(pod.key), Some(pod.key)),
             Event::PodAdded { pod, .. } => (self.slots.get(&pod.slot), Some(pod.key)),
             Event::SlotLost { slot, .. } | Event::MpsState { slot, .. } => {
@@ -241,8 +241,7 @@ impl Agent {
                 }
                 return;
             }
-            Event::Ordered { .. }
-            | Event::Connected { .. }
+            Event::Connected { .. }
             | Event::AcceptFailed(_)
             | Event::Facts { .. }
             | Event::FiguresWanted => return,

@@ -24,6 +24,9 @@ pub struct Facts {
     pub unmeasured: u32,
     pub parked: u32,
     pub last_error: u32,
+    /// Number of the location of the process's memory ([`protocol::page::Residency`]).
+    #[serde(default)]
+    pub residency: u32,
     /// Intervals with kernels which were published since the last reading, as (begin, end) in nanoseconds.
     pub stretches: Vec<(u64, u64)>,
 }
@@ -47,6 +50,7 @@ impl Facts {
         self.unknown_symbols = page.unknown_symbols.load(Ordering::Relaxed);
         self.parked = page.parked.load(Ordering::Relaxed);
         self.last_error = page.last_error.load(Ordering::Relaxed);
+        self.residency = page.residency.load(Ordering::Acquire);
     }
 }
 

@@ -72,6 +72,7 @@ impl LocalAgent {
                 unmeasured: 0,
                 parked: 0,
                 last_error: 0,
+                residency: 0,
                 stretches: Vec::new(),
             },
         }

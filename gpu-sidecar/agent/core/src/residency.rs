@@ -117,6 +117,14 @@ impl ProcessMoves {
         }
     }
 
+    /// Takes the location that the process publishes; a process that has published none has stated it by messages alone.
+    pub(crate) const fn take_location(&mut self, number: u32) {
+        match Residency::from_number(number) {
+            None | Some(Residency::None) => {}
+            Some(residency) => self.residency = residency,
+        }
+    }
+
     /// Returns whether the memory is where an order wants it.
     pub(crate) const fn is_at(&self, target: Target) -> bool {
         let is_away = matches!(self.residency, Residency::Host | Residency::Restoring);

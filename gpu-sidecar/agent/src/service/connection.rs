@@ -9,6 +9,7 @@ use agent_core::{Facts, NewPages, Order, Peer, Pod};
 use agent_pages::Page;
 use protocol::message::{FromAgent, FromProcess, MESSAGE_MAX, Malformed};
 use protocol::page;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{
@@ -18,6 +19,12 @@ use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use rustix::thread::futex;
 
 use super::roster;
+
+/// Time for which a process that reads slowly is waited for.
+const SEND_SPAN: Timespec = Timespec {
+    tv_sec: 5,
+    tv_nsec: 0,
+};
 
 /// Input and output of one process, from its connection until it is forgotten.
 #[derive(Debug)]
@@ -233,9 +240,19 @@ fn window(socket: &OwnedFd, version: u8, bytes: u64, is_pinned: bool) -> io::Res
     let mut writer = FromAgent::HostWindow { bytes, is_pinned }.write();
     writer.set_version(version);
     let part = [io::IoSlice::new(writer.finish())];
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    let _bytes = sendmsg(socket, &part, &mut control, flags)?;
-    Ok(())
+    loop {
+        match sendmsg(socket, &part, &mut control, SendFlags::NOSIGNAL) {
+            Err(Errno::AGAIN) => {
+                // The process reads slowly.
+                let mut writable = [PollFd::new(socket, PollFlags::OUT)];
+                if poll(&mut writable, Some(&SEND_SPAN))? == 0 {
+                    return Err(Errno::AGAIN.into());
+                }
+            }
+            Err(Errno::INTR) => {}
+            sent => return sent.map(|_bytes| ()).map_err(io::Error::from),
+        }
+    }
 }
 
 /// Returns whether a process belongs to a pod: it does when it is in the pod's cgroup, as far as both are known. The peer has

@@ -124,6 +124,13 @@ impl SlotState {
                 self.windows_wanted(cx, id, *bytes);
             }
             (FromProcess::MemoryWanted, Greeting::Attached) => self.memory_wanted(cx, id),
+            // Sent over a former connection's end.
+            (
+                FromProcess::Moved(_)
+                | FromProcess::WindowsWanted { .. }
+                | FromProcess::MemoryWanted,
+                Greeting::Received | Greeting::Welcomed,
+            ) => {}
             (FromProcess::Present, Greeting::Attached) => self.probe_answered(cx, id),
             (FromProcess::Report(report), greeting) if greeting > Greeting::Expected => {
                 self.report(cx, id, report);

@@ -286,7 +286,9 @@ impl SlotState {
                 undoes: Some(refusal),
                 waiting: current.waiting,
             };
-            return self.start(cx, key, start);
+            self.start(cx, key, start);
+            // It is over at once if those which have moved have ended since.
+            return self.end_move(cx, key);
         }
         let refusal = current.undoes.or(current.refusal);
         let target = match current.undoes {

@@ -128,6 +128,7 @@ impl SlotState {
         let Some(device) = member.process.device_mut() else {
             return;
         };
+        device.moves_mut().take_location(facts.residency);
         device.skip_charged(former.busy_ns);
         let settlement = member.pod.take_facts(device, facts, now);
         if settlement.own_ns > 0 {

@@ -266,6 +266,28 @@ fn a_process_that_ends_meanwhile_is_not_waited_for() {
 }
 
 #[test]
+fn nothing_is_undone_of_a_process_that_has_ended() {
+    let mut node = Node::new(&[pod(0, 10)]);
+    let (one, two) = (node.attached(1), node.attached(2));
+    node.evict(1);
+    node.moves(one, None);
+    node.on(Event::Ended(one));
+    node.moves(two, Some(MoveRefusal::Capturing));
+    let refused = [OrderAnswer::Refused(MoveRefusal::Capturing)];
+    assert_eq!(node.answers(1), refused);
+}
+
+#[test]
+fn a_removed_pod_answers_its_orders() {
+    let mut node = Node::new(&[pod(0, 10)]);
+    let _processes = (node.attached(1), node.attached(2));
+    node.evict(1);
+    node.on(Event::PodRemoved(PodKey(0)));
+    let refused = [OrderAnswer::Refused(MoveRefusal::NoProcess)];
+    assert_eq!(node.answers(1), refused);
+}
+
+#[test]
 fn a_process_that_does_not_answer_counts_as_refusing() {
     let mut node = Node::new(&[pod(0, 10)]);
     let process = node.attached(1);
@@ -362,6 +384,21 @@ fn where_only_an_order_restores_a_waiting_thread_waits() {
     node.send(process, FromProcess::MemoryWanted);
     assert_eq!(node.wanted(process).0, 1);
     assert_eq!(node.figures().pods[0].counters.moves.demand_waits, 1);
+}
+
+#[test]
+fn notices_about_memory_do_not_disturb_a_greeting() {
+    let mut node = Node::new(&[pod(0, 10)]);
+    let process = node.connect(1).unwrap();
+    node.hello(process, false, 0);
+    node.send(process, FromProcess::MemoryWanted);
+    node.send(process, FromProcess::WindowsWanted { bytes: MIB });
+    node.attach(process, 0);
+    assert!(node.agent.pages(process).is_some());
+    assert!(node.windows(process).is_empty());
+    node.evict(1);
+    node.moves(process, None);
+    assert_eq!(node.answers(1).len(), 1);
 }
 
 #[test]

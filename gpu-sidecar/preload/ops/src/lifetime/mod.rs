@@ -2,7 +2,8 @@
 
 use std::ffi::c_int;
 
-use crate::cuda::{Handle, SUCCESS};
+use crate::cuda::{Code, Handle, SUCCESS};
+use crate::memory::moves;
 use crate::outcome::{Call, Outcome, Reason};
 use crate::platform::{Driver, Platform};
 use crate::streams;
@@ -14,12 +15,18 @@ pub fn destroy_context<P: Platform>(
     context: Handle,
     forget: impl FnOnce(Handle),
 ) -> Outcome {
-    let code = call();
+    let code = between_moves(host, call);
     if code == SUCCESS && host.is_active() {
         streams::context_destroyed(host, context);
         forget(context);
     }
     Outcome::Done(code)
+}
+
+/// Makes a call that may destroy a context while no memory is being moved in it.
+fn between_moves<P: Platform>(host: P, call: Call<'_>) -> Code {
+    let _moving = host.is_active().then(|| moves(host));
+    call()
 }
 
 /// Drops a use of the calling thread's context, which is destroyed with its last one.
@@ -29,7 +36,7 @@ pub fn detach_context<P: Platform>(
     context: Handle,
     forget: impl FnOnce(Handle),
 ) -> Outcome {
-    let code = call();
+    let code = between_moves(host, call);
     if code == SUCCESS && host.is_active() && !is_there(host, context) {
         streams::context_destroyed(host, context);
         forget(context);
@@ -56,7 +63,7 @@ pub fn release_primary<P: Platform>(
         return Outcome::Pass(Reason::Inactive);
     }
     let primary = primary(host, device);
-    let code = call();
+    let code = between_moves(host, call);
     if code == SUCCESS
         && let Some(context) = primary
         && !is_primary_active(host, device)

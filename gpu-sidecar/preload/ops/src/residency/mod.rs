@@ -97,6 +97,7 @@ pub fn step<P: Platform>(host: P, mover: &mut Mover) {
         let next = moves.host.next_to_register();
         (moves.is_away, moves.host.bytes(), next)
     };
+    publish_place(host, is_away);
     if let Some(window) = next {
         register(host, window);
         return;
@@ -104,7 +105,8 @@ pub fn step<P: Platform>(host: P, mover: &mut Mover) {
     let situation = Situation {
         has_agent: host.has_agent_orders(),
         is_away,
-        needed,
+        // While a connection begins, nothing can be requested over it.
+        needed: if host.is_served() { needed } else { 0 },
         windows,
     };
     match mover.step(orders, situation) {
@@ -159,11 +161,28 @@ fn publish<P: System>(host: P, residency: Residency) {
         .store(residency as u32, Ordering::Release);
 }
 
+/// Publishes where the memory is between moves: a page that came amid a move has an earlier place.
+fn publish_place<P: System>(host: P, is_away: bool) {
+    let place = if is_away {
+        Residency::Host
+    } else {
+        Residency::Resident
+    };
+    let published = host.facts().residency.load(Ordering::Relaxed);
+    if published != place as u32 && published != Residency::Faulted as u32 {
+        publish(host, place);
+    }
+}
+
 /// Answers an order: state, number and message, in this order.
 fn answer<P: Platform>(host: P, seq: u32, moved: Result<Transfer, MoveRefusal>) {
     let facts = host.facts();
     let residency = Residency::from_number(facts.residency.load(Ordering::Relaxed));
     facts.done_seq.store(seq, Ordering::Release);
+    if !host.is_served() {
+        // The next agent learns from the greeting where the memory is.
+        return;
+    }
     host.send(&FromProcess::Moved(MoveReport {
         seq,
         residency: residency.unwrap_or(Residency::None),

@@ -115,7 +115,9 @@ pub(crate) fn wait<P: Platform>(host: P) {
     let mut silence = Silence::default();
     while let Some((word, value)) = host.process().memory_gate.shut_at() {
         // Repeated, since messages may be lost, and the agent has a heartbeat only while it knows of the wait.
-        host.send(&FromProcess::MemoryWanted);
+        if host.is_served() {
+            host.send(&FromProcess::MemoryWanted);
+        }
         let begin = host.now();
         host.wait_at(word, value, RECHECK_INTERVAL);
         let waited = Duration::from_nanos(host.now().saturating_sub(begin));
