@@ -52,7 +52,7 @@ pub(crate) const PAST_MAX: usize = 100;
 const LINES_AHEAD: usize = 16;
 /// Time within which a reader has to receive a line.
 const LINE_SPAN: Duration = Duration::from_secs(10);
-/// Timeout for the service's answer to an order for whose end nobody waits.
+/// Timeout for the service's answer at the beginning of a move.
 const ANSWER_SPAN: Duration = Duration::from_secs(5);
 /// Timeout for the end of a move, beside the time for its drain: longer than the service waits for a process.
 const MOVE_SPAN: Duration = Duration::from_secs(130);

@@ -33,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 pub mod message;
+mod moves;
 pub mod page;
 pub mod union;
 

@@ -1,4 +1,4 @@
-//! Seeded random numbers, waiting for conditions, executable scripts: what the tests of all members have in common. Only std.
+//! Seeded random numbers, variables of random runs, waiting for conditions, executable scripts: what the tests of all members have in common. Only std.
 //!
 //! Deliberately absent: anything which knows Weir. Start reading in [`until()`].
 //!
@@ -21,6 +21,7 @@
 mod random;
 mod script;
 mod until;
+pub mod variables;
 
 pub use random::Random;
 pub use script::write_script;

@@ -1,11 +1,11 @@
 //! Random allocations, uses and moves: whatever their order, memory that a program has written reads the same.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use softgpu_harness::node::Node;
 use softgpu_harness::puppet::Puppet;
+use testing::variables::{number, print_line};
 use testing::{Random, until};
 
 use crate::{GRANULE, node, order, process, program};
@@ -14,18 +14,6 @@ use crate::{GRANULE, node, order, process, program};
 const SLOTS: u64 = 24;
 /// Most memory that it holds, in granules.
 const GRANULES_MAX: u64 = 1_200;
-
-/// Returns a variable's value as a number, if it is set.
-fn set(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    let number = text.parse();
-    Some(number.unwrap_or_else(|_| panic!("{name}={text:?}: a whole number is needed")))
-}
-
-fn print_line(line: &str) {
-    // A failed write to stderr cannot be reported.
-    let _written = writeln!(std::io::stderr(), "{line}");
-}
 
 /// Memory of the program: number of its words, the value in all of them, and whether the program has mapped it itself.
 #[derive(Debug, Clone, Copy)]
@@ -156,8 +144,8 @@ fn act(random: &mut Random, node: &mut Node, puppet: &mut Puppet, held: &mut Hel
 fn random_cycles_change_no_byte() {
     #[expect(clippy::disallowed_methods, reason = "another seed each time")]
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let seed = set("WEIR_EVICT_SEED").unwrap_or_else(|| u64::from(clock.subsec_nanos()));
-    let length = Duration::from_secs(set("WEIR_EVICT_SECONDS").unwrap_or(8));
+    let seed = number("WEIR_EVICT_SEED").unwrap_or_else(|| u64::from(clock.subsec_nanos()));
+    let length = Duration::from_secs(number("WEIR_EVICT_SECONDS").unwrap_or(8));
     print_line(&format!("WEIR_EVICT_SEED={seed}"));
     let mut random = Random(seed);
     let mut node = node("");

@@ -14,7 +14,6 @@ mod pods;
 mod requests;
 
 use std::fs;
-use std::io::Write as _;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{Timespec, poll};
@@ -28,6 +27,7 @@ use pods::{PODS, Pods};
 use requests::Requests;
 use softgpu_harness::node::Node;
 use softgpu_harness::soft_gpu_dir::{SoftGpuDir, is_gone, signal};
+use testing::variables::{number, print_line};
 use testing::{Random, until};
 
 /// Time within which shares recover after a fault is repaired.
@@ -83,24 +83,12 @@ fn pass(time: Duration) {
     poll(&mut [], Some(&moment)).unwrap();
 }
 
-/// Returns a variable's value as a number, if it is set.
-fn set(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    let number = text.parse();
-    Some(number.unwrap_or_else(|_| panic!("{name}={text:?}: a whole number is needed")))
-}
-
-fn print_line(line: &str) {
-    // A failed write to stderr cannot be reported.
-    let _written = writeln!(std::io::stderr(), "{line}");
-}
-
 #[test]
 fn random_faults_violate_no_invariant() {
     #[expect(clippy::disallowed_methods, reason = "another seed each time")]
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    let seed = set("WEIR_FAULTS_SEED").unwrap_or_else(|| u64::from(clock.subsec_nanos()));
-    let length = Duration::from_secs(set("WEIR_FAULTS_SECONDS").unwrap_or(20));
+    let seed = number("WEIR_FAULTS_SEED").unwrap_or_else(|| u64::from(clock.subsec_nanos()));
+    let length = Duration::from_secs(number("WEIR_FAULTS_SECONDS").unwrap_or(20));
     print_line(&format!("WEIR_FAULTS_SEED={seed}"));
     let mut random = Random(seed);
     let config = format!(

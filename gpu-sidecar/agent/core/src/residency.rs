@@ -168,7 +168,7 @@ pub(crate) struct Move {
     pub(crate) transfer: Transfer,
     /// Numbers of the operators' orders that are answered at its end.
     pub(crate) waiting: Vec<u64>,
-    /// Time at which those who have not answered count as refusing, in nanoseconds.
+    /// Time at which processes without an answer count as refusing, in nanoseconds.
     pub(crate) until: u64,
 }
 

@@ -118,7 +118,7 @@ pub fn step<P: Platform>(host: P, mover: &mut Mover) {
         MoverStep::Restore { seq } => {
             let moved = restore::restore(host, |moved| answer(host, seq, moved));
             if seq == 0 && moved.is_err() {
-                // Nobody orders it again.
+                // No agent orders it again.
                 host.pause(IDLE_INTERVAL);
             }
         }
