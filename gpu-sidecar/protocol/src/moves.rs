@@ -64,7 +64,7 @@ pub enum MoveRefusal {
     Exported = 3,
     /// The process has mapped memory of another one.
     Imported = 4,
-    /// The process has launched a kernel of a multi-rank collective.
+    /// Memory is bound to a multicast object, as by collectives among GPUs, or to a sparse array.
     Collective = 5,
     /// The driver has reported a sticky error.
     StickyError = 6,
@@ -124,7 +124,9 @@ impl MoveRefusal {
             }
             Self::Exported => "another process may have mapped memory of the process",
             Self::Imported => "the process has mapped memory of another process",
-            Self::Collective => "the process has launched a multi-rank collective",
+            Self::Collective => {
+                "memory is bound to a multicast object, as by collectives among GPUs, or to a sparse array"
+            }
             Self::StickyError => "the driver has reported a sticky error",
             Self::Never => "weir.dev/evict: never keeps the model on the device",
             Self::NoMemory => "there is not enough memory for the model at its destination",

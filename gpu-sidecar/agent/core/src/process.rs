@@ -296,10 +296,12 @@ impl Process {
         self.resumed.busy_ns = self.resumed.busy_ns.max(busy_ns);
     }
 
-    /// Counts host memory which the process has been given, whatever its `Hello` says.
-    pub(crate) fn resume_windows_at_least(&mut self, bytes: u64, pinned: u64) {
-        self.resumed.host_bytes = self.resumed.host_bytes.max(bytes);
-        self.resumed.pinned_bytes = self.resumed.pinned_bytes.max(pinned);
+    /// Counts host memory which the process was given over another connection, whatever its `Hello` says, and what that says up to `most`, in
+    /// bytes.
+    pub(crate) fn resume_windows(&mut self, bytes: u64, pinned: u64, most: u64) {
+        let own = &mut self.resumed;
+        own.host_bytes = own.host_bytes.min(most).max(bytes);
+        own.pinned_bytes = own.pinned_bytes.max(pinned).min(own.host_bytes);
     }
 
     /// Counts the gate of the process as open, whatever its `Hello` says.

@@ -157,9 +157,11 @@ impl SlotState {
         let sm = share(slot, member.pod.pod(), multiprocessors, mps).min(sm_limit);
         let (pod, pod_id) = (member.pod.key(), member.pod.id());
         member.process.resume_at_least(former.busy_ns);
+        // A process is believed about earlier agents' memory only as far as it may have had any.
+        let most = member.windows_max();
         member
             .process
-            .resume_windows_at_least(former.windows, former.pinned);
+            .resume_windows(former.windows, former.pinned, most);
         if former.may_compute && member.process.resumed().is_again {
             // It may have noticed a grant there, and launched, after it had sent `Hello`.
             member.process.resume_open();

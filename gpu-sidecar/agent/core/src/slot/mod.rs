@@ -96,6 +96,16 @@ struct Member<'a> {
     device: &'a mut Device,
 }
 
+impl Member<'_> {
+    /// Returns the host memory that the processes of the pod can need together, in bytes.
+    fn windows_max(&self) -> u64 {
+        match self.pod.memory_limit() {
+            0 => self.device.slot.memory_bytes,
+            limit => limit,
+        }
+    }
+}
+
 impl SlotState {
     pub(crate) const fn new(key: SlotKey) -> Self {
         Self {

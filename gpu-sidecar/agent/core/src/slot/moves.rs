@@ -384,11 +384,7 @@ impl SlotState {
         if member.pod.pod().settings.evict == Evict::Never || !member.process.is_watched() {
             return;
         }
-        let most = match member.pod.memory_limit() {
-            0 => member.device.slot.memory_bytes,
-            limit => limit,
-        };
-        let wanted = bytes.min(most.saturating_sub(others));
+        let wanted = bytes.min(member.windows_max().saturating_sub(others));
         let Some(device) = member.process.device_mut() else {
             return;
         };

@@ -461,6 +461,36 @@ fn a_process_gets_no_more_host_memory_than_it_can_have_on_the_device() {
 }
 
 #[test]
+fn stated_host_memory_is_bounded() {
+    let mut small = pod(0, 10);
+    small.settings.gpu_memory = Some(10 * MIB);
+    let mut node = Node::new(&[small, unlimited(1)]);
+    let liar = node.connect(1).unwrap();
+    let hello = FromProcess::Hello {
+        version: protocol::VERSION,
+        pid: 1,
+        again: true,
+        open: false,
+        busy_ns: 0,
+        ungated_ns: 0,
+        bytes_used: 0,
+        program: String::new(),
+        residency: Residency::Resident,
+        host_bytes: u64::MAX,
+        pinned_bytes: u64::MAX,
+    };
+    node.send(liar, hello);
+    node.attach(liar, 0);
+    let other = node.attached(101);
+    node.send(other, FromProcess::WindowsWanted { bytes: 80 * MIB });
+    assert_eq!(node.windows(other), [(90, false)]);
+    node.on(Event::Ended(liar));
+    let last = node.attached(102);
+    node.send(last, FromProcess::WindowsWanted { bytes: 60 * MIB });
+    assert!(node.windows(last).is_empty(), "the budget is what it was");
+}
+
+#[test]
 fn host_memory_is_given_within_the_nodes_budget_and_returned_at_the_end() {
     let mut stays = pod(1, 10);
     stays.settings.evict = Evict::Never;

@@ -41,8 +41,8 @@ pub(crate) struct MovableBlock {
 pub(crate) struct MovableDevice {
     /// Ordinal of the device.
     pub(crate) ordinal: c_int,
-    /// A context on the device in which memory is allocated.
-    pub(crate) context: Handle,
+    /// Contexts in which the memory may be copied, the likeliest first; one may be destroyed.
+    pub(crate) contexts: Vec<Handle>,
     /// Granule of physical memory, in bytes.
     pub(crate) granule: u64,
     /// Blocks in the order of their addresses.
@@ -112,6 +112,11 @@ pub(crate) fn away<P: Platform>(host: P) -> Vec<MovableDevice> {
 
 fn listed<P: Platform>(host: P, is_away: bool) -> Vec<MovableDevice> {
     let of_program = lock(&host.memory().program).blocks(is_away);
+    let registered: Vec<Handle> = lock(&host.memory().contexts).live().collect();
+    let registered: Vec<(Handle, c_int)> = registered
+        .into_iter()
+        .filter_map(|context| Some((context, current::device_of(host, context).ok()?)))
+        .collect();
     let devices = host.memory().devices.iter();
     let devices = devices.filter_map(|slot| {
         let table = lock(&slot.table);
@@ -123,7 +128,20 @@ fn listed<P: Platform>(host: P, is_away: bool) -> Vec<MovableDevice> {
             bytes: block.bytes,
         });
         let others = of_program.iter().filter(|own| own.device == slot.ordinal);
-        let context = others.clone().map(|own| own.context).find(|own| *own != 0);
+        let own_contexts = others.clone().map(|own| own.context);
+        let own_contexts = own_contexts.filter(|context| *context != 0);
+        let on_device = registered.iter().filter(|(_, on)| *on == slot.ordinal);
+        let mut contexts: Vec<Handle> = Vec::new();
+        for context in table
+            .any_context()
+            .into_iter()
+            .chain(own_contexts)
+            .chain(on_device.map(|(context, _)| *context))
+        {
+            if !contexts.contains(&context) {
+                contexts.push(context);
+            }
+        }
         let others = others.map(|own| MovableBlock {
             key: program_key(own.id),
             at: own.at,
@@ -133,11 +151,13 @@ fn listed<P: Platform>(host: P, is_away: bool) -> Vec<MovableDevice> {
         blocks.sort_unstable_by_key(|block| block.at);
         let device = MovableDevice {
             ordinal: slot.ordinal,
-            context: table.any_context().or(context)?,
+            contexts,
             granule: table.traits?.granule,
             blocks,
         };
-        (!device.blocks.is_empty()).then_some(device)
+        // Without any context nothing can be copied out; what is away are then empty slabs, which return all the same.
+        let is_listed = is_away || !device.contexts.is_empty();
+        (is_listed && !device.blocks.is_empty()).then_some(device)
     });
     devices.collect()
 }
@@ -147,15 +167,15 @@ fn with_block<P: Platform>(
     ordinal: c_int,
     at: Address,
     change: impl FnOnce(&Slot, &mut Table) -> Result<(), Code>,
-) -> Result<(), Code> {
+) -> Result<bool, Code> {
     let slot = host.memory().slot(ordinal).ok_or(INVALID_VALUE)?;
     let _guard = slot.access.read().unwrap_or_else(PoisonError::into_inner);
     let mut table = lock(&slot.table);
     // A block that was freed meanwhile has nothing to move.
     if table.block_mut(at).is_none() {
-        return Ok(());
+        return Ok(false);
     }
-    change(slot, &mut table)
+    change(slot, &mut table).map(|()| true)
 }
 
 /// Unmaps and releases a block, whose contents nothing uses; its addresses stay reserved. Does nothing to one that is away.
@@ -175,6 +195,7 @@ pub(crate) fn release_block<P: Platform>(
         block.is_away = true;
         Ok(())
     })
+    .map(|_is_there| ())
 }
 
 fn release_of_program<P: Platform>(host: P, id: u64) -> Result<(), Code> {
@@ -194,12 +215,13 @@ fn release_of_program<P: Platform>(host: P, id: u64) -> Result<(), Code> {
     })
 }
 
-/// Creates the physical memory of a block that is away, maps it at the same addresses, and grants access as for any mapping.
+/// Creates the physical memory of a block that is away, maps it at the same addresses, and grants access as for any mapping. Returns
+/// `false` if the program has freed it meanwhile, so that nothing is mapped.
 pub(crate) fn create_block<P: Platform>(
     host: P,
     ordinal: c_int,
     block: &MovableBlock,
-) -> Result<(), Code> {
+) -> Result<bool, Code> {
     if let Some(id) = program_id(block.key) {
         return create_of_program(host, ordinal, id);
     }
@@ -222,10 +244,10 @@ pub(crate) fn create_block<P: Platform>(
     })
 }
 
-fn create_of_program<P: Platform>(host: P, ordinal: c_int, id: u64) -> Result<(), Code> {
+fn create_of_program<P: Platform>(host: P, ordinal: c_int, id: u64) -> Result<bool, Code> {
     let mut program = lock(&host.memory().program);
     let Some((properties, bytes)) = program.to_create(id) else {
-        return Ok(());
+        return Ok(false);
     };
     let mappings = program.mappings_of(id);
     capture_mode::relaxed(host, || {
@@ -247,7 +269,7 @@ fn create_of_program<P: Platform>(host: P, ordinal: c_int, id: u64) -> Result<()
         if let Some(surplus) = program.returned(id, real) {
             host.release_memory(surplus);
         }
-        Ok(())
+        Ok(true)
     })
 }
 

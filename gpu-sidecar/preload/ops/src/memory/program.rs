@@ -217,6 +217,9 @@ pub fn unmap<P: Platform>(host: P, call: Call<'_>, address: Address, bytes: u64)
     if is_ours(host, address) {
         return Outcome::Fail(INVALID_VALUE);
     }
+    // Memory whose handle the program keeps returns first: it may be mapped elsewhere next.
+    let strands = lock(&host.memory().program).would_strand(address, bytes);
+    let _there = strands.then(|| touch::hold(host));
     let moving = moves(host);
     let freed = {
         let mut program = lock(&host.memory().program);

@@ -16,10 +16,38 @@ use crate::{capture_mode, streams, touch};
 /// Size of the copies after which a group of blocks ends, in granules: 64 MiB on a GPU.
 const GROUP_GRANULES: u64 = 32;
 
-/// Moves the process's device memory to the host, and keeps the gate shut. After an error the memory is where it was, and the gate is open.
+/// Moves the process's device memory to the host, and keeps the gate shut. After a refusal the memory is where it was, and the gate is open, unless
+/// what had left could not return: then it is on the host as after an eviction.
 /// `drain`: longest time for which work in flight, and calls in progress, are waited for.
 pub(super) fn evict<P: Platform>(host: P, drain: Duration) -> Result<Transfer, MoveRefusal> {
     let begin = host.now();
+    refusal(host)?;
+    publish(host, Residency::Closing);
+    let moved = close(host, begin, drain).and_then(|drain_ns| {
+        publish(host, Residency::Evicting);
+        let mut moves = moves(host);
+        let mut transfer = away(host, &mut moves)?;
+        transfer.drain_ns = drain_ns;
+        transfer.total_ns = host.now().saturating_sub(begin);
+        moves.is_away = true;
+        Ok(transfer)
+    });
+    match moved {
+        // The gate stays shut over memory that is not there; what could not be returned is away like after an eviction.
+        Ok(_) | Err(Failure::Lost) => publish(host, Residency::Host),
+        Err(Failure::Refused(_)) => {
+            publish(host, Residency::Resident);
+            touch::open(host);
+        }
+    }
+    moved.map_err(|failure| match failure {
+        Failure::Refused(refusal) => refusal,
+        Failure::Lost => MoveRefusal::StickyError,
+    })
+}
+
+/// Returns why the process's memory may not leave now.
+fn refusal<P: Platform>(host: P) -> Result<(), MoveRefusal> {
     if capture_mode::any(host) {
         return Err(MoveRefusal::Capturing);
     }
@@ -32,29 +60,7 @@ pub(super) fn evict<P: Platform>(host: P, drain: Duration) -> Result<Transfer, M
     if host.process().has_bound_memory() {
         return Err(MoveRefusal::Collective);
     }
-    publish(host, Residency::Closing);
-    let moved = close(host, begin, drain).and_then(|drain_ns| {
-        publish(host, Residency::Evicting);
-        let mut moves = moves(host);
-        let mut transfer = away(host, &mut moves)?;
-        transfer.drain_ns = drain_ns;
-        transfer.total_ns = host.now().saturating_sub(begin);
-        moves.is_away = true;
-        Ok(transfer)
-    });
-    match moved {
-        Ok(_) => publish(host, Residency::Host),
-        Err(Failure::Refused(_)) => {
-            publish(host, Residency::Resident);
-            touch::open(host);
-        }
-        // The gate stays shut over memory that is not there.
-        Err(Failure::Lost) => publish(host, Residency::Faulted),
-    }
-    moved.map_err(|failure| match failure {
-        Failure::Refused(refusal) => refusal,
-        Failure::Lost => MoveRefusal::StickyError,
-    })
+    Ok(())
 }
 
 /// How an eviction fails.
@@ -62,7 +68,7 @@ pub(super) fn evict<P: Platform>(host: P, drain: Duration) -> Result<Transfer, M
 enum Failure {
     /// The memory is where it was.
     Refused(MoveRefusal),
-    /// Some memory is gone from its place, and could not be returned.
+    /// Some memory has left, and could not be returned: it is restored later.
     Lost,
 }
 
@@ -90,11 +96,13 @@ fn close<P: Platform>(host: P, begin: u64, drain: Duration) -> Result<u64, Failu
         }
         host.pause(IN_FLIGHT_POLL);
     }
-    // A capture may have begun before the gate was shut.
-    if capture_mode::any(host) {
-        return Err(MoveRefusal::Capturing.into());
-    }
+    // A capture may have begun, or a call shared memory, before the gate was shut.
+    refusal(host)?;
     for context in host.memory().contexts_with_memory() {
+        // Memory that the program has created outlives the context in which it did.
+        if host.set_current_context(context).is_err() {
+            continue;
+        }
         memory::synchronize(host, context).map_err(|code| sticky(host, code))?;
     }
     memory::give_up_spare(host);
@@ -112,7 +120,10 @@ fn away<P: Platform>(host: P, moves: &mut Moves) -> Result<Transfer, Failure> {
             // What is gone is brought back from its copy.
             return Err(match restore::bring_back(host, moves) {
                 Ok(_) => Failure::Refused(MoveRefusal::StickyError),
-                Err(_) => Failure::Lost,
+                Err(_) => {
+                    moves.is_away = true;
+                    Failure::Lost
+                }
             });
         }
     }
@@ -152,7 +163,7 @@ fn leave<P: Platform>(
     device: &MovableDevice,
     transfer: &mut Transfer,
 ) -> Result<(), Code> {
-    let tools = tools(host, moves, device.ordinal, device.context)?;
+    let tools = tools(host, moves, device)?;
     let granule = device.granule;
     let addresses: Vec<Address> = device
         .blocks

@@ -21,8 +21,8 @@ use protocol::message::{FromProcess, MoveRefusal, MoveReport, Transfer};
 use protocol::page::Residency;
 
 use crate::capture_mode;
-use crate::cuda::{Code, Handle};
-use crate::memory::{movable, moves, total_of_kind};
+use crate::cuda::{Code, Handle, INVALID_CONTEXT};
+use crate::memory::{MovableDevice, movable, moves, total_of_kind};
 use crate::platform::{Platform, System};
 
 mod evict;
@@ -132,11 +132,12 @@ pub fn step<P: Platform>(host: P, mover: &mut Mover) {
 /// slower.
 fn register<P: Platform>(host: P, window: HostSpan) {
     let devices = movable(host);
-    let Some(device) = devices.first() else {
+    let mut contexts = devices.iter().flat_map(|device| &device.contexts);
+    let Some(&context) = contexts.next() else {
         return;
     };
     let registered = host
-        .set_current_context(device.context)
+        .set_current_context(context)
         .and_then(|()| host.register_host(window));
     if let Err(code) = registered {
         host.log(&format!(
@@ -147,7 +148,7 @@ fn register<P: Platform>(host: P, window: HostSpan) {
     // The driver compiles the kernel, which takes longer than an eviction.
     for device in devices {
         if !moves(host).tools.contains_key(&device.ordinal)
-            && let Ok(tools) = make_tools(host, device.context)
+            && let Ok(tools) = any_tools(host, &device)
         {
             moves(host).tools.insert(device.ordinal, tools);
         }
@@ -192,20 +193,27 @@ fn answer<P: Platform>(host: P, seq: u32, moved: Result<Transfer, MoveRefusal>) 
 }
 
 /// Returns the tools for a device, which are made at the first move and whenever their context is gone, and makes their context current.
-fn tools<P: Platform>(
-    host: P,
-    moves: &mut Moves,
-    device: c_int,
-    context: Handle,
-) -> Result<Tools, Code> {
-    if let Some(tools) = moves.tools.get(&device)
+fn tools<P: Platform>(host: P, moves: &mut Moves, device: &MovableDevice) -> Result<Tools, Code> {
+    if let Some(tools) = moves.tools.get(&device.ordinal)
         && host.set_current_context(tools.context).is_ok()
     {
         return Ok(*tools);
     }
-    let tools = make_tools(host, context)?;
-    moves.tools.insert(device, tools);
+    let tools = any_tools(host, device)?;
+    moves.tools.insert(device.ordinal, tools);
     Ok(tools)
+}
+
+/// Makes tools in the first context that is not destroyed, which becomes current.
+fn any_tools<P: Platform>(host: P, device: &MovableDevice) -> Result<Tools, Code> {
+    let mut made = Err(INVALID_CONTEXT);
+    for &context in &device.contexts {
+        made = make_tools(host, context);
+        if made.is_ok() {
+            break;
+        }
+    }
+    made
 }
 
 /// Makes tools in a context, which becomes current.

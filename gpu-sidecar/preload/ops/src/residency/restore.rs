@@ -91,25 +91,32 @@ fn fill<P: Platform>(
     begin: u64,
     transfer: &mut Transfer,
 ) -> Result<(), Code> {
-    let tools = tools(host, moves, device.ordinal, device.context)?;
+    // Without a context there are only empty slabs, of which nothing is copied.
+    let stream = match device.contexts.is_empty() {
+        true => None,
+        false => Some(tools(host, moves, device)?.stream),
+    };
     let enqueued = device.blocks.iter().try_for_each(|block| {
         let before = host.now();
         let created = create(host, begin, || {
             memory::create_block(host, device.ordinal, block)
         });
         transfer.map_ns += host.now().saturating_sub(before);
-        created?;
+        if !created? {
+            return Ok(());
+        }
         let mut to = block.at;
-        let copy = moves.host.copy(block.key);
+        let copy = moves.host.copy(block.key).filter(|_| stream.is_some());
+        let stream = stream.unwrap_or_default();
         for &span in copy.map_or(&[][..], |copy| &copy.spans) {
-            host.copy_to_device(to, span, tools.stream)?;
+            host.copy_to_device(to, span, stream)?;
             to += span.bytes;
         }
         transfer.bytes += block.bytes;
         transfer.copied_bytes += to - block.at;
         Ok(())
     });
-    let over = host.synchronize_stream(tools.stream);
+    let over = stream.map_or(Ok(()), |stream| host.synchronize_stream(stream));
     enqueued.and(over)?;
     let mut blocks = device.blocks.iter();
     blocks.try_for_each(|block| memory::finish_block(host, device.ordinal, block))
@@ -119,8 +126,8 @@ fn fill<P: Platform>(
 fn create<P: Platform>(
     host: P,
     begin: u64,
-    mut attempt: impl FnMut() -> Result<(), Code>,
-) -> Result<(), Code> {
+    mut attempt: impl FnMut() -> Result<bool, Code>,
+) -> Result<bool, Code> {
     loop {
         match attempt() {
             Err(OUT_OF_MEMORY)

@@ -205,10 +205,7 @@ fn work_that_does_not_end_refuses_the_eviction() {
 #[test]
 fn memory_that_cannot_be_unmapped_returns_all_that_has_left() {
     let (fake, large, small) = process(8);
-    // The first block leaves, the second cannot.
-    fake.unmap_error
-        .borrow_mut()
-        .extend([SUCCESS, 700].into_iter().skip(1));
+    fake.unmap_error.borrow_mut().push_back(700);
     assert_eq!(evict::evict(fake, DRAIN), Err(MoveRefusal::StickyError));
     assert_eq!(location(fake), Residency::Resident);
     let expected: Vec<_> = (100..104).map(Some).collect();
@@ -287,10 +284,104 @@ fn a_destroyed_context_takes_its_memory_from_the_host() {
     evict::evict(fake, DRAIN).unwrap();
     crate::memory::contexts::context_destroyed(fake, CONTEXT);
     fake.destroyed.borrow_mut().insert(CONTEXT);
-    assert_eq!(back(fake).unwrap().bytes, 0);
+    back(fake).unwrap();
     assert_eq!(location(fake), Residency::Resident);
-    // Slabs stay for the allocations of other contexts.
-    assert!(!moves(fake).host.has(0));
+    // The slab that is kept for the allocations of other contexts is mapped again.
+    let other = CONTEXT + 1;
+    fake.context.set(other);
+    let at = allocate(fake, 100);
+    assert!(fake.granule_at(at).is_some());
+}
+
+#[test]
+fn a_slab_that_was_emptied_while_it_was_away_can_be_used_again() {
+    let (fake, large, small) = process(8);
+    evict::evict(fake, DRAIN).unwrap();
+    for at in [large, small] {
+        assert_eq!(free_memory(fake, at), Outcome::Done(SUCCESS));
+    }
+    back(fake).unwrap();
+    let at = allocate(fake, 100);
+    assert!(fake.granule_at(at).is_some());
+}
+
+#[test]
+fn memory_shared_just_before_the_gate_was_shut_stays() {
+    let (fake, large, small) = process(8);
+    fake.on_barrier.replace(Some(Box::new(move |fake| {
+        // The call had passed the gate.
+        open_for(fake, || {
+            let shared = crate::memory::ipc::get(fake, large);
+            assert!(matches!(shared, Outcome::Done(_)));
+        });
+    })));
+    assert_eq!(evict::evict(fake, DRAIN), Err(MoveRefusal::Exported));
+    let expected: Vec<_> = (100..104).map(Some).collect();
+    assert_eq!(contents(fake, large, small), expected);
+    assert!(fake.process.memory_gate.is_open());
+}
+
+/// Runs a call that has passed the gate before it was shut.
+fn open_for(fake: &'static Fake, call: impl FnOnce()) {
+    fake.process.memory_gate.open();
+    call();
+    fake.process.memory_gate.shut();
+}
+
+#[test]
+fn an_eviction_that_can_neither_end_nor_be_undone_is_restored_later() {
+    let (fake, large, small) = process(8);
+    // One block leaves; the next cannot be unmapped, and nothing can be created.
+    fake.unmap_error.borrow_mut().push_back(SUCCESS);
+    fake.unmap_error.borrow_mut().push_back(700);
+    fake.create_error.borrow_mut().push_back(999);
+    assert_eq!(evict::evict(fake, DRAIN), Err(MoveRefusal::StickyError));
+    assert_eq!(location(fake), Residency::Host);
+    assert!(!fake.process.memory_gate.is_open());
+    back(fake).unwrap();
+    let expected: Vec<_> = (100..104).map(Some).collect();
+    assert_eq!(contents(fake, large, small), expected);
+}
+
+#[test]
+fn mappings_without_access_of_their_device_stay() {
+    let (fake, _, _) = process(16);
+    let properties = Properties::plain(0, false);
+    let created = program::create(fake, GRANULE, &properties, &|| {
+        fake.create_memory(&properties, GRANULE)
+    });
+    let Outcome::Done(handle) = created else {
+        panic!("created");
+    };
+    let at = fake.reserve_addresses(GRANULE, GRANULE).unwrap();
+    let call = || match fake.map(at, GRANULE, handle) {
+        Ok(()) => SUCCESS,
+        Err(code) => code,
+    };
+    let mapped = program::map(fake, &call, at, GRANULE, handle);
+    assert_eq!(mapped, Outcome::Done(SUCCESS));
+    // Its access has not been set yet: the kernel that hashes could not read it.
+    let moved = evict::evict(fake, DRAIN).unwrap();
+    assert_eq!(moved.bytes, 4 * GRANULE);
+    assert_eq!(fake.physical_bytes(), GRANULE);
+    back(fake).unwrap();
+}
+
+#[test]
+fn memory_whose_handle_is_kept_returns_before_it_is_unmapped() {
+    let (fake, _, _) = process(16);
+    let mine = own(fake, 1);
+    fake.set_granule(mine.at, 77);
+    evict::evict(fake, DRAIN).unwrap();
+    fake.at_wait(|fake| {
+        back(fake).unwrap();
+    });
+    unmap(fake, mine.at, GRANULE);
+    let next = fake.reserve_addresses(GRANULE, GRANULE).unwrap();
+    let never = || panic!("the driver does not know the handle");
+    let mapped = program::map(fake, &never, next, GRANULE, mine.handle);
+    assert_eq!(mapped, Outcome::Done(SUCCESS));
+    assert_eq!(fake.granule_at(next), Some(77));
 }
 
 #[test]

@@ -28,6 +28,11 @@ impl Contexts {
         self.live.remove(&context) && self.live.is_empty()
     }
 
+    /// Returns the contexts in which the process uses memory.
+    pub fn live(&self) -> impl Iterator<Item = Handle> {
+        self.live.iter().copied()
+    }
+
     /// Returns whether the process uses memory in some context.
     #[must_use]
     pub fn any(&self) -> bool {

@@ -233,8 +233,7 @@ impl Program {
         handle
     }
 
-    /// Returns the driver's handle that retaining the memory at an address has added, and which is surplus since the names have one
-    /// already.
+    /// Returns whether the names of the memory at an address have a handle of the driver's, so that a further one is surplus.
     #[must_use]
     pub fn has_real_at(&self, address: Address) -> bool {
         let id = self.at(address);
@@ -329,12 +328,15 @@ impl Program {
         self.physical.remove(&id);
     }
 
-    /// Returns the memory that is mapped on a device and can move, and which is on the host (`is_away`) or not, by address.
+    /// Returns the memory that is mapped on a device and can move, and which is on the host (`is_away`) or not, by address. Memory on the device
+    /// can move if its device has full access to one of its mappings, the address of which is returned: its contents are read there.
     #[must_use]
     pub fn blocks(&self, is_away: bool) -> Vec<ProgramBlock> {
         let mut first: BTreeMap<u64, Address> = BTreeMap::new();
         for (&at, mapping) in &self.mappings {
-            first.entry(mapping.id).or_insert(at);
+            if is_away || self.is_readable(mapping) {
+                first.entry(mapping.id).or_insert(at);
+            }
         }
         let blocks = first.into_iter().filter_map(|(id, at)| {
             let own = self.physical.get(&id)?;
@@ -351,6 +353,26 @@ impl Program {
         let mut blocks: Vec<_> = blocks.collect();
         blocks.sort_unstable_by_key(|block| block.at);
         blocks
+    }
+
+    /// Returns whether the memory's own device has full access to a mapping.
+    fn is_readable(&self, mapping: &Mapping) -> bool {
+        let physical = self.physical.get(&mapping.id);
+        let device = physical.and_then(|own| Some(own.properties?.location.id));
+        device.is_some_and(|device| mapping.access.contains(&Access::full(device)))
+    }
+
+    /// Returns whether an unmapping of this range takes the last mapping of memory that is on the host and has handles: its contents could not
+    /// return.
+    #[must_use]
+    pub fn would_strand(&self, at: Address, bytes: u64) -> bool {
+        let range = at..at.saturating_add(bytes);
+        self.mappings.range(range.clone()).any(|(_, mapping)| {
+            let own = self.physical.get(&mapping.id);
+            let is_kept = own.is_some_and(|own| own.is_away && own.handles > 0);
+            let mut all = self.mappings.iter();
+            is_kept && !all.any(|(at, other)| other.id == mapping.id && !range.contains(at))
+        })
     }
 
     /// Returns the mappings of memory, as they were set by the program.

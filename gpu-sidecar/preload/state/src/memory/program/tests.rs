@@ -111,6 +111,8 @@ fn memory_without_a_handle_is_kept_by_its_mappings() {
     let mut program = Program::default();
     created(&mut program, 5, 64);
     program.mapped(1_000, 64, 5);
+    assert!(program.blocks(false).is_empty(), "no device can read it");
+    program.set_access(1_000, 64, &[Access::full(0)]);
     program.released(5);
     let [block] = program.blocks(false)[..] else {
         panic!()
@@ -134,6 +136,7 @@ fn a_handle_retained_several_times_is_released_as_often() {
     let mut program = Program::default();
     created(&mut program, 5, 64);
     program.mapped(1_000, 64, 5);
+    program.set_access(1_000, 64, &[Access::full(0)]);
     assert_eq!(program.retained(5, 1_000), 5);
     assert_eq!(program.retained(6, 1_000), 6);
     let [block] = program.blocks(false)[..] else {
