@@ -26,7 +26,7 @@ pub(super) fn board() -> Board {
                 title: "Where models are",
                 panels: vec![
                     Panel::new(Drawing::Stack, "Processes by the place of their model", Unit::Short,
-                        "closing, evicting and restoring last for a second at most; faulted: a move has failed halfway, and the process must be restarted.")
+                        "closing, evicting and restoring last for a second at most; none: not known, or no model yet.")
                         .query(sum_by("state", "weir_gpu_residency"), "{{state}}").link("weir-slots"),
                     Panel::new(Drawing::Lines, "On the device", Unit::Bytes,
                         "Memory of processes whose model is on its device.")

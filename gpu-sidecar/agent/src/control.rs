@@ -18,7 +18,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_core::{DRAIN_MS, DRAIN_MS_MAX};
+use agent_core::{DRAIN_MS, DRAIN_MS_MAX, MOVE_MAX};
 use bytes::Bytes;
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, ORIGIN};
 use http::{Method, Request, Response, StatusCode};
@@ -54,8 +54,6 @@ const LINES_AHEAD: usize = 16;
 const LINE_SPAN: Duration = Duration::from_secs(10);
 /// Timeout for the service's answer at the beginning of a move.
 const ANSWER_SPAN: Duration = Duration::from_secs(5);
-/// Timeout for the end of a move, beside the time for its drain: longer than the service waits for a process.
-const MOVE_SPAN: Duration = Duration::from_secs(130);
 /// Largest body of an order, in bytes.
 const BODY_MAX: usize = 4_096;
 /// Resources of the API, listed in error responses.
@@ -393,7 +391,7 @@ impl Control {
             return error_response(StatusCode::SERVICE_UNAVAILABLE, &error.to_string(), &[]);
         }
         let span = if waits {
-            MOVE_SPAN + Duration::from_millis(u64::from(drain_ms))
+            MOVE_MAX + Duration::from_millis(u64::from(drain_ms)) + ANSWER_SPAN
         } else {
             ANSWER_SPAN
         };

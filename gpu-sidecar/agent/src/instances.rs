@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use agent_core::MOVE_MAX;
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -14,6 +15,8 @@ use serde_json::{Value, json};
 const RESPONSE_MAX: usize = 16 << 20;
 /// Timeout for the connection to the agent.
 const CONNECT_SPAN: Duration = Duration::from_secs(5);
+/// Timeout for its answer, beside the time which a move may take.
+const ANSWER_SPAN: Duration = Duration::from_secs(10);
 
 /// Request to a running agent.
 #[derive(Debug, Clone)]
@@ -41,7 +44,7 @@ pub(crate) struct Outcome {
 /// Sends a request to the agent at this address, and returns its answer as text, or as it is (`is_json`).
 ///
 /// # Errors
-/// Returns an error when no agent answers at the address.
+/// Returns an error when nothing listens at the address, or there is no answer in time, or one that is not of an agent.
 pub(crate) fn ask(
     address: SocketAddr,
     request: &InstanceRequest,
@@ -51,17 +54,40 @@ pub(crate) fn ask(
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
-    let (method, path, body) = match request {
-        InstanceRequest::List => (Method::GET, "/v1/instances".to_owned(), String::new()),
+    let (method, path, body, span) = match request {
+        InstanceRequest::List => (
+            Method::GET,
+            "/v1/instances".to_owned(),
+            String::new(),
+            ANSWER_SPAN,
+        ),
         InstanceRequest::Move { id, verb, drain_ms } => (
             Method::POST,
             format!("/v1/instances/{id}:{verb}?wait=true"),
             json!({"drain_ms": drain_ms}).to_string(),
+            MOVE_MAX + Duration::from_millis(u64::from(*drain_ms)) + ANSWER_SPAN,
         ),
     };
-    let (status, answer) = runtime
-        .block_on(exchange(address, method, &path, body))
-        .map_err(|error| format!("no agent answers at {address}: {error}"))?;
+    let (status, answer) = runtime.block_on(async {
+        let connecting = tokio::net::TcpStream::connect(address);
+        let stream = match tokio::time::timeout(CONNECT_SPAN, connecting).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return Err(format!("no agent listens at {address}: {error}")),
+            Err(_) => {
+                return Err(format!(
+                    "no agent listens at {address}: no connection within {CONNECT_SPAN:?}"
+                ));
+            }
+        };
+        let answered = exchange(stream, address, method, &path, body);
+        match tokio::time::timeout(span, answered).await {
+            Ok(Ok(answered)) => Ok(answered),
+            Ok(Err(error)) => Err(format!("{address} answers, but not as an agent: {error}")),
+            Err(_) => Err(format!(
+                "the agent at {address} does not answer within {span:?}"
+            )),
+        }
+    })?;
     let is_done = status.is_success();
     let text = if is_json {
         format!("{answer}\n")
@@ -78,13 +104,12 @@ pub(crate) fn ask(
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 async fn exchange(
+    stream: tokio::net::TcpStream,
     address: SocketAddr,
     method: Method,
     path: &str,
     body: String,
 ) -> Result<(StatusCode, Value), Failure> {
-    let connecting = tokio::net::TcpStream::connect(address);
-    let stream = tokio::time::timeout(CONNECT_SPAN, connecting).await??;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);

@@ -178,7 +178,8 @@ async fn unpublished(
     }
 }
 
-/// Returns how models are moved between devices and host, within the memory that this program may have.
+/// Returns how models are moved between devices and host, within the memory that this program may have; with a warning if that is less than
+/// configured.
 fn memory_settings(config: &Config) -> agent_core::MemorySettings {
     let node = rustix::system::sysinfo();
     let node_bytes = node.totalram.saturating_mul(u64::from(node.mem_unit));
@@ -215,6 +216,8 @@ struct Parts {
     stop: Arc<Stop>,
     daemons: Arc<Daemons>,
     service: ServiceHandle,
+    /// Host memory for copies of models, in bytes.
+    host_bytes: u64,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -273,7 +276,7 @@ async fn serve(config: Config, options: RunOptions) -> Result<(), RunError> {
     let api = Control {
         metrics: Arc::clone(&metrics),
         events: Arc::clone(&events),
-        host_memory: Some(memory_settings(&config).host_bytes),
+        host_memory: Some(parts.host_bytes),
         streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
         cancel: cancel.clone(),
     };
@@ -359,9 +362,10 @@ impl Parts {
     ) -> std::io::Result<Self> {
         let stop = Arc::new(Stop::default());
         let device_memory = Arc::new(DeviceMemory::default());
+        let memory = memory_settings(config);
         let service = service::start(ServiceSettings {
             tokens: config.tokens,
-            memory: memory_settings(config),
+            memory,
             events: Arc::clone(events),
             device_memory: Arc::clone(&device_memory),
             record,
@@ -377,6 +381,7 @@ impl Parts {
             stop,
             daemons,
             service,
+            host_bytes: memory.host_bytes,
             threads: Vec::new(),
         };
         let watcher = Watcher::new(

@@ -41,6 +41,8 @@ pub mod union;
 pub const VERSION: u8 = 2;
 /// Oldest version of the messages which the agent serves: an update of a node replaces the agent first, and its pods later.
 pub const OLDEST_VERSION: u8 = 1;
+/// First version of the messages with moves of memory between device and host.
+pub const MOVES_SINCE: u8 = 2;
 /// Version of the layout of the pages. Later versions of the messages have used words that were reserved before.
 pub const LAYOUT: u32 = 1;
 

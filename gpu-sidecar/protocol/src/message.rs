@@ -5,15 +5,13 @@ use std::fmt;
 
 pub use crate::moves::{MOVE_REFUSALS, MoveRefusal, MoveReport, Transfer};
 use crate::page::Residency;
-use crate::{OLDEST_VERSION, VERSION};
+use crate::{MOVES_SINCE, OLDEST_VERSION, VERSION};
 
 /// Largest size of a message including its head, in bytes.
 pub const MESSAGE_MAX: usize = 4096;
 /// Largest size of a text in a message, in bytes.
 pub const TEXT_MAX: usize = 512;
 const HEAD: usize = 4;
-/// First version with moves of memory between device and host.
-const MOVES_SINCE: u8 = 2;
 
 /// The reason why a message cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

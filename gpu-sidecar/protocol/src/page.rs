@@ -107,6 +107,9 @@ pub struct Orders {
     pub claim_answered: AtomicU32,
     /// Time for which an eviction waits for work in flight, in milliseconds; 0 in pages of an agent that evicts nothing.
     pub drain_ms: AtomicU32,
+    /// Time without a launch or touch after which the process copies ahead of time what an eviction would copy, in milliseconds; 0: never,
+    /// as in pages of an agent without this field.
+    pub seal_after_ms: AtomicU32,
 }
 
 impl Orders {
@@ -128,6 +131,7 @@ impl Orders {
             memory_others: AtomicU64::new(0),
             claim_answered: AtomicU32::new(0),
             drain_ms: AtomicU32::new(0),
+            seal_after_ms: AtomicU32::new(0),
         }
     }
 
@@ -242,6 +246,8 @@ pub struct Facts {
     pub done_seq: AtomicU32,
     stretches_seen: AtomicU64,
     stretches: [Stretch; STRETCHES],
+    /// 1 while the host has every byte of the model on the device, as of the last look; 0 from processes without this field.
+    pub sealed: AtomicU32,
 }
 
 /// A counter in a cache line of its own.
@@ -278,6 +284,7 @@ impl Facts {
                     end: AtomicU64::new(0),
                 }
             }; STRETCHES],
+            sealed: AtomicU32::new(0),
         }
     }
 
@@ -360,6 +367,7 @@ mod tests {
         assert_eq!(offset_of!(Facts, stretches), 216);
         assert_eq!(offset_of!(Orders, claim_answered), 184);
         assert_eq!(offset_of!(Orders, drain_ms), 188);
+        assert_eq!(offset_of!(Orders, seal_after_ms), 192);
         assert_eq!(size_of::<Facts>(), 216 + 16 * STRETCHES + 40);
     }
 

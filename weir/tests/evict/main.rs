@@ -103,7 +103,7 @@ fn on_device(observer: &mut Puppet) -> u64 {
 
 #[test]
 fn a_model_leaves_the_device_and_returns_byte_for_byte() {
-    let node = node("");
+    let node = node("[memory]\nseal-after = \"0\"\n");
     let mut observer = node.softgpu.ready();
     let empty = on_device(&mut observer);
     let mut puppet = program(&node);
@@ -139,6 +139,31 @@ fn a_model_leaves_the_device_and_returns_byte_for_byte() {
     let info = node.instance("pod");
     assert_eq!(info["moves"]["evictions"], 3);
     assert_eq!(info["moves"]["restores"], 3);
+}
+
+#[test]
+fn a_quiet_process_copies_ahead_so_that_even_its_first_eviction_copies_nothing() {
+    let node = node("[memory]\nseal-after = \"100ms\"\n");
+    let mut puppet = program(&node);
+    let before = filled(&mut puppet);
+    ready(&node);
+    let sealed = |wanted: bool| {
+        until("the model is sealed, or not any more", || {
+            process(&node)["is_sealed"] == wanted
+        });
+    };
+    sealed(true);
+    let moved = evict(&node);
+    assert_eq!(moved["copied_bytes"], 0, "{moved}");
+    assert!(moved["bytes"].as_u64() >= Some(SIZES.iter().sum()));
+    assert_eq!(sums(&mut puppet), before);
+    sealed(true);
+    puppet.run("poke 7 4096 77");
+    sealed(false);
+    sealed(true);
+    let moved = evict(&node);
+    assert_eq!(moved["copied_bytes"], 0, "{moved}");
+    assert_ne!(sums(&mut puppet), before);
 }
 
 #[test]

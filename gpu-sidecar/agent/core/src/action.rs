@@ -85,7 +85,8 @@ pub enum Action {
         /// What has happened.
         text: String,
     },
-    /// Create host memory and send it to a process, which may register it with the driver if it is pinned.
+    /// Create host memory and send it to a process, which may register it with the driver if it is pinned. A failure is reported by
+    /// [`Event::WindowFailed`](crate::Event::WindowFailed).
     SendWindow {
         /// Receiver of the memory.
         process: ProcessId,
@@ -146,6 +147,8 @@ pub struct NewPages {
     pub memory_claim: u64,
     /// Bound of the work in flight, in microseconds.
     pub inflight_us_max: u32,
+    /// Time without a launch or touch after which the process copies ahead of an eviction, in milliseconds; 0: never.
+    pub seal_after_ms: u32,
 }
 
 /// Values to write to a page of orders, in this order.

@@ -11,7 +11,7 @@ use crate::event::{Event, ProcessRecord};
 use crate::facts::Facts;
 use crate::figures::{AgentFigures, Figures, ProcessMemory};
 use crate::pods::{Pod, PodKey};
-use crate::residency::{HostBudget, MemorySettings};
+use crate::residency::{MemorySettings, NodeMemory};
 use crate::slot::{Context, SlotState};
 use crate::slots::{Slot, SlotKey};
 
@@ -65,7 +65,7 @@ pub struct Agent {
     now: u64,
     published_at: u64,
     malformed_messages: u64,
-    host: HostBudget,
+    memory: NodeMemory,
 }
 
 impl Agent {
@@ -84,18 +84,14 @@ impl Agent {
             now: 0,
             published_at: 0,
             malformed_messages: 0,
-            host: HostBudget::new(MemorySettings {
-                host_bytes: 0,
-                pinned_bytes: 0,
-                restores_on_demand: false,
-            }),
+            memory: NodeMemory::none(),
         }
     }
 
     /// Sets how models are moved between devices and host; without, none is.
     #[must_use]
     pub const fn with_memory(mut self, settings: MemorySettings) -> Self {
-        self.host = HostBudget::new(settings);
+        self.memory = NodeMemory::new(settings);
         self
     }
 
@@ -166,6 +162,15 @@ impl Agent {
                     slot.pages_failed(cx, *process, text);
                 });
             }
+            Event::WindowFailed {
+                process,
+                bytes,
+                is_pinned,
+            } => {
+                self.on_process(*process, actions, |slot, cx| {
+                    slot.window_failed(cx, *process, *bytes, *is_pinned);
+                });
+            }
             Event::Ended(process) => {
                 self.on_process(*process, actions, |slot, cx| slot.forget(cx, *process));
             }
@@ -183,7 +188,7 @@ impl Agent {
                         now: self.now,
                         actions,
                         numbers: &mut self.numbers,
-                        host: &mut self.host,
+                        memory: &mut self.memory,
                     };
                     slot.wake(&mut cx);
                 }
@@ -220,6 +225,7 @@ impl Agent {
             | Event::PagesFailed { process, .. }
             | Event::Disconnected(process)
             | Event::NotSent { process, .. }
+            | Event::WindowFailed { process, .. }
             | Event::Ended(process)
             | Event::Stopped(process) => {
                 let slot = self.numbers.slot(*process);
@@ -310,7 +316,7 @@ impl Agent {
                 now: self.now,
                 actions,
                 numbers: &mut self.numbers,
-                host: &mut self.host,
+                memory: &mut self.memory,
             };
             handler(slot, &mut cx);
         }

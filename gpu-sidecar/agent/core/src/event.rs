@@ -96,6 +96,16 @@ pub enum Event {
         /// Reason, for the log.
         text: String,
     },
+    /// Host memory for a process could not be created or sent.
+    WindowFailed {
+        /// Process for which it was meant.
+        #[serde(with = "wire::process")]
+        process: ProcessId,
+        /// Size in bytes.
+        bytes: u64,
+        /// Whether it might have been registered with the driver.
+        is_pinned: bool,
+    },
     /// The values of a process's page of facts, before an event of the same time.
     Facts {
         /// Process which has published them.

@@ -27,6 +27,9 @@ pub struct Facts {
     /// Number of the location of the process's memory ([`protocol::page::Residency`]).
     #[serde(default)]
     pub residency: u32,
+    /// 1 while the host has every byte of the memory on the device.
+    #[serde(default)]
+    pub sealed: u32,
     /// Intervals with kernels which were published since the last reading, as (begin, end) in nanoseconds.
     pub stretches: Vec<(u64, u64)>,
 }
@@ -51,6 +54,7 @@ impl Facts {
         self.parked = page.parked.load(Ordering::Relaxed);
         self.last_error = page.last_error.load(Ordering::Relaxed);
         self.residency = page.residency.load(Ordering::Acquire);
+        self.sealed = page.sealed.load(Ordering::Relaxed);
     }
 }
 
@@ -67,6 +71,9 @@ impl NewPages {
         orders
             .inflight_us_max
             .store(self.inflight_us_max, Ordering::Relaxed);
+        orders
+            .seal_after_ms
+            .store(self.seal_after_ms, Ordering::Relaxed);
         if self.epoch & 1 == 0 {
             // Until the process has copied its state to these pages, it counts as having work of unknown length.
             facts.inflight_us.store(1, Ordering::Release);

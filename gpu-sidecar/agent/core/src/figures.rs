@@ -143,7 +143,7 @@ pub struct MoveCounters {
     pub evicted_clean_bytes: u64,
     /// Bytes that were copied to the device.
     pub restored_bytes: u64,
-    /// Number of notices that a thread waits for the memory of its process.
+    /// Number of waits of threads for the memory of their processes; threads of a process which wait at the same time count once.
     pub demand_waits: u64,
 }
 
@@ -223,6 +223,8 @@ pub struct ProcessFigures {
     pub last_error: u32,
     /// Name of the location of its memory.
     pub residency: &'static str,
+    /// Whether the host has every byte of the memory on the device, so that an eviction copies nothing.
+    pub is_sealed: bool,
     /// Host memory for its copy, in bytes.
     pub host_bytes: u64,
     /// Part of `host_bytes` that may be registered with the driver, in bytes.

@@ -58,5 +58,5 @@ pub use figures::{
 };
 pub use kind::SlotKind;
 pub use pods::{PODS_MAX, Pod, PodKey, PodSettings};
-pub use residency::{DRAIN_MS, DRAIN_MS_MAX, MemorySettings};
+pub use residency::{DRAIN_MS, DRAIN_MS_MAX, MOVE_MAX, MemorySettings};
 pub use slots::{MigInstance, SLICES_OF_GPU, Slot, SlotKey};

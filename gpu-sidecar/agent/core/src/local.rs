@@ -73,6 +73,7 @@ impl LocalAgent {
                 parked: 0,
                 last_error: 0,
                 residency: 0,
+                sealed: 0,
                 stretches: Vec::new(),
             },
         }

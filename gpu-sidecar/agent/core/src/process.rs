@@ -412,6 +412,7 @@ impl Process {
             ungated_ns: observed.counted.ungated_ns,
             last_error: facts.last_error,
             residency: moves.residency.name(),
+            is_sealed: facts.sealed == 1 && moves.residency == Residency::Resident,
             host_bytes: moves.windows,
             pinned_bytes: moves.pinned,
         })

@@ -1,8 +1,11 @@
 //! Moves of models between device and host: settings, the node's host memory, and what is known of one pod's model.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+use policy::host_memory::HostMemory;
 use policy::tokens::ProcessId;
+use protocol::MOVES_SINCE;
 use protocol::message::{MoveRefusal, Transfer};
 use protocol::page::Residency;
 use serde::{Deserialize, Serialize};
@@ -15,10 +18,12 @@ pub const DRAIN_MS: u32 = 1_000;
 pub const DRAIN_MS_MAX: u32 = 600_000;
 /// Time after which a process that has not answered an order counts as one that refuses it, beside the time for the drain, in nanoseconds.
 const ANSWER_MAX_NS: u64 = 120_000_000_000;
-/// Sizes of windows are multiples of this, in bytes: a huge page, and a granule of every GPU.
-const WINDOW_UNIT: u64 = 2 << 20;
-/// Part of the host memory of a process by which a window exceeds the need, so that a growing process needs few.
-const AHEAD: u64 = 8;
+/// Longest time from an order to its answer, beside the time for its drain: that of the processes, and again that for undoing what some of them
+/// have done.
+pub const MOVE_MAX: Duration =
+    Duration::from_nanos(2 * ANSWER_MAX_NS + DRAIN_MS as u64 * 1_000_000);
+/// Maximum number of windows of a process. Each one but the last exceeds what was needed by an eighth, so honest processes need few.
+pub(crate) const WINDOWS_MAX: u32 = 256;
 
 /// Host memory for models of the node, and what brings models back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -29,63 +34,34 @@ pub struct MemorySettings {
     pub pinned_bytes: u64,
     /// Whether a thread that waits for the memory of its process brings it back; otherwise only an order does.
     pub restores_on_demand: bool,
+    /// Time without a launch or touch after which a process copies ahead of an eviction, in milliseconds; 0: never.
+    #[serde(default)]
+    pub seal_after_ms: u32,
 }
 
-/// Host memory of the node for models.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct HostBudget {
-    settings: MemorySettings,
-    used: u64,
-    pinned: u64,
+/// Settings, and the host memory that is divided by them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NodeMemory {
+    pub(crate) settings: MemorySettings,
+    pub(crate) host: HostMemory,
 }
 
-/// Host memory given to a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Window {
-    pub(crate) bytes: u64,
-    pub(crate) is_pinned: bool,
-}
+impl NodeMemory {
+    /// Returns a node without host memory for models.
+    pub(crate) const fn none() -> Self {
+        Self::new(MemorySettings {
+            host_bytes: 0,
+            pinned_bytes: 0,
+            restores_on_demand: false,
+            seal_after_ms: 0,
+        })
+    }
 
-impl HostBudget {
     pub(crate) const fn new(settings: MemorySettings) -> Self {
         Self {
             settings,
-            used: 0,
-            pinned: 0,
+            host: HostMemory::new(settings.host_bytes, settings.pinned_bytes),
         }
-    }
-
-    pub(crate) const fn settings(&self) -> MemorySettings {
-        self.settings
-    }
-
-    /// Takes a window for a process which has `given` bytes and needs `wanted`; `None` if it needs none, or there is not enough.
-    pub(crate) fn take(&mut self, given: u64, wanted: u64) -> Option<Window> {
-        let missing = wanted.checked_sub(given).filter(|bytes| *bytes > 0)?;
-        let free = self.settings.host_bytes.saturating_sub(self.used);
-        let exact = missing.checked_next_multiple_of(WINDOW_UNIT)?;
-        let ahead = missing
-            .saturating_add(wanted / AHEAD)
-            .checked_next_multiple_of(WINDOW_UNIT)?;
-        let bytes = [ahead, exact].into_iter().find(|bytes| *bytes <= free)?;
-        let is_pinned = self.pinned.saturating_add(bytes) <= self.settings.pinned_bytes;
-        self.used += bytes;
-        if is_pinned {
-            self.pinned += bytes;
-        }
-        Some(Window { bytes, is_pinned })
-    }
-
-    /// Counts the windows which an earlier agent has given a process, within the budget or not.
-    pub(crate) const fn adopt(&mut self, bytes: u64, pinned: u64) {
-        self.used = self.used.saturating_add(bytes);
-        self.pinned = self.pinned.saturating_add(pinned);
-    }
-
-    /// Returns the windows of a process that has ended.
-    pub(crate) const fn give_back(&mut self, bytes: u64, pinned: u64) {
-        self.used = self.used.saturating_sub(bytes);
-        self.pinned = self.pinned.saturating_sub(pinned);
     }
 }
 
@@ -101,6 +77,8 @@ pub(crate) struct ProcessMoves {
     /// Size of its windows, in bytes, and of those which may be registered.
     pub(crate) windows: u64,
     pub(crate) pinned: u64,
+    /// Number of windows given to it by this agent.
+    pub(crate) window_count: u32,
     /// Time until which a thread counts as waiting for the memory, in nanoseconds.
     pub(crate) waits_until: u64,
 }
@@ -108,11 +86,12 @@ pub(crate) struct ProcessMoves {
 impl ProcessMoves {
     pub(crate) const fn new(resumed: &Resumed) -> Self {
         Self {
-            is_able: resumed.version >= 2,
+            is_able: resumed.version >= MOVES_SINCE,
             residency: resumed.residency,
             order: 0,
             windows: resumed.host_bytes,
             pinned: resumed.pinned_bytes,
+            window_count: 0,
             waits_until: 0,
         }
     }
@@ -125,13 +104,22 @@ impl ProcessMoves {
         }
     }
 
-    /// Returns whether the memory is where an order wants it.
+    /// Returns whether the memory is where an order wants it, and not on its way elsewhere.
     pub(crate) const fn is_at(&self, target: Target) -> bool {
-        let is_away = matches!(self.residency, Residency::Host | Residency::Restoring);
         match target {
-            Target::Host => is_away,
-            Target::Device => !is_away,
+            Target::Host => matches!(self.residency, Residency::Host),
+            Target::Device => matches!(
+                self.residency,
+                Residency::None | Residency::Resident | Residency::Faulted
+            ),
         }
+    }
+
+    /// Returns the number of the next order, which becomes the last one.
+    pub(crate) const fn next_order(&mut self) -> u32 {
+        let next = self.order.wrapping_add(1);
+        self.order = if next == 0 { 1 } else { next };
+        self.order
     }
 }
 
@@ -192,46 +180,5 @@ impl PodMoves {
     pub(crate) fn end(now: u64, drain_ms: u32) -> u64 {
         now.saturating_add(u64::from(drain_ms) * 1_000_000)
             .saturating_add(ANSWER_MAX_NS)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MIB: u64 = 1 << 20;
-
-    fn budget(host: u64, pinned: u64) -> HostBudget {
-        HostBudget::new(MemorySettings {
-            host_bytes: host * MIB,
-            pinned_bytes: pinned * MIB,
-            restores_on_demand: true,
-        })
-    }
-
-    #[test]
-    fn a_window_covers_the_need_and_something_more() {
-        let mut budget = budget(1_000, 500);
-        let window = budget.take(0, 80 * MIB).unwrap();
-        assert_eq!((window.bytes, window.is_pinned), (90 * MIB, true));
-        assert_eq!(budget.take(90 * MIB, 90 * MIB), None);
-        let more = budget.take(90 * MIB, 91 * MIB).unwrap();
-        assert_eq!(more.bytes, 14 * MIB);
-    }
-
-    #[test]
-    fn host_memory_and_its_pinned_part_are_bounded() {
-        let mut budget = budget(100, 50);
-        let first = budget.take(0, 40 * MIB).unwrap();
-        assert_eq!((first.bytes, first.is_pinned), (46 * MIB, true));
-        let second = budget.take(0, 30 * MIB).unwrap();
-        assert_eq!((second.bytes, second.is_pinned), (34 * MIB, false));
-        // No room for more than the need.
-        let exact = budget.take(0, 19 * MIB).unwrap();
-        assert_eq!(exact.bytes, 20 * MIB);
-        assert_eq!(budget.take(0, 1), None);
-        budget.give_back(first.bytes, first.bytes);
-        assert!(budget.take(0, 40 * MIB).unwrap().is_pinned);
-        assert_eq!(budget.take(0, u64::MAX), None);
     }
 }

@@ -31,6 +31,7 @@
 //! | `[[slot]]` | overrides for slots that match `uuid` or `index` (`0`, `0-3`, `*`, `1:2`, `1:*`): `kind`, `seats`, `context-residue` | |
 //! | `pods.directory` | directory with one folder per pod | `pods` in the run directory |
 //! | `memory.restore` | what brings an evicted model back: `demand`, a thread that waits for it; `order`, an order alone | `demand` |
+//! | `memory.seal-after` | time without a launch or copy after which a process copies to the host what an eviction would copy, 1 ms to 1 h; `0`: never | `1s` |
 //! | `metrics.pods` | label `pod` on metrics of used and asked time, quotas and memory: one series per pod | `false` |
 //! | `price.gpu-hour` | price of a whole GPU for an hour, in any currency: 0 to 1000000, at most six decimals | none |
 //!
@@ -44,8 +45,9 @@ pub(crate) mod units;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use annotations::values::{decimal, quantity};
+use annotations::values::{decimal, duration, quantity};
 use rustix::fs::{Mode, OFlags};
 use serde::{Serialize, Serializer};
 use toml::de::DeTable;
@@ -222,12 +224,27 @@ pub struct PodsConfig {
 }
 
 /// Table `[memory]`: models that leave their devices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct MemoryConfig {
     /// What brings an evicted model back.
     pub restore: Restore,
+    /// Time without a launch or copy after which a process copies ahead of an eviction; 0: never.
+    #[serde(serialize_with = "tokens::as_duration")]
+    pub seal_after: Duration,
 }
+
+impl Default for MemoryConfig {
+    fn default() -> Self {
+        Self {
+            restore: Restore::default(),
+            seal_after: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Longest `memory.seal-after`.
+const SEAL_AFTER_MAX: Duration = Duration::from_secs(3_600);
 
 /// What brings an evicted model back to its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -426,6 +443,9 @@ impl Config {
         if let Some(restore) = memory.value("restore", |text| one_of(text, &RESTORES)) {
             config.memory.restore = restore;
         }
+        if let Some(after) = memory.value("seal-after", seal_after) {
+            config.memory.seal_after = after;
+        }
         memory.end();
         let metrics = root.table("metrics");
         if let Some(pods) = metrics.value("pods", |text| one_of(text, &FLAGS)) {
@@ -461,6 +481,7 @@ impl Config {
                 .unwrap_or(node_bytes / 8)
                 .min(host_bytes),
             restores_on_demand: self.memory.restore == Restore::Demand,
+            seal_after_ms: u32::try_from(self.memory.seal_after.as_millis()).unwrap_or(u32::MAX),
         }
     }
 
@@ -563,6 +584,16 @@ fn integer(text: &str, min: u32, max: u32) -> Result<u32, String> {
         .ok()
         .filter(|number| (min..=max).contains(number));
     number.ok_or_else(|| format!("allowed: a whole number from {min} to {max}"))
+}
+
+/// Parses the time after which a process copies ahead: whole milliseconds.
+fn seal_after(text: &str) -> Result<Duration, String> {
+    let allowed = || "allowed: 0, or 1ms to 1h in whole milliseconds".to_owned();
+    let after = duration(text)?;
+    let is_whole = after.subsec_nanos() % 1_000_000 == 0;
+    (is_whole && after <= SEAL_AFTER_MAX)
+        .then_some(after)
+        .ok_or_else(allowed)
 }
 
 pub(crate) fn absolute(text: &str) -> Result<PathBuf, String> {

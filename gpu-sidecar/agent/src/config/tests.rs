@@ -66,6 +66,9 @@ context-residue = "1Gi"
 [pods]
 directory = "/pods"
 
+[memory]
+seal-after = "250ms"
+
 [metrics]
 pods = true
 
@@ -86,6 +89,7 @@ gpu-hour = 2.49
         (1 << 39, 1 << 37)
     );
     assert!(default.restores_on_demand);
+    assert_eq!((memory.seal_after_ms, default.seal_after_ms), (250, 1_000));
     let bounded = within(default, 512 << 20);
     assert_eq!(
         (bounded.host_bytes, bounded.pinned_bytes),
@@ -222,6 +226,10 @@ fn problems_have_their_line_and_the_allowed_values() {
             "[node]\nhost-memory = \"64GB\"",
             "agent.toml:2: node.host-memory: \"64GB\": allowed: a quantity of bytes such as 8Gi, 512Mi, 1.5G or \
              1000000",
+        ),
+        (
+            "[memory]\nseal-after = \"1h1ms\"",
+            "agent.toml:2: memory.seal-after: \"1h1ms\": allowed: 0, or 1ms to 1h in whole milliseconds",
         ),
         (
             "[memory]\nrestore = \"never\"",

@@ -241,6 +241,9 @@ fn as_percent<S: Serializer>(hundredths: &u32, serializer: S) -> Result<S::Ok, S
     serializer.serialize_str(&show_decimal(u64::from(*hundredths), 2))
 }
 
-fn as_duration<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_duration<S: Serializer>(
+    duration: &Duration,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&show_duration(*duration))
 }

@@ -10,15 +10,14 @@ use super::{Metrics, Page, label_pairs, merged, number};
 use crate::state::{Figures, PodCounters};
 use crate::usage_history::Labels;
 
-/// Locations of a model that a sample of `weir_gpu_residency` can have.
-const LOCATIONS: [Residency; 7] = [
+/// Locations of a model that a sample of `weir_gpu_residency` can have. None is published of a failed move: the model stays where it can be used.
+const LOCATIONS: [Residency; 6] = [
     Residency::None,
     Residency::Resident,
     Residency::Closing,
     Residency::Evicting,
     Residency::Host,
     Residency::Restoring,
-    Residency::Faulted,
 ];
 
 /// Adds the counters of moves.

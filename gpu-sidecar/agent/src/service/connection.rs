@@ -189,17 +189,23 @@ impl Connection {
     }
 
     /// Creates host memory and sends it to the process, from a thread of its own: the kernel clears the pages, which takes a second for some
-    /// gigabytes. They count for the agent, not for the pod.
+    /// gigabytes. They count for the agent, not for the pod. The thread calls `failed` if it cannot.
     ///
     /// # Errors
     /// Returns an error when there is no connection, or no thread can be created.
-    pub(super) fn send_window(&self, bytes: u64, is_pinned: bool) -> io::Result<()> {
+    pub(super) fn send_window(
+        &self,
+        bytes: u64,
+        is_pinned: bool,
+        failed: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         let socket = socket.try_clone()?;
         let (pid, version) = (self.pid, self.version.get());
         let body = move || {
             if let Err(error) = window(&socket, version, bytes, is_pinned) {
                 tracing::warn!(pid, bytes, %error, "cannot give a process host memory");
+                failed();
             }
         };
         let thread = std::thread::Builder::new().name("window".to_owned());

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use super::connection::{Connection, Received};
+use super::later::Later;
 use super::{now_ns, roster};
 use crate::state::{Command, Inbox, OrderReply, ServiceSettings};
 
@@ -54,6 +55,8 @@ pub(super) struct Driver {
     replies_seen: u64,
     /// Events which follow from the execution of actions.
     pub(super) follow_ups: VecDeque<Event>,
+    /// Events from other threads.
+    pub(super) later: Later,
     pub(super) figures: AgentFigures,
     pub(super) recorder: Option<Recorder>,
     is_stopping: bool,
@@ -72,6 +75,7 @@ impl Driver {
             epoll::EventData::new_u64(WAKE),
             epoll::EventFlags::IN,
         )?;
+        let waker = inbox.waker();
         let tokens = settings.tokens.scheduler();
         let recorder = match &settings.record {
             Some(path) => Some(Recorder::new(
@@ -93,6 +97,7 @@ impl Driver {
             replies: HashMap::new(),
             replies_seen: 0,
             follow_ups: VecDeque::new(),
+            later: Later::new(waker),
             figures: AgentFigures::default(),
             recorder,
             is_stopping: false,
@@ -201,6 +206,9 @@ impl Driver {
             PIDFD => self.dispatch(Event::Ended(ProcessId(number))),
             _ => {
                 self.inbox.clear_wake();
+                while let Some(event) = self.later.next() {
+                    self.dispatch(event);
+                }
                 while let Some(command) = self.inbox.next() {
                     self.command(command);
                     if self.is_stopping {

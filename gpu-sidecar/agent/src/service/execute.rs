@@ -92,11 +92,19 @@ impl Driver {
                 bytes,
                 is_pinned,
             } => {
-                if let Some(connection) = self.connections.get(&process)
-                    && let Err(error) = connection.send_window(bytes, is_pinned)
-                {
+                let Some(connection) = self.connections.get(&process) else {
+                    return;
+                };
+                let event = Event::WindowFailed {
+                    process,
+                    bytes,
+                    is_pinned,
+                };
+                let failed = self.later.reporter(event.clone());
+                if let Err(error) = connection.send_window(bytes, is_pinned, failed) {
                     let pid = connection.pid();
                     tracing::warn!(pid, bytes, %error, "cannot give a process host memory");
+                    self.follow_ups.push_back(event);
                 }
             }
             Action::Answer { number, answer } => {

@@ -4,12 +4,14 @@
 //! |---|---|
 //! | `driver` | the event loop: descriptors and commands to events |
 //! | `execute` | the actions |
+//! | `later` | events from threads which carry out what takes long |
 //! | `connection` | one process: its socket, pages and pidfd |
 //! | `roster` | the record of a pod's processes for the next agent; processes in `/proc` |
 
 mod connection;
 mod driver;
 mod execute;
+mod later;
 mod roster;
 
 use std::thread;

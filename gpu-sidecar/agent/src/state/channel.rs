@@ -163,6 +163,17 @@ pub fn service_channel() -> Result<(ServiceHandle, Inbox), Errno> {
     Ok((handle, inbox))
 }
 
+/// Wakes the service from another thread.
+#[derive(Debug)]
+pub struct Waker(Arc<OwnedFd>);
+
+impl Waker {
+    /// Makes the descriptor of the service readable, so that its thread looks at what has come.
+    pub fn wake(&self) {
+        notify(&self.0);
+    }
+}
+
 fn notify(wake: &OwnedFd) {
     // A write fails only when the counter is full, and then the descriptor is readable already.
     let _full = rustix::io::write(wake, &1_u64.to_ne_bytes());
@@ -246,6 +257,12 @@ impl Inbox {
     #[must_use]
     pub fn wake(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
+    }
+
+    /// Returns what makes [`Inbox::wake`] readable.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        Waker(Arc::clone(&self.wake))
     }
 
     /// Makes [`Inbox::wake`] unreadable again. Call it before taking commands, so that none is missed.

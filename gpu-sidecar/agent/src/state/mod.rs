@@ -19,6 +19,6 @@ pub use agent_core::{
 };
 pub use channel::{
     COMMANDS_MAX, Command, Inbox, OrderReply, REFRESH_MAX, SendError, ServiceHandle,
-    ServiceSettings, service_channel,
+    ServiceSettings, Waker, service_channel,
 };
 pub use device_memory::DeviceMemory;

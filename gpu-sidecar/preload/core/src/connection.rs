@@ -67,6 +67,10 @@ impl Files {
             return None;
         };
         let window = map(file, size(bytes), libc::PROT_READ | libc::PROT_WRITE)?;
+        // A forked child has no use for the copies, and would keep their memory from the agent for as long as it lives.
+        // SAFETY: a mapping of this size which was made just now; the advice changes nothing in this process.
+        let _kept =
+            unsafe { libc::madvise(window.cast_mut().cast(), size(bytes), libc::MADV_DONTFORK) };
         Some(window.expose_provenance() as u64)
     }
 

@@ -183,7 +183,7 @@ impl Context {
             for word in [old.gate.word(), &old.attention, &old.claim_answered] {
                 time::wake(word);
             }
-            residency::orders_changed(Host);
+            residency::wake_mover(Host);
             time::pause(WAKE_INTERVAL);
         });
     }

@@ -314,7 +314,7 @@ impl SlotState {
         let key = process.pod();
         if let Some(device) = process.device() {
             let moves = device.moves();
-            cx.host.give_back(moves.windows, moves.pinned);
+            cx.memory.host.give_back(moves.windows, moves.pinned);
         }
         if let Some(pod) = self.pods.get_mut(&key) {
             pod.remove(&process, cx.now);

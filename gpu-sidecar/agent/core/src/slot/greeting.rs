@@ -171,7 +171,9 @@ impl SlotState {
             .process
             .attach(sm, mps, former.epoch, former.before, now);
         member.pod.attach(id, resumed.bytes_used);
-        cx.host.adopt(resumed.host_bytes, resumed.pinned_bytes);
+        cx.memory
+            .host
+            .adopt(resumed.host_bytes, resumed.pinned_bytes);
         let Some(device) = member.process.device() else {
             return;
         };
@@ -181,6 +183,7 @@ impl SlotState {
             memory_limit: member.pod.memory_limit(),
             memory_claim: resumed.bytes_used,
             inflight_us_max: member.device.inflight_us(pod_id, now),
+            seal_after_ms: cx.memory.settings.seal_after_ms,
         };
         let pid = member.process.pid();
         let text = format!(

@@ -34,7 +34,7 @@ use crate::event_kind::EventKind;
 use crate::pod::ServedPod;
 use crate::pods::PodKey;
 use crate::process::Process;
-use crate::residency::HostBudget;
+use crate::residency::NodeMemory;
 use crate::slots::{Slot, SlotKey};
 
 /// What a handler gets besides the slot.
@@ -43,7 +43,7 @@ pub(crate) struct Context<'a> {
     pub(crate) now: u64,
     pub(crate) actions: &'a mut Vec<Action>,
     pub(crate) numbers: &'a mut Numbers,
-    pub(crate) host: &'a mut HostBudget,
+    pub(crate) memory: &'a mut NodeMemory,
 }
 
 /// A slot with its pods; they may be added before the slot itself.

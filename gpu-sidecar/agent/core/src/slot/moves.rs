@@ -12,7 +12,7 @@ use crate::event::{MoveOrder, PodOrder};
 use crate::event_kind::EventKind;
 use crate::pods::PodKey;
 use crate::process::Greeting;
-use crate::residency::{DRAIN_MS, Move, PodMoves, Target};
+use crate::residency::{DRAIN_MS, Move, PodMoves, Target, WINDOWS_MAX};
 
 /// Time for which a notice that a thread waits for memory holds, in nanoseconds: the notices come each 50 ms.
 const MEMORY_WAIT_NS: u64 = 500_000_000;
@@ -83,7 +83,7 @@ impl SlotState {
         if !is_away || is_early || self.current(key).is_some() {
             return;
         }
-        if cx.host.settings().restores_on_demand {
+        if cx.memory.settings.restores_on_demand {
             let _begun = self.begin_move(cx, key, Target::Device, DRAIN_MS, true);
         }
     }
@@ -171,17 +171,10 @@ impl SlotState {
                 continue;
             };
             let moves = device.moves_mut();
-            moves.order = moves.order.wrapping_add(1).max(1);
-            let seq = moves.order;
+            let seq = moves.next_order();
             pending.insert(id, seq);
-            cx.actions.push(Action::Order {
-                process: id,
-                order: Order::Move {
-                    seq,
-                    to_host: start.target == Target::Host,
-                    drain_ms: start.drain_ms,
-                },
-            });
+            cx.actions
+                .push(order(id, seq, start.target, start.drain_ms));
         }
         let now = cx.now;
         if let Some(pod) = self.pods.get_mut(&key) {
@@ -258,10 +251,27 @@ impl SlotState {
             let Some(current) = self.current(key).filter(|current| current.until <= now) else {
                 continue;
             };
-            current.pending.clear();
+            let silent = std::mem::take(&mut current.pending);
+            let target = current.target;
             current.refusal.get_or_insert(MoveRefusal::Draining);
+            if target == Target::Host {
+                // If they leave later, they return: all processes of a pod move, or none.
+                for id in silent.into_keys() {
+                    self.order_back(cx, id);
+                }
+            }
             self.end_move(cx, key);
         }
+    }
+
+    /// Orders a process to return to its device whenever it can. Nothing waits for its answer.
+    fn order_back(&mut self, cx: &mut Context<'_>, id: ProcessId) {
+        let process = self.processes.get_mut(&id);
+        let Some(device) = process.and_then(|process| process.device_mut()) else {
+            return;
+        };
+        let seq = device.moves_mut().next_order();
+        cx.actions.push(order(id, seq, Target::Device, DRAIN_MS));
     }
 
     /// Ends a move if all its processes have answered. An eviction that some process has refused is undone where it was carried out.
@@ -389,10 +399,14 @@ impl SlotState {
             return;
         };
         let moves = device.moves_mut();
-        let Some(window) = cx.host.take(moves.windows, wanted) else {
+        if moves.window_count >= WINDOWS_MAX {
+            return;
+        }
+        let Some(window) = cx.memory.host.take(moves.windows, wanted) else {
             return;
         };
         moves.windows += window.bytes;
+        moves.window_count += 1;
         if window.is_pinned {
             moves.pinned += window.bytes;
         }
@@ -401,6 +415,31 @@ impl SlotState {
             bytes: window.bytes,
             is_pinned: window.is_pinned,
         });
+    }
+
+    /// Handles that a window could not be made or sent. The process requests it again when an eviction lacks it.
+    pub(crate) fn window_failed(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: ProcessId,
+        bytes: u64,
+        is_pinned: bool,
+    ) {
+        let process = self.processes.get_mut(&id);
+        let Some(device) = process.and_then(|process| process.device_mut()) else {
+            // Its windows were returned at its end.
+            return;
+        };
+        let moves = device.moves_mut();
+        let bytes = bytes.min(moves.windows);
+        let pinned = if is_pinned {
+            bytes.min(moves.pinned)
+        } else {
+            0
+        };
+        moves.windows -= bytes;
+        moves.pinned -= pinned;
+        cx.memory.host.give_back(bytes, pinned);
     }
 
     /// Returns the host memory of the pod's other processes, in bytes.
@@ -428,6 +467,18 @@ struct Start {
     is_demand: bool,
     undoes: Option<MoveRefusal>,
     waiting: Vec<u64>,
+}
+
+/// Returns the action that writes an order to the page of a process.
+const fn order(process: ProcessId, seq: u32, target: Target, drain_ms: u32) -> Action {
+    Action::Order {
+        process,
+        order: Order::Move {
+            seq,
+            to_host: matches!(target, Target::Host),
+            drain_ms,
+        },
+    }
 }
 
 fn answer(cx: &mut Context<'_>, number: u64, answer: OrderAnswer) {

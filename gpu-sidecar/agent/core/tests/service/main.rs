@@ -40,6 +40,7 @@ const MEMORY: MemorySettings = MemorySettings {
     host_bytes: 100 * MIB,
     pinned_bytes: 50 * MIB,
     restores_on_demand: true,
+    seal_after_ms: 700,
 };
 
 /// A service under test, with its time and everything it has done.

@@ -76,6 +76,17 @@ impl Node {
         );
     }
 
+    /// Sends the answer to an order: where the memory is.
+    fn report(&mut self, process: ProcessId, seq: u32, residency: Residency) {
+        let report = MoveReport {
+            seq,
+            residency,
+            refusal: None,
+            transfer: TRANSFER,
+        };
+        self.send(process, FromProcess::Moved(report));
+    }
+
     fn windows(&self, process: ProcessId) -> Vec<(u64, bool)> {
         let all = self.actions.iter().filter_map(|action| match action {
             Action::SendWindow {
@@ -297,11 +308,121 @@ fn a_process_that_does_not_answer_counts_as_refusing() {
     node.pass(SECOND);
     let refused = [OrderAnswer::Refused(MoveRefusal::Draining)];
     assert_eq!(node.answers(1), refused);
-    // Its late answer is believed about where the memory is.
-    node.moves(process, None);
     assert_eq!(node.answers(1).len(), 1);
+    // It leaves late. It is believed about where the memory is, and returns.
+    assert_eq!(node.wanted(process), (2, Some(Residency::Resident)));
+    node.report(process, 1, Residency::Host);
     node.evict(2);
     assert_eq!(done(node.answers(2)[0]).1, Residency::Host);
+    node.report(process, 2, Residency::Resident);
+    node.restore(3);
+    assert_eq!(done(node.answers(3)[0]).1, Residency::Resident);
+}
+
+#[test]
+fn a_late_eviction_is_undone_like_those_of_the_pods_other_processes() {
+    let mut node = Node::new(&[pod(0, 10)]);
+    let (one, two) = (node.attached(1), node.attached(2));
+    node.evict(1);
+    node.moves(one, None);
+    node.pass(121 * SECOND);
+    assert_eq!(node.wanted(one), (2, Some(Residency::Resident)));
+    assert_eq!(node.wanted(two), (2, Some(Residency::Resident)));
+    node.moves(one, None);
+    let refused = [OrderAnswer::Refused(MoveRefusal::Draining)];
+    assert_eq!(node.answers(1), refused);
+}
+
+#[test]
+fn memory_on_its_way_is_not_where_an_order_wants_it() {
+    let mut node = Node::new(&[pod(0, 10)]);
+    let process = node.attached(1);
+    let place = |node: &Node, place: Residency| {
+        let residency = &node.pages(process).facts.residency;
+        residency.store(place as u32, Ordering::Relaxed);
+    };
+    for on_its_way in [
+        Residency::Closing,
+        Residency::Evicting,
+        Residency::Restoring,
+    ] {
+        place(&node, on_its_way);
+        for order in [PodOrder::Evict, PodOrder::Restore] {
+            node.pass(SECOND);
+            let (before, _) = node.wanted(process);
+            node.order(0, order, 1, true);
+            let (seq, wanted) = node.wanted(process);
+            assert_eq!(seq, before + 1, "{on_its_way:?} {order:?}");
+            node.report(process, seq, wanted.unwrap());
+            place(&node, on_its_way);
+        }
+    }
+}
+
+#[test]
+fn a_window_that_could_not_be_made_is_free_again() {
+    let mut node = Node::new(&[unlimited(0)]);
+    let process = node.attached(1);
+    node.send(process, FromProcess::WindowsWanted { bytes: 80 * MIB });
+    assert_eq!(node.windows(process), [(90, false)]);
+    node.on(Event::WindowFailed {
+        process,
+        bytes: 90 * MIB,
+        is_pinned: false,
+    });
+    assert_eq!(node.figures().pods[0].processes[0].host_bytes, 0);
+    node.send(process, FromProcess::WindowsWanted { bytes: 80 * MIB });
+    assert_eq!(node.windows(process).len(), 2);
+    node.on(Event::Ended(process));
+    // One that fails after the end of its process was returned with it.
+    node.on(Event::WindowFailed {
+        process,
+        bytes: 90 * MIB,
+        is_pinned: false,
+    });
+    let next = node.attached(2);
+    node.send(next, FromProcess::WindowsWanted { bytes: 100 * MIB });
+    assert_eq!(node.windows(next), [(100, false)]);
+}
+
+#[test]
+fn a_process_gets_a_bounded_number_of_windows() {
+    let mut node = Node::new(&[unlimited(0)]);
+    let agent = LocalAgent::new(Settings::default());
+    node.agent = agent.with_memory(MemorySettings {
+        host_bytes: 1 << 40,
+        ..MEMORY
+    });
+    node.on(Event::SlotAdded(Arc::new(slot(SlotKind::Mps))));
+    node.mps(true);
+    node.on(Event::PodAdded {
+        pod: Arc::new(unlimited(0)),
+        survivors: Vec::new(),
+    });
+    let process = node.attached(1);
+    let mut bytes = MIB;
+    for _ in 0..400 {
+        node.send(process, FromProcess::WindowsWanted { bytes });
+        bytes = node.figures().pods[0].processes[0].host_bytes + 1;
+    }
+    assert!(node.windows(process).len() <= 256);
+}
+
+#[test]
+fn pages_state_when_a_process_copies_ahead() {
+    let mut node = Node::new(&[pod(0, 10)]);
+    let process = node.attached(1);
+    let after = &node.pages(process).orders.seal_after_ms;
+    assert_eq!(after.load(Ordering::Relaxed), 700);
+    let sealed = |node: &mut Node| node.figures().pods[0].processes[0].is_sealed;
+    assert!(!sealed(&mut node));
+    let facts = &node.pages(process).facts;
+    facts
+        .residency
+        .store(Residency::Resident as u32, Ordering::Relaxed);
+    facts.sealed.store(1, Ordering::Relaxed);
+    node.pass(SECOND);
+    assert!(sealed(&mut node));
 }
 
 #[test]

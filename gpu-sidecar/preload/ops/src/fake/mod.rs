@@ -76,8 +76,8 @@ pub(crate) struct Fake {
     /// Number of calls that wake waiters.
     pub(crate) woken: Cell<u32>,
     pub(crate) barriers: Cell<u32>,
-    /// Runs at the next barrier.
-    pub(crate) on_barrier: RefCell<Option<OnWait>>,
+    /// Runs at a barrier, after this number of others.
+    on_barrier: RefCell<Option<(u32, OnWait)>>,
     pub(crate) abandoned: Cell<u32>,
     memory: OnceCell<Memory>,
     /// Physical memory by handle; reserved addresses; mappings by address, with size and handle; access by address.
@@ -183,6 +183,20 @@ impl Fake {
     /// Has this happen at the next wait.
     pub(crate) fn at_wait(&self, f: impl FnOnce(&'static Self) + 'static) {
         self.on_wait.borrow_mut().push_back(Box::new(f));
+    }
+
+    /// Runs `f` once at a barrier, after `others` of them.
+    pub(crate) fn before_barrier(&self, others: u32, f: impl FnOnce(&'static Self) + 'static) {
+        self.on_barrier.replace(Some((others, Box::new(f))));
+    }
+
+    /// Runs `f` in another thread, which has an entry of its own.
+    pub(crate) fn in_other_thread<T>(&'static self, f: impl FnOnce() -> T) -> T {
+        let entry = self.process.threads.register(1_000_000, |_| false);
+        let before = self.thread.replace(entry);
+        let result = f();
+        self.thread.set(before);
+        result
     }
 
     fn end_of(&self, stream: Handle) -> u64 {

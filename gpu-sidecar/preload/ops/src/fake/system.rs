@@ -81,8 +81,12 @@ impl System for &'static Fake {
 
     fn barrier(self) {
         self.barriers.set(self.barriers.get() + 1);
-        if let Some(next) = self.on_barrier.take() {
-            next(self);
+        match self.on_barrier.take() {
+            Some((0, next)) => next(self),
+            Some((others, next)) => {
+                self.on_barrier.replace(Some((others - 1, next)));
+            }
+            None => {}
         }
     }
 

@@ -22,9 +22,9 @@ fn an_unused_token_is_returned_with_its_epoch() {
 fn a_launch_before_the_barrier_keeps_the_token() {
     let fake = Fake::new();
     let guard: &'static Cell<Option<LaunchGuard<'_>>> = Box::leak(Box::default());
-    fake.on_barrier.replace(Some(Box::new(|fake| {
+    fake.before_barrier(0, |fake| {
         guard.set(Some(fake.process.threads.begin(None)));
-    })));
+    });
     assert!(!give_back(fake));
     assert!(fake.take_sent().is_empty());
     assert!(!fake.process.gate.is_given_back());

@@ -2,13 +2,14 @@
 
 use std::borrow::Cow;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use preload_state::functions::{self, FunctionInfo};
 use preload_state::gate::{IN_FLIGHT_POLL, LaunchGuard, ParkStep, Parking, RECHECK_INTERVAL};
 use preload_state::streams::{DefaultStream, LaunchGroup};
 use protocol::message::{FromProcess, Report};
 
-use crate::cuda::{Code, Handle, NOT_PERMITTED, SUCCESS};
+use crate::cuda::{Code, Handle, NOT_PERMITTED, NOT_READY, SUCCESS};
 use crate::outcome::{Call, Outcome, Reason};
 use crate::platform::{Driver, Platform, System};
 use crate::streams::{self, ParkedWork};
@@ -50,23 +51,34 @@ pub fn launch<P: Platform>(
     if info.is_collective {
         return refuse_collective(host, function);
     }
-    Outcome::Done(once_open(host, call, stream, default, info, Memory::Needed))
+    let need = Need::Program;
+    Outcome::Done(once_open(host, call, stream, default, info, need))
 }
 
-/// Launches a kernel of this library's own once the gate is open, while the process's memory is kept from the program.
-pub(crate) fn own<P: Platform>(host: P, call: Call<'_>, stream: Handle, kernel: Handle) -> Code {
+/// Launches a kernel of this library's own, which needs a token but not the gate of memory: the calling thread knows that the memory stays.
+/// Returns `NOT_READY` if the gate is still closed at the time `until`, in nanoseconds.
+pub(crate) fn own<P: Platform>(
+    host: P,
+    call: Call<'_>,
+    stream: Handle,
+    kernel: Handle,
+    until: u64,
+) -> Code {
     let info = host.process().functions.lookup(kernel, || false);
     let default = DefaultStream::Legacy;
-    once_open(host, call, stream, default, info, Memory::Held)
+    once_open(host, call, stream, default, info, Need::Own { until })
 }
 
-/// Relation of a launch to the gate of memory.
+/// What a launch waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Memory {
-    /// It waits until the process's memory is on the device.
-    Needed,
-    /// The calling thread has shut the gate itself, and the memory is there.
-    Held,
+enum Need {
+    /// One of the program: token and memory.
+    Program,
+    /// One of this library: the token alone, and not for ever.
+    Own {
+        /// End of the wait, in nanoseconds.
+        until: u64,
+    },
 }
 
 #[inline]
@@ -76,14 +88,14 @@ fn once_open<P: Platform>(
     stream: Handle,
     default: DefaultStream,
     info: FunctionInfo,
-    memory: Memory,
+    need: Need,
 ) -> Code {
     let process = host.process();
     let mut bound_holds = true;
     loop {
         let guard = begin(host);
         let in_flight = process.streams.announce(&info, &process.gate, host.facts());
-        let has_memory = memory == Memory::Held || process.memory_gate.is_open();
+        let has_memory = need != Need::Program || process.memory_gate.is_open();
         if has_memory && process.gate.passes(host.orders(), in_flight, bound_holds) {
             host.set_inside(true);
             let launch = streams::before(host, stream, default, info);
@@ -96,10 +108,13 @@ fn once_open<P: Platform>(
         }
         streams::finish(host, &LaunchGroup::of(info));
         drop(guard);
-        if has_memory {
-            bound_holds = park(host, stream, default);
-        } else {
+        if !has_memory {
             touch::wait(host);
+            continue;
+        }
+        match park(host, stream, default, need) {
+            Parked::Retry { bound_holds: holds } => bound_holds = holds,
+            Parked::Late => return NOT_READY,
         }
     }
 }
@@ -144,9 +159,21 @@ fn refuse_collective<P: Platform>(host: P, function: Handle) -> Outcome<Code> {
     Outcome::Fail(NOT_PERMITTED)
 }
 
-/// Waits until a launch may be tried again. Returns `false` if it may exceed the bound of the work in flight.
+/// Outcome of a wait at the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Parked {
+    /// The launch may be tried again.
+    Retry {
+        /// Whether it must keep the bound of the work in flight.
+        bound_holds: bool,
+    },
+    /// The end of the wait has come.
+    Late,
+}
+
+/// Waits until a launch may be tried again, or until it is too late for it.
 #[cold]
-fn park<P: Platform>(host: P, stream: Handle, default: DefaultStream) -> bool {
+fn park<P: Platform>(host: P, stream: Handle, default: DefaultStream, need: Need) -> Parked {
     let facts = host.facts();
     let gate = &host.process().gate;
     facts.parked.fetch_add(1, Ordering::AcqRel);
@@ -160,15 +187,23 @@ fn park<P: Platform>(host: P, stream: Handle, default: DefaultStream) -> bool {
         stream,
         default,
     };
-    let bound_holds = loop {
+    let parked = loop {
+        let mut at_most = RECHECK_INTERVAL;
+        if let Need::Own { until } = need {
+            let left = Duration::from_nanos(until.saturating_sub(host.now()));
+            if left.is_zero() {
+                break Parked::Late;
+            }
+            at_most = at_most.min(left);
+        }
         let orders = host.orders();
         let is_served = host.is_served();
         let epoch = match parking.step(host.now(), orders, gate, is_served, &mut work) {
-            ParkStep::Launch => break true,
+            ParkStep::Launch => break Parked::Retry { bound_holds: true },
             ParkStep::Exceed { is_counted } => {
                 let exceeded = &facts.bound_exceeded;
                 exceeded.fetch_add(u64::from(is_counted), Ordering::Relaxed);
-                break false;
+                break Parked::Retry { bound_holds: false };
             }
             ParkStep::Poll => {
                 host.pause(IN_FLIGHT_POLL);
@@ -182,7 +217,7 @@ fn park<P: Platform>(host: P, stream: Handle, default: DefaultStream) -> bool {
         };
         let begin = host.now();
         let word = orders.gate.word();
-        host.wait(orders, word, gate::low_half(epoch), RECHECK_INTERVAL);
+        host.wait(orders, word, gate::low_half(epoch), at_most);
         let waited = host.now().saturating_sub(begin);
         // A hung agent is treated like a stopped one.
         if parking.waited(waited, orders, host.is_served()) {
@@ -190,7 +225,7 @@ fn park<P: Platform>(host: P, stream: Handle, default: DefaultStream) -> bool {
         }
     };
     facts.parked.fetch_sub(1, Ordering::AcqRel);
-    bound_holds
+    parked
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ use crate::platform::Platform;
 pub fn view<P: Platform>(host: P, free: u64, total: u64) -> View {
     let limit = host.process().memory_limit();
     // What is on the host counts as if it were on the device: the program sees no difference.
-    let free = free.saturating_sub(movable::away_bytes(host));
+    let device = current::current(host).and_then(|context| current::device_of(host, context));
+    let free = free.saturating_sub(movable::away_bytes(host, device.ok()));
     measure::refresh(host);
     let (residue, others) = (contexts::residue(host), limit::held_by_others(host));
     limit::read(host, |account| {

@@ -49,6 +49,19 @@ pub(crate) struct MovableDevice {
     pub(crate) blocks: Vec<MovableBlock>,
 }
 
+impl MovableDevice {
+    /// Returns the addresses of all granules, in the order of the blocks.
+    pub(crate) fn granules(&self) -> Vec<Address> {
+        let blocks = self.blocks.iter();
+        blocks
+            .flat_map(|block| {
+                let count = block.bytes / self.granule;
+                (0..count).map(|number| block.at + number * self.granule)
+            })
+            .collect()
+    }
+}
+
 impl Memory {
     /// Returns the contexts in which memory of this library is allocated.
     pub(crate) fn contexts_with_memory(&self) -> Vec<Handle> {
@@ -62,6 +75,14 @@ impl Memory {
         contexts.sort_unstable();
         contexts.dedup();
         contexts
+    }
+}
+
+#[cfg(test)]
+impl Memory {
+    /// Returns whether no thread holds the lock of the moves.
+    pub(crate) fn is_free_of_moves(&self) -> bool {
+        self.moves.try_lock().is_ok()
     }
 }
 
@@ -301,10 +322,13 @@ pub(super) fn forget<P: Platform>(host: P, key: u64) {
     moves(host).host.forget(key);
 }
 
-/// Returns the bytes of blocks which are on the host.
-pub(crate) fn away_bytes<P: Platform>(host: P) -> u64 {
+/// Returns the bytes of a device's blocks which are on the host; of all devices for `None`.
+pub(crate) fn away_bytes<P: Platform>(host: P, ordinal: Option<c_int>) -> u64 {
     let devices = away(host);
-    let blocks = devices.iter().flat_map(|device| &device.blocks);
+    let own = devices
+        .iter()
+        .filter(|device| ordinal.is_none_or(|ordinal| device.ordinal == ordinal));
+    let blocks = own.flat_map(|device| &device.blocks);
     blocks.map(|block| block.bytes).sum()
 }
 

@@ -7,14 +7,14 @@ use preload_state::memory::{GranuleHash, HostSpan};
 use protocol::message::{MoveRefusal, Transfer};
 use protocol::page::Residency;
 
-use super::{Moves, Tools, hash, publish, restore, tools};
+use super::{GROUP_GRANULES, Moves, Tools, calls, hash, publish, restore, tools};
 use crate::cuda::{Address, Code, EVENT_BLOCKING_SYNC, Handle};
 use crate::memory::{self, MovableBlock, MovableDevice, moves};
 use crate::platform::{Platform, System};
 use crate::{capture_mode, streams, touch};
 
-/// Size of the copies after which a group of blocks ends, in granules: 64 MiB on a GPU.
-const GROUP_GRANULES: u64 = 32;
+/// Longest time for which the kernel of the hashes waits for a token, in nanoseconds: longer than copying without hashes takes for most models.
+const TOKEN_MAX: u64 = 1_000_000_000;
 
 /// Moves the process's device memory to the host, and keeps the gate shut. After a refusal the memory is where it was, and the gate is open, unless
 /// what had left could not return: then it is on the host as after an eviction.
@@ -29,6 +29,8 @@ pub(super) fn evict<P: Platform>(host: P, drain: Duration) -> Result<Transfer, M
         let mut transfer = away(host, &mut moves)?;
         transfer.drain_ns = drain_ns;
         transfer.total_ns = host.now().saturating_sub(begin);
+        // Nothing uses the memory up to here, and nothing can while it is away.
+        moves.unchanged_since = moves.host.is_all_hashed().then(|| calls(host));
         moves.is_away = true;
         Ok(transfer)
     });
@@ -47,7 +49,7 @@ pub(super) fn evict<P: Platform>(host: P, drain: Duration) -> Result<Transfer, M
 }
 
 /// Returns why the process's memory may not leave now.
-fn refusal<P: Platform>(host: P) -> Result<(), MoveRefusal> {
+pub(super) fn refusal<P: Platform>(host: P) -> Result<(), MoveRefusal> {
     if capture_mode::any(host) {
         return Err(MoveRefusal::Capturing);
     }
@@ -98,24 +100,31 @@ fn close<P: Platform>(host: P, begin: u64, drain: Duration) -> Result<u64, Failu
     }
     // A capture may have begun, or a call shared memory, before the gate was shut.
     refusal(host)?;
-    for context in host.memory().contexts_with_memory() {
-        // Memory that the program has created outlives the context in which it did.
-        if host.set_current_context(context).is_err() {
-            continue;
-        }
-        memory::synchronize(host, context).map_err(|code| sticky(host, code))?;
-    }
+    synchronize(host).map_err(|code| sticky(host, code))?;
     memory::give_up_spare(host);
     Ok(host.now().saturating_sub(begin))
+}
+
+/// Waits for the work of all contexts with memory.
+pub(super) fn synchronize<P: Platform>(host: P) -> Result<(), Code> {
+    for context in host.memory().contexts_with_memory() {
+        // Memory that the program has created outlives the context in which it did.
+        if host.set_current_context(context).is_ok() {
+            memory::synchronize(host, context)?;
+        }
+    }
+    Ok(())
 }
 
 /// Copies and releases all movable memory.
 fn away<P: Platform>(host: P, moves: &mut Moves) -> Result<Transfer, Failure> {
     let mut transfer = Transfer::default();
     let devices = memory::movable(host);
+    // The gate is shut, with a barrier: the number is exact.
+    let is_unchanged = moves.unchanged_since.take() == Some(calls(host));
     reserve(moves, &devices)?;
     for device in &devices {
-        if let Err(code) = leave(host, moves, device, &mut transfer) {
+        if let Err(code) = leave(host, moves, device, is_unchanged, &mut transfer) {
             host.report_fatal(code);
             // What is gone is brought back from its copy.
             return Err(match restore::bring_back(host, moves) {
@@ -131,7 +140,7 @@ fn away<P: Platform>(host: P, moves: &mut Moves) -> Result<Transfer, Failure> {
 }
 
 /// Takes host memory for the blocks that have no copy yet.
-fn reserve(moves: &mut Moves, devices: &[MovableDevice]) -> Result<(), Failure> {
+pub(super) fn reserve(moves: &mut Moves, devices: &[MovableDevice]) -> Result<(), MoveRefusal> {
     let blocks = devices.iter().flat_map(|device| &device.blocks);
     let new: Vec<&MovableBlock> = blocks.filter(|block| !moves.host.has(block.key)).collect();
     for (index, block) in new.iter().enumerate() {
@@ -139,7 +148,7 @@ fn reserve(moves: &mut Moves, devices: &[MovableDevice]) -> Result<(), Failure> 
             for taken in &new[..index] {
                 moves.host.forget(taken.key);
             }
-            return Err(MoveRefusal::NoMemory.into());
+            return Err(MoveRefusal::NoMemory);
         }
     }
     Ok(())
@@ -156,22 +165,21 @@ struct Group {
 }
 
 /// Copies what differs from the copies on the host, and releases all blocks of a device. Those whose copies are complete are released while
-/// others are being copied. After an error nothing is in flight any more.
+/// others are being copied. After an error nothing is in flight any more. `is_unchanged`: blocks with a copy have its contents.
 fn leave<P: Platform>(
     host: P,
     moves: &mut Moves,
     device: &MovableDevice,
+    is_unchanged: bool,
     transfer: &mut Transfer,
 ) -> Result<(), Code> {
     let tools = tools(host, moves, device)?;
-    let granule = device.granule;
-    let addresses: Vec<Address> = device
-        .blocks
-        .iter()
-        .flat_map(|block| (0..block.bytes / granule).map(move |number| block.at + number * granule))
-        .collect();
     let begin = host.now();
-    let hashes = hash::granules(host, &tools, granule, &addresses);
+    let known = is_unchanged.then(|| known_hashes(moves, device)).flatten();
+    let hashes = known.or_else(|| {
+        let until = begin.saturating_add(TOKEN_MAX);
+        hash::granules(host, &tools, device.granule, &device.granules(), until)
+    });
     transfer.hash_ns += host.now().saturating_sub(begin);
     let begin = host.now();
     let mut groups = Vec::new();
@@ -192,6 +200,19 @@ fn leave<P: Platform>(
         host.destroy_event(event);
     }
     left
+}
+
+/// Returns the hashes of the copies of all blocks; `None` if some are unknown.
+fn known_hashes(moves: &Moves, device: &MovableDevice) -> Option<Vec<GranuleHash>> {
+    let mut all = Vec::new();
+    for block in &device.blocks {
+        let known = &moves.host.copy(block.key)?.hashes;
+        if known.len() as u64 * device.granule != block.bytes {
+            return None;
+        }
+        all.extend_from_slice(known);
+    }
+    Some(all)
 }
 
 /// Enqueues the copies of what differs from the copies on the host, in groups.

@@ -9,12 +9,14 @@ use crate::platform::Platform;
 
 /// Returns the hash of each granule with these addresses; `None` if hashes cannot be computed, and everything counts as changed.
 ///
-/// The kernel passes the gate like one of the program.
+/// The kernel passes the gate like one of the program, but waits for it until the time `until` (nanoseconds) only: the memory is kept from the
+/// program meanwhile, and its frees wait as well.
 pub(super) fn granules<P: Platform>(
     host: P,
     tools: &Tools,
     granule: u64,
     addresses: &[Address],
+    until: u64,
 ) -> Option<Vec<GranuleHash>> {
     let kernel = tools.kernel?;
     if addresses.is_empty() {
@@ -26,19 +28,41 @@ pub(super) fn granules<P: Platform>(
     words.resize(3 * count, 0);
     let bytes = 8 * words.len() as u64;
     let table = host.allocate(bytes).ok()?;
-    let hashes = sums(host, tools, kernel, granule, table, &mut words);
+    let input = Input {
+        kernel,
+        granule,
+        table,
+        until,
+    };
+    let hashes = sums(host, tools, input, &mut words);
     host.free(table);
     hashes.ok()
+}
+
+/// Input of the kernel.
+#[derive(Debug, Clone, Copy)]
+struct Input {
+    kernel: Handle,
+    /// Size of a granule, in bytes.
+    granule: u64,
+    /// Address of the table of addresses and sums.
+    table: Address,
+    /// End of the wait for the gate, in nanoseconds.
+    until: u64,
 }
 
 fn sums<P: Platform>(
     host: P,
     tools: &Tools,
-    kernel: Handle,
-    granule: u64,
-    table: Address,
+    input: Input,
     words: &mut [u64],
 ) -> Result<Vec<GranuleHash>, Code> {
+    let Input {
+        kernel,
+        granule,
+        table,
+        until,
+    } = input;
     host.write_words(table, words)?;
     let count = words.len() / 3;
     let out = table + 8 * count as u64;
@@ -51,6 +75,7 @@ fn sums<P: Platform>(
         },
         tools.stream,
         kernel,
+        until,
     );
     if launched != SUCCESS {
         return Err(launched);

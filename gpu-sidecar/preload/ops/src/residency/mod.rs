@@ -1,11 +1,11 @@
 //! Moves of the process's device memory to the host and back, at the same addresses (M2.5, M2.9): the work of the mover thread.
 //!
-//! What moves are mappings: those of this library, which are plain allocations and slabs, and those that the program has made itself. Everything else
-//! of the device stays and counts as fixed. An
-//! eviction shuts the gate of touches and launches, waits for what is in flight, hashes every granule on the device, copies to the host
-//! what differs from the copy that is there, and unmaps and releases all of it; the addresses stay reserved. A restore creates and maps all
-//! of it before anything may use it, copies it back, and opens the gate. The copy on the host stays, so that what does not change is
-//! copied once.
+//! What moves are mappings: those of this library, which are plain allocations and slabs, and those that the program has made itself. Everything
+//! else of the device stays and counts as fixed. An eviction shuts the gate of touches and launches, waits for what is in flight, hashes every
+//! granule on the device, copies to the host what differs from the copy that is there, and unmaps and releases all of it; the addresses stay
+//! reserved. A restore creates and maps all of it before anything may use it, copies it back, and opens the gate. The copy on the host stays,
+//! so that what does not change is copied once. A process that does nothing copies ahead of time; what nothing was launched or touched after is
+//! not even hashed.
 //!
 //! Frees and the destruction of a context pass the gate, since they need no contents; they wait for a move in progress. Allocations wait
 //! at the gate like touches.
@@ -18,7 +18,7 @@ use std::time::Duration;
 use preload_state::memory::{HostMemory, HostSpan, Kind};
 use preload_state::mover::{Mover, MoverStep, Situation};
 use protocol::message::{FromProcess, MoveRefusal, MoveReport, Transfer};
-use protocol::page::Residency;
+use protocol::page::{Orders, Residency};
 
 use crate::capture_mode;
 use crate::cuda::{Code, Handle, INVALID_CONTEXT};
@@ -28,9 +28,12 @@ use crate::platform::{Platform, System};
 mod evict;
 mod hash;
 mod restore;
+mod seal;
 
-/// Longest time for which the mover sleeps.
-const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+/// Pause after a restore without an agent that has failed.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Size of the copies after which a group of blocks ends, in granules: 64 MiB on a GPU.
+const GROUP_GRANULES: u64 = 32;
 
 /// What moves need on one device: a stream, and the kernel that hashes.
 #[derive(Debug, Clone, Copy)]
@@ -50,25 +53,29 @@ pub(crate) struct Moves {
     pub(crate) host: HostMemory,
     tools: BTreeMap<c_int, Tools>,
     is_away: bool,
+    /// Number of launches and touches ([`preload_state::gate::Threads::calls`]) at which every block had the contents of its copy.
+    unchanged_since: Option<u32>,
 }
 
 impl Moves {
-    /// Forgets the handles in a destroyed context.
+    /// Forgets the handles in a destroyed context, and what was registered there.
     pub(crate) fn context_destroyed(&mut self, context: Handle) {
         self.tools.retain(|_, tools| tools.context != context);
+        self.host.context_destroyed(context);
     }
 }
 
-/// Wakes the mover thread.
-pub(crate) fn wake_mover<P: System>(host: P) {
+/// Returns the number of the program's launches and touches. Exact after a barrier over all threads.
+fn calls<P: System>(host: P) -> u32 {
+    host.process().threads.calls(host.thread())
+}
+
+/// Wakes the mover thread: orders may have changed, in the page in effect or because another one is, or there is more to move or more host
+/// memory.
+pub fn wake_mover<P: System>(host: P) {
     let word = &host.process().mover_word;
     word.fetch_add(1, Ordering::Release);
     host.wake(word);
-}
-
-/// Notes that orders may have changed: in the page in effect, or because another one is.
-pub fn orders_changed<P: System>(host: P) {
-    wake_mover(host);
 }
 
 /// Adds a window of host memory, which stays mapped as long as the process lives. `is_pinned`: it may be registered with the driver.
@@ -92,14 +99,19 @@ pub fn step<P: Platform>(host: P, mover: &mut Mover) {
     let before = word.load(Ordering::Acquire);
     let orders = host.orders();
     let needed = total_of_kind(host, Kind::Plain) + total_of_kind(host, Kind::Program);
-    let (is_away, windows, next) = {
-        let mut moves = moves(host);
+    let calls = calls(host);
+    let (is_away, windows, is_sealed, next) = {
+        let moves = moves(host);
         let next = moves.host.next_to_register();
-        (moves.is_away, moves.host.bytes(), next)
+        let is_sealed = !moves.is_away && moves.unchanged_since == Some(calls);
+        (moves.is_away, moves.host.bytes(), is_sealed, next)
     };
     publish_place(host, is_away);
-    if let Some(window) = next {
-        register(host, window);
+    let sealed = &host.facts().sealed;
+    sealed.store(u32::from(is_sealed), Ordering::Relaxed);
+    if let Some(window) = next
+        && register(host, window)
+    {
         return;
     }
     let situation = Situation {
@@ -108,37 +120,45 @@ pub fn step<P: Platform>(host: P, mover: &mut Mover) {
         // While a connection begins, nothing can be requested over it.
         needed: if host.is_served() { needed } else { 0 },
         windows,
+        calls,
+        is_sealed,
+        now: host.now(),
     };
     match mover.step(orders, situation) {
         MoverStep::Evict { seq, drain_ms } => {
             let drain = Duration::from_millis(u64::from(drain_ms));
             let moved = evict::evict(host, drain);
-            answer(host, seq, moved);
+            if moved == Err(MoveRefusal::NoMemory) {
+                mover.lacks_windows();
+            }
+            answer(host, orders, seq, moved);
         }
         MoverStep::Restore { seq } => {
-            let moved = restore::restore(host, |moved| answer(host, seq, moved));
+            let moved = restore::restore(host, |moved| answer(host, orders, seq, moved));
             if seq == 0 && moved.is_err() {
                 // No agent orders it again.
-                host.pause(IDLE_INTERVAL);
+                host.pause(RETRY_INTERVAL);
             }
         }
-        MoverStep::Confirm { seq } => answer(host, seq, Ok(Transfer::default())),
+        MoverStep::Confirm { seq } => answer(host, orders, seq, Ok(Transfer::default())),
         MoverStep::Request { bytes } => host.send(&FromProcess::WindowsWanted { bytes }),
-        MoverStep::Sleep => host.wait_at(word, before, IDLE_INTERVAL),
+        MoverStep::Seal => seal::seal(host, orders),
+        MoverStep::Sleep { at_most } => host.wait_at(word, before, at_most),
     }
 }
 
-/// Registers a window with the driver in each context that has memory, so that copies run at the speed of the link. Without it they run
-/// slower.
-fn register<P: Platform>(host: P, window: HostSpan) {
+/// Registers a window with the driver in a context, so that copies run at the speed of the link. Without it they run slower. Returns `false` if
+/// there is no context yet.
+fn register<P: Platform>(host: P, window: HostSpan) -> bool {
     let devices = movable(host);
     let mut contexts = devices.iter().flat_map(|device| &device.contexts);
     let Some(&context) = contexts.next() else {
-        return;
+        return false;
     };
     let registered = host
         .set_current_context(context)
         .and_then(|()| host.register_host(window));
+    moves(host).host.set_registered(window, context);
     if let Err(code) = registered {
         host.log(&format!(
             "{} bytes of host memory cannot be registered with the driver (error {code}): copies of models are slower",
@@ -153,6 +173,7 @@ fn register<P: Platform>(host: P, window: HostSpan) {
             moves(host).tools.insert(device.ordinal, tools);
         }
     }
+    true
 }
 
 /// Sets the published location of the memory.
@@ -169,14 +190,17 @@ fn publish_place<P: System>(host: P, is_away: bool) {
     } else {
         Residency::Resident
     };
-    let published = host.facts().residency.load(Ordering::Relaxed);
-    if published != place as u32 && published != Residency::Faulted as u32 {
+    if host.facts().residency.load(Ordering::Relaxed) != place as u32 {
         publish(host, place);
     }
 }
 
-/// Answers an order: state, number and message, in this order.
-fn answer<P: Platform>(host: P, seq: u32, moved: Result<Transfer, MoveRefusal>) {
+/// Answers an order of a page: state, number and message, in this order.
+fn answer<P: Platform>(host: P, orders: &Orders, seq: u32, moved: Result<Transfer, MoveRefusal>) {
+    if !std::ptr::eq(orders, host.orders()) {
+        // Numbers of another page are others. Where the memory is, it states itself.
+        return;
+    }
     let facts = host.facts();
     let residency = Residency::from_number(facts.residency.load(Ordering::Relaxed));
     facts.done_seq.store(seq, Ordering::Release);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use protocol::message::{MoveRefusal, Transfer};
 use protocol::page::Residency;
 
-use super::{Moves, publish, tools};
+use super::{Moves, calls, publish, tools};
 use crate::cuda::{Code, OUT_OF_MEMORY};
 use crate::memory::{self, MovableDevice, moves};
 use crate::platform::Platform;
@@ -39,6 +39,8 @@ fn bring_all_back<P: Platform>(host: P) -> Result<Transfer, MoveRefusal> {
         let mut moves = moves(host);
         let moved = bring_back(host, &mut moves);
         moves.is_away = moved.is_err();
+        // Threads which wait at the gate count as calls: what is known of the copies is so as of now.
+        moves.unchanged_since = moves.host.is_all_hashed().then(|| calls(host));
         moved
     };
     match moved {

@@ -11,6 +11,8 @@ use crate::outcome::Outcome;
 use crate::platform::Driver as _;
 use crate::touch;
 
+mod ahead;
+
 const DRAIN: Duration = Duration::from_secs(1);
 /// First address of the host memory.
 const HOST: u64 = 1 << 30;
@@ -97,7 +99,12 @@ fn only_what_has_changed_is_copied_again() {
     let moved = evict::evict(fake, DRAIN).unwrap();
     assert_eq!((moved.bytes, moved.copied_bytes), (4 * GRANULE, 0));
     back(fake).unwrap();
-    fake.set_granule(large + GRANULE, 7);
+    let change = || {
+        fake.set_granule(large + GRANULE, 7);
+        SUCCESS
+    };
+    let touched = fake.in_other_thread(|| touch::touch(fake, &change));
+    assert_eq!(touched, Outcome::Done(SUCCESS));
     assert_eq!(evict::evict(fake, DRAIN).unwrap().copied_bytes, GRANULE);
     back(fake).unwrap();
     let expected = [100, 7, 102, 103].map(Some);
@@ -308,13 +315,13 @@ fn a_slab_that_was_emptied_while_it_was_away_can_be_used_again() {
 #[test]
 fn memory_shared_just_before_the_gate_was_shut_stays() {
     let (fake, large, small) = process(8);
-    fake.on_barrier.replace(Some(Box::new(move |fake| {
+    fake.before_barrier(0, move |fake| {
         // The call had passed the gate.
         open_for(fake, || {
             let shared = crate::memory::ipc::get(fake, large);
             assert!(matches!(shared, Outcome::Done(_)));
         });
-    })));
+    });
     assert_eq!(evict::evict(fake, DRAIN), Err(MoveRefusal::Exported));
     let expected: Vec<_> = (100..104).map(Some).collect();
     assert_eq!(contents(fake, large, small), expected);

@@ -1,4 +1,5 @@
-//! Launches and touches in progress, each marked in a word of its own thread.
+//! Launches and touches in progress, each marked in a word of its own thread. The words also count: whoever finds the same sum later knows
+//! that nothing was launched or touched in between.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering, compiler_fence, fence};
@@ -10,9 +11,9 @@ pub const THREADS: usize = 512;
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct Thread {
-    /// 1 while the thread's launch is in progress.
+    /// Odd while the thread's launch is in progress; incremented at its begin and end.
     launching: AtomicU32,
-    /// 1 while the thread's touch is in progress.
+    /// Odd while the thread's touch is in progress; incremented at its begin and end.
     touching: AtomicU32,
     /// Thread id; 0 if the entry is free.
     id: AtomicI32,
@@ -31,13 +32,35 @@ impl Thread {
     #[inline]
     #[must_use]
     pub fn is_launching(&self) -> bool {
-        self.launching.load(Ordering::Relaxed) != 0
+        is_marked(self.launching.load(Ordering::Relaxed))
     }
 
     fn take(&self, free: i32, id: i32) -> bool {
-        self.id
+        let is_taken = self
+            .id
             .compare_exchange(free, id, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
+            .is_ok();
+        if is_taken {
+            // A thread may have ended within a call.
+            for word in [&self.launching, &self.touching] {
+                unmark(word);
+            }
+        }
+        is_taken
+    }
+}
+
+/// Returns whether a word with this value marks a call in progress.
+const fn is_marked(value: u32) -> bool {
+    value & 1 == 1
+}
+
+/// Ends the mark of the calling thread's word. Release: the changes of the launch or touch come before the end of the mark.
+#[inline]
+fn unmark(word: &AtomicU32) {
+    let value = word.load(Ordering::Relaxed);
+    if is_marked(value) {
+        word.store(value.wrapping_add(1), Ordering::Release);
     }
 }
 
@@ -50,6 +73,8 @@ pub struct Threads {
     shared: AtomicU32,
     /// Number of touches in progress in threads without an entry in the table.
     shared_touches: AtomicU32,
+    /// Number of launches and touches that such threads have begun.
+    shared_calls: AtomicU32,
     /// Whether the kernel lacks `membarrier`, so that each launch and touch executes a fence.
     is_fenced: AtomicBool,
 }
@@ -68,6 +93,7 @@ impl Threads {
             table: OnceLock::new(),
             shared: AtomicU32::new(0),
             shared_touches: AtomicU32::new(0),
+            shared_calls: AtomicU32::new(0),
             is_fenced: AtomicBool::new(true),
         }
     }
@@ -119,9 +145,13 @@ impl Threads {
     #[inline]
     fn mark<'a>(&self, own: Option<&'a AtomicU32>, shared: &'a AtomicU32) -> LaunchGuard<'a> {
         match own {
-            Some(own) => own.store(1, Ordering::Relaxed),
+            Some(own) => {
+                let value = own.load(Ordering::Relaxed);
+                own.store(value.wrapping_add(1) | 1, Ordering::Relaxed);
+            }
             None => {
                 shared.fetch_add(1, Ordering::SeqCst);
+                self.shared_calls.fetch_add(1, Ordering::SeqCst);
             }
         }
         if self.is_fenced() {
@@ -141,7 +171,7 @@ impl Threads {
     pub fn any_launching(&self) -> bool {
         let mut threads = self.table.get().into_iter().flatten();
         self.shared.load(Ordering::SeqCst) != 0
-            || threads.any(|thread| thread.launching.load(Ordering::Acquire) != 0)
+            || threads.any(|thread| is_marked(thread.launching.load(Ordering::Acquire)))
     }
 
     /// Returns whether some thread is in a touch; as [`Self::any_launching`].
@@ -149,7 +179,19 @@ impl Threads {
     pub fn any_touching(&self) -> bool {
         let mut threads = self.table.get().into_iter().flatten();
         self.shared_touches.load(Ordering::SeqCst) != 0
-            || threads.any(|thread| thread.touching.load(Ordering::Acquire) != 0)
+            || threads.any(|thread| is_marked(thread.touching.load(Ordering::Acquire)))
+    }
+
+    /// Returns a number which changes with every launch and touch, except those of the thread with the entry `except`. Exact only after a
+    /// barrier over all threads; calls which wait, and withdraw their mark, count as well.
+    #[must_use]
+    pub fn calls(&self, except: Option<&Thread>) -> u32 {
+        let threads = self.table.get().into_iter().flatten();
+        let others = threads.filter(|thread| !except.is_some_and(|own| std::ptr::eq(own, *thread)));
+        others.fold(self.shared_calls.load(Ordering::SeqCst), |sum, thread| {
+            sum.wrapping_add(thread.launching.load(Ordering::Acquire))
+                .wrapping_add(thread.touching.load(Ordering::Acquire))
+        })
     }
 }
 
@@ -164,8 +206,7 @@ impl Drop for LaunchGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         match self.own {
-            // Release: the changes of the launch or touch come before the end of the mark.
-            Some(own) => own.store(0, Ordering::Release),
+            Some(own) => unmark(own),
             None => {
                 self.shared.fetch_sub(1, Ordering::SeqCst);
             }
@@ -175,6 +216,8 @@ impl Drop for LaunchGuard<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::mem::ManuallyDrop;
+
     use super::*;
 
     #[test]
@@ -201,6 +244,39 @@ mod tests {
             drop(launch);
             assert!(!threads.any_touching() && !threads.any_launching());
         }
+    }
+
+    #[test]
+    fn every_call_of_another_thread_changes_the_number_of_calls() {
+        let threads = Threads::new();
+        let mover = threads.register(1, |_| false);
+        let own = threads.register(7, |_| false);
+        let mut seen = vec![threads.calls(mover)];
+        for entry in [own, None] {
+            let guards = [threads.begin(entry), threads.begin_touch(entry)];
+            drop(guards);
+            let now = threads.calls(mover);
+            assert!(!seen.contains(&now));
+            seen.push(now);
+            drop(threads.begin(mover));
+            assert_eq!(threads.calls(mover), now);
+        }
+    }
+
+    #[test]
+    fn the_entry_of_a_thread_that_ended_within_a_call_is_free_of_its_marks() {
+        let threads = Threads::new();
+        for id in 1..=512 {
+            assert!(threads.register(id, |_| false).is_some());
+        }
+        let dead = threads.register(600, |id| id == 300);
+        let _never_dropped =
+            [threads.begin(dead), threads.begin_touch(dead)].map(ManuallyDrop::new);
+        assert!(threads.any_launching() && threads.any_touching());
+        let next = threads.register(601, |id| id == 600);
+        assert!(!threads.any_launching() && !threads.any_touching());
+        drop(threads.begin(next));
+        assert!(!threads.any_launching());
     }
 
     #[test]

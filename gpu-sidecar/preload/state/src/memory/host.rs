@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::spans::Spans;
-use crate::Address;
+use crate::{Address, Handle};
 
 /// Contiguous range of host memory in a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub struct HostCopy {
 struct Window {
     span: HostSpan,
     is_pinned: bool,
-    /// Whether the driver was asked to register it.
-    is_registered: bool,
+    /// Context in which the driver was asked to register it.
+    registered_in: Option<Handle>,
     free: Spans,
 }
 
@@ -48,7 +48,7 @@ impl HostMemory {
         self.windows.push(Window {
             span,
             is_pinned,
-            is_registered: false,
+            registered_in: None,
             free: Spans::new(span.at, span.bytes),
         });
     }
@@ -59,12 +59,28 @@ impl HostMemory {
         self.windows.iter().map(|window| window.span.bytes).sum()
     }
 
-    /// Returns the next window to register with the driver, and counts it as registered.
-    pub fn next_to_register(&mut self) -> Option<HostSpan> {
-        let mut windows = self.windows.iter_mut();
-        let next = windows.find(|window| window.is_pinned && !window.is_registered)?;
-        next.is_registered = true;
+    /// Returns the next window to register with the driver.
+    #[must_use]
+    pub fn next_to_register(&self) -> Option<HostSpan> {
+        let mut windows = self.windows.iter();
+        let next = windows.find(|window| window.is_pinned && window.registered_in.is_none())?;
         Some(next.span)
+    }
+
+    /// Counts a window as registered in a context, or as one that cannot be.
+    pub fn set_registered(&mut self, window: HostSpan, context: Handle) {
+        let mut windows = self.windows.iter_mut();
+        if let Some(own) = windows.find(|own| own.span == window) {
+            own.registered_in = Some(context);
+        }
+    }
+
+    /// Forgets what was registered in a destroyed context: the driver has.
+    pub fn context_destroyed(&mut self, context: Handle) {
+        let windows = self.windows.iter_mut();
+        for window in windows.filter(|own| own.registered_in == Some(context)) {
+            window.registered_in = None;
+        }
     }
 
     /// Returns whether a block with this first address has a copy.
@@ -77,6 +93,12 @@ impl HostMemory {
     #[must_use]
     pub fn copy(&self, at: Address) -> Option<&HostCopy> {
         self.copies.get(&at)
+    }
+
+    /// Returns whether the hashes of all copies are known.
+    #[must_use]
+    pub fn is_all_hashed(&self) -> bool {
+        self.copies.values().all(|copy| !copy.hashes.is_empty())
     }
 
     /// Sets the hashes of the copy of the block with this first address.
@@ -210,12 +232,17 @@ mod tests {
     }
 
     #[test]
-    fn pinned_windows_are_registered_once() {
+    fn pinned_windows_are_registered_once_for_each_life_of_their_context() {
         let mut host = HostMemory::default();
         host.add(window(1_000, 2), false);
         host.add(window(2_000, 3), true);
         assert_eq!(host.next_to_register(), Some(window(2_000, 3)));
+        host.set_registered(window(2_000, 3), 7);
         assert_eq!(host.next_to_register(), None);
+        host.context_destroyed(8);
+        assert_eq!(host.next_to_register(), None);
+        host.context_destroyed(7);
+        assert_eq!(host.next_to_register(), Some(window(2_000, 3)));
     }
 
     #[test]
