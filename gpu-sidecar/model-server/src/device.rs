@@ -29,6 +29,8 @@ pub(crate) struct Outcome {
     pub(crate) inputs: Vec<u64>,
     /// Number and `weir_hash` of each checked block.
     pub(crate) blocks: Vec<(usize, u64)>,
+    /// Whether the lane's state was what the batch before had written.
+    pub(crate) is_state_right: bool,
     /// Time from the start of the first kernel to the end of the last one.
     pub(crate) took: Duration,
 }
@@ -77,6 +79,8 @@ impl LoadedModel {
                     input_words: model.input_words(scale),
                     output_words: model.output_words(scale),
                     checked: settings.check.min(gpu.block_count()),
+                    change: settings.change,
+                    scale,
                 };
                 let lane = gpu::Lane::new(gpu, model, sizes)?;
                 Ok(Lane::Gpu(Box::new(lane)))
@@ -106,6 +110,14 @@ impl Lane {
                 input_words,
             } => Ok(wait(weights, *input_words, batch, progress)),
             Self::Gpu(lane) => lane.run(batch, progress),
+        }
+    }
+
+    /// Returns the number of blocks of weights which are not at their addresses, as the driver reports.
+    pub(crate) fn moved_blocks(&self) -> u64 {
+        match self {
+            Self::Cpu { .. } => 0,
+            Self::Gpu(lane) => lane.moved_blocks(),
         }
     }
 
@@ -160,6 +172,7 @@ fn wait(
     Outcome {
         inputs,
         blocks,
+        is_state_right: true,
         took: begin.elapsed(),
     }
 }

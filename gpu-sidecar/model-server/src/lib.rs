@@ -52,3 +52,4 @@ pub use checksum::expected_checksum;
 pub use cost::{Cost, Work};
 pub use models::Model;
 pub use run::{main, main_with_arguments};
+pub use units::bytes;

@@ -41,6 +41,7 @@ pub(crate) struct Server {
     batches: AtomicU64,
     errors: AtomicU64,
     wrong: AtomicU64,
+    moved: AtomicU64,
     gpu_ns: AtomicU64,
 }
 
@@ -61,6 +62,8 @@ pub(crate) struct Stats<'a> {
     errors: u64,
     /// Number of answers with a wrong checksum; counted only if the server verifies.
     wrong: u64,
+    /// Number of blocks of weights which the driver did not report at their addresses after a batch, over all batches; likewise.
+    moved_blocks: u64,
     weights_bytes: u64,
     blocks: usize,
     blocks_bytes: u64,
@@ -90,6 +93,7 @@ impl Server {
             batches: AtomicU64::new(0),
             errors: AtomicU64::new(0),
             wrong: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
             gpu_ns: AtomicU64::new(0),
             settings,
         }
@@ -192,6 +196,10 @@ impl Server {
                 return;
             }
         };
+        if self.settings.verify {
+            let moved = lane.moved_blocks();
+            self.moved.fetch_add(moved, Ordering::Relaxed);
+        }
         let took = u64::try_from(outcome.took.as_nanos()).unwrap_or(u64::MAX);
         self.gpu_ns.fetch_add(took, Ordering::Relaxed);
         for (job, input) in jobs.into_iter().zip(outcome.inputs) {
@@ -203,9 +211,10 @@ impl Server {
             answer.read_ns = job.read_ns;
             answer.answered_ns = monotonic_ns();
             if self.settings.verify {
-                let right = self.reference.checksum(batch.checked, job.request.seed);
-                answer.right = Some(right == checksum);
-                if right != checksum {
+                let expected = self.reference.checksum(batch.checked, job.request.seed);
+                let right = expected == checksum && outcome.is_state_right;
+                answer.right = Some(right);
+                if !right {
                     self.wrong.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -283,6 +292,7 @@ impl Server {
             batches: count(&self.batches),
             errors: count(&self.errors),
             wrong: count(&self.wrong),
+            moved_blocks: count(&self.moved),
             weights_bytes: blocks.iter().map(|block| block.used).sum(),
             blocks: blocks.len(),
             blocks_bytes: blocks.iter().map(|block| block.bytes).sum(),

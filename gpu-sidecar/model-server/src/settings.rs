@@ -23,6 +23,7 @@
 //! | `--concurrency N` | `MODEL_CONCURRENCY` | number of concurrent batches, each on its own thread and stream | 1 |
 //! | `--check N` | `MODEL_CHECK` | number of blocks of weights that a batch checks, in rotation; or `all` | 1 |
 //! | `--touch WAY` | `MODEL_TOUCH` | how kernels read the weights: `none`; `order`: all blocks in order, for the checksum; `hidden`: as `order`, through a table of addresses in device memory | `none` |
+//! | `--change SIZE` | `MODEL_CHANGE` | bytes of state that a batch reads and writes anew, for each of the concurrent batches; `--verify` checks that it is what the batch before has written | 0 |
 //! | `--verify` | `MODEL_VERIFY=true` | compare each checksum with the expected one | no |
 //! | `--drain TIME` | `MODEL_DRAIN` | time for running requests to finish after SIGTERM | 10s |
 //! | `--bytes K` | `WEIR_BYTES_SCALE` | divisor of all sizes above, as of a software GPU's | 1 |
@@ -109,6 +110,9 @@ pub(crate) struct Arguments {
     /// How kernels read the weights: none, order or hidden, through a table in device memory (MODEL_TOUCH; default none)
     #[arg(long, value_name = "WAY")]
     touch: Option<String>,
+    /// Bytes of state that a batch reads and writes anew (MODEL_CHANGE; default 0)
+    #[arg(long, value_name = "SIZE")]
+    change: Option<String>,
     /// Compare each checksum with the expected one (MODEL_VERIFY=true)
     #[arg(long)]
     verify: bool,
@@ -145,6 +149,8 @@ pub(crate) struct Settings {
     /// Number of blocks checked per batch, limited to those of the model.
     pub(crate) check: usize,
     pub(crate) touch: Touch,
+    /// Bytes of state that a batch changes.
+    pub(crate) change: u64,
     pub(crate) verify: bool,
     pub(crate) drain: Duration,
     pub(crate) bytes_scale: u64,
@@ -246,6 +252,7 @@ pub(crate) fn settings(
         concurrency,
         check,
         touch,
+        change,
         verify,
         drain,
         bytes,
@@ -361,6 +368,14 @@ pub(crate) fn settings(
         None if touch.reads() => Some(usize::MAX),
         check => check,
     };
+    let change = sources.size(("--change", change), "MODEL_CHANGE", BYTES_MAX)?;
+    let change = change.unwrap_or(0);
+    if change > 0 && device == Device::Cpu {
+        return Err(
+            "--change or MODEL_CHANGE: allowed: 0 with the device cpu, which has no memory"
+                .to_owned(),
+        );
+    }
     let is_verifying = sources.get(("", None), "MODEL_VERIFY", "true or false", |text| {
         text.parse().ok()
     })?;
@@ -378,6 +393,7 @@ pub(crate) fn settings(
         concurrency: small(concurrency, 1),
         check: check.unwrap_or(1),
         touch,
+        change,
         verify: verify || is_verifying.unwrap_or(false),
         drain: drain.unwrap_or(Duration::from_secs(10)),
         bytes_scale: bytes_scale.unwrap_or(1),
@@ -501,6 +517,18 @@ mod tests {
         assert_eq!(
             error,
             "--check=\"some\": allowed: a number of blocks or all"
+        );
+    }
+
+    #[test]
+    fn changed_state_needs_a_gpu() {
+        let settings = read(&["--weights", "1MiB", "--change", "1.5MiB"], &[]).unwrap();
+        assert_eq!(settings.change, 3 << 19);
+        assert_eq!(read(&[], &[("MODEL_CHANGE", "0")]).unwrap().change, 0);
+        let error = read(&[], &[("MODEL_CHANGE", "4KiB")]).unwrap_err();
+        assert_eq!(
+            error,
+            "--change or MODEL_CHANGE: allowed: 0 with the device cpu, which has no memory"
         );
     }
 

@@ -2,8 +2,9 @@
 
 use annotations::values::with_unit;
 
-/// Parses a size such as `512`, `4KiB`, `1.5MiB`, `1GiB` or `102MB`; returns bytes.
-pub(crate) fn bytes(text: &str) -> Option<u64> {
+/// Parses a size such as `512`, `4KiB`, `1.5MiB`, `1GiB` or `102MB`, as the server's options take. Returns it in bytes; `None` if it is no size.
+#[must_use]
+pub fn bytes(text: &str) -> Option<u64> {
     with_unit(
         text,
         &[

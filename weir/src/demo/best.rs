@@ -5,6 +5,7 @@
 //! requests run, starting from the sequence of earliest-latest-start. It needs no queue bound and no estimate, so no real proxy
 //! can be expected to reach it.
 
+use super::random::Random;
 use super::workload::Workload;
 
 const STEPS: u32 = 400_000;
@@ -45,7 +46,7 @@ pub(crate) fn hit_rate(workload: &Workload, seed: u64) -> f64 {
 
 /// Returns the number of requests in time in the best sequence found.
 fn search(jobs: &[Job], seed: u64, steps: u32) -> usize {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut sequence = earliest_latest_start(jobs);
     let mut best = sequence.len();
     let mut runs = vec![false; jobs.len()];
@@ -134,29 +135,6 @@ fn earliest_latest_start(jobs: &[Job]) -> Vec<usize> {
     sequence
 }
 
-/// SplitMix64: a fixed sequence for each seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next() % bound.max(1) as u64).unwrap_or(0)
-    }
-
-    fn unit(&mut self) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "53 bits")]
-        let unit = (self.next() >> 11) as f64 / (1_u64 << 53) as f64;
-        unit
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -185,7 +163,7 @@ mod tests {
 
     #[test]
     fn the_search_finds_the_best_of_small_cases() {
-        let mut random = Random(7);
+        let mut random = Random::new(7);
         for case in 0..60 {
             let mut jobs: Vec<Job> = (0..7)
                 .map(|_| {

@@ -349,15 +349,27 @@ pub(crate) async fn get(
     path: &str,
     headers: &[(&str, &str)],
 ) -> anyhow::Result<(u16, String)> {
-    let client =
-        Client::builder(TokioExecutor::new()).build_http::<http_body_util::Empty<bytes::Bytes>>();
     let mut request = http::Request::get(format!("http://{address}{path}"));
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let response = client
-        .request(request.body(http_body_util::Empty::new())?)
-        .await?;
+    exchange(request, String::new()).await
+}
+
+/// Sends a request with a body, and returns status and body of the answer.
+pub(crate) async fn post(
+    address: SocketAddr,
+    path: &str,
+    body: String,
+) -> anyhow::Result<(u16, String)> {
+    exchange(http::Request::post(format!("http://{address}{path}")), body).await
+}
+
+async fn exchange(request: http::request::Builder, body: String) -> anyhow::Result<(u16, String)> {
+    let client =
+        Client::builder(TokioExecutor::new()).build_http::<http_body_util::Full<bytes::Bytes>>();
+    let body = http_body_util::Full::new(bytes::Bytes::from(body));
+    let response = client.request(request.body(body)?).await?;
     let status = response.status().as_u16();
     let body = response.into_body().collect().await?.to_bytes();
     Ok((status, String::from_utf8_lossy(&body).into_owned()))

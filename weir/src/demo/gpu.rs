@@ -155,6 +155,14 @@ impl SoftGpu {
         ]
     }
 
+    /// Returns the factor of times and the divisor of sizes.
+    pub(crate) const fn scale(&self) -> Scale {
+        Scale {
+            time: self.config.time,
+            bytes: self.config.bytes,
+        }
+    }
+
     /// Returns the folder of the software GPU's stand-ins, server socket and ledger.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()

@@ -1,12 +1,15 @@
 //! `weir demo`: runs the real programs on loopback with a real trace, and compares stock settings with Weir's.
 
+mod agent;
 mod best;
 mod children;
 mod deadline;
 mod disturbance;
+mod evict;
 mod gpu;
 mod observe;
 mod progress;
+mod random;
 mod replay;
 mod report;
 mod route;
@@ -52,7 +55,7 @@ pub(crate) struct Arguments {
     /// Duration of arrivals, in seconds (default 25); or of the measurement of shares (default 10).
     #[arg(long, value_name = "S", value_parser = positive)]
     seconds: Option<f64>,
-    /// Slice of the trace, from 1, the default: slices follow one another from the trace's begin.
+    /// Slice of the trace, from 1, the default: slices follow one another from the trace's begin. With --scenario evict: seed of the cycles.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seed: Option<u64>,
     /// With --scenario route: the instances' speeds, 1 to 16 of them from 0.05 to 1 (default 1,1,1,1).
@@ -80,6 +83,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     shares: shares::Options,
     #[command(flatten)]
+    evict: evict::EvictOptions,
+    #[command(flatten)]
     observe: observe::ObserveOptions,
 }
 
@@ -97,6 +102,8 @@ enum Scenario {
     Route,
     /// Pods on one GPU with quotas of time and shares of SMs: requested shares against achieved ones.
     Shares,
+    /// Models that leave their GPU and return at the same addresses: what it takes, and that no byte changes.
+    Evict,
 }
 
 /// Programs that the demo runs as children.
@@ -135,6 +142,7 @@ impl Mode {
             Self::Scenario(Scenario::Deadline) => "--scenario deadline",
             Self::Scenario(Scenario::Route) => "--scenario route",
             Self::Scenario(Scenario::Shares) => "--scenario shares",
+            Self::Scenario(Scenario::Evict) => "--scenario evict",
             Self::Observe => "--observe",
             Self::Live => "--live",
         }
@@ -177,6 +185,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
                 html: arguments.html.clone(),
             },
         )),
+        Mode::Scenario(Scenario::Evict) => until_interrupted(evict::run(
+            &arguments.evict,
+            &evict::Output {
+                is_json: arguments.json,
+                is_strict: arguments.strict,
+                seed: arguments.seed(),
+            },
+        )),
     }
 }
 
@@ -204,12 +220,18 @@ impl Arguments {
         const DEADLINE: Mode = Of(Scenario::Deadline);
         const ROUTE: Mode = Of(Scenario::Route);
         const SHARES: Mode = Of(Scenario::Shares);
-        const SCENARIOS: [Mode; 3] = [DEADLINE, ROUTE, SHARES];
-        let own: [(bool, &str, &[Mode]); 10] = [
+        const EVICT: Mode = Of(Scenario::Evict);
+        const SCENARIOS: [Mode; 4] = [DEADLINE, ROUTE, SHARES, EVICT];
+        let own: [(bool, &str, &[Mode]); 11] = [
             (self.scenario.is_some(), "--scenario", &SCENARIOS),
             (self.trace.is_some(), "--trace", &[DEADLINE, ROUTE]),
             (self.load.is_some(), "--load", &[DEADLINE, ROUTE]),
-            (self.seed.is_some(), "--seed", &[DEADLINE, ROUTE]),
+            (self.seed.is_some(), "--seed", &[DEADLINE, ROUTE, EVICT]),
+            (
+                self.seconds.is_some(),
+                "--seconds",
+                &[DEADLINE, ROUTE, SHARES, Observe, Live],
+            ),
             (self.speeds.is_some(), "--speeds", &[ROUTE]),
             (
                 self.objective_factor.is_some(),
@@ -234,7 +256,8 @@ impl Arguments {
             .observe
             .given()
             .map(|name| (true, name, &[Observe][..]));
-        let all = own.into_iter().chain(shares).chain(observe);
+        let evict = self.evict.given().map(|name| (true, name, &[EVICT][..]));
+        let all = own.into_iter().chain(shares).chain(evict).chain(observe);
         for (is_given, option, modes) in all {
             if is_given && !modes.contains(&mode) {
                 let uses: Vec<&str> = modes.iter().map(|mode| mode.option()).collect();

@@ -118,6 +118,22 @@ fn kernels_that_read_the_weights_answer_with_the_right_bytes_in_the_same_time() 
 }
 
 #[test]
+fn state_that_a_batch_writes_is_what_the_next_one_finds() {
+    let softgpu = SoftGpuDir::new(&["--gpu", "V100", "--bytes", "64"]);
+    let change = [("MODEL_CHANGE", "30MiB")];
+    let server = Server::start_with(&softgpu, "resnet-50", &change);
+    for seed in 0..4 {
+        let answer = server.infer(seed);
+        assert_eq!(answer["right"], true, "{answer}");
+    }
+    let stats = server.stats();
+    assert_eq!(
+        (&stats["wrong"], &stats["moved_blocks"]),
+        (&0.into(), &0.into())
+    );
+}
+
+#[test]
 fn concurrent_models_answer_with_the_right_bytes() {
     let softgpu = SoftGpuDir::new(&["--gpu", "V100", "--bytes", "64"]);
     let names = ["resnet-50", "gnmt"];

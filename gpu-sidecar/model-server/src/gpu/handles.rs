@@ -14,7 +14,7 @@ use crate::failure::Failure;
 const PARAMETERS_MAX: usize = 8;
 
 /// All called driver functions apart from the one selected for [`elapsed`](super::Gpu::elapsed). All drivers since CUDA 11 have them.
-const NEEDED: [&str; 25] = [
+const NEEDED: [&str; 26] = [
     "cuInit",
     "cuDeviceGet",
     "cuDeviceGetName",
@@ -34,6 +34,7 @@ const NEEDED: [&str; 25] = [
     "cuEventDestroy_v2",
     "cuMemAlloc_v2",
     "cuMemFree_v2",
+    "cuMemGetAddressRange_v2",
     "cuMemHostAlloc",
     "cuMemFreeHost",
     "cuMemcpyHtoDAsync_v2",
@@ -139,6 +140,17 @@ impl Memory {
             address,
             bytes,
         })
+    }
+
+    /// Returns whether the driver knows an allocation of this size at the address.
+    pub(super) fn is_known(&self) -> bool {
+        let (mut base, mut size) = (0, 0);
+        // SAFETY: both pointers are to values of the function's types.
+        let result =
+            unsafe { sys::cuMemGetAddressRange_v2(&raw mut base, &raw mut size, self.address) };
+        result == sys::CUresult::CUDA_SUCCESS
+            && base == self.address
+            && u64::try_from(size) == Ok(self.bytes)
     }
 }
 

@@ -8,8 +8,9 @@
 //! 3. `weir_hash` of every input and of the blocks that the batch checks, unless the plan's kernels read them;
 //! 4. the plan's kernels (`weir_spin`, or `weir_layer` and `weir_hidden_layer` with `--touch`), with an event after each step if the
 //!    batch is streamed;
-//! 5. `weir_fill` of every member's answer; the last event;
-//! 6. sums and answers, device to host.
+//! 5. with `--change`, `weir_hash` and `weir_fill` of the lane's state;
+//! 6. `weir_fill` of every member's answer; the last event;
+//! 7. sums and answers, device to host.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,9 +28,11 @@ use crate::touch::{Touch, part};
 
 mod handles;
 mod player;
+mod state;
 
 use handles::{Context, Elapsed, Event, Function, Memory, Module, Pinned, Stream, check, library};
 pub(crate) use player::Player;
+use state::{Expected, State};
 
 /// Threads per block of a spinning kernel: one or two such blocks fill an SM of any GPU.
 const SPIN_THREADS: u32 = 1_024;
@@ -211,13 +214,10 @@ pub(crate) struct Sizes {
     pub(crate) output_words: u64,
     /// Number of blocks that a batch checks.
     pub(crate) checked: usize,
-}
-
-impl Sizes {
-    /// Returns the number of sums of a batch, those of inputs first; each has two words.
-    const fn sums(&self) -> usize {
-        self.batch + self.checked
-    }
+    /// Bytes of state that a batch changes, before the division by `scale`.
+    pub(crate) change: u64,
+    /// Divisor of sizes.
+    pub(crate) scale: u64,
 }
 
 /// A stream with its own buffers, which computes one batch at a time.
@@ -237,6 +237,7 @@ pub(crate) struct Lane {
     /// The sums, then the answers of the members.
     output: Memory,
     host_output: Pinned,
+    state: State,
 }
 
 /// Speed-up law and interference of the model's kernels.
@@ -270,7 +271,9 @@ impl Lane {
         let context = &gpu.context;
         context.bind()?;
         let input_words = words(sizes.batch, sizes.input_words);
-        let output_words = 2 * sizes.sums() + words(sizes.batch, sizes.output_words);
+        let state = State::new(context, sizes.change, sizes.scale)?;
+        let sums = sizes.batch + sizes.checked + state.len();
+        let output_words = 2 * sums + words(sizes.batch, sizes.output_words);
         Ok(Self {
             gpu: Arc::clone(gpu),
             spin: Spin {
@@ -286,7 +289,13 @@ impl Lane {
             host_input: Pinned::new(context, input_words)?,
             output: Memory::new(context, bytes(output_words))?,
             host_output: Pinned::new(context, output_words)?,
+            state,
         })
+    }
+
+    /// Returns the number of sums of a batch: those of inputs, of blocks and of the state. Each has two words.
+    fn sums(&self) -> usize {
+        self.sizes.batch + self.sizes.checked + self.state.len()
     }
 
     /// Computes a batch of at most `sizes.batch` members; further ones are ignored.
@@ -305,8 +314,14 @@ impl Lane {
         }
         let ran = self.enqueue(members.len(), batch, progress);
         // Also after an error: the stream may still access the buffers.
-        self.stream.synchronize().and(ran)?;
-        self.outcome(members.len(), batch)
+        let ran = self.stream.synchronize().and(ran);
+        match ran {
+            Ok(expected) => self.outcome(members.len(), batch, expected),
+            Err(failure) => {
+                self.state.forget();
+                Err(failure)
+            }
+        }
     }
 
     fn enqueue(
@@ -314,7 +329,8 @@ impl Lane {
         members: usize,
         batch: &Batch<'_>,
         progress: &mut dyn FnMut(usize),
-    ) -> Result<(), Failure> {
+    ) -> Result<Expected, Failure> {
+        let sums = self.sums();
         let Self {
             gpu,
             spin,
@@ -327,10 +343,11 @@ impl Lane {
             host_input,
             output,
             host_output,
+            state,
         } = self;
         let inputs = &host_input.words()[..words(members, sizes.input_words)];
         stream.copy_in(input.address, inputs)?;
-        stream.zero(output, sizes.sums())?;
+        stream.zero(output, sums)?;
         begin.record(stream)?;
 
         let sum = |number: usize| output.address + bytes(2 * number);
@@ -393,7 +410,9 @@ impl Lane {
             }
         }
 
-        let answers = 2 * sizes.sums();
+        let first = sizes.batch + sizes.checked;
+        let expected = state.enqueue(gpu, stream, |number| sum(first + number))?;
+        let answers = 2 * sums;
         for (place, member) in batch.members.iter().take(members).enumerate() {
             let launch = Launch::Fill {
                 out: output.address + bytes(answers + words(place, sizes.output_words)),
@@ -410,14 +429,20 @@ impl Lane {
             marks[(steps - 1) % 2].synchronize()?;
             progress(steps);
         }
-        Ok(())
+        Ok(expected)
     }
 
-    fn outcome(&mut self, members: usize, batch: &Batch<'_>) -> Result<Outcome, Failure> {
+    fn outcome(
+        &mut self,
+        members: usize,
+        batch: &Batch<'_>,
+        expected_state: Expected,
+    ) -> Result<Outcome, Failure> {
         let took = self.gpu.elapsed(&self.begin, &self.end)?;
         let sizes = self.sizes;
         let numbers = batch.checked.numbers(self.gpu.blocks.len());
-        let (sums, answers) = self.host_output.words().split_at(2 * sizes.sums());
+        let count = self.sums();
+        let (sums, answers) = self.host_output.words().split_at(2 * count);
         let sum =
             |number: usize| u64::from(sums[2 * number]) | u64::from(sums[2 * number + 1]) << 32;
         let each = words(1, sizes.output_words);
@@ -440,8 +465,21 @@ impl Lane {
                 .enumerate()
                 .map(|(place, number)| (number, sum(sizes.batch + place)))
                 .collect(),
+            is_state_right: self.state.is_right(expected_state, |number| {
+                sum(sizes.batch + sizes.checked + number)
+            }),
             took,
         })
+    }
+
+    /// Returns the number of blocks of weights which are not at their addresses, as the driver reports.
+    pub(crate) fn moved_blocks(&self) -> u64 {
+        let gpu = &self.gpu;
+        if gpu.context.bind().is_err() {
+            return gpu.blocks.len() as u64;
+        }
+        let blocks = gpu.blocks.iter();
+        blocks.filter(|(memory, _)| !memory.is_known()).count() as u64
     }
 
     /// Checks the GPU: writes a word with a kernel and copies it back.

@@ -2,23 +2,20 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use device::part::Part;
 use serde_json::Value;
-use softgpu::stand_ins::NVML;
-use softgpu_wire::softgpu_dir;
-use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::super::Program;
+use super::super::agent::{Environment, NodeAgent, device_environment, log_file, log_tail};
 use super::super::children::get;
 use super::super::gpu::SoftGpu;
 use super::super::spawn::Spawn;
@@ -31,33 +28,21 @@ use super::plan::{Plan, Pod, Rule};
 const PLANNED_PERCENT: u32 = 400;
 /// Price of a GPU hour on the dashboards of cost, in no currency.
 const GPU_HOUR: f64 = 2.5;
-/// Longest time until the agent is ready.
-const READY_MAX: Duration = Duration::from_secs(20);
 /// Longest time until a load is ready to launch, and from then until it has computed its first batch, whatever its quota.
 const COMPUTING_MAX: Duration = Duration::from_secs(60);
 /// Time for which each load's first batch is awaited under [`Rule::Exclusive`], by which some loads never compute.
 const ASKING_MAX: Duration = Duration::from_secs(3);
 /// Longest time until a load has reported its stamps.
 const STAMPS_MAX: Duration = Duration::from_secs(20);
-/// Longest time until the agent, and the MPS daemon with it, has ended.
-const END_MAX: Duration = Duration::from_secs(5);
 /// Idle time of a load which must not launch in the measured span, in s.
 const IDLE_MAX: f64 = 600.0;
-/// Preload libraries of a pod's programs.
-const LIBRARIES: [&str; 2] = ["libweir_preload.so", "libweir_preload_core.so"];
-/// Largest part of a program's log shown in an error, in bytes.
-const LOG_TAIL_MAX: usize = 2_000;
-
 /// An agent and its pods. Dropping it kills all processes and removes the folder.
 #[derive(Debug)]
 pub(crate) struct Node {
     pods: Vec<Load>,
     /// Agent socket of each pod, in the order of pods.
     sockets: Vec<PodSocket>,
-    agent: Child,
-    control: SocketAddr,
-    metrics: SocketAddr,
-    folder: TempDir,
+    agent: NodeAgent,
 }
 
 /// The load program of a pod.
@@ -82,153 +67,39 @@ pub(crate) struct Stamps {
 impl Node {
     /// Starts the agent and the pods, and waits until every pod computes.
     pub(crate) async fn start(gpu: &SoftGpu, plan: &Plan) -> anyhow::Result<Self> {
-        // A short path, since socket paths are limited.
-        let folder = tempfile::Builder::new()
-            .prefix("weir-node-")
-            .tempdir()
-            .context("cannot make a folder for the agent")?;
-        let preload = folder.path().join("preload");
-        fs::create_dir(&preload).context("cannot make a folder for the preload libraries")?;
-        for library in LIBRARIES {
-            let (from, to) = (softgpu::stand_ins::library(library)?, preload.join(library));
-            if fs::hard_link(&from, &to).is_err() {
-                fs::copy(&from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
-            }
-        }
-        let run = folder.path().join("run");
-        for pod in &plan.pods {
-            publish(&run.join("pods"), pod)?;
-        }
-        let config = folder.path().join("agent.toml");
-        let text = configuration(gpu.folder(), &run, &preload, plan);
-        fs::write(&config, text).context("cannot write the agent's configuration")?;
-        let agent = Spawn::new(Program::GpuSidecar)
-            .arguments(["run", "--stop-mps", "--config"].map(OsString::from))
-            .arguments([config.into_os_string()])
-            .environment(device_environment(gpu))
-            // The MPS daemon outlives an agent, but must not outlive the demo.
-            .environment([("WEIR_ENDS_WITH", std::process::id().to_string())])
-            .stderr(log_file(&folder.path().join("agent.log"))?)
-            .spawn()?;
-        let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
+        let pods: Vec<(&str, String)> = plan
+            .pods
+            .iter()
+            .map(|pod| (pod.name.as_str(), annotations(pod)))
+            .collect();
+        let mut agent = NodeAgent::start(gpu, "", &configuration(plan), &pods).await?;
+        let names: Vec<&str> = pods.iter().map(|(name, _)| *name).collect();
+        let environments = agent.served(&names).await?;
         let mut node = Self {
             pods: Vec::new(),
             sockets: Vec::new(),
             agent,
-            control: nowhere,
-            metrics: nowhere,
-            folder,
         };
-        node.listening(&run).await?;
-        let environments = node.served(plan).await?;
         for (pod, environment) in plan.pods.iter().zip(environments) {
             node.sockets.push(PodSocket {
-                path: run.join("pods").join(&pod.name).join("gate/gpu.sock"),
+                path: node.agent.socket(&pod.name),
                 multiprocessors: Part::named(plan.part)?.sms,
             });
-            let load = node.load(gpu, &run, pod, plan.time, environment)?;
+            let load = node.load(gpu, pod, plan.time, environment)?;
             node.pods.push(load);
         }
         node.computing(plan.rule).await?;
         Ok(node)
     }
 
-    fn agent_log_tail(&self) -> String {
-        log_tail(&self.folder.path().join("agent.log"))
-    }
-
-    fn check(&mut self) -> anyhow::Result<()> {
-        if let Some(status) = self.agent.try_wait().context("cannot watch a child")? {
-            bail!("the agent has ended: {status}; {}", self.agent_log_tail());
-        }
-        Ok(())
-    }
-
-    /// Waits until the agent listens.
-    async fn listening(&mut self, run: &Path) -> anyhow::Result<()> {
-        let file = run.join(gpu_sidecar::STATE_FILE);
-        let begin = Instant::now();
-        loop {
-            if let Ok(text) = fs::read_to_string(&file)
-                && let Ok(state) = serde_json::from_str::<Value>(&text)
-            {
-                let address = |name: &str| {
-                    let text = state[name].as_str().unwrap_or_default();
-                    text.parse()
-                        .with_context(|| format!("{}: no address {name}", file.display()))
-                };
-                (self.control, self.metrics) = (address("control")?, address("metrics")?);
-                return Ok(());
-            }
-            self.check()?;
-            if begin.elapsed() > READY_MAX {
-                bail!(
-                    "the agent does not listen after {READY_MAX:?}; {}",
-                    self.agent_log_tail()
-                );
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
-    /// Waits until the agent serves all pods and MPS is up; returns the environment variables of each pod's programs.
-    async fn served(&mut self, plan: &Plan) -> anyhow::Result<Vec<Vec<(String, String)>>> {
-        let begin = Instant::now();
-        loop {
-            self.check()?;
-            let (_, text) = get(self.control, "/v1/instances", &[])
-                .await
-                .context("the agent does not answer")?;
-            let reply: Value =
-                serde_json::from_str(&text).context("the agent's list of instances is not JSON")?;
-            if let Some(refused) = reply["refused"].as_array().and_then(|list| list.first()) {
-                bail!(
-                    "the agent refuses {}: {}",
-                    text_of(&refused["id"]),
-                    text_of(&refused["text"])
-                );
-            }
-            let mut found = Vec::new();
-            for pod in &plan.pods {
-                let instance = reply["instances"]
-                    .as_array()
-                    .and_then(|list| list.iter().find(|own| own["id"] == pod.name.as_str()));
-                if let Some(own) = instance
-                    && own["mps"]["state"] == "up"
-                    && let Some(variables) = own["environment"].as_object()
-                {
-                    let each = variables
-                        .iter()
-                        .map(|(name, value)| (name.clone(), text_of(value)));
-                    found.push(each.collect());
-                }
-            }
-            if found.len() == plan.pods.len() {
-                return Ok(found);
-            }
-            if begin.elapsed() > READY_MAX {
-                bail!(
-                    "the agent does not serve all pods after {READY_MAX:?}: {text} {}",
-                    self.agent_log_tail()
-                );
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    }
-
     fn load(
         &self,
         gpu: &SoftGpu,
-        run: &Path,
         pod: &Pod,
         time: u32,
-        environment: Vec<(String, String)>,
+        environment: Environment,
     ) -> anyhow::Result<Load> {
-        let preload = run
-            .join("pods")
-            .join(&pod.name)
-            .join("gate")
-            .join(LIBRARIES[0]);
+        let preload = self.agent.preload(&pod.name);
         let seconds = |time: f64| format!("{time:.6}s");
         // With this hindrance the load itself must not launch.
         let idle_for = match pod.hindrance {
@@ -243,7 +114,7 @@ impl Node {
         ] {
             arguments.extend([option.to_owned(), seconds(value)]);
         }
-        let log = self.folder.path().join(format!("{}.log", pod.name));
+        let log = self.agent.log(&pod.name);
         let mut child = Spawn::new(Program::Load)
             .arguments(arguments.into_iter().map(OsString::from))
             .environment(device_environment(gpu))
@@ -284,7 +155,7 @@ impl Node {
         if !computes {
             bail!(
                 "no pod computes after {ASKING_MAX:?}; {}",
-                self.agent_log_tail()
+                self.agent.log_tail()
             );
         }
         Ok(())
@@ -308,8 +179,8 @@ impl Node {
 
     /// Returns the GPU time that the agent reports for each pod, in s.
     pub(crate) async fn used_seconds(&mut self) -> anyhow::Result<Vec<f64>> {
-        self.check()?;
-        let (status, page) = get(self.metrics, "/metrics", &[])
+        self.agent.check()?;
+        let (status, page) = get(self.agent.metrics(), "/metrics", &[])
             .await
             .context("the agent's metrics do not answer")?;
         if status != 200 {
@@ -328,22 +199,22 @@ impl Node {
 
     /// Returns the address of the agent's API.
     pub(crate) const fn control(&self) -> SocketAddr {
-        self.control
+        self.agent.control()
     }
 
     /// Returns the address of the agent's metrics.
     pub(crate) const fn metrics(&self) -> SocketAddr {
-        self.metrics
+        self.agent.metrics()
     }
 
     /// Returns the agent's PID; `None` after its end.
     pub(crate) fn agent_pid(&self) -> Option<u32> {
-        self.agent.id()
+        self.agent.pid()
     }
 
     /// Returns the PIDs of the running MPS daemons.
     pub(crate) async fn mps_daemons(&self) -> anyhow::Result<Vec<u32>> {
-        let (_, text) = get(self.control, "/v1/slots", &[])
+        let (_, text) = get(self.agent.control(), "/v1/slots", &[])
             .await
             .context("the agent does not answer")?;
         let slots: Value = serde_json::from_str(&text).context("the agent's list of slots")?;
@@ -363,7 +234,7 @@ impl Node {
                 );
             }
         }
-        self.check()
+        self.agent.check()
     }
 
     /// Ends the loads and returns their stamps, then ends the agent with its MPS daemon.
@@ -379,18 +250,7 @@ impl Node {
         for load in &mut self.pods {
             load.child.kill().await.context("cannot end a load")?;
         }
-        if let Some(pid) = self.agent.id().and_then(|pid| i32::try_from(pid).ok())
-            && let Some(pid) = rustix::process::Pid::from_raw(pid)
-        {
-            rustix::process::kill_process(pid, rustix::process::Signal::TERM)
-                .context("cannot end the agent")?;
-        }
-        if timeout(END_MAX, self.agent.wait()).await.is_err() {
-            bail!(
-                "the agent does not end within {END_MAX:?}; {}",
-                self.agent_log_tail()
-            );
-        }
+        self.agent.stop().await?;
         Ok(all)
     }
 }
@@ -458,39 +318,8 @@ impl Load {
     }
 }
 
-fn text_of(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
-}
-
-/// Creates a log file for a program's stderr.
-fn log_file(path: &Path) -> anyhow::Result<Stdio> {
-    let file = fs::File::create(path).with_context(|| path.display().to_string())?;
-    Ok(file.into())
-}
-
-fn log_tail(path: &Path) -> String {
-    let text = fs::read(path).unwrap_or_default();
-    let begin = text.len().saturating_sub(LOG_TAIL_MAX);
-    match String::from_utf8_lossy(&text[begin..]).trim() {
-        "" => "its log is empty".to_owned(),
-        text => format!("its log ends with: {text}"),
-    }
-}
-
-/// Returns the environment variables which make a program find the software GPU.
-fn device_environment(gpu: &SoftGpu) -> [(&'static str, String); 2] {
-    let folder = gpu.folder().display().to_string();
-    [
-        ("LD_LIBRARY_PATH", folder.clone()),
-        (softgpu_dir::VARIABLE, folder),
-    ]
-}
-
-/// Creates a pod's folder, as a container runtime does.
-fn publish(pods: &Path, pod: &Pod) -> anyhow::Result<()> {
-    let filled = pods.join(format!(".{}", pod.name));
-    let place = || format!("cannot make the folder of {}", pod.name);
-    fs::create_dir_all(&filled).with_context(place)?;
+/// Returns the annotations of a pod.
+fn annotations(pod: &Pod) -> String {
     let Pod {
         request,
         limit,
@@ -516,25 +345,12 @@ fn publish(pods: &Path, pod: &Pod) -> anyhow::Result<()> {
             let _written = writeln!(annotations, "weir.dev/{key}=\"{value}\"");
         }
     }
-    fs::write(filled.join("annotations"), annotations).with_context(place)?;
-    fs::rename(&filled, pods.join(&pod.name)).with_context(place)
+    annotations
 }
 
-fn configuration(gpu: &Path, run: &Path, preload: &Path, plan: &Plan) -> String {
-    let path = |path: &Path| toml::Value::from(path.display().to_string()).to_string();
-    let mut text = String::from("[node]\n");
-    for (key, value) in [
-        ("run-directory", path(run)),
-        ("preload", path(preload)),
-        ("nvml-library", path(&gpu.join(NVML))),
-        ("mps-control", path(&gpu.join("nvidia-cuda-mps-control"))),
-        ("control-address", "\"127.0.0.1:0\"".to_owned()),
-        ("metrics-address", "\"127.0.0.1:0\"".to_owned()),
-        ("log", "\"warn\"".to_owned()),
-    ] {
-        // Writing to a string cannot fail.
-        let _written = writeln!(text, "{key} = {value}");
-    }
+fn configuration(plan: &Plan) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
     let _written = write!(
         text,
         "[tokens]\nrule = \"{}\"\ntime-scale = {}\n",

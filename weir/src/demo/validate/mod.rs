@@ -87,8 +87,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
                 None => until_interrupted(deadline.run()),
             }
         }
-        Scenario::Route => anyhow::bail!(
-            "--scenario route has no simulation of its processes; allowed: deadline, shares"
+        Scenario::Route | Scenario::Evict => anyhow::bail!(
+            "--scenario {} has no simulation of its processes; allowed: deadline, shares",
+            match arguments.scenario {
+                Scenario::Evict => "evict",
+                _ => "route",
+            }
         ),
         Scenario::Shares => {
             ensure!(
