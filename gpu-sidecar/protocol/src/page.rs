@@ -110,6 +110,8 @@ pub struct Orders {
     /// Time without a launch or touch after which the process copies ahead of time what an eviction would copy, in milliseconds; 0: never,
     /// as in pages of an agent without this field.
     pub seal_after_ms: AtomicU32,
+    /// 1 if the program may compute amid a restore, with what of its memory is there; 0 in pages of an agent without this field.
+    pub streams_restores: AtomicU32,
 }
 
 impl Orders {
@@ -132,6 +134,7 @@ impl Orders {
             claim_answered: AtomicU32::new(0),
             drain_ms: AtomicU32::new(0),
             seal_after_ms: AtomicU32::new(0),
+            streams_restores: AtomicU32::new(0),
         }
     }
 
@@ -368,6 +371,7 @@ mod tests {
         assert_eq!(offset_of!(Orders, claim_answered), 184);
         assert_eq!(offset_of!(Orders, drain_ms), 188);
         assert_eq!(offset_of!(Orders, seal_after_ms), 192);
+        assert_eq!(offset_of!(Orders, streams_restores), 196);
         assert_eq!(size_of::<Facts>(), 216 + 16 * STRETCHES + 40);
     }
 

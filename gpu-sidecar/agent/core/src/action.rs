@@ -149,6 +149,8 @@ pub struct NewPages {
     pub inflight_us_max: u32,
     /// Time without a launch or touch after which the process copies ahead of an eviction, in milliseconds; 0: never.
     pub seal_after_ms: u32,
+    /// Whether the program may compute amid a restore.
+    pub streams_restores: bool,
 }
 
 /// Values to write to a page of orders, in this order.

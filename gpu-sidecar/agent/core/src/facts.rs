@@ -74,6 +74,9 @@ impl NewPages {
         orders
             .seal_after_ms
             .store(self.seal_after_ms, Ordering::Relaxed);
+        orders
+            .streams_restores
+            .store(u32::from(self.streams_restores), Ordering::Relaxed);
         if self.epoch & 1 == 0 {
             // Until the process has copied its state to these pages, it counts as having work of unknown length.
             facts.inflight_us.store(1, Ordering::Release);

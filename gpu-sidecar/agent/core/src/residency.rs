@@ -37,6 +37,9 @@ pub struct MemorySettings {
     /// Time without a launch or touch after which a process copies ahead of an eviction, in milliseconds; 0: never.
     #[serde(default)]
     pub seal_after_ms: u32,
+    /// Whether programs may compute amid a restore, with what of their memory is there.
+    #[serde(default)]
+    pub streams_restores: bool,
 }
 
 /// Settings, and the host memory that is divided by them.
@@ -54,6 +57,7 @@ impl NodeMemory {
             pinned_bytes: 0,
             restores_on_demand: false,
             seal_after_ms: 0,
+            streams_restores: false,
         })
     }
 

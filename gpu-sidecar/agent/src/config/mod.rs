@@ -32,6 +32,7 @@
 //! | `pods.directory` | directory with one folder per pod | `pods` in the run directory |
 //! | `memory.restore` | what brings an evicted model back: `demand`, a thread that waits for it; `order`, an order alone | `demand` |
 //! | `memory.seal-after` | time without a launch or copy after which a process copies to the host what an eviction would copy, 1 ms to 1 h; `0`: never | `1s` |
+//! | `memory.stream-restores` | whether a program computes amid a restore, each launch once what its arguments name is there; not run on a GPU yet | `false` |
 //! | `metrics.pods` | label `pod` on metrics of used and asked time, quotas and memory: one series per pod | `false` |
 //! | `price.gpu-hour` | price of a whole GPU for an hour, in any currency: 0 to 1000000, at most six decimals | none |
 //!
@@ -232,6 +233,8 @@ pub struct MemoryConfig {
     /// Time without a launch or copy after which a process copies ahead of an eviction; 0: never.
     #[serde(serialize_with = "tokens::as_duration")]
     pub seal_after: Duration,
+    /// Whether programs compute amid restores.
+    pub stream_restores: bool,
 }
 
 impl Default for MemoryConfig {
@@ -239,6 +242,7 @@ impl Default for MemoryConfig {
         Self {
             restore: Restore::default(),
             seal_after: Duration::from_secs(1),
+            stream_restores: false,
         }
     }
 }
@@ -446,6 +450,9 @@ impl Config {
         if let Some(after) = memory.value("seal-after", seal_after) {
             config.memory.seal_after = after;
         }
+        if let Some(streams) = memory.value("stream-restores", |text| one_of(text, &FLAGS)) {
+            config.memory.stream_restores = streams;
+        }
         memory.end();
         let metrics = root.table("metrics");
         if let Some(pods) = metrics.value("pods", |text| one_of(text, &FLAGS)) {
@@ -481,6 +488,7 @@ impl Config {
                 .unwrap_or(node_bytes / 8)
                 .min(host_bytes),
             restores_on_demand: self.memory.restore == Restore::Demand,
+            streams_restores: self.memory.stream_restores,
             seal_after_ms: u32::try_from(self.memory.seal_after.as_millis()).unwrap_or(u32::MAX),
         }
     }

@@ -68,6 +68,7 @@ directory = "/pods"
 
 [memory]
 seal-after = "250ms"
+stream-restores = true
 
 [metrics]
 pods = true
@@ -90,6 +91,7 @@ gpu-hour = 2.49
     );
     assert!(default.restores_on_demand);
     assert_eq!((memory.seal_after_ms, default.seal_after_ms), (250, 1_000));
+    assert!(memory.streams_restores && !default.streams_restores);
     let bounded = within(default, 512 << 20);
     assert_eq!(
         (bounded.host_bytes, bounded.pinned_bytes),

@@ -168,10 +168,11 @@ impl Gpu {
         Ok(Duration::try_from_secs_f64(seconds).unwrap_or_default())
     }
 
-    /// Returns the function and the launch of a layer that reads a block and adds its hash to the sum at `out`.
-    fn layer_of(&self, busy: Busy, out: u64, number: usize) -> (Function, Launch) {
+    /// Returns the function and the launch of a layer that reads a block and adds its hash to the sum at `out`; or, unless `reads`, of one that has
+    /// the same arguments and reads none of its words, as between the layers of a model.
+    fn layer_of(&self, busy: Busy, out: u64, number: usize, reads: bool) -> (Function, Launch) {
         let (memory, block) = &self.blocks[number];
-        let words = block.used / 4;
+        let words = if reads { block.used / 4 } else { 0 };
         match &self.table {
             Some(table) => {
                 let launch = Launch::HiddenLayer {
@@ -389,12 +390,18 @@ impl Lane {
                 };
                 kernel += 1;
                 if read.is_empty() {
-                    let launch = Launch::Spin(busy);
-                    stream.launch(gpu.spin, &launch, SPIN_BLOCKS, SPIN_THREADS)?;
+                    let before = read.start.min(checked.len().saturating_sub(1));
+                    let (function, launch) = match checked.get(before).filter(|_| is_layered) {
+                        Some(&number) => {
+                            gpu.layer_of(busy, sum(sizes.batch + before), number, false)
+                        }
+                        None => (gpu.spin, Launch::Spin(busy)),
+                    };
+                    stream.launch(function, &launch, SPIN_BLOCKS, SPIN_THREADS)?;
                 }
                 for place in read {
                     let out = sum(sizes.batch + place);
-                    let (function, launch) = gpu.layer_of(busy, out, checked[place]);
+                    let (function, launch) = gpu.layer_of(busy, out, checked[place], true);
                     stream.launch(function, &launch, SPIN_BLOCKS, SPIN_THREADS)?;
                     // The time is that of all blocks together.
                     busy.ns = 0;

@@ -12,6 +12,7 @@ use preload_state::memory::{Access, HostSpan, POSIX_FD, Properties, size};
 
 use crate::driver::{self, Address, Code, Handle, INVALID_VALUE, NOT_SUPPORTED, SUCCESS};
 use crate::host::Host;
+use crate::pointers::{read, read_words};
 
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`: selects the smallest granule of physical memory.
 const MINIMUM: c_int = 0;
@@ -26,6 +27,24 @@ const fn check(code: Code) -> Result<(), Code> {
 fn written<T: Default>(call: impl FnOnce(*mut T) -> Code) -> Result<T, Code> {
     let mut value = T::default();
     check(call(&raw mut value)).map(|()| value)
+}
+
+/// Returns offset and size of a parameter of a kernel, in bytes.
+fn parameter(function: Handle, index: usize) -> Result<(usize, usize), Code> {
+    let mut offset: usize = 0;
+    let place = &raw mut offset;
+    // A launch accepts either kind of handle: see `function_name`.
+    let of_kernel = written(|bytes: *mut usize| {
+        // SAFETY: a handle that the program launches, and pointers to variables of this stack.
+        unsafe { driver::cuKernelGetParamInfo(function, index, place, bytes) }
+    });
+    let bytes = of_kernel.or_else(|_| {
+        written(|bytes: *mut usize| {
+            // SAFETY: as above. The handle is no kernel, or has no such parameter; the program, which launches it, guarantees that it is then a function.
+            unsafe { driver::cuFuncGetParamInfo(function, index, place, bytes) }
+        })
+    })?;
+    Ok((offset, bytes))
 }
 
 /// Returns the pointer to a span of a window.
@@ -144,6 +163,25 @@ impl Driver for Host {
             // function.
             named(|name| unsafe { driver::cuFuncGetName(name, function) })
         })
+    }
+
+    fn argument_words(self, function: Handle, list: usize) -> Option<Vec<u64>> {
+        /// Alignment and least size of a tensor map (`CUtensorMap`), whose address cannot be read.
+        const OPAQUE: (usize, usize) = (64, 128);
+        let list = std::ptr::with_exposed_provenance::<*const u64>(list);
+        let mut words = Vec::new();
+        for index in 0.. {
+            let Ok((offset, bytes)) = parameter(function, index) else {
+                // Behind the last one; or the driver does not know, and then not the first one either.
+                return (index > 0).then_some(words);
+            };
+            if offset.is_multiple_of(OPAQUE.0) && bytes >= OPAQUE.1 {
+                return None;
+            }
+            let place = read(list.wrapping_add(index))?;
+            words.extend(read_words(place, bytes));
+        }
+        None
     }
 
     fn current_device(self) -> Result<c_int, Code> {

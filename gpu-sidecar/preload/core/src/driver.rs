@@ -85,6 +85,8 @@ driver! {
     fn cuEventDestroy_v2(event: Handle);
     fn cuFuncGetName(name: *mut *const c_char, function: Handle);
     fn cuKernelGetName(name: *mut *const c_char, kernel: Handle);
+    fn cuFuncGetParamInfo(function: Handle, index: usize, offset: *mut usize, bytes: *mut usize);
+    fn cuKernelGetParamInfo(kernel: Handle, index: usize, offset: *mut usize, bytes: *mut usize);
     fn cuModuleLoadData(module: *mut Handle, image: *const c_void);
     fn cuModuleGetFunction(function: *mut Handle, module: Handle, name: *const c_char);
     fn cuLaunchKernel(function: Handle, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint, block_z: c_uint, shared: c_uint, stream: Handle, parameters: *mut *mut c_void, extra: *mut *mut c_void);

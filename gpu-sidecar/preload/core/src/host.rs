@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use preload_ops::System;
 use preload_ops::memory::Memory;
 use preload_state::gate::Thread;
+use preload_state::memory::{HostSpan, size};
 use preload_state::process::Process;
 use preload_state::streams::Stream;
 use protocol::message::FromProcess;
@@ -17,6 +19,7 @@ use protocol::page::{Facts, Orders};
 
 use crate::context::context;
 use crate::driver::{Code, INVALID_VALUE, NOT_SUPPORTED};
+use crate::pointers::words_within;
 use crate::{log, time};
 
 /// The driver and the process in which this library is loaded.
@@ -107,6 +110,11 @@ impl System for Host {
 
     fn wake(self, word: &AtomicU32) {
         time::wake(word);
+    }
+
+    fn host_words(self, span: HostSpan, near: &Range<u64>) -> Vec<u64> {
+        let begin = std::ptr::with_exposed_provenance(size(span.at));
+        words_within(begin, size(span.bytes), near)
     }
 
     fn pause(self, span: Duration) {

@@ -19,6 +19,23 @@ fn kernel(
     launch::launch(Host, real, stream, default, function, Kind::Kernel).or_call(real)
 }
 
+/// As [`kernel`], of which the arguments are given as a list of pointers, or in one buffer, which is not read.
+fn kernel_with(
+    real: &dyn Fn() -> Code,
+    stream: Handle,
+    default: DefaultStream,
+    function: Handle,
+    arguments: *const c_void,
+    extra: *const c_void,
+) -> Code {
+    let list = if extra.is_null() {
+        arguments.expose_provenance()
+    } else {
+        0
+    };
+    launch::launch_with(Host, real, stream, default, function, Kind::Kernel, list).or_call(real)
+}
+
 fn graph(real: &dyn Fn() -> Code, stream: Handle, default: DefaultStream, graph: Handle) -> Code {
     launch::launch(Host, real, stream, default, graph, Kind::Graph).or_call(real)
 }
@@ -58,17 +75,17 @@ fn several(real: &dyn Fn() -> Code, list: *const c_void, count: c_uint) -> Code 
 
 hooks! { HOOKS:
     fn cuLaunchKernel(function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Handle, arguments: *const c_void, extra: *const c_void) =
-        |real, function, _gx, _gy, _gz, _bx, _by, _bz, _shared, stream, _arguments, _extra| kernel(real, stream, DefaultStream::Legacy, function);
+        |real, function, _gx, _gy, _gz, _bx, _by, _bz, _shared, stream, arguments, extra| kernel_with(real, stream, DefaultStream::Legacy, function, arguments, extra);
     fn cuLaunchKernel_ptsz(function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Handle, arguments: *const c_void, extra: *const c_void) =
-        |real, function, _gx, _gy, _gz, _bx, _by, _bz, _shared, stream, _arguments, _extra| kernel(real, stream, DefaultStream::PerThread, function);
+        |real, function, _gx, _gy, _gz, _bx, _by, _bz, _shared, stream, arguments, extra| kernel_with(real, stream, DefaultStream::PerThread, function, arguments, extra);
     fn cuLaunchKernelEx(config: *const c_void, function: Handle, arguments: *const c_void, extra: *const c_void) =
-        |real, config, function, _arguments, _extra| kernel(real, stream_of_config(config), DefaultStream::Legacy, function);
+        |real, config, function, arguments, extra| kernel_with(real, stream_of_config(config), DefaultStream::Legacy, function, arguments, extra);
     fn cuLaunchKernelEx_ptsz(config: *const c_void, function: Handle, arguments: *const c_void, extra: *const c_void) =
-        |real, config, function, _arguments, _extra| kernel(real, stream_of_config(config), DefaultStream::PerThread, function);
+        |real, config, function, arguments, extra| kernel_with(real, stream_of_config(config), DefaultStream::PerThread, function, arguments, extra);
     fn cuLaunchCooperativeKernel(function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Handle, arguments: *const c_void) =
-        |real, function, _gx, _gy, _gz, _bx, _by, _bz, _shared, stream, _arguments| kernel(real, stream, DefaultStream::Legacy, function);
+        |real, function, _gx, _gy, _gz, _bx, _by, _bz, _shared, stream, arguments| kernel_with(real, stream, DefaultStream::Legacy, function, arguments, std::ptr::null());
     fn cuLaunchCooperativeKernel_ptsz(function: Handle, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: Handle, arguments: *const c_void) =
-        |real, function, _gx, _gy, _gz, _bx, _by, _bz, _shared, stream, _arguments| kernel(real, stream, DefaultStream::PerThread, function);
+        |real, function, _gx, _gy, _gz, _bx, _by, _bz, _shared, stream, arguments| kernel_with(real, stream, DefaultStream::PerThread, function, arguments, std::ptr::null());
     fn cuLaunchCooperativeKernelMultiDevice(list: *const c_void, count: c_uint, flags: c_uint) =
         |real, list, count, _flags| several(real, list, count);
     fn cuLaunch(function: Handle) = |real, function| kernel(real, 0, DefaultStream::Legacy, function);

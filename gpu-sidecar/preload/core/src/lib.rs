@@ -40,6 +40,7 @@ mod log;
 mod memory;
 mod nvml;
 mod pointers;
+mod ranges;
 mod resolver;
 mod threads;
 mod time;
@@ -123,6 +124,7 @@ static HOOKS: &[&[Hook]] = &[
     touch::SETS_PER_THREAD,
     touch::ADVICE,
     touch::WIDE,
+    ranges::HOOKS,
     memory::alloc::HOOKS,
     memory::query::HOOKS,
     memory::peers::HOOKS,

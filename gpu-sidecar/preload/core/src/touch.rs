@@ -1,6 +1,7 @@
 //! Wrappers of all functions that touch device memory without a kernel: each waits while the process's memory is not on the device.
 //!
-//! Those with at most six integers and pointers share one signature, which passes them on in registers.
+//! Those with at most six integers and pointers share one signature, which passes them on in registers. Those that use one range of device memory
+//! are in [`crate::ranges`].
 
 use preload_ops::touch;
 use preload_state::streams::DefaultStream;
@@ -51,19 +52,15 @@ in_stream! { LEGACY, DefaultStream::Legacy, enqueue:
     cuMemcpyDtoDAsync d,
     cuMemcpyDtoDAsync_v2 d,
     cuMemcpyDtoHAsync d,
-    cuMemcpyDtoHAsync_v2 d,
     cuMemcpyHtoAAsync e,
     cuMemcpyHtoAAsync_v2 e,
     cuMemcpyHtoDAsync d,
-    cuMemcpyHtoDAsync_v2 d,
     cuMemcpyPeerAsync f,
     cuMemcpyWithAttributesAsync e,
     cuMemsetD16Async d,
     cuMemsetD2D16Async f,
     cuMemsetD2D32Async f,
     cuMemsetD2D8Async f,
-    cuMemsetD32Async d,
-    cuMemsetD8Async d,
     cuStreamAttachMemAsync a,
     cuStreamBatchMemOp a,
     cuStreamBatchMemOp_v2 a,
@@ -93,17 +90,13 @@ in_stream! { PER_THREAD, DefaultStream::PerThread, enqueue:
     cuMemcpyAsync_ptsz d,
     cuMemcpyAtoHAsync_v2_ptsz e,
     cuMemcpyDtoDAsync_v2_ptsz d,
-    cuMemcpyDtoHAsync_v2_ptsz d,
     cuMemcpyHtoAAsync_v2_ptsz e,
-    cuMemcpyHtoDAsync_v2_ptsz d,
     cuMemcpyPeerAsync_ptsz f,
     cuMemcpyWithAttributesAsync_ptsz e,
     cuMemsetD16Async_ptsz d,
     cuMemsetD2D16Async_ptsz f,
     cuMemsetD2D32Async_ptsz f,
     cuMemsetD2D8Async_ptsz f,
-    cuMemsetD32Async_ptsz d,
-    cuMemsetD8Async_ptsz d,
     cuStreamAttachMemAsync_ptsz a,
     cuStreamBatchMemOp_ptsz a,
     cuStreamBatchMemOp_v2_ptsz a,
@@ -146,14 +139,10 @@ blocking! { BLOCKING, block:
     cuMemcpyDtoD_v2,
     cuMemcpyDtoD_v2_ptds,
     cuMemcpyDtoH,
-    cuMemcpyDtoH_v2,
-    cuMemcpyDtoH_v2_ptds,
     cuMemcpyHtoA,
     cuMemcpyHtoA_v2,
     cuMemcpyHtoA_v2_ptds,
     cuMemcpyHtoD,
-    cuMemcpyHtoD_v2,
-    cuMemcpyHtoD_v2_ptds,
     cuMemcpyPeer,
     cuMemcpyPeer_ptds,
     cuMemcpy_ptds,
@@ -169,9 +158,7 @@ blocking! { SETS, set:
     cuMemsetD2D8,
     cuMemsetD2D8_v2,
     cuMemsetD32,
-    cuMemsetD32_v2,
     cuMemsetD8,
-    cuMemsetD8_v2,
 }
 
 blocking! { SETS_PER_THREAD, set_per_thread:
@@ -179,8 +166,6 @@ blocking! { SETS_PER_THREAD, set_per_thread:
     cuMemsetD2D16_v2_ptds,
     cuMemsetD2D32_v2_ptds,
     cuMemsetD2D8_v2_ptds,
-    cuMemsetD32_v2_ptds,
-    cuMemsetD8_v2_ptds,
 }
 
 blocking! { ADVICE, advise:

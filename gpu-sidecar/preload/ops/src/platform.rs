@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ffi::c_int;
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -126,6 +127,10 @@ pub trait Driver: Copy {
 
     /// Returns the name of a function or kernel; `None` if the driver has none.
     fn function_name(self, function: Handle) -> Option<Cow<'static, str>>;
+
+    /// Returns all words of the arguments of a launch, if they are known: `list` is the address of its list of pointers to them, as the program
+    /// passes it; 0 for none.
+    fn argument_words(self, function: Handle, list: usize) -> Option<Vec<u64>>;
 
     /// Returns the device of the calling thread's context.
     ///
@@ -317,6 +322,9 @@ pub trait System: Copy {
     fn wait_at(self, word: &AtomicU32, expected: u32, at_most: Duration);
     /// Wakes the waiters of a word of this process.
     fn wake(self, word: &AtomicU32);
+    /// Returns the words of 8 bytes in host memory whose value is in `near`. The program passes the memory to the driver, or it is in a window of this
+    /// process. Last bytes that are no whole word are left out.
+    fn host_words(self, span: HostSpan, near: &Range<u64>) -> Vec<u64>;
     /// Blocks for this time.
     fn pause(self, span: Duration);
     /// Runs a memory barrier in all threads of the process: their earlier writes become visible, and their later reads are not

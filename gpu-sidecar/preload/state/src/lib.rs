@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`gate`] | the gate at each launch: its word, launches in progress, parked threads, the return of a token |
 //! | [`memory_gate`] | the gate at each touch of device memory |
+//! | [`restoring`] | what of it is there while it is being restored and the program computes |
 //! | [`watch`] | the watch thread: answers a closed gate, returns a token that is not used |
 //! | [`link`] | the process with respect to its agent: start, attachment, loss, reconnection |
 //! | [`waiters`] | threads that wait on the agent's page, across a change of page |
@@ -41,6 +42,7 @@ pub mod memory;
 pub mod memory_gate;
 pub mod mover;
 pub mod process;
+pub mod restoring;
 pub mod silence;
 pub mod streams;
 pub mod waiters;

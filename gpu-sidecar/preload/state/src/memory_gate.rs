@@ -1,4 +1,5 @@
-//! The gate at each touch of device memory (contracts §6, residency): open while the process's memory is on the device.
+//! The gate at each touch of device memory (contracts §6, residency): open while the process's memory is on the device. In between it may be ajar:
+//! all memory is mapped, and its contents are on the way ([`crate::restoring`]).
 //!
 //! A touch is a copy, a memset, or another call that uses memory without a kernel. It marks itself in a word of its own thread
 //! ([`crate::gate::Threads::begin_touch`]) before it reads this gate, and launches read it as well. To move memory, a thread shuts the gate, runs a
@@ -7,9 +8,15 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Gate at each touch of device memory. A futex word: even while it is open, odd while it is shut, and another number after each change.
+/// Gate at each touch of device memory. A futex word, another number after each change, whose two lowest bits are its state.
 #[derive(Debug, Default)]
 pub struct MemoryGate(AtomicU32);
+
+/// Bits of the word with the state.
+const STATE: u32 = 3;
+const OPEN: u32 = 0;
+const SHUT: u32 = 1;
+const AJAR: u32 = 2;
 
 impl MemoryGate {
     /// Creates an open gate.
@@ -25,7 +32,7 @@ impl MemoryGate {
     #[inline]
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.0.load(Ordering::Acquire) & 1 == 0
+        self.0.load(Ordering::Acquire) & STATE == OPEN
     }
 
     /// Returns the futex word and its value while the gate is shut; `None` if it is open. A thread waits while the word has this value.
@@ -34,7 +41,13 @@ impl MemoryGate {
     #[must_use]
     pub fn shut_at(&self) -> Option<(&AtomicU32, u32)> {
         let value = self.0.load(Ordering::Acquire);
-        (value & 1 == 1).then_some((&self.0, value))
+        (value & STATE == SHUT).then_some((&self.0, value))
+    }
+
+    /// Returns whether all memory is mapped, and its contents are on the way. Acquire, as [`Self::is_open`].
+    #[must_use]
+    pub fn is_ajar(&self) -> bool {
+        self.0.load(Ordering::Acquire) & STATE == AJAR
     }
 
     /// Shuts the gate. Returns whether it was open. One thread at a time may call this and [`Self::open`].
@@ -43,20 +56,32 @@ impl MemoryGate {
     pub fn shut(&self) -> bool {
         let is_open = self.is_open();
         if is_open {
-            self.0.fetch_add(1, Ordering::SeqCst);
+            self.0.fetch_add(SHUT - OPEN, Ordering::SeqCst);
         }
         is_open
     }
 
-    /// Opens the gate, whose waiters are then to be woken. Returns whether it was shut.
+    /// Sets a shut gate ajar, whose waiters are then to be woken. Returns whether it was shut.
+    ///
+    /// Release: what is known of the restore is visible to whoever finds the gate ajar.
+    pub fn set_ajar(&self) -> bool {
+        let is_shut = self.shut_at().is_some();
+        if is_shut {
+            self.0.fetch_add(AJAR - SHUT, Ordering::SeqCst);
+        }
+        is_shut
+    }
+
+    /// Opens the gate, whose waiters are then to be woken. Returns whether it was not open.
     ///
     /// Release: what was restored before is visible to every touch after it.
     pub fn open(&self) -> bool {
-        let is_shut = !self.is_open();
-        if is_shut {
-            self.0.fetch_add(1, Ordering::SeqCst);
+        let state = self.0.load(Ordering::Acquire) & STATE;
+        if state != OPEN {
+            // The next multiple: another number than that of any earlier open gate.
+            self.0.fetch_add(STATE + 1 - state, Ordering::SeqCst);
         }
-        is_shut
+        state != OPEN
     }
 }
 
@@ -80,6 +105,23 @@ mod tests {
             first, second,
             "a waiter of the first time is not one of the second"
         );
+    }
+
+    #[test]
+    fn a_gate_is_ajar_between_shut_and_open() {
+        let gate = MemoryGate::new();
+        assert!(!gate.set_ajar() && gate.is_open());
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            assert!(gate.shut() && gate.shut_at().is_some());
+            seen.push(gate.0.load(Ordering::Relaxed));
+            assert!(gate.set_ajar() && gate.is_ajar());
+            assert!(!gate.is_open() && gate.shut_at().is_none() && !gate.shut());
+            seen.push(gate.0.load(Ordering::Relaxed));
+            assert!(gate.open() && gate.is_open() && !gate.is_ajar());
+            seen.push(gate.0.load(Ordering::Relaxed));
+        }
+        assert!(seen.is_sorted_by(|before, after| before < after));
     }
 
     /// Place of a thread that touches memory.

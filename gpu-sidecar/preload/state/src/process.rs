@@ -10,6 +10,7 @@ use crate::functions::Functions;
 use crate::gate::{Gate, Threads};
 use crate::link::{Status, Terms};
 use crate::memory_gate::MemoryGate;
+use crate::restoring::Restoring;
 use crate::streams::Streams;
 use crate::waiters::Waiters;
 
@@ -20,6 +21,8 @@ pub struct Process {
     pub gate: Gate,
     /// Gate at each touch of device memory.
     pub memory_gate: MemoryGate,
+    /// What is there of memory whose gate is ajar.
+    pub restoring: Restoring,
     /// Futex word that changes whenever the mover thread may have something to do.
     pub mover_word: AtomicU32,
     /// Host memory for copies of device memory, in bytes.
@@ -60,6 +63,7 @@ impl Process {
         Self {
             gate: Gate::new(),
             memory_gate: MemoryGate::new(),
+            restoring: Restoring::new(),
             mover_word: AtomicU32::new(0),
             host_bytes: AtomicU64::new(0),
             pinned_bytes: AtomicU64::new(0),

@@ -123,11 +123,6 @@ impl Track {
             .iter()
             .find(|(_, before, after)| after > before)
             .map(|(at, _, _)| *at)?;
-        let created_until = created
-            .iter()
-            .filter(|(_, before, after)| after > before)
-            .map(|(at, _, _)| *at)
-            .max()?;
         let mut left = float(bytes);
         let mut end = begin;
         let copies = self.to_device.iter().filter(|(own, _)| own.0 >= begin);
@@ -138,6 +133,11 @@ impl Track {
             left -= copied;
             end = end.max(*to);
         }
+        let created_until = created
+            .iter()
+            .filter(|(at, before, after)| after > before && *at <= end)
+            .map(|(at, _, _)| *at)
+            .max()?;
         Some(Restore {
             begin,
             created_until,
@@ -145,13 +145,11 @@ impl Track {
         })
     }
 
-    /// Returns which share of the bytes of a restore was there when the first kernel after its begin started.
+    /// Returns which share of the bytes of a restore was there when the first kernel after its begin that reads weights started. The one before reads
+    /// the request's input.
     pub(super) fn first_kernel_share(&self, restore: Restore) -> Option<f64> {
-        let first = self
-            .kernels
-            .iter()
-            .map(|(from, _)| *from)
-            .find(|from| *from >= restore.begin)?;
+        let begins = self.kernels.iter().map(|(from, _)| *from);
+        let first = begins.filter(|from| *from >= restore.begin).nth(1)?;
         let (mut before, mut all) = (0.0, 0.0);
         let copies = self.to_device.iter();
         for ((from, to), copied) in
@@ -207,7 +205,7 @@ mod tests {
     fn track() -> Track {
         Track {
             // A request, the hashes, and the first kernel after the restore.
-            kernels: vec![(0, 50), (110, 120), (560, 600)],
+            kernels: vec![(0, 50), (110, 120), (555, 560), (560, 600)],
             from_device: vec![((120, 150), 300.0)],
             to_device: vec![
                 ((420, 520), 1_000.0),

@@ -1,8 +1,8 @@
 //! The scenario `evict`: models that leave their GPU and return, measured by the device's ledger, and random cycles of both under load.
 //!
 //! Real programs under the real preload library, the agent as it runs on a node, a software GPU. Each model is measured alone on its GPU: the
-//! first eviction, of which all is copied; one of which nothing has changed; a restore; and, in a second process, the first eviction after the
-//! process has copied ahead.
+//! first eviction, of which all is copied; one of which nothing has changed; a restore for a request; and, in a second process, the first eviction
+//! after the process has copied ahead.
 
 mod cycles;
 mod measure;
@@ -17,7 +17,7 @@ use anyhow::Context as _;
 use clap::Args;
 use device::part::Part;
 use softgpu::ledger::{Ledger, Selection};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::agent::{Environment, NodeAgent};
 use super::gpu::{Device, SoftGpu};
@@ -36,6 +36,8 @@ const SEAL_AFTER: &str = "500ms";
 /// Refusal of an eviction for want of host memory, and the longest time until a process has it.
 const NO_MEMORY: &str = "no-memory";
 const HOST_MEMORY_MAX: Duration = Duration::from_secs(60);
+/// Time for which a model is away before a request brings it back: its copy is searched for addresses meanwhile.
+const AWAY: Duration = Duration::from_millis(300);
 /// State that a request of the random cycles changes.
 const CHANGE: &str = "8MiB";
 /// Annotations of a pod: two on a slot compute in turns.
@@ -157,7 +159,7 @@ impl EvictOptions {
                 station("V100", 1, torpor.into(), cycles)?,
                 station("A100", 1, of_weights("36GiB"), 0)?,
                 station("H200", SLOWED, of_weights("16GB"), 0)?,
-                station("H200", 1, of_weights("64GiB"), 0)?,
+                station("H200", 2, of_weights("64GiB"), 0)?,
             ]);
         }
         let part = Part::named(self.part.as_deref().unwrap_or(PART))?;
@@ -220,8 +222,9 @@ async fn measured(station: Station, seed: u64) -> anyhow::Result<StationRun> {
         .iter()
         .map(|pod| (pod.as_str(), ANNOTATIONS.to_owned()))
         .collect();
-    let configuration =
-        format!("{SLOTS}[memory]\nseal-after = \"{SEAL_AFTER}\"\n[tokens]\ntime-scale = {time}\n");
+    let configuration = format!(
+        "{SLOTS}[memory]\nseal-after = \"{SEAL_AFTER}\"\nstream-restores = true\n[tokens]\ntime-scale = {time}\n"
+    );
     let mut agent = NodeAgent::start(&gpu, NODE, &configuration, &published).await?;
     let names: Vec<&str> = pods.iter().map(String::as_str).collect();
     let environments = agent.served(&names).await?;
@@ -283,7 +286,6 @@ struct Observed {
     all: Moved,
     clean: Moved,
     sealed: Moved,
-    restored: Moved,
     /// Begin and end of a request to each process whose model was away.
     asked: Stretch,
     hidden_asked: Stretch,
@@ -307,7 +309,6 @@ async fn observe(
         change: "0",
     };
     let mut server = Server::start(gpu, agent, pod, environment, plan("order")).await?;
-    requests.send(&mut server).await?;
     let begin = Instant::now();
     let all = loop {
         // It must not copy ahead before the first eviction.
@@ -319,10 +320,12 @@ async fn observe(
             Err(reason) => anyhow::bail!("{} cannot evict: {reason}", model.name),
         }
     };
-    let asked = requests.send(&mut server).await?;
+    // The order in which it uses its memory is learnt from this request.
+    requests.send(&mut server).await?;
     // The request was the same, so that nothing has changed.
     let clean = order::ordered(control, pod, "evict").await?;
-    let restored = order::ordered(control, pod, "restore").await?;
+    sleep(AWAY).await;
+    let asked = requests.send(&mut server).await?;
     let process = order::process(control, pod).await?;
     let pid = server.pid;
     server.stop().await?;
@@ -331,6 +334,7 @@ async fn observe(
     requests.send(&mut server).await?;
     order::is_sealed(control, pod).await?;
     let sealed = order::ordered(control, pod, "evict").await?;
+    sleep(AWAY).await;
     let hidden_asked = requests.send(&mut server).await?;
     let hidden_pid = server.pid;
     server.stop().await?;
@@ -340,7 +344,6 @@ async fn observe(
         all,
         clean,
         sealed,
-        restored,
         asked,
         hidden_asked,
         fixed_bytes: process["bytes_fixed"].as_u64().unwrap_or(0),
@@ -380,12 +383,10 @@ impl Observed {
         let missing = || format!("the ledger shows no move of {}", model.name);
         let eviction = |moved: &Moved| track.eviction(since(moved.span)).with_context(missing);
         let (all, clean) = (eviction(&self.all)?, eviction(&self.clean)?);
-        let restore = track.restore(since(self.restored.span), self.restored.copied_bytes);
-        let restore = restore.with_context(missing)?;
-        let on_demand = |track: &Track, asked: Stretch| {
-            let restore = track.restore(since(asked), self.restored.copied_bytes)?;
-            track.first_kernel_share(restore)
-        };
+        let restore =
+            |track: &Track, asked: Stretch, moved: &Moved| track.restore(since(asked), moved.bytes);
+        let own = restore(track, self.asked, &self.clean).with_context(missing)?;
+        let of_hidden = restore(hidden, self.hidden_asked, &self.sealed).with_context(missing)?;
         Ok(ModelRun {
             name: model.name.clone(),
             bytes: self.all.bytes,
@@ -395,10 +396,10 @@ impl Observed {
             evict_clean_ns: clean.length,
             evict_clean_copied: self.clean.copied_bytes,
             sealed_first_copied: self.sealed.copied_bytes,
-            restore_ns: restore.length(),
-            creation_ns: restore.creation(),
-            first_kernel_share: on_demand(track, self.asked),
-            hidden_first_kernel_share: on_demand(hidden, self.hidden_asked),
+            restore_ns: own.length(),
+            creation_ns: own.creation(),
+            first_kernel_share: track.first_kernel_share(own),
+            hidden_first_kernel_share: hidden.first_kernel_share(of_hidden),
             fixed_bytes: self.fixed_bytes,
             residue_bytes: all.left_bytes,
             right: self.right,

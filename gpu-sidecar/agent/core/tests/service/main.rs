@@ -41,6 +41,7 @@ const MEMORY: MemorySettings = MemorySettings {
     pinned_bytes: 50 * MIB,
     restores_on_demand: true,
     seal_after_ms: 700,
+    streams_restores: true,
 };
 
 /// A service under test, with its time and everything it has done.

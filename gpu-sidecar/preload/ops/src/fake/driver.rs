@@ -33,6 +33,10 @@ impl Driver for &'static Fake {
         Ok(c_int::from(!self.lacks.borrow().contains(&attribute)))
     }
 
+    fn argument_words(self, _function: Handle, list: usize) -> Option<Vec<u64>> {
+        self.arguments.borrow().get(&list).cloned()
+    }
+
     fn current_device(self) -> Result<c_int, Code> {
         Ok(Fake::device_of(self.context.get()))
     }
@@ -324,6 +328,16 @@ impl Driver for &'static Fake {
     }
 
     fn synchronize_event(self, event: Handle) -> Result<(), Code> {
+        match self.on_event_wait.take() {
+            Some((0, next)) => next(self),
+            Some((others, next)) => {
+                self.on_event_wait.replace(Some((others - 1, next)));
+            }
+            None => {}
+        }
+        if let Some(code) = self.event_wait_error.take() {
+            return Err(code);
+        }
         let at = self.events.borrow().get(&event).copied();
         let at = at.ok_or(INVALID_VALUE)?;
         self.now.set(self.now.get().max(at));

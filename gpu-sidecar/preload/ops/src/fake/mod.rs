@@ -5,6 +5,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::c_int;
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -90,6 +91,11 @@ pub(crate) struct Fake {
     /// Contents of physical memory by handle, and of host memory by address, each as one number for a granule.
     pub(crate) contents: RefCell<BTreeMap<u64, Vec<u64>>>,
     pub(crate) host_contents: RefCell<BTreeMap<u64, u64>>,
+    /// Runs at a wait for an event, after this number of others; and the result of these waits.
+    pub(crate) on_event_wait: RefCell<Option<(u32, OnWait)>>,
+    pub(crate) event_wait_error: Cell<Option<Code>>,
+    /// Words of the arguments of launches, by the address of their list.
+    pub(crate) arguments: RefCell<BTreeMap<usize, Vec<u64>>>,
     /// Words of the memory that the driver has allocated, by address.
     pub(crate) words: RefCell<BTreeMap<Address, u64>>,
     pub(crate) next_native: Cell<Address>,
@@ -188,6 +194,11 @@ impl Fake {
     /// Runs `f` once at a barrier, after `others` of them.
     pub(crate) fn before_barrier(&self, others: u32, f: impl FnOnce(&'static Self) + 'static) {
         self.on_barrier.replace(Some((others, Box::new(f))));
+    }
+
+    /// Runs `f` once at a wait for an event, after `others` of them.
+    pub(crate) fn before_event_wait(&self, others: u32, f: impl FnOnce(&'static Self) + 'static) {
+        self.on_event_wait.replace(Some((others, Box::new(f))));
     }
 
     /// Runs `f` in another thread, which has an entry of its own.

@@ -75,6 +75,13 @@ impl System for &'static Fake {
         self.woken.set(self.woken.get() + 1);
     }
 
+    fn host_words(self, span: HostSpan, near: &Range<u64>) -> Vec<u64> {
+        let all = self.host_contents.borrow();
+        let inside = all.range(span.at..span.at + span.bytes);
+        let words = inside.map(|(_, word)| *word);
+        words.filter(|word| near.contains(word)).collect()
+    }
+
     fn pause(self, span: Duration) {
         self.blocked(span);
     }

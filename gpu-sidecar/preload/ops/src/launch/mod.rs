@@ -12,6 +12,7 @@ use protocol::message::{FromProcess, Report};
 use crate::cuda::{Code, Handle, NOT_PERMITTED, NOT_READY, SUCCESS};
 use crate::outcome::{Call, Outcome, Reason};
 use crate::platform::{Driver, Platform, System};
+use crate::residency::restoring;
 use crate::streams::{self, ParkedWork};
 use crate::{capture_mode, gate, touch};
 
@@ -24,7 +25,7 @@ pub enum Kind {
     Graph,
 }
 
-/// Launches a kernel or graph once the gate is open and the process's memory is on the device.
+/// Launches a kernel or graph, whose arguments are not known, once the gate is open and the process's memory is on the device.
 #[inline]
 pub fn launch<P: Platform>(
     host: P,
@@ -33,6 +34,20 @@ pub fn launch<P: Platform>(
     default: DefaultStream,
     function: Handle,
     kind: Kind,
+) -> Outcome {
+    launch_with(host, call, stream, default, function, kind, 0)
+}
+
+/// As [`launch`], with the address of the list of pointers to the arguments: amid a restore the launch waits for what they name.
+#[inline]
+pub fn launch_with<P: Platform>(
+    host: P,
+    call: Call<'_>,
+    stream: Handle,
+    default: DefaultStream,
+    function: Handle,
+    kind: Kind,
+    arguments: usize,
 ) -> Outcome {
     if !host.is_active() {
         return Outcome::Pass(Reason::Inactive);
@@ -51,7 +66,10 @@ pub fn launch<P: Platform>(
     if info.is_collective {
         return refuse_collective(host, function);
     }
-    let need = Need::Program;
+    let need = Need::Program {
+        function,
+        arguments,
+    };
     Outcome::Done(once_open(host, call, stream, default, info, need))
 }
 
@@ -73,7 +91,12 @@ pub(crate) fn own<P: Platform>(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Need {
     /// One of the program: token and memory.
-    Program,
+    Program {
+        /// Kernel or graph.
+        function: Handle,
+        /// Address of the list of pointers to its arguments; 0: not known.
+        arguments: usize,
+    },
     /// One of this library: the token alone, and not for ever.
     Own {
         /// End of the wait, in nanoseconds.
@@ -92,10 +115,22 @@ fn once_open<P: Platform>(
 ) -> Code {
     let process = host.process();
     let mut bound_holds = true;
+    let mut needed = None;
     loop {
         let guard = begin(host);
         let in_flight = process.streams.announce(&info, &process.gate, host.facts());
-        let has_memory = need != Need::Program || process.memory_gate.is_open();
+        let has_memory = match need {
+            Need::Own { .. } => true,
+            Need::Program {
+                function,
+                arguments,
+            } => {
+                process.memory_gate.is_open()
+                    || restoring::is_there(host, &mut needed, || {
+                        restoring::of_launch(host, function, arguments)
+                    })
+            }
+        };
         if has_memory && process.gate.passes(host.orders(), in_flight, bound_holds) {
             host.set_inside(true);
             let launch = streams::before(host, stream, default, info);
@@ -109,7 +144,7 @@ fn once_open<P: Platform>(
         streams::finish(host, &LaunchGroup::of(info));
         drop(guard);
         if !has_memory {
-            touch::wait(host);
+            touch::wait(host, needed);
             continue;
         }
         match park(host, stream, default, need) {

@@ -45,7 +45,7 @@ mod tickets;
 
 pub(crate) use movable::{
     MovableBlock, MovableDevice, away, create_block, finish_block, give_up_spare, has_imported,
-    is_exported, movable, moves, release_block, synchronize, total_of_kind,
+    is_exported, movable, moves, ranges_of, release_block, synchronize, total_of_kind,
 };
 pub use state::Memory;
 #[cfg(test)]

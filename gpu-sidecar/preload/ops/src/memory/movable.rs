@@ -317,9 +317,19 @@ pub(crate) fn finish_block<P: Platform>(
         })
 }
 
+/// Returns all ranges of addresses at which the memory of a block is mapped, as first address and size in bytes.
+pub(crate) fn ranges_of<P: Platform>(host: P, block: &MovableBlock) -> Vec<(Address, u64)> {
+    let Some(id) = program_id(block.key) else {
+        return vec![(block.at, block.bytes)];
+    };
+    let mappings = lock(&host.memory().program).mappings_of(id);
+    let ranges = mappings.into_iter();
+    ranges.map(|(at, bytes, _)| (at, bytes)).collect()
+}
+
 /// Drops the copy of a block that is released for good, after waiting for a move in progress.
 pub(super) fn forget<P: Platform>(host: P, key: u64) {
-    moves(host).host.forget(key);
+    moves(host).forget(key);
 }
 
 /// Returns the bytes of a device's blocks which are on the host; of all devices for `None`.

@@ -7,7 +7,7 @@ use preload_state::memory::{GranuleHash, HostSpan};
 use protocol::message::{MoveRefusal, Transfer};
 use protocol::page::Residency;
 
-use super::{GROUP_GRANULES, Moves, Tools, calls, hash, publish, restore, tools};
+use super::{GROUP_GRANULES, Moves, Tools, calls, hash, publish, restore, restoring, tools};
 use crate::cuda::{Address, Code, EVENT_BLOCKING_SYNC, Handle};
 use crate::memory::{self, MovableBlock, MovableDevice, moves};
 use crate::platform::{Platform, System};
@@ -21,6 +21,7 @@ const TOKEN_MAX: u64 = 1_000_000_000;
 /// `drain`: longest time for which work in flight, and calls in progress, are waited for.
 pub(super) fn evict<P: Platform>(host: P, drain: Duration) -> Result<Transfer, MoveRefusal> {
     let begin = host.now();
+    restoring::end_observation(host);
     refusal(host)?;
     publish(host, Residency::Closing);
     let moved = close(host, begin, drain).and_then(|drain_ns| {
@@ -244,8 +245,7 @@ fn enqueue<P: Platform>(
         });
         let changed = changed.unwrap_or_default();
         if !changed.is_empty() {
-            // While the copy is in flight, its contents have no hash.
-            moves.host.set_hashes(block.key, Vec::new());
+            moves.begin_copy(block.key);
         }
         for (span, from) in changed {
             host.copy_to_host(span, from, tools.stream)?;

@@ -28,10 +28,14 @@ use crate::platform::{Platform, System};
 mod evict;
 mod hash;
 mod restore;
+pub(crate) mod restoring;
 mod seal;
+mod search;
 
 /// Pause after a restore without an agent that has failed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval at which it is looked whether the program was observed for long enough.
+const OBSERVE_INTERVAL: Duration = Duration::from_millis(50);
 /// Size of the copies after which a group of blocks ends, in granules: 64 MiB on a GPU.
 const GROUP_GRANULES: u64 = 32;
 
@@ -55,14 +59,40 @@ pub(crate) struct Moves {
     is_away: bool,
     /// Number of launches and touches ([`preload_state::gate::Threads::calls`]) at which every block had the contents of its copy.
     unchanged_since: Option<u32>,
+    /// Keys of blocks in the order in which the program has used them after the last restore in which it was observed.
+    order: Vec<u64>,
+    /// Time at which the last group of a restore arrived amid which the program computed, in nanoseconds.
+    arrived_at: u64,
+    /// Whether the copies of blocks hold addresses in blocks, by key, as far as they were searched.
+    addresses: BTreeMap<u64, bool>,
 }
 
 impl Moves {
+    /// Drops the copy of a block that is gone, and what is known of it.
+    pub(crate) fn forget(&mut self, key: u64) {
+        self.host.forget(key);
+        self.addresses.remove(&key);
+    }
+
+    /// Notes that a copy is about to change: its contents are unknown until the copy is complete.
+    fn begin_copy(&mut self, key: u64) {
+        self.host.set_hashes(key, Vec::new());
+        self.addresses.remove(&key);
+    }
+
     /// Forgets the handles in a destroyed context, and what was registered there.
     pub(crate) fn context_destroyed(&mut self, context: Handle) {
         self.tools.retain(|_, tools| tools.context != context);
         self.host.context_destroyed(context);
     }
+}
+
+/// Returns whether the program may compute amid a restore: the agent permits it, and all memory moves, so that no address in other memory leads to
+/// memory that is not there yet.
+fn streams_restores<P: System>(host: P) -> bool {
+    host.has_agent_orders()
+        && host.orders().streams_restores.load(Ordering::Relaxed) == 1
+        && host.facts().bytes_fixed.load(Ordering::Relaxed) == 0
 }
 
 /// Returns the number of the program's launches and touches. Exact after a barrier over all threads.
@@ -143,7 +173,16 @@ pub fn step<P: Platform>(host: P, mover: &mut Mover) {
         MoverStep::Confirm { seq } => answer(host, orders, seq, Ok(Transfer::default())),
         MoverStep::Request { bytes } => host.send(&FromProcess::WindowsWanted { bytes }),
         MoverStep::Seal => seal::seal(host, orders),
-        MoverStep::Sleep { at_most } => host.wait_at(word, before, at_most),
+        MoverStep::Sleep { at_most } => {
+            if is_away && search::search_some(host) {
+                return;
+            }
+            let at_most = match restoring::observes(host) {
+                true => at_most.min(OBSERVE_INTERVAL),
+                false => at_most,
+            };
+            host.wait_at(word, before, at_most);
+        }
     }
 }
 

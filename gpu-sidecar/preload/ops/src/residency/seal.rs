@@ -144,7 +144,7 @@ fn copy_group<P: Platform>(host: P, begun: u32, hashes: &Hashes, pieces: &mut Ve
         return true;
     };
     for (piece, _) in &group {
-        moves.host.set_hashes(piece.key, Vec::new());
+        moves.begin_copy(piece.key);
     }
     if let Err(code) = copy(host, &mut moves, device, &group) {
         host.report_fatal(code);

@@ -12,6 +12,7 @@ use crate::platform::Driver as _;
 use crate::touch;
 
 mod ahead;
+mod ajar;
 
 const DRAIN: Duration = Duration::from_secs(1);
 /// First address of the host memory.

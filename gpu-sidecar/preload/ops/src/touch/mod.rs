@@ -5,13 +5,15 @@
 use std::time::Duration;
 
 use preload_state::gate::{HUNG_AFTER, IN_FLIGHT_POLL, LaunchGuard, RECHECK_INTERVAL};
+use preload_state::restoring::Needed;
 use preload_state::silence::Silence;
 use preload_state::streams::DefaultStream;
 use protocol::message::FromProcess;
 
-use crate::cuda::{Code, Handle};
+use crate::cuda::{Address, Code, Handle};
 use crate::outcome::{Call, Outcome, Reason};
 use crate::platform::{Platform, System};
+use crate::residency::restoring;
 use crate::{capture_mode, gate, streams};
 
 /// Touches memory by an operation in a stream, for which the host does not wait.
@@ -20,6 +22,17 @@ pub fn enqueue<P: Platform>(
     call: Call<'_>,
     stream: Handle,
     default: DefaultStream,
+) -> Outcome {
+    enqueue_use(host, call, stream, default, Use::Anything)
+}
+
+/// As [`enqueue`], by an operation of which it is known what it uses.
+pub fn enqueue_use<P: Platform>(
+    host: P,
+    call: Call<'_>,
+    stream: Handle,
+    default: DefaultStream,
+    use_: Use,
 ) -> Outcome {
     if let Some(reason) = unchecked(host) {
         return Outcome::Pass(reason);
@@ -31,16 +44,21 @@ pub fn enqueue<P: Platform>(
     } else {
         streams::other_work(host, stream, default);
     }
-    Outcome::Done(once_there(host, call))
+    Outcome::Done(once_there(host, call, use_))
 }
 
 /// Touches memory by a call that returns once the operation has ended, and earlier work in its stream.
 pub fn block<P: Platform>(host: P, call: Call<'_>) -> Outcome {
+    block_use(host, call, Use::Anything)
+}
+
+/// As [`block()`], by a call of which it is known what it uses.
+pub fn block_use<P: Platform>(host: P, call: Call<'_>, use_: Use) -> Outcome {
     if let Some(reason) = unchecked(host) {
         return Outcome::Pass(reason);
     }
     capture_mode::relaxed(host, || streams::mark_all(host));
-    let code = once_there(host, call);
+    let code = once_there(host, call, use_);
     streams::reap_all(host);
     gate::after_host_wait(host);
     Outcome::Done(code)
@@ -50,7 +68,7 @@ pub fn block<P: Platform>(host: P, call: Call<'_>) -> Outcome {
 pub fn touch<P: Platform>(host: P, call: Call<'_>) -> Outcome {
     match unchecked(host) {
         Some(reason) => Outcome::Pass(reason),
-        None => Outcome::Done(once_there(host, call)),
+        None => Outcome::Done(once_there(host, call, Use::Anything)),
     }
 }
 
@@ -62,12 +80,15 @@ fn unchecked<P: System>(host: P) -> Option<Reason> {
     host.is_inside().then_some(Reason::Nested)
 }
 
-/// Makes a call once the process's memory is on the device.
-fn once_there<P: Platform>(host: P, call: Call<'_>) -> Code {
+/// Makes a call once the memory that it uses is on the device.
+fn once_there<P: Platform>(host: P, call: Call<'_>, use_: Use) -> Code {
     let process = host.process();
+    let mut needed = None;
     loop {
         let guard = process.threads.begin_touch(host.thread());
-        if process.memory_gate.is_open() {
+        if process.memory_gate.is_open()
+            || restoring::is_there(host, &mut needed, || restoring::of_touch(host, use_))
+        {
             // A driver that calls its own exported functions does so within a touch that has passed.
             host.set_inside(true);
             let code = call();
@@ -76,7 +97,7 @@ fn once_there<P: Platform>(host: P, call: Call<'_>) -> Code {
             return code;
         }
         drop(guard);
-        wait(host);
+        wait(host, needed);
     }
 }
 
@@ -89,11 +110,14 @@ pub(crate) fn hold<P: Platform>(host: P) -> Option<LaunchGuard<'static>> {
     let process = host.process();
     loop {
         let guard = process.threads.begin_touch(host.thread());
-        if process.memory_gate.is_open() {
+        let mut needed = None;
+        if process.memory_gate.is_open()
+            || restoring::is_there(host, &mut needed, || process.restoring.all())
+        {
             return Some(guard);
         }
         drop(guard);
-        wait(host);
+        wait(host, needed);
     }
 }
 
@@ -105,13 +129,35 @@ pub fn check<P: System>(host: P) -> bool {
     process.memory_gate.is_open()
 }
 
-/// Blocks while the process's memory is not on the device.
+/// Device memory that a touch uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Use {
+    /// Not known.
+    Anything,
+    /// One range alone.
+    Range {
+        /// First address of the range.
+        at: Address,
+        /// Size of the range in bytes.
+        bytes: u64,
+        /// Host memory of the same size which is written there; 0 if something else is, or nothing.
+        source: u64,
+    },
+}
+
+/// Blocks while the process's memory is not on the device, or amid a restore until what is needed may be there.
 #[cold]
-pub(crate) fn wait<P: Platform>(host: P) {
+pub(crate) fn wait<P: Platform>(host: P, needed: Option<Needed>) {
     // The program's pause ends here: the wait is not part of it.
     host.process().gate.begin_burst(host.now());
     // Work that this thread has launched is measured up to here; that in its own default stream can be marked by no other.
     capture_mode::relaxed(host, || streams::mark_all(host));
+    if let Some(needed) = needed
+        && host.process().memory_gate.is_ajar()
+    {
+        restoring::wait(host, needed);
+        return;
+    }
     let mut silence = Silence::default();
     while let Some((word, value)) = host.process().memory_gate.shut_at() {
         // Repeated, since messages may be lost, and the agent has a heartbeat only while it knows of the wait.
@@ -147,6 +193,16 @@ pub fn shut<P: System>(host: P, at_most: Duration) -> bool {
         host.pause(IN_FLIGHT_POLL);
     }
     true
+}
+
+/// Sets the shut gate of touches and launches ajar, and wakes those that wait.
+pub(crate) fn set_ajar<P: System>(host: P) {
+    let gate = &host.process().memory_gate;
+    let word = gate.shut_at().map(|(word, _)| word);
+    gate.set_ajar();
+    if let Some(word) = word {
+        host.wake(word);
+    }
 }
 
 /// Opens the gate of touches and launches, and wakes those that wait.

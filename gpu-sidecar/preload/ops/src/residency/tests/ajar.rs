@@ -1,0 +1,250 @@
+//! Programs that compute amid a restore.
+
+use super::*;
+use crate::launch::{Kind, launch_with};
+use crate::memory::moves;
+use crate::touch::Use;
+use preload_state::streams::DefaultStream;
+
+/// Address of a list of arguments.
+const LIST: usize = 0x1000;
+
+/// Returns a process whose restores are streamed, with four allocations of eight granules each, which are away.
+fn away() -> (&'static Fake, Vec<Address>) {
+    let fake = Fake::new();
+    fake.orders.streams_restores.store(1, Ordering::Relaxed);
+    let window = HostSpan {
+        at: HOST,
+        bytes: 64 * GRANULE,
+    };
+    add_window(fake, window, true);
+    let blocks: Vec<Address> = (0..4).map(|_| allocate(fake, 8 * GRANULE)).collect();
+    for (number, at) in (0..).zip(&blocks) {
+        for granule in 0..8 {
+            fake.set_granule(at + granule * GRANULE, 100 * number + granule);
+        }
+    }
+    evict::evict(fake, DRAIN).unwrap();
+    while search::search_some(fake) {}
+    (fake, blocks)
+}
+
+/// Launches a kernel with these words as arguments, in a thread of its own.
+fn launch(fake: &'static Fake, words: &[u64]) -> Outcome {
+    fake.arguments.borrow_mut().insert(LIST, words.to_vec());
+    fake.in_other_thread(|| {
+        launch_with(
+            fake,
+            &|| SUCCESS,
+            STREAM,
+            DefaultStream::Legacy,
+            KERNEL,
+            Kind::Kernel,
+            LIST,
+        )
+    })
+}
+
+fn launch_count(fake: &Fake) -> u64 {
+    fake.facts.launches.0.load(Ordering::Relaxed)
+}
+
+/// Returns whether a launch with these words as arguments would run now.
+fn runs(fake: &'static Fake, words: &[u64]) -> bool {
+    fake.arguments.borrow_mut().insert(LIST, words.to_vec());
+    let mut needed = None;
+    restoring::is_there(fake, &mut needed, || {
+        restoring::of_launch(fake, KERNEL, LIST)
+    })
+}
+
+/// Restores, and runs `f` when this number of groups is there.
+fn restore_and(
+    fake: &'static Fake,
+    groups: u32,
+    f: impl FnOnce(&'static Fake) + 'static,
+) -> Result<Transfer, MoveRefusal> {
+    fake.before_event_wait(groups, f);
+    restore::restore(fake, |_| ())
+}
+
+#[test]
+fn a_launch_runs_once_what_its_arguments_name_is_there() {
+    let (fake, blocks) = away();
+    let first = blocks[0];
+    let launched = launch_count(fake);
+    let moved = restore_and(fake, 2, move |fake| {
+        assert!(fake.process.memory_gate.is_ajar());
+        assert_eq!(fake.granule_at(first + 7 * GRANULE), Some(7));
+        let before = fake.waits.borrow().len();
+        assert_eq!(launch(fake, &[first + 12, 5]), Outcome::Done(SUCCESS));
+        assert_eq!(fake.waits.borrow().len(), before, "it does not wait");
+    });
+    assert_eq!(moved.unwrap().copied_bytes, 32 * GRANULE);
+    assert_eq!(launch_count(fake), launched + 1);
+    assert!(fake.process.memory_gate.is_ajar());
+    restoring::end_observation(fake);
+    assert!(fake.process.memory_gate.is_open());
+    assert_eq!(location(fake), Residency::Resident);
+    let last = fake.granule_at(blocks[3] + 7 * GRANULE);
+    assert_eq!(last, Some(307));
+}
+
+#[test]
+fn unnamed_or_followed_memory_makes_a_launch_wait_for_the_last_group() {
+    let (fake, blocks) = away();
+    let (first, last) = (blocks[0], blocks[3]);
+    restore_and(fake, 2, move |fake| {
+        assert!(runs(fake, &[first]));
+        for words in [&[first, last][..], &[], &[7], &[first, 1 << 46]] {
+            assert!(!runs(fake, words), "{words:?}");
+        }
+        fake.arguments.borrow_mut().clear();
+        let mut needed = None;
+        let there = restoring::is_there(fake, &mut needed, || {
+            restoring::of_launch(fake, KERNEL, LIST)
+        });
+        assert!(!there, "unknown arguments");
+        let range = |at| Use::Range {
+            at,
+            bytes: 8,
+            source: 0,
+        };
+        let is_there = |use_| {
+            let mut needed = None;
+            restoring::is_there(fake, &mut needed, || restoring::of_touch(fake, use_))
+        };
+        assert!(is_there(range(first)));
+        assert!(!is_there(range(last)));
+        assert!(!is_there(Use::Anything));
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_copy_that_holds_an_address_makes_its_block_one_that_may_be_followed() {
+    let fake = Fake::new();
+    fake.orders.streams_restores.store(1, Ordering::Relaxed);
+    let window = HostSpan {
+        at: HOST,
+        bytes: 64 * GRANULE,
+    };
+    add_window(fake, window, true);
+    let (table, other) = (allocate(fake, 8 * GRANULE), allocate(fake, 8 * GRANULE));
+    fake.set_granule(table + GRANULE, other + 4);
+    evict::evict(fake, DRAIN).unwrap();
+    assert!(search::search_some(fake));
+    assert!(!search::search_some(fake), "once");
+    let keys: Vec<bool> = moves(fake).addresses.values().copied().collect();
+    assert_eq!(keys, [true, false]);
+    restore_and(fake, 1, move |fake| {
+        assert!(!runs(fake, &[table]));
+    })
+    .unwrap();
+    // Now the program copies an address into a block that had none.
+    evict::evict(fake, DRAIN).unwrap();
+    while search::search_some(fake) {}
+    fake.host_contents.borrow_mut().insert(64, table);
+    moves(fake).order = vec![other];
+    restore_and(fake, 1, move |fake| {
+        assert!(runs(fake, &[other]));
+        let copied = Use::Range {
+            at: other,
+            bytes: 8,
+            source: 64,
+        };
+        let _needed = restoring::of_touch(fake, copied);
+        assert!(!runs(fake, &[other]));
+    })
+    .unwrap();
+}
+
+#[test]
+fn blocks_return_in_the_order_in_which_they_were_used() {
+    let (fake, blocks) = away();
+    let used = [blocks[2], blocks[0]];
+    restore_and(fake, 3, move |fake| {
+        for at in used {
+            assert_eq!(launch(fake, &[at]), Outcome::Done(SUCCESS));
+        }
+    })
+    .unwrap();
+    assert_eq!(moves(fake).order, []);
+    restoring::end_observation(fake);
+    assert_eq!(moves(fake).order, used);
+    evict::evict(fake, DRAIN).unwrap();
+    while search::search_some(fake) {}
+    let (third, second) = (blocks[2], blocks[1]);
+    restore_and(fake, 2, move |fake| {
+        assert!(runs(fake, &[third]));
+        assert!(!runs(fake, &[second]));
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_process_with_other_memory_or_without_leave_does_not_stream() {
+    let (fake, _) = away();
+    fake.orders.streams_restores.store(0, Ordering::Relaxed);
+    restore_and(fake, 1, |_| panic!("the gate is ajar")).unwrap();
+    assert!(fake.process.memory_gate.is_open());
+    evict::evict(fake, DRAIN).unwrap();
+    fake.orders.streams_restores.store(1, Ordering::Relaxed);
+    fake.facts.bytes_fixed.store(1, Ordering::Relaxed);
+    restore_and(fake, 1, |_| panic!("the gate is ajar")).unwrap();
+}
+
+#[test]
+fn an_error_amid_the_arrival_lets_everything_go_on() {
+    let (fake, blocks) = away();
+    fake.event_wait_error.set(Some(700));
+    assert_eq!(
+        restore::restore(fake, |_| ()),
+        Err(MoveRefusal::StickyError)
+    );
+    assert!(fake.process.memory_gate.is_open());
+    assert_eq!(fake.facts.last_error.load(Ordering::Relaxed), 700);
+    assert_eq!(location(fake), Residency::Resident);
+    assert_eq!(launch(fake, &[blocks[0]]), Outcome::Done(SUCCESS));
+}
+
+#[test]
+fn a_failed_creation_leaves_all_away_and_the_gate_shut() {
+    let (fake, blocks) = away();
+    fake.map_error.borrow_mut().push_back(999);
+    assert_eq!(
+        restore::restore(fake, |_| ()),
+        Err(MoveRefusal::StickyError)
+    );
+    assert_eq!(fake.physical_bytes(), 0);
+    assert!(fake.process.memory_gate.shut_at().is_some());
+    restore::restore(fake, |_| ()).unwrap();
+    assert_eq!(fake.granule_at(blocks[1]), Some(100));
+}
+
+#[test]
+fn the_program_is_observed_for_a_while_after_all_is_there() {
+    let (fake, blocks) = away();
+    fake.orders.order_seq.store(1, Ordering::Release);
+    let mut mover = Mover::new();
+    step(fake, &mut mover);
+    assert_eq!(location(fake), Residency::Resident);
+    assert!(fake.process.memory_gate.is_ajar());
+    // Allocations do not wait for the end of it.
+    let more = fake.in_other_thread(|| allocate(fake, GRANULE));
+    assert_eq!(fake.process.threads.calls(None) & 1, 0);
+    assert_eq!(launch(fake, &[blocks[3]]), Outcome::Done(SUCCESS));
+    assert_eq!(launch(fake, &[blocks[1]]), Outcome::Done(SUCCESS));
+    for _ in 0..40 {
+        step(fake, &mut mover);
+    }
+    assert!(fake.process.memory_gate.is_open());
+    assert_eq!(moves(fake).order, [blocks[3], blocks[1]]);
+    assert_eq!(free_memory(fake, more), Outcome::Done(SUCCESS));
+    // An eviction does not wait for the end either.
+    evict::evict(fake, DRAIN).unwrap();
+    restore::restore(fake, |_| ()).unwrap();
+    assert!(fake.process.memory_gate.is_ajar());
+    evict::evict(fake, DRAIN).unwrap();
+    assert!(fake.process.memory_gate.shut_at().is_some());
+}
