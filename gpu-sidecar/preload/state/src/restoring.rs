@@ -29,6 +29,8 @@ pub struct PlannedBlock {
     pub groups: u32,
     /// Whether the contents may be addresses of blocks.
     pub may_hold_addresses: bool,
+    /// Whether the program may use it as one with what is beside it, as the parts of an expandable segment.
+    pub is_joined: bool,
 }
 
 /// Ranges of addresses, by which words that are addresses are told from others.
@@ -126,6 +128,16 @@ impl Restoring {
     /// Begins a restore of these blocks in `groups` groups, of which none is there. To be called while the gate of memory is shut.
     pub fn begin(&self, mut blocks: Vec<PlannedBlock>, groups: u32) {
         blocks.sort_unstable_by_key(|block| block.at);
+        let is_one = |one: &PlannedBlock, next: &PlannedBlock| {
+            one.is_joined && next.is_joined && one.at + one.bytes == next.at
+        };
+        for run in blocks.chunk_by_mut(is_one) {
+            let groups = run.iter().map(|block| block.groups).max().unwrap_or(0);
+            let may_hold_addresses = run.iter().any(|block| block.may_hold_addresses);
+            for block in run {
+                (block.groups, block.may_hold_addresses) = (groups, may_hold_addresses);
+            }
+        }
         let mut plan = self.plan();
         let restore = plan.restore.wrapping_add(1);
         *plan = Plan {
@@ -277,6 +289,7 @@ mod tests {
             bytes: 50,
             groups,
             may_hold_addresses: false,
+            is_joined: false,
         }
     }
 
@@ -311,6 +324,26 @@ mod tests {
         assert_eq!(needs(&[AT, AT + 50]), 4, "between blocks");
         assert_eq!(needs(&[AT, 1 << 47]), 4, "unknown memory");
         assert_eq!(needs(&[AT, u64::MAX]), 1, "no address at all");
+    }
+
+    #[test]
+    fn what_a_program_maps_side_by_side_arrives_as_one() {
+        let part = |key: u64, at: u64, groups| PlannedBlock {
+            key,
+            at: AT + at,
+            is_joined: true,
+            ..block(0, groups)
+        };
+        let restoring = Restoring::new();
+        let apart = block(7, 1);
+        let beside = PlannedBlock {
+            at: AT + 100,
+            ..block(8, 1)
+        };
+        let parts = [part(1, 0, 1), part(2, 50, 4), part(3, 200, 2)];
+        restoring.begin([&parts[..], &[apart, beside]].concat(), 5);
+        let needs = |at: u64| restoring.needed_by_launch(Some(&[AT + at])).groups;
+        assert_eq!([0, 50, 200, 700, 100].map(needs), [4, 4, 2, 1, 1]);
     }
 
     #[test]
@@ -365,6 +398,7 @@ mod tests {
                         bytes,
                         groups: u32::try_from(random.below(9)).unwrap(),
                         may_hold_addresses: random.below(4) == 0,
+                        is_joined: false,
                     };
                     at += bytes;
                     block

@@ -45,7 +45,8 @@ mod tickets;
 
 pub(crate) use movable::{
     MovableBlock, MovableDevice, away, create_block, finish_block, give_up_spare, has_imported,
-    is_exported, movable, moves, ranges_of, release_block, synchronize, total_of_kind,
+    is_exported, is_of_program, movable, moves, ranges_of, release_block, synchronize,
+    total_of_kind,
 };
 pub use state::Memory;
 #[cfg(test)]

@@ -25,6 +25,11 @@ fn program_id(key: u64) -> Option<u64> {
     (key & OF_PROGRAM != 0).then_some(key & !OF_PROGRAM)
 }
 
+/// Returns whether a key is that of memory which the program has created.
+pub(crate) const fn is_of_program(key: u64) -> bool {
+    key & OF_PROGRAM != 0
+}
+
 /// A block that can move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MovableBlock {

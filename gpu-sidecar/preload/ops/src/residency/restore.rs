@@ -214,6 +214,7 @@ impl Groups {
                     bytes,
                     groups,
                     may_hold_addresses: searched.unwrap_or(true),
+                    is_joined: memory::is_of_program(block.key),
                 })
             })
             .collect()
