@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_maps_side_by_side_arrives_as_one() {
+    fn mappings_side_by_side_of_a_program_arrive_as_one() {
         let part = |key: u64, at: u64, groups| PlannedBlock {
             key,
             at: AT + at,
