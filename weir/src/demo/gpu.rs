@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use serde::Serialize;
 use softgpu::observer::Observer;
-use softgpu_wire::config::{Config, GpuConfig};
+use softgpu_wire::config::{Config, GpuConfig, SwitchConfig};
 use softgpu_wire::softgpu_dir;
 use tempfile::TempDir;
 use tokio::process::Child;
@@ -90,6 +90,24 @@ impl SoftGpu {
             ..Config::default()
         })
         .await
+    }
+
+    /// Starts `count` GPUs of this model behind one PCIe switch, whose uplink has this rate in bytes per second.
+    pub(crate) async fn behind_a_switch(
+        part: &str,
+        count: u32,
+        uplink_bytes_per_second: u64,
+    ) -> anyhow::Result<Self> {
+        let mut config = Config::default();
+        for gpu in &mut config.gpus {
+            part.clone_into(&mut gpu.part);
+            gpu.count = count;
+        }
+        config.switches.push(SwitchConfig {
+            gpus: (0..count as usize).collect(),
+            uplink_bytes_per_second,
+        });
+        Self::with(config).await
     }
 
     /// Starts one GPU of this model with times multiplied by `time` and a ledger which holds the whole run.

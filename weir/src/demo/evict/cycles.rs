@@ -92,7 +92,6 @@ pub(super) async fn run(
             .await
             .context("the cycles of a model have panicked")??;
         cycles.done += own.done;
-        cycles.moved += own.moved;
         servers.push(server);
         for (reason, count) in own.refused {
             *cycles.refused.entry(reason).or_default() += count;
@@ -103,6 +102,7 @@ pub(super) async fn run(
         client.await.context("a client has panicked")?;
     }
     for server in servers {
+        cycles.moved += server.moved().await?;
         server.stop().await?;
     }
     let number = |counter: &AtomicU32| counter.load(Ordering::Relaxed);
@@ -130,7 +130,6 @@ impl Model {
         while begun.fetch_add(1, Ordering::Relaxed) < count {
             self.cycle().await?;
         }
-        self.cycles.moved = self.server.moved().await?;
         // Its clients still send requests.
         Ok((self.cycles, self.server))
     }

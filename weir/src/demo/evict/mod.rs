@@ -4,6 +4,7 @@
 //! first eviction, of which all is copied; one of which nothing has changed; a restore for a request; and, in a second process, the first eviction
 //! after the process has copied ahead.
 
+mod beside;
 mod cycles;
 mod measure;
 mod order;
@@ -54,10 +55,10 @@ const SLOWED: u32 = 4;
 /// GPU of a model for which none is stated.
 const PART: &str = "H200";
 
-/// EvictOptions of the scenario.
+/// Options of the scenario.
 #[derive(Debug, Args)]
 pub(crate) struct EvictOptions {
-    /// With --scenario evict: one GPU of this part, such as H200, with one model; without it, four models on three parts.
+    /// With --scenario evict: one GPU of this part, such as H200, with one model; without it, five models on three parts, the last beside others.
     #[arg(long, value_name = "NAME")]
     part: Option<String>,
     /// Size of that model's weights, such as 16GiB.
@@ -138,9 +139,14 @@ impl EvictOptions {
         given.map(|(_, name)| name)
     }
 
+    /// Returns whether no model is stated, so that all are measured.
+    const fn is_default(&self) -> bool {
+        self.part.is_none() && self.weights.is_none()
+    }
+
     fn stations(&self) -> anyhow::Result<Vec<Station>> {
         let cycles = self.cycles.unwrap_or(CYCLES);
-        if self.part.is_none() && self.weights.is_none() {
+        if self.is_default() {
             anyhow::ensure!(
                 self.slow.is_none(),
                 "--slow is used with --part or --weights: the default models have factors of their own"
@@ -192,7 +198,11 @@ pub(crate) async fn run(options: &EvictOptions, output: &Output) -> anyhow::Resu
     for station in options.stations()? {
         runs.push(measured(station, output.seed).await?);
     }
-    let report = report::Report::new(&runs, output.seed);
+    let beside = match options.is_default() {
+        true => Some(beside::measure().await?),
+        false => None,
+    };
+    let report = report::Report::new(&runs, beside.as_ref(), output.seed);
     let text = if output.is_json {
         serde_json::to_string(&report)?
     } else {
@@ -313,7 +323,7 @@ async fn observe(
     let all = loop {
         // It must not copy ahead before the first eviction.
         requests.send(&mut server).await?;
-        match order::order(control, pod, "evict").await? {
+        match order::evict(control, pod).await? {
             Ok(moved) => break moved,
             // Its host memory is on the way.
             Err(reason) if reason == NO_MEMORY && begin.elapsed() < HOST_MEMORY_MAX => {}
@@ -323,7 +333,7 @@ async fn observe(
     // The order in which it uses its memory is learnt from this request.
     requests.send(&mut server).await?;
     // The request was the same, so that nothing has changed.
-    let clean = order::ordered(control, pod, "evict").await?;
+    let clean = order::evicted(control, pod).await?;
     sleep(AWAY).await;
     let asked = requests.send(&mut server).await?;
     let process = order::process(control, pod).await?;
@@ -333,7 +343,7 @@ async fn observe(
     let mut server = Server::start(gpu, agent, pod, environment, plan("hidden")).await?;
     requests.send(&mut server).await?;
     order::is_sealed(control, pod).await?;
-    let sealed = order::ordered(control, pod, "evict").await?;
+    let sealed = order::evicted(control, pod).await?;
     sleep(AWAY).await;
     let hidden_asked = requests.send(&mut server).await?;
     let hidden_pid = server.pid;

@@ -12,6 +12,9 @@ use super::super::children::{get, post};
 
 /// Longest time until a process has host memory, or has copied ahead.
 const SEALED_MAX: Duration = Duration::from_secs(60);
+/// Refusal of an eviction during another move, and the longest time for which it is ordered again.
+const DRAINING: &str = "draining";
+const DRAINING_MAX: Duration = Duration::from_secs(10);
 
 /// A move that was carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,11 +61,24 @@ pub(super) async fn order(
     }))
 }
 
-/// Orders a move which must succeed.
-pub(super) async fn ordered(control: SocketAddr, pod: &str, verb: &str) -> anyhow::Result<Moved> {
-    match order(control, pod, verb).await? {
+/// Orders an eviction as [`order`] does, again while a restore before it is about to end: requests are answered before that.
+pub(super) async fn evict(control: SocketAddr, pod: &str) -> anyhow::Result<Result<Moved, String>> {
+    let begin = Instant::now();
+    loop {
+        match order(control, pod, "evict").await? {
+            Err(reason) if reason == DRAINING && begin.elapsed() < DRAINING_MAX => {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            other => return Ok(other),
+        }
+    }
+}
+
+/// Orders an eviction which must succeed.
+pub(super) async fn evicted(control: SocketAddr, pod: &str) -> anyhow::Result<Moved> {
+    match evict(control, pod).await? {
         Ok(moved) => Ok(moved),
-        Err(reason) => bail!("{pod} cannot {verb}: {reason}"),
+        Err(reason) => bail!("{pod} cannot evict: {reason}"),
     }
 }
 

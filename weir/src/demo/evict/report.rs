@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::super::gpu::{Lag, Scale};
 use super::super::shares::new_table;
+use super::beside::Beside;
 use super::measure::ms;
 use super::{ModelRun, StationRun};
 
@@ -16,7 +17,8 @@ const LAG_PART: f64 = 0.05;
 /// Largest time in which memory is created, as a share of a restore, of an undisturbed result: on a GPU the link is the bound.
 const CREATE_PART: f64 = 0.9;
 
-/// The complete result, as `--json` prints it. Times are those of the device's ledger; sizes are those before scaling.
+/// The complete result, as `--json` prints it. Times are those of the device's ledger, but for `beside`, whose are the client's; sizes are those
+/// before scaling.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     scenario: &'static str,
@@ -28,6 +30,8 @@ pub(super) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     disturbed_why: Option<String>,
     models: Vec<ModelJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    beside: Option<BesideJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cycles: Option<CyclesJson>,
 }
@@ -56,6 +60,19 @@ struct ModelJson {
     requests_failed: u32,
 }
 
+/// Latencies of requests whose model is away.
+#[derive(Debug, Serialize)]
+struct BesideJson {
+    model: &'static str,
+    neighbour: &'static str,
+    alone_ms: f64,
+    beside_ms: f64,
+    paper_alone_ms: u32,
+    paper_beside_ms: u32,
+    neighbour_returns: u32,
+    requests_failed: u32,
+}
+
 #[derive(Debug, Serialize)]
 struct CyclesJson {
     done: u32,
@@ -72,14 +89,15 @@ const fn float(number: u64) -> f64 {
 }
 
 impl Report {
-    pub(super) fn new(runs: &[StationRun], seed: u64) -> Self {
+    pub(super) fn new(runs: &[StationRun], beside: Option<&Beside>, seed: u64) -> Self {
         let models: Vec<ModelJson> = runs
             .iter()
             .flat_map(|run| run.models.iter().map(move |model| model_json(run, model)))
             .collect();
         let worst = |own: fn(&Lag) -> f64| {
-            let lags = runs.iter().map(|run| own(&run.device.lag_us));
-            lags.fold(0.0, f64::max)
+            let lags = runs.iter().map(|run| &run.device.lag_us);
+            let lags = lags.chain(beside.map(|own| &own.lag_us));
+            lags.map(own).fold(0.0, f64::max)
         };
         let lag_us = Lag {
             p50: worst(|lag| lag.p50),
@@ -93,6 +111,15 @@ impl Report {
                 "the software GPU was late: lag p99 {:.0} µs, above {bound:.0} µs, 5 % of the shortest restore",
                 lag_us.p99
             )
+        });
+        let disturbed_why = disturbed_why.or_else(|| {
+            let early = models
+                .iter()
+                .find(|model| model.evict_all_copied_bytes != model.bytes)?;
+            Some(format!(
+                "this machine was too slow to evict {} before it had copied ahead",
+                early.name
+            ))
         });
         let bound_by_calls = models
             .iter()
@@ -117,6 +144,16 @@ impl Report {
             disturbed: disturbed_why.is_some(),
             disturbed_why,
             models,
+            beside: beside.map(|own| BesideJson {
+                model: own.model,
+                neighbour: own.neighbour,
+                alone_ms: ms(own.alone_ns),
+                beside_ms: ms(own.beside_ns),
+                paper_alone_ms: own.paper_alone_ms,
+                paper_beside_ms: own.paper_beside_ms,
+                neighbour_returns: own.neighbour_returns,
+                requests_failed: own.failed,
+            }),
             cycles: cycles.map(|own| CyclesJson {
                 done: own.done,
                 requests: own.right + own.wrong + own.lost,
@@ -131,7 +168,9 @@ impl Report {
     /// Returns whether every answer had the right bytes.
     pub(super) fn is_right(&self) -> bool {
         let cycles = self.cycles.as_ref();
-        self.models.iter().all(|model| model.requests_failed == 0)
+        let beside = self.beside.as_ref();
+        beside.is_none_or(|own| own.requests_failed == 0)
+            && self.models.iter().all(|model| model.requests_failed == 0)
             && cycles.is_none_or(|own| {
                 own.wrong_bytes == 0 && own.lost_requests == 0 && own.moved_addresses == 0
             })
@@ -187,6 +226,7 @@ pub(super) fn table(report: &Report) -> String {
         vec![
             model.name.clone(),
             model.part.clone(),
+            model.scale.time.to_string(),
             format!("{:.2}", float(model.bytes) / 1e9),
             model.handles.to_string(),
             format!("{:.1}", model.evict_all_ms),
@@ -201,6 +241,7 @@ pub(super) fn table(report: &Report) -> String {
     let columns = [
         "model",
         "GPU",
+        "time ×",
         "GB",
         "handles",
         "evict ms, all",
@@ -241,6 +282,20 @@ pub(super) fn table(report: &Report) -> String {
             "{failed} requests were not answered with the model's bytes."
         );
     }
+    if let Some(own) = &report.beside {
+        let _written = writeln!(
+            text,
+            "A request to {} that was away: {:.0} ms alone, {:.0} ms while {} returned all the time behind the same switch ({} times); Torpor's \
+             Table 3: {} and {} ms.",
+            own.model,
+            own.alone_ms,
+            own.beside_ms,
+            own.neighbour,
+            own.neighbour_returns,
+            own.paper_alone_ms,
+            own.paper_beside_ms
+        );
+    }
     if let Some(cycles) = &report.cycles {
         let refused: Vec<String> = cycles
             .refused
@@ -265,12 +320,8 @@ pub(super) fn table(report: &Report) -> String {
     }
     let _written = writeln!(
         text,
-        "Computed on software GPUs (time × {}, bytes ÷ {}): lag p50 {:.0} µs, p99 {:.0} µs, max {:.0} µs.",
-        report.scale.time,
-        report.scale.bytes,
-        report.lag_us.p50,
-        report.lag_us.p99,
-        report.lag_us.max
+        "Computed on software GPUs (times multiplied as shown, bytes ÷ {}): lag p50 {:.0} µs, p99 {:.0} µs, max {:.0} µs.",
+        report.scale.bytes, report.lag_us.p50, report.lag_us.p99, report.lag_us.max
     );
     text
 }
