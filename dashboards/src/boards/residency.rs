@@ -26,14 +26,14 @@ pub(super) fn board() -> Board {
                 title: "Where models are",
                 panels: vec![
                     Panel::new(Drawing::Stack, "Processes by the place of their model", Unit::Short,
-                        "closing, evicting and restoring last for a second at most; none: not known, or no model yet.")
+                        "closing lasts for as long as work in flight; none: not known, or no model yet; faulted: the driver serves the process no more.")
                         .query(sum_by("state", "weir_gpu_residency"), "{{state}}").link("weir-slots"),
                     Panel::new(Drawing::Lines, "On the device", Unit::Bytes,
                         "Memory of processes whose model is on its device.")
                         .query(sum("weir_gpu_resident_bytes"), LEGEND).link("weir-slots"),
-                    Panel::new(Drawing::Lines, "Stays on the device", Unit::Bytes,
-                        "Memory that an eviction leaves there: pools, arrays and managed memory. Much of it: the eviction frees little.")
-                        .query(sum("weir_gpu_fixed_bytes"), LEGEND).link("weir-function"),
+                    Panel::new(Drawing::Stack, "Stays on the device", Unit::Bytes,
+                        "Memory that an eviction leaves there, by what holds it; context: the driver's own. Much of it: the eviction frees little.")
+                        .query(sum_by("reason", "weir_gpu_fixed_bytes"), "{{reason}}").link("weir-function"),
                     Panel::new(Drawing::Stack, "Host memory for copies", Unit::Bytes,
                         "Bounded by node.host-memory, the pinned part by node.pinned-memory. Copies to and from pageable memory are several times slower.")
                         .query(sum_by("state", "weir_gpu_host_bytes"), "{{state}}").link("weir-health"),

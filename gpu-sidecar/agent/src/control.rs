@@ -391,7 +391,8 @@ impl Control {
             return error_response(StatusCode::SERVICE_UNAVAILABLE, &error.to_string(), &[]);
         }
         let span = if waits {
-            MOVE_MAX + Duration::from_millis(u64::from(drain_ms)) + ANSWER_SPAN
+            // It may join a move with a longer drain than its own.
+            MOVE_MAX + Duration::from_millis(DRAIN_MS_MAX.into()) + ANSWER_SPAN
         } else {
             ANSWER_SPAN
         };

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use agent_core::MOVE_MAX;
+use agent_core::{DRAIN_MS_MAX, MOVE_MAX};
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -65,7 +65,7 @@ pub(crate) fn ask(
             Method::POST,
             format!("/v1/instances/{id}:{verb}?wait=true"),
             json!({"drain_ms": drain_ms}).to_string(),
-            MOVE_MAX + Duration::from_millis(u64::from(*drain_ms)) + ANSWER_SPAN,
+            MOVE_MAX + Duration::from_millis(DRAIN_MS_MAX.into()) + ANSWER_SPAN,
         ),
     };
     let (status, answer) = runtime.block_on(async {

@@ -120,7 +120,7 @@ impl MoveRefusal {
         match self {
             Self::Capturing => "a stream is being captured",
             Self::Draining => {
-                "work in flight or a call in progress did not end in time, or another move is in progress"
+                "work in flight or a call in progress did not end in time, another move is in progress, or a process is connecting again"
             }
             Self::Exported => "another process may have mapped memory of the process",
             Self::Imported => "the process has mapped memory of another process",

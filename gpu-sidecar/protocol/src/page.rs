@@ -251,7 +251,14 @@ pub struct Facts {
     stretches: [Stretch; STRETCHES],
     /// 1 while the host has every byte of the model on the device, as of the last look; 0 from processes without this field.
     pub sealed: AtomicU32,
+    /// Device memory that stays when the model leaves, in bytes, by the reason of the same place in [`FIXED_REASONS`]; 0 from processes without
+    /// this field. All but the last add up to `bytes_fixed`.
+    pub fixed: [AtomicU64; FIXED_REASONS.len()],
 }
+
+/// Reasons for which device memory stays when a model leaves: stream-ordered pools, memory nodes of graphs, arrays, managed memory, other memory
+/// which the driver has allocated, and the contexts themselves.
+pub const FIXED_REASONS: [&str; 6] = ["pool", "graph", "array", "managed", "native", "context"];
 
 /// A counter in a cache line of its own.
 #[derive(Debug, Default)]
@@ -288,6 +295,7 @@ impl Facts {
                 }
             }; STRETCHES],
             sealed: AtomicU32::new(0),
+            fixed: [const { AtomicU64::new(0) }; FIXED_REASONS.len()],
         }
     }
 
@@ -372,7 +380,9 @@ mod tests {
         assert_eq!(offset_of!(Orders, drain_ms), 188);
         assert_eq!(offset_of!(Orders, seal_after_ms), 192);
         assert_eq!(offset_of!(Orders, streams_restores), 196);
-        assert_eq!(size_of::<Facts>(), 216 + 16 * STRETCHES + 40);
+        assert_eq!(offset_of!(Facts, sealed), 216 + 16 * STRETCHES);
+        assert_eq!(offset_of!(Facts, fixed), 216 + 16 * STRETCHES + 8);
+        assert_eq!(size_of::<Facts>(), 216 + 16 * STRETCHES + 104);
     }
 
     #[test]

@@ -22,8 +22,13 @@
  *   push S M H BYTES           copies to the device; pull S M H BYTES from it, move S M N BYTES from N to M
  *   record E S, wait S E, query E, sync S, sync_all
  *   elapsed E F                ms from E to F
+ *   capture S                  begins to capture the stream; captured S ends it, without a graph
+ *   fork                       a child, which does nothing until reap ends it: its exit status
  *   now                        CLOCK_MONOTONIC in ns */
 #include "driver.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { SLOTS = 64, WORDS = 8 };
 
@@ -35,6 +40,8 @@ static void *host[SLOTS];
 static CUstream stream[SLOTS];
 static CUevent event[SLOTS];
 static char answer[256];
+static pid_t child;
+static int child_input;
 
 #define FIRST(result) \
     do { \
@@ -146,6 +153,39 @@ static CUresult remap(uint64_t slot)
     return map_own(slot);
 }
 
+static CUresult captured(CUstream of)
+{
+    CUgraph graph;
+    FIRST(TRY(cuStreamEndCapture, of, &graph));
+    return graph ? TRY(cuGraphDestroy, graph) : CUDA_SUCCESS;
+}
+
+static CUresult fork_child(void)
+{
+    int ends[2];
+    char unread;
+    CHECK(pipe(ends) == 0);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        /* Its exit runs the handlers of the libraries. */
+        close(ends[1]);
+        exit(read(ends[0], &unread, 1) == 0 ? 0 : 1);
+    }
+    close(ends[0]);
+    child_input = ends[1];
+    return CUDA_SUCCESS;
+}
+
+static CUresult end_child(void)
+{
+    int status;
+    close(child_input);
+    CHECK(waitpid(child, &status, 0) == child);
+    snprintf(answer, sizeof answer, " %d", status);
+    return CUDA_SUCCESS;
+}
+
 static CUresult perform(const char *ptx, const char *word, const uint64_t *n)
 {
     CUdeviceptr nowhere = 0x1000;
@@ -177,6 +217,10 @@ static CUresult perform(const char *ptx, const char *word, const uint64_t *n)
         snprintf(answer, sizeof answer, " %" PRId64, now_ns());
         return CUDA_SUCCESS;
     }
+    if (IS("fork"))
+        return fork_child();
+    if (IS("reap"))
+        return end_child();
     if (IS("sync_all"))
         return TRY(cuCtxSynchronize);
     if (IS("handles"))
@@ -219,6 +263,10 @@ static CUresult perform(const char *ptx, const char *word, const uint64_t *n)
         value = (uint32_t)n[2];
         return TRY(cuMemcpyHtoD, memory[n[0]] + n[1], &value, sizeof value);
     }
+    if (IS("capture"))
+        return TRY(cuStreamBeginCapture, stream[n[0]], CU_STREAM_CAPTURE_MODE_RELAXED);
+    if (IS("captured"))
+        return captured(stream[n[0]]);
     if (IS("query"))
         return TRY(cuEventQuery, event[n[0]]);
     if (IS("sync"))

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use protocol::page::{self, Residency};
+use protocol::page::{self, FIXED_REASONS, Residency};
 use serde::{Deserialize, Serialize};
 
 use crate::action::{NewPages, Order};
@@ -30,6 +30,9 @@ pub struct Facts {
     /// 1 while the host has every byte of the memory on the device.
     #[serde(default)]
     pub sealed: u32,
+    /// Device memory that stays when the model leaves, in bytes, by [`protocol::page::FIXED_REASONS`].
+    #[serde(default)]
+    pub fixed: [u64; FIXED_REASONS.len()],
     /// Intervals with kernels which were published since the last reading, as (begin, end) in nanoseconds.
     pub stretches: Vec<(u64, u64)>,
 }
@@ -55,6 +58,10 @@ impl Facts {
         self.last_error = page.last_error.load(Ordering::Relaxed);
         self.residency = page.residency.load(Ordering::Acquire);
         self.sealed = page.sealed.load(Ordering::Relaxed);
+        self.fixed = page
+            .fixed
+            .each_ref()
+            .map(|bytes| bytes.load(Ordering::Relaxed));
     }
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use policy::tokens::RevokeReason;
 use protocol::message::Transfer;
-use serde::Serialize;
+use protocol::page::FIXED_REASONS;
+use serde::{Serialize, Serializer};
 
 use crate::pods::Pod;
 use crate::slots::SlotKey;
@@ -210,6 +211,9 @@ pub struct ProcessFigures {
     pub bytes_used: u64,
     /// Part of `bytes_used` that cannot be moved, in bytes.
     pub bytes_fixed: u64,
+    /// Device memory that stays when the model leaves, in bytes, by [`FIXED_REASONS`]. In JSON an object with these keys.
+    #[serde(serialize_with = "by_reason")]
+    pub fixed: [u64; FIXED_REASONS.len()],
     /// Device memory reported by NVML minus `bytes_used`, in bytes: the memory of its context. `None` when NVML does not list
     /// the process.
     pub context_residue: Option<u64>,
@@ -229,6 +233,13 @@ pub struct ProcessFigures {
     pub host_bytes: u64,
     /// Part of `host_bytes` that may be registered with the driver, in bytes.
     pub pinned_bytes: u64,
+}
+
+fn by_reason<S: Serializer>(
+    fixed: &[u64; FIXED_REASONS.len()],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(FIXED_REASONS.into_iter().zip(fixed))
 }
 
 /// State, counters and device memory of one pod with its processes, at the time of [`Figures::at_ns`].

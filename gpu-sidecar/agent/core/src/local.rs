@@ -74,6 +74,7 @@ impl LocalAgent {
                 last_error: 0,
                 residency: 0,
                 sealed: 0,
+                fixed: [0; _],
                 stretches: Vec::new(),
             },
         }

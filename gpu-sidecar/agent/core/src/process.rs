@@ -13,7 +13,7 @@ use crate::facts::Facts;
 use crate::figures::{PodCounters, ProcessFigures, ProcessMemory};
 use crate::gate::Gate;
 use crate::pods::PodKey;
-use crate::residency::ProcessMoves;
+use crate::residency::{ProcessMoves, Windows};
 
 /// Maximum number of reports recorded per process; more of them add no information.
 const REPORTS_MAX: u32 = 32;
@@ -46,9 +46,8 @@ pub(crate) struct Resumed {
     pub(crate) version: u8,
     /// Location of its memory.
     pub(crate) residency: Residency,
-    /// Host memory which an earlier agent has given it, and the part of it that may be registered, in bytes.
-    pub(crate) host_bytes: u64,
-    pub(crate) pinned_bytes: u64,
+    /// Host memory which it was given before.
+    pub(crate) windows: Windows,
 }
 
 impl Resumed {
@@ -61,8 +60,7 @@ impl Resumed {
             bytes_used: 0,
             version: 1,
             residency: Residency::None,
-            host_bytes: 0,
-            pinned_bytes: 0,
+            windows: Windows::NONE,
         }
     }
 }
@@ -297,11 +295,17 @@ impl Process {
     }
 
     /// Counts host memory which the process was given over another connection, whatever its `Hello` says, and what that says up to `most`, in
-    /// bytes.
-    pub(crate) fn resume_windows(&mut self, bytes: u64, pinned: u64, most: u64) {
+    /// bytes. What it states not to have may have been lost on the way.
+    pub(crate) fn resume_windows(&mut self, former: Windows, most: u64) {
         let own = &mut self.resumed;
-        own.host_bytes = own.host_bytes.min(most).max(bytes);
-        own.pinned_bytes = own.pinned_bytes.max(pinned).min(own.host_bytes);
+        let stated = own.windows.bytes.min(most);
+        let bytes = stated.max(former.bytes);
+        own.windows = Windows {
+            bytes,
+            pinned: own.windows.pinned.max(former.pinned).min(bytes),
+            missing: bytes - stated,
+            count: former.count,
+        };
     }
 
     /// Counts the gate of the process as open, whatever its `Hello` says.
@@ -406,6 +410,7 @@ impl Process {
             busy_ns: observed.busy_ns,
             bytes_used: facts.bytes_used,
             bytes_fixed: facts.bytes_fixed,
+            fixed: facts.fixed,
             context_residue: memory.map(|memory| memory.bytes.saturating_sub(facts.bytes_used)),
             is_mps: Some(self.device()?.is_mps),
             unknown_symbols: observed.counted.unknown_symbols,
@@ -413,8 +418,8 @@ impl Process {
             last_error: facts.last_error,
             residency: moves.residency.name(),
             is_sealed: facts.sealed == 1 && moves.residency == Residency::Resident,
-            host_bytes: moves.windows,
-            pinned_bytes: moves.pinned,
+            host_bytes: moves.windows.held(),
+            pinned_bytes: moves.windows.pinned.min(moves.windows.held()),
         })
     }
 }

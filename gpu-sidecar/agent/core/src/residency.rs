@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use policy::host_memory::HostMemory;
+use policy::host_memory::{HostMemory, Window};
 use policy::tokens::ProcessId;
 use protocol::MOVES_SINCE;
 use protocol::message::{MoveRefusal, Transfer};
@@ -69,6 +69,52 @@ impl NodeMemory {
     }
 }
 
+/// Host memory which a process was given. All of it counts until the process ends, which may keep what it states not to have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Windows {
+    /// Size in bytes.
+    pub(crate) bytes: u64,
+    /// Part of `bytes` that may be registered with the driver.
+    pub(crate) pinned: u64,
+    /// Part of `bytes` that the process states not to have: it was on its way when a connection ended.
+    pub(crate) missing: u64,
+    /// Number of windows given by this agent.
+    pub(crate) count: u32,
+}
+
+impl Windows {
+    pub(crate) const NONE: Self = Self {
+        bytes: 0,
+        pinned: 0,
+        missing: 0,
+        count: 0,
+    };
+
+    /// Returns the size of what the process has, as far as is known, in bytes.
+    pub(crate) const fn held(&self) -> u64 {
+        self.bytes - self.missing
+    }
+
+    /// Returns the larger numbers of two connections of one process.
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.max(other.bytes),
+            pinned: self.pinned.max(other.pinned),
+            missing: self.missing.max(other.missing),
+            count: self.count.max(other.count),
+        }
+    }
+
+    /// Counts a window.
+    pub(crate) const fn add(&mut self, window: Window) {
+        self.bytes += window.bytes;
+        self.count += 1;
+        if window.is_pinned {
+            self.pinned += window.bytes;
+        }
+    }
+}
+
 /// What the agent knows of the memory of one process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProcessMoves {
@@ -78,11 +124,10 @@ pub(crate) struct ProcessMoves {
     pub(crate) residency: Residency,
     /// Number of the last order in its page.
     pub(crate) order: u32,
-    /// Size of its windows, in bytes, and of those which may be registered.
-    pub(crate) windows: u64,
-    pub(crate) pinned: u64,
-    /// Number of windows given to it by this agent.
-    pub(crate) window_count: u32,
+    /// Whether that is to return, without a move of its pod, and is not answered.
+    pub(crate) is_returning: bool,
+    /// Host memory which it was given.
+    pub(crate) windows: Windows,
     /// Time until which a thread counts as waiting for the memory, in nanoseconds.
     pub(crate) waits_until: u64,
 }
@@ -93,9 +138,8 @@ impl ProcessMoves {
             is_able: resumed.version >= MOVES_SINCE,
             residency: resumed.residency,
             order: 0,
-            windows: resumed.host_bytes,
-            pinned: resumed.pinned_bytes,
-            window_count: 0,
+            is_returning: false,
+            windows: resumed.windows,
             waits_until: 0,
         }
     }
@@ -111,7 +155,7 @@ impl ProcessMoves {
     /// Returns whether the memory is where an order wants it, and not on its way elsewhere.
     pub(crate) const fn is_at(&self, target: Target) -> bool {
         match target {
-            Target::Host => matches!(self.residency, Residency::Host),
+            Target::Host => matches!(self.residency, Residency::Host) && !self.is_returning,
             Target::Device => matches!(
                 self.residency,
                 Residency::None | Residency::Resident | Residency::Faulted
@@ -119,10 +163,18 @@ impl ProcessMoves {
         }
     }
 
+    /// Returns the number of the next order, by which the process returns without a move of its pod.
+    pub(crate) const fn next_return(&mut self) -> u32 {
+        let next = self.next_order();
+        self.is_returning = true;
+        next
+    }
+
     /// Returns the number of the next order, which becomes the last one.
     pub(crate) const fn next_order(&mut self) -> u32 {
         let next = self.order.wrapping_add(1);
         self.order = if next == 0 { 1 } else { next };
+        self.is_returning = false;
         self.order
     }
 }
@@ -170,6 +222,8 @@ pub(crate) struct PodMoves {
     /// Number of the last move.
     pub(crate) seq: u64,
     pub(crate) current: Option<Move>,
+    /// Where the model was to be at the end of the last move; `None` before the first.
+    pub(crate) wanted: Option<Target>,
     /// Time before which a waiting thread begins no restore, in nanoseconds.
     pub(crate) retry_at: u64,
 }

@@ -4,20 +4,21 @@ use std::collections::BTreeMap;
 
 use agent_core::MoveCounters;
 use protocol::message::MOVE_REFUSALS;
-use protocol::page::Residency;
+use protocol::page::{FIXED_REASONS, Residency};
 
 use super::{Metrics, Page, label_pairs, merged, number};
 use crate::state::{Figures, PodCounters};
 use crate::usage_history::Labels;
 
-/// Locations of a model that a sample of `weir_gpu_residency` can have. None is published of a failed move: the model stays where it can be used.
-const LOCATIONS: [Residency; 6] = [
+/// Locations of a model that a sample of `weir_gpu_residency` can have.
+const LOCATIONS: [Residency; 7] = [
     Residency::None,
     Residency::Resident,
     Residency::Closing,
     Residency::Evicting,
     Residency::Host,
     Residency::Restoring,
+    Residency::Faulted,
 ];
 
 /// Adds the counters of moves.
@@ -100,19 +101,26 @@ struct Gauges {
     resident_bytes: u64,
     pinned_bytes: u64,
     pageable_bytes: u64,
-    fixed_bytes: u64,
+    /// Bytes by the reason of the same place in [`FIXED_REASONS`].
+    fixed_bytes: [u64; FIXED_REASONS.len()],
     /// Number of processes by location, in the order of [`LOCATIONS`].
     locations: [u64; LOCATIONS.len()],
 }
 
 impl Gauges {
     fn add(&mut self, own: &Self) {
-        self.resident_bytes += own.resident_bytes;
+        self.resident_bytes = self.resident_bytes.saturating_add(own.resident_bytes);
         self.pinned_bytes += own.pinned_bytes;
         self.pageable_bytes += own.pageable_bytes;
-        self.fixed_bytes += own.fixed_bytes;
+        self.add_fixed(&own.fixed_bytes);
         for (sum, own) in self.locations.iter_mut().zip(own.locations) {
             *sum += own;
+        }
+    }
+
+    fn add_fixed(&mut self, own: &[u64; FIXED_REASONS.len()]) {
+        for (sum, own) in self.fixed_bytes.iter_mut().zip(own) {
+            *sum = sum.saturating_add(*own);
         }
     }
 }
@@ -127,13 +135,16 @@ impl Metrics {
             };
             let sum = sums.entry(labels).or_default();
             for process in &own.processes {
-                let is_away = process.residency == Residency::Host.name();
+                let is_away = [Residency::Host, Residency::Faulted]
+                    .iter()
+                    .any(|place| place.name() == process.residency);
                 if !is_away {
-                    sum.resident_bytes += process.bytes_used;
+                    // A process states what it likes.
+                    sum.resident_bytes = sum.resident_bytes.saturating_add(process.bytes_used);
                 }
                 sum.pinned_bytes += process.pinned_bytes;
                 sum.pageable_bytes += process.host_bytes.saturating_sub(process.pinned_bytes);
-                sum.fixed_bytes += process.bytes_fixed;
+                sum.add_fixed(&process.fixed);
                 let mut places = LOCATIONS.iter();
                 if let Some(place) = places.position(|place| place.name() == process.residency) {
                     sum.locations[place] += 1;
@@ -141,25 +152,27 @@ impl Metrics {
             }
         }
         let sums = merged(&sums, Gauges::add);
-        type Get = fn(&Gauges) -> u64;
-        let gauges: [(&str, &str, Get); 2] = [
-            (
-                "weir_gpu_resident_bytes",
-                "Device memory of processes whose model is on its device.",
-                |own| own.resident_bytes,
-            ),
-            (
-                "weir_gpu_fixed_bytes",
-                "Device memory that stays when a model leaves: pools, arrays and managed memory.",
-                |own| own.fixed_bytes,
-            ),
-        ];
-        for (name, help, get) in gauges {
-            let samples = sums
-                .iter()
-                .map(|(labels, own)| (label_pairs(labels), number(get(own))));
-            page.gauge(name, help, samples);
-        }
+        let resident = sums
+            .iter()
+            .map(|(labels, own)| (label_pairs(labels), number(own.resident_bytes)));
+        page.gauge(
+            "weir_gpu_resident_bytes",
+            "Device memory of processes whose model is on its device.",
+            resident,
+        );
+        let fixed = sums.iter().flat_map(|(labels, own)| {
+            let reasons = FIXED_REASONS.into_iter().zip(own.fixed_bytes);
+            reasons.map(|(reason, bytes)| {
+                let mut pairs = label_pairs(labels);
+                pairs.push(("reason", reason.to_owned()));
+                (pairs, number(bytes))
+            })
+        });
+        page.gauge(
+            "weir_gpu_fixed_bytes",
+            "Device memory that stays when a model leaves, by what holds it.",
+            fixed,
+        );
         let host = sums.iter().flat_map(|(labels, own)| {
             [
                 ("pinned", own.pinned_bytes),

@@ -60,6 +60,9 @@ fn reported_time_is_bounded_by_the_time_passed() {
             facts.launches.0.store(u64::MAX - round, Ordering::Release);
             facts.bytes_used.store(u64::MAX, Ordering::Release);
             facts.bytes_fixed.store(u64::MAX, Ordering::Release);
+            for fixed in &facts.fixed {
+                fixed.store(u64::MAX, Ordering::Release);
+            }
             facts.ungated_ns.store(u64::MAX, Ordering::Release);
             facts.mps.store(77, Ordering::Release);
             facts.residency.store(77, Ordering::Release);

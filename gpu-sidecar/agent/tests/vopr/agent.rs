@@ -221,10 +221,24 @@ impl World {
                 text,
                 ..
             } => return Err(Failure::new("log", &text)),
-            Action::Log { .. }
-            | Action::Record { .. }
-            | Action::Answer { .. }
-            | Action::SendWindow { .. } => {}
+            Action::Answer { number, answer } => self.answered(number, answer)?,
+            Action::SendWindow {
+                process,
+                bytes,
+                is_pinned,
+            } => {
+                let is_unsent =
+                    self.plan.has(Fault::Unsent) && !self.is_healing && self.random.below(3) == 0;
+                let message = FromAgent::HostWindow { bytes, is_pinned };
+                if is_unsent || !self.convey_to_process(process, message, false) {
+                    follow_ups.push_back(AgentEvent::WindowFailed {
+                        process,
+                        bytes,
+                        is_pinned,
+                    });
+                }
+            }
+            Action::Log { .. } | Action::Record { .. } => {}
         }
         Ok(())
     }
@@ -263,6 +277,7 @@ impl World {
             | Order::Contended {
                 contended: true, ..
             } => Thread::Watch,
+            Order::Move { .. } => Thread::Mover,
             _ => return Ok(()),
         };
         let is_in_use = self.node.agent.as_ref().is_some_and(|agent| {

@@ -9,6 +9,7 @@ use policy::tokens::ProcessId;
 use preload_state::silence::page_of;
 
 use crate::gpu::Ended;
+use crate::moves::Orders;
 use crate::node::Node;
 use crate::plan::Fault;
 use crate::process::{Pass, Process};
@@ -60,6 +61,8 @@ pub(crate) struct Checks {
     launched: Vec<u64>,
     /// Processes to which the present agent has given pages.
     greeted: BTreeSet<usize>,
+    /// Orders of operators to the present agent.
+    pub(crate) orders: Orders,
     /// Wake-ups of the agent at the same time.
     wakes: (u64, u32),
 }
@@ -90,6 +93,7 @@ impl Checks {
         self.claims.clear();
         self.charges.clear();
         self.greeted.clear();
+        self.orders.forget_agent();
     }
 
     /// Notes that the agent gives pages to a process.
@@ -133,7 +137,11 @@ impl Checks {
     }
 }
 
-fn ensure(holds: bool, check: &'static str, text: impl FnOnce() -> String) -> Result<(), Failure> {
+pub(crate) fn ensure(
+    holds: bool,
+    check: &'static str,
+    text: impl FnOnce() -> String,
+) -> Result<(), Failure> {
     if holds {
         return Ok(());
     }
@@ -144,7 +152,7 @@ fn ensure(holds: bool, check: &'static str, text: impl FnOnce() -> String) -> Re
 }
 
 /// Returns whether a process computes without an agent, or did a moment ago, so that its neighbours may be disturbed.
-fn was_ungated(process: &Process, now: u64) -> bool {
+pub(crate) fn was_ungated(process: &Process, now: u64) -> bool {
     process.ungated_since.is_some()
         || process
             .ungated_at
@@ -634,6 +642,7 @@ impl World {
                 )
             })?;
         }
+        self.check_moves()?;
         let alive = self.processes.iter().filter(|process| process.is_alive);
         let (kept, alive) = (self.node.by_number.len(), alive.count());
         ensure(kept <= alive, "remains", || {

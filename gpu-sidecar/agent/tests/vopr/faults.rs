@@ -359,7 +359,8 @@ impl World {
         let wild = wild[self.random.index(wild.len())];
         let mut uuid = [0; 16];
         uuid[15] = u8::try_from(self.processes[process].slot).unwrap();
-        let message = match self.random.index(12) {
+        let acts = if self.plan.orders_ms > 0 { 14 } else { 12 };
+        let message = match self.random.index(acts) {
             0 => FromProcess::Hello {
                 version: protocol::VERSION,
                 residency: protocol::page::Residency::None,
@@ -388,6 +389,8 @@ impl World {
             },
             9 => FromProcess::Present,
             10 => FromProcess::Report(Report::OutOfMemory(wild)),
+            12 => FromProcess::WindowsWanted { bytes: wild },
+            13 => self.false_report(wild),
             _ => {
                 if self.random.below(4) == 0 {
                     self.close(process);

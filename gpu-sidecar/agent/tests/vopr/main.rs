@@ -7,8 +7,9 @@
 //! ```
 //!
 //! A run follows from its seed: pods and programs, and which faults occur, at random times. After the faults everything is repaired,
-//! and every process must be served and launch again. A failure is made smaller and printed as a plan for `named.rs`, with its last
-//! events. Checked after every event (`checks`): invariants 2, 5, 6, 7, 18, 19 and 20, claims, heartbeats, and that nothing spins.
+//! models must return, and every process must be served and launch again. A failure is made smaller and printed as a plan for `named.rs`, with its last
+//! events. Checked after every event (`checks`, `moves`): invariants 2, 5, 6, 7, 18, 19 and 20, claims, heartbeats, answers to orders of operators, where
+//! models are, and that nothing spins.
 //!
 //! | module | contents |
 //! |---|---|
@@ -16,6 +17,7 @@
 //! | `world` | the event loop, processes and devices |
 //! | `connections`, `agent` | messages between processes and agent; the agent's events and actions |
 //! | `threads`, `process` | threads of a process around the library's state |
+//! | `moves` | orders of operators, and models which move between device and host |
 //! | `node`, `gpu` | the agent's side, and the device |
 //! | `faults` | faults, repairs and processes that lie |
 //! | `checks`, `named` | invariants; runs which have failed once |
@@ -28,6 +30,7 @@ mod checks;
 mod connections;
 mod faults;
 mod gpu;
+mod moves;
 mod named;
 mod node;
 mod plan;
@@ -142,6 +145,7 @@ fn main() -> ExitCode {
                 all.ns += summary.ns;
                 all.grants += summary.grants;
                 all.launches += summary.launches;
+                all.moves += summary.moves;
             }
             Err(failure) => return report(&plan, &failure, arguments.shown),
         }
@@ -151,8 +155,8 @@ fn main() -> ExitCode {
     #[expect(clippy::cast_precision_loss, reason = "a report")]
     let (rate, span) = (all.events as f64 / seconds, all.ns as f64 / 1e9);
     println!(
-        "{seeds} seeds from {}: {span:.0} s of virtual time, {} events ({rate:.0}/s), {} grants, {} launches",
-        arguments.first, all.events, all.grants, all.launches
+        "{seeds} seeds from {}: {span:.0} s of virtual time, {} events ({rate:.0}/s), {} grants, {} launches, {} ordered moves",
+        arguments.first, all.events, all.grants, all.launches, all.moves
     );
     ExitCode::SUCCESS
 }

@@ -12,8 +12,10 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
         processes,
         span_ms,
         fault_ms,
+        orders_ms: 0,
         faults: faults.to_vec(),
     };
+    let moving = |orders_ms, plan: Plan| Plan { orders_ms, ..plan };
     vec![
         (
             "two processes asked each other for memory without end",
@@ -131,6 +133,36 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
         (
             "kernel time that was noticed after a connection had been replaced was not charged",
             plan(825_529, 1, 5, 2, 1_323, 21, &[Fault::Cut]),
+        ),
+        (
+            "a model left while a process of its pod was connecting again",
+            moving(
+                213,
+                plan(
+                    1_202,
+                    1,
+                    1,
+                    2,
+                    1_638,
+                    170,
+                    &[Fault::Unsent, Fault::Malformed, Fault::Fork, Fault::MpsDown],
+                ),
+            ),
+        ),
+        (
+            "host memory that was lost with a connection was never given again",
+            moving(
+                219,
+                plan(
+                    3_890,
+                    1,
+                    2,
+                    2,
+                    511,
+                    311,
+                    &[Fault::Late, Fault::Cut, Fault::Malformed, Fault::Liar],
+                ),
+            ),
         ),
     ]
 }

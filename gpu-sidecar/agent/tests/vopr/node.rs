@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use agent_core::local::{LocalAgent, SharedPages};
-use agent_core::{Event, Pod, PodKey, PodSettings, ProcessRecord, Slot, SlotKey, SlotKind};
+use agent_core::{
+    Event, MemorySettings, Pod, PodKey, PodSettings, ProcessRecord, Slot, SlotKey, SlotKind,
+};
 use annotations::{Evict, Isolation};
 use policy::tokens::{ProcessId, Settings};
 use protocol::message::{FromAgent, FromProcess};
@@ -83,6 +85,8 @@ pub(crate) struct Node {
     /// Time of the wake-up that is scheduled, in nanoseconds.
     pub(crate) wakes_at: u64,
     pub(crate) arriving: Option<usize>,
+    /// How models are moved.
+    pub(crate) memory: MemorySettings,
 }
 
 impl Node {
@@ -103,12 +107,14 @@ impl Node {
             is_known_lost: vec![false; slots],
             wakes_at: u64::MAX,
             arriving: None,
+            memory: MemorySettings::default(),
         }
     }
 
     /// Starts an agent, which knows nothing.
     pub(crate) fn start(&mut self, now: u64) {
-        self.agent = Some(LocalAgent::new(Settings::default()));
+        let agent = LocalAgent::new(Settings::default());
+        self.agent = Some(agent.with_memory(self.memory));
         self.generation += 1;
         self.started_at = now;
         self.hangs = false;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use agent_core::MemorySettings;
 use testing::Random;
 
 /// Kind of fault.
@@ -76,6 +77,8 @@ pub(crate) struct Plan {
     pub(crate) span_ms: u64,
     /// Mean time between two faults, in milliseconds.
     pub(crate) fault_ms: u64,
+    /// Mean time between two orders of operators to move a model, in milliseconds; 0: none, and no model can move.
+    pub(crate) orders_ms: u64,
     /// Faults that occur.
     pub(crate) faults: Vec<Fault>,
 }
@@ -96,12 +99,29 @@ impl Plan {
             span_ms: 500 + random.below(4_000),
             fault_ms: 20 + random.below(400),
             faults,
+            orders_ms: [0, 5 + random.below(300)][random.index(2)],
         }
     }
 
     /// Returns whether this fault occurs.
     pub(crate) fn has(&self, fault: Fault) -> bool {
         self.faults.contains(&fault)
+    }
+
+    /// Returns how models are moved.
+    pub(crate) fn memory(&self) -> MemorySettings {
+        if self.orders_ms == 0 {
+            return MemorySettings::default();
+        }
+        let mut random = Random(self.seed ^ 0x5851_f42d_4c95_7f2d);
+        let host_bytes = [1 << 30, 16 << 30][random.index(2)];
+        MemorySettings {
+            host_bytes,
+            pinned_bytes: host_bytes / 4,
+            restores_on_demand: random.below(4) > 0,
+            seal_after_ms: [0, 1, 50][random.index(3)],
+            streams_restores: false,
+        }
     }
 
     /// Returns smaller plans, the smallest first.
@@ -140,6 +160,12 @@ impl Plan {
                 });
             }
         }
+        if self.orders_ms > 0 {
+            smaller.push(Self {
+                orders_ms: 0,
+                ..self.clone()
+            });
+        }
         for span_ms in [self.span_ms / 4, self.span_ms / 2, self.span_ms * 3 / 4] {
             if span_ms > 10 {
                 smaller.push(Self {
@@ -163,13 +189,14 @@ impl fmt::Display for Plan {
             .collect();
         write!(
             f,
-            "Plan {{ seed: {}, slots: {}, pods: {}, processes: {}, span_ms: {}, fault_ms: {}, faults: vec![{}] }}",
+            "Plan {{ seed: {}, slots: {}, pods: {}, processes: {}, span_ms: {}, fault_ms: {}, orders_ms: {}, faults: vec![{}] }}",
             self.seed,
             self.slots,
             self.pods,
             self.processes,
             self.span_ms,
             self.fault_ms,
+            self.orders_ms,
             faults.join(", ")
         )
     }

@@ -10,9 +10,12 @@ use preload_state::busy::Busy;
 use preload_state::claims::{Answer, Claim, ClaimRequests};
 use preload_state::gate::{Gate, Parking, Work};
 use preload_state::link::{Activity, Link, Status};
+use preload_state::silence::Silence;
 use preload_state::watch::Watch;
 use protocol::message::{FromAgent, FromProcess};
 use protocol::page::{Facts, Orders};
+
+use crate::moves::Memory;
 
 /// Estimate of a kernel that was never measured, in nanoseconds.
 pub(crate) const UNKNOWN_NS: u64 = 50_000;
@@ -38,6 +41,8 @@ pub(crate) enum Program {
     Returning(preload_state::gate::GiveBack),
     /// It waits for memory.
     Claiming(Claim, Answer),
+    /// It waits until the process's memory is on the device.
+    Away(Silence),
 }
 
 /// A launch on its way through the gate.
@@ -135,8 +140,9 @@ pub(crate) struct Process {
     pub(crate) program: Program,
     pub(crate) watcher: Watcher,
     pub(crate) linker: Linker,
+    pub(crate) memory: Memory,
     /// Numbers of the current waits: an event of an earlier one is ignored.
-    pub(crate) turns: [u64; 3],
+    pub(crate) turns: [u64; 4],
     pub(crate) is_marked: bool,
     pub(crate) bound_holds: bool,
     pub(crate) parked_at: u64,
@@ -208,7 +214,8 @@ impl Process {
             program: Program::Off,
             watcher: Watcher::Sleeping,
             linker: Linker::Busy,
-            turns: [0; 3],
+            memory: Memory::default(),
+            turns: [0; 4],
             is_marked: false,
             bound_holds: true,
             parked_at: 0,
@@ -312,8 +319,8 @@ impl Process {
             open,
             busy_ns: self.busy.total_ns(),
             program: name,
-            host_bytes: 0,
-            pinned_bytes: 0,
+            host_bytes: self.memory.windows,
+            pinned_bytes: self.memory.pinned,
         };
         preload_state::counters::hello(self.facts(), greeting)
     }

@@ -8,7 +8,7 @@ use preload_state::claims::AnswerStep;
 use preload_state::gate::{IN_FLIGHT_POLL, ParkStep, Parking, RECHECK_INTERVAL};
 use preload_state::link::{self, Action as LinkAction, Phase};
 use preload_state::nanoseconds;
-use preload_state::silence::page_of;
+use preload_state::silence::{Silence, page_of};
 use preload_state::watch::{POLL_INTERVAL, WatchStep};
 use protocol::message::{FromAgent, FromProcess};
 
@@ -27,6 +27,7 @@ impl World {
         let waits = match thread {
             Thread::Program => matches!(own.program, Program::Parked(_) | Program::Claiming(..)),
             Thread::Watch => matches!(own.watcher, Watcher::Sleeping),
+            Thread::Mover => self.plan.orders_ms > 0 && own.memory.is_idle(),
             Thread::Link => false,
         };
         if waits && own.is_active {
@@ -39,6 +40,7 @@ impl World {
     fn wake_all(&mut self, process: usize) {
         self.wake(process, Thread::Program);
         self.wake(process, Thread::Watch);
+        self.wake(process, Thread::Mover);
     }
 
     // The program
@@ -56,6 +58,7 @@ impl World {
             Program::Announced(pass) => self.try_gate(process, pass),
             Program::Calling(pass) => self.land(process, &pass),
             Program::Parked(parking) => self.park(process, parking),
+            Program::Away(silence) => self.wait_for_memory(process, silence),
             Program::Syncing => self.sync(process),
             Program::Returning(begun) => {
                 let marked = own.is_marked;
@@ -195,9 +198,11 @@ impl World {
     fn try_gate(&mut self, process: usize, mut pass: Pass) -> Result<(), Failure> {
         let now = self.now;
         let own = &mut self.processes[process];
-        if own
-            .gate
-            .passes(own.orders(), pass.in_flight, own.bound_holds)
+        let has_memory = own.memory.gate.is_open();
+        if has_memory
+            && own
+                .gate
+                .passes(own.orders(), pass.in_flight, own.bound_holds)
         {
             pass.page = page_of(own.orders());
             pass.epoch = own.orders().gate.epoch();
@@ -209,8 +214,11 @@ impl World {
         }
         own.withdraw(&pass);
         own.is_marked = false;
-        own.facts().parked.fetch_add(1, Ordering::AcqRel);
         own.gate.begin_burst(now);
+        if !has_memory {
+            return self.wait_for_memory(process, Silence::default());
+        }
+        own.facts().parked.fetch_add(1, Ordering::AcqRel);
         own.parked_at = 0;
         self.park(process, Parking::default())
     }
@@ -267,7 +275,7 @@ impl World {
     }
 
     /// Closes the connection to an agent without a heartbeat.
-    fn give_agent_up(&mut self, process: usize) -> Result<(), Failure> {
+    pub(crate) fn give_agent_up(&mut self, process: usize) -> Result<(), Failure> {
         self.check_hung(process)?;
         if self.processes[process].connection.is_some() && self.processes[process].is_served() {
             self.processes[process].status.set_hung();
@@ -278,6 +286,7 @@ impl World {
 
     fn land(&mut self, process: usize, pass: &Pass) -> Result<(), Failure> {
         self.check_launch(process, pass)?;
+        self.check_memory(process)?;
         self.launch(process, pass.ns)?;
         let own = &mut self.processes[process];
         own.facts().launches.0.fetch_add(1, Ordering::Relaxed);
@@ -552,6 +561,9 @@ impl World {
                 let delay = self.random.below(20 * MS);
                 self.go(process, Thread::Program, delay);
                 self.go(process, Thread::Watch, 10 * US);
+                if self.plan.orders_ms > 0 {
+                    self.go(process, Thread::Mover, 20 * US);
+                }
                 self.link(process, link::Event::Started(true))?;
             }
             LinkAction::Receive => {
@@ -643,6 +655,13 @@ impl World {
         let Some((message, pages)) = own.inbox.pop_front() else {
             return Ok(());
         };
+        if let FromAgent::HostWindow { bytes, is_pinned } = message
+            && own.linker == Linker::Message
+        {
+            own.memory.add_window(bytes, is_pinned);
+            self.wake(process, Thread::Mover);
+            return self.link(process, link::Event::Nothing);
+        }
         let event = if own.linker == Linker::Reply {
             own.received = pages;
             link::Event::Reply(Some(message))

@@ -10,6 +10,7 @@ use testing::Random;
 
 use crate::checks::{Checks, Failure};
 use crate::gpu::{Ended, Gpu};
+use crate::moves::Memory;
 use crate::node::{Delivery, Node};
 use crate::plan::{Fault, Plan};
 use crate::process::{Pace, Process};
@@ -24,6 +25,7 @@ pub(crate) enum Thread {
     Program,
     Watch,
     Link,
+    Mover,
 }
 
 /// What happens.
@@ -56,6 +58,8 @@ pub(crate) enum Event {
     Agent { generation: u64, event: AgentEvent },
     /// Another part of this agent has found something.
     Found(u64, Found),
+    /// An operator orders a move of a model.
+    Order,
     /// The agent's timer.
     Wake { generation: u64 },
     /// A kernel ends.
@@ -158,6 +162,8 @@ pub(crate) struct Summary {
     pub(crate) ns: u64,
     pub(crate) grants: u64,
     pub(crate) launches: u64,
+    /// Number of moves of models that operators have ordered and that were carried out.
+    pub(crate) moves: u64,
 }
 
 /// Runs a plan.
@@ -199,6 +205,7 @@ impl World {
             shown: 0,
             plan,
         };
+        world.node.memory = world.plan.memory();
         world.populate();
         world
     }
@@ -223,6 +230,9 @@ impl World {
         }
         if !self.plan.faults.is_empty() {
             self.after_mean(self.plan.fault_ms * MS, Event::Fault);
+        }
+        if self.plan.orders_ms > 0 {
+            self.after_mean(self.plan.orders_ms * MS, Event::Order);
         }
         let span = self.plan.span_ms * MS;
         self.after(span, Event::Repair(Repair::All));
@@ -254,6 +264,7 @@ impl World {
             ns: self.now - begin,
             grants: self.checks.grants,
             launches: self.processes.iter().map(|process| process.launched).sum(),
+            moves: self.checks.orders.carried_out(),
         })
     }
 
@@ -337,6 +348,7 @@ impl World {
                 match thread {
                     Thread::Program => self.program(process),
                     Thread::Watch => self.watch(process),
+                    Thread::Mover => self.mover(process),
                     Thread::Link => Ok(()),
                 }
             }
@@ -362,6 +374,7 @@ impl World {
             Event::Accept { pod, generation } => self.accept(pod, generation),
             Event::Agent { generation, event } => self.agent_learns(generation, event),
             Event::Found(generation, found) => self.found(generation, found),
+            Event::Order => self.order(),
             Event::Wake { generation } => self.agent_wakes(generation),
             Event::Gpu { slot } => {
                 // Another one has been scheduled before it.
@@ -416,7 +429,10 @@ impl World {
             pause_ns: [0, 500 * US, 5 * MS, 50 * MS][random.index(4)],
         };
         let slot = self.node.pods[pod].pod.slot.0 as usize;
-        let process = Process::new(pod, slot, pid, self.now, pace);
+        let mut process = Process::new(pod, slot, pid, self.now, pace);
+        if self.plan.orders_ms > 0 {
+            process.memory = Memory::new(self.random.below(600 << 20));
+        }
         self.processes.push(process);
         number
     }

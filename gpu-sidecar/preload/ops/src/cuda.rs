@@ -18,6 +18,8 @@ pub const INVALID_VALUE: Code = 1;
 pub const OUT_OF_MEMORY: Code = 2;
 /// `CUDA_ERROR_INVALID_CONTEXT`: the calling thread has none.
 pub const INVALID_CONTEXT: Code = 201;
+/// `CUDA_ERROR_CONTEXT_IS_DESTROYED`: the program has destroyed the context.
+pub const CONTEXT_IS_DESTROYED: Code = 709;
 /// `CUDA_ERROR_NOT_READY`: the queried work has not finished.
 pub const NOT_READY: Code = 600;
 /// `CUDA_ERROR_NOT_PERMITTED`: result of a refused collective.

@@ -59,6 +59,9 @@ pub fn carry_over(from: &Facts, to: &Facts, busy_ns: u64) {
     copy(&from.bytes_fixed, &to.bytes_fixed);
     copy(&from.refused_allocations, &to.refused_allocations);
     copy(&from.unknown_symbols, &to.unknown_symbols);
+    for (from, to) in from.fixed.iter().zip(&to.fixed) {
+        copy(from, to);
+    }
     to.busy_ns.store(busy_ns, Ordering::Relaxed);
     for (from, to) in [
         (&from.mps, &to.mps),
@@ -119,6 +122,9 @@ mod tests {
         {
             counter.store(number as u64 + 1, Ordering::Relaxed);
         }
+        for (number, counter) in from.fixed.iter().enumerate() {
+            counter.store(number as u64 + 20, Ordering::Relaxed);
+        }
         from.mps.store(1, Ordering::Relaxed);
         from.last_error.store(700, Ordering::Relaxed);
         carry_over(&from, &to, 99);
@@ -135,6 +141,9 @@ mod tests {
         ]
         .map(|counter| counter.load(Ordering::Relaxed));
         assert_eq!(read, [1, 2, 3, 4, 5, 6, 7, 8, 99]);
+        let fixed = to.fixed.each_ref();
+        let fixed = fixed.map(|counter| counter.load(Ordering::Relaxed));
+        assert_eq!(fixed, [20, 21, 22, 23, 24, 25]);
         assert_eq!(to.mps.load(Ordering::Relaxed), 1);
         assert_eq!(to.last_error.load(Ordering::Relaxed), 700);
     }

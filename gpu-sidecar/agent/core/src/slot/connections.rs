@@ -12,6 +12,7 @@ use crate::gate::GateState;
 use crate::pod::PROCESSES_OF_POD_MAX;
 use crate::pods::PodKey;
 use crate::process::{Greeting, Process, Resumed};
+use crate::residency::Windows;
 
 /// Pause after a failure to accept, in nanoseconds: the missing resource, such as a file descriptor, is not available again at
 /// once.
@@ -91,8 +92,11 @@ impl SlotState {
                     bytes_used: *bytes_used,
                     version: *version,
                     residency: *residency,
-                    host_bytes: *host_bytes,
-                    pinned_bytes: *pinned_bytes,
+                    windows: Windows {
+                        bytes: *host_bytes,
+                        pinned: *pinned_bytes,
+                        ..Windows::NONE
+                    },
                 };
                 process.greet(program, resumed);
                 self.welcome(cx, id, false);
@@ -313,8 +317,8 @@ impl SlotState {
         self.early.retain(|(own, _)| *own != id);
         let key = process.pod();
         if let Some(device) = process.device() {
-            let moves = device.moves();
-            cx.memory.host.give_back(moves.windows, moves.pinned);
+            let windows = device.moves().windows;
+            cx.memory.host.give_back(windows.bytes, windows.pinned);
         }
         if let Some(pod) = self.pods.get_mut(&key) {
             pod.remove(&process, cx.now);

@@ -15,6 +15,7 @@ use crate::gate::GateState;
 use crate::kind::SlotKind;
 use crate::pods::Pod;
 use crate::process::{Greeting, Unstated};
+use crate::residency::Windows;
 use crate::slots::Slot;
 
 /// Longest time that a greeting process waits for the MPS daemon of its slot, in nanoseconds.
@@ -34,9 +35,8 @@ pub(super) struct Former {
     epoch: u64,
     /// Whether it may compute by a token of one of them.
     may_compute: bool,
-    /// Host memory which it was given there, and the part of it that may be registered, in bytes.
-    windows: u64,
-    pinned: u64,
+    /// Host memory which it was given there.
+    windows: Windows,
 }
 
 impl SlotState {
@@ -159,9 +159,7 @@ impl SlotState {
         member.process.resume_at_least(former.busy_ns);
         // A process is believed about earlier agents' memory only as far as it may have had any.
         let most = member.windows_max();
-        member
-            .process
-            .resume_windows(former.windows, former.pinned, most);
+        member.process.resume_windows(former.windows, most);
         if former.may_compute && member.process.resumed().is_again {
             // It may have noticed a grant there, and launched, after it had sent `Hello`.
             member.process.resume_open();
@@ -173,7 +171,7 @@ impl SlotState {
         member.pod.attach(id, resumed.bytes_used);
         cx.memory
             .host
-            .adopt(resumed.host_bytes, resumed.pinned_bytes);
+            .adopt(resumed.windows.bytes, resumed.windows.pinned);
         let Some(device) = member.process.device() else {
             return;
         };
@@ -223,6 +221,7 @@ impl SlotState {
                 process.set_other_connection(is_there);
             }
         }
+        self.catch_up(cx, pod);
         self.write_roster(cx, pod);
     }
 
@@ -242,8 +241,7 @@ impl SlotState {
             former.busy_ns = former.busy_ns.max(device.busy_ns());
             former.before = former.before.or(device.unstated(now));
             former.epoch = former.epoch.max(device.gate.epoch());
-            former.windows = former.windows.max(device.moves().windows);
-            former.pinned = former.pinned.max(device.moves().pinned);
+            former.windows = former.windows.or(device.moves().windows);
             let may_compute = match device.gate.state() {
                 GateState::Open => true,
                 GateState::Closing { .. } => !device.is_idle(),

@@ -10,9 +10,10 @@ use super::{Context, SlotState};
 use crate::action::{Action, Order, OrderAnswer};
 use crate::event::{MoveOrder, PodOrder};
 use crate::event_kind::EventKind;
+use crate::pod::ServedPod;
 use crate::pods::PodKey;
 use crate::process::Greeting;
-use crate::residency::{DRAIN_MS, Move, PodMoves, Target, WINDOWS_MAX};
+use crate::residency::{DRAIN_MS, Move, PodMoves, ProcessMoves, Target, WINDOWS_MAX};
 
 /// Time for which a notice that a thread waits for memory holds, in nanoseconds: the notices come each 50 ms.
 const MEMORY_WAIT_NS: u64 = 500_000_000;
@@ -83,9 +84,14 @@ impl SlotState {
         if !is_away || is_early || self.current(key).is_some() {
             return;
         }
-        if cx.memory.settings.restores_on_demand {
+        // On a lost slot nothing returns, and no operator need say so.
+        if cx.memory.settings.restores_on_demand || self.is_lost() {
             let _begun = self.begin_move(cx, key, Target::Device, DRAIN_MS, true);
         }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.device.as_ref().is_none_or(|device| device.is_lost)
     }
 
     fn current(&mut self, key: PodKey) -> Option<&mut Move> {
@@ -101,9 +107,10 @@ impl SlotState {
         drain_ms: u32,
         is_demand: bool,
     ) -> Result<Begun, MoveRefusal> {
-        let is_lost = self.device.as_ref().is_none_or(|device| device.is_lost);
+        let is_lost = self.is_lost();
         let pod = self.pods.get(&key).ok_or(MoveRefusal::NoProcess)?;
-        if is_lost {
+        // A process which is to return finds out from the driver, and its threads go on with the error.
+        if is_lost && target == Target::Host {
             return Err(MoveRefusal::SlotLost);
         }
         if target == Target::Host && pod.pod().settings.evict == Evict::Never {
@@ -118,6 +125,9 @@ impl SlotState {
             };
         }
         let pod = self.pods.get(&key).ok_or(MoveRefusal::NoProcess)?;
+        if target == Target::Host && self.has_unreachable(pod) {
+            return Err(MoveRefusal::Draining);
+        }
         let seq = pod.moves().seq;
         let members: Vec<ProcessId> = pod
             .processes()
@@ -140,9 +150,16 @@ impl SlotState {
         if !members.iter().filter_map(moves).all(|moves| moves.is_able) {
             return Err(MoveRefusal::Protocol);
         }
+        let is_faulted = |moves: ProcessMoves| moves.residency == Residency::Faulted;
+        if members.iter().filter_map(moves).any(is_faulted) {
+            return Err(MoveRefusal::StickyError);
+        }
         let is_away = |id: &ProcessId| moves(id).is_some_and(|moves| !moves.is_at(target));
         let movers: Vec<ProcessId> = members.into_iter().filter(is_away).collect();
         if movers.is_empty() {
+            if let Some(pod) = self.pods.get_mut(&key) {
+                pod.moves_mut().wanted = Some(target);
+            }
             return Ok(Begun::Nothing(seq));
         }
         self.start(
@@ -158,6 +175,20 @@ impl SlotState {
             },
         );
         Ok(Begun::Move(seq + 1))
+    }
+
+    /// Returns whether some process of a pod may have device memory and cannot be ordered now: it is between two connections, or an earlier agent
+    /// served it and it has not greeted.
+    fn has_unreachable(&self, pod: &ServedPod) -> bool {
+        let mut processes = pod
+            .processes()
+            .iter()
+            .filter_map(|id| self.processes.get(id));
+        !pod.survivors().is_empty()
+            || processes.any(|process| {
+                process.is_lost()
+                    || process.greeting() != Greeting::Attached && process.resumed().is_again
+            })
     }
 
     fn start(&mut self, cx: &mut Context<'_>, key: PodKey, start: Start) {
@@ -206,13 +237,19 @@ impl SlotState {
         let Some(device) = process.device_mut() else {
             return;
         };
-        device.moves_mut().residency = report.residency;
+        let moves = device.moves_mut();
+        moves.residency = report.residency;
+        let has_returned = moves.is_returning && report.seq == moves.order;
+        moves.is_returning &= !has_returned;
         if report.seq == 0 {
             if report.refusal.is_none() && process.count_report() {
                 let text = format!("process {pid} has restored itself without an agent");
                 self.record(cx, EventKind::Restored, key, text);
             }
             return;
+        }
+        if has_returned {
+            return self.returned(cx, key, report);
         }
         let Some(current) = self.current(key) else {
             return;
@@ -231,6 +268,20 @@ impl SlotState {
             }
         }
         self.end_move(cx, key);
+    }
+
+    /// Counts and records that a process has returned without a move of its pod, or could not.
+    fn returned(&mut self, cx: &mut Context<'_>, key: PodKey, report: &MoveReport) {
+        if let Some(refusal) = report.refusal {
+            self.count_refusal(key, Target::Device, refusal);
+            self.record_refusal(cx, key, Target::Device, refusal);
+            return;
+        }
+        if let Some(pod) = self.pods.get_mut(&key) {
+            let counters = pod.move_counters_mut();
+            counters.done(false, false, &report.transfer);
+        }
+        self.record_transfer(cx, key, Target::Device, &report.transfer, "");
     }
 
     /// Handles that a process cannot answer any more.
@@ -264,13 +315,33 @@ impl SlotState {
         }
     }
 
+    /// Orders processes to return to their device which could not be ordered when their pod's model was to return: they were between two connections.
+    pub(super) fn catch_up(&mut self, cx: &mut Context<'_>, key: PodKey) {
+        let Some(pod) = self.pods.get(&key) else {
+            return;
+        };
+        let moves = pod.moves();
+        if moves.current.is_some() || moves.wanted != Some(Target::Device) {
+            return;
+        }
+        let is_behind = |id: &ProcessId| {
+            let process = self.processes.get(id).filter(|process| !process.is_lost());
+            let moves = process.and_then(|process| Some(process.device()?.moves()));
+            moves.is_some_and(|moves| moves.is_able && !moves.is_at(Target::Device))
+        };
+        let behind: Vec<_> = pod.processes().iter().copied().filter(is_behind).collect();
+        for id in behind {
+            self.order_back(cx, id);
+        }
+    }
+
     /// Orders a process to return to its device whenever it can. Nothing waits for its answer.
     fn order_back(&mut self, cx: &mut Context<'_>, id: ProcessId) {
         let process = self.processes.get_mut(&id);
         let Some(device) = process.and_then(|process| process.device_mut()) else {
             return;
         };
-        let seq = device.moves_mut().next_order();
+        let seq = device.moves_mut().next_return();
         cx.actions.push(order(id, seq, Target::Device, DRAIN_MS));
     }
 
@@ -305,9 +376,16 @@ impl SlotState {
             Some(_) => Target::Host,
             None => current.target,
         };
+        // A refused eviction is undone, and a restore that has failed is still wanted.
+        moves.wanted = Some(match refusal {
+            Some(_) => Target::Device,
+            None => target,
+        });
         let result = match refusal {
             Some(refusal) => {
-                if let Some(pod) = self.pods.get_mut(&key) {
+                if target == Target::Device
+                    && let Some(pod) = self.pods.get_mut(&key)
+                {
                     pod.moves_mut().retry_at = cx.now.saturating_add(RETRY_NS);
                 }
                 self.count_refusal(key, target, refusal);
@@ -316,6 +394,7 @@ impl SlotState {
             }
             None => {
                 if let Some(pod) = self.pods.get_mut(&key) {
+                    pod.moves_mut().retry_at = 0;
                     let counters = pod.move_counters_mut();
                     counters.done(target == Target::Host, current.is_demand, &current.transfer);
                 }
@@ -332,6 +411,10 @@ impl SlotState {
         };
         for number in current.waiting {
             answer(cx, number, result);
+        }
+        // What could not return just now is not tried again by itself.
+        if current.target == Target::Host || current.refusal.is_none() {
+            self.catch_up(cx, key);
         }
     }
 
@@ -361,7 +444,19 @@ impl SlotState {
     }
 
     fn record_move(&self, cx: &mut Context<'_>, key: PodKey, done: &Move) {
-        let (kind, place) = match done.target {
+        let cause = if done.is_demand { ", on demand" } else { "" };
+        self.record_transfer(cx, key, done.target, &done.transfer, cause);
+    }
+
+    fn record_transfer(
+        &self,
+        cx: &mut Context<'_>,
+        key: PodKey,
+        target: Target,
+        transfer: &Transfer,
+        cause: &str,
+    ) {
+        let (kind, place) = match target {
             Target::Host => (EventKind::Evicted, "to the host"),
             Target::Device => (EventKind::Restored, "to the device"),
         };
@@ -370,11 +465,10 @@ impl SlotState {
             copied_bytes,
             total_ns,
             ..
-        } = done.transfer;
+        } = transfer;
         let text = format!(
-            "{bytes} bytes {place}, {copied_bytes} of them copied, in {} ms{}",
-            total_ns / 1_000_000,
-            if done.is_demand { ", on demand" } else { "" }
+            "{bytes} bytes {place}, {copied_bytes} of them copied, in {} ms{cause}",
+            total_ns / 1_000_000
         );
         self.record(cx, kind, key, text);
     }
@@ -385,8 +479,8 @@ impl SlotState {
             return;
         };
         let key = process.pod();
-        // All processes of a pod together get no more than they can have on the device.
-        let others = self.windows_of_others(key, id);
+        // All processes of a pod together get no more than they can have on the device, and as much again for what is lost on its way.
+        let (held_by_others, given) = self.windows_of(key, id);
         let Some(member) = self.member(id) else {
             return;
         };
@@ -394,22 +488,22 @@ impl SlotState {
         if member.pod.pod().settings.evict == Evict::Never || !member.process.is_watched() {
             return;
         }
-        let wanted = bytes.min(member.windows_max().saturating_sub(others));
+        let most = member.windows_max();
+        let wanted = bytes.min(most.saturating_sub(held_by_others));
         let Some(device) = member.process.device_mut() else {
             return;
         };
-        let moves = device.moves_mut();
-        if moves.window_count >= WINDOWS_MAX {
+        let windows = &mut device.moves_mut().windows;
+        let held = windows.held();
+        if windows.count >= WINDOWS_MAX
+            || given.saturating_add(wanted.saturating_sub(held)) > most.saturating_mul(2)
+        {
             return;
         }
-        let Some(window) = cx.memory.host.take(moves.windows, wanted) else {
+        let Some(window) = cx.memory.host.take(held, wanted) else {
             return;
         };
-        moves.windows += window.bytes;
-        moves.window_count += 1;
-        if window.is_pinned {
-            moves.pinned += window.bytes;
-        }
+        windows.add(window);
         cx.actions.push(Action::SendWindow {
             process: id,
             bytes: window.bytes,
@@ -430,24 +524,34 @@ impl SlotState {
             // Its windows were returned at its end.
             return;
         };
-        let moves = device.moves_mut();
-        let bytes = bytes.min(moves.windows);
+        let windows = &mut device.moves_mut().windows;
+        let bytes = bytes.min(windows.held());
         let pinned = if is_pinned {
-            bytes.min(moves.pinned)
+            bytes.min(windows.pinned)
         } else {
             0
         };
-        moves.windows -= bytes;
-        moves.pinned -= pinned;
+        windows.bytes -= bytes;
+        windows.pinned -= pinned;
+        windows.count = windows.count.saturating_sub(1);
         cx.memory.host.give_back(bytes, pinned);
     }
 
-    /// Returns the host memory of the pod's other processes, in bytes.
-    fn windows_of_others(&self, key: PodKey, id: ProcessId) -> u64 {
-        let others = self.processes.values();
-        let others = others.filter(|other| other.pod() == key && other.id() != id);
-        let windows = others.filter_map(|other| Some(other.device()?.moves().windows));
-        windows.fold(0, u64::saturating_add)
+    /// Returns the host memory that the pod's other processes have, and what all its processes were given, in bytes.
+    fn windows_of(&self, key: PodKey, id: ProcessId) -> (u64, u64) {
+        let mut sums = (0_u64, 0_u64);
+        let processes = self.processes.values();
+        for process in processes.filter(|process| process.pod() == key) {
+            let Some(device) = process.device() else {
+                continue;
+            };
+            let windows = device.moves().windows;
+            sums.1 = sums.1.saturating_add(windows.bytes);
+            if process.id() != id {
+                sums.0 = sums.0.saturating_add(windows.held());
+            }
+        }
+        sums
     }
 }
 

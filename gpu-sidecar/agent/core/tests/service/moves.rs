@@ -226,6 +226,12 @@ fn refusals_name_their_reason() {
         reason: "test".to_owned(),
     });
     refused(&mut node, 0, 5, MoveRefusal::SlotLost);
+    // One that is away is to find out from the driver.
+    node.restore(6);
+    assert_ne!(
+        node.answers(6),
+        [OrderAnswer::Refused(MoveRefusal::SlotLost)]
+    );
     let figures = node.figures();
     assert_eq!(figures.pods[0].counters.moves.refused["protocol"], 1);
     assert_eq!(figures.pods[1].counters.moves.refused["never"], 1);
@@ -312,10 +318,15 @@ fn a_process_that_does_not_answer_counts_as_refusing() {
     // It leaves late. It is believed about where the memory is, and returns.
     assert_eq!(node.wanted(process), (2, Some(Residency::Resident)));
     node.report(process, 1, Residency::Host);
+    // As long as it may be on its way, the next order is not fulfilled.
     node.evict(2);
-    assert_eq!(done(node.answers(2)[0]).1, Residency::Host);
+    assert_eq!(node.wanted(process), (3, Some(Residency::Host)));
+    assert!(node.answers(2).is_empty());
     node.report(process, 2, Residency::Resident);
+    node.report(process, 3, Residency::Host);
+    assert_eq!(done(node.answers(2)[0]).1, Residency::Host);
     node.restore(3);
+    node.report(process, 4, Residency::Resident);
     assert_eq!(done(node.answers(3)[0]).1, Residency::Resident);
 }
 
@@ -581,6 +592,97 @@ fn a_process_gets_no_more_host_memory_than_it_can_have_on_the_device() {
     node.attach(again, 0);
     node.send(again, FromProcess::WindowsWanted { bytes: 6 * MIB });
     assert!(node.windows(again).is_empty());
+}
+
+#[test]
+fn host_memory_that_was_lost_on_its_way_is_given_again_within_bounds() {
+    let mut small = pod(0, 10);
+    small.settings.gpu_memory = Some(10 * MIB);
+    let mut node = Node::new(&[small, unlimited(1)]);
+    let wants = |node: &mut Node, process, mib| {
+        node.send(process, FromProcess::WindowsWanted { bytes: mib * MIB });
+    };
+    let mut process = node.attached(1);
+    let mut given = Vec::new();
+    for _connection in 0..4 {
+        wants(&mut node, process, 6);
+        given.push(node.windows(process).len());
+        node.on(Event::Disconnected(process));
+        process = node.connect(1).unwrap();
+        // It states to have none.
+        node.hello_again(process, false);
+        node.attach(process, 0);
+    }
+    assert_eq!(given, [1, 1, 0, 0], "twice what it can need");
+    assert_eq!(node.figures().pods[0].processes[0].host_bytes, 0);
+    // It may have kept what it denies to have, until it ends.
+    let other = node.attached(101);
+    wants(&mut node, other, 85);
+    assert!(node.windows(other).is_empty());
+    node.on(Event::Ended(process));
+    wants(&mut node, other, 85);
+    assert_eq!(node.windows(other).len(), 1);
+}
+
+#[test]
+fn no_model_leaves_while_a_process_of_its_pod_is_connecting_again() {
+    let mut node = Node::new(&[pod(0, 20)]);
+    let (one, two) = (node.attached(1), node.attached(2));
+    let refused = |node: &mut Node, number| {
+        node.evict(number);
+        let refused = [OrderAnswer::Refused(MoveRefusal::Draining)];
+        assert_eq!(node.answers(number), refused);
+    };
+    node.on(Event::Disconnected(two));
+    refused(&mut node, 1);
+    // Without a daemon it is not answered.
+    node.mps(false);
+    let again = node.connect(2).unwrap();
+    node.hello_again(again, false);
+    refused(&mut node, 2);
+    node.mps(true);
+    node.pass(SECOND);
+    node.attach(again, 0);
+    // One which has not been connected before has no memory yet.
+    let new = node.connect(3).unwrap();
+    node.hello(new, false, 0);
+    node.evict(3);
+    assert!(node.answers(3).is_empty());
+    node.moves(one, None);
+    node.moves(again, None);
+    assert_eq!(done(node.answers(3)[0]).1, Residency::Host);
+}
+
+#[test]
+fn a_process_that_could_not_return_with_its_pod_returns_once_it_is_connected() {
+    let mut node = Node::new(&[pod(0, 20)]);
+    let (one, two) = (node.attached(1), node.attached(2));
+    node.evict(1);
+    node.moves(one, None);
+    node.moves(two, None);
+    node.on(Event::Disconnected(two));
+    node.restore(2);
+    node.moves(one, None);
+    assert_eq!(done(node.answers(2)[0]).1, Residency::Resident);
+    let again = node.connect(2).unwrap();
+    node.send(
+        again,
+        FromProcess::Hello {
+            version: protocol::VERSION,
+            residency: Residency::Host,
+            host_bytes: 0,
+            pinned_bytes: 0,
+            pid: 1,
+            again: true,
+            open: false,
+            busy_ns: 0,
+            ungated_ns: 0,
+            bytes_used: 0,
+            program: "test".to_owned(),
+        },
+    );
+    node.attach(again, 0);
+    assert_eq!(node.wanted(again), (1, Some(Residency::Resident)));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint};
 
 use preload_ops::memory::{info, native};
 use preload_ops::{Driver as _, System as _};
+use preload_state::memory::Kind;
 
 use super::written;
 use crate::driver::{Address, Code, INVALID_VALUE, SUCCESS};
@@ -34,7 +35,7 @@ fn allocate(real: &dyn Fn() -> Code, out: *mut u32, bytes: u64) -> Code {
     }
     let call = || written(real, out)?.map(Address::from).ok_or(INVALID_VALUE);
     // The driver has written the address.
-    native::alloc(Host, bytes, &call).write_or_call(real, |_address| {})
+    native::alloc(Host, Kind::Native, bytes, &call).write_or_call(real, |_address| {})
 }
 
 fn allocate_pitch(

@@ -3,7 +3,7 @@
 use std::ffi::c_uint;
 
 use preload_ops::memory::native;
-use preload_state::memory::array_bytes;
+use preload_state::memory::{Kind, array_bytes};
 
 use super::alloc::native as allocated;
 use super::written;
@@ -70,7 +70,8 @@ fn managed(real: &dyn Fn() -> Code, out: *mut Address, bytes: usize, _flags: c_u
         return real();
     }
     // The driver has written the address.
-    native::alloc(Host, bytes as u64, &allocated(real, out)).write_or_call(real, |_address| {})
+    native::alloc(Host, Kind::Managed, bytes as u64, &allocated(real, out))
+        .write_or_call(real, |_address| {})
 }
 
 fn array(real: &dyn Fn() -> Code, out: *mut Handle, bytes: Option<u64>) -> Code {

@@ -103,9 +103,9 @@ pub fn context_destroyed<P: Platform>(host: P, context: Handle) {
             let _released = release::dispose(host, slot, at, allocation);
         }
     }
-    let native = lock(&memory.native).context_destroyed(context);
-    if native > 0 {
-        limit::release(host, Kind::Native, native);
+    let dead = lock(&memory.native).context_destroyed(context);
+    for native in dead {
+        limit::release(host, native.kind, native.bytes);
     }
     measure::refresh(host);
     if is_last {

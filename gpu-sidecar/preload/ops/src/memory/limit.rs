@@ -15,6 +15,9 @@ fn publish<P: System>(host: P, account: &Account) {
     let facts = host.facts();
     facts.bytes_used.store(account.total(), Ordering::Relaxed);
     facts.bytes_fixed.store(account.fixed(), Ordering::Relaxed);
+    for (word, bytes) in facts.fixed.iter().zip(account.fixed_by_reason()) {
+        word.store(bytes, Ordering::Relaxed);
+    }
 }
 
 /// Changes the account and publishes it.
@@ -79,9 +82,13 @@ pub(super) fn force<P: Platform>(host: P, kind: Kind, bytes: u64) -> bool {
     top_up(host)
 }
 
-/// Sets a kind to the measured amount. Returns whether all memory is within the limit.
-pub(super) fn set<P: Platform>(host: P, kind: Kind, bytes: u64) -> bool {
-    change(host, |account| account.set(kind, bytes));
+/// Sets kinds to the measured amounts, in bytes. Returns whether all memory is within the limit.
+pub(super) fn set<P: Platform>(host: P, measured: &[(Kind, u64)]) -> bool {
+    change(host, |account| {
+        for &(kind, bytes) in measured {
+            account.set(kind, bytes);
+        }
+    });
     return_surplus(host);
     top_up(host)
 }

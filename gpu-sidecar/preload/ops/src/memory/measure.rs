@@ -20,7 +20,8 @@ const GRAPH_RESERVED: c_int = 2;
 pub(super) fn measure<P: Platform>(host: P, pools: &mut Pools) -> bool {
     let of_pool = |pool| host.pool_attribute(pool, RESERVED).ok();
     let of_graphs = |device| host.graph_memory(device, GRAPH_RESERVED).unwrap_or(0);
-    limit::set(host, Kind::Pool, pools.reserved(of_pool, of_graphs))
+    let (of_pools, of_graphs) = pools.reserved(of_pool, of_graphs);
+    limit::set(host, &[(Kind::Pool, of_pools), (Kind::Graph, of_graphs)])
 }
 
 /// Releases unused memory of all pools.
@@ -48,7 +49,13 @@ pub(super) fn trim<P: Platform>(host: P) -> bool {
     if pools.is_empty() || capture_mode::any(host) {
         return false;
     }
-    let of_pools = || limit::read(host, |account| account.of(Kind::Pool));
+    let of_pools = || {
+        limit::read(host, |account| {
+            account
+                .of(Kind::Pool)
+                .saturating_add(account.of(Kind::Graph))
+        })
+    };
     let before = of_pools();
     trim_all(host, &mut pools);
     of_pools() < before

@@ -11,19 +11,24 @@ use crate::platform::Platform;
 /// Lets the driver allocate memory within the limit, and passes the driver's result to `keep`, which enters it in the table.
 fn make<P: Platform, T: Copy>(
     host: P,
+    kind: Kind,
     bytes: u64,
     call: CallFor<'_, T>,
     keep: impl FnOnce(&mut Natives, T, Native),
 ) -> Result<T, Code> {
-    spare::reserve(host, Kind::Native, bytes)?;
+    spare::reserve(host, kind, bytes)?;
     let made = call();
     match made {
         Ok(made) => {
             let context = current::current(host).unwrap_or(0);
-            let native = Native { bytes, context };
+            let native = Native {
+                bytes,
+                kind,
+                context,
+            };
             keep(&mut lock(&host.memory().native), made, native);
         }
-        Err(_) => limit::release(host, Kind::Native, bytes),
+        Err(_) => limit::release(host, kind, bytes),
     }
     made
 }
@@ -34,20 +39,34 @@ pub(super) fn memory<P: Platform>(
     bytes: u64,
     call: CallFor<'_, Address>,
 ) -> Result<Address, Code> {
-    make(host, bytes, call, |natives, at, native| {
+    of_kind(host, Kind::Native, bytes, call)
+}
+
+fn of_kind<P: Platform>(
+    host: P,
+    kind: Kind,
+    bytes: u64,
+    call: CallFor<'_, Address>,
+) -> Result<Address, Code> {
+    make(host, kind, bytes, call, |natives, at, native| {
         natives.keep_memory(at, native);
     })
 }
 
-/// Makes an allocation that stays the driver's: managed memory, or one with an address of 32 bits.
-pub fn alloc<P: Platform>(host: P, bytes: u64, call: CallFor<'_, Address>) -> Outcome<Address> {
+/// Makes an allocation that stays the driver's: managed memory ([`Kind::Managed`]), or one with an address of 32 bits ([`Kind::Native`]).
+pub fn alloc<P: Platform>(
+    host: P,
+    kind: Kind,
+    bytes: u64,
+    call: CallFor<'_, Address>,
+) -> Outcome<Address> {
     if !host.is_active() {
         return Outcome::Pass(Reason::Inactive);
     }
     if bytes == 0 {
         return Outcome::Pass(Reason::Invalid);
     }
-    Outcome::of(memory(host, bytes, call))
+    Outcome::of(of_kind(host, kind, bytes, call))
 }
 
 /// Frees memory of the driver. Unknown memory is not subtracted: it was imported, or belongs to a pool, which is measured.
@@ -63,7 +82,7 @@ pub fn free<P: Platform>(host: P, call: Call<'_>, address: Address) -> Outcome {
     let known = lock(natives).take_memory(address);
     let code = call();
     match known {
-        Some(native) if code == SUCCESS => limit::release(host, Kind::Native, native.bytes),
+        Some(native) if code == SUCCESS => limit::release(host, native.kind, native.bytes),
         Some(native) => {
             lock(natives).keep_memory(address, native);
         }
@@ -84,9 +103,15 @@ pub fn array<P: Platform>(
     let Some(bytes) = bytes else {
         return Outcome::Pass(Reason::Foreign);
     };
-    Outcome::of(make(host, bytes, call, |natives, array, native| {
-        natives.keep_array(array, native);
-    }))
+    Outcome::of(make(
+        host,
+        Kind::Array,
+        bytes,
+        call,
+        |natives, array, native| {
+            natives.keep_array(array, native);
+        },
+    ))
 }
 
 /// Destroys an array, which then no longer counts.
@@ -98,7 +123,7 @@ pub fn destroy<P: Platform>(host: P, call: Call<'_>, array: Handle) -> Outcome {
     let known = lock(natives).take_array(array);
     let code = call();
     match known {
-        Some(native) if code == SUCCESS => limit::release(host, Kind::Native, native.bytes),
+        Some(native) if code == SUCCESS => limit::release(host, native.kind, native.bytes),
         Some(native) => {
             lock(natives).keep_array(array, native);
         }

@@ -23,6 +23,9 @@ pub(super) fn evict<P: Platform>(host: P, drain: Duration) -> Result<Transfer, M
     let begin = host.now();
     restoring::end_observation(host);
     refusal(host)?;
+    if moves(host).is_faulted {
+        return Err(MoveRefusal::StickyError);
+    }
     publish(host, Residency::Closing);
     let moved = close(host, begin, drain).and_then(|drain_ns| {
         publish(host, Residency::Evicting);

@@ -57,6 +57,8 @@ pub(crate) struct Moves {
     pub(crate) host: HostMemory,
     tools: BTreeMap<c_int, Tools>,
     is_away: bool,
+    /// Whether the driver serves the process no more, so that what is away cannot return: every call reports the error.
+    is_faulted: bool,
     /// Number of launches and touches ([`preload_state::gate::Threads::calls`]) at which every block had the contents of its copy.
     unchanged_since: Option<u32>,
     /// Keys of blocks in the order in which the program has used them after the last restore in which it was observed.
@@ -72,6 +74,15 @@ impl Moves {
     pub(crate) fn forget(&mut self, key: u64) {
         self.host.forget(key);
         self.addresses.remove(&key);
+    }
+
+    /// Returns where the memory is between moves.
+    const fn place(&self) -> Residency {
+        match (self.is_faulted, self.is_away) {
+            (true, _) => Residency::Faulted,
+            (false, true) => Residency::Host,
+            (false, false) => Residency::Resident,
+        }
     }
 
     /// Notes that a copy is about to change: its contents are unknown until the copy is complete.
@@ -130,13 +141,14 @@ pub fn step<P: Platform>(host: P, mover: &mut Mover) {
     let orders = host.orders();
     let needed = total_of_kind(host, Kind::Plain) + total_of_kind(host, Kind::Program);
     let calls = calls(host);
-    let (is_away, windows, is_sealed, next) = {
+    let (place, is_away, windows, is_sealed, next) = {
         let moves = moves(host);
         let next = moves.host.next_to_register();
         let is_sealed = !moves.is_away && moves.unchanged_since == Some(calls);
-        (moves.is_away, moves.host.bytes(), is_sealed, next)
+        let windows = moves.host.bytes();
+        (moves.place(), moves.is_away, windows, is_sealed, next)
     };
-    publish_place(host, is_away);
+    publish_place(host, place);
     let sealed = &host.facts().sealed;
     sealed.store(u32::from(is_sealed), Ordering::Relaxed);
     if let Some(window) = next
@@ -223,12 +235,7 @@ fn publish<P: System>(host: P, residency: Residency) {
 }
 
 /// Publishes where the memory is between moves: a page that came amid a move has an earlier place.
-fn publish_place<P: System>(host: P, is_away: bool) {
-    let place = if is_away {
-        Residency::Host
-    } else {
-        Residency::Resident
-    };
+fn publish_place<P: System>(host: P, place: Residency) {
     if host.facts().residency.load(Ordering::Relaxed) != place as u32 {
         publish(host, place);
     }

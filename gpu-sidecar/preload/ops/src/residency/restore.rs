@@ -8,7 +8,10 @@ use protocol::message::{MoveRefusal, Transfer};
 use protocol::page::Residency;
 
 use super::{Moves, calls, publish, streams_restores, tools};
-use crate::cuda::{Code, EVENT_BLOCKING_SYNC, Handle, OUT_OF_MEMORY};
+use crate::cuda::{
+    CONTEXT_IS_DESTROYED, Code, EVENT_BLOCKING_SYNC, Handle, INVALID_CONTEXT, INVALID_VALUE,
+    OUT_OF_MEMORY,
+};
 use crate::memory::{self, MovableBlock, MovableDevice, moves};
 use crate::platform::Platform;
 use crate::touch;
@@ -22,7 +25,7 @@ const ARRIVAL_GRANULES: u64 = 4;
 const CREATE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Returns the process's memory to the device, at the same addresses, calls `answer` with the outcome, and opens the gate. After an error the
-/// memory is still on the host, and the gate stays shut.
+/// memory is still on the host, and the gate stays shut, unless the driver serves the process no more: then nothing can wait for it.
 ///
 /// The answer comes first, so that an order which follows what the program does next finds the move over.
 pub(super) fn restore<P: Platform>(
@@ -32,7 +35,8 @@ pub(super) fn restore<P: Platform>(
     let moved = bring_all_back(host);
     answer(moved);
     // Ajar, it opens once the program was observed for a while.
-    if moved.is_ok() && !host.process().memory_gate.is_ajar() {
+    let is_over = moved.is_ok() || moves(host).is_faulted;
+    if is_over && !host.process().memory_gate.is_ajar() {
         touch::open(host);
     }
     moved
@@ -66,6 +70,18 @@ fn bring_all_back<P: Platform>(host: P) -> Result<Transfer, MoveRefusal> {
             touch::open(host);
             Err(MoveRefusal::StickyError)
         }
+        Err(code) if code != OUT_OF_MEMORY && is_device_gone(host) => {
+            // What waits goes on: every call of the driver reports the error, and none reaches memory.
+            let mut moves = moves(host);
+            (moves.is_faulted, moves.is_away) = (true, false);
+            drop(moves);
+            publish(host, Residency::Faulted);
+            host.log(&format!(
+                "the device serves this process no more (error {code}): the model is lost, and every call fails"
+            ));
+            host.report_fatal(code);
+            Err(MoveRefusal::StickyError)
+        }
         Err(code) => {
             publish(host, Residency::Host);
             host.log(&format!(
@@ -79,6 +95,18 @@ fn bring_all_back<P: Platform>(host: P) -> Result<Transfer, MoveRefusal> {
             }
         }
     }
+}
+
+/// Returns whether some context of the process with memory works no more, other than one that the program has destroyed: an error of a kernel, or a
+/// lost device, which every later call of the driver reports.
+fn is_device_gone<P: Platform>(host: P) -> bool {
+    let contexts = host.memory().contexts_with_memory();
+    contexts
+        .into_iter()
+        .any(|context| match host.set_current_context(context) {
+            Ok(()) => host.synchronize().is_err(),
+            Err(code) => !matches!(code, INVALID_VALUE | INVALID_CONTEXT | CONTEXT_IS_DESTROYED),
+        })
 }
 
 /// Creates, maps and fills all blocks that are away; all of them or none. Blocks are filled while later ones are created.

@@ -267,6 +267,24 @@ fn a_failed_copy_back_leaves_the_memory_on_the_host() {
 }
 
 #[test]
+fn a_device_that_is_gone_keeps_no_thread_from_its_error() {
+    let (fake, _, _) = process(8);
+    evict::evict(fake, DRAIN).unwrap();
+    fake.copy_error.borrow_mut().push_back(719);
+    fake.synchronize_error.borrow_mut().push_back(719);
+    assert_eq!(back(fake), Err(MoveRefusal::StickyError));
+    assert!(fake.process.memory_gate.is_open());
+    assert_eq!(location(fake), Residency::Faulted);
+    assert_eq!(fake.physical_bytes(), 0);
+    // It cannot leave again, and stays so.
+    assert_eq!(evict::evict(fake, DRAIN), Err(MoveRefusal::StickyError));
+    let mut mover = Mover::new();
+    step(fake, &mut mover);
+    assert_eq!(location(fake), Residency::Faulted);
+    assert!(fake.process.memory_gate.is_open());
+}
+
+#[test]
 fn memory_that_is_away_can_be_freed_and_examined() {
     let (fake, large, small) = process(8);
     let before = info::view(fake, 64 * GRANULE - fake.physical_bytes(), 64 * GRANULE);

@@ -4,6 +4,8 @@
 //! together are within the limit, the pod is within its limit. Claims are made somewhat ahead of need, because each costs a
 //! request to the agent.
 
+use protocol::page::FIXED_REASONS;
+
 /// Use of device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -14,16 +16,22 @@ pub enum Kind {
     Spare,
     /// Created by the program itself with `cuMemCreate`.
     Program,
-    /// Managed memory, arrays, and other memory allocated by the driver itself.
+    /// Plain allocations of the driver itself: where memory cannot be mapped, or the historical functions need addresses of 32 bits.
     Native,
-    /// Stream-ordered pools and memory nodes of graphs.
+    /// Managed memory.
+    Managed,
+    /// Arrays.
+    Array,
+    /// Stream-ordered pools.
     Pool,
+    /// Memory nodes of graphs.
+    Graph,
     /// Memory that a context occupies by itself.
     Residue,
 }
 
 /// Number of kinds.
-const KINDS: usize = 6;
+const KINDS: usize = 9;
 /// Number of chunks in the limit: a claim exceeds the need by one chunk of at most [`CHUNK_MAX`].
 const CHUNKS_IN_LIMIT: u64 = 16;
 /// Largest chunk by which a claim exceeds the need, in bytes.
@@ -78,8 +86,23 @@ impl Account {
 
     /// Returns the bytes that cannot be moved out of the device.
     #[must_use]
-    pub const fn fixed(&self) -> u64 {
-        self.of(Kind::Native).saturating_add(self.of(Kind::Pool))
+    pub fn fixed(&self) -> u64 {
+        let [of_memory @ .., _context] = self.fixed_by_reason();
+        of_memory.into_iter().fold(0, u64::saturating_add)
+    }
+
+    /// Returns the bytes that stay on the device when all that moves has left, by the reasons [`protocol::page::FIXED_REASONS`].
+    #[must_use]
+    pub fn fixed_by_reason(&self) -> [u64; FIXED_REASONS.len()] {
+        [
+            Kind::Pool,
+            Kind::Graph,
+            Kind::Array,
+            Kind::Managed,
+            Kind::Native,
+            Kind::Residue,
+        ]
+        .map(|kind| self.of(kind))
     }
 
     /// Returns the bytes that the program itself has allocated.
@@ -169,6 +192,28 @@ mod tests {
         account.set_claim(2_100);
         assert_eq!(account.surplus(LIMIT), None);
         assert_eq!(account.unused(), Some(100));
+    }
+
+    #[test]
+    fn what_stays_is_known_by_reason() {
+        let mut account = Account::default();
+        let kinds = [
+            Kind::Pool,
+            Kind::Graph,
+            Kind::Array,
+            Kind::Managed,
+            Kind::Native,
+            Kind::Residue,
+            Kind::Plain,
+            Kind::Program,
+            Kind::Spare,
+        ];
+        for (number, kind) in kinds.into_iter().enumerate() {
+            account.add(kind, 1 << number);
+        }
+        assert_eq!(account.fixed_by_reason(), [1, 2, 4, 8, 16, 32]);
+        assert_eq!(account.fixed(), 31, "without the context");
+        assert_eq!(account.total(), 511);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use super::Kind;
 use crate::{Address, Handle};
 
 /// Assumed granularity of arrays, in bytes.
@@ -14,6 +15,8 @@ const ARRAY_GRAIN: u64 = 64 << 10;
 pub struct Native {
     /// Size in bytes, as the program has requested it.
     pub bytes: u64,
+    /// Use as which it counts.
+    pub kind: Kind,
     /// Context in which it was allocated, and with which it is destroyed.
     pub context: Handle,
 }
@@ -48,13 +51,13 @@ impl Natives {
         self.arrays.remove(&array)
     }
 
-    /// Removes the memory that was allocated in a destroyed context. Returns its size in bytes.
-    pub fn context_destroyed(&mut self, context: Handle) -> u64 {
+    /// Removes and returns what was allocated in a destroyed context.
+    pub fn context_destroyed(&mut self, context: Handle) -> Vec<Native> {
         let is_its = |native: &mut Native| native.context == context;
         let memory = self.memory.extract_if(.., |_, native| is_its(native));
-        let memory: u64 = memory.map(|(_, native)| native.bytes).sum();
         let arrays = self.arrays.extract_if(.., |_, native| is_its(native));
-        memory + arrays.map(|(_, native)| native.bytes).sum::<u64>()
+        let all = memory.map(|(_, native)| native);
+        all.chain(arrays.map(|(_, native)| native)).collect()
     }
 }
 
@@ -105,13 +108,27 @@ mod tests {
     fn a_destroyed_context_takes_its_memory_and_arrays() {
         let mut natives = Natives::default();
         for (key, context) in [(1, 7), (2, 8)] {
-            let native = Native { bytes: 10, context };
+            let native = Native {
+                bytes: 10,
+                kind: Kind::Managed,
+                context,
+            };
             natives.keep_memory(key, native);
-            natives.keep_array(3, Native { bytes: 5, ..native });
+            let array = Native {
+                bytes: 5,
+                kind: Kind::Array,
+                ..native
+            };
+            natives.keep_array(3, array);
         }
-        assert_eq!(natives.context_destroyed(7), 10);
-        assert_eq!(natives.context_destroyed(8), 15);
-        assert_eq!(natives.context_destroyed(8), 0);
+        let mut dead = |context| {
+            let dead = natives.context_destroyed(context).into_iter();
+            dead.map(|native| (native.kind, native.bytes))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(dead(7), [(Kind::Managed, 10)]);
+        assert_eq!(dead(8), [(Kind::Managed, 10), (Kind::Array, 5)]);
+        assert_eq!(dead(8), []);
     }
 
     #[test]
@@ -119,6 +136,7 @@ mod tests {
         let mut natives = Natives::default();
         let native = Native {
             bytes: 10,
+            kind: Kind::Native,
             context: 7,
         };
         natives.keep_memory(1, native);

@@ -41,23 +41,21 @@ impl Pools {
         self.known.iter().copied()
     }
 
-    /// Returns the memory reserved by all pools and graphs, in bytes. `pool` returns that of a pool, and `None` for one that the driver
+    /// Returns the memory reserved by all pools, and that of graphs, in bytes. `pool` returns that of a pool, and `None` for one that the driver
     /// does not know any more, which is removed; `graphs` returns that of a device's graphs.
     pub fn reserved(
         &mut self,
         pool: impl Fn(Handle) -> Option<u64>,
         graphs: impl Fn(c_int) -> u64,
-    ) -> u64 {
-        let mut total: u64 = 0;
+    ) -> (u64, u64) {
+        let mut of_pools: u64 = 0;
         self.known.retain(|&known| {
             let reserved = pool(known);
-            total = total.saturating_add(reserved.unwrap_or(0));
+            of_pools = of_pools.saturating_add(reserved.unwrap_or(0));
             reserved.is_some()
         });
-        for &device in &self.graphs {
-            total = total.saturating_add(graphs(device));
-        }
-        total
+        let of_graphs = self.graphs.iter().map(|&device| graphs(device));
+        (of_pools, of_graphs.fold(0, u64::saturating_add))
     }
 }
 
@@ -74,10 +72,11 @@ mod tests {
         }
         pools.add_graphs(0);
         let reserved = |pool| (pool != 2).then_some(10 * pool as u64);
-        assert_eq!(pools.reserved(reserved, |_| 5), 45);
+        assert_eq!(pools.reserved(reserved, |_| 5), (40, 5));
         assert_eq!(pools.known().collect::<Vec<_>>(), [1, 3]);
         pools.remove(1);
-        assert_eq!(pools.reserved(reserved, |_| u64::MAX), u64::MAX);
+        pools.add_graphs(1);
+        assert_eq!(pools.reserved(reserved, |_| u64::MAX), (30, u64::MAX));
         assert!(!pools.is_empty());
     }
 }

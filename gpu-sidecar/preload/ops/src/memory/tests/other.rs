@@ -14,28 +14,34 @@ fn plain() -> Properties {
 #[test]
 fn managed_memory_counts_until_it_is_freed() {
     let fake = limited(4);
-    assert_eq!(native::alloc(fake, MIB, &|| Ok(0x55)), Outcome::Done(0x55));
-    assert_eq!(held(fake, Kind::Native), MIB);
+    assert_eq!(
+        native::alloc(fake, Kind::Managed, MIB, &|| Ok(0x55)),
+        Outcome::Done(0x55)
+    );
+    assert_eq!(held(fake, Kind::Managed), MIB);
     // The driver refuses the free.
     assert_eq!(free::free(fake, &|| 700, 0x55), Outcome::Done(700));
-    assert_eq!(held(fake, Kind::Native), MIB);
+    assert_eq!(held(fake, Kind::Managed), MIB);
     assert_eq!(free::free(fake, &|| SUCCESS, 0x55), Outcome::Done(SUCCESS));
     assert_eq!(
         native::free(fake, &|| SUCCESS, 0x55),
         Outcome::Done(SUCCESS)
     );
-    assert_eq!(held(fake, Kind::Native), 0);
+    assert_eq!(held(fake, Kind::Managed), 0);
 }
 
 #[test]
 fn memory_of_the_driver_is_limited_too() {
     let fake = limited(4);
-    let outcome = native::alloc(fake, 5 * GRANULE, &unreached);
+    let outcome = native::alloc(fake, Kind::Managed, 5 * GRANULE, &unreached);
     assert_eq!(outcome, Outcome::Fail(OUT_OF_MEMORY));
-    assert_eq!(native::alloc(fake, GRANULE, &|| Err(2)), Outcome::Fail(2));
-    assert_eq!(held(fake, Kind::Native), 0);
     assert_eq!(
-        native::alloc(fake, 0, &unreached),
+        native::alloc(fake, Kind::Managed, GRANULE, &|| Err(2)),
+        Outcome::Fail(2)
+    );
+    assert_eq!(held(fake, Kind::Managed), 0);
+    assert_eq!(
+        native::alloc(fake, Kind::Managed, 0, &unreached),
         Outcome::Pass(Reason::Invalid)
     );
 }
@@ -52,7 +58,7 @@ fn arrays_count_until_they_are_destroyed() {
         Outcome::Pass(Reason::Foreign)
     );
     assert_eq!(native::destroy(fake, &|| 1, 0x66), Outcome::Done(1));
-    assert_eq!(held(fake, Kind::Native), MIB);
+    assert_eq!(held(fake, Kind::Array), MIB);
     assert_eq!(
         native::destroy(fake, &|| SUCCESS, 0x66),
         Outcome::Done(SUCCESS)
@@ -61,14 +67,14 @@ fn arrays_count_until_they_are_destroyed() {
         native::destroy(fake, &|| SUCCESS, 0x66),
         Outcome::Done(SUCCESS)
     );
-    assert_eq!(held(fake, Kind::Native), 0);
+    assert_eq!(held(fake, Kind::Array), 0);
 }
 
 #[test]
 fn memory_of_a_destroyed_context_counts_no_more() {
     let fake = unlimited();
     let _array = native::array(fake, Some(MIB), &|| Ok(0x66));
-    let _memory = native::alloc(fake, MIB, &|| Ok(0x55));
+    let _memory = native::alloc(fake, Kind::Managed, MIB, &|| Ok(0x55));
     contexts::context_destroyed(fake, CONTEXT);
     assert_eq!(published(fake), 0);
 }

@@ -89,15 +89,15 @@ fn an_allocation_in_a_capture_becomes_a_node() {
     let fake = with_pool(0);
     let _begun = begin(fake, &|| SUCCESS, STREAM, DefaultStream::Legacy, || {});
     assert_eq!(alloc(fake, MIB, STREAM, &|| Ok(0x99)), Outcome::Done(0x99));
-    assert_eq!(held(fake, Kind::Pool), 0);
+    assert_eq!(held(fake, Kind::Graph), 0);
     let _ended = end(fake, &|| SUCCESS);
     // A graph that runs reserves memory, which is measured.
     fake.graph_bytes.set(5 * MIB);
     refresh(fake);
-    assert_eq!(held(fake, Kind::Pool), 5 * MIB);
+    assert_eq!(held(fake, Kind::Graph), 5 * MIB);
     fake.graph_bytes.set(0);
     assert_eq!(trimmed(fake, &|| SUCCESS), Outcome::Done(SUCCESS));
-    assert_eq!(held(fake, Kind::Pool), 0);
+    assert_eq!(held(fake, Kind::Graph), 0);
 }
 
 #[test]
@@ -105,9 +105,9 @@ fn a_node_added_by_hand_counts_as_well() {
     let fake = with_pool(0);
     fake.graph_bytes.set(MIB);
     assert_eq!(add_node(fake, &|| 1), Outcome::Done(1));
-    assert_eq!(held(fake, Kind::Pool), 0);
+    assert_eq!(held(fake, Kind::Graph), 0);
     assert_eq!(add_node(fake, &|| SUCCESS), Outcome::Done(SUCCESS));
-    assert_eq!(held(fake, Kind::Pool), MIB);
+    assert_eq!(held(fake, Kind::Graph), MIB);
 }
 
 #[test]
