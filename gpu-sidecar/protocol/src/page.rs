@@ -110,7 +110,8 @@ pub struct Orders {
     /// Time without a launch or touch after which the process copies ahead of time what an eviction would copy, in milliseconds; 0: never,
     /// as in pages of an agent without this field.
     pub seal_after_ms: AtomicU32,
-    /// 1 if the program may compute amid a restore, with what of its memory is there; 0 in pages of an agent without this field.
+    /// Whether the program may compute amid a restore, with what of its memory is there: a number of [`Streaming`]; 0 in pages of an agent without
+    /// this field.
     pub streams_restores: AtomicU32,
 }
 
@@ -149,6 +150,20 @@ impl Default for Orders {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// Whether programs compute amid restores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u32)]
+pub enum Streaming {
+    /// They wait until all of their memory is there.
+    #[default]
+    Off = 0,
+    /// They compute with what is there.
+    On = 1,
+    /// As [`Self::On`], and what is not there yet has every bit set: a program which uses it all the same computes wrong results, and not by chance
+    /// right ones, as with what its memory had before.
+    Poisoned = 2,
 }
 
 /// Location of a process's model.

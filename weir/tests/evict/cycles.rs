@@ -150,7 +150,7 @@ fn random_cycles_change_no_byte() {
     print_line(&format!("WEIR_EVICT_SEED={seed}"));
     let mut random = Random(seed);
     // Everything at once: copies ahead, and kernels amid restores.
-    let mut node = node("[memory]\nseal-after = \"20ms\"\nstream-restores = true\n");
+    let mut node = node("[memory]\nseal-after = \"20ms\"\nstream-restores = \"poisoned\"\n");
     let mut puppet = program(&node);
     let mut held = Held::default();
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();

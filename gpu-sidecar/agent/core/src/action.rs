@@ -2,7 +2,7 @@
 
 use policy::tokens::ProcessId;
 use protocol::message::{FromAgent, MoveRefusal, Transfer};
-use protocol::page::Residency;
+use protocol::page::{Residency, Streaming};
 
 use crate::event::ProcessRecord;
 use crate::event_kind::EventKind;
@@ -150,7 +150,7 @@ pub struct NewPages {
     /// Time without a launch or touch after which the process copies ahead of an eviction, in milliseconds; 0: never.
     pub seal_after_ms: u32,
     /// Whether the program may compute amid a restore.
-    pub streams_restores: bool,
+    pub streaming: Streaming,
 }
 
 /// Values to write to a page of orders, in this order.

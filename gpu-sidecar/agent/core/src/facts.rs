@@ -83,7 +83,7 @@ impl NewPages {
             .store(self.seal_after_ms, Ordering::Relaxed);
         orders
             .streams_restores
-            .store(u32::from(self.streams_restores), Ordering::Relaxed);
+            .store(self.streaming as u32, Ordering::Relaxed);
         if self.epoch & 1 == 0 {
             // Until the process has copied its state to these pages, it counts as having work of unknown length.
             facts.inflight_us.store(1, Ordering::Release);

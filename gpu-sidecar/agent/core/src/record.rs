@@ -405,6 +405,25 @@ pub(crate) mod wire {
         }
     }
 
+    pub(crate) mod streaming {
+        use protocol::page::Streaming;
+        use serde::{Deserialize, Deserializer, Serializer};
+
+        pub(crate) fn serialize<S: Serializer>(own: &Streaming, to: S) -> Result<S::Ok, S::Error> {
+            to.serialize_u32(*own as u32)
+        }
+
+        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+            from: D,
+        ) -> Result<Streaming, D::Error> {
+            Ok(match u32::deserialize(from)? {
+                1 => Streaming::On,
+                2 => Streaming::Poisoned,
+                _ => Streaming::Off,
+            })
+        }
+    }
+
     /// Messages as they are on the wire, in hexadecimal digits.
     pub(crate) mod from_process {
         use std::fmt::Write as _;

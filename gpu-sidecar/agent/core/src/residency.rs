@@ -7,10 +7,11 @@ use policy::host_memory::{HostMemory, Window};
 use policy::tokens::ProcessId;
 use protocol::MOVES_SINCE;
 use protocol::message::{MoveRefusal, Transfer};
-use protocol::page::Residency;
+use protocol::page::{Residency, Streaming};
 use serde::{Deserialize, Serialize};
 
 use crate::process::Resumed;
+use crate::record::wire;
 
 /// Time for which work in flight is waited for where an order states none, in milliseconds.
 pub const DRAIN_MS: u32 = 1_000;
@@ -38,8 +39,8 @@ pub struct MemorySettings {
     #[serde(default)]
     pub seal_after_ms: u32,
     /// Whether programs may compute amid a restore, with what of their memory is there.
-    #[serde(default)]
-    pub streams_restores: bool,
+    #[serde(default, with = "wire::streaming")]
+    pub streaming: Streaming,
 }
 
 /// Settings, and the host memory that is divided by them.
@@ -57,7 +58,7 @@ impl NodeMemory {
             pinned_bytes: 0,
             restores_on_demand: false,
             seal_after_ms: 0,
-            streams_restores: false,
+            streaming: Streaming::Off,
         })
     }
 

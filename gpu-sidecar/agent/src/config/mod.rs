@@ -32,7 +32,7 @@
 //! | `pods.directory` | directory with one folder per pod | `pods` in the run directory |
 //! | `memory.restore` | what brings an evicted model back: `demand`, a thread that waits for it; `order`, an order alone | `demand` |
 //! | `memory.seal-after` | time without a launch or copy after which a process copies to the host what an eviction would copy, 1 ms to 1 h; `0`: never | `1s` |
-//! | `memory.stream-restores` | whether a program computes amid a restore, each launch once what its arguments name is there; not run on a GPU yet | `false` |
+//! | `memory.stream-restores` | whether a program computes amid a restore, each launch once what its arguments name is there; `poisoned`: and what is not there has every bit set, to find programs which use it all the same; not run on a GPU yet | `false` |
 //! | `metrics.pods` | label `pod` on metrics of used and asked time, quotas and memory: one series per pod | `false` |
 //! | `price.gpu-hour` | price of a whole GPU for an hour, in any currency: 0 to 1000000, at most six decimals | none |
 //!
@@ -49,6 +49,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use annotations::values::{decimal, duration, quantity};
+use protocol::page::Streaming;
 use rustix::fs::{Mode, OFlags};
 use serde::{Serialize, Serializer};
 use toml::de::DeTable;
@@ -234,7 +235,8 @@ pub struct MemoryConfig {
     #[serde(serialize_with = "tokens::as_duration")]
     pub seal_after: Duration,
     /// Whether programs compute amid restores.
-    pub stream_restores: bool,
+    #[serde(serialize_with = "as_streaming")]
+    pub stream_restores: Streaming,
 }
 
 impl Default for MemoryConfig {
@@ -242,8 +244,23 @@ impl Default for MemoryConfig {
         Self {
             restore: Restore::default(),
             seal_after: Duration::from_secs(1),
-            stream_restores: false,
+            stream_restores: Streaming::Off,
         }
+    }
+}
+
+/// Values of `memory.stream-restores`.
+const STREAMING: [(&str, Streaming); 3] = [
+    ("true", Streaming::On),
+    ("false", Streaming::Off),
+    ("poisoned", Streaming::Poisoned),
+];
+
+fn as_streaming<S: Serializer>(streaming: &Streaming, serializer: S) -> Result<S::Ok, S::Error> {
+    match streaming {
+        Streaming::Off => serializer.serialize_bool(false),
+        Streaming::On => serializer.serialize_bool(true),
+        Streaming::Poisoned => serializer.serialize_str("poisoned"),
     }
 }
 
@@ -450,7 +467,7 @@ impl Config {
         if let Some(after) = memory.value("seal-after", seal_after) {
             config.memory.seal_after = after;
         }
-        if let Some(streams) = memory.value("stream-restores", |text| one_of(text, &FLAGS)) {
+        if let Some(streams) = memory.value("stream-restores", |text| one_of(text, &STREAMING)) {
             config.memory.stream_restores = streams;
         }
         memory.end();
@@ -488,7 +505,7 @@ impl Config {
                 .unwrap_or(node_bytes / 8)
                 .min(host_bytes),
             restores_on_demand: self.memory.restore == Restore::Demand,
-            streams_restores: self.memory.stream_restores,
+            streaming: self.memory.stream_restores,
             seal_after_ms: u32::try_from(self.memory.seal_after.as_millis()).unwrap_or(u32::MAX),
         }
     }

@@ -68,7 +68,7 @@ directory = "/pods"
 
 [memory]
 seal-after = "250ms"
-stream-restores = true
+stream-restores = "poisoned"
 
 [metrics]
 pods = true
@@ -91,7 +91,10 @@ gpu-hour = 2.49
     );
     assert!(default.restores_on_demand);
     assert_eq!((memory.seal_after_ms, default.seal_after_ms), (250, 1_000));
-    assert!(memory.streams_restores && !default.streams_restores);
+    assert_eq!(
+        (memory.streaming, default.streaming),
+        (Streaming::Poisoned, Streaming::Off)
+    );
     let bounded = within(default, 512 << 20);
     assert_eq!(
         (bounded.host_bytes, bounded.pinned_bytes),

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use agent_core::MemorySettings;
+use protocol::page::Streaming;
 use testing::Random;
 
 /// Kind of fault.
@@ -120,7 +121,7 @@ impl Plan {
             pinned_bytes: host_bytes / 4,
             restores_on_demand: random.below(4) > 0,
             seal_after_ms: [0, 1, 50][random.index(3)],
-            streams_restores: false,
+            streaming: Streaming::Off,
         }
     }
 

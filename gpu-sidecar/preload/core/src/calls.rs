@@ -322,6 +322,11 @@ impl Driver for Host {
         })
     }
 
+    fn set_all_bits(self, at: Address, bytes: u64, stream: Handle) -> Result<(), Code> {
+        // SAFETY: the driver checks the addresses and the stream.
+        check(unsafe { driver::cuMemsetD8Async(at, 0xff, size(bytes), stream) })
+    }
+
     fn write_words(self, to: Address, words: &[u64]) -> Result<(), Code> {
         // SAFETY: the driver reads the slice before it returns, and checks the device's address.
         check(unsafe { driver::cuMemcpyHtoD_v2(to, words.as_ptr().cast(), size_of_val(words)) })

@@ -182,7 +182,7 @@ impl SlotState {
             memory_claim: resumed.bytes_used,
             inflight_us_max: member.device.inflight_us(pod_id, now),
             seal_after_ms: cx.memory.settings.seal_after_ms,
-            streams_restores: cx.memory.settings.streams_restores,
+            streaming: cx.memory.settings.streaming,
         };
         let pid = member.process.pid();
         let text = format!(

@@ -29,7 +29,7 @@ use agent_core::{
 use annotations::{Evict, Isolation};
 use policy::tokens::{ProcessId, Settings};
 use protocol::message::{FromAgent, FromProcess, Refusal};
-use protocol::page::Residency;
+use protocol::page::{Residency, Streaming};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MS;
@@ -41,7 +41,7 @@ const MEMORY: MemorySettings = MemorySettings {
     pinned_bytes: 50 * MIB,
     restores_on_demand: true,
     seal_after_ms: 700,
-    streams_restores: true,
+    streaming: Streaming::Poisoned,
 };
 
 /// A service under test, with its time and everything it has done.

@@ -426,7 +426,7 @@ fn pages_state_when_a_process_copies_ahead() {
     let after = &node.pages(process).orders.seal_after_ms;
     assert_eq!(after.load(Ordering::Relaxed), 700);
     let streams = &node.pages(process).orders.streams_restores;
-    assert_eq!(streams.load(Ordering::Relaxed), 1);
+    assert_eq!(streams.load(Ordering::Relaxed), 2);
     let sealed = |node: &mut Node| node.figures().pods[0].processes[0].is_sealed;
     assert!(!sealed(&mut node));
     let facts = &node.pages(process).facts;

@@ -98,10 +98,21 @@ impl Driver for &'static Fake {
         if let Some(code) = self.copy_error.borrow_mut().pop_front() {
             return Err(code);
         }
+        let before = self.poisoned_at_first_copy.get();
+        let poisoned = before.unwrap_or_else(|| self.poisoned.get());
+        self.poisoned_at_first_copy.set(Some(poisoned));
         for offset in (0..from.bytes).step_by(usize::try_from(GRANULE).unwrap()) {
             let value = self.host_contents.borrow()[&(from.at + offset)];
             self.set_granule(to + offset, value);
         }
+        Ok(())
+    }
+
+    fn set_all_bits(self, at: Address, bytes: u64, _stream: Handle) -> Result<(), Code> {
+        for offset in (0..bytes).step_by(usize::try_from(GRANULE).unwrap()) {
+            self.set_granule(at + offset, u64::MAX);
+        }
+        self.poisoned.set(self.poisoned.get() + bytes);
         Ok(())
     }
 

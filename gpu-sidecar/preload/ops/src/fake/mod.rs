@@ -99,6 +99,9 @@ pub(crate) struct Fake {
     /// Words of the memory that the driver has allocated, by address.
     pub(crate) words: RefCell<BTreeMap<Address, u64>>,
     pub(crate) next_native: Cell<Address>,
+    /// Size of the memory of which every bit was set, in bytes, and that at the first copy to the device.
+    pub(crate) poisoned: Cell<u64>,
+    pub(crate) poisoned_at_first_copy: Cell<Option<u64>>,
     /// Windows that were registered.
     pub(crate) registered: RefCell<Vec<HostSpan>>,
     /// Results of the next copies.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use preload_state::memory::{HostMemory, HostSpan, Kind};
 use preload_state::mover::{Mover, MoverStep, Situation};
 use protocol::message::{FromProcess, MoveRefusal, MoveReport, Transfer};
-use protocol::page::{Orders, Residency};
+use protocol::page::{Orders, Residency, Streaming};
 
 use crate::capture_mode;
 use crate::cuda::{Code, Handle, INVALID_CONTEXT};
@@ -102,7 +102,7 @@ impl Moves {
 /// memory that is not there yet.
 fn streams_restores<P: System>(host: P) -> bool {
     host.has_agent_orders()
-        && host.orders().streams_restores.load(Ordering::Relaxed) == 1
+        && host.orders().streams_restores.load(Ordering::Relaxed) != Streaming::Off as u32
         && host.facts().bytes_fixed.load(Ordering::Relaxed) == 0
 }
 

@@ -1,11 +1,12 @@
 //! Restore: device memory from its copy on the host.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use preload_state::restoring::PlannedBlock;
 use protocol::message::{MoveRefusal, Transfer};
-use protocol::page::Residency;
+use protocol::page::{Residency, Streaming};
 
 use super::{Moves, calls, publish, streams_restores, tools};
 use crate::cuda::{
@@ -116,7 +117,7 @@ pub(super) fn bring_back<P: Platform>(host: P, moves: &mut Moves) -> Result<Tran
     let begin = host.now();
     let mut groups = Groups::default();
     let filled = devices.iter().try_for_each(|device| {
-        let filled = fill(host, moves, device, begin, &mut groups, &mut transfer);
+        let filled = fill(host, moves, device, begin, &[], &mut groups, &mut transfer);
         let over = wait_for(host, moves, device);
         filled.and(over)
     });
@@ -140,9 +141,23 @@ fn stream_back<P: Platform>(host: P, moves: &mut Moves) -> Result<Transfer, Code
     }
     let begin = host.now();
     let mut groups = Groups::default();
-    let filled = devices
-        .iter()
-        .try_for_each(|device| fill(host, moves, device, begin, &mut groups, &mut transfer));
+    let is_poisoned =
+        host.orders().streams_restores.load(Ordering::Relaxed) == Streaming::Poisoned as u32;
+    let filled = devices.iter().try_for_each(|device| {
+        let is_made = match is_poisoned {
+            true => poison(host, moves, device, begin, &mut transfer)?,
+            false => Vec::new(),
+        };
+        fill(
+            host,
+            moves,
+            device,
+            begin,
+            &is_made,
+            &mut groups,
+            &mut transfer,
+        )
+    });
     if let Err(code) = filled {
         for device in &devices {
             let _over = wait_for(host, moves, device);
@@ -267,23 +282,23 @@ fn stream_of<P: Platform>(
     Ok(Some(tools(host, moves, device)?.stream))
 }
 
-/// Creates the blocks of one device, and enqueues their copies.
+/// Creates the blocks of one device, and enqueues their copies. `is_made`: of each block that was created before, whether there is anything of it.
 fn fill<P: Platform>(
     host: P,
     moves: &mut Moves,
     device: &MovableDevice,
     begin: u64,
+    is_made: &[bool],
     groups: &mut Groups,
     transfer: &mut Transfer,
 ) -> Result<(), Code> {
     let stream = stream_of(host, moves, device)?;
-    for block in &device.blocks {
-        let before = host.now();
-        let created = create(host, begin, || {
-            memory::create_block(host, device.ordinal, block)
-        });
-        transfer.map_ns += host.now().saturating_sub(before);
-        if !created? {
+    for (number, block) in device.blocks.iter().enumerate() {
+        let is_made = match is_made.get(number) {
+            Some(is_made) => *is_made,
+            None => make(host, device, block, begin, transfer)?,
+        };
+        if !is_made {
             continue;
         }
         transfer.bytes += block.bytes;
@@ -302,6 +317,46 @@ fn fill<P: Platform>(
         Some(stream) => groups.end(host, stream),
         None => Ok(()),
     }
+}
+
+/// Creates the blocks of one device, with every bit set where their copies are to come, before any copy is enqueued. Returns of each whether there
+/// is anything of it.
+fn poison<P: Platform>(
+    host: P,
+    moves: &mut Moves,
+    device: &MovableDevice,
+    begin: u64,
+    transfer: &mut Transfer,
+) -> Result<Vec<bool>, Code> {
+    let stream = stream_of(host, moves, device)?;
+    let blocks = device.blocks.iter();
+    blocks
+        .map(|block| {
+            let is_made = make(host, device, block, begin, transfer)?;
+            if let Some((_, stream)) = moves.host.copy(block.key).zip(stream)
+                && is_made
+            {
+                host.set_all_bits(block.at, block.bytes, stream)?;
+            }
+            Ok(is_made)
+        })
+        .collect()
+}
+
+/// Creates a block, unless it is there. Returns whether there is anything of it.
+fn make<P: Platform>(
+    host: P,
+    device: &MovableDevice,
+    block: &MovableBlock,
+    begin: u64,
+    transfer: &mut Transfer,
+) -> Result<bool, Code> {
+    let before = host.now();
+    let created = create(host, begin, || {
+        memory::create_block(host, device.ordinal, block)
+    });
+    transfer.map_ns += host.now().saturating_sub(before);
+    created
 }
 
 /// Waits until nothing is in flight on a device.

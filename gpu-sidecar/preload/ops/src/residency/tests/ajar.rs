@@ -69,6 +69,32 @@ fn restore_and(
 }
 
 #[test]
+fn poisoned_memory_has_every_bit_set_before_anything_returns() {
+    let (fake, blocks) = away();
+    restore::restore(fake, |_| ()).unwrap();
+    assert_eq!(fake.poisoned.get(), 0);
+    restoring::end_observation(fake);
+    let mapped = own(fake, 2);
+    fake.set_granule(mapped.at, 7);
+    fake.set_granule(mapped.at + GRANULE, 8);
+    evict::evict(fake, DRAIN).unwrap();
+    let poisoned = Streaming::Poisoned as u32;
+    fake.orders
+        .streams_restores
+        .store(poisoned, Ordering::Relaxed);
+    fake.poisoned_at_first_copy.set(None);
+    let moved = restore::restore(fake, |_| ()).unwrap();
+    assert_eq!(fake.poisoned.get(), moved.bytes);
+    assert_eq!(fake.poisoned_at_first_copy.get(), Some(moved.bytes));
+    let blocks = blocks.iter().map(|at| at + 3 * GRANULE);
+    let contents = blocks
+        .chain([mapped.at, mapped.at + GRANULE])
+        .map(|at| fake.granule_at(at));
+    let expected = [3, 103, 203, 303, 7, 8].map(Some);
+    assert_eq!(contents.collect::<Vec<_>>(), expected);
+}
+
+#[test]
 fn a_launch_runs_once_what_its_arguments_name_is_there() {
     let (fake, blocks) = away();
     let first = blocks[0];
