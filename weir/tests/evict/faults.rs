@@ -85,6 +85,31 @@ fn a_kernel_that_does_not_end_keeps_the_model_and_the_gate_open() {
     assert_eq!(sums(&mut puppet)[..7], before[..7]);
 }
 
+#[test]
+fn memory_that_another_pod_had_reads_as_zeros() {
+    let node = node("");
+    node.pod("next", SHARED, "");
+    let mut puppet = program(&node);
+    let before = filled(&mut puppet);
+    ready(&node);
+    evict(&node);
+    let mut command = Command::new(built("puppet"));
+    node.softgpu.is_for(&mut command);
+    command.arg(ptx());
+    node.put(&mut command, "next");
+    let mut next = Puppet::start(&mut command);
+    next.run_all("open\nload");
+    // As much as the other had, by the library's allocations and by mappings of its own.
+    let bytes = 2_000 * GRANULE;
+    next.run(&format!("alloc 0 {bytes}"));
+    next.run(&format!("own 1 {bytes}"));
+    for slot in [0, 1] {
+        let sum = next.run(&format!("sum {slot} {}", bytes / 4)).number(0);
+        assert_eq!(sum, 0, "{slot}");
+    }
+    assert_eq!(sums(&mut puppet), before);
+}
+
 /// Steps of a move at which the device ends.
 const MOMENTS: [&str; 3] = ["away", "amid an eviction", "amid a restore"];
 

@@ -6,13 +6,16 @@
 use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::time::Duration;
 
 use preload_ops::Driver;
 use preload_state::memory::{Access, HostSpan, POSIX_FD, Properties, size};
 
+use crate::context::context;
 use crate::driver::{self, Address, Code, Handle, INVALID_VALUE, NOT_SUPPORTED, SUCCESS};
 use crate::host::Host;
 use crate::pointers::{read, read_words};
+use crate::threads;
 
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`: selects the smallest granule of physical memory.
 const MINIMUM: c_int = 0;
@@ -29,22 +32,29 @@ fn written<T: Default>(call: impl FnOnce(*mut T) -> Code) -> Result<T, Code> {
     check(call(&raw mut value)).map(|()| value)
 }
 
-/// Returns offset and size of a parameter of a kernel, in bytes.
-fn parameter(function: Handle, index: usize) -> Result<(usize, usize), Code> {
+/// Returns offset and size of a parameter of a kernel, in bytes. `is_kernel`: the handle is a `CUkernel`, which the driver has validated; otherwise it is a
+/// `CUfunction`, which it uses unchecked.
+fn parameter(function: Handle, is_kernel: bool, index: usize) -> Result<(usize, usize), Code> {
     let mut offset: usize = 0;
     let place = &raw mut offset;
-    // A launch accepts either kind of handle: see `function_name`.
-    let of_kernel = written(|bytes: *mut usize| {
-        // SAFETY: a handle that the program launches, and pointers to variables of this stack.
-        unsafe { driver::cuKernelGetParamInfo(function, index, place, bytes) }
-    });
-    let bytes = of_kernel.or_else(|_| {
-        written(|bytes: *mut usize| {
-            // SAFETY: as above. The handle is no kernel, or has no such parameter; the program, which launches it, guarantees that it is then a function.
+    let bytes = written(|bytes: *mut usize| {
+        if is_kernel {
+            // SAFETY: a kernel, and pointers to variables of this stack.
+            unsafe { driver::cuKernelGetParamInfo(function, index, place, bytes) }
+        } else {
+            // SAFETY: as above. The handle is no kernel, so the program, which launches it, guarantees that it is a function.
             unsafe { driver::cuFuncGetParamInfo(function, index, place, bytes) }
-        })
+        }
     })?;
     Ok((offset, bytes))
+}
+
+/// Returns the name of a kernel; `None` for a handle of another kind.
+fn kernel_name(function: Handle) -> Option<Cow<'static, str>> {
+    named(|name| {
+        // SAFETY: a handle that the program launches, and a valid pointer to a pointer.
+        unsafe { driver::cuKernelGetName(name, function) }
+    })
 }
 
 /// Returns the pointer to a span of a window.
@@ -154,11 +164,7 @@ impl Driver for Host {
     fn function_name(self, function: Handle) -> Option<Cow<'static, str>> {
         // A launch accepts either kind of handle. The driver validates a `CUkernel` but uses a `CUfunction` unchecked, so the former
         // is queried first.
-        let kernel = named(|name| {
-            // SAFETY: a handle that the program launches, and a valid pointer to a pointer.
-            unsafe { driver::cuKernelGetName(name, function) }
-        });
-        kernel.or_else(|| {
+        kernel_name(function).or_else(|| {
             // SAFETY: a valid pointer to a pointer. The handle is no kernel, so the program, which launches it, guarantees that it is a
             // function.
             named(|name| unsafe { driver::cuFuncGetName(name, function) })
@@ -168,10 +174,15 @@ impl Driver for Host {
     fn argument_words(self, function: Handle, list: usize) -> Option<Vec<u64>> {
         /// Alignment and least size of a tensor map (`CUtensorMap`), whose address cannot be read.
         const OPAQUE: (usize, usize) = (64, 128);
+        if list == 0 {
+            // A graph, or arguments in one buffer.
+            return None;
+        }
+        let is_kernel = kernel_name(function).is_some();
         let list = std::ptr::with_exposed_provenance::<*const u64>(list);
         let mut words = Vec::new();
         for index in 0.. {
-            let Ok((offset, bytes)) = parameter(function, index) else {
+            let Ok((offset, bytes)) = parameter(function, is_kernel, index) else {
                 // Behind the last one; or the driver does not know, and then not the first one either.
                 return (index > 0).then_some(words);
             };
@@ -192,6 +203,15 @@ impl Driver for Host {
     fn synchronize(self) -> Result<(), Code> {
         // SAFETY: the call takes no arguments.
         check(unsafe { driver::cuCtxSynchronize() })
+    }
+
+    fn synchronize_within(
+        self,
+        contexts: &[Handle],
+        at_most: Duration,
+    ) -> Option<Result<(), Code>> {
+        let start = || threads::start("weir-wait", || context().synchronizer.run());
+        context().synchronizer.within(contexts, at_most, start)
     }
 
     fn total_memory(self, device: c_int) -> Result<u64, Code> {
@@ -327,15 +347,19 @@ impl Driver for Host {
         check(unsafe { driver::cuMemsetD8Async(at, 0xff, size(bytes), stream) })
     }
 
-    fn write_words(self, to: Address, words: &[u64]) -> Result<(), Code> {
-        // SAFETY: the driver reads the slice before it returns, and checks the device's address.
-        check(unsafe { driver::cuMemcpyHtoD_v2(to, words.as_ptr().cast(), size_of_val(words)) })
+    fn write_words(self, to: Address, words: &[u64], stream: Handle) -> Result<(), Code> {
+        let (from, bytes) = (words.as_ptr().cast(), size_of_val(words));
+        // SAFETY: the driver checks the device's address, and has read the slice when the stream is synchronised.
+        check(unsafe { driver::cuMemcpyHtoDAsync_v2(to, from, bytes, stream) })?;
+        self.synchronize_stream(stream)
     }
 
-    fn read_words(self, from: Address, words: &mut [u64]) -> Result<(), Code> {
-        let bytes = size_of_val(words);
-        // SAFETY: the driver writes at most the length of the slice, for which every bit pattern is valid, before it returns.
-        check(unsafe { driver::cuMemcpyDtoH_v2(words.as_mut_ptr().cast(), from, bytes) })
+    fn read_words(self, from: Address, words: &mut [u64], stream: Handle) -> Result<(), Code> {
+        let (to, bytes) = (words.as_mut_ptr().cast(), size_of_val(words));
+        // SAFETY: the driver writes at most the length of the slice, for which every bit pattern is valid, before the stream is synchronised.
+        let copied = check(unsafe { driver::cuMemcpyDtoHAsync_v2(to, from, bytes, stream) });
+        let over = self.synchronize_stream(stream);
+        copied.and(over)
     }
 
     fn register_host(self, window: HostSpan) -> Result<(), Code> {

@@ -14,6 +14,7 @@ use protocol::page::{Facts, Gate, Orders};
 
 use crate::connection::Connection;
 use crate::host::Host;
+use crate::synchronizer::Synchronizer;
 use crate::time;
 
 /// A wrapper and the driver function that it wraps.
@@ -28,7 +29,7 @@ pub(crate) struct Hook {
 }
 
 /// Room for the driver's functions that this library calls.
-pub(crate) const DRIVER_FUNCTIONS: usize = 57;
+pub(crate) const DRIVER_FUNCTIONS: usize = 55;
 /// Interval at which the waiters of an old page are woken until all are awake.
 const WAKE_INTERVAL: Duration = Duration::from_micros(100);
 
@@ -64,6 +65,8 @@ pub(crate) struct Context {
     pub(crate) permits_copies: AtomicBool,
     /// Whether a log line has reported that descriptors cannot be copied.
     pub(crate) reported_copies: AtomicBool,
+    /// Bounded waits for the work of contexts.
+    pub(crate) synchronizer: Synchronizer,
     /// Orders in effect: one of the defaults below, or a page that is never unmapped.
     orders: AtomicPtr<Orders>,
     /// Facts in use: the default below, or a page that is never unmapped.
@@ -91,6 +94,7 @@ static CONTEXT: Context = Context {
     device_name: AtomicPtr::new(std::ptr::null_mut()),
     permits_copies: AtomicBool::new(false),
     reported_copies: AtomicBool::new(false),
+    synchronizer: Synchronizer::new(),
     orders: AtomicPtr::new((&raw const CONTEXT.open_orders).cast_mut()),
     facts: AtomicPtr::new((&raw const CONTEXT.own_facts).cast_mut()),
     open_orders: {

@@ -95,8 +95,6 @@ driver! {
     fn cuMemcpyDtoHAsync_v2(to: *mut c_void, from: Address, bytes: usize, stream: Handle);
     fn cuMemcpyHtoDAsync_v2(to: Address, from: *const c_void, bytes: usize, stream: Handle);
     fn cuMemsetD8Async(at: Address, value: u8, bytes: usize, stream: Handle);
-    fn cuMemcpyDtoH_v2(to: *mut c_void, from: Address, bytes: usize);
-    fn cuMemcpyHtoD_v2(to: Address, from: *const c_void, bytes: usize);
     fn cuMemHostRegister_v2(at: *mut c_void, bytes: usize, flags: c_uint);
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     fn cuMemAlloc_v2(address: *mut Address, bytes: usize);

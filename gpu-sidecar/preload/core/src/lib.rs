@@ -42,6 +42,7 @@ mod nvml;
 mod pointers;
 mod ranges;
 mod resolver;
+mod synchronizer;
 mod threads;
 mod time;
 mod touch;

@@ -14,15 +14,17 @@ const fn range(at: usize, bytes: usize) -> Use {
         at: at as u64,
         bytes: bytes as u64,
         source: 0,
+        is_deferred: false,
     }
 }
 
 /// Returns the use of a range to which host memory is copied.
-const fn copied(at: usize, source: usize, bytes: usize) -> Use {
+const fn copied(at: usize, source: usize, bytes: usize, is_deferred: bool) -> Use {
     Use::Range {
         at: at as u64,
         bytes: bytes as u64,
         source: source as u64,
+        is_deferred,
     }
 }
 
@@ -41,9 +43,9 @@ const fn words(count: usize) -> usize {
 
 hooks! { HOOKS:
     fn cuMemcpyHtoDAsync_v2(to: usize, from: usize, bytes: usize, stream: Handle) =
-        |real, to, from, bytes, stream| enqueue(real, stream, DefaultStream::Legacy, copied(to, from, bytes));
+        |real, to, from, bytes, stream| enqueue(real, stream, DefaultStream::Legacy, copied(to, from, bytes, true));
     fn cuMemcpyHtoDAsync_v2_ptsz(to: usize, from: usize, bytes: usize, stream: Handle) =
-        |real, to, from, bytes, stream| enqueue(real, stream, DefaultStream::PerThread, copied(to, from, bytes));
+        |real, to, from, bytes, stream| enqueue(real, stream, DefaultStream::PerThread, copied(to, from, bytes, true));
     fn cuMemcpyDtoHAsync_v2(_to: usize, from: usize, bytes: usize, stream: Handle) =
         |real, _to, from, bytes, stream| enqueue(real, stream, DefaultStream::Legacy, range(from, bytes));
     fn cuMemcpyDtoHAsync_v2_ptsz(_to: usize, from: usize, bytes: usize, stream: Handle) =
@@ -56,8 +58,8 @@ hooks! { HOOKS:
         |real, at, _value, count, stream| enqueue(real, stream, DefaultStream::Legacy, range(at, words(count)));
     fn cuMemsetD32Async_ptsz(at: usize, _value: usize, count: usize, stream: Handle) =
         |real, at, _value, count, stream| enqueue(real, stream, DefaultStream::PerThread, range(at, words(count)));
-    fn cuMemcpyHtoD_v2(to: usize, from: usize, bytes: usize) = |real, to, from, bytes| block(real, copied(to, from, bytes));
-    fn cuMemcpyHtoD_v2_ptds(to: usize, from: usize, bytes: usize) = |real, to, from, bytes| block(real, copied(to, from, bytes));
+    fn cuMemcpyHtoD_v2(to: usize, from: usize, bytes: usize) = |real, to, from, bytes| block(real, copied(to, from, bytes, false));
+    fn cuMemcpyHtoD_v2_ptds(to: usize, from: usize, bytes: usize) = |real, to, from, bytes| block(real, copied(to, from, bytes, false));
     fn cuMemcpyDtoH_v2(_to: usize, from: usize, bytes: usize) = |real, _to, from, bytes| block(real, range(from, bytes));
     fn cuMemcpyDtoH_v2_ptds(_to: usize, from: usize, bytes: usize) = |real, _to, from, bytes| block(real, range(from, bytes));
     fn cuMemsetD8_v2(at: usize, _value: usize, count: usize) = |real, at, _value, count| enqueue(real, 0, DefaultStream::Legacy, range(at, count));

@@ -4,6 +4,7 @@
 use preload_ops::waits;
 use preload_state::streams::DefaultStream;
 
+use crate::context::context;
 use crate::driver::{Code, Handle};
 use crate::hook::{blocking, hooks, in_stream, pick};
 use crate::host::Host;
@@ -17,6 +18,7 @@ fn wait_for(real: &dyn Fn() -> Code, stream: Handle, default: DefaultStream) -> 
 }
 
 fn other(real: &dyn Fn() -> Code, stream: Handle, default: DefaultStream) -> Code {
+    context().process.note_host_function();
     waits::other(Host, stream, default).or_call(real)
 }
 

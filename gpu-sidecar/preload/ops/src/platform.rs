@@ -144,6 +144,10 @@ pub trait Driver: Copy {
     ///
     /// The driver's error.
     fn synchronize(self) -> Result<(), Code>;
+    /// Blocks until all work of these contexts has ended, for at most `at_most`, in another thread. Returns the driver's first error; `None` if the work has not
+    /// ended. A destroyed context has none. One thread at a time may call this.
+    fn synchronize_within(self, contexts: &[Handle], at_most: Duration)
+    -> Option<Result<(), Code>>;
     /// Returns the total memory of a device, in bytes.
     ///
     /// # Errors
@@ -250,18 +254,18 @@ pub trait Driver: Copy {
     ///
     /// The driver's error.
     fn set_all_bits(self, at: Address, bytes: u64, stream: Handle) -> Result<(), Code>;
-    /// Writes words to mapped device memory, and blocks until they are there.
+    /// Writes words to mapped device memory by a stream of this library, and blocks until its work has ended.
     ///
     /// # Errors
     ///
     /// The driver's error.
-    fn write_words(self, to: Address, words: &[u64]) -> Result<(), Code>;
-    /// Reads words from mapped device memory.
+    fn write_words(self, to: Address, words: &[u64], stream: Handle) -> Result<(), Code>;
+    /// Reads words from mapped device memory, as [`Self::write_words`].
     ///
     /// # Errors
     ///
     /// The driver's error.
-    fn read_words(self, from: Address, words: &mut [u64]) -> Result<(), Code>;
+    fn read_words(self, from: Address, words: &mut [u64], stream: Handle) -> Result<(), Code>;
     /// Registers a window of host memory in the calling thread's context: copies to and from it run at the speed of the link.
     ///
     /// # Errors

@@ -54,6 +54,8 @@ pub struct Process {
     is_collective_reported: AtomicBool,
     /// Whether memory was bound to something whose references to it are not known.
     has_bound_memory: AtomicBool,
+    /// Whether the program has put a function of its own into a stream.
+    has_host_functions: AtomicBool,
 }
 
 impl Process {
@@ -80,6 +82,7 @@ impl Process {
             context_residue: AtomicU64::new(0),
             is_collective_reported: AtomicBool::new(false),
             has_bound_memory: AtomicBool::new(false),
+            has_host_functions: AtomicBool::new(false),
         }
     }
 
@@ -129,6 +132,17 @@ impl Process {
     #[must_use]
     pub fn has_bound_memory(&self) -> bool {
         self.has_bound_memory.load(Ordering::Acquire)
+    }
+
+    /// Notes that the program puts a function of its own into a stream.
+    pub fn note_host_function(&self) {
+        self.has_host_functions.store(true, Ordering::Release);
+    }
+
+    /// Returns whether the program has put a function of its own into a stream, so that host memory may change between a call and its work.
+    #[must_use]
+    pub fn has_host_functions(&self) -> bool {
+        self.has_host_functions.load(Ordering::Acquire)
     }
 
     /// Returns whether a refused collective is yet to be reported, and notes the report.

@@ -13,8 +13,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::Address;
 
-/// Values from which a word may be an address in memory that is not known, up to those that no address has.
-const UNKNOWN_ADDRESSES: Range<u64> = 1 << 40..1 << 48;
+/// Values from which a word may be an address in memory that is not known, up to those that no address has. Drivers reserve addresses for mappings from
+/// 0x3_0200_0000 on.
+const UNKNOWN_ADDRESSES: Range<u64> = 1 << 32..1 << 48;
 
 /// Range of addresses of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,13 +126,15 @@ impl Restoring {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns whether the program may use a block as one with the next.
+    fn is_one(one: &PlannedBlock, next: &PlannedBlock) -> bool {
+        one.is_joined && next.is_joined && one.at + one.bytes == next.at
+    }
+
     /// Begins a restore of these blocks in `groups` groups, of which none is there. To be called while the gate of memory is shut.
     pub fn begin(&self, mut blocks: Vec<PlannedBlock>, groups: u32) {
         blocks.sort_unstable_by_key(|block| block.at);
-        let is_one = |one: &PlannedBlock, next: &PlannedBlock| {
-            one.is_joined && next.is_joined && one.at + one.bytes == next.at
-        };
-        for run in blocks.chunk_by_mut(is_one) {
+        for run in blocks.chunk_by_mut(Self::is_one) {
             let groups = run.iter().map(|block| block.groups).max().unwrap_or(0);
             let may_hold_addresses = run.iter().any(|block| block.may_hold_addresses);
             for block in run {
@@ -160,7 +163,9 @@ impl Restoring {
         };
         let (mut groups, mut is_known, mut any) = (0, true, false);
         for &word in words {
-            match plan.find(word) {
+            // From the end of a block a kernel may go backwards. Where another begins there, it is taken for that one's.
+            let ending = || plan.find(word.checked_sub(1)?);
+            match plan.find(word).or_else(ending) {
                 Some(block) => {
                     any = true;
                     is_known &= !block.may_hold_addresses;
@@ -185,11 +190,18 @@ impl Restoring {
         let end = at.saturating_add(bytes);
         let mut groups = 0;
         let mut used = Vec::new();
-        for block in &mut plan.blocks {
-            if block.at < end && at < block.at + block.bytes {
-                groups = groups.max(block.groups);
-                block.may_hold_addresses |= writes_addresses;
-                used.push(block.key);
+        for run in plan.blocks.chunk_by_mut(Self::is_one) {
+            let before = used.len();
+            for block in &*run {
+                if block.at < end && at < block.at + block.bytes {
+                    groups = groups.max(block.groups);
+                    used.push(block.key);
+                }
+            }
+            if writes_addresses && used.len() > before {
+                for block in run {
+                    block.may_hold_addresses = true;
+                }
             }
         }
         for key in used {
@@ -202,6 +214,19 @@ impl Restoring {
     #[must_use]
     pub fn all(&self) -> Needed {
         self.plan().all()
+    }
+
+    /// Returns whether a range lies in one block.
+    #[must_use]
+    pub fn contains(&self, at: Address, bytes: u64) -> bool {
+        let block = self.plan().find(at);
+        block.is_some_and(|block| bytes <= block.bytes - (at - block.at))
+    }
+
+    /// Returns whether an address is in some block.
+    #[must_use]
+    pub fn is_of_block(&self, at: Address) -> bool {
+        self.plan().find(at).is_some()
     }
 
     /// Returns the ranges of addresses of all blocks.
@@ -308,7 +333,7 @@ mod tests {
         let restoring = restoring();
         let needs = |words: &[u64]| restoring.needed_by_launch(Some(words)).groups;
         assert_eq!(needs(&[AT]), 1);
-        assert_eq!(needs(&[7, AT + 149, 1 << 39]), 2);
+        assert_eq!(needs(&[7, AT + 149, 1 << 31]), 2);
         assert_eq!(needs(&[AT + 49, AT + 200]), 3);
         assert_eq!(restoring.take_order(), [0, 1, 2]);
     }
@@ -321,7 +346,8 @@ mod tests {
         assert_eq!(needs(&[]), 4, "no address");
         assert_eq!(needs(&[5, 6]), 4, "no address");
         assert_eq!(needs(&[AT, AT + 300]), 4, "a table");
-        assert_eq!(needs(&[AT, AT + 50]), 4, "between blocks");
+        assert_eq!(needs(&[AT, AT + 51]), 4, "between blocks");
+        assert_eq!(needs(&[AT, 0x3_0200_0000]), 4, "mappings are made there");
         assert_eq!(needs(&[AT, 1 << 47]), 4, "unknown memory");
         assert_eq!(needs(&[AT, u64::MAX]), 1, "no address at all");
     }
@@ -344,6 +370,25 @@ mod tests {
         restoring.begin([&parts[..], &[apart, beside]].concat(), 5);
         let needs = |at: u64| restoring.needed_by_launch(Some(&[AT + at])).groups;
         assert_eq!([0, 50, 200, 700, 100].map(needs), [4, 4, 2, 1, 1]);
+        // A table of addresses in one of them may be read from the other.
+        let _needed = restoring.needed_by_touch(AT + 60, 8, true);
+        assert_eq!([0, 51, 200].map(needs), [5, 5, 2]);
+    }
+
+    #[test]
+    fn the_end_of_a_block_stands_for_the_block_unless_another_begins_there() {
+        let restoring = Restoring::new();
+        let next = PlannedBlock {
+            at: AT + 50,
+            ..block(9, 1)
+        };
+        restoring.begin(vec![block(0, 3), next], 4);
+        let needs = |word: u64| restoring.needed_by_launch(Some(&[word])).groups;
+        assert_eq!([AT, AT + 50, AT + 51, AT + 100].map(needs), [3, 1, 1, 1]);
+        assert_eq!(needs(AT + 101), 4);
+        assert_eq!(restoring.take_order(), [0, 9]);
+        let contains = |at, bytes| restoring.contains(at, bytes);
+        assert!(contains(AT, 50) && !contains(AT, 51) && !contains(AT + 100, 1));
     }
 
     #[test]
@@ -410,11 +455,12 @@ mod tests {
                 let words: Vec<u64> = (0..random.below(4))
                     .map(|_| AT + random.below(400))
                     .collect();
-                let of = |word: &u64| {
+                let of = |word: u64| {
                     let mut all = blocks.iter();
-                    all.find(|own| (own.at..own.at + own.bytes).contains(word))
+                    all.find(|own| (own.at..own.at + own.bytes).contains(&word))
                 };
-                let found: Vec<_> = words.iter().map(of).collect();
+                let named = |word: &u64| of(*word).or(of(word - 1));
+                let found: Vec<_> = words.iter().map(named).collect();
                 let is_known = !words.is_empty()
                     && found
                         .iter()

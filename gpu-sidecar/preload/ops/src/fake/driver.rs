@@ -50,6 +50,27 @@ impl Driver for &'static Fake {
         }
     }
 
+    fn synchronize_within(
+        self,
+        contexts: &[Handle],
+        _at_most: Duration,
+    ) -> Option<Result<(), Code>> {
+        if self.is_working.get() {
+            return None;
+        }
+        let live = contexts
+            .iter()
+            .filter(|own| !self.destroyed.borrow().contains(*own));
+        let mut results = live.map(|own| {
+            self.synchronized.borrow_mut().push(*own);
+            match self.synchronize_error.borrow_mut().pop_front() {
+                Some(code) => Err(code),
+                None => Ok(()),
+            }
+        });
+        Some(results.find(Result::is_err).unwrap_or(Ok(())))
+    }
+
     fn total_memory(self, _device: c_int) -> Result<u64, Code> {
         Ok(self.total.get())
     }
@@ -116,13 +137,13 @@ impl Driver for &'static Fake {
         Ok(())
     }
 
-    fn write_words(self, to: Address, words: &[u64]) -> Result<(), Code> {
+    fn write_words(self, to: Address, words: &[u64], _stream: Handle) -> Result<(), Code> {
         let places = (to..).step_by(8).zip(words.iter().copied());
         self.words.borrow_mut().extend(places);
         Ok(())
     }
 
-    fn read_words(self, from: Address, words: &mut [u64]) -> Result<(), Code> {
+    fn read_words(self, from: Address, words: &mut [u64], _stream: Handle) -> Result<(), Code> {
         let all = self.words.borrow();
         for (at, word) in (from..).step_by(8).zip(words) {
             *word = all[&at];

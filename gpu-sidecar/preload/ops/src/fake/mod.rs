@@ -115,6 +115,8 @@ pub(crate) struct Fake {
     pub(crate) create_error: RefCell<VecDeque<Code>>,
     pub(crate) map_error: RefCell<VecDeque<Code>>,
     pub(crate) unmap_error: RefCell<VecDeque<Code>>,
+    /// Whether work in some stream does not end.
+    pub(crate) is_working: Cell<bool>,
     pub(crate) synchronize_error: RefCell<VecDeque<Code>>,
     pub(crate) allocate_error: Cell<Option<Code>>,
     pub(crate) synchronized: RefCell<Vec<Handle>>,

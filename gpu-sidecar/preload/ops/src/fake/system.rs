@@ -78,7 +78,8 @@ impl System for &'static Fake {
     fn host_words(self, span: HostSpan, near: &Range<u64>) -> Vec<u64> {
         let all = self.host_contents.borrow();
         let inside = all.range(span.at..span.at + span.bytes);
-        let words = inside.map(|(_, word)| *word);
+        let aligned = inside.filter(|(at, _)| (*at - span.at).is_multiple_of(8));
+        let words = aligned.map(|(_, word)| *word);
         words.filter(|word| near.contains(word)).collect()
     }
 

@@ -44,9 +44,9 @@ mod tests;
 mod tickets;
 
 pub(crate) use movable::{
-    MovableBlock, MovableDevice, away, create_block, finish_block, give_up_spare, has_imported,
-    is_exported, is_of_program, movable, moves, ranges_of, release_block, synchronize,
-    total_of_kind,
+    MovableBlock, MovableDevice, away, create_block, finish_block, fixed, give_up_spare,
+    has_imported, has_other_access, is_exported, is_of_program, movable, moves, ranges_of,
+    release_block, total_of_kind,
 };
 pub use state::Memory;
 #[cfg(test)]

@@ -3,13 +3,13 @@
 use std::ffi::c_int;
 use std::sync::{MutexGuard, PoisonError};
 
-use preload_state::memory::{Access, Kind, Table};
+use preload_state::memory::{Access, Account, Kind, Table};
 
 use super::state::{Memory, Slot, lock};
 use super::{current, limit, physical, release, spare};
 use crate::capture_mode;
 use crate::cuda::{Address, Code, Handle, INVALID_VALUE};
-use crate::platform::Platform;
+use crate::platform::{Platform, System};
 use crate::residency::Moves;
 
 /// Bit of the key of memory that the program has created: no address has it.
@@ -101,6 +101,11 @@ pub(crate) fn total_of_kind<P: Platform>(host: P, kind: Kind) -> u64 {
     limit::read(host, |account| account.of(kind))
 }
 
+/// Returns the bytes that cannot leave the device, without the contexts' own.
+pub(crate) fn fixed<P: System>(host: P) -> u64 {
+    limit::read(host, Account::fixed)
+}
+
 /// Returns whether other processes may have mapped memory of this one.
 pub(crate) fn is_exported<P: Platform>(host: P) -> bool {
     !lock(&host.memory().ipc).offers.is_empty() || lock(&host.memory().program).has_exported()
@@ -111,11 +116,6 @@ pub(crate) fn has_imported<P: Platform>(host: P) -> bool {
     let mut devices = host.memory().devices.iter();
     devices.any(|slot| lock(&slot.table).has_opened())
         || lock(&host.memory().program).has_imported()
-}
-
-/// Waits for all work of a context.
-pub(crate) fn synchronize<P: Platform>(host: P, context: Handle) -> Result<(), Code> {
-    current::synchronize(host, context)
 }
 
 /// Releases what has no contents: memory freed during captures, reserves, empty slabs, and what pools keep.
@@ -320,6 +320,24 @@ pub(crate) fn finish_block<P: Platform>(
             let all: Vec<Access> = access.iter().copied().chain(none).collect();
             host.set_access(*at, *bytes, &all)
         })
+}
+
+/// Returns whether the program has set another access to some mapping of its own that is away than all of its device's: it is granted once the contents are
+/// there.
+pub(crate) fn has_other_access<P: Platform>(host: P) -> bool {
+    let devices = away(host);
+    devices.iter().any(|device| {
+        let own = [Access::full(device.ordinal)];
+        let ids = device
+            .blocks
+            .iter()
+            .filter_map(|block| program_id(block.key));
+        let program = lock(&host.memory().program);
+        ids.into_iter().any(|id| {
+            let mappings = program.mappings_of(id);
+            mappings.iter().any(|(_, _, access)| access[..] != own)
+        })
+    })
 }
 
 /// Returns all ranges of addresses at which the memory of a block is mapped, as first address and size in bytes.

@@ -13,6 +13,8 @@ use crate::memory::{self, MovableBlock, MovableDevice, moves};
 use crate::platform::{Platform, System};
 use crate::{capture_mode, streams, touch};
 
+/// Least time for copies and memsets in flight to end, once no kernel is.
+const COPIES_MIN: Duration = Duration::from_millis(50);
 /// Longest time for which the kernel of the hashes waits for a token, in nanoseconds: longer than copying without hashes takes for most models.
 const TOKEN_MAX: u64 = 1_000_000_000;
 
@@ -104,20 +106,27 @@ fn close<P: Platform>(host: P, begin: u64, drain: Duration) -> Result<u64, Failu
     }
     // A capture may have begun, or a call shared memory, before the gate was shut.
     refusal(host)?;
-    synchronize(host).map_err(|code| sticky(host, code))?;
+    let left = Duration::from_nanos(until.saturating_sub(host.now()));
+    match synchronize(host, left.max(COPIES_MIN)) {
+        Some(Ok(())) => {}
+        Some(Err(code)) => return Err(sticky(host, code)),
+        None => return Err(MoveRefusal::Draining.into()),
+    }
     memory::give_up_spare(host);
     Ok(host.now().saturating_sub(begin))
 }
 
-/// Waits for the work of all contexts with memory.
-pub(super) fn synchronize<P: Platform>(host: P) -> Result<(), Code> {
-    for context in host.memory().contexts_with_memory() {
-        // Memory that the program has created outlives the context in which it did.
-        if host.set_current_context(context).is_ok() {
-            memory::synchronize(host, context)?;
+/// Waits for the work of all contexts with memory, for at most `at_most`. Returns the driver's error; `None` if the work has not ended: a stream may wait
+/// for the program itself.
+pub(super) fn synchronize<P: Platform>(host: P, at_most: Duration) -> Option<Result<(), Code>> {
+    let contexts = host.memory().contexts_with_memory();
+    let waited = host.synchronize_within(&contexts, at_most)?;
+    if waited.is_ok() {
+        for context in contexts {
+            streams::context_synchronized(host, context);
         }
     }
-    Ok(())
+    Some(waited)
 }
 
 /// Copies and releases all movable memory.

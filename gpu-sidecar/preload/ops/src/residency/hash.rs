@@ -63,7 +63,7 @@ fn sums<P: Platform>(
         table,
         until,
     } = input;
-    host.write_words(table, words)?;
+    host.write_words(table, words, tools.stream)?;
     let count = words.len() / 3;
     let out = table + 8 * count as u64;
     let parameters = [out, table, count as u64, granule / 8];
@@ -82,7 +82,7 @@ fn sums<P: Platform>(
     }
     host.synchronize_stream(tools.stream)?;
     let sums = &mut words[count..];
-    host.read_words(out, sums)?;
+    host.read_words(out, sums, tools.stream)?;
     let pairs = sums.chunks_exact(2);
     Ok(pairs.map(|pair| [pair[0], pair[1]]).collect())
 }

@@ -10,7 +10,7 @@
 //! Frees and the destruction of a context pass the gate, since they need no contents; they wait for a move in progress. Allocations wait
 //! at the gate like touches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,8 +21,8 @@ use protocol::message::{FromProcess, MoveRefusal, MoveReport, Transfer};
 use protocol::page::{Orders, Residency, Streaming};
 
 use crate::capture_mode;
-use crate::cuda::{Code, Handle, INVALID_CONTEXT};
-use crate::memory::{MovableDevice, movable, moves, total_of_kind};
+use crate::cuda::{Address, Code, Handle, INVALID_CONTEXT};
+use crate::memory::{self, MovableDevice, movable, moves, total_of_kind};
 use crate::platform::{Platform, System};
 
 mod evict;
@@ -67,6 +67,8 @@ pub(crate) struct Moves {
     arrived_at: u64,
     /// Whether the copies of blocks hold addresses in blocks, by key, as far as they were searched.
     addresses: BTreeMap<u64, bool>,
+    /// Ranges of addresses of blocks for which they were searched.
+    searched: BTreeSet<(Address, u64)>,
 }
 
 impl Moves {
@@ -91,6 +93,15 @@ impl Moves {
         self.addresses.remove(&key);
     }
 
+    /// Notes which ranges of addresses are away. What holds no address of earlier ones may hold one of new ones.
+    fn search_for(&mut self, ranges: &[(Address, u64)]) {
+        if !ranges.iter().all(|range| self.searched.contains(range)) {
+            self.addresses.retain(|_, has_addresses| *has_addresses);
+        }
+        // Without those that are gone: a copy which is searched now is not searched for them.
+        self.searched = ranges.iter().copied().collect();
+    }
+
     /// Forgets the handles in a destroyed context, and what was registered there.
     pub(crate) fn context_destroyed(&mut self, context: Handle) {
         self.tools.retain(|_, tools| tools.context != context);
@@ -103,7 +114,7 @@ impl Moves {
 fn streams_restores<P: System>(host: P) -> bool {
     host.has_agent_orders()
         && host.orders().streams_restores.load(Ordering::Relaxed) != Streaming::Off as u32
-        && host.facts().bytes_fixed.load(Ordering::Relaxed) == 0
+        && memory::fixed(host) == 0
 }
 
 /// Returns the number of the program's launches and touches. Exact after a barrier over all threads.

@@ -8,11 +8,9 @@ use preload_state::restoring::PlannedBlock;
 use protocol::message::{MoveRefusal, Transfer};
 use protocol::page::{Residency, Streaming};
 
+use super::evict::synchronize;
 use super::{Moves, calls, publish, streams_restores, tools};
-use crate::cuda::{
-    CONTEXT_IS_DESTROYED, Code, EVENT_BLOCKING_SYNC, Handle, INVALID_CONTEXT, INVALID_VALUE,
-    OUT_OF_MEMORY,
-};
+use crate::cuda::{Code, EVENT_BLOCKING_SYNC, Handle, OUT_OF_MEMORY};
 use crate::memory::{self, MovableBlock, MovableDevice, moves};
 use crate::platform::Platform;
 use crate::touch;
@@ -22,6 +20,8 @@ const CREATE_MAX: Duration = Duration::from_secs(2);
 /// Size of the copies after which a group of blocks ends, in granules: 8 MiB on a GPU, of which the setup of a copy is below 3 % at the rate of every
 /// known link (M2.6: elbows of 2 MiB to 4 MiB).
 const ARRIVAL_GRANULES: u64 = 4;
+/// Longest time for which it is waited whether the device answers at all, after an error.
+const GONE_MAX: Duration = Duration::from_secs(1);
 /// Interval between two attempts to create memory.
 const CREATE_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -48,13 +48,14 @@ fn bring_all_back<P: Platform>(host: P) -> Result<Transfer, MoveRefusal> {
     publish(host, Residency::Restoring);
     let moved = {
         let mut moves = moves(host);
-        if streams_restores(host) {
+        if streams_restores(host) && !memory::has_other_access(host) {
             stream_back(host, &mut moves)
         } else {
             let moved = bring_back(host, &mut moves);
             moves.is_away = moved.is_err();
-            // Threads which wait at the gate count as calls: what is known of the copies is so as of now.
-            moves.unchanged_since = moves.host.is_all_hashed().then(|| calls(host));
+            // Threads which wait at the gate count as calls: what was known of the copies when all had left is so as of now.
+            let is_unchanged = moves.unchanged_since.is_some() && moves.host.is_all_hashed();
+            moves.unchanged_since = is_unchanged.then(|| calls(host));
             moved
         }
     };
@@ -101,13 +102,7 @@ fn bring_all_back<P: Platform>(host: P) -> Result<Transfer, MoveRefusal> {
 /// Returns whether some context of the process with memory works no more, other than one that the program has destroyed: an error of a kernel, or a
 /// lost device, which every later call of the driver reports.
 fn is_device_gone<P: Platform>(host: P) -> bool {
-    let contexts = host.memory().contexts_with_memory();
-    contexts
-        .into_iter()
-        .any(|context| match host.set_current_context(context) {
-            Ok(()) => host.synchronize().is_err(),
-            Err(code) => !matches!(code, INVALID_VALUE | INVALID_CONTEXT | CONTEXT_IS_DESTROYED),
-        })
+    matches!(synchronize(host, GONE_MAX), Some(Err(_)))
 }
 
 /// Creates, maps and fills all blocks that are away; all of them or none. Blocks are filled while later ones are created.
@@ -171,12 +166,19 @@ fn stream_back<P: Platform>(host: P, moves: &mut Moves) -> Result<Transfer, Code
     // The program changes its memory from now on.
     moves.unchanged_since = None;
     let process = host.process();
+    let blocks = devices.iter().flat_map(|device| &device.blocks);
+    let ranges: Vec<_> = blocks
+        .flat_map(|block| memory::ranges_of(host, block))
+        .collect();
+    moves.search_for(&ranges);
     let plan = groups.plan(host, moves, &devices);
     process.restoring.begin(plan, groups.count());
     touch::set_ajar(host);
     let mut arrived = Ok(());
     for (number, event) in groups.events.iter().enumerate() {
-        arrived = arrived.and_then(|()| host.synchronize_event(*event));
+        // Of another device too: nothing counts as there that is on its way.
+        let waited = host.synchronize_event(*event);
+        arrived = arrived.and(waited);
         // After an error as well: no thread waits for ever.
         let number = u32::try_from(number + 1).unwrap_or(u32::MAX);
         process.restoring.complete(number);

@@ -13,6 +13,8 @@ use crate::touch::{self, Use};
 
 /// Largest host memory of a copy which is searched for addresses, in bytes; larger ones count as if they had some.
 const SEARCHED_MAX: u64 = 64 << 20;
+/// Size of an address, in bytes.
+const WORD: u64 = 8;
 
 /// Returns whether the gate of memory is ajar and what a call needs is there. `needed` is computed once for each restore.
 ///
@@ -43,14 +45,31 @@ pub(crate) fn of_launch<P: Platform>(host: P, function: Handle, arguments: usize
 /// Returns what a touch needs.
 pub(crate) fn of_touch<P: Platform>(host: P, use_: Use) -> Needed {
     let restoring = &host.process().restoring;
-    let Use::Range { at, bytes, source } = use_ else {
+    let Use::Range {
+        at,
+        bytes,
+        source,
+        is_deferred,
+    } = use_
+    else {
         return restoring.all();
     };
-    let writes_addresses = source != 0 && {
-        let ranges = restoring.ranges();
-        let source = HostSpan { at: source, bytes };
-        bytes > SEARCHED_MAX || ranges.any(host.host_words(source, ranges.near()))
-    };
+    if source != 0 && (!restoring.contains(at, bytes) || restoring.is_of_block(source)) {
+        // The driver may refuse it, so that the source is not there to be read.
+        return restoring.all();
+    }
+    // The words of a block are aligned in the block, not in the source. A host function before the copy may write the source.
+    let first = at.wrapping_neg() % WORD;
+    let is_unknown = bytes > SEARCHED_MAX || is_deferred && host.process().has_host_functions();
+    let writes_addresses = source != 0
+        && (is_unknown || {
+            let ranges = restoring.ranges();
+            let source = HostSpan {
+                at: source + first,
+                bytes: bytes.saturating_sub(first),
+            };
+            ranges.any(host.host_words(source, ranges.near()))
+        });
     restoring.needed_by_touch(at, bytes, writes_addresses)
 }
 

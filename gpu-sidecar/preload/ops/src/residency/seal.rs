@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use preload_state::memory::{GranuleHash, HostSpan};
 use protocol::page::Orders;
@@ -11,7 +12,10 @@ use super::{GROUP_GRANULES, Moves, calls, evict, hash, tools};
 use crate::cuda::{Address, Code};
 use crate::memory::{self, MovableBlock, MovableDevice, moves};
 use crate::platform::{Platform, System};
-use crate::streams;
+use crate::{capture_mode, streams};
+
+/// Longest wait for work other than kernels, of a process which seems to do nothing.
+const IDLE_MAX: Duration = Duration::from_millis(10);
 
 /// Part of a block that has changed.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +69,18 @@ fn idle_calls<P: Platform>(host: P) -> Option<u32> {
     {
         return None;
     }
-    evict::synchronize(host).ok()?;
+    let waited = {
+        // A wait for all work would make an error of a capture that begins meanwhile.
+        let _none_begins = host.process().captures.transition();
+        if capture_mode::any(host) {
+            return None;
+        }
+        evict::synchronize(host, IDLE_MAX)
+    };
+    // What has failed, or does not end, is not this thread's to report: the program may have destroyed its context.
+    if waited != Some(Ok(())) {
+        return None;
+    }
     is_idle_since(host, begun).then_some(begun)
 }
 

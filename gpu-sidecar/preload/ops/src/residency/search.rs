@@ -19,16 +19,19 @@ pub(super) fn search_some<P: Platform>(host: P) -> bool {
     let mut moves = moves(host);
     let devices = memory::away(host);
     let blocks = devices.iter().flat_map(|device| &device.blocks);
-    let missing: Vec<MovableBlock> = blocks
+    let ranges: Vec<_> = blocks
         .clone()
+        .flat_map(|block| memory::ranges_of(host, block))
+        .collect();
+    moves.search_for(&ranges);
+    let missing: Vec<MovableBlock> = blocks
         .filter(|block| !moves.addresses.contains_key(&block.key))
         .copied()
         .collect();
     if missing.is_empty() {
         return false;
     }
-    let ranges = blocks.flat_map(|block| memory::ranges_of(host, block));
-    let ranges = AddressRanges::new(ranges.collect());
+    let ranges = AddressRanges::new(ranges);
     let mut left = TURN;
     for block in missing {
         let spans = moves.host.copy(block.key).map(|copy| copy.spans.clone());

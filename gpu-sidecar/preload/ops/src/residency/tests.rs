@@ -159,7 +159,7 @@ fn a_refused_eviction_leaves_everything_as_it_was() {
 #[test]
 fn memory_that_is_shared_with_other_processes_stays() {
     let (fake, large, _) = process(8);
-    let Outcome::Done(_ticket) = crate::memory::ipc::get(fake, large) else {
+    let Outcome::Done(_ticket) = memory::ipc::get(fake, large) else {
         panic!("the memory can be exported");
     };
     assert_eq!(evict::evict(fake, DRAIN), Err(MoveRefusal::Exported));
@@ -267,6 +267,18 @@ fn a_failed_copy_back_leaves_the_memory_on_the_host() {
 }
 
 #[test]
+fn other_work_that_does_not_end_refuses_the_eviction_and_ends_a_seal() {
+    let (fake, _, _) = process(8);
+    fake.is_working.set(true);
+    assert_eq!(evict::evict(fake, DRAIN), Err(MoveRefusal::Draining));
+    assert!(fake.process.memory_gate.is_open());
+    seal::seal(fake, &fake.orders);
+    assert_eq!(fake.facts.sealed.load(Ordering::Relaxed), 0);
+    fake.is_working.set(false);
+    evict::evict(fake, DRAIN).unwrap();
+}
+
+#[test]
 fn a_device_that_is_gone_keeps_no_thread_from_its_error() {
     let (fake, _, _) = process(8);
     evict::evict(fake, DRAIN).unwrap();
@@ -308,7 +320,7 @@ fn memory_that_is_away_can_be_freed_and_examined() {
 fn a_destroyed_context_takes_its_memory_from_the_host() {
     let (fake, _, _) = process(8);
     evict::evict(fake, DRAIN).unwrap();
-    crate::memory::contexts::context_destroyed(fake, CONTEXT);
+    memory::contexts::context_destroyed(fake, CONTEXT);
     fake.destroyed.borrow_mut().insert(CONTEXT);
     back(fake).unwrap();
     assert_eq!(location(fake), Residency::Resident);
@@ -337,7 +349,7 @@ fn memory_shared_just_before_the_gate_was_shut_stays() {
     fake.before_barrier(0, move |fake| {
         // The call had passed the gate.
         open_for(fake, || {
-            let shared = crate::memory::ipc::get(fake, large);
+            let shared = memory::ipc::get(fake, large);
             assert!(matches!(shared, Outcome::Done(_)));
         });
     });
@@ -491,6 +503,11 @@ struct Own {
 
 /// Creates memory of this many granules and maps it at addresses of the program's.
 fn own(fake: &'static Fake, granules: u64) -> Own {
+    own_with(fake, granules, &[Access::full(0), Access::full(3)])
+}
+
+/// As [`own`], with this access.
+fn own_with(fake: &'static Fake, granules: u64, access: &[Access]) -> Own {
     let bytes = granules * GRANULE;
     let properties = Properties::plain(0, false);
     let Outcome::Done(handle) = program::create(fake, bytes, &properties, &|| {
@@ -499,19 +516,22 @@ fn own(fake: &'static Fake, granules: u64) -> Own {
         panic!("created");
     };
     let at = fake.reserve_addresses(bytes, GRANULE).unwrap();
-    map(fake, at, bytes, handle);
+    map_with(fake, at, bytes, handle, access);
     Own { handle, at }
 }
 
 fn map(fake: &'static Fake, at: Address, bytes: u64, handle: u64) {
+    map_with(fake, at, bytes, handle, &[Access::full(0), Access::full(3)]);
+}
+
+fn map_with(fake: &'static Fake, at: Address, bytes: u64, handle: u64, access: &[Access]) {
     let call = || match fake.map(at, bytes, handle) {
         Ok(()) => SUCCESS,
         Err(code) => code,
     };
     let mapped = program::map(fake, &call, at, bytes, handle);
     assert_eq!(mapped, Outcome::Done(SUCCESS));
-    let access = [Access::full(0), Access::full(3)];
-    let set = program::set_access(fake, &|| SUCCESS, at, bytes, &access);
+    let set = program::set_access(fake, &|| SUCCESS, at, bytes, access);
     assert_eq!(set, Outcome::Done(SUCCESS));
 }
 

@@ -142,6 +142,8 @@ pub enum Use {
         bytes: u64,
         /// Host memory of the same size which is written there; 0 if something else is, or nothing.
         source: u64,
+        /// Whether the copy may read its source later than the call.
+        is_deferred: bool,
     },
 }
 

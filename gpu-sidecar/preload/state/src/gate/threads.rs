@@ -73,7 +73,7 @@ pub struct Threads {
     shared: AtomicU32,
     /// Number of touches in progress in threads without an entry in the table.
     shared_touches: AtomicU32,
-    /// Number of launches and touches that such threads have begun.
+    /// Number of launches and touches that such threads have begun, and ended.
     shared_calls: AtomicU32,
     /// Whether the kernel lacks `membarrier`, so that each launch and touch executes a fence.
     is_fenced: AtomicBool,
@@ -143,7 +143,7 @@ impl Threads {
     }
 
     #[inline]
-    fn mark<'a>(&self, own: Option<&'a AtomicU32>, shared: &'a AtomicU32) -> LaunchGuard<'a> {
+    fn mark<'a>(&'a self, own: Option<&'a AtomicU32>, shared: &'a AtomicU32) -> LaunchGuard<'a> {
         match own {
             Some(own) => {
                 let value = own.load(Ordering::Relaxed);
@@ -160,7 +160,11 @@ impl Threads {
         } else {
             compiler_fence(Ordering::SeqCst);
         }
-        LaunchGuard { own, shared }
+        LaunchGuard {
+            own,
+            shared,
+            calls: &self.shared_calls,
+        }
     }
 
     /// Returns whether some thread is between the gate and the end of its launch. Exact only after a barrier over all threads.
@@ -200,6 +204,7 @@ impl Threads {
 pub struct LaunchGuard<'a> {
     own: Option<&'a AtomicU32>,
     shared: &'a AtomicU32,
+    calls: &'a AtomicU32,
 }
 
 impl Drop for LaunchGuard<'_> {
@@ -208,6 +213,8 @@ impl Drop for LaunchGuard<'_> {
         match self.own {
             Some(own) => unmark(own),
             None => {
+                // As in an entry, the end counts too: what a call has done after it was counted is not taken for earlier.
+                self.calls.fetch_add(1, Ordering::SeqCst);
                 self.shared.fetch_sub(1, Ordering::SeqCst);
             }
         }
@@ -229,6 +236,20 @@ mod tests {
         assert!(threads.any_launching() && own.is_launching());
         drop(guard);
         assert!(!threads.any_launching() && !own.is_launching());
+    }
+
+    #[test]
+    fn the_begin_and_the_end_of_a_call_change_the_number_of_calls() {
+        let threads = Threads::new();
+        let own = threads.register(7, |_| false).unwrap();
+        for own in [Some(own), None] {
+            let before = threads.calls(None);
+            let guard = threads.begin_touch(own);
+            let amid = threads.calls(None);
+            drop(guard);
+            let after = threads.calls(None);
+            assert!(before != amid && amid != after && before != after);
+        }
     }
 
     #[test]

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_is_known_by_reason() {
+    fn memory_that_stays_is_known_by_reason() {
         let mut account = Account::default();
         let kinds = [
             Kind::Pool,

@@ -4,6 +4,7 @@ use super::*;
 use crate::launch::{Kind, launch_with};
 use crate::memory::moves;
 use crate::touch::Use;
+use preload_state::memory::Kind as Kinds;
 use preload_state::streams::DefaultStream;
 
 /// Address of a list of arguments.
@@ -74,7 +75,7 @@ fn poisoned_memory_has_every_bit_set_before_anything_returns() {
     restore::restore(fake, |_| ()).unwrap();
     assert_eq!(fake.poisoned.get(), 0);
     restoring::end_observation(fake);
-    let mapped = own(fake, 2);
+    let mapped = own_with(fake, 2, &[Access::full(0)]);
     fake.set_granule(mapped.at, 7);
     fake.set_granule(mapped.at + GRANULE, 8);
     evict::evict(fake, DRAIN).unwrap();
@@ -92,6 +93,18 @@ fn poisoned_memory_has_every_bit_set_before_anything_returns() {
         .map(|at| fake.granule_at(at));
     let expected = [3, 103, 203, 303, 7, 8].map(Some);
     assert_eq!(contents.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn mappings_that_other_devices_use_are_not_streamed() {
+    let (fake, blocks) = away();
+    restore::restore(fake, |_| ()).unwrap();
+    restoring::end_observation(fake);
+    let _mapped = own(fake, 2);
+    evict::evict(fake, DRAIN).unwrap();
+    restore_and(fake, 0, |_| panic!("the gate is ajar")).unwrap();
+    assert!(fake.process.memory_gate.is_open());
+    assert_eq!(fake.granule_at(blocks[1]), Some(100));
 }
 
 #[test]
@@ -135,6 +148,7 @@ fn unnamed_or_followed_memory_makes_a_launch_wait_for_the_last_group() {
             at,
             bytes: 8,
             source: 0,
+            is_deferred: true,
         };
         let is_there = |use_| {
             let mut needed = None;
@@ -174,15 +188,98 @@ fn a_copy_that_holds_an_address_makes_its_block_one_that_may_be_followed() {
     moves(fake).order = vec![other];
     restore_and(fake, 1, move |fake| {
         assert!(runs(fake, &[other]));
-        let copied = Use::Range {
-            at: other,
-            bytes: 8,
-            source: 64,
-        };
-        let _needed = restoring::of_touch(fake, copied);
+        copy(fake, other, 8);
         assert!(!runs(fake, &[other]));
     })
     .unwrap();
+}
+
+/// Copies host memory from address 64 on to the device, in a stream.
+fn copy(fake: &'static Fake, at: Address, bytes: u64) {
+    let copied = Use::Range {
+        at,
+        bytes,
+        source: 64,
+        is_deferred: true,
+    };
+    let _needed = restoring::of_touch(fake, copied);
+}
+
+#[test]
+fn addresses_are_found_where_they_are_aligned_on_the_device() {
+    let (fake, blocks) = away();
+    let first = blocks[0];
+    fake.host_contents.borrow_mut().insert(68, blocks[3]);
+    restore_and(fake, 1, move |fake| {
+        copy(fake, first, 12);
+        assert!(runs(fake, &[first]));
+        copy(fake, first + 4, 12);
+        assert!(!runs(fake, &[first]));
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_copy_after_a_host_function_may_bring_anything() {
+    let (fake, blocks) = away();
+    let first = blocks[0];
+    restore_and(fake, 1, move |fake| {
+        copy(fake, first, 8);
+        assert!(runs(fake, &[first]));
+        fake.process.note_host_function();
+        copy(fake, first, 8);
+        assert!(!runs(fake, &[first]));
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_copy_that_the_driver_may_refuse_is_not_read() {
+    let (fake, blocks) = away();
+    let (first, last) = (blocks[0], blocks[3]);
+    restore_and(fake, 1, move |fake| {
+        let is_there = |at, bytes, source| {
+            let use_ = Use::Range {
+                at,
+                bytes,
+                source,
+                is_deferred: false,
+            };
+            let mut needed = None;
+            restoring::is_there(fake, &mut needed, || restoring::of_touch(fake, use_))
+        };
+        assert!(is_there(first, 8, 64));
+        assert!(!is_there(first, 1 << 40, 64), "beyond its end");
+        assert!(!is_there(first, 8, last), "from the device");
+    })
+    .unwrap();
+}
+
+#[test]
+fn an_address_of_freed_memory_counts_once_there_is_memory_again() {
+    let fake = Fake::new();
+    fake.orders.streams_restores.store(1, Ordering::Relaxed);
+    let window = HostSpan {
+        at: HOST,
+        bytes: 64 * GRANULE,
+    };
+    add_window(fake, window, true);
+    let (table, freed) = (allocate(fake, 8 * GRANULE), allocate(fake, 8 * GRANULE));
+    fake.set_granule(table + GRANULE, freed + 4);
+    assert_eq!(free_memory(fake, freed), Outcome::Done(SUCCESS));
+    let leave = || {
+        evict::evict(fake, DRAIN).unwrap();
+        while search::search_some(fake) {}
+    };
+    leave();
+    let found = |fake: &'static Fake| moves(fake).addresses.get(&table).copied();
+    assert_eq!(found(fake), Some(false));
+    restore::restore(fake, |_| ()).unwrap();
+    restoring::end_observation(fake);
+    assert_eq!(allocate(fake, 8 * GRANULE), freed);
+    leave();
+    assert_eq!(found(fake), Some(true));
+    restore_and(fake, 1, move |fake| assert!(!runs(fake, &[table]))).unwrap();
 }
 
 #[test]
@@ -214,9 +311,10 @@ fn a_process_with_other_memory_or_without_leave_does_not_stream() {
     fake.orders.streams_restores.store(0, Ordering::Relaxed);
     restore_and(fake, 1, |_| panic!("the gate is ajar")).unwrap();
     assert!(fake.process.memory_gate.is_open());
+    let managed = memory::native::alloc(fake, Kinds::Managed, 8, &|| Ok(0x55));
+    assert_eq!(managed, Outcome::Done(0x55));
     evict::evict(fake, DRAIN).unwrap();
     fake.orders.streams_restores.store(1, Ordering::Relaxed);
-    fake.facts.bytes_fixed.store(1, Ordering::Relaxed);
     restore_and(fake, 1, |_| panic!("the gate is ajar")).unwrap();
 }
 
