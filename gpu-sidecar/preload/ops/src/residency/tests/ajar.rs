@@ -10,8 +10,8 @@ use preload_state::streams::DefaultStream;
 /// Address of a list of arguments.
 const LIST: usize = 0x1000;
 
-/// Returns a process whose restores are streamed, with four allocations of eight granules each, which are away.
-fn away() -> (&'static Fake, Vec<Address>) {
+/// Returns a process whose restores are streamed, with host memory.
+fn streaming() -> &'static Fake {
     let fake = Fake::new();
     fake.orders.streams_restores.store(1, Ordering::Relaxed);
     let window = HostSpan {
@@ -19,6 +19,12 @@ fn away() -> (&'static Fake, Vec<Address>) {
         bytes: 64 * GRANULE,
     };
     add_window(fake, window, true);
+    fake
+}
+
+/// Returns a process whose restores are streamed, with four allocations of eight granules each, which are away.
+fn away() -> (&'static Fake, Vec<Address>) {
+    let fake = streaming();
     let blocks: Vec<Address> = (0..4).map(|_| allocate(fake, 8 * GRANULE)).collect();
     for (number, at) in (0..).zip(&blocks) {
         for granule in 0..8 {
@@ -163,13 +169,7 @@ fn unnamed_or_followed_memory_makes_a_launch_wait_for_the_last_group() {
 
 #[test]
 fn a_copy_that_holds_an_address_makes_its_block_one_that_may_be_followed() {
-    let fake = Fake::new();
-    fake.orders.streams_restores.store(1, Ordering::Relaxed);
-    let window = HostSpan {
-        at: HOST,
-        bytes: 64 * GRANULE,
-    };
-    add_window(fake, window, true);
+    let fake = streaming();
     let (table, other) = (allocate(fake, 8 * GRANULE), allocate(fake, 8 * GRANULE));
     fake.set_granule(table + GRANULE, other + 4);
     evict::evict(fake, DRAIN).unwrap();
@@ -257,13 +257,7 @@ fn a_copy_that_the_driver_may_refuse_is_not_read() {
 
 #[test]
 fn an_address_of_freed_memory_counts_once_there_is_memory_again() {
-    let fake = Fake::new();
-    fake.orders.streams_restores.store(1, Ordering::Relaxed);
-    let window = HostSpan {
-        at: HOST,
-        bytes: 64 * GRANULE,
-    };
-    add_window(fake, window, true);
+    let fake = streaming();
     let (table, freed) = (allocate(fake, 8 * GRANULE), allocate(fake, 8 * GRANULE));
     fake.set_granule(table + GRANULE, freed + 4);
     assert_eq!(free_memory(fake, freed), Outcome::Done(SUCCESS));
