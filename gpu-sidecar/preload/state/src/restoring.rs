@@ -459,7 +459,7 @@ mod tests {
                     let mut all = blocks.iter();
                     all.find(|own| (own.at..own.at + own.bytes).contains(&word))
                 };
-                let named = |word: &u64| of(*word).or(of(word - 1));
+                let named = |word: &u64| of(*word).or_else(|| of(word - 1));
                 let found: Vec<_> = words.iter().map(named).collect();
                 let is_known = !words.is_empty()
                     && found
