@@ -28,7 +28,7 @@ const PAPER_BESIDE_MS: u32 = 240;
 const POD: (&str, &str) = ("model", "330Mi");
 const NEIGHBOURS: [(&str, &str); 2] = [("neighbour-0", "190Mi"), ("neighbour-1", "190Mi")];
 /// Number of measured requests of each kind, after one from which the order of use is learnt.
-const REQUESTS: usize = 5;
+const REQUESTS: usize = 3;
 /// Latencies of requests whose model is away, alone and beside neighbours. Medians, in ns.
 #[derive(Debug)]
 pub(super) struct Beside {
@@ -72,13 +72,18 @@ pub(super) async fn measure() -> anyhow::Result<Beside> {
     };
     let control = agent.control();
     let mut requests = Requests::default();
-    let mut server = start(POD.0, &environments[0], MODEL).await?;
+    let [own, first, second] = &environments[..] else {
+        anyhow::bail!("the agent serves {} pods of 3", environments.len());
+    };
+    let [(first_pod, _), (second_pod, _)] = NEIGHBOURS;
+    let (mut server, first, second) = tokio::try_join!(
+        start(POD.0, own, MODEL),
+        start(first_pod, first, NEIGHBOUR),
+        start(second_pod, second, NEIGHBOUR),
+    )?;
     let alone_ns = median(control, &mut server, &mut requests).await?;
-    let mut neighbours = Vec::new();
-    for ((pod, _), environment) in NEIGHBOURS.iter().zip(&environments[1..]) {
-        let server = start(pod, environment, NEIGHBOUR).await?;
-        neighbours.push(Neighbour::start(control, pod, server));
-    }
+    let neighbours = [(first_pod, first), (second_pod, second)];
+    let neighbours = neighbours.map(|(pod, server)| Neighbour::start(control, pod, server));
     let beside_ns = median(control, &mut server, &mut requests).await?;
     let (mut returns, mut failed) = (0, requests.failed);
     for neighbour in neighbours {
