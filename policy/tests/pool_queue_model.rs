@@ -2,7 +2,10 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "the seed of a failure")]
 
-use policy::pool::queue::{Admission, Head, LateRule, Order, Queue, Settings, Turn};
+use policy::pool::queue::{
+    Adaptation, Admission, CountedMisses, Head, LateRule, LowRule, Order, Queue, Settings,
+    SpareRule, Turn,
+};
 use policy::pool::{FunctionId, Percentile};
 use policy::{RequestId, Span, Time};
 use testing::Random;
@@ -24,11 +27,14 @@ struct Function {
     held: bool,
     high: bool,
     admitted: bool,
+    behind: i128,
     required: i128,
     outcomes: Vec<(u64, bool)>,
     waiting: Vec<Request>,
     arrivals: u64,
     arrivals_mean: u64,
+    /// Dispatched requests that had waited until they were late, less the misses counted for them.
+    waited: u64,
 }
 
 impl Function {
@@ -96,11 +102,15 @@ impl Model {
         self.next_step = Some(due + passed * 5 * SECOND);
         let (completed, in_time, wanted) = self.seen;
         match admission {
-            Admission::AdaptiveThreshold if completed >= 50 => {
+            Admission::AdaptiveThreshold(adaptation) if completed >= 50 => {
+                let (highest, rise) = match adaptation {
+                    Adaptation::FromOneMiss => (10_000_000, 40_000),
+                    Adaptation::FromTwentyMisses => (20_000_000, 40_000 + self.theta * 3 / 100),
+                };
                 self.theta = if in_time * 1_000_000 < wanted {
                     self.theta * 9 / 10
                 } else {
-                    (self.theta + 40_000).min(10_000_000)
+                    (self.theta + rise).min(highest)
                 };
                 self.seen = (0, 0, 0);
             }
@@ -128,7 +138,7 @@ impl Model {
                     self.functions[id].as_mut().unwrap().admitted = sum <= i128::from(capacity.0);
                 }
             }
-            Admission::AdaptiveThreshold | Admission::FixedThreshold(_) => {}
+            Admission::AdaptiveThreshold(_) | Admission::FixedThreshold(_) => {}
         }
         for id in 0..self.functions.len() {
             self.judge(id);
@@ -144,10 +154,11 @@ impl Model {
         };
         let (n, m) = function.counts(self.now);
         let behind = function.p * n - 1_000_000 * m;
+        function.behind = behind;
         let allowance = 1_000_000 - function.p;
         function.required = (behind * 1_000_000).div_euclid(allowance);
         let theta = match admission {
-            Admission::AdaptiveThreshold => self.theta,
+            Admission::AdaptiveThreshold(_) => self.theta,
             Admission::FixedThreshold(required) => i128::from(required) * allowance,
             Admission::LeastWork { .. } => {
                 function.high = function.admitted;
@@ -170,6 +181,7 @@ impl Model {
 
     fn next(&self) -> Option<(usize, Request, Turn)> {
         let (mut aged, mut high, mut low, mut late) = (vec![], vec![], vec![], vec![]);
+        let among = self.settings.low == LowRule::AmongHighGroup;
         for (id, function) in self.functions.iter().enumerate() {
             let Some(function) = function else { continue };
             if function.held || function.waiting.is_empty() {
@@ -180,21 +192,30 @@ impl Model {
                 && match self.settings.late {
                     LateRule::InPlace => false,
                     LateRule::BehindAll => true,
-                    LateRule::BehindLowGroup => function.high,
+                    LateRule::BehindLowGroup => function.high || among,
                 };
             let is_late = |request: &Request| moves && function.latest(request) < self.now;
             let mut low_or_late = false;
             if let Some(&head) = line.iter().find(|request| !is_late(request)) {
+                let has_spare = function.behind + function.p <= 0;
+                let fifths = match self.settings.order {
+                    Order::RequiredRequests(_) if !function.high => 2 * u64::from(among),
+                    Order::RequiredRequests(_) => {
+                        u64::from(has_spare && self.settings.spare == SpareRule::GivesWay)
+                    }
+                    _ => 0,
+                };
+                let way = function.objective / 5 * fifths;
                 let key = match self.settings.order {
                     Order::Arrival => head.arrival,
-                    _ => function.latest(&head),
+                    _ => function.latest(&head).saturating_add(way),
                 };
-                if function.high {
+                if function.high || among {
                     high.push((0, key, head.arrival, head.id, id, head));
                 } else {
                     low.push((function.required, key, head.arrival, head.id, id, head));
-                    low_or_late = true;
                 }
+                low_or_late = !function.high;
             }
             if let Some(&head) = line.iter().find(|request| is_late(request)) {
                 late.push((0, 0, head.arrival, head.id, id, head));
@@ -214,9 +235,21 @@ impl Model {
         if age && let Some(found) = first(&aged, Turn::Aged) {
             return Some(found);
         }
-        first(&high, Turn::High)
-            .or_else(|| first(&low, Turn::Low))
-            .or_else(|| first(&late, Turn::Late))
+        if let Some((id, head, turn)) = first(&high, Turn::High) {
+            let entry = |id: usize| self.functions[id].as_ref();
+            let limit = entry(id)?.latest(&head);
+            let earliest = low.iter().min_by_key(|x| (x.1, x.2, x.3));
+            if self.settings.low == LowRule::FirstWhereHarmless
+                && let Some(&(_, latest, _, _, low, low_head)) = earliest
+                && latest < limit
+                && self.now + entry(low)?.estimate <= limit
+            {
+                return Some((low, low_head, Turn::Low));
+            }
+            let turn = if entry(id)?.high { turn } else { Turn::Low };
+            return Some((id, head, turn));
+        }
+        first(&low, Turn::Low).or_else(|| first(&late, Turn::Late))
     }
 }
 
@@ -227,6 +260,8 @@ struct Coverage {
     low: u64,
     late: u64,
     aged: u64,
+    /// Requests of the low group that are next while one of the high group waits.
+    ahead: u64,
     /// Completions of a function with outcomes older than its window.
     forgot: u64,
 }
@@ -239,7 +274,12 @@ fn run(seed: u64, settings: Settings, operations: u32, mixed: bool) -> Coverage 
         settings,
         now: 0,
         functions: Vec::new(),
-        theta: 1_000_000,
+        theta: match settings.order {
+            Order::RequiredRequests(Admission::AdaptiveThreshold(Adaptation::FromTwentyMisses)) => {
+                20_000_000
+            }
+            _ => 1_000_000,
+        },
         seen: (0, 0, 0),
         next_step: None,
         dispatched: 0,
@@ -296,11 +336,13 @@ fn run(seed: u64, settings: Settings, operations: u32, mixed: bool) -> Coverage 
                     held: false,
                     high: true,
                     admitted: true,
+                    behind: 0,
                     required: 0,
                     outcomes: Vec::new(),
                     waiting: Vec::new(),
                     arrivals: 0,
                     arrivals_mean: 0,
+                    waited: 0,
                 });
             }
             3..=39 => {
@@ -332,8 +374,15 @@ fn run(seed: u64, settings: Settings, operations: u32, mixed: bool) -> Coverage 
                 };
                 assert_eq!(queue.take(Time(asked), head.ticket), Some(head));
                 assert_eq!(queue.take(Time(asked), head.ticket), None, "taken twice");
+                let now = model.now;
                 let entry = model.functions[head.function.0 as usize].as_mut().unwrap();
-                entry.waiting.retain(|request| request.id != head.request.0);
+                let at = entry
+                    .waiting
+                    .iter()
+                    .position(|own| own.id == head.request.0);
+                let request = entry.waiting.remove(at.unwrap());
+                let latest = entry.latest(&request);
+                entry.waited += u64::from((request.arrival..now).contains(&latest));
                 model.dispatched += 1;
             }
             65..=69 if !tickets.is_empty() => {
@@ -360,9 +409,13 @@ fn run(seed: u64, settings: Settings, operations: u32, mixed: bool) -> Coverage 
                     let in_time = random.below(100) < if id < 6 { 97 } else { 60 };
                     queue.completed(Time(asked), function, in_time);
                     if let Some(entry) = &mut model.functions[id] {
+                        let has_waited = !in_time && entry.waited > 0;
+                        entry.waited -= u64::from(has_waited);
+                        let is_missed =
+                            !in_time && (has_waited || settings.misses == CountedMisses::All);
                         if entry.high {
                             model.seen.0 += 1;
-                            model.seen.1 += u64::from(in_time);
+                            model.seen.1 += u64::from(!is_missed);
                             model.seen.2 += u64::try_from(entry.p).unwrap();
                         }
                         entry.outcomes.push((model.now, in_time));
@@ -421,7 +474,11 @@ fn run(seed: u64, settings: Settings, operations: u32, mixed: bool) -> Coverage 
             );
             match turn {
                 Turn::High => met.high += 1,
-                Turn::Low => met.low += 1,
+                Turn::Low => {
+                    met.low += 1;
+                    let waits = |own: &Function| own.high && !own.held && !own.waiting.is_empty();
+                    met.ahead += u64::from(model.functions.iter().flatten().any(waits));
+                }
                 Turn::Late => met.late += 1,
                 Turn::Aged => met.aged += 1,
             }
@@ -450,8 +507,9 @@ fn run(seed: u64, settings: Settings, operations: u32, mixed: bool) -> Coverage 
     met
 }
 
-const ADMISSIONS: [Admission; 4] = [
-    Admission::AdaptiveThreshold,
+const ADMISSIONS: [Admission; 5] = [
+    Admission::AdaptiveThreshold(Adaptation::FromOneMiss),
+    Admission::AdaptiveThreshold(Adaptation::FromTwentyMisses),
     Admission::FixedThreshold(0),
     Admission::FixedThreshold(50),
     Admission::LeastWork {
@@ -472,7 +530,7 @@ fn groups_are_served_in_the_order_of_recomputed_lists() {
             let settings = Settings {
                 order: Order::RequiredRequests(admission),
                 late,
-                aging_every: 20,
+                ..Settings::as_printed()
             };
             let met = run(100 * n + at, settings, 6_000, n % 2 == at % 2);
             assert!(met.high > 0 && met.low > 0 && met.aged > 0, "{met:?}");
@@ -484,12 +542,53 @@ fn groups_are_served_in_the_order_of_recomputed_lists() {
 }
 
 #[test]
+fn each_position_of_the_low_group_and_of_spare_misses_is_that_of_recomputed_lists() {
+    let (mut number, mut ahead) = (4_000, [0; 2]);
+    for admission in ADMISSIONS {
+        for low in [
+            LowRule::BehindHighGroup,
+            LowRule::FirstWhereHarmless,
+            LowRule::AmongHighGroup,
+        ] {
+            for (late, misses, spare) in [
+                (LateRule::BehindAll, CountedMisses::All, SpareRule::GivesWay),
+                (LateRule::BehindAll, CountedMisses::Waited, SpareRule::Equal),
+                (
+                    LateRule::BehindLowGroup,
+                    CountedMisses::Waited,
+                    SpareRule::GivesWay,
+                ),
+                (LateRule::InPlace, CountedMisses::All, SpareRule::GivesWay),
+            ] {
+                let settings = Settings {
+                    order: Order::RequiredRequests(admission),
+                    late,
+                    low,
+                    spare,
+                    misses,
+                    ..Settings::default()
+                };
+                let met = run(number, settings, 3_000, number % 2 == 0);
+                if late == LateRule::InPlace {
+                    // A late request of the high group does not wait behind the low group.
+                    let at = usize::from(low != LowRule::BehindHighGroup);
+                    ahead[at] += met.ahead;
+                }
+                number += 1;
+            }
+        }
+    }
+    assert!(ahead[0] == 0 && ahead[1] > 100, "{ahead:?}");
+}
+
+#[test]
 fn one_group_is_served_by_latest_start_and_by_arrival() {
     for (n, late) in (0..).zip([LateRule::BehindAll, LateRule::InPlace]) {
         let settings = Settings {
             order: Order::LatestStart,
             late,
             aging_every: 7,
+            ..Settings::default()
         };
         let met = run(1_000 + n, settings, 6_000, true);
         assert_eq!(

@@ -6,7 +6,9 @@
 //!
 //! A function is *judged* when one of its requests arrives or completes, and every 5 s together with all others, right
 //! after the threshold has moved. Judging derives its RRC and its group from its outcomes. A function enters the high
-//! group at RRC ≤ θ and leaves it at RRC > θ + 1.
+//! group at RRC ≤ θ and leaves it at RRC > θ + 1. By default both groups are ordered together by latest start time, and
+//! requests *give way* by a bounded time: a low function's by two fifths of its objective, and by one fifth those of a
+//! high function that has misses to spare. So the groups only matter where not all requests can be in time.
 //!
 //! A request is *late* when its LST is past. Late requests form a prefix of their line. When an estimate shrinks, as
 //! when the model has become resident, some of them become timely again.
@@ -47,7 +49,9 @@ mod step;
 mod threshold;
 mod window;
 
-pub use settings::{Admission, LateRule, Order, Settings};
+pub use settings::{
+    Adaptation, Admission, CountedMisses, LateRule, LowRule, Order, Settings, SpareRule,
+};
 
 use self::filing::Files;
 use self::line::{Line, NONE, Places};
@@ -66,9 +70,9 @@ pub struct Ticket {
 /// Reason why a request is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Turn {
-    /// The request is the first of the high group, or of all requests if there is only one group.
+    /// The request's function is in the high group, or there is only one group.
     High,
-    /// The request is the first of the low group, and no request of the high group waits.
+    /// The request's function is in the low group.
     Low,
     /// The request is late, and no timely request waits.
     Late,
@@ -120,6 +124,8 @@ struct Function {
     /// Number of arrivals since the last step, and their mean per step in thousandths.
     arrivals: u64,
     arrivals_mean: u64,
+    /// Number of dispatched requests that had waited until they were late, less the misses counted for them.
+    waited: u32,
 }
 
 /// Queue of a pool; see the [module](self).
@@ -148,7 +154,10 @@ impl Queue {
             functions: Vec::new(),
             places: Places::new(),
             files: Files::new(),
-            controller: Controller::new(),
+            controller: Controller::new(match settings.order {
+                Order::RequiredRequests(Admission::AdaptiveThreshold(adaptation)) => adaptation,
+                _ => Adaptation::FromOneMiss,
+            }),
             next_step: None,
             dispatched: 0,
             needed: Vec::new(),
@@ -200,6 +209,7 @@ impl Queue {
             filed: 0,
             arrivals: 0,
             arrivals_mean: 0,
+            waited: 0,
         });
         Ok(())
     }
@@ -272,12 +282,11 @@ impl Queue {
     /// Returns the next request in order and the reason, without removing it.
     pub fn next(&mut self, now: Time) -> Option<(Head, Turn)> {
         self.advance(now);
-        let (function, turn) = self.files.first(self.ages_now())?;
-        let function = FunctionId(function);
+        let (function, turn) = self.first()?;
         let entry = self.entry(function);
         let at = match turn {
-            Turn::High | Turn::Low if self.moves_late(entry) => entry.on_time,
-            _ => entry.line.first,
+            Turn::High | Turn::Low => self.timely(entry),
+            Turn::Late | Turn::Aged => entry.line.first,
         };
         Some((self.head(at), turn))
     }
@@ -288,6 +297,12 @@ impl Queue {
         self.dispatched = self.dispatched.wrapping_add(1);
         if self.dispatched == self.settings.aging_every {
             self.dispatched = 0;
+        }
+        if head.late
+            && head.latest_start >= head.arrival
+            && let Some(entry) = get_mut(&mut self.functions, head.function)
+        {
+            entry.waited = entry.waited.saturating_add(1);
         }
         Some(head)
     }
@@ -311,8 +326,10 @@ impl Queue {
         let Some(entry) = get_mut(&mut self.functions, function) else {
             return;
         };
+        let is_missed =
+            !in_time && (entry.has_waited() || self.settings.misses == CountedMisses::All);
         if entry.high {
-            self.controller.completed(entry.percentile, in_time);
+            self.controller.completed(entry.percentile, !is_missed);
         }
         entry.window.record(now, in_time);
         if self.judge(function, true) && self.entry(function).waiting > 0 {
@@ -424,6 +441,18 @@ impl Queue {
 }
 
 impl Function {
+    /// Returns whether a miss is due to waiting, and counts it.
+    const fn has_waited(&mut self) -> bool {
+        let has = self.waited > 0;
+        self.waited = self.waited.saturating_sub(1);
+        has
+    }
+
+    /// Returns whether the function keeps its percentile even if one more request misses.
+    fn has_spare(&self) -> bool {
+        self.behind <= -i64::from(self.percentile.parts_per_million())
+    }
+
     fn latest_start(&self, deadline: Time) -> Time {
         if deadline == Time::NEVER {
             Time::NEVER

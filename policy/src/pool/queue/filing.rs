@@ -1,13 +1,16 @@
 //! The position of a function with waiting requests among the others.
 
 use super::line::NONE;
-use super::{Function, LateRule, Order, Queue, Turn, get_mut};
+use super::{Function, LateRule, LowRule, Order, Queue, SpareRule, Turn, get_mut};
 use crate::heap::IndexedHeap;
 use crate::pool::FunctionId;
-use crate::{RequestId, Time};
+use crate::{RequestId, Span, Time};
 
 /// Number of objectives after which a waiting low or late head is aged.
 const AGED_OBJECTIVES: u64 = 10;
+/// Parts of the objective by which requests give way: of a function with misses to spare, and of one in the low group.
+const FIFTHS_SPARE: u64 = 1;
+const FIFTHS_LOW: u64 = 2;
 
 const HIGH: u8 = 1;
 const LOW: u8 = 2;
@@ -15,8 +18,10 @@ const TURNING: u8 = 4;
 const LATE: u8 = 8;
 const RIPENING: u8 = 16;
 const RIPE: u8 = 32;
+const HARMLESS: u8 = 64;
 
-/// Latest start time (or arrival, under [`Order::Arrival`]), then arrival and id.
+/// Latest start time, plus the time by which the request gives way (or arrival, under [`Order::Arrival`]), then arrival and
+/// id.
 type Key = (Time, Time, RequestId);
 
 /// Keys of one function, one for each file that contains it.
@@ -24,6 +29,7 @@ type Key = (Time, Time, RequestId);
 struct FileKeys {
     high: Option<Key>,
     low: Option<(i64, Key)>,
+    harmless: Option<Key>,
     turning: Option<Time>,
     late: Option<(Time, RequestId)>,
     ripening: Option<Time>,
@@ -33,9 +39,13 @@ struct FileKeys {
 /// Functions, ordered by their heads.
 #[derive(Clone, Debug)]
 pub(super) struct Files {
+    /// Functions of the high group, and of the low group under [`LowRule::AmongHighGroup`].
     high: IndexedHeap<Key>,
     low: IndexedHeap<(i64, Key)>,
-    /// Functions of `low` by the time at which their head turns late, where it loses its place by that.
+    /// Functions of `low` by latest start time, under [`LowRule::FirstWhereHarmless`].
+    harmless: IndexedHeap<Key>,
+    /// Functions with a key later than their latest start, or in `low`, by the time at which their head turns late, where
+    /// it loses its place by that.
     turning: IndexedHeap<Time>,
     late: IndexedHeap<(Time, RequestId)>,
     /// Functions with a low or late head by the time at which it is aged.
@@ -48,6 +58,7 @@ impl Files {
         Self {
             high: IndexedHeap::new(),
             low: IndexedHeap::new(),
+            harmless: IndexedHeap::new(),
             turning: IndexedHeap::new(),
             late: IndexedHeap::new(),
             ripening: IndexedHeap::new(),
@@ -81,6 +92,10 @@ impl Files {
             self.low.push(function, key);
             filed |= LOW;
         }
+        if let Some(key) = keys.harmless {
+            self.harmless.push(function, key);
+            filed |= HARMLESS;
+        }
         if let Some(key) = keys.turning {
             self.turning.push(function, key);
             filed |= TURNING;
@@ -106,6 +121,9 @@ impl Files {
         }
         if filed & LOW != 0 {
             self.low.remove(function);
+        }
+        if filed & HARMLESS != 0 {
+            self.harmless.remove(function);
         }
         if filed & TURNING != 0 {
             self.turning.remove(function);
@@ -133,8 +151,58 @@ impl Queue {
         match (self.settings.order, self.settings.late) {
             (Order::Arrival, _) | (_, LateRule::InPlace) => false,
             (_, LateRule::BehindAll) => true,
-            (_, LateRule::BehindLowGroup) => entry.high,
+            (_, LateRule::BehindLowGroup) => {
+                entry.high || matches!(self.settings.low, LowRule::AmongHighGroup)
+            }
         }
+    }
+
+    /// Returns the function whose request is next, and the reason.
+    pub(super) fn first(&self) -> Option<(FunctionId, Turn)> {
+        let (function, turn) = self.files.first(self.ages_now())?;
+        let function = FunctionId(function);
+        if turn != Turn::High {
+            return Some((function, turn));
+        }
+        if let Some(low) = self.first_harmless(function) {
+            return Some((low, Turn::Low));
+        }
+        let is_low = self.settings.low == LowRule::AmongHighGroup && !self.entry(function).high;
+        Some((function, if is_low { Turn::Low } else { Turn::High }))
+    }
+
+    /// Returns the function of the low group that may go before `high`, the first of the high group.
+    fn first_harmless(&self, high: FunctionId) -> Option<FunctionId> {
+        let ((latest, ..), low) = self.files.harmless.peek()?;
+        let after = self.now.after(self.entry(FunctionId(low)).estimate);
+        let limit = self.head(self.timely(self.entry(high))).latest_start;
+        (latest < limit && after <= limit).then_some(FunctionId(low))
+    }
+
+    /// Returns the first request of the line that has not lost its place for being late, or [`NONE`].
+    pub(super) const fn timely(&self, entry: &Function) -> u32 {
+        if self.moves_late(entry) {
+            entry.on_time
+        } else {
+            entry.line.first
+        }
+    }
+
+    /// Returns the time by which a function's requests give way to those of others.
+    fn gives_way(&self, entry: &Function) -> Span {
+        let fifth = entry.objective.0 / 5;
+        let fifths = match self.settings.order {
+            Order::Arrival | Order::LatestStart => 0,
+            Order::RequiredRequests(_) if !entry.high => match self.settings.low {
+                LowRule::AmongHighGroup => FIFTHS_LOW,
+                LowRule::BehindHighGroup | LowRule::FirstWhereHarmless => 0,
+            },
+            Order::RequiredRequests(_) => match self.settings.spare {
+                SpareRule::GivesWay if entry.has_spare() => FIFTHS_SPARE,
+                SpareRule::GivesWay | SpareRule::Equal => 0,
+            },
+        };
+        Span(fifth * fifths)
     }
 
     /// Advances the time: runs a due step, and refiles functions with heads that have turned late or have waited too
@@ -209,11 +277,7 @@ impl Queue {
         }
         let moves_late = self.moves_late(entry);
         let first = self.places.at(entry.line.first);
-        let keeps_place = if moves_late {
-            entry.on_time
-        } else {
-            entry.line.first
-        };
+        let keeps_place = self.timely(entry);
         if keeps_place != NONE {
             let place = self.places.at(keeps_place);
             let latest = match self.settings.order {
@@ -222,22 +286,28 @@ impl Queue {
                     entry.latest_start(place.deadline)
                 }
             };
-            let key = (latest, place.arrival, place.request);
-            if entry.high {
+            let way = self.gives_way(entry);
+            let key = (latest.after(way), place.arrival, place.request);
+            if entry.high || self.settings.low == LowRule::AmongHighGroup {
                 keys.high = Some(key);
             } else {
                 keys.low = Some((entry.required, key));
-                keys.turning = moves_late.then_some(latest);
+                if self.settings.low == LowRule::FirstWhereHarmless {
+                    keys.harmless = Some(key);
+                }
+            }
+            if moves_late && (way > Span::ZERO || keys.low.is_some()) {
+                keys.turning = Some(latest);
             }
         }
         let oldest = (first.arrival, first.request);
         if moves_late && entry.on_time != entry.line.first {
             keys.late = Some(oldest);
         }
-        let may_age = keys.low.is_some() || keys.late.is_some();
+        let may_age = !entry.high || keys.late.is_some();
         if may_age && entry.objective.0 > 0 && self.settings.aging_every > 0 {
             let waits = entry.objective.0.saturating_mul(AGED_OBJECTIVES);
-            let ripe = first.arrival.after(crate::Span(waits));
+            let ripe = first.arrival.after(Span(waits));
             if ripe <= self.now {
                 keys.ripe = Some(oldest);
             } else {

@@ -25,7 +25,7 @@ impl Queue {
         self.next_step = Some(Time(due.0.saturating_add(STEP.0.saturating_mul(passed))));
         let least_work = matches!(admission, Admission::LeastWork { .. });
         match admission {
-            Admission::AdaptiveThreshold => self.controller.step(),
+            Admission::AdaptiveThreshold(_) => self.controller.step(),
             Admission::FixedThreshold(_) => {}
             Admission::LeastWork { capacity, horizon } => {
                 self.admit_least_work(capacity, horizon, passed);
@@ -57,7 +57,7 @@ impl Queue {
         entry.recount(now, new);
         let allowance = i64::from(entry.percentile.allowance());
         let threshold = match admission {
-            Admission::AdaptiveThreshold => theta,
+            Admission::AdaptiveThreshold(_) => theta,
             Admission::FixedThreshold(required) => i64::from(required) * allowance,
             // Decided at the step only.
             Admission::LeastWork { .. } => {

@@ -4,18 +4,22 @@
 //! different percentiles share one θ. Its integers are millionths of a request, which gives the same results on every
 //! machine.
 
+use super::Adaptation;
 use crate::pool::percentile::{Percentile, WHOLE};
 
 /// Number of completed requests below which a step draws no conclusion.
 const COMPLETED_MIN: u64 = 50;
-const HIGHEST: i64 = 10 * WHOLE as i64;
-const START: i64 = WHOLE as i64;
+/// One miss beyond the percentile.
+const MISS: i64 = WHOLE as i64;
 /// Increase per step: 2 in RRC at p = 0.98.
 const INCREASE: i64 = 40_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct Controller {
     theta: i64,
+    highest: i64,
+    /// Increase per step in percent of the threshold, besides [`INCREASE`].
+    rise_percent: i64,
     /// Number of completed requests of the high group since the last step.
     completed: u64,
     in_time: u64,
@@ -24,9 +28,15 @@ pub(super) struct Controller {
 }
 
 impl Controller {
-    pub(super) const fn new() -> Self {
+    pub(super) const fn new(adaptation: Adaptation) -> Self {
+        let (theta, highest, rise_percent) = match adaptation {
+            Adaptation::FromOneMiss => (MISS, 10 * MISS, 0),
+            Adaptation::FromTwentyMisses => (20 * MISS, 20 * MISS, 3),
+        };
         Self {
-            theta: START,
+            theta,
+            highest,
+            rise_percent,
             completed: 0,
             in_time: 0,
             wanted: 0,
@@ -54,7 +64,8 @@ impl Controller {
         self.theta = if self.in_time * u64::from(WHOLE) < self.wanted {
             self.theta * 9 / 10
         } else {
-            (self.theta + INCREASE).min(HIGHEST)
+            let rise = INCREASE + self.theta * self.rise_percent / 100;
+            (self.theta + rise).min(self.highest)
         };
         self.completed = 0;
         self.in_time = 0;
@@ -76,26 +87,26 @@ mod tests {
 
     #[test]
     fn the_threshold_falls_by_a_tenth_below_the_percentile_and_rises_by_a_step_at_it() {
-        let mut controller = Controller::new();
+        let mut controller = Controller::new(Adaptation::FromOneMiss);
         assert_eq!(stepped(&mut controller, 100, 97), 900_000);
         assert_eq!(stepped(&mut controller, 100, 98), 940_000);
     }
 
     #[test]
     fn too_few_requests_keep_counting_until_there_are_fifty() {
-        let mut controller = Controller::new();
-        assert_eq!(stepped(&mut controller, 49, 0), START);
+        let mut controller = Controller::new(Adaptation::FromOneMiss);
+        assert_eq!(stepped(&mut controller, 49, 0), MISS);
         assert_eq!(stepped(&mut controller, 1, 1), 900_000);
         assert_eq!(stepped(&mut controller, 49, 0), 900_000);
     }
 
     #[test]
     fn the_threshold_stays_between_zero_and_ten_misses() {
-        let mut controller = Controller::new();
+        let mut controller = Controller::new(Adaptation::FromOneMiss);
         for _ in 0..1_000 {
             stepped(&mut controller, 50, 50);
         }
-        assert_eq!(controller.theta(), HIGHEST);
+        assert_eq!(controller.theta(), 10 * MISS);
         for _ in 0..1_000 {
             stepped(&mut controller, 50, 0);
         }
@@ -103,10 +114,23 @@ mod tests {
     }
 
     #[test]
+    fn a_threshold_from_twenty_misses_falls_by_a_tenth_and_rises_by_a_step_and_three_percent() {
+        let mut controller = Controller::new(Adaptation::FromTwentyMisses);
+        assert_eq!(stepped(&mut controller, 100, 100), 20 * MISS);
+        assert_eq!(stepped(&mut controller, 100, 97), 18 * MISS);
+        assert_eq!(stepped(&mut controller, 100, 98), 18_580_000);
+        for _ in 0..1_000 {
+            stepped(&mut controller, 50, 0);
+        }
+        assert_eq!(controller.theta(), 0);
+        assert_eq!(stepped(&mut controller, 50, 50), INCREASE);
+    }
+
+    #[test]
     fn functions_of_mixed_percentiles_are_judged_by_their_mean() {
         let (half, most) = (500_000, 980_000);
         let run = |in_time: u64| {
-            let mut controller = Controller::new();
+            let mut controller = Controller::new(Adaptation::FromOneMiss);
             for n in 0..100 {
                 let ppm = if n % 2 == 0 { half } else { most };
                 controller.completed(Percentile::from_parts_per_million(ppm), n < in_time);
