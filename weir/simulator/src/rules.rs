@@ -12,6 +12,8 @@ use crate::node::{Hosting, MemoryRule, Settings, SwapTime};
 pub enum RuleName {
     /// All mechanisms of mechanisms §2.
     Adaptive,
+    /// Requests in the order of two groups as printed (M2.13).
+    Paper,
     /// Requests in order of arrival.
     ArrivalOrder,
     /// Requests ordered by latest start, without groups.
@@ -52,8 +54,9 @@ pub enum RuleName {
 
 impl RuleName {
     /// All rules in the order in which they are listed to users.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Adaptive,
+        Self::Paper,
         Self::ArrivalOrder,
         Self::LatestStart,
         Self::RandomPlacement,
@@ -79,6 +82,7 @@ impl RuleName {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Adaptive => "adaptive",
+            Self::Paper => "paper",
             Self::ArrivalOrder => "arrival-order",
             Self::LatestStart => "latest-start",
             Self::RandomPlacement => "random-placement",
@@ -125,6 +129,7 @@ impl RuleName {
         let rules = preset.rules();
         (settings.queue, settings.slots) = (rules.queue, rules.slots);
         match self {
+            Self::Paper => settings.queue = queue::Settings::as_printed(),
             Self::LatestStart => settings.queue.order = queue::Order::LatestStart,
             Self::BoundProcesses => settings.slots.binding = slots::Binding::Process,
             Self::EarlyBinding => settings.hosting = Hosting::Native,

@@ -147,6 +147,20 @@ impl<'a> Scenario<'a> {
         point: Point,
         watch: &mut dyn FnMut(f64) -> bool,
     ) -> Result<Answer, WhatIfError> {
+        self.run_with(point, point.rule.settings(), watch)
+    }
+
+    /// Runs the scenario at a point, with these settings instead of those of the point's rule. Their nodes, noise and hops are
+    /// replaced by the scenario's.
+    ///
+    /// # Errors
+    /// Returns the errors of [`run()`].
+    pub fn run_with(
+        &self,
+        point: Point,
+        settings: Settings,
+        watch: &mut dyn FnMut(f64) -> bool,
+    ) -> Result<Answer, WhatIfError> {
         let cluster = self.at(point);
         let models = (0..self.called.len()).map(|at| self.model(at));
         let hardware = cluster.hardware(point.gpus, models.collect());
@@ -154,7 +168,7 @@ impl<'a> Scenario<'a> {
             nodes: point.nodes,
             noise: self.noise,
             hops: cluster.hops,
-            ..point.rule.settings()
+            ..settings
         };
         let length = scaled(self.load.length.0, point.rate_scale).max(1_000_000_000);
         let functions = self.called.iter().enumerate().map(|(at, own)| {
