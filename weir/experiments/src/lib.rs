@@ -29,6 +29,7 @@ mod evidence;
 mod fast;
 mod matrix;
 pub mod optimum;
+mod order;
 mod page;
 pub mod routing;
 mod rows;
@@ -40,7 +41,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 pub(crate) use rows::Case;
-pub use rows::Row;
+pub use rows::{FigureRow, OrderRow, Row};
 
 use self::matrix::Matrix;
 use self::spec::Spec;
@@ -143,7 +144,11 @@ pub fn all() -> Vec<ExperimentInfo> {
             .expect("the files of the crate are valid")
             .about,
     });
-    let others = [(fast::ID, fast::ABOUT), (best::ID, best::ABOUT)];
+    let others = [
+        (fast::ID, fast::ABOUT),
+        (best::ID, best::ABOUT),
+        (order::ID, order::ABOUT),
+    ];
     let others = others.map(|(id, about)| ExperimentInfo {
         id,
         about: about.to_owned(),
@@ -170,6 +175,7 @@ pub fn run(
     match id {
         fast::ID => return fast::run(seeds, watch),
         best::ID => return best::run(seeds, watch),
+        order::ID => return order::run(seeds, watch),
         _ => {}
     }
     let Some((id, text)) = FILES.iter().find(|(own, _)| *own == id) else {
@@ -205,7 +211,7 @@ mod tests {
                 assert!(claims.get(&evidence.claim).is_some(), "{}", evidence.claim);
             }
         }
-        assert_eq!(all().len(), FILES.len() + 2);
+        assert_eq!(all().len(), FILES.len() + 3);
     }
 
     #[test]

@@ -6,9 +6,19 @@ use super::matrix::Matrix;
 use super::spec::{Figure, Spec};
 use simulator::statistics::Interval;
 
+/// A row of an experiment's figures.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Row {
+    /// One figure of a rule.
+    Figure(FigureRow),
+    /// Requests and functions under an order of requests.
+    Order(OrderRow),
+}
+
 /// One figure of one rule at one load, over the seeds that are complete.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct FigureRow {
     experiment: String,
     rule: &'static str,
     #[serde(flatten)]
@@ -48,6 +58,50 @@ pub(crate) enum Case {
     },
 }
 
+/// Results under one order of requests on a trace at one load, over the seeds that are complete.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OrderRow {
+    trace: &'static str,
+    /// Share of time in which the GPUs are occupied, under the printed order.
+    load: f64,
+    rule: &'static str,
+    /// Mean share of requests in time.
+    in_time: f64,
+    /// Mean number of functions that keep their objectives.
+    keeping: f64,
+    /// Lower end of the 95 % interval of `keeping`; absent with one seed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    low: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    high: Option<f64>,
+}
+
+impl OrderRow {
+    /// Returns a row of these values, one for each seed; `None` if there are none.
+    pub(crate) fn new(
+        trace: &'static str,
+        load: f64,
+        rule: &'static str,
+        in_time: &[f64],
+        keeping: &[f64],
+    ) -> Option<Self> {
+        let interval = Interval::of(keeping).ok();
+        let mean = |values: &[f64]| {
+            let own = Interval::of(values).ok().map(|own| own.mean);
+            own.or_else(|| values.first().copied())
+        };
+        Some(Self {
+            trace,
+            load,
+            rule,
+            in_time: mean(in_time)?,
+            keeping: mean(keeping)?,
+            low: interval.map(|own| own.low),
+            high: interval.map(|own| own.high),
+        })
+    }
+}
+
 impl Row {
     /// Returns a row of these values, one for each seed; `None` if there are none.
     pub(crate) fn new(
@@ -58,7 +112,7 @@ impl Row {
     ) -> Option<Self> {
         let &first = values.first()?;
         let interval = Interval::of(values).ok();
-        Some(Self {
+        Some(Self::Figure(FigureRow {
             experiment: experiment.to_owned(),
             rule,
             case,
@@ -66,7 +120,7 @@ impl Row {
             low: interval.map(|own| own.low),
             high: interval.map(|own| own.high),
             seeds: values.len(),
-        })
+        }))
     }
 }
 
