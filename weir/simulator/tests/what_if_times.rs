@@ -129,19 +129,24 @@ fn the_queue_uses_each_functions_own_percentile() {
         let name = if at % 2 == 0 { "one" } else { "two" };
         trace.push_str(&format!("{}.{:03},{name}\n", at / 50, at % 50 * 20));
     }
-    let attained = |one: u32, two: u32| {
+    let attained = |rule, one: u32, two: u32| {
         let text = format!(
             "[default]\nobjective_ms = 200\n[[model]]\nname = \"m\"\nweights_mb = 10\nexecution_ms = 21\n\
              [[function]]\nname = \"one\"\npercentile = {one}\n[[function]]\nname = \"two\"\npercentile = {two}\n"
         );
-        let own = answer(&text, &trace, RuleName::Adaptive).unwrap();
+        let own = answer(&text, &trace, rule).unwrap();
         [0, 1].map(|at: usize| own.functions[at].attainment.unwrap().mean)
     };
-    // Functions that can still keep their percentile are served before those that cannot.
-    let [one, two] = attained(50, 99);
+    // As printed, functions that can still keep their percentile are served before those that cannot.
+    let [one, two] = attained(RuleName::Paper, 50, 99);
     assert!(one > two + 0.1, "{one} {two}");
-    let [one, two] = attained(99, 50);
+    let [one, two] = attained(RuleName::Paper, 99, 50);
     assert!(two > one + 0.1, "{one} {two}");
+    // Functions with misses to spare give way to those without.
+    let [one, two] = attained(RuleName::Adaptive, 50, 99);
+    assert!(two > one + 0.03, "{one} {two}");
+    let [one, two] = attained(RuleName::Adaptive, 99, 50);
+    assert!(one > two + 0.03, "{one} {two}");
 }
 
 /// Host memory is assigned only by the placement: a function without room never runs, on any node.
