@@ -54,7 +54,7 @@ fn a_function_that_has_fallen_behind_gives_way_by_two_fifths_of_its_objective() 
 }
 
 #[test]
-fn what_gives_way_is_still_served_before_what_is_late() {
+fn a_request_that_gives_way_is_still_served_before_a_late_one() {
     let mut queue = queue(LowRule::AmongHighGroup, SpareRule::Equal);
     arrive(&mut queue, 1, HIGH, 50);
     arrive(&mut queue, 1, LOW, 100);
