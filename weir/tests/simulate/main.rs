@@ -134,7 +134,7 @@ fn unattainable_objectives_are_reported_with_their_reason() {
         "cluster.toml",
         &CLUSTER.replace("models_gb = 20", "models_gb = 1"),
     );
-    assert_eq!(limit(&folder.json(&["--rate-scale", "0.6"]), 0), "swapping");
+    assert_eq!(limit(&folder.json(&["--rate-scale", "0.5"]), 0), "swapping");
 }
 
 #[test]
