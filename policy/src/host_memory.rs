@@ -18,6 +18,16 @@ pub const WINDOW_UNIT: u64 = 2 << 20;
 /// Part of the host memory of a process by which a window exceeds the need, so that a growing process needs few.
 const AHEAD: u64 = 8;
 
+/// Multiple of what a pod can need up to which its processes are given host memory: windows may be lost on their way, and count all the same, since
+/// a process may keep what it denies to have.
+const GIVEN_MAX: u64 = 2;
+
+/// Returns whether the processes of a pod may be given `more` bytes. `given`: what they were given so far, with what was lost; `most`: what they can need.
+#[must_use]
+pub const fn may_be_given(given: u64, more: u64, most: u64) -> bool {
+    given.saturating_add(more) <= most.saturating_mul(GIVEN_MAX)
+}
+
 /// Host memory of a node for the copies of models.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HostMemory {
@@ -86,6 +96,14 @@ mod tests {
 
     fn node(host: u64, pinned: u64) -> HostMemory {
         HostMemory::new(host * MIB, pinned * MIB)
+    }
+
+    #[test]
+    fn lost_memory_is_given_again_once() {
+        assert!(may_be_given(0, 10, 10));
+        assert!(may_be_given(10, 10, 10), "all of it was lost");
+        assert!(!may_be_given(11, 10, 10));
+        assert!(!may_be_given(u64::MAX, u64::MAX, 10));
     }
 
     #[test]

@@ -166,6 +166,18 @@ pub enum Streaming {
     Poisoned = 2,
 }
 
+impl Streaming {
+    /// Returns the value with this number; [`Self::Off`] for one that is not known.
+    #[must_use]
+    pub const fn from_number(number: u32) -> Self {
+        match number {
+            1 => Self::On,
+            2 => Self::Poisoned,
+            _ => Self::Off,
+        }
+    }
+}
+
 /// Location of a process's model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]

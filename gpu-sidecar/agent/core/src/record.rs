@@ -416,11 +416,7 @@ pub(crate) mod wire {
         pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
             from: D,
         ) -> Result<Streaming, D::Error> {
-            Ok(match u32::deserialize(from)? {
-                1 => Streaming::On,
-                2 => Streaming::Poisoned,
-                _ => Streaming::Off,
-            })
+            u32::deserialize(from).map(Streaming::from_number)
         }
     }
 

@@ -26,7 +26,7 @@ const RETRY_NS: u64 = SECOND;
 
 /// What the mover thread does.
 #[derive(Debug, Clone, Copy)]
-enum At {
+enum MoverState {
     /// It waits for its word.
     Idle,
     /// It waits until nothing is in flight, for the order of this number.
@@ -53,7 +53,7 @@ pub(crate) struct Memory {
     /// Number of launches at which the host had every byte.
     sealed_at: Option<u64>,
     mover: Mover,
-    at: At,
+    state: MoverState,
     /// Page of the order that is carried out.
     page: Option<Arc<SharedPages>>,
 }
@@ -74,13 +74,22 @@ impl Memory {
             is_away: false,
             sealed_at: None,
             mover: Mover::new(),
-            at: At::Idle,
+            state: MoverState::Idle,
             page: None,
         }
     }
 
+    /// Returns where the memory is between moves.
+    const fn place(&self) -> Residency {
+        if self.is_away {
+            Residency::Host
+        } else {
+            Residency::Resident
+        }
+    }
+
     pub(crate) const fn is_idle(&self) -> bool {
-        matches!(self.at, At::Idle)
+        matches!(self.state, MoverState::Idle)
     }
 
     pub(crate) const fn add_window(&mut self, bytes: u64, is_pinned: bool) {
@@ -177,9 +186,10 @@ impl World {
             let has_obeyed = seq != 0
                 && own.agent_pages().is_some_and(|own| Arc::ptr_eq(own, pages))
                 && pages.facts.done_seq.load(Ordering::Relaxed) == seq;
-            let counts =
-                // What returns while it is connecting again is ordered to do so once it is connected.
-                own.pod == pod && (is_host || own.is_served()) && own.is_alive && !own.is_liar && !was_ungated(own, self.now);
+            // A process which is to return while it is connecting again is ordered to do so once it is connected.
+            let is_reachable = is_host || own.is_served();
+            let is_honest = own.is_alive && !own.is_liar && !was_ungated(own, self.now);
+            let counts = own.pod == pod && is_reachable && is_honest;
             let is_there = own.memory.is_away == is_host;
             ensure(!counts || !has_obeyed || is_there, "orders", || {
                 format!(
@@ -224,14 +234,14 @@ impl World {
 
     /// Lets the mover thread go on.
     pub(crate) fn mover(&mut self, process: usize) -> Result<(), Failure> {
-        match self.processes[process].memory.at {
-            At::Idle | At::Paused => {
-                self.processes[process].memory.at = At::Idle;
+        match self.processes[process].memory.state {
+            MoverState::Idle | MoverState::Paused => {
+                self.processes[process].memory.state = MoverState::Idle;
                 self.begin_move(process);
                 Ok(())
             }
-            At::Draining { seq, until } => self.drain(process, seq, until),
-            At::Moving {
+            MoverState::Draining { seq, until } => self.drain(process, seq, until),
+            MoverState::Moving {
                 seq,
                 to_host,
                 refusal,
@@ -247,12 +257,7 @@ impl World {
         let own = &mut self.processes[process];
         let page = Arc::clone(own.page());
         let is_away = own.memory.is_away;
-        let place = if is_away {
-            Residency::Host
-        } else {
-            Residency::Resident
-        };
-        own.publish_residency(place);
+        own.publish_residency(own.memory.place());
         let is_sealed = !is_away && own.memory.sealed_at == Some(own.launched);
         let sealed = &own.facts().sealed;
         sealed.store(u32::from(is_sealed), Ordering::Relaxed);
@@ -281,13 +286,13 @@ impl World {
                 own.publish_residency(Residency::Closing);
                 own.memory.gate.shut();
                 let until = now + u64::from(drain_ms) * MS;
-                own.memory.at = At::Draining { seq, until };
+                own.memory.state = MoverState::Draining { seq, until };
                 self.go(process, Thread::Mover, 10 * US);
             }
             MoverStep::Restore { seq } => {
                 own.publish_residency(Residency::Restoring);
                 let refusal = refuses.then_some(MoveRefusal::NoMemory);
-                own.memory.at = At::Moving {
+                own.memory.state = MoverState::Moving {
                     seq,
                     to_host: false,
                     refusal,
@@ -337,7 +342,7 @@ impl World {
         let span = self.random.below(200 * MS);
         let own = &mut self.processes[process];
         let refusal = is_lost.then_some(MoveRefusal::StickyError);
-        own.memory.at = At::Moving {
+        own.memory.state = MoverState::Moving {
             seq,
             to_host: true,
             refusal,
@@ -351,7 +356,7 @@ impl World {
         self.processes[process].publish_residency(Residency::Resident);
         self.open_memory(process);
         self.answer(process, seq, Some(refusal));
-        self.processes[process].memory.at = At::Idle;
+        self.processes[process].memory.state = MoverState::Idle;
         self.go(process, Thread::Mover, US);
     }
 
@@ -359,12 +364,8 @@ impl World {
         let own = &mut self.processes[process];
         // What could not be moved is on the host in either case.
         own.memory.is_away = to_host || refusal.is_some();
-        own.memory.at = At::Idle;
-        let place = if own.memory.is_away {
-            Residency::Host
-        } else {
-            Residency::Resident
-        };
+        own.memory.state = MoverState::Idle;
+        let place = own.memory.place();
         own.publish_residency(place);
         let is_alone = seq == 0 && refusal.is_some();
         self.answer(process, seq, refusal);
@@ -372,7 +373,7 @@ impl World {
             self.open_memory(process);
         }
         if is_alone {
-            self.processes[process].memory.at = At::Paused;
+            self.processes[process].memory.state = MoverState::Paused;
             self.go(process, Thread::Mover, RETRY_NS);
         } else {
             self.go(process, Thread::Mover, US);
@@ -435,10 +436,10 @@ impl World {
     /// Invariant 6: nothing is launched while the memory is not on the device.
     pub(crate) fn check_memory(&self, process: usize) -> Result<(), Failure> {
         let memory = &self.processes[process].memory;
-        let moves = matches!(memory.at, At::Moving { .. });
+        let moves = matches!(memory.state, MoverState::Moving { .. });
         ensure(!memory.is_away && !moves, "memory", || {
-            let (is_away, at) = (memory.is_away, memory.at);
-            format!("process {process} launches, and its memory is away: {is_away}, {at:?}")
+            let (is_away, state) = (memory.is_away, memory.state);
+            format!("process {process} launches, and its memory is away: {is_away}, {state:?}")
         })
     }
 

@@ -1,4 +1,4 @@
-//! Waits for all work of contexts by a thread of their own: the driver's wait has no bound, and whoever needs it does.
+//! Bounded waits for all work of contexts. The driver's own wait has no bound, so a thread of its own makes it.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -75,8 +75,11 @@ impl Synchronizer {
 
     /// Waits for the work of the contexts. Body of the thread.
     pub(crate) fn run(&self) {
-        let contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
-        let contexts = contexts.clone();
+        // The lock is not held over the driver's wait.
+        let contexts = {
+            let contexts = self.contexts.lock();
+            contexts.unwrap_or_else(PoisonError::into_inner).clone()
+        };
         let codes = contexts.into_iter().map(synchronize);
         let code = codes.fold(
             SUCCESS,

@@ -58,7 +58,7 @@ const PART: &str = "H200";
 /// Options of the scenario.
 #[derive(Debug, Args)]
 pub(crate) struct EvictOptions {
-    /// With --scenario evict: one GPU of this part, such as H200, with one model; without it, five models on three parts, the last beside others.
+    /// With --scenario evict: one GPU of this part, such as H200, with one model; without it, five models on three parts, and one beside others behind a PCIe switch.
     #[arg(long, value_name = "NAME")]
     part: Option<String>,
     /// Size of that model's weights, such as 16GiB.

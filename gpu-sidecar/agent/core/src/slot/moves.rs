@@ -2,6 +2,7 @@
 //! move, or none.
 
 use annotations::Evict;
+use policy::host_memory::may_be_given;
 use policy::tokens::ProcessId;
 use protocol::message::{MoveRefusal, MoveReport, Transfer};
 use protocol::page::Residency;
@@ -495,9 +496,7 @@ impl SlotState {
         };
         let windows = &mut device.moves_mut().windows;
         let held = windows.held();
-        if windows.count >= WINDOWS_MAX
-            || given.saturating_add(wanted.saturating_sub(held)) > most.saturating_mul(2)
-        {
+        if windows.count >= WINDOWS_MAX || !may_be_given(given, wanted.saturating_sub(held), most) {
             return;
         }
         let Some(window) = cx.memory.host.take(held, wanted) else {

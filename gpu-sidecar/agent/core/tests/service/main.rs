@@ -5,6 +5,7 @@
 //! | `connections` | greetings, pages, and connections which end, overlap or misbehave |
 //! | `tokens` | grants, returns and revocations |
 //! | `moves` | models moved to the host and back |
+//! | `windows` | host memory for copies of models |
 //! | `pods` | memory claims, heartbeats and limits |
 //! | `restart` | an agent that finds the processes of an earlier one |
 //!
@@ -16,6 +17,7 @@ mod moves;
 mod pods;
 mod restart;
 mod tokens;
+mod windows;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -43,6 +45,13 @@ const MEMORY: MemorySettings = MemorySettings {
     seal_after_ms: 700,
     streaming: Streaming::Poisoned,
 };
+
+/// Returns a pod that may have all memory of its slot.
+fn unlimited(key: u32) -> Pod {
+    let mut pod = pod(key, 10);
+    pod.settings.gpu_memory = None;
+    pod
+}
 
 /// A service under test, with its time and everything it has done.
 struct Node {
@@ -198,6 +207,25 @@ impl Node {
                 program: "test".to_owned(),
             },
         )
+    }
+
+    /// Greets and attaches a process which was connected before, with its memory at this place and this host memory in bytes.
+    fn returned(&mut self, process: ProcessId, residency: Residency, host: u64, pinned: u64) {
+        let hello = FromProcess::Hello {
+            version: protocol::VERSION,
+            residency,
+            host_bytes: host,
+            pinned_bytes: pinned,
+            pid: 1,
+            again: true,
+            open: false,
+            busy_ns: 0,
+            ungated_ns: 0,
+            bytes_used: 10,
+            program: "test".to_owned(),
+        };
+        self.send(process, hello);
+        self.attach(process, 0);
     }
 
     fn attach(&mut self, process: ProcessId, busy_ns: u64) -> &[Action] {

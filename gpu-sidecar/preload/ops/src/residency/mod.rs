@@ -112,9 +112,12 @@ impl Moves {
 /// Returns whether the program may compute amid a restore: the agent permits it, and all memory moves, so that no address in other memory leads to
 /// memory that is not there yet.
 fn streams_restores<P: System>(host: P) -> bool {
-    host.has_agent_orders()
-        && host.orders().streams_restores.load(Ordering::Relaxed) != Streaming::Off as u32
-        && memory::fixed(host) == 0
+    host.has_agent_orders() && streaming(host) != Streaming::Off && memory::fixed(host) == 0
+}
+
+/// Returns what the orders in effect state of restores.
+fn streaming<P: System>(host: P) -> Streaming {
+    Streaming::from_number(host.orders().streams_restores.load(Ordering::Relaxed))
 }
 
 /// Returns the number of the program's launches and touches. Exact after a barrier over all threads.

@@ -1,7 +1,6 @@
 //! Restore: device memory from its copy on the host.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use preload_state::restoring::PlannedBlock;
@@ -9,7 +8,7 @@ use protocol::message::{MoveRefusal, Transfer};
 use protocol::page::{Residency, Streaming};
 
 use super::evict::synchronize;
-use super::{Moves, calls, publish, streams_restores, tools};
+use super::{Moves, calls, publish, streaming, streams_restores, tools};
 use crate::cuda::{Code, EVENT_BLOCKING_SYNC, Handle, OUT_OF_MEMORY};
 use crate::memory::{self, MovableBlock, MovableDevice, moves};
 use crate::platform::Platform;
@@ -136,8 +135,7 @@ fn stream_back<P: Platform>(host: P, moves: &mut Moves) -> Result<Transfer, Code
     }
     let begin = host.now();
     let mut groups = Groups::default();
-    let is_poisoned =
-        host.orders().streams_restores.load(Ordering::Relaxed) == Streaming::Poisoned as u32;
+    let is_poisoned = streaming(host) == Streaming::Poisoned;
     let filled = devices.iter().try_for_each(|device| {
         let is_made = match is_poisoned {
             true => poison(host, moves, device, begin, &mut transfer)?,
