@@ -5,7 +5,8 @@
 //! at a full queue, a newcomer that can meet its objective displaces the waiting late request with the latest arrival
 //! (contracts §1).
 //!
-//! The gate is always work-conserving: while a request waits, every place is taken.
+//! The gate is always work-conserving: while a request waits, every place is taken, or the gate is shut ([`Gate::set_shut`]), as without the lease
+//! of a slot (contracts §7). Nothing starts at a shut gate; requests are held up to the same number, and all else goes on.
 //!
 //! # Examples
 //!
@@ -32,7 +33,7 @@
 //! ```
 
 use crate::line::Line;
-use crate::queue::Ticket;
+use crate::queue::{Ticket, Waiting};
 use crate::{RequestId, Span, Time};
 
 pub use crate::line::{
@@ -92,6 +93,9 @@ pub struct Gate {
     settings: Settings,
     running: u32,
     line: Line,
+    is_shut: bool,
+    /// Time by which the keys of waiting requests are earlier than they arrived with.
+    ahead: Span,
 }
 
 impl Gate {
@@ -106,6 +110,64 @@ impl Gate {
             settings,
             running: 0,
             line: Line::new(settings.depth, settings.order, settings.late),
+            is_shut: false,
+            ahead: Span::ZERO,
+        }
+    }
+
+    /// Shuts the gate, at which nothing starts from then on, or opens it: the next waiting requests start.
+    pub fn set_shut(&mut self, now: Time, is_shut: bool, actions: &mut Vec<Action>) {
+        self.is_shut = is_shut;
+        self.wake(now, actions);
+        self.set_depth();
+        self.start(now, actions);
+    }
+
+    /// Returns whether the gate is shut.
+    #[must_use]
+    pub const fn is_shut(&self) -> bool {
+        self.is_shut
+    }
+
+    /// Sets the time that every request needs besides its execution, such as that of loading its model: all keys are earlier by it. Requests that
+    /// have become late by it are shed at the next [`Gate::wake`].
+    pub fn set_ahead(&mut self, now: Time, ahead: Span) {
+        let before = std::mem::replace(&mut self.ahead, ahead);
+        if before != ahead {
+            self.line
+                .rekey_by_slot(now, |_, waiting| earlier(waiting.key.after(before), ahead));
+        }
+    }
+
+    /// Returns the next request to start apart from ageing, and its ticket. Its key is earlier by the time of [`Gate::set_ahead`].
+    #[must_use]
+    pub fn head(&mut self, now: Time) -> Option<(Ticket, Waiting)> {
+        self.line.head(now)
+    }
+
+    /// Sets the number of requests that may wait: with those that run, as many are held whether the gate is shut or not.
+    fn set_depth(&mut self) {
+        let free = if self.is_shut {
+            self.settings.concurrency.saturating_sub(self.running)
+        } else {
+            0
+        };
+        let depth = self.settings.depth.saturating_add(free as usize);
+        self.line.set_depth(depth);
+    }
+
+    /// Starts waiting requests while there are places.
+    fn start(&mut self, now: Time, actions: &mut Vec<Action>) {
+        while !self.is_shut
+            && self.running < self.settings.concurrency
+            && let Some((left, reason)) = self.line.next(now)
+        {
+            self.running += 1;
+            actions.push(Action::Dispatch {
+                ticket: left.ticket,
+                id: left.waiting.id,
+                reason,
+            });
         }
     }
 
@@ -139,12 +201,16 @@ impl Gate {
     /// they are appended to `actions`.
     pub fn arrive(&mut self, now: Time, arrival: Arrival, actions: &mut Vec<Action>) -> Admission {
         self.wake(now, actions);
-        if self.running < self.settings.concurrency {
+        if self.running < self.settings.concurrency && !self.is_shut {
             debug_assert!(self.line.is_empty(), "a place is free while requests wait");
             self.running += 1;
             self.line.pass();
             return Admission::Dispatch(DispatchReason::Free);
         }
+        let arrival = Arrival {
+            key: earlier(arrival.key, self.ahead),
+            ..arrival
+        };
         match self.line.join(now, arrival, refuse(actions)) {
             Ok(ticket) => Admission::Wait(ticket),
             Err(reason) => Admission::Refuse(reason),
@@ -159,14 +225,21 @@ impl Gate {
         assert!(self.running > 0, "no request is at the user container");
         self.running -= 1;
         self.wake(now, actions);
-        if let Some((left, reason)) = self.line.next(now) {
-            self.running += 1;
-            actions.push(Action::Dispatch {
-                ticket: left.ticket,
-                id: left.waiting.id,
-                reason,
-            });
+        if self.is_shut {
+            self.set_depth();
         }
+        self.start(now, actions);
+    }
+
+    /// Returns a request that was cancelled, since it was to be answered elsewhere and could not, whatever the depth. It starts if a place is free. `arrival` is that with which it arrived.
+    pub fn put_back(&mut self, now: Time, arrival: Arrival, actions: &mut Vec<Action>) -> Ticket {
+        let arrival = Arrival {
+            key: earlier(arrival.key, self.ahead),
+            ..arrival
+        };
+        let ticket = self.line.join_again(now, arrival);
+        self.start(now, actions);
+        ticket
     }
 
     /// Removes a waiting request and returns whether it still waited.
@@ -183,6 +256,15 @@ impl Gate {
     #[must_use]
     pub fn next_wake(&self) -> Option<Time> {
         self.line.next_wake()
+    }
+}
+
+/// Returns a key that is earlier by a span; that of a request without a deadline stays.
+fn earlier(key: Time, span: Span) -> Time {
+    if key == Time::NEVER {
+        key
+    } else {
+        key.before(span)
     }
 }
 

@@ -280,6 +280,11 @@ impl Line {
         }
     }
 
+    /// Returns the next request in order, apart from ageing, without taking it.
+    pub(crate) fn head(&mut self, now: Time) -> Option<(Ticket, Waiting)> {
+        self.queue.peek(now)
+    }
+
     /// Takes the next request in order.
     pub(crate) fn next(&mut self, now: Time) -> Option<(Departure, DispatchReason)> {
         if let Some(aged) = self.next_aged(now) {

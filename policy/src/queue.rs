@@ -235,6 +235,23 @@ impl DeadlineQueue {
         self.pop_late()
     }
 
+    /// Returns the next request in order, and its ticket, without removing it.
+    #[must_use]
+    pub fn peek(&mut self, now: Time) -> Option<(Ticket, Waiting)> {
+        self.advance(now);
+        let on_time = self.on_time.peek().map(|(_, slot)| slot);
+        let slot = match on_time {
+            Some(slot) => slot,
+            None => self.late_first.peek()?.1,
+        };
+        let at = self.slots.get(slot as usize)?;
+        let ticket = Ticket {
+            slot,
+            generation: at.generation,
+        };
+        Some((ticket, at.waiting?))
+    }
+
     fn pop_late(&mut self) -> Option<Departure> {
         let (_, slot) = self.late_first.peek()?;
         Some(self.take(slot, true))

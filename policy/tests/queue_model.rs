@@ -196,11 +196,30 @@ struct NaiveGate {
     last_kept: Option<Time>,
     /// The request kept last.
     kept: Option<RequestId>,
+    is_shut: bool,
+    ahead: Span,
 }
 
 impl NaiveGate {
     fn late(&self, waiting: &Waiting, now: Time) -> bool {
         self.settings.order == Order::Deadline && waiting.key < now
+    }
+
+    fn depth(&self) -> usize {
+        let free = self.settings.concurrency - self.running;
+        self.settings.depth + if self.is_shut { free as usize } else { 0 }
+    }
+
+    /// Starts what may.
+    fn start(&mut self, now: Time, dispatched: &mut Vec<(RequestId, DispatchReason)>) {
+        while !self.is_shut && self.running < self.settings.concurrency {
+            let Some(next) = self.next(now) else {
+                return;
+            };
+            self.running += 1;
+            self.dispatches += 1;
+            dispatched.push(next);
+        }
     }
 
     fn kept_waits(&self) -> bool {
@@ -301,6 +320,12 @@ enum Step {
     Pass {
         span: u64,
     },
+    Shut {
+        is_shut: bool,
+    },
+    Ahead {
+        span: u64,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -311,6 +336,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => Just(Step::Depart),
         1 => (0_usize..12).prop_map(|nth| Step::Cancel { nth }),
         3 => (0_u64..120).prop_map(|span| Step::Pass { span }),
+        1 => any::<bool>().prop_map(|is_shut| Step::Shut { is_shut }),
+        1 => (0_u64..60).prop_map(|span| Step::Ahead { span }),
     ]
 }
 
@@ -327,6 +354,8 @@ fn check_gate(settings: Settings, steps: &[Step]) {
         dispatches: 0,
         last_kept: None,
         kept: None,
+        is_shut: false,
+        ahead: Span::ZERO,
     };
     let mut actions = Vec::new();
     let mut now_ms = 1_000_i64;
@@ -334,7 +363,7 @@ fn check_gate(settings: Settings, steps: &[Step]) {
         let now = at_millis(now_ms);
         actions.clear();
         let mut refused = Vec::new();
-        let mut dispatched = None;
+        let mut dispatched = Vec::new();
         match *step {
             Step::Arrive {
                 key_in,
@@ -359,13 +388,13 @@ fn check_gate(settings: Settings, steps: &[Step]) {
                 let mut waiting = Waiting {
                     id,
                     arrival: now,
-                    key,
+                    key: key.before(naive.ahead),
                     objective,
                     kept,
                 };
                 let late = naive.late(&waiting, now);
-                let full = naive.waiting.len() == settings.depth;
-                if naive.running < settings.concurrency {
+                let full = naive.waiting.len() == naive.depth();
+                if naive.running < settings.concurrency && !naive.is_shut {
                     naive.running += 1;
                     naive.dispatches += 1;
                     assert_eq!(got, Admission::Dispatch(DispatchReason::Free));
@@ -406,11 +435,21 @@ fn check_gate(settings: Settings, steps: &[Step]) {
                 gate.depart(now, &mut actions);
                 naive.wake(now, &mut refused);
                 naive.running -= 1;
-                dispatched = naive.next(now);
-                if dispatched.is_some() {
-                    naive.running += 1;
-                    naive.dispatches += 1;
+                naive.start(now, &mut dispatched);
+            }
+            Step::Shut { is_shut } => {
+                gate.set_shut(now, is_shut, &mut actions);
+                naive.is_shut = is_shut;
+                naive.wake(now, &mut refused);
+                naive.start(now, &mut dispatched);
+            }
+            Step::Ahead { span } => {
+                let ahead = Span::from_millis(span);
+                gate.set_ahead(now, ahead);
+                for (_, waiting) in &mut naive.waiting {
+                    waiting.key = waiting.key.after(naive.ahead).before(ahead);
                 }
+                naive.ahead = ahead;
             }
             Step::Cancel { nth } if nth < naive.waiting.len() => {
                 let (ticket, _) = naive.waiting.remove(nth);
@@ -425,16 +464,11 @@ fn check_gate(settings: Settings, steps: &[Step]) {
             Step::Depart | Step::Cancel { .. } => {}
         }
         let mut got_refused = Vec::new();
-        let mut got_dispatched = None;
+        let mut got_dispatched = Vec::new();
         for action in &actions {
             match *action {
                 Action::Refuse { id, reason, .. } => got_refused.push((id, reason)),
-                Action::Dispatch { id, reason, .. } => {
-                    assert!(
-                        got_dispatched.replace((id, reason)).is_none(),
-                        "one place, one dispatch"
-                    );
-                }
+                Action::Dispatch { id, reason, .. } => got_dispatched.push((id, reason)),
             }
         }
         assert_eq!(got_refused, refused, "step {n}: {step:?}");
@@ -442,10 +476,16 @@ fn check_gate(settings: Settings, steps: &[Step]) {
         assert_eq!(gate.running(), naive.running);
         assert_eq!(gate.waiting(), naive.waiting.len());
         assert!(
-            gate.waiting() == 0 || gate.running() == settings.concurrency,
+            gate.waiting() == 0 || gate.running() == settings.concurrency || gate.is_shut(),
             "work-conserving"
         );
-        assert!(gate.running() <= settings.concurrency && gate.waiting() <= settings.depth);
+        assert!(gate.running() <= settings.concurrency && gate.waiting() <= naive.depth());
+        if naive.settings.late == Late::Serve {
+            let head = gate.head(now).map(|(_, waiting)| waiting.id);
+            let mut copy = naive.waiting.clone();
+            copy.retain(|(_, waiting)| Some(waiting.id) == head);
+            assert_eq!(copy.is_empty(), naive.waiting.is_empty());
+        }
     }
 }
 

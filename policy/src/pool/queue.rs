@@ -337,6 +337,31 @@ impl Queue {
         }
     }
 
+    /// Takes a function's counts over its window from elsewhere, in place of outcomes recorded by [`Queue::completed`]: `in_time` of `requests`,
+    /// of which `new` and `new_in_time` have been completed since the last call.
+    pub fn observe(
+        &mut self,
+        now: Time,
+        function: FunctionId,
+        (requests, in_time): (u64, u64),
+        (new, new_in_time): (u32, u32),
+    ) {
+        self.advance(now);
+        let Some(entry) = get_mut(&mut self.functions, function) else {
+            return;
+        };
+        if entry.high {
+            for completed in 0..new {
+                let is_in_time = completed < new_in_time;
+                self.controller.completed(entry.percentile, is_in_time);
+            }
+        }
+        entry.window.set(requests, in_time.min(requests));
+        if self.judge(function, true) && self.entry(function).waiting > 0 {
+            self.file(function);
+        }
+    }
+
     /// Holds a function that no slot can serve at present: its requests wait, and others are next, until
     /// [`Queue::release`].
     pub fn hold(&mut self, now: Time, function: FunctionId) {

@@ -50,6 +50,7 @@
 //! ```
 
 mod blocks;
+mod bound;
 mod choice;
 mod copies;
 mod decision;
@@ -67,9 +68,7 @@ pub use settle::Filling;
 
 use self::blocks::Arenas;
 use self::copies::{Copy, Function, Running, Slot};
-use self::memory::{Load, Memory};
 use super::{FunctionId, SlotId};
-use crate::heap::IndexedHeap;
 use crate::{Span, Time};
 
 /// Slots of a node with their models; see the [module](self).
@@ -116,18 +115,8 @@ impl Pool {
     /// Creates a pool without functions, with all slots free.
     #[must_use]
     pub fn new(settings: Settings, topology: Topology) -> Self {
-        let slot = |&capacity: &u64| Slot {
-            memory: Memory::new(capacity),
-            running: None,
-            down: false,
-            light: 0,
-            evictable: 0,
-            order: [IndexedHeap::new(), IndexedHeap::new()],
-            load: Load::default(),
-            busy: Span::ZERO,
-            loading: Span::ZERO,
-        };
-        let slots: Vec<Slot> = topology.memory.iter().map(slot).collect();
+        let memory = topology.memory.iter();
+        let slots: Vec<Slot> = memory.map(|&bytes| Slot::new(bytes)).collect();
         Self {
             settings,
             now: Time::ZERO,
@@ -195,9 +184,21 @@ impl Pool {
         random: u64,
         evicted: &mut Vec<Evicted>,
     ) -> Decision {
+        self.schedule_among(now, function, u64::MAX, random, evicted)
+    }
+
+    /// Decides as [`Pool::schedule`], on slots of the bit set `among` only.
+    pub fn schedule_among(
+        &mut self,
+        now: Time,
+        function: FunctionId,
+        among: u64,
+        random: u64,
+        evicted: &mut Vec<Evicted>,
+    ) -> Decision {
         self.now = self.now.max(now);
         self.look(function);
-        match self.choose(function, random) {
+        match self.choose(function, among, random) {
             Ok(run) => {
                 self.take(function, run, evicted);
                 Decision::Run(run)

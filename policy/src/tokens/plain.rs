@@ -4,15 +4,22 @@ use super::{Action, GrantReason, Tokens};
 use crate::Time;
 
 impl Tokens {
-    /// Gives the GPU to the oldest pod. Its processes share it as they like, as on a device assigned to them as a
-    /// whole: neither SMs nor time are counted among them.
+    /// Gives the GPU to the oldest pod that is not stopped, once no other has it. Its processes share it as they like, as on a device assigned to
+    /// them as a whole: neither SMs nor time are counted among them.
     pub(super) fn decide_exclusive(&mut self, actions: &mut Vec<Action>) -> Time {
         let owner = self
             .table
             .pods()
+            .filter(|(_, pod)| !pod.stopped)
             .min_by_key(|(_, pod)| pod.added)
             .map(|(id, _)| id);
-        self.grant_all(|pod| Some(pod) == owner, actions);
+        let is_taken = self
+            .table
+            .pods()
+            .any(|(id, pod)| pod.holders > 0 && Some(id) != owner);
+        if !is_taken {
+            self.grant_all(|pod| Some(pod) == owner, actions);
+        }
         let others_wait = self.table.waiting.iter().any(|&id| {
             let (process, pod) = self.table.listed(id);
             Some(process.pod) != owner && !pod.stopped

@@ -62,11 +62,20 @@ impl Window {
         self.in_time += u64::from(in_time);
     }
 
+    /// Takes counts from elsewhere in place of outcomes recorded here.
+    pub(super) fn set(&mut self, requests: u64, in_time: u64) {
+        *self = Self {
+            requests,
+            in_time,
+            ..Self::default()
+        };
+    }
+
     /// Drops the outcomes of requests that are both too old and beyond the number which is kept. Returns whether any was dropped.
     pub(super) fn refresh(&mut self, now: Time) -> bool {
         let before = self.requests;
         // With fewer requests nothing is dropped, whatever its age.
-        while self.requests > REACH_REQUESTS {
+        while self.used > 0 && self.requests > REACH_REQUESTS {
             let oldest = self.buckets[self.first];
             let requests = self.requests - u64::from(oldest.requests);
             if now.since(oldest.newest) <= REACH || requests < REACH_REQUESTS {

@@ -18,16 +18,21 @@ enum Path {
 }
 
 impl Pool {
-    /// Chooses the slot that runs the next request of a function, and the source of its model there; returns the decision
+    /// Chooses the slot of the set `among` that runs the next request of a function, and the source of its model there; returns the decision
     /// to wait as an error. Changes nothing except the time until which the function may wait for a better slot.
-    pub(super) fn choose(&mut self, id: FunctionId, random: u64) -> Result<Run, Decision> {
+    pub(super) fn choose(
+        &mut self,
+        id: FunctionId,
+        among: u64,
+        random: u64,
+    ) -> Result<Run, Decision> {
         let Some(entry) = self.function(id) else {
             return Err(wait(WaitReason::NoSuchFunction));
         };
         let allowed = match self.settings.binding {
-            Binding::Pool => u64::MAX,
+            Binding::Pool => among,
             Binding::Process if entry.instances == 0 => return Err(wait(WaitReason::NoInstance)),
-            Binding::Process => entry.instances,
+            Binding::Process => among & entry.instances,
         };
         let held = entry.hosts | entry.loading | entry.leaving;
         let idle = self.idle & allowed & !entry.leaving;

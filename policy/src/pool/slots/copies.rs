@@ -22,6 +22,8 @@ pub(super) struct Copy {
     pub(super) readers: u32,
     /// Whether the copy is in use by a request, which may still be loading it.
     pub(super) running: bool,
+    /// Whether the copy must not be evicted although nothing uses it.
+    pub(super) pinned: bool,
     /// Class under which the copy is in the eviction order; `None` if it must not be evicted.
     pub(super) class: Option<u8>,
 }
@@ -105,7 +107,8 @@ impl Pool {
     pub(super) fn update_eviction_order(&mut self, function: FunctionId, slot: u32) {
         let entry = self.entry(function);
         let copy = *self.copy(function, slot);
-        let evictable = entry.hosts >> slot & 1 == 1 && !copy.running && copy.readers == 0;
+        let is_used = copy.running || copy.readers > 0 || copy.pinned;
+        let evictable = entry.hosts >> slot & 1 == 1 && !is_used;
         let class = evictable.then(|| self.class(entry));
         if class == copy.class {
             return;

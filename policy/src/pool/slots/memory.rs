@@ -21,8 +21,13 @@ impl Memory {
         }
     }
 
+    /// Changes the capacity. If more is taken, nothing is free until it has left.
+    pub(super) const fn set_capacity(&mut self, capacity: u64) {
+        self.capacity = capacity;
+    }
+
     pub(super) const fn free(&self) -> u64 {
-        self.capacity - self.used - self.residue
+        self.capacity.saturating_sub(self.used + self.residue)
     }
 
     pub(super) const fn used(&self) -> u64 {
@@ -35,12 +40,17 @@ impl Memory {
 
     /// Returns how many bytes have to be freed to make room for `bytes`.
     pub(super) const fn need(&self, bytes: u64) -> u64 {
-        bytes.saturating_sub(self.free())
+        if bytes == 0 {
+            return 0;
+        }
+        (self.used + self.residue)
+            .saturating_add(bytes)
+            .saturating_sub(self.capacity)
     }
 
     /// Returns whether `bytes` fit while no model is on the slot.
     pub(super) const fn holds(&self, bytes: u64) -> bool {
-        bytes <= self.capacity - self.residue
+        bytes <= self.capacity.saturating_sub(self.residue)
     }
 
     pub(super) const fn take(&mut self, bytes: u64) {
@@ -61,13 +71,20 @@ impl Memory {
 }
 
 /// Recent busy time, which is halved at every half-life.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     level: u64,
     period: u64,
 }
 
 impl Load {
+    pub(super) const fn new() -> Self {
+        Self {
+            level: 0,
+            period: 0,
+        }
+    }
+
     pub(super) const fn at(&self, period: u64) -> u64 {
         let passed = period.saturating_sub(self.period);
         if passed < 64 { self.level >> passed } else { 0 }
@@ -101,7 +118,7 @@ mod tests {
 
     #[test]
     fn past_load_is_halved_at_each_half_life() {
-        let mut load = Load::default();
+        let mut load = Load::new();
         load.add(0, 800);
         assert_eq!(
             [load.at(0), load.at(1), load.at(3), load.at(100)],

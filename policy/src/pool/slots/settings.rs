@@ -154,6 +154,15 @@ impl Topology {
         })
     }
 
+    /// Creates one slot without memory, to which others are added later ([`super::Pool::add_slots`]).
+    pub(in crate::pool) fn of_one_slot() -> Self {
+        Self {
+            memory: vec![0],
+            neighbours: vec![0],
+            links: vec![0],
+        }
+    }
+
     /// Records that two slots share their path to the host, as GPUs on one PCIe switch or slices of one GPU do.
     ///
     /// # Errors

@@ -1,0 +1,578 @@
+//! Leases: whose requests compute on each slot of a node, and whose models are there (M2.12–M2.16 with processes that are bound to their slots;
+//! contracts §7).
+//!
+//! An *instance* is a process of a function on one slot, with a queue of its own before it. At most one instance of a slot holds its lease and
+//! computes. [`queue`](super::queue) decides whose head is next, and [`slots`](super::slots) on which of the function's instances it runs and which
+//! models leave for it; this module carries both out, step by step, with what queues and processes report:
+//!
+//! ```text
+//!  head ──> turn on a slot ──> the holder is recalled ──> its gate is closed ──> models leave, one by one ──> the model returns ──> lease
+//!                              (Recall … idle)            (Close … closed)       (Evict … evicted)            (Restore … restored)
+//! ```
+//!
+//! - A holder with nothing queued or running keeps its lease until another instance needs the slot. Otherwise it is recalled once the time
+//!   that its running requests take ends at the latest start of a waiting head; if all waiting heads are late, after twice its load time.
+//! - A *parked* process, which waits at its gate or for memory while no request of it is known, gets a lease when no head wants the slot, or
+//!   out of a credit of 5 % of the time.
+//! - Memory grows by claims ([`Leases::claim`]): others leave for them, or they wait.
+//! - What refuses to leave stays for a second ([`RETRY`]), and the head for which it was to leave waits again.
+//! - Data of other namespaces leave before an instance of class [`Class::Tenant`] gets the slot, and all others' before one of class
+//!   [`Class::Strict`].
+//!
+//! [`Leases::decide`] costs O(waiting functions · (slots + log functions)), the other calls O(log functions). A clock that is set back counts as
+//! one that stands still.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::pool::leases::{Action, Class, Demand, Instance, InstanceId, Leases, Settings};
+//! use policy::pool::{FunctionId, Percentile, SlotId};
+//! use policy::{Span, Time};
+//!
+//! let mut leases = Leases::new(Settings::default());
+//! leases.set_slot(SlotId(0), 16 << 30);
+//! leases.set_usable(SlotId(0), true);
+//! let (one, mut actions) = (InstanceId(7), Vec::new());
+//! let instance = Instance {
+//!     function: FunctionId(0),
+//!     slot: SlotId(0),
+//!     percentile: Percentile::default(),
+//!     objective: Span::from_millis(80),
+//!     class: Class::Tenant { namespace: 1 },
+//!     may_leave: true,
+//! };
+//! leases.add(Time(0), one, &instance).unwrap();
+//! leases.connect(Time(0), one, None);
+//! let demand = Demand { deadline: Time(80_000_000), estimate: Span::from_millis(5), waiting: 1 };
+//! leases.head(Time(1), one, demand);
+//! leases.decide(Time(1), &mut actions);
+//! assert_eq!(actions, [Action::Open(one), Action::Lease(one)]);
+//! ```
+
+mod assign;
+mod demand;
+mod memory;
+mod progress;
+mod recall;
+
+use std::collections::BTreeMap;
+
+use super::heaviness::{self, Heaviness};
+use super::queue::{self, Queue, Ticket};
+use super::slots::{self, Evicted, Pool, SLOTS_MAX, Topology};
+use super::{FunctionId, Percentile, Refusal, SlotId};
+use crate::{Span, Time};
+
+/// Time for which a model that refused to leave stays, and a model that could not return is not tried again.
+pub const RETRY: Span = Span::from_secs(1);
+/// Time for which a lease waits for a request that another instance forwards.
+pub const FORWARDED: Span = Span::from_millis(20);
+/// Longest time from a recall until the gate of the holder is closed although its queue has not answered: the longest timeout of a revision.
+pub const RECALL_MAX: Span = Span::from_secs(600);
+/// Part of a slot's time that parked processes get while heads wait: one in this many.
+pub const PARKED_SHARE: u64 = 20;
+/// Largest time that parked processes can save up.
+pub const PARKED_CREDIT_MAX: Span = Span::from_secs(1);
+/// Time after which a lease of a parked process ends if others wait, whether it still computes or not.
+pub const PARKED_MAX: Span = Span::from_secs(10);
+/// Rate at which models are expected to load until their times are measured, in bytes per second: that of PCIe 3.
+const LOAD_RATE: u64 = 10_000_000_000;
+
+/// Id of an instance, given by the caller.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct InstanceId(pub u32);
+
+/// Whose data may be on a slot beside an instance's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// That of no other instance.
+    Strict,
+    /// That of the same namespace.
+    Tenant {
+        /// Id of the namespace.
+        namespace: u32,
+    },
+}
+
+impl Class {
+    /// Returns whether data of both may be on a slot at the same time.
+    const fn is_beside(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Tenant { namespace: one }, Self::Tenant { namespace: other }) => one == other,
+            _ => false,
+        }
+    }
+}
+
+/// Settings of the leases of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Settings {
+    /// Order of the heads of all instances.
+    pub queue: queue::Settings,
+    /// Choice of slots and of models that leave. [`slots::Binding`] is always [`slots::Binding::Process`].
+    pub slots: slots::Settings,
+}
+
+/// Properties of an instance, for its lifetime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// Its function, of which there is at most one instance on a slot.
+    pub function: FunctionId,
+    /// Slot on which its process is.
+    pub slot: SlotId,
+    /// Share of the function's requests that must be in time; that of its first instance counts.
+    pub percentile: Percentile,
+    /// Objective of the function; zero: none. That of its first instance counts.
+    pub objective: Span,
+    /// Whose data may be beside its own.
+    pub class: Class,
+    /// Whether its model may leave the slot.
+    pub may_leave: bool,
+}
+
+/// Head of an instance's queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// Time by which the head must be answered.
+    pub deadline: Time,
+    /// Execution time of the head as its queue estimates it.
+    pub estimate: Span,
+    /// Number of waiting requests; 0 withdraws the head.
+    pub waiting: u32,
+}
+
+/// Location of an instance's model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// There is none yet, or its process has ended.
+    Absent,
+    /// It is in the memory of its slot.
+    Device,
+    /// It is in host memory.
+    Host,
+}
+
+/// Order of [`Leases`] to its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Let the instance's processes compute.
+    Open(InstanceId),
+    /// Let the instance's processes compute no more. Answered with [`Leases::closed`] once nothing is in flight.
+    Close(InstanceId),
+    /// Notify the instance's queue that it holds the lease.
+    Lease(InstanceId),
+    /// Notify the instance's queue that it is to end. Answered with [`Leases::idle`] once nothing runs.
+    Recall(InstanceId),
+    /// Notify a queue that its head is to be forwarded to another instance of the function, which has got the lease.
+    Sibling {
+        /// Instance with the head.
+        from: InstanceId,
+        /// Instance which is to serve it.
+        to: InstanceId,
+    },
+    /// Move the instance's model to the host. Answered with [`Leases::evicted`].
+    Evict {
+        /// Instance of the model.
+        instance: InstanceId,
+        /// Why it leaves.
+        reason: slots::EvictReason,
+    },
+    /// Move the instance's model to the device. Answered with [`Leases::restored`].
+    Restore(InstanceId),
+    /// Answer the pending claim of an instance.
+    Claim {
+        /// Instance which has claimed.
+        instance: InstanceId,
+        /// Whether it may hold what it has claimed.
+        granted: bool,
+    },
+}
+
+/// State of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// There is room for the claim.
+    Granted,
+    /// Others must leave first; [`Action::Claim`] follows.
+    Waits,
+    /// The slot can never hold so much.
+    Refused,
+}
+
+/// State of an instance, for figures and tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Whether it holds the lease of its slot and is not recalled.
+    pub is_holder: bool,
+    /// Location of its model.
+    pub location: Location,
+    /// Memory of its model on the slot while it is there, in bytes.
+    pub bytes: u64,
+    /// Mean execution time as measured; zero before the first.
+    pub execution: Span,
+    /// Mean load time as measured; zero before the first.
+    pub load: Span,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    about: Instance,
+    has_queue: bool,
+    /// Whether its queue can forward its head to siblings, and be forwarded to.
+    is_reachable: bool,
+    outcomes: (u64, u64),
+    head: Option<(Ticket, Demand)>,
+    /// Time by which a parked process is to have a lease.
+    parked: Option<Time>,
+    location: Location,
+    bytes: u64,
+    /// Part of `bytes` that was granted: less while others leave for a claim.
+    granted: u64,
+    /// Time before which its model is not tried to be moved again.
+    retry_at: Time,
+    /// Total memory that its processes have claimed and wait for, in bytes.
+    claim: Option<u64>,
+}
+
+/// What is known of a function.
+#[derive(Debug, Clone, Default)]
+struct Function {
+    instances: Vec<InstanceId>,
+    /// Mean times as measured, and the number of executions.
+    execution: Span,
+    executions: u32,
+    load: Span,
+    heaviness: Heaviness,
+    /// Size of its largest instance, in bytes.
+    bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Leased,
+    Recalled { since: Time },
+    Closing,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Holder {
+    instance: InstanceId,
+    stage: Stage,
+    since: Time,
+    /// Whether nothing of it is queued or running, as far as is known.
+    is_idle: bool,
+    /// Whether it has the lease for a parked process.
+    is_parked: bool,
+    /// Whether its queue knows of the lease.
+    is_notified: bool,
+    /// Whether its queue has nothing while a forwarded request is still waited for.
+    is_idle_later: bool,
+    /// Time until which a forwarded request is waited for.
+    reserved_until: Time,
+}
+
+/// Whom a turn is for.
+#[derive(Debug, Clone, Copy)]
+enum Cause {
+    Head { from: InstanceId, demand: Demand },
+    Parked,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    instance: InstanceId,
+    cause: Cause,
+    /// Time since which the slot computes nothing for it; `None` while its holder still may.
+    moves_since: Option<Time>,
+    is_restoring: bool,
+}
+
+#[derive(Debug, Clone, Default)]
+struct SlotLease {
+    is_usable: bool,
+    /// Memory for models, in bytes.
+    capacity: u64,
+    /// Number of instances with a queue: without, no leases are needed.
+    queues: u32,
+    holder: Option<Holder>,
+    turn: Option<Turn>,
+    /// Models that are to leave before the next lease.
+    leaving: Vec<(InstanceId, slots::EvictReason)>,
+    evicting: Option<InstanceId>,
+    /// Time that parked processes may have while heads wait, in nanoseconds, and when it was counted.
+    credit: i64,
+    credited: Time,
+}
+
+/// Leases of a node; see the [module](self).
+#[derive(Debug, Clone)]
+pub struct Leases {
+    now: Time,
+    queue: Queue,
+    pool: Pool,
+    slots: Vec<SlotLease>,
+    instances: BTreeMap<InstanceId, Entry>,
+    functions: BTreeMap<FunctionId, Function>,
+    /// Instances with a head, a parked process or a claim.
+    waiting: Vec<InstanceId>,
+    wake: Option<Time>,
+    evicted: Vec<Evicted>,
+    /// Functions whose heads no slot can serve at present.
+    held: Vec<FunctionId>,
+}
+
+impl Leases {
+    /// Creates leases without slots.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        let slots = slots::Settings {
+            binding: slots::Binding::Process,
+            ..settings.slots
+        };
+        let pool = Pool::new(slots, Topology::of_one_slot());
+        Self {
+            now: Time::ZERO,
+            queue: Queue::new(settings.queue),
+            pool,
+            slots: vec![SlotLease::default()],
+            instances: BTreeMap::new(),
+            functions: BTreeMap::new(),
+            waiting: Vec::new(),
+            wake: None,
+            evicted: Vec::new(),
+            held: Vec::new(),
+        }
+    }
+
+    /// Sets the memory of a slot for models, in bytes. Slots from [`SLOTS_MAX`] on are ignored.
+    pub fn set_slot(&mut self, slot: SlotId, bytes: u64) {
+        let at = slot.0 as usize;
+        if at >= SLOTS_MAX {
+            return;
+        }
+        if self.slots.len() <= at {
+            self.slots.resize_with(at + 1, SlotLease::default);
+            self.pool.add_slots(at + 1);
+        }
+        self.slots[at].capacity = bytes;
+        self.pool.set_capacity(slot, bytes);
+    }
+
+    /// Records that two slots share their path to the host.
+    pub fn share_host_path(&mut self, one: SlotId, other: SlotId) {
+        self.pool.share_host_path(one, other);
+    }
+
+    /// Sets whether leases are granted on a slot. While they are not, what runs goes on.
+    pub fn set_usable(&mut self, slot: SlotId, is_usable: bool) {
+        if let Some(at) = self.slots.get_mut(slot.0 as usize) {
+            at.is_usable = is_usable;
+        }
+    }
+
+    /// Adds an instance, without a queue and without a model.
+    ///
+    /// # Errors
+    /// Returns [`Refusal::NoSuchSlot`], [`Refusal::IdTooLarge`] or [`Refusal::InstanceTaken`].
+    pub fn add(&mut self, now: Time, id: InstanceId, about: &Instance) -> Result<(), Refusal> {
+        self.now = self.now.max(now);
+        let (function, slot) = (about.function, about.slot);
+        if self.slots.len() <= slot.0 as usize {
+            return Err(Refusal::NoSuchSlot { slot });
+        }
+        if self.instances.contains_key(&id) {
+            return Err(Refusal::InstanceTaken { function, slot });
+        }
+        let is_first = !self.functions.contains_key(&function);
+        if is_first {
+            self.pool.add(function, Function::default().model())?;
+            self.queue
+                .add(self.now, function, about.percentile, about.objective)?;
+        }
+        let mut evicted = std::mem::take(&mut self.evicted);
+        let added = self.pool.add_instance(function, slot, 0, &mut evicted);
+        self.evicted = evicted;
+        added?;
+        self.pool.set_pinned(function, slot, !about.may_leave);
+        let entry = self.functions.entry(function).or_default();
+        entry.instances.push(id);
+        self.instances.insert(
+            id,
+            Entry {
+                about: *about,
+                has_queue: false,
+                is_reachable: false,
+                outcomes: (0, 0),
+                head: None,
+                parked: None,
+                location: Location::Absent,
+                bytes: 0,
+                granted: 0,
+                retry_at: Time::ZERO,
+                claim: None,
+            },
+        );
+        Ok(())
+    }
+
+    /// Removes an instance. Its lease is free, and its turn passes.
+    pub fn remove(&mut self, now: Time, id: InstanceId) {
+        self.now = self.now.max(now);
+        if !self.instances.contains_key(&id) {
+            return;
+        }
+        self.disconnect(now, id);
+        self.lost(now, id);
+        let Some(slot) = self.slot_of(id) else {
+            return;
+        };
+        if self.at(slot).turn.is_some_and(|turn| turn.instance == id) {
+            self.fail_turn(slot);
+        }
+        if self
+            .at(slot)
+            .holder
+            .is_some_and(|holder| holder.instance == id)
+        {
+            self.take_lease(slot);
+        }
+        self.withdraw(id);
+        let Some(entry) = self.instances.remove(&id) else {
+            return;
+        };
+        self.waiting.retain(|own| *own != id);
+        let function = entry.about.function;
+        let mut evicted = std::mem::take(&mut self.evicted);
+        let _unused = self.pool.remove_instance(function, slot, &mut evicted);
+        evicted.clear();
+        self.evicted = evicted;
+        if let Some(entry) = self.functions.get_mut(&function) {
+            entry.instances.retain(|own| *own != id);
+            if entry.instances.is_empty() {
+                self.functions.remove(&function);
+                self.queue.remove(self.now, function, &mut Vec::new());
+                let _unused = self.pool.remove(function, &mut Vec::new());
+            }
+        }
+    }
+
+    /// Returns the state of an instance, or `None` if there is none of this id.
+    #[must_use]
+    pub fn view(&self, id: InstanceId) -> Option<View> {
+        let entry = self.instances.get(&id)?;
+        let function = self.functions.get(&entry.about.function)?;
+        let holder = self.slots[entry.about.slot.0 as usize].holder;
+        Some(View {
+            is_holder: holder.is_some_and(|own| own.instance == id && own.stage == Stage::Leased),
+            location: entry.location,
+            bytes: entry.bytes,
+            execution: function.execution,
+            load: function.load,
+        })
+    }
+
+    /// Returns the instance which holds the lease of a slot, recalled or not.
+    #[must_use]
+    pub fn holder(&self, slot: SlotId) -> Option<InstanceId> {
+        Some(self.slots.get(slot.0 as usize)?.holder?.instance)
+    }
+
+    /// Returns whether leases are needed on a slot: some instance there has a queue.
+    #[must_use]
+    pub fn is_leased(&self, slot: SlotId) -> bool {
+        self.slots
+            .get(slot.0 as usize)
+            .is_some_and(|at| at.queues > 0)
+    }
+
+    /// Returns when [`Leases::decide`] is due unless something is reported before.
+    #[must_use]
+    pub const fn next_wake(&self) -> Option<Time> {
+        self.wake
+    }
+
+    /// Decides what happens next, and appends it to `actions`.
+    pub fn decide(&mut self, now: Time, actions: &mut Vec<Action>) {
+        self.now = self.now.max(now);
+        self.wake = None;
+        self.end_waits();
+        loop {
+            self.answer_claims(actions);
+            for slot in (0..self.slots.len()).map(slot_id) {
+                self.advance(slot, actions);
+            }
+            if !self.assign() {
+                break;
+            }
+        }
+        self.recall(actions);
+        self.release_held();
+    }
+
+    fn at(&self, slot: SlotId) -> &SlotLease {
+        &self.slots[slot.0 as usize]
+    }
+
+    fn at_mut(&mut self, slot: SlotId) -> &mut SlotLease {
+        &mut self.slots[slot.0 as usize]
+    }
+
+    fn wake_at(&mut self, at: Time) {
+        if at != Time::NEVER {
+            self.wake = Some(self.wake.map_or(at, |before| before.min(at)));
+        }
+    }
+
+    /// Returns the instance of a function on a slot.
+    fn instance_on(&self, function: FunctionId, slot: SlotId) -> Option<InstanceId> {
+        let instances = self.functions.get(&function)?.instances.iter();
+        instances
+            .copied()
+            .find(|id| self.instances[id].about.slot == slot)
+    }
+
+    /// Queues the models that the pool has decided to evict.
+    fn queue_evicted(&mut self) {
+        let mut evicted = std::mem::take(&mut self.evicted);
+        for gone in evicted.drain(..) {
+            if let Some(id) = self.instance_on(gone.function, gone.slot) {
+                self.slots[gone.slot.0 as usize]
+                    .leaving
+                    .push((id, gone.reason));
+            }
+        }
+        self.evicted = evicted;
+    }
+}
+
+impl Holder {
+    fn is_leased(&self) -> bool {
+        self.stage == Stage::Leased
+    }
+}
+
+fn slot_id(at: usize) -> SlotId {
+    SlotId(u32::try_from(at).unwrap_or(u32::MAX))
+}
+
+impl Function {
+    /// Returns the expected time of a load.
+    fn load(&self) -> Span {
+        if self.load > Span::ZERO || self.bytes == 0 {
+            return self.load;
+        }
+        let ns = u128::from(self.bytes) * 1_000_000_000 / u128::from(LOAD_RATE);
+        Span(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+
+    /// Returns the model as the pool knows it.
+    fn model(&self) -> slots::Model {
+        slots::Model {
+            bytes: self.bytes,
+            heavy: self.heaviness.class() == heaviness::Class::Heavy,
+            writes: false,
+            execution: self.execution,
+            swapped: Span(self.execution.0.saturating_add(self.load().0)),
+        }
+    }
+}

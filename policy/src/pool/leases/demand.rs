@@ -1,0 +1,261 @@
+//! What queues and processes ask for, and what is measured of them.
+
+use super::super::heaviness::Measurements;
+use super::{Claim, Demand, Entry, InstanceId, Leases, Location};
+use crate::pool::FunctionId;
+use crate::{RequestId, Span, Time};
+
+/// Number of executions from which their mean is believed rather than a queue's estimate.
+const EXECUTIONS_MIN: u32 = 20;
+/// Weight of a new measurement in a mean: one in this many.
+const MEAN_PART: u64 = 8;
+
+impl Leases {
+    /// Connects the queue of an instance. `holds`: it states that requests run under a lease of an earlier agent, since this time; it becomes the
+    /// holder if the slot has none.
+    pub fn connect(&mut self, now: Time, id: InstanceId, holds: Option<Time>) {
+        self.now = self.now.max(now);
+        let Some(entry) = self.instances.get_mut(&id) else {
+            return;
+        };
+        let slot = entry.about.slot;
+        if !std::mem::replace(&mut entry.has_queue, true) {
+            self.slots[slot.0 as usize].queues += 1;
+        }
+        if let Some(since) = holds {
+            self.adopt_holder(id, since.min(self.now), false);
+        }
+    }
+
+    /// Sets whether an instance's queue forwards heads to siblings and can be forwarded to.
+    pub fn set_reachable(&mut self, id: InstanceId, is_reachable: bool) {
+        if let Some(entry) = self.instances.get_mut(&id) {
+            entry.is_reachable = is_reachable;
+        }
+    }
+
+    /// Disconnects the queue of an instance: its head is withdrawn, and a lease ends as if it were recalled and idle.
+    pub fn disconnect(&mut self, now: Time, id: InstanceId) {
+        self.now = self.now.max(now);
+        self.withdraw(id);
+        let Some(entry) = self.instances.get_mut(&id) else {
+            return;
+        };
+        entry.is_reachable = false;
+        let slot = entry.about.slot;
+        if std::mem::replace(&mut entry.has_queue, false) {
+            self.slots[slot.0 as usize].queues -= 1;
+        }
+    }
+
+    /// Takes the head of an instance's queue, which replaces an earlier one. From the holder of the lease, whose queue dispatches by itself, it
+    /// means that it has work again.
+    pub fn head(&mut self, now: Time, id: InstanceId, demand: Demand) {
+        self.now = self.now.max(now);
+        self.withdraw(id);
+        let Some(entry) = self.instances.get_mut(&id) else {
+            return;
+        };
+        if demand.waiting == 0 {
+            return;
+        }
+        let (function, slot) = (entry.about.function, entry.about.slot);
+        if self.slots[slot.0 as usize]
+            .holder
+            .is_some_and(|holder| holder.instance == id && holder.is_leased())
+        {
+            self.busy(now, id);
+            return;
+        }
+        self.enqueue(id, function, demand);
+    }
+
+    pub(super) fn enqueue(&mut self, id: InstanceId, function: FunctionId, demand: Demand) {
+        let request = RequestId(u64::from(id.0));
+        let Ok(ticket) = self
+            .queue
+            .arrive(self.now, function, request, demand.deadline)
+        else {
+            return;
+        };
+        if let Some(entry) = self.instances.get_mut(&id) {
+            entry.head = Some((ticket, demand));
+        }
+        self.waits(id);
+    }
+
+    /// Withdraws the head of an instance, whose client is gone or which was answered otherwise.
+    pub(super) fn withdraw(&mut self, id: InstanceId) {
+        let now = self.now;
+        if let Some(entry) = self.instances.get_mut(&id)
+            && let Some((ticket, _)) = entry.head.take()
+        {
+            let _gone = self.queue.cancel(now, ticket);
+        }
+        self.settle_waiting(id);
+    }
+
+    /// Records that a process of an instance waits at its gate or for memory while no request of it is known. It is to have a lease by
+    /// `deadline`.
+    pub fn park(&mut self, now: Time, id: InstanceId, deadline: Time) {
+        self.now = self.now.max(now);
+        if let Some(entry) = self.instances.get_mut(&id) {
+            entry.parked.get_or_insert(deadline);
+            self.waits(id);
+        }
+    }
+
+    /// Records that no process of an instance waits any more.
+    pub fn unpark(&mut self, now: Time, id: InstanceId) {
+        self.now = self.now.max(now);
+        if let Some(entry) = self.instances.get_mut(&id) {
+            entry.parked = None;
+        }
+        self.settle_waiting(id);
+    }
+
+    /// Takes the outcomes that an instance's queue has counted over its window: `in_time` of `requests`. Impossible counts are ignored.
+    pub fn outcomes(&mut self, now: Time, id: InstanceId, requests: u64, in_time: u64) {
+        self.now = self.now.max(now);
+        if in_time > requests || requests > u64::from(u32::MAX) {
+            return;
+        }
+        let Some(entry) = self.instances.get_mut(&id) else {
+            return;
+        };
+        let before = std::mem::replace(&mut entry.outcomes, (requests, in_time));
+        // What has left the window meanwhile is not known, so that this is a lower bound.
+        let new = requests.saturating_sub(before.0);
+        let new_in_time = in_time.saturating_sub(before.1).min(new);
+        let function = entry.about.function;
+        let Some(about) = self.functions.get(&function) else {
+            return;
+        };
+        let counts = about
+            .instances
+            .iter()
+            .filter_map(|id| self.instances.get(id));
+        let sums = counts.fold((0, 0), |sums: (u64, u64), entry| {
+            (sums.0 + entry.outcomes.0, sums.1 + entry.outcomes.1)
+        });
+        let narrow = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        // A report that covers more than this states the past of another agent.
+        let new = if new > 10_000 { 0 } else { new };
+        self.queue.observe(
+            self.now,
+            function,
+            sums,
+            (narrow(new), narrow(new_in_time.min(new))),
+        );
+    }
+
+    /// Records the time for which one request of an instance has computed.
+    pub fn executed(&mut self, id: InstanceId, execution: Span) {
+        let Some(entry) = self.instances.get(&id) else {
+            return;
+        };
+        let function = entry.about.function;
+        if let Some(about) = self.functions.get_mut(&function) {
+            about.execution = mean(about.execution, execution, about.executions == 0);
+            about.executions = about.executions.saturating_add(1);
+        }
+        self.describe(function);
+    }
+
+    /// Records how long the model of an instance took to return to its slot, with all that left for it.
+    pub(super) fn was_loaded(&mut self, id: InstanceId, load: Span) {
+        let Some(entry) = self.instances.get(&id) else {
+            return;
+        };
+        let function = entry.about.function;
+        if let Some(about) = self.functions.get_mut(&function) {
+            about.load = mean(about.load, load, about.load == Span::ZERO);
+        }
+        self.describe(function);
+    }
+
+    /// Passes what is known of a function's model to the pool.
+    pub(super) fn describe(&mut self, function: FunctionId) {
+        let Some(about) = self.functions.get_mut(&function) else {
+            return;
+        };
+        let sizes = about.instances.iter().filter_map(|id| {
+            let entry = self.instances.get(id)?;
+            Some(entry.bytes.max(entry.claim.unwrap_or(0)))
+        });
+        about.bytes = sizes.max().unwrap_or(0);
+        if about.execution > Span::ZERO && about.load > Span::ZERO {
+            let _changed = about.heaviness.measured(Measurements {
+                resident: about.execution,
+                swapped: Span(about.execution.0.saturating_add(about.load.0)),
+                bytes: about.bytes,
+            });
+        }
+        let _unknown = self.pool.update(function, about.model());
+    }
+
+    /// Returns the expected execution time of an instance's requests.
+    pub(super) fn execution(&self, entry: &Entry) -> Span {
+        let estimate = entry.head.map_or(Span::ZERO, |(_, demand)| demand.estimate);
+        let function = self.functions.get(&entry.about.function);
+        match function {
+            Some(about) if about.executions >= EXECUTIONS_MIN => about.execution,
+            Some(about) if estimate == Span::ZERO => about.execution,
+            _ => estimate,
+        }
+    }
+
+    /// Lists an instance as waiting.
+    fn waits(&mut self, id: InstanceId) {
+        if !self.waiting.contains(&id) {
+            self.waiting.push(id);
+        }
+    }
+
+    /// Removes an instance from the list of waiting ones if it waits for nothing.
+    pub(super) fn settle_waiting(&mut self, id: InstanceId) {
+        let entry = self.instances.get(&id);
+        let is_waiting = entry.is_some_and(|entry| {
+            entry.head.is_some() || entry.parked.is_some() || entry.claim.is_some()
+        });
+        if !is_waiting {
+            self.waiting.retain(|own| *own != id);
+        }
+    }
+
+    /// Claims `bytes` of slot memory in all for the processes of an instance: others leave for it, or it waits. A smaller claim gives memory back.
+    pub fn claim(&mut self, now: Time, id: InstanceId, bytes: u64) -> Claim {
+        self.now = self.now.max(now);
+        let Some(entry) = self.instances.get_mut(&id) else {
+            return Claim::Refused;
+        };
+        entry.claim = None;
+        let claim = self.try_claim(id, bytes);
+        if claim == Claim::Waits {
+            if let Some(entry) = self.instances.get_mut(&id) {
+                entry.claim = Some(bytes);
+                let function = entry.about.function;
+                self.describe(function);
+            }
+            self.waits(id);
+        } else {
+            self.settle_waiting(id);
+        }
+        claim
+    }
+
+    /// Returns whether an instance's model is on its slot or its location is unknown.
+    pub(super) fn is_away(&self, id: InstanceId) -> bool {
+        self.instances
+            .get(&id)
+            .is_some_and(|entry| entry.location == Location::Host)
+    }
+}
+
+fn mean(before: Span, new: Span, is_first: bool) -> Span {
+    if is_first {
+        return new;
+    }
+    let kept = before.0.saturating_sub(before.0 / MEAN_PART);
+    Span(kept.saturating_add(new.0 / MEAN_PART))
+}

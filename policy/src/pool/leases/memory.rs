@@ -1,0 +1,154 @@
+//! Claims on the memory of slots.
+
+use super::{Action, Claim, InstanceId, Leases, Location, SlotId};
+
+impl Leases {
+    /// Tries to make room for a claim.
+    pub(super) fn try_claim(&mut self, id: InstanceId, bytes: u64) -> Claim {
+        let Some(entry) = self.instances.get(&id) else {
+            return Claim::Refused;
+        };
+        let (function, slot) = (entry.about.function, entry.about.slot);
+        let (location, before) = (entry.location, entry.bytes);
+        let is_smaller = bytes <= before && entry.granted == before;
+        if location == Location::Host {
+            // It takes no memory of the slot until it returns, for which there is room then.
+            self.set_bytes(id, bytes);
+            return Claim::Granted;
+        }
+        if is_smaller || !self.is_leased(slot) {
+            self.hold(id, bytes);
+            return Claim::Granted;
+        }
+        if bytes > self.at(slot).capacity {
+            return Claim::Refused;
+        }
+        let is_there = self.pool.held(function) >> slot.0 & 1 == 1;
+        if self.at(slot).turn.is_some_and(|turn| turn.instance == id) {
+            // Its turn makes the room.
+            return Claim::Waits;
+        }
+        if !is_there {
+            let view = self.pool.slot(slot);
+            if view.is_some_and(|view| view.unused >= bytes) && self.leaves_nothing(slot) {
+                self.hold(id, bytes);
+                return Claim::Granted;
+            }
+            return Claim::Waits;
+        }
+        let mut evicted = std::mem::take(&mut self.evicted);
+        let grown = self.pool.grow(function, slot, bytes, &mut evicted);
+        self.evicted = evicted;
+        self.queue_evicted();
+        if grown.is_err() {
+            return Claim::Waits;
+        }
+        if let Some(entry) = self.instances.get_mut(&id) {
+            entry.bytes = bytes;
+        }
+        self.describe(function);
+        if self.leaves_nothing(slot) {
+            self.set_bytes(id, bytes);
+            return Claim::Granted;
+        }
+        Claim::Waits
+    }
+
+    fn leaves_nothing(&self, slot: SlotId) -> bool {
+        let at = self.at(slot);
+        at.leaving.is_empty() && at.evicting.is_none()
+    }
+
+    fn set_bytes(&mut self, id: InstanceId, bytes: u64) {
+        if let Some(entry) = self.instances.get_mut(&id) {
+            (entry.bytes, entry.granted) = (bytes, bytes);
+            if bytes > 0 && entry.location == Location::Absent {
+                entry.location = Location::Device;
+            }
+            let function = entry.about.function;
+            self.describe(function);
+        }
+    }
+
+    /// Counts memory of an instance that is on its slot.
+    fn hold(&mut self, id: InstanceId, bytes: u64) {
+        self.set_bytes(id, bytes);
+        let Some(entry) = self.instances.get(&id) else {
+            return;
+        };
+        let about = entry.about;
+        if entry.location == Location::Device {
+            let _there = self.pool.set_resident(about.function, about.slot, bytes);
+            self.pool
+                .set_pinned(about.function, about.slot, !about.may_leave);
+        }
+    }
+
+    /// Returns whether some instance of a slot has memory reserved for which others have not left yet.
+    pub(super) fn has_reserved_claim(&self, slot: SlotId) -> bool {
+        let mut waiting = self.waiting.iter().filter_map(|id| self.instances.get(id));
+        waiting.any(|entry| {
+            entry.about.slot == slot && entry.claim.is_some() && entry.bytes > entry.granted
+        })
+    }
+
+    /// Gives up what was reserved on a slot for claims, since a model refused to leave: they are tried again.
+    pub(super) fn give_up_claims(&mut self, slot: SlotId) {
+        for at in 0..self.waiting.len() {
+            let id = self.waiting[at];
+            let Some(entry) = self.instances.get_mut(&id) else {
+                continue;
+            };
+            if entry.about.slot != slot || entry.bytes <= entry.granted {
+                continue;
+            }
+            entry.bytes = entry.granted;
+            let (function, bytes) = (entry.about.function, entry.granted);
+            let _there = self.pool.set_resident(function, slot, bytes);
+        }
+    }
+
+    /// Answers claims for which there is room by now.
+    pub(super) fn answer_claims(&mut self, actions: &mut Vec<Action>) {
+        let now = self.now;
+        let waiting: Vec<(InstanceId, u64)> = self
+            .waiting
+            .iter()
+            .filter_map(|id| Some((*id, self.instances.get(id)?.claim?)))
+            .collect();
+        for (id, bytes) in waiting {
+            let Some(entry) = self.instances.get(&id) else {
+                continue;
+            };
+            let slot = entry.about.slot;
+            let claim = if entry.bytes > entry.granted {
+                // Reserved.
+                if self.leaves_nothing(slot) {
+                    self.set_bytes(id, bytes);
+                    Claim::Granted
+                } else {
+                    Claim::Waits
+                }
+            } else {
+                self.try_claim(id, bytes)
+            };
+            if claim == Claim::Waits {
+                // A turn makes the room, if nothing else does.
+                if let Some(entry) = self.instances.get_mut(&id)
+                    && entry.bytes == entry.granted
+                {
+                    entry.parked.get_or_insert(now);
+                }
+                continue;
+            }
+            if let Some(entry) = self.instances.get_mut(&id) {
+                (entry.claim, entry.parked) = (None, None);
+            }
+            self.settle_waiting(id);
+            actions.push(Action::Claim {
+                instance: id,
+                granted: claim == Claim::Granted,
+            });
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! What queues and processes report, and the steps of a turn.
+
+use super::{
+    Action, Cause, Entry, FORWARDED, Holder, InstanceId, Leases, Location, RECALL_MAX, RETRY,
+    SlotId, Stage, Turn,
+};
+use crate::Time;
+
+impl Leases {
+    /// Records that nothing of an instance's queue runs. That ends its lease if it is recalled; otherwise the lease passes when another needs it.
+    /// Ignored from an instance that holds nothing.
+    pub fn idle(&mut self, now: Time, id: InstanceId) {
+        self.now = self.now.max(now);
+        let now = self.now;
+        let Some(slot) = self.slot_of(id) else {
+            return;
+        };
+        let Some(holder) = self.holder_mut(slot, id) else {
+            return;
+        };
+        match holder.stage {
+            Stage::Recalled { .. } => holder.is_idle = true,
+            Stage::Leased if now < holder.reserved_until => holder.is_idle_later = true,
+            Stage::Leased if !holder.is_idle => {
+                holder.is_idle = true;
+                self.end_use(slot);
+            }
+            Stage::Leased | Stage::Closing => {}
+        }
+    }
+
+    /// Records that the queue of a holder has work again after it had none.
+    pub fn busy(&mut self, now: Time, id: InstanceId) {
+        self.now = self.now.max(now);
+        let now = self.now;
+        let Some(slot) = self.slot_of(id) else {
+            return;
+        };
+        let has_turn = self.at(slot).turn.is_some();
+        let Some(holder) = self.holder_mut(slot, id) else {
+            return;
+        };
+        (holder.is_parked, holder.is_idle_later) = (false, false);
+        if std::mem::replace(&mut holder.is_idle, false) && holder.is_leased() && !has_turn {
+            let function = self.instances[&id].about.function;
+            let _there = self.pool.resume(now, function, slot);
+        }
+    }
+
+    /// Records that nothing of an instance is in flight since its gate was closed: its lease ends.
+    pub fn closed(&mut self, now: Time, id: InstanceId) {
+        self.now = self.now.max(now);
+        let Some(slot) = self.slot_of(id) else {
+            return;
+        };
+        if self
+            .holder_mut(slot, id)
+            .is_some_and(|holder| holder.stage == Stage::Closing)
+        {
+            self.take_lease(slot);
+        }
+    }
+
+    /// Records that an instance's model has left its slot, or that it refused to.
+    pub fn evicted(&mut self, now: Time, id: InstanceId, has_left: bool) {
+        self.now = self.now.max(now);
+        let Some(slot) = self.slot_of(id) else {
+            return;
+        };
+        let at = self.at_mut(slot);
+        if at.evicting != Some(id) {
+            return;
+        }
+        at.evicting = None;
+        if has_left {
+            self.set_location(id, Location::Host);
+            return;
+        }
+        self.put_back(id);
+        let retry_at = self.now.after(RETRY);
+        if let Some(entry) = self.instances.get_mut(&id) {
+            entry.retry_at = retry_at;
+            let function = entry.about.function;
+            self.pool.set_pinned(function, slot, true);
+        }
+        for (other, _) in std::mem::take(&mut self.at_mut(slot).leaving) {
+            self.put_back(other);
+        }
+        self.give_up_claims(slot);
+        if self.at(slot).turn.is_some_and(|turn| !turn.is_restoring) {
+            self.fail_turn(slot);
+        }
+    }
+
+    /// Records that an instance's model has returned to its slot, or could not.
+    pub fn restored(&mut self, now: Time, id: InstanceId, is_there: bool) {
+        self.now = self.now.max(now);
+        let Some(slot) = self.slot_of(id) else {
+            return;
+        };
+        let is_expected = self
+            .at(slot)
+            .turn
+            .is_some_and(|turn| turn.instance == id && turn.is_restoring);
+        if is_there {
+            self.set_location(id, Location::Device);
+        } else if is_expected {
+            let retry_at = self.now.after(RETRY);
+            if let Some(entry) = self.instances.get_mut(&id) {
+                entry.retry_at = retry_at;
+            }
+            self.fail_turn(slot);
+        }
+    }
+
+    /// Records where the model of an instance is, as its process states it; it may have moved by an operator's order. The answers to
+    /// [`Action::Evict`] and [`Action::Restore`] are reported by [`Leases::evicted`] and [`Leases::restored`] instead.
+    pub fn located(&mut self, now: Time, id: InstanceId, location: Location) {
+        self.now = self.now.max(now);
+        let Some(entry) = self.instances.get(&id) else {
+            return;
+        };
+        let (about, bytes) = (entry.about, entry.bytes);
+        let slot = about.slot;
+        if entry.location == location || self.at(slot).evicting == Some(id) {
+            return;
+        }
+        self.set_location(id, location);
+        if location == Location::Device {
+            let _there = self.pool.set_resident(about.function, slot, bytes);
+            self.pool.set_pinned(about.function, slot, !about.may_leave);
+        } else {
+            let mut evicted = std::mem::take(&mut self.evicted);
+            let _gone = self.pool.unload(about.function, slot, &mut evicted);
+            evicted.clear();
+            self.evicted = evicted;
+        }
+    }
+
+    /// Records that the processes of an instance have ended, and their memory with them. Its queue may still hold the lease.
+    pub fn lost(&mut self, now: Time, id: InstanceId) {
+        self.now = self.now.max(now);
+        let Some(entry) = self.instances.get_mut(&id) else {
+            return;
+        };
+        (entry.parked, entry.claim) = (None, None);
+        let slot = entry.about.slot;
+        let at = self.at_mut(slot);
+        if at.evicting == Some(id) {
+            at.evicting = None;
+        }
+        at.leaving.retain(|(own, _)| *own != id);
+        self.located(now, id, Location::Absent);
+        if let Some(entry) = self.instances.get_mut(&id) {
+            (entry.bytes, entry.granted) = (0, 0);
+            let function = entry.about.function;
+            self.describe(function);
+        }
+        self.settle_waiting(id);
+        if let Some(turn) = &mut self.at_mut(slot).turn
+            && turn.instance == id
+        {
+            turn.is_restoring = false;
+        }
+    }
+
+    /// Makes an instance the holder of its slot if there is none, as after a restart of the caller: its processes compute since `since`.
+    pub fn adopt_holder(&mut self, id: InstanceId, since: Time, is_parked: bool) {
+        let Some(entry) = self.instances.get(&id) else {
+            return;
+        };
+        let (about, bytes) = (entry.about, entry.bytes);
+        let at = self.at(about.slot);
+        if at.holder.is_some() || at.turn.is_some() {
+            return;
+        }
+        let now = self.now;
+        self.at_mut(about.slot).holder = Some(Holder {
+            is_parked,
+            ..Holder::new(id, since)
+        });
+        if self.pool.held(about.function) >> about.slot.0 & 1 == 0 {
+            let _there = self.pool.set_resident(about.function, about.slot, bytes);
+        }
+        let _resumed = self.pool.resume(now, about.function, about.slot);
+    }
+
+    pub(super) fn slot_of(&self, id: InstanceId) -> Option<SlotId> {
+        self.instances.get(&id).map(|entry| entry.about.slot)
+    }
+
+    fn holder_mut(&mut self, slot: SlotId, id: InstanceId) -> Option<&mut Holder> {
+        let holder = self.at_mut(slot).holder.as_mut();
+        holder.filter(|holder| holder.instance == id)
+    }
+
+    fn set_location(&mut self, id: InstanceId, location: Location) {
+        if let Some(entry) = self.instances.get_mut(&id) {
+            entry.location = location;
+        }
+    }
+
+    /// Counts a model that was to leave as there again.
+    fn put_back(&mut self, id: InstanceId) {
+        if let Some(entry) = self.instances.get(&id)
+            && entry.location == Location::Device
+        {
+            let (about, bytes) = (entry.about, entry.bytes);
+            let _there = self.pool.set_resident(about.function, about.slot, bytes);
+        }
+    }
+
+    /// Ends the use of a slot by its holder, as the pool knows it, unless the slot has been assigned anew.
+    pub(super) fn end_use(&mut self, slot: SlotId) {
+        if self.at(slot).turn.is_none() {
+            let mut evicted = std::mem::take(&mut self.evicted);
+            self.pool.finished(self.now, slot, &mut evicted);
+            self.evicted = evicted;
+        }
+    }
+
+    /// Takes the lease from its holder.
+    pub(super) fn take_lease(&mut self, slot: SlotId) {
+        let now = self.now;
+        let Some(holder) = self.at_mut(slot).holder.take() else {
+            return;
+        };
+        if holder.is_parked {
+            let had = i64::try_from(now.since(holder.since).0).unwrap_or(i64::MAX);
+            let at = self.at_mut(slot);
+            at.credit = at.credit.saturating_sub(had);
+        }
+        self.end_use(slot);
+    }
+
+    /// Gives up a turn that cannot be carried out. Its head waits again.
+    pub(super) fn fail_turn(&mut self, slot: SlotId) {
+        let now = self.now;
+        let Some(turn) = self.at_mut(slot).turn.take() else {
+            return;
+        };
+        self.pool.abandon(now, slot);
+        // Its own model may be there all the same.
+        self.put_back(turn.instance);
+        if let Cause::Head { from, demand } = turn.cause
+            && let Some(entry) = self.instances.get(&from)
+            && entry.head.is_none()
+            && entry.has_queue
+        {
+            let function = entry.about.function;
+            self.enqueue(from, function, demand);
+        }
+    }
+
+    /// Ends what lasts for a time: reservations for forwarded requests, and the stay of models that refused to leave.
+    pub(super) fn end_waits(&mut self) {
+        let now = self.now;
+        for slot in (0..self.slots.len()).map(super::slot_id) {
+            if let Some(holder) = self.at(slot).holder
+                && holder.is_idle_later
+            {
+                if now < holder.reserved_until {
+                    self.wake_at(holder.reserved_until);
+                } else {
+                    let id = holder.instance;
+                    if let Some(holder) = self.holder_mut(slot, id) {
+                        holder.is_idle_later = false;
+                    }
+                    self.idle(now, id);
+                }
+            }
+        }
+        let due: Vec<InstanceId> = self
+            .instances
+            .iter()
+            .filter(|(_, entry)| entry.retry_at > Time::ZERO)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in due {
+            let Some(entry) = self.instances.get_mut(&id) else {
+                continue;
+            };
+            if entry.retry_at > now {
+                let at = entry.retry_at;
+                self.wake_at(at);
+                continue;
+            }
+            entry.retry_at = Time::ZERO;
+            let about = entry.about;
+            self.pool
+                .set_pinned(about.function, about.slot, !about.may_leave);
+        }
+    }
+
+    /// Carries out the next steps on a slot.
+    pub(super) fn advance(&mut self, slot: SlotId, actions: &mut Vec<Action>) {
+        if !self.at(slot).is_usable {
+            return;
+        }
+        self.notify(slot, actions);
+        let Some(turn) = self.at(slot).turn else {
+            let may_compute = self.at(slot).holder.is_some();
+            if self.has_reserved_claim(slot) || !may_compute {
+                let _leaves = self.evict_next(slot, None, actions);
+            }
+            return self.step_recall(slot, actions);
+        };
+        if let Some(holder) = self.at(slot).holder {
+            if holder.instance == turn.instance && holder.is_leased() {
+                // It has the lease, with nothing to do: a sibling's request is to be forwarded to it.
+                return self.grant(slot, turn, actions);
+            }
+            self.begin_recall(slot, actions);
+            return self.step_recall(slot, actions);
+        }
+        let now = self.now;
+        if let Some(turn) = &mut self.at_mut(slot).turn {
+            turn.moves_since.get_or_insert(now);
+        }
+        // What is to leave since leaves before the next turn.
+        if !turn.is_restoring && self.evict_next(slot, Some(turn.instance), actions) {
+            return;
+        }
+        if self.is_away(turn.instance) {
+            if !turn.is_restoring {
+                if let Some(turn) = &mut self.at_mut(slot).turn {
+                    turn.is_restoring = true;
+                }
+                actions.push(Action::Restore(turn.instance));
+            }
+            return;
+        }
+        self.grant(slot, turn, actions);
+    }
+
+    /// Notifies the queue of a holder which has connected since.
+    fn notify(&mut self, slot: SlotId, actions: &mut Vec<Action>) {
+        let Some(holder) = self.at(slot).holder else {
+            return;
+        };
+        let id = holder.instance;
+        let has_queue = self.instances.get(&id).is_some_and(|entry| entry.has_queue);
+        if holder.is_notified != has_queue
+            && holder.is_leased()
+            && let Some(holder) = self.holder_mut(slot, id)
+        {
+            holder.is_notified = has_queue;
+            if has_queue {
+                actions.push(Action::Lease(id));
+            } else {
+                // What it ran for its queue has ended with it, as far as can be known.
+                holder.is_parked = true;
+            }
+        }
+    }
+
+    /// Orders the next model that is to leave a slot. `stays`: a model that is to stay after all. Returns whether one is leaving.
+    fn evict_next(
+        &mut self,
+        slot: SlotId,
+        stays: Option<InstanceId>,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        while self.at(slot).evicting.is_none() && !self.at(slot).leaving.is_empty() {
+            let (victim, reason) = self.at_mut(slot).leaving.remove(0);
+            let is_there = self
+                .instances
+                .get(&victim)
+                .is_some_and(|entry| entry.location == Location::Device);
+            if !is_there || Some(victim) == stays {
+                continue;
+            }
+            let holds = |holder: Holder| holder.instance == victim;
+            if self.at(slot).holder.is_some_and(holds) {
+                self.at_mut(slot).leaving.insert(0, (victim, reason));
+                self.begin_recall(slot, actions);
+                self.step_recall(slot, actions);
+                return true;
+            }
+            self.at_mut(slot).evicting = Some(victim);
+            actions.push(Action::Evict {
+                instance: victim,
+                reason,
+            });
+        }
+        self.at(slot).evicting.is_some()
+    }
+
+    /// Recalls the lease of a slot, unless that was done.
+    pub(super) fn begin_recall(&mut self, slot: SlotId, actions: &mut Vec<Action>) {
+        let now = self.now;
+        let Some(holder) = &mut self.slots[slot.0 as usize].holder else {
+            return;
+        };
+        if !holder.is_leased() {
+            return;
+        }
+        if holder.is_notified {
+            // What it reported as idle may have begun again meanwhile.
+            holder.is_idle = false;
+            holder.stage = Stage::Recalled { since: now };
+            actions.push(Action::Recall(holder.instance));
+        } else {
+            holder.stage = Stage::Closing;
+            actions.push(Action::Close(holder.instance));
+        }
+    }
+
+    /// Closes the gate of a recalled holder once its queue is idle, or gone, or silent for too long.
+    fn step_recall(&mut self, slot: SlotId, actions: &mut Vec<Action>) {
+        let now = self.now;
+        let Some(holder) = self.at(slot).holder else {
+            return;
+        };
+        let Stage::Recalled { since } = holder.stage else {
+            return;
+        };
+        let has_queue = |entry: &Entry| entry.has_queue;
+        let is_heard = self.instances.get(&holder.instance).is_some_and(has_queue);
+        let until = since.after(RECALL_MAX);
+        if is_heard && !holder.is_idle && now < until {
+            return self.wake_at(until);
+        }
+        if let Some(holder) = self.holder_mut(slot, holder.instance) {
+            holder.stage = Stage::Closing;
+        }
+        actions.push(Action::Close(holder.instance));
+    }
+
+    /// Grants the lease of a slot for whom its turn is.
+    fn grant(&mut self, slot: SlotId, turn: Turn, actions: &mut Vec<Action>) {
+        let now = self.now;
+        let id = turn.instance;
+        let mut evicted = std::mem::take(&mut self.evicted);
+        self.pool.loaded(now, slot, &mut evicted);
+        self.evicted = evicted;
+        self.queue_evicted();
+        self.at_mut(slot).turn = None;
+        if let Some(entry) = self.instances.get_mut(&id) {
+            // The turn has made the room for what is claimed.
+            entry.bytes = entry.bytes.max(entry.claim.unwrap_or(0));
+            let (function, bytes, may_leave) =
+                (entry.about.function, entry.bytes, entry.about.may_leave);
+            entry.parked = None;
+            let _there = self.pool.set_resident(function, slot, bytes);
+            self.pool.set_pinned(function, slot, !may_leave);
+        }
+        self.settle_waiting(id);
+        if turn.is_restoring
+            && let Some(since) = turn.moves_since
+        {
+            self.was_loaded(id, now.since(since));
+        }
+        let has_queue = self.instances.get(&id).is_some_and(|entry| entry.has_queue);
+        let holder = self.at(slot).holder;
+        if holder.is_none() {
+            actions.push(Action::Open(id));
+            if has_queue {
+                actions.push(Action::Lease(id));
+            }
+        }
+        let mut next = Holder {
+            is_parked: matches!(turn.cause, Cause::Parked),
+            is_notified: has_queue,
+            since: holder.map_or(now, |holder| holder.since),
+            ..Holder::new(id, now)
+        };
+        if let Cause::Head { from, .. } = turn.cause
+            && from != id
+        {
+            next.reserved_until = now.after(FORWARDED);
+            next.is_idle_later = true;
+            self.wake_at(next.reserved_until);
+            actions.push(Action::Sibling { from, to: id });
+        }
+        self.at_mut(slot).holder = Some(next);
+    }
+}
+
+impl Holder {
+    pub(super) const fn new(instance: InstanceId, since: Time) -> Self {
+        Self {
+            instance,
+            stage: Stage::Leased,
+            since,
+            is_idle: false,
+            is_parked: false,
+            is_notified: false,
+            is_idle_later: false,
+            reserved_until: Time::ZERO,
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! When a lease ends although its holder has work.
+
+use super::{Action, InstanceId, Leases, PARKED_MAX, SlotId};
+use crate::pool::FunctionId;
+use crate::{Span, Time};
+
+/// What waits for a slot that is in use.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    /// Earliest latest start of the heads that are not late; [`Time::NEVER`] if there is none.
+    latest_start: Time,
+    has_head: bool,
+    /// Earliest time by which a parked process is to have a lease.
+    parked: Option<Time>,
+}
+
+impl Leases {
+    /// Recalls the leases whose end has come, and computes when that of the others does.
+    pub(super) fn recall(&mut self, actions: &mut Vec<Action>) {
+        let now = self.now;
+        for slot in (0..self.slots.len()).map(super::slot_id) {
+            let at = self.at(slot);
+            let Some(holder) = at.holder.filter(|holder| holder.is_leased()) else {
+                continue;
+            };
+            if !at.is_usable || at.turn.is_some() || at.queues == 0 {
+                continue;
+            }
+            let Some(waiting) = self.waiting_for(slot, holder.instance) else {
+                continue;
+            };
+            let ends = if holder.is_parked {
+                self.end_of_parked(slot, &waiting, holder.since)
+            } else {
+                self.end_of_lease(slot, &waiting, holder.instance, holder.since)
+            };
+            let ends = ends.max(holder.reserved_until);
+            if ends <= now {
+                self.begin_recall(slot, actions);
+            } else {
+                self.wake_at(ends);
+            }
+        }
+    }
+
+    /// Returns when the lease of a holder that computes for its queue ends.
+    fn end_of_lease(&self, slot: SlotId, waiting: &Waiting, id: InstanceId, since: Time) -> Time {
+        let Some(entry) = self.instances.get(&id) else {
+            return self.now;
+        };
+        let drain = self.execution(entry);
+        let function = self.functions.get(&entry.about.function);
+        let load = function.map_or(Span::ZERO, super::Function::load);
+        let of_heads = match waiting.latest_start {
+            Time::NEVER if waiting.has_head => {
+                since.after(Span(load.0.saturating_mul(2).max(drain.0)))
+            }
+            Time::NEVER => Time::NEVER,
+            latest => latest.before(drain),
+        };
+        let of_parked = match waiting.parked {
+            Some(deadline) if self.at(slot).credit > 0 || !waiting.has_head => deadline,
+            _ => Time::NEVER,
+        };
+        of_heads.min(of_parked)
+    }
+
+    /// Returns when the lease of a parked process ends: with heads waiting once its credit is spent, and after some seconds anyway.
+    fn end_of_parked(&self, slot: SlotId, waiting: &Waiting, since: Time) -> Time {
+        let until = since.after(PARKED_MAX);
+        if waiting.has_head {
+            let credit = u64::try_from(self.at(slot).credit).unwrap_or(0);
+            return until.min(since.after(Span(credit)));
+        }
+        until
+    }
+
+    /// Returns what waits for a slot, besides its holder; `None` if nothing does.
+    fn waiting_for(&self, slot: SlotId, holder: InstanceId) -> Option<Waiting> {
+        let mut waiting = Waiting {
+            latest_start: Time::NEVER,
+            has_head: false,
+            parked: None,
+        };
+        for id in &self.waiting {
+            let Some(entry) = self.instances.get(id) else {
+                continue;
+            };
+            if *id == holder {
+                continue;
+            }
+            if let Some((_, demand)) = entry.head
+                && self.may_run_on(entry.about.function, *id, slot)
+            {
+                waiting.has_head = true;
+                let latest = demand.deadline.before(self.needed(entry));
+                if latest >= self.now {
+                    waiting.latest_start = waiting.latest_start.min(latest);
+                }
+            }
+            if let Some(deadline) = entry.parked
+                && entry.about.slot == slot
+            {
+                let earliest = waiting
+                    .parked
+                    .map_or(deadline, |before| before.min(deadline));
+                waiting.parked = Some(earliest);
+            }
+        }
+        (waiting.has_head || waiting.parked.is_some()).then_some(waiting)
+    }
+
+    /// Returns whether the head of an instance could run on a slot if it were free.
+    fn may_run_on(&self, function: FunctionId, from: InstanceId, slot: SlotId) -> bool {
+        let Some(id) = self.instance_on(function, slot) else {
+            return false;
+        };
+        let reachable = |id| {
+            self.instances
+                .get(&id)
+                .is_some_and(|entry| entry.is_reachable)
+        };
+        let can_retry = self
+            .instances
+            .get(&id)
+            .is_some_and(|entry| self.now >= entry.retry_at);
+        can_retry && (id == from || (reachable(from) && reachable(id)))
+    }
+}

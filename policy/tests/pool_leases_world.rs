@@ -1,0 +1,446 @@
+//! Leases in a small world that carries out every order after a random time, refuses some, and loses instances: what must hold at each step, and
+//! that every head is served in the end.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "the seed of a failure")]
+
+use std::collections::BTreeMap;
+
+use policy::pool::leases::{
+    Action, Claim, Class, Demand, Instance, InstanceId, Leases, Location, RETRY, Settings,
+};
+use policy::pool::{FunctionId, Percentile, SlotId};
+use policy::{Span, Time};
+use testing::Random;
+
+const MS: u64 = 1_000_000;
+
+/// What comes about later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Later {
+    Idle(u32, u64),
+    Closed(u32),
+    Evicted(u32),
+    Restored(u32),
+    Forwarded(u32),
+}
+
+#[derive(Clone, Debug)]
+struct Process {
+    about: Instance,
+    bytes: u64,
+    claimed: u64,
+    location: Location,
+    is_open: bool,
+    has_lease: bool,
+    is_recalled: bool,
+    lease: u64,
+    running: u32,
+    waiting: Vec<u64>,
+    is_alive: bool,
+}
+
+struct World {
+    leases: Leases,
+    random: Random,
+    now: u64,
+    capacity: u64,
+    processes: BTreeMap<u32, Process>,
+    later: Vec<(u64, Later)>,
+    served: u64,
+    arrived: u64,
+    lost: u64,
+    refuses: bool,
+    is_traced: bool,
+    moves: u64,
+    siblings: u64,
+}
+
+impl World {
+    fn new(seed: u64, slots: u32, functions: u32, refuses: bool) -> Self {
+        let mut random = Random(seed);
+        let capacity = 100;
+        let mut leases = Leases::new(Settings::default());
+        for slot in 0..slots {
+            leases.set_slot(SlotId(slot), capacity);
+            leases.set_usable(SlotId(slot), true);
+        }
+        let mut world = Self {
+            leases,
+            now: 0,
+            capacity,
+            processes: BTreeMap::new(),
+            later: Vec::new(),
+            served: 0,
+            arrived: 0,
+            lost: 0,
+            refuses,
+            is_traced: testing::variables::number("WEIR_LEASES_SEED").is_some(),
+            moves: 0,
+            siblings: 0,
+            random: Random(seed ^ 77),
+        };
+        let mut id = 0;
+        for function in 0..functions {
+            let bytes = 15 + random.below(50);
+            let is_strict = random.below(8) == 0;
+            let namespace = u32::try_from(random.below(5) / 4).unwrap();
+            for slot in 0..slots {
+                if random.below(2) == 0 && slot + 1 < slots {
+                    continue;
+                }
+                let class = if is_strict {
+                    Class::Strict
+                } else {
+                    Class::Tenant { namespace }
+                };
+                world.add(id, function, slot, class, bytes);
+                id += 1;
+            }
+        }
+        world
+    }
+
+    fn add(&mut self, id: u32, function: u32, slot: u32, class: Class, bytes: u64) {
+        let about = Instance {
+            function: FunctionId(function),
+            slot: SlotId(slot),
+            percentile: Percentile::default(),
+            objective: Span::from_millis(80),
+            class,
+            may_leave: true,
+        };
+        self.leases
+            .add(Time(self.now), InstanceId(id), &about)
+            .unwrap();
+        self.leases.connect(Time(self.now), InstanceId(id), None);
+        self.leases.set_reachable(InstanceId(id), true);
+        let process = Process {
+            about,
+            bytes,
+            claimed: 0,
+            location: Location::Absent,
+            is_open: false,
+            has_lease: false,
+            is_recalled: false,
+            lease: 0,
+            running: 0,
+            waiting: Vec::new(),
+            is_alive: true,
+        };
+        self.processes.insert(id, process);
+        self.claim(id);
+    }
+
+    fn claim(&mut self, id: u32) {
+        let bytes = self.processes[&id].bytes;
+        match self.leases.claim(Time(self.now), InstanceId(id), bytes) {
+            Claim::Granted => self.granted(id, true),
+            Claim::Waits => {}
+            Claim::Refused => panic!("{bytes} of {} are refused", self.capacity),
+        }
+    }
+
+    fn granted(&mut self, id: u32, is_granted: bool) {
+        assert!(is_granted);
+        let process = self.processes.get_mut(&id).unwrap();
+        process.claimed = process.bytes;
+        if process.location == Location::Absent {
+            process.location = Location::Device;
+        }
+        self.check_memory(self.processes[&id].about.slot);
+    }
+
+    fn check_memory(&self, slot: SlotId) {
+        let there = self.processes.values().filter(|own| {
+            own.is_alive && own.about.slot == slot && own.location == Location::Device
+        });
+        let sum: u64 = there.map(|own| own.claimed).sum();
+        assert!(sum <= self.capacity, "{sum} on slot {}", slot.0);
+    }
+
+    fn after(&mut self, most_ms: u64, later: Later) {
+        let at = self.now + self.random.below(most_ms * MS) + 1;
+        self.later.push((at, later));
+    }
+
+    /// Sends what the queue of an instance would.
+    fn tell(&mut self, id: u32) {
+        let now = Time(self.now);
+        let process = self.processes.get_mut(&id).unwrap();
+        if process.has_lease && !process.is_recalled {
+            if process.running == 0 && !process.waiting.is_empty() {
+                process.waiting.remove(0);
+                process.running += 1;
+                assert!(process.is_open);
+                let lease = process.lease;
+                self.leases.busy(now, InstanceId(id));
+                self.after(8, Later::Idle(id, lease));
+            }
+            return;
+        }
+        let waiting = process.waiting.len();
+        let demand = Demand {
+            deadline: Time(process.waiting.first().copied().unwrap_or(0)),
+            estimate: Span::from_millis(4),
+            waiting: u32::try_from(waiting).unwrap(),
+        };
+        self.leases.head(now, InstanceId(id), demand);
+    }
+
+    fn arrive(&mut self, id: u32) {
+        self.arrived += 1;
+        let deadline = self.now + 80 * MS;
+        let process = self.processes.get_mut(&id).unwrap();
+        if !process.is_alive {
+            self.lost += 1;
+            return;
+        }
+        process.waiting.push(deadline);
+        self.tell(id);
+    }
+
+    fn execute(&mut self, action: Action) {
+        if self.is_traced {
+            println!("{} {action:?}", self.now);
+        }
+        match action {
+            Action::Open(InstanceId(id)) => {
+                let slot = self.processes[&id].about.slot;
+                let others = self.processes.values().filter(|own| own.about.slot == slot);
+                assert_eq!(others.filter(|own| own.is_open && own.is_alive).count(), 0);
+                let process = self.processes.get_mut(&id).unwrap();
+                assert_ne!(
+                    process.location,
+                    Location::Host,
+                    "computes while it is away"
+                );
+                process.is_open = true;
+            }
+            Action::Close(InstanceId(id)) => {
+                let process = self.processes.get_mut(&id).unwrap();
+                assert!(process.is_open);
+                (process.has_lease, process.is_recalled) = (false, false);
+                self.after(1, Later::Closed(id));
+            }
+            Action::Lease(InstanceId(id)) => {
+                let process = self.processes.get_mut(&id).unwrap();
+                assert!(process.is_open && !process.has_lease);
+                process.has_lease = true;
+                process.lease += 1;
+                self.tell(id);
+                let process = &self.processes[&id];
+                if process.running == 0 {
+                    self.leases.idle(Time(self.now), InstanceId(id));
+                }
+            }
+            Action::Recall(InstanceId(id)) => {
+                let process = self.processes.get_mut(&id).unwrap();
+                assert!(process.has_lease && !process.is_recalled);
+                process.is_recalled = true;
+                if process.running == 0 {
+                    let lease = process.lease;
+                    self.after(1, Later::Idle(id, lease));
+                }
+                self.tell(id);
+            }
+            Action::Sibling {
+                from: InstanceId(from),
+                to: InstanceId(to),
+            } => {
+                self.siblings += 1;
+                assert_eq!(
+                    self.processes[&from].about.function,
+                    self.processes[&to].about.function
+                );
+                let sender = self.processes.get_mut(&from).unwrap();
+                if sender.is_alive && !sender.waiting.is_empty() {
+                    sender.waiting.remove(0);
+                    self.tell(from);
+                    self.after(3, Later::Forwarded(to));
+                }
+            }
+            Action::Evict { instance, .. } => {
+                let process = &self.processes[&instance.0];
+                assert!(!process.is_open && process.location == Location::Device);
+                self.after(4, Later::Evicted(instance.0));
+            }
+            Action::Restore(InstanceId(id)) => {
+                let process = self.processes.get_mut(&id).unwrap();
+                assert_eq!(process.location, Location::Host);
+                process.location = Location::Device;
+                let slot = process.about.slot;
+                self.check_memory(slot);
+                self.after(20, Later::Restored(id));
+            }
+            Action::Claim { instance, granted } => self.granted(instance.0, granted),
+        }
+    }
+
+    fn happen(&mut self, later: Later) {
+        let now = Time(self.now);
+        if self.is_traced {
+            println!("{} {later:?}", self.now);
+        }
+        match later {
+            Later::Idle(id, lease) => {
+                let process = self.processes.get_mut(&id).unwrap();
+                if !process.is_alive || process.lease != lease || !process.has_lease {
+                    return;
+                }
+                if process.running > 0 {
+                    process.running -= 1;
+                    self.served += 1;
+                }
+                self.leases.executed(InstanceId(id), Span::from_millis(4));
+                self.tell(id);
+                if self.processes[&id].running == 0 {
+                    self.leases.idle(now, InstanceId(id));
+                }
+            }
+            Later::Closed(id) => {
+                if self.processes[&id].is_alive {
+                    self.processes.get_mut(&id).unwrap().is_open = false;
+                    self.leases.closed(now, InstanceId(id));
+                    self.tell(id);
+                }
+            }
+            Later::Evicted(id) => {
+                let refused = self.refuses && self.random.below(6) == 0;
+                let process = self.processes.get_mut(&id).unwrap();
+                if process.is_alive {
+                    self.moves += 1;
+                    if self.is_traced && refused {
+                        println!("refused");
+                    }
+                    if !refused {
+                        process.location = Location::Host;
+                    }
+                    self.leases.evicted(now, InstanceId(id), !refused);
+                }
+            }
+            Later::Restored(id) => {
+                let refused = self.refuses && self.random.below(6) == 0;
+                let process = self.processes.get_mut(&id).unwrap();
+                if process.is_alive {
+                    self.moves += 1;
+                    if self.is_traced && refused {
+                        println!("refused");
+                    }
+                    if refused {
+                        process.location = Location::Host;
+                    }
+                    self.leases.restored(now, InstanceId(id), !refused);
+                }
+            }
+            Later::Forwarded(id) => {
+                let deadline = self.now + 80 * MS;
+                let process = self.processes.get_mut(&id).unwrap();
+                if process.is_alive {
+                    process.waiting.push(deadline);
+                    self.tell(id);
+                } else {
+                    self.lost += 1;
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, id: u32) {
+        let process = self.processes.get_mut(&id).unwrap();
+        if !process.is_alive {
+            return;
+        }
+        process.is_alive = false;
+        process.is_open = false;
+        self.lost += u64::from(process.running) + process.waiting.len() as u64;
+        process.waiting.clear();
+        self.leases.remove(Time(self.now), InstanceId(id));
+    }
+
+    fn settle(&mut self) {
+        let mut actions = Vec::new();
+        for _round in 0..1_000 {
+            self.leases.decide(Time(self.now), &mut actions);
+            if actions.is_empty() {
+                return;
+            }
+            for action in actions.drain(..) {
+                self.execute(action);
+            }
+        }
+        panic!("decisions do not end");
+    }
+
+    /// Advances to what comes next, at most until `until`. Returns whether anything did.
+    fn step(&mut self, until: u64) -> bool {
+        let next = self.later.iter().enumerate().min_by_key(|(_, (at, _))| *at);
+        let wake = self.leases.next_wake().map(|at| at.0.max(self.now));
+        match next.map(|(at, (time, later))| (at, *time, *later)) {
+            Some((at, time, later)) if time <= until && wake.is_none_or(|wake| time <= wake) => {
+                self.later.swap_remove(at);
+                self.now = self.now.max(time);
+                self.happen(later);
+            }
+            _ => match wake {
+                Some(wake) if wake <= until => self.now = wake.max(self.now + 1),
+                _ => return false,
+            },
+        }
+        self.settle();
+        true
+    }
+}
+
+fn run(seed: u64) -> (u64, u64, u64) {
+    println!("seed {seed}");
+    let mut world = World::new(
+        seed,
+        1 + u32::try_from(seed % 3).unwrap(),
+        2 + u32::try_from(seed % 7).unwrap(),
+        seed % 4 == 1,
+    );
+    let removes = seed % 5 == 2;
+    world.settle();
+    let ids: Vec<u32> = world.processes.keys().copied().collect();
+    for _request in 0..200 {
+        let gap = world.random.below(30 * MS);
+        let until = world.now + gap;
+        while world.step(until) {}
+        world.now = world.now.max(until);
+        let id = ids[usize::try_from(world.random.below(ids.len() as u64)).unwrap()];
+        if removes && world.random.below(100) == 0 {
+            world.remove(id);
+        } else {
+            world.arrive(id);
+        }
+        world.settle();
+    }
+    world.refuses = false;
+    let end = world.now + 600 * 1_000 * MS;
+    while world.served + world.lost < world.arrived && world.step(end) {}
+    assert_eq!(
+        world.served + world.lost,
+        world.arrived,
+        "a head waits for ever: {:?}",
+        world.processes
+    );
+    (world.moves, world.siblings, world.served)
+}
+
+#[test]
+fn every_head_is_served_and_no_two_instances_of_a_slot_compute() {
+    let (mut moves, mut siblings, mut served) = (0, 0, 0);
+    let seeds = match testing::variables::number("WEIR_LEASES_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..300,
+    };
+    for seed in seeds {
+        let (more_moves, more_siblings, more_served) = run(seed);
+        moves += more_moves;
+        siblings += more_siblings;
+        served += more_served;
+    }
+    println!("{moves} moves, {siblings} siblings, {served} served");
+    assert!(moves > 10_000 && siblings > 1_000, "{moves} {siblings}");
+    assert!(RETRY > Span::ZERO);
+}
