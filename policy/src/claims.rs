@@ -69,6 +69,13 @@ impl Claims {
         others.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
     }
 
+    /// Returns the sum of all granted claims, in bytes.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        let held = self.held.iter();
+        held.fold(0, |sum, (_, bytes)| sum.saturating_add(*bytes))
+    }
+
     /// Returns the memory that a process may hold, in bytes.
     pub fn of(&self, process: ProcessId) -> u64 {
         let own = self.held.iter().find(|(other, _)| *other == process);

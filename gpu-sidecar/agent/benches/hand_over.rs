@@ -65,6 +65,7 @@ fn node(
         client_limit: 1_000,
         seats: 1_000,
         context_residue: None,
+        models_memory: None,
         mps_pipe: None,
         mig: None,
     })))?;
@@ -101,11 +102,14 @@ fn node(
                 evict: Evict::Host,
                 slo: None,
                 is_pipeline: false,
+                slo_percentile_ppm: 980_000,
+                version: String::new(),
             },
             slot: SlotKey(0),
             folder: own,
         };
         handle.send(Command::PodAdded {
+            queue: None,
             pod: Arc::new(pod),
             listener,
         })?;

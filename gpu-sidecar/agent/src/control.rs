@@ -325,6 +325,12 @@ impl Control {
                     "charged_seconds": seconds(figures.counters.charged_ns),
                     "debt_seconds": seconds(figures.debt_ns),
                 },
+                "lease": {
+                    "queue": figures.lease.has_queue,
+                    "holder": figures.lease.is_holder,
+                    "load_seconds": seconds(figures.lease.load_ns),
+                    "execution_seconds": seconds(figures.lease.execution_ns),
+                },
                 "waits": {"count": waits.count(), "sum_seconds": seconds(waits.sum_ns), "buckets": buckets},
                 "used_seconds": seconds(figures.counters.used_wall_ns),
                 "used_sm_seconds": seconds(figures.counters.used_sm_ns),

@@ -23,6 +23,7 @@ pub(crate) fn slot(key: u32) -> Slot {
         client_limit: 48,
         seats: 48,
         context_residue: None,
+        models_memory: None,
         mps_pipe: Some(PathBuf::from(format!("/run/weir/mps/{key}/pipe"))),
         mig: None,
     }
@@ -39,6 +40,8 @@ pub(crate) fn settings() -> PodSettings {
         evict: Evict::Host,
         slo: None,
         is_pipeline: false,
+        slo_percentile_ppm: 980_000,
+        version: String::new(),
     }
 }
 
@@ -64,6 +67,7 @@ pub(crate) fn pod(key: u32, revision: &str) -> Arc<Pod> {
 /// Returns figures of these pods with all counters zero.
 pub(crate) fn figures_of(at_ns: u64, pods: &[&Arc<Pod>]) -> Figures {
     let pods = pods.iter().map(|pod| PodFigures {
+        lease: agent_core::LeaseFigures::default(),
         pod: Arc::clone(pod),
         processes: Vec::new(),
         counters: PodCounters::default(),

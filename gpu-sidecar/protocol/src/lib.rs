@@ -14,6 +14,8 @@
 //! | `Present` | – | answers the agent's `Probe` |
 //! | `Report` | – | an event for the operator |
 //!
+//! The queue of a pod's requests holds another connection, to `queue.sock`, over which leases pass: see [`queue`].
+//!
 //! All integers are little-endian. A message has at most 4 KiB ([`message::MESSAGE_MAX`]). The first byte of each is the
 //! version of this protocol; a message of another than [`VERSION`] is refused.
 //!
@@ -35,6 +37,7 @@
 pub mod message;
 mod moves;
 pub mod page;
+pub mod queue;
 pub mod union;
 
 /// Version of the messages.
@@ -48,5 +51,7 @@ pub const LAYOUT: u32 = 1;
 
 /// File name of a pod's socket, in the directory that is mounted into its user containers.
 pub const GPU_SOCKET: &str = "gpu.sock";
+/// File name of the socket of a pod's queue, in the directory that is mounted into its queue-proxy.
+pub const QUEUE_SOCKET: &str = "queue.sock";
 /// Environment variable with the path of the socket, which overrides the one beside the preload library.
 pub const GPU_SOCKET_VARIABLE: &str = "WEIR_GPU_SOCKET";

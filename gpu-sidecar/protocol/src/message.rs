@@ -236,7 +236,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    fn new(kind: u8) -> Self {
+    pub(crate) fn new(kind: u8) -> Self {
         let mut bytes = [0; MESSAGE_MAX];
         bytes[0] = VERSION;
         bytes[1] = kind;
@@ -248,7 +248,7 @@ impl Writer {
         self.bytes[0] = version;
     }
 
-    fn raw(&mut self, raw: &[u8]) {
+    pub(crate) fn raw(&mut self, raw: &[u8]) {
         // Texts are cut to their bound, so a message always fits.
         if let Some(space) = self.bytes.get_mut(self.used..self.used + raw.len()) {
             space.copy_from_slice(raw);
@@ -256,19 +256,19 @@ impl Writer {
         }
     }
 
-    fn u32(&mut self, value: u32) {
+    pub(crate) fn u32(&mut self, value: u32) {
         self.raw(&value.to_le_bytes());
     }
 
-    fn u64(&mut self, value: u64) {
+    pub(crate) fn u64(&mut self, value: u64) {
         self.raw(&value.to_le_bytes());
     }
 
-    fn flag(&mut self, value: bool) {
+    pub(crate) fn flag(&mut self, value: bool) {
         self.u32(u32::from(value));
     }
 
-    fn text(&mut self, text: &str) {
+    pub(crate) fn text(&mut self, text: &str) {
         let mut end = text.len().min(TEXT_MAX);
         while !text.is_char_boundary(end) {
             end -= 1;
@@ -287,11 +287,11 @@ impl Writer {
     }
 }
 
-struct Reader<'a>(&'a [u8]);
+pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     /// Returns the kind and the version of a message, and the reader of its fields.
-    fn open(bytes: &'a [u8]) -> Result<(u8, u8, Self), Malformed> {
+    pub(crate) fn open(bytes: &'a [u8]) -> Result<(u8, u8, Self), Malformed> {
         let (&[version, kind, low, high], rest) =
             bytes.split_first_chunk::<HEAD>().ok_or(Malformed::Length)?;
         if !(OLDEST_VERSION..=VERSION).contains(&version) {
@@ -303,25 +303,25 @@ impl<'a> Reader<'a> {
         Ok((kind, version, Self(rest)))
     }
 
-    fn chunk<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    pub(crate) fn chunk<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (chunk, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed::Length)?;
         self.0 = rest;
         Ok(*chunk)
     }
 
-    fn u32(&mut self) -> Result<u32, Malformed> {
+    pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {
         self.chunk().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, Malformed> {
+    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
         self.chunk().map(u64::from_le_bytes)
     }
 
-    fn residency(&mut self) -> Result<Residency, Malformed> {
+    pub(crate) fn residency(&mut self) -> Result<Residency, Malformed> {
         Residency::from_number(self.u32()?).ok_or(Malformed::Value)
     }
 
-    fn flag(&mut self) -> Result<bool, Malformed> {
+    pub(crate) fn flag(&mut self) -> Result<bool, Malformed> {
         match self.u32()? {
             0 => Ok(false),
             1 => Ok(true),
@@ -329,7 +329,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn text(&mut self) -> Result<String, Malformed> {
+    pub(crate) fn text(&mut self) -> Result<String, Malformed> {
         let length = usize::try_from(self.u32()?).map_err(|_| Malformed::Text)?;
         if length > TEXT_MAX {
             return Err(Malformed::Text);
@@ -339,7 +339,7 @@ impl<'a> Reader<'a> {
         String::from_utf8(text.to_vec()).map_err(|_| Malformed::Text)
     }
 
-    fn end(&self) -> Result<(), Malformed> {
+    pub(crate) fn end(&self) -> Result<(), Malformed> {
         if self.0.is_empty() {
             Ok(())
         } else {

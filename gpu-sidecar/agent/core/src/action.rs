@@ -3,6 +3,7 @@
 use policy::tokens::ProcessId;
 use protocol::message::{FromAgent, MoveRefusal, Transfer};
 use protocol::page::{Residency, Streaming};
+use protocol::queue::ToQueue;
 
 use crate::event::ProcessRecord;
 use crate::event_kind::EventKind;
@@ -95,6 +96,18 @@ pub enum Action {
         /// Whether it may be registered.
         is_pinned: bool,
     },
+    /// Keep the connection of the last [`Event::QueueConnected`](crate::Event::QueueConnected) as that of the pod's queue.
+    AdmitQueue(PodKey),
+    /// Send a message to the queue of a pod. After a failure the connection is closed and reported by
+    /// [`Event::QueueDisconnected`](crate::Event::QueueDisconnected).
+    SendQueue {
+        /// Pod of the queue.
+        pod: PodKey,
+        /// The message.
+        message: ToQueue,
+    },
+    /// Close the connection of a pod's queue.
+    DisconnectQueue(PodKey),
     /// Answer an order of an operator.
     Answer {
         /// Number of the order.

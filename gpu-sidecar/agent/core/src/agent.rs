@@ -10,6 +10,7 @@ use crate::action::{Action, OrderAnswer};
 use crate::event::{Event, ProcessRecord};
 use crate::facts::Facts;
 use crate::figures::{AgentFigures, Figures, ProcessMemory};
+use crate::leases::NodeLeases;
 use crate::pods::{Pod, PodKey};
 use crate::residency::{MemorySettings, NodeMemory};
 use crate::slot::{Context, SlotState};
@@ -58,21 +59,22 @@ impl Numbers {
 #[derive(Debug)]
 pub struct Agent {
     tokens: Settings,
-    slots: BTreeMap<SlotKey, SlotState>,
-    slot_of_pod: BTreeMap<PodKey, SlotKey>,
+    pub(crate) slots: BTreeMap<SlotKey, SlotState>,
+    pub(crate) slot_of_pod: BTreeMap<PodKey, SlotKey>,
     numbers: Numbers,
     /// Latest time passed in, in nanoseconds: a clock that is set back counts as one that stands still.
-    now: u64,
+    pub(crate) now: u64,
     published_at: u64,
     malformed_messages: u64,
     memory: NodeMemory,
+    pub(crate) leases: NodeLeases,
 }
 
 impl Agent {
     /// Creates a service without slots. `tokens`: settings of the scheduler on slots shared by MPS; an exclusive slot belongs to
     /// the pod that came first.
     #[must_use]
-    pub const fn new(tokens: Settings) -> Self {
+    pub fn new(tokens: Settings) -> Self {
         Self {
             tokens,
             slots: BTreeMap::new(),
@@ -85,12 +87,13 @@ impl Agent {
             published_at: 0,
             malformed_messages: 0,
             memory: NodeMemory::none(),
+            leases: NodeLeases::new(),
         }
     }
 
     /// Sets how models are moved between devices and host; without, none is.
     #[must_use]
-    pub const fn with_memory(mut self, settings: MemorySettings) -> Self {
+    pub fn with_memory(mut self, settings: MemorySettings) -> Self {
         self.memory = NodeMemory::new(settings);
         self
     }
@@ -103,6 +106,8 @@ impl Agent {
             self.take_facts(*process, facts);
             return;
         }
+        // After the event its process may be gone.
+        let concerned = self.pod_of(event);
         match event {
             Event::SlotAdded(slot) => self.add_slot(slot, actions),
             Event::SlotLost { slot, reason } => {
@@ -182,6 +187,17 @@ impl Agent {
                     slot.survivor_ended(cx, *pod, *record);
                 });
             }
+            Event::QueueConnected { pod, is_of_pod } => {
+                self.leases.connect_queue(*pod, *is_of_pod, actions);
+            }
+            Event::QueueMessage { pod, message } => {
+                self.leases.receive(self.now, *pod, message, actions);
+            }
+            Event::QueueMalformed { pod, text } => {
+                self.malformed_messages += 1;
+                self.leases.refuse_queue(self.now, *pod, text, actions);
+            }
+            Event::QueueDisconnected(pod) => self.leases.disconnect_queue(self.now, *pod),
             Event::Wake => {
                 for slot in self.slots.values_mut() {
                     let mut cx = Context {
@@ -189,12 +205,14 @@ impl Agent {
                         actions,
                         numbers: &mut self.numbers,
                         memory: &mut self.memory,
+                        leases: &mut self.leases,
                     };
                     slot.wake(&mut cx);
                 }
             }
             Event::Facts { .. } | Event::FiguresWanted => {}
         }
+        self.decide_leases(event, concerned, actions);
         if self.must_publish(event) {
             self.published_at = self.now;
             for slot in self.slots.values_mut() {
@@ -207,7 +225,8 @@ impl Agent {
     /// Returns when [`Event::Wake`] is due unless an event comes before, in nanoseconds; `None`: never.
     #[must_use]
     pub fn next_wake(&self) -> Option<u64> {
-        self.slots.values().filter_map(SlotState::next_wake).min()
+        let slots = self.slots.values().filter_map(SlotState::next_wake);
+        slots.chain(self.leases.next_wake()).min()
     }
 
     /// Appends the processes of which the facts are needed for this event at `now`.
@@ -249,6 +268,10 @@ impl Agent {
             }
             Event::Connected { .. }
             | Event::AcceptFailed(_)
+            | Event::QueueConnected { .. }
+            | Event::QueueMessage { .. }
+            | Event::QueueMalformed { .. }
+            | Event::QueueDisconnected(_)
             | Event::Facts { .. }
             | Event::FiguresWanted => return,
         };
@@ -271,6 +294,9 @@ impl Agent {
         let slots: Vec<_> = self.slots.values().filter_map(SlotState::figures).collect();
         let pods = self.slots.values();
         let mut pods: Vec<_> = pods.flat_map(|slot| slot.pod_figures(memory)).collect();
+        for figures in &mut pods {
+            figures.lease = self.leases.figures(figures.pod.key);
+        }
         pods.sort_by_key(|figures| figures.pod.key);
         agent.grants = slots.iter().map(|slot| slot.grants).sum();
         agent.malformed_messages = self.malformed_messages;
@@ -305,7 +331,7 @@ impl Agent {
         }
     }
 
-    fn on_slot(
+    pub(crate) fn on_slot(
         &mut self,
         slot: SlotKey,
         actions: &mut Vec<Action>,
@@ -317,8 +343,77 @@ impl Agent {
                 actions,
                 numbers: &mut self.numbers,
                 memory: &mut self.memory,
+                leases: &mut self.leases,
             };
             handler(slot, &mut cx);
+        }
+    }
+
+    /// Calls a handler of the slot of a pod that has leases.
+    pub(crate) fn on_leased(
+        &mut self,
+        pod: PodKey,
+        actions: &mut Vec<Action>,
+        handler: impl FnOnce(&mut SlotState, &mut Context<'_>),
+    ) {
+        if let Some(slot) = self.leases.slot_of(pod) {
+            self.on_slot(slot, actions, handler);
+        }
+    }
+
+    /// Calls a handler of each slot.
+    pub(crate) fn each_slot(
+        &mut self,
+        actions: &mut Vec<Action>,
+        handler: impl Fn(&mut SlotState, &mut Context<'_>),
+    ) {
+        for slot in self.slots.values_mut() {
+            let mut cx = Context {
+                now: self.now,
+                actions,
+                numbers: &mut self.numbers,
+                memory: &mut self.memory,
+                leases: &mut self.leases,
+            };
+            handler(slot, &mut cx);
+        }
+    }
+
+    /// Returns whether the pods of some slot compute by leases, although perhaps no queue is connected any more.
+    pub(crate) fn is_any_leased(&self) -> bool {
+        self.slots.values().any(SlotState::is_leased)
+    }
+
+    /// Returns the pod that an event concerns.
+    pub(crate) fn pod_of(&self, event: &Event) -> Option<PodKey> {
+        match event {
+            Event::Message { process, .. }
+            | Event::Malformed { process, .. }
+            | Event::PagesFailed { process, .. }
+            | Event::Disconnected(process)
+            | Event::NotSent { process, .. }
+            | Event::WindowFailed { process, .. }
+            | Event::Ended(process)
+            | Event::Stopped(process) => {
+                let slot = self.slots.get(&self.numbers.slot(*process)?)?;
+                slot.pod_of(*process)
+            }
+            Event::PodRemoved(pod)
+            | Event::SurvivorEnded { pod, .. }
+            | Event::Ordered { pod, .. }
+            | Event::QueueConnected { pod, .. }
+            | Event::QueueMessage { pod, .. }
+            | Event::QueueMalformed { pod, .. }
+            | Event::QueueDisconnected(pod)
+            | Event::Connected { pod, .. }
+            | Event::AcceptFailed(pod) => Some(*pod),
+            Event::PodChanged(pod) | Event::PodAdded { pod, .. } => Some(pod.key),
+            Event::SlotLost { .. }
+            | Event::MpsState { .. }
+            | Event::SlotAdded(_)
+            | Event::Facts { .. }
+            | Event::Wake
+            | Event::FiguresWanted => None,
         }
     }
 
@@ -349,6 +444,15 @@ impl Agent {
         let settings = self.tokens;
         self.slots.entry(key).or_insert_with(|| SlotState::new(key));
         self.on_slot(key, actions, |own, cx| own.add_device(cx, slot, settings));
+        let pods: Vec<PodKey> = self
+            .slot_of_pod
+            .iter()
+            .filter(|(_, own)| **own == key)
+            .map(|(pod, _)| *pod)
+            .collect();
+        for pod in pods {
+            self.lease_pod(pod, actions);
+        }
     }
 
     fn add_pod(&mut self, pod: &Arc<Pod>, survivors: &[ProcessRecord], actions: &mut Vec<Action>) {
@@ -360,10 +464,12 @@ impl Agent {
             .entry(slot)
             .or_insert_with(|| SlotState::new(slot));
         self.on_slot(slot, actions, |own, cx| own.add_pod(cx, pod, survivors));
+        self.lease_pod(pod.key, actions);
     }
 
     fn remove_pod(&mut self, key: PodKey, actions: &mut Vec<Action>) {
         self.on_pod(key, actions, |slot, cx| slot.remove_pod(cx, key));
+        self.leases.remove_pod(self.now, key);
         self.slot_of_pod.remove(&key);
     }
 }

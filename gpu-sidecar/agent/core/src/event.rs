@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use policy::tokens::ProcessId;
 use protocol::message::FromProcess;
+use protocol::queue::FromQueue;
 use serde::{Deserialize, Serialize};
 
 use crate::facts::Facts;
@@ -59,6 +60,30 @@ pub enum Event {
     },
     /// No connection of a pod can be accepted for lack of a resource.
     AcceptFailed(PodKey),
+    /// A queue has connected to a pod's socket for queues. Answered with [`Action::AdmitQueue`](crate::Action::AdmitQueue), or not admitted.
+    QueueConnected {
+        /// Pod of the socket.
+        pod: PodKey,
+        /// Whether the connecting process belongs to the pod of the socket, as far as that can be examined.
+        is_of_pod: bool,
+    },
+    /// The queue of a pod has sent a message.
+    QueueMessage {
+        /// Pod of the queue.
+        pod: PodKey,
+        /// The message.
+        #[serde(with = "wire::from_queue")]
+        message: FromQueue,
+    },
+    /// The queue of a pod has sent bytes that are no message.
+    QueueMalformed {
+        /// Pod of the queue.
+        pod: PodKey,
+        /// Reason, for logs and users.
+        text: String,
+    },
+    /// The connection of a pod's queue has ended.
+    QueueDisconnected(PodKey),
     /// A process has sent a message.
     Message {
         /// Sender of the message.

@@ -126,6 +126,8 @@ impl PodCounters {
 pub struct MoveCounters {
     /// Number of evictions which were carried out.
     pub evictions: u64,
+    /// Number of them by cause: an order, a waiting thread, or why another instance's lease needed the memory.
+    pub evicted_for: BTreeMap<&'static str, u64>,
     /// Number of refused evictions, by the name of the reason.
     pub refused: BTreeMap<&'static str, u64>,
     /// Number of restores which were carried out.
@@ -151,6 +153,9 @@ pub struct MoveCounters {
 impl MoveCounters {
     /// Adds the counters of another pod.
     pub fn add(&mut self, own: &Self) {
+        for (cause, count) in &own.evicted_for {
+            *self.evicted_for.entry(cause).or_default() += count;
+        }
         for (sum, own) in [
             (&mut self.evictions, own.evictions),
             (&mut self.restores, own.restores),
@@ -172,9 +177,10 @@ impl MoveCounters {
     }
 
     /// Counts a move.
-    pub(crate) fn done(&mut self, to_host: bool, is_demand: bool, transfer: &Transfer) {
+    pub(crate) fn done(&mut self, to_host: bool, cause: &'static str, transfer: &Transfer) {
         if to_host {
             self.evictions += 1;
+            *self.evicted_for.entry(cause).or_default() += 1;
             self.evict_times.observe(transfer.total_ns);
             let clean = transfer.bytes.saturating_sub(transfer.copied_bytes);
             self.evicted_copied_bytes = self
@@ -183,11 +189,24 @@ impl MoveCounters {
             self.evicted_clean_bytes = self.evicted_clean_bytes.saturating_add(clean);
         } else {
             self.restores += 1;
-            self.restores_on_demand += u64::from(is_demand);
+            self.restores_on_demand += u64::from(cause == "demand");
             self.restore_times.observe(transfer.total_ns);
             self.restored_bytes = self.restored_bytes.saturating_add(transfer.copied_bytes);
         }
     }
+}
+
+/// State of the lease of a pod on an exclusive slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct LeaseFigures {
+    /// Whether the queue of the pod's requests is connected.
+    pub has_queue: bool,
+    /// Whether the pod holds the lease of its slot, and is not recalled.
+    pub is_holder: bool,
+    /// Mean time in which the function's model has returned to a slot, with all that left for it, in nanoseconds; 0: it never did.
+    pub load_ns: u64,
+    /// Mean execution time of the function's requests, in nanoseconds; 0: none is known.
+    pub execution_ns: u64,
 }
 
 /// State, counters and device memory of one connected process of a pod, at the time of [`Figures::at_ns`].
@@ -263,6 +282,8 @@ pub struct PodFigures {
     pub is_waiting: bool,
     /// Number of the pod's processes which an earlier agent served and which have not sent `Hello` to this one.
     pub silent_processes: u32,
+    /// State of its lease.
+    pub lease: LeaseFigures,
 }
 
 /// Tokens, waiting pods and busy time of one slot, at the time of [`Figures::at_ns`].

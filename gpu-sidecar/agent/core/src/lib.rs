@@ -16,6 +16,7 @@
 //! | [`agent`] | dispatch to the slots; process numbers; wake-ups |
 //! | `slot` | one slot: its scheduler, pods and processes |
 //! | `process`, `gate`, `pod`, `accept` | one process, its gate, one pod, the rate of its connections |
+//! | `leases` | queues of pods, and the leases of exclusive slots |
 //! | [`figures`] | counters and gauges |
 //! | [`local`] | a caller with pages in its own memory, for processes in virtual time |
 //! | [`record`] | events and actions as text, and their replay |
@@ -37,6 +38,8 @@ pub mod facts;
 pub mod figures;
 mod gate;
 mod kind;
+mod lease_decisions;
+mod leases;
 pub mod local;
 mod pod;
 pub mod pods;
@@ -53,8 +56,8 @@ pub use event::{Event, MoveOrder, Peer, PodOrder, ProcessRecord};
 pub use event_kind::EventKind;
 pub use facts::Facts;
 pub use figures::{
-    AgentFigures, Figures, Histogram, MoveCounters, PodCounters, PodFigures, ProcessFigures,
-    ProcessMemory, SlotFigures, WAIT_BOUNDS_NS, protocol_refusal,
+    AgentFigures, Figures, Histogram, LeaseFigures, MoveCounters, PodCounters, PodFigures,
+    ProcessFigures, ProcessMemory, SlotFigures, WAIT_BOUNDS_NS, protocol_refusal,
 };
 pub use kind::SlotKind;
 pub use pods::{PODS_MAX, Pod, PodKey, PodSettings};

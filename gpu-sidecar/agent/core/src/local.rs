@@ -53,7 +53,7 @@ pub struct LocalAgent {
 impl LocalAgent {
     /// Creates a service without slots.
     #[must_use]
-    pub const fn new(tokens: Settings) -> Self {
+    pub fn new(tokens: Settings) -> Self {
         Self {
             agent: Agent::new(tokens),
             pages: BTreeMap::new(),
@@ -236,6 +236,8 @@ impl Tenant {
                 evict: Evict::Never,
                 slo: None,
                 is_pipeline: false,
+                slo_percentile_ppm: 980_000,
+                version: String::new(),
             },
             slot: SlotKey(0),
             folder: PathBuf::new(),
@@ -257,6 +259,7 @@ fn shared_slot() -> Slot {
         client_limit: u32::MAX,
         seats: u32::MAX,
         context_residue: None,
+        models_memory: None,
         mps_pipe: Some(PathBuf::from("/run/weir/mps/0/pipe")),
         mig: None,
     }

@@ -27,6 +27,14 @@ pub(crate) struct Survivor {
     pub(crate) stand_in: Option<ProcessId>,
 }
 
+/// A claim which its pod's limit allows, and for which others must leave the slot.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PendingClaim {
+    pub(crate) answer: ClaimAnswer,
+    /// What the process might hold before, in bytes.
+    pub(crate) before: u64,
+}
+
 /// A pod with its processes.
 #[derive(Debug)]
 pub(crate) struct ServedPod {
@@ -45,6 +53,13 @@ pub(crate) struct ServedPod {
     attached: u32,
     survivors: Vec<Survivor>,
     moves: PodMoves,
+    /// Claims for which others must leave the slot.
+    delayed: Vec<PendingClaim>,
+    /// Limit of device memory where the annotations state none, in bytes; 0: none.
+    default_limit: u64,
+    /// Time at which a process of the pod was last seen to have launched or claimed, in nanoseconds.
+    last_activity: u64,
+    launches: u64,
     /// Number of processes with a token or with unfinished work.
     holders: u32,
     /// Number of processes waiting for a token.
@@ -72,6 +87,10 @@ impl ServedPod {
             attached: 0,
             survivors: survivors.collect(),
             moves: PodMoves::default(),
+            delayed: Vec::new(),
+            default_limit: 0,
+            last_activity: now,
+            launches: 0,
             holders: 0,
             waiters: 0,
             counted_to: now,
@@ -146,7 +165,52 @@ impl ServedPod {
 
     /// Returns the limit of device memory of the pod, in bytes; 0: none.
     pub(crate) fn memory_limit(&self) -> u64 {
-        self.pod.settings.gpu_memory.unwrap_or(0)
+        self.pod.settings.gpu_memory.unwrap_or(self.default_limit)
+    }
+
+    /// Sets the limit of device memory where the annotations state none, in bytes; 0: none.
+    pub(crate) const fn set_default_limit(&mut self, bytes: u64) {
+        self.default_limit = bytes;
+    }
+
+    /// Returns the sum of what the pod's processes may hold, in bytes.
+    pub(crate) fn claimed(&self) -> u64 {
+        self.claims.sum()
+    }
+
+    /// Returns what a process may hold, in bytes.
+    pub(crate) fn claimed_by(&self, id: ProcessId) -> u64 {
+        self.claims.of(id)
+    }
+
+    /// Keeps a claim until others have left the slot.
+    pub(crate) fn delay_claim(&mut self, claim: PendingClaim) {
+        self.delayed
+            .retain(|own| own.answer.process != claim.answer.process);
+        self.delayed.push(claim);
+    }
+
+    /// Returns the claims for which others were to leave the slot, and forgets them.
+    pub(crate) fn take_delayed_claims(&mut self) -> Vec<PendingClaim> {
+        std::mem::take(&mut self.delayed)
+    }
+
+    /// Takes a claim back, and returns the answer that leaves the process what it had.
+    pub(crate) fn undo_claim(&mut self, claim: PendingClaim) -> PendingClaim {
+        let PendingClaim { mut answer, before } = claim;
+        answer.bytes = before;
+        self.claims.adopt(answer.process, before);
+        PendingClaim { answer, before }
+    }
+
+    /// Returns when a process of the pod was last seen to have launched or claimed, in nanoseconds.
+    pub(crate) const fn last_activity(&self) -> u64 {
+        self.last_activity
+    }
+
+    /// Records activity of a process of the pod.
+    pub(crate) fn set_active(&mut self, now: u64) {
+        self.last_activity = self.last_activity.max(now);
     }
 
     /// Returns when something of the pod is due, in nanoseconds: an answer to a claim, the end of a pause of accepting, or that
@@ -184,6 +248,8 @@ impl ServedPod {
             }
         }
         self.processes.retain(|own| *own != process.id());
+        self.delayed
+            .retain(|own| own.answer.process != process.id());
         self.claims.remove(process.id());
     }
 
@@ -292,6 +358,10 @@ impl ServedPod {
         now: u64,
     ) -> Settlement {
         let alone = self.attached < 2;
+        if facts.launches != self.launches || facts.inflight_us > 0 {
+            self.launches = facts.launches;
+            self.set_active(now);
+        }
         let settlement = device.settle(facts, alone, &mut self.union, now);
         device.count(&mut self.counters);
         self.add_used(settlement.pod_ns, now);

@@ -37,6 +37,12 @@ pub struct PodSettings {
     pub evict: Evict,
     /// Latency objective (`weir.dev/slo`), where there is one.
     pub slo: Option<Duration>,
+    /// Share of requests to be answered within the objective (`weir.dev/slo-percentile`), in millionths.
+    #[serde(default = "percentile_default")]
+    pub slo_percentile_ppm: u32,
+    /// Version of the function (`weir.dev/version`); empty: none.
+    #[serde(default)]
+    pub version: String,
     /// Whether `weir.dev/variant` is `pipeline`.
     pub is_pipeline: bool,
 }
@@ -51,9 +57,25 @@ impl From<&Settings> for PodSettings {
             gpu_memory: settings.gpu_memory,
             evict: settings.evict,
             slo: settings.slo,
+            slo_percentile_ppm: percentile_ppm(settings.slo_percentile),
+            version: settings.version.clone(),
             is_pipeline: settings.variant == Variant::Pipeline,
         }
     }
+}
+
+/// Returns a percentile in millionths.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "between 50 and 99.9 percent"
+)]
+fn percentile_ppm(percent: f64) -> u32 {
+    (percent * 10_000.0).round() as u32
+}
+
+fn percentile_default() -> u32 {
+    percentile_ppm(annotations::SLO_PERCENTILE_DEFAULT)
 }
 
 #[expect(

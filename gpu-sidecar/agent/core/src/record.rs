@@ -421,26 +421,24 @@ pub(crate) mod wire {
     }
 
     /// Messages as they are on the wire, in hexadecimal digits.
-    pub(crate) mod from_process {
+    mod digits {
         use std::fmt::Write as _;
 
-        use protocol::message::FromProcess;
+        use protocol::message::Malformed;
         use serde::{Deserialize, Deserializer, Serializer, de};
 
-        pub(crate) fn serialize<S: Serializer>(
-            message: &FromProcess,
-            to: S,
-        ) -> Result<S::Ok, S::Error> {
+        pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
             let mut digits = String::new();
-            for byte in message.write().finish() {
+            for byte in bytes {
                 let _string = write!(digits, "{byte:02x}");
             }
             to.serialize_str(&digits)
         }
 
-        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        pub(super) fn deserialize<'de, D: Deserializer<'de>, T>(
             from: D,
-        ) -> Result<FromProcess, D::Error> {
+            read: impl Fn(&[u8]) -> Result<T, Malformed>,
+        ) -> Result<T, D::Error> {
             let digits = String::deserialize(from)?;
             let byte = |pair: &[u8]| {
                 let pair = str::from_utf8(pair).ok()?;
@@ -448,7 +446,43 @@ pub(crate) mod wire {
             };
             let bytes: Option<Vec<u8>> = digits.as_bytes().chunks(2).map(byte).collect();
             let bytes = bytes.ok_or_else(|| de::Error::custom("not hexadecimal digits"))?;
-            FromProcess::read(&bytes).map_err(de::Error::custom)
+            read(&bytes).map_err(de::Error::custom)
+        }
+    }
+
+    pub(crate) mod from_process {
+        use protocol::message::FromProcess;
+        use serde::{Deserializer, Serializer};
+
+        pub(crate) fn serialize<S: Serializer>(
+            message: &FromProcess,
+            to: S,
+        ) -> Result<S::Ok, S::Error> {
+            super::digits::serialize(message.write().finish(), to)
+        }
+
+        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+            from: D,
+        ) -> Result<FromProcess, D::Error> {
+            super::digits::deserialize(from, FromProcess::read)
+        }
+    }
+
+    pub(crate) mod from_queue {
+        use protocol::queue::FromQueue;
+        use serde::{Deserializer, Serializer};
+
+        pub(crate) fn serialize<S: Serializer>(
+            message: &FromQueue,
+            to: S,
+        ) -> Result<S::Ok, S::Error> {
+            super::digits::serialize(message.write().finish(), to)
+        }
+
+        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+            from: D,
+        ) -> Result<FromQueue, D::Error> {
+            super::digits::deserialize(from, FromQueue::read)
         }
     }
 }

@@ -203,6 +203,8 @@ pub(crate) struct Move {
     pub(crate) target: Target,
     /// Why it was begun: an order, or a thread that waits.
     pub(crate) is_demand: bool,
+    /// Why a lease needs it, if one does.
+    pub(crate) lease: Option<&'static str>,
     /// Whether it undoes a move that some process has refused.
     pub(crate) undoes: Option<MoveRefusal>,
     /// Processes which have not answered, each with the number of its order.

@@ -51,6 +51,9 @@ pub struct Slot {
     pub seats: u32,
     /// Device memory taken by each process's context, in bytes, as configured; `None` when each process measures it.
     pub context_residue: Option<u64>,
+    /// Largest sum of device memory of the models on an exclusive slot at a time, in bytes, as configured; `None`: what contexts leave.
+    #[serde(default)]
+    pub models_memory: Option<u64>,
     /// Pipe directory of the slot's MPS daemon; `None` on exclusive slots.
     pub mps_pipe: Option<PathBuf>,
     /// MIG instance; `None` for a whole GPU.

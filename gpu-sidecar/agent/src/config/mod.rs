@@ -337,6 +337,7 @@ impl Default for Config {
                 plan: PLAN_PERCENT,
                 placement: policy::placement::Rule::FirstFit,
                 context_residue: Residues::default(),
+                memory: None,
             },
             overrides: Vec::new(),
             memory: MemoryConfig::default(),
@@ -525,6 +526,7 @@ impl Config {
             kind,
             seats: matching().find_map(|own| own.seats).or(self.slots.seats),
             context_residue: residue.or_else(|| self.slots.context_residue.of(kind)),
+            memory: matching().find_map(|own| own.memory).or(self.slots.memory),
         }
     }
 }

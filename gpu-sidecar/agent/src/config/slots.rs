@@ -28,6 +28,12 @@ pub struct SlotDefaults {
     pub placement: Placement,
     /// Device memory taken by a context.
     pub context_residue: Residues,
+    /// Largest sum of device memory of the models on an exclusive slot at a time, in bytes; `None`: what contexts leave.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "as_quantity"
+    )]
+    pub memory: Option<u64>,
 }
 
 const PLACEMENTS: [(&str, Placement); 2] = [
@@ -193,6 +199,12 @@ pub struct SlotOverride {
         serialize_with = "as_quantity"
     )]
     pub context_residue: Option<u64>,
+    /// Largest sum of device memory of models, in bytes; `None`: the default.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "as_quantity"
+    )]
+    pub memory: Option<u64>,
 }
 
 /// Effective settings of one slot.
@@ -204,6 +216,8 @@ pub struct SlotConfig {
     pub seats: Option<u32>,
     /// Device memory taken by a context, in bytes; `None`: each process measures it.
     pub context_residue: Option<u64>,
+    /// Largest sum of device memory of models on an exclusive slot at a time, in bytes; `None`: what contexts leave.
+    pub memory: Option<u64>,
 }
 
 impl SlotDefaults {
@@ -222,6 +236,7 @@ impl SlotDefaults {
         self.context_residue.mps = residue.value("mps", quantity);
         self.context_residue.exclusive = residue.value("exclusive", quantity);
         residue.end();
+        self.memory = table.value("memory", quantity);
         table.end();
     }
 }
@@ -257,12 +272,14 @@ impl SlotOverride {
         let kind = table.value("kind", slot_kind);
         let seats = table.value("seats", |text| integer(text, 1, SEATS_MAX));
         let context_residue = table.value("context-residue", quantity);
+        let memory = table.value("memory", quantity);
         table.end();
         Some(Self {
             slot: slot?,
             kind,
             seats,
             context_residue,
+            memory,
         })
     }
 }

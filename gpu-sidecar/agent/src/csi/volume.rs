@@ -3,7 +3,7 @@
 //! | in a volume | contents | used by |
 //! |---|---|---|
 //! | `gate/` | socket and libraries | user containers |
-//! | `lease/` | empty: queue-proxy behaves as without it | queue-proxy |
+//! | `lease/` | socket over which leases pass | queue-proxy |
 //! | `mps/` | pipe of the slot's MPS daemon; empty where there is none | user containers on shared slots |
 //! | `shm/` | memory shared by the daemon's clients; writable | user containers on shared slots |
 //! | `softgpu/` | software GPU, where the node has one | user containers |

@@ -21,6 +21,17 @@ const LOCATIONS: [Residency; 7] = [
     Residency::Faulted,
 ];
 
+/// Values of the label `reason` of evictions: an order, or why another instance's lease needed the memory (M2.16), or its class of isolation.
+const EVICTION_CAUSES: [&str; 7] = [
+    "order",
+    "duplicate",
+    "light",
+    "heavy",
+    "lru",
+    "moved",
+    "class",
+];
+
 /// Adds the counters of moves.
 pub(super) fn counters(page: &mut Page, sums: &BTreeMap<Labels, PodCounters>) {
     let with = |labels: &Labels, name: &'static str, value: &str| {
@@ -32,7 +43,12 @@ pub(super) fn counters(page: &mut Page, sums: &BTreeMap<Labels, PodCounters>) {
     page.counter(
         "weir_gpu_evictions_total",
         "Evictions of models, by the reason for which they were begun.",
-        moves().map(|(labels, own)| (with(labels, "reason", "order"), number(own.evictions))),
+        moves().flat_map(|(labels, own)| {
+            EVICTION_CAUSES.map(|cause| {
+                let count = own.evicted_for.get(cause).copied().unwrap_or(0);
+                (with(labels, "reason", cause), number(count))
+            })
+        }),
     );
     page.counter(
         "weir_gpu_evict_refusals_total",

@@ -445,6 +445,7 @@ impl Watcher {
             client_limit,
             seats,
             context_residue: config.context_residue,
+            models_memory: config.memory,
             mps_pipe: (config.kind == SlotKind::Mps)
                 .then(|| pipe_directory(&self.config.node.run_directory, &unit.uuid)),
             mig: instance.map(|instance| MigInstance {

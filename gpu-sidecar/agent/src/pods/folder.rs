@@ -194,13 +194,31 @@ impl Folder {
         Some(text.trim().to_owned())
     }
 
-    /// Removes the socket, so that no more processes connect.
+    /// Removes the sockets, so that no more processes connect.
     pub(super) fn close_gate(&self) {
-        let _gone = unlinkat(
-            &self.0,
-            format!("gate/{}", protocol::GPU_SOCKET),
-            AtFlags::empty(),
-        );
+        for (part, socket) in [
+            ("gate", protocol::GPU_SOCKET),
+            ("lease", protocol::QUEUE_SOCKET),
+        ] {
+            let _gone = unlinkat(&self.0, format!("{part}/{socket}"), AtFlags::empty());
+        }
+    }
+
+    /// Creates a folder of the agent's own in the pod's folder.
+    fn part(&self, name: &str) -> Result<OwnedFd, Errno> {
+        match mkdirat(&self.0, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        openat(&self.0, name, flags, Mode::empty())
+    }
+
+    /// Creates `lease/` with the socket for the queue of the pod's requests. Returns the listening socket.
+    pub(super) fn open_lease(&self) -> Result<OwnedFd, String> {
+        let socket = protocol::QUEUE_SOCKET;
+        let opened = self.part("lease").and_then(|part| listen_in(&part, socket));
+        opened.map_err(|errno| format!("lease/{socket}: {}", std::io::Error::from(errno)))
     }
 
     /// Creates `gate/` with the libraries and the socket. Returns the listening socket, and a description of a missing library.
@@ -212,12 +230,7 @@ impl Folder {
             let what = what.to_owned();
             move |errno: Errno| format!("{what}: {}", std::io::Error::from(errno))
         };
-        match mkdirat(&self.0, "gate", Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(wrong("gate")(errno)),
-        }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let gate = openat(&self.0, "gate", flags, Mode::empty()).map_err(wrong("gate"))?;
+        let gate = self.part("gate").map_err(wrong("gate"))?;
         let mut missing = None;
         for library in LIBRARIES {
             let source = preload.map(|folder| folder.join(library));
@@ -235,7 +248,7 @@ impl Folder {
                 ));
             }
         }
-        let listener = listen_in(&gate).map_err(wrong("gate/gpu.sock"))?;
+        let listener = listen_in(&gate, protocol::GPU_SOCKET).map_err(wrong("gate/gpu.sock"))?;
         Ok((listener, missing))
     }
 }
@@ -286,9 +299,9 @@ fn publish(source: &Path, gate: &OwnedFd, name: &str) -> Result<(), Errno> {
     renameat(gate, &*temporary, gate, name)
 }
 
-/// Creates the socket of a gate, which replaces that of an earlier agent atomically.
-fn listen_in(gate: &OwnedFd) -> Result<OwnedFd, Errno> {
-    let temporary = format!(".{}.new", protocol::GPU_SOCKET);
+/// Creates a socket in a folder, which replaces that of an earlier agent atomically.
+fn listen_in(gate: &OwnedFd, name: &str) -> Result<OwnedFd, Errno> {
+    let temporary = format!(".{name}.new");
     remove(gate, &temporary)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -302,6 +315,6 @@ fn listen_in(gate: &OwnedFd) -> Result<OwnedFd, Errno> {
         AtFlags::empty(),
     )?;
     listen(&socket, BACKLOG)?;
-    renameat(gate, &*temporary, gate, protocol::GPU_SOCKET)?;
+    renameat(gate, &*temporary, gate, name)?;
     Ok(socket)
 }

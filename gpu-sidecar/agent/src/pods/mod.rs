@@ -6,6 +6,7 @@
 //! | `annotations` | its creator | the pod's annotations in the form of the downward API; its presence makes the folder a pod |
 //! | `pod.toml` | its creator | `namespace`, `revision`, `function`, `uid`, `name`, `slot` (UUID or name), `cgroup`, `mps-pipe-directory` (path of the slot's in its containers); all optional |
 //! | `gate/` | the agent | files for user containers: `gpu.sock`, `libweir_preload.so`, `libweir_preload_core.so` |
+//! | `lease/` | the agent | for queue-proxy: `queue.sock` |
 //! | `refused` | the agent | reason why the pod, or its last change, is refused; absent otherwise |
 //! | `slot` | the agent | UUID of its slot, constant for the pod's lifetime, also across restarts of the agent |
 //! | `processes` | the token service | its processes |
@@ -333,13 +334,14 @@ impl PodWatcher {
 
     /// Removes a served pod and frees its key.
     fn remove(&mut self, pod: &Arc<Pod>) -> Result<(), SendError> {
+        // Whoever no longer finds the pod finds the event.
+        let text = "its folder or its annotations were removed";
+        self.events
+            .record(EventKind::PodRemoved, "", &pod.display(), text);
         self.pods
             .lock()
             .served
             .retain(|own| own.serial != pod.serial);
-        let text = "its folder or its annotations were removed";
-        self.events
-            .record(EventKind::PodRemoved, "", &pod.display(), text);
         self.service.send(Command::PodRemoved(pod.key))?;
         self.keys.free.push_back(pod.key);
         Ok(())
@@ -544,6 +546,16 @@ impl PodWatcher {
         if let Some(missing) = missing {
             self.note(".", &missing);
         }
+        let queue = match folder.open_lease() {
+            Ok(queue) => queue,
+            Err(text) => {
+                self.keys.free.push_back(key);
+                return Ok(Err(Refused {
+                    reason: RefusalReason::Unreadable,
+                    text,
+                }));
+            }
+        };
         let pod = Arc::new(Pod {
             key,
             serial,
@@ -571,6 +583,7 @@ impl PodWatcher {
         let command = Command::PodAdded {
             pod: Arc::clone(&pod),
             listener,
+            queue: Some(queue),
         };
         self.service.send(command)?;
         let mut pods = self.pods.lock();

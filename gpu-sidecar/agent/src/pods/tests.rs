@@ -82,8 +82,12 @@ impl Fixture {
         let mut commands = Vec::new();
         while let Some(command) = self.inbox.next() {
             commands.push(match command {
-                Command::PodAdded { pod, listener } => {
-                    drop(listener);
+                Command::PodAdded {
+                    pod,
+                    listener,
+                    queue,
+                } => {
+                    drop((listener, queue));
                     format!("+{} {} on {}", pod.key.0, pod.display(), pod.slot.0)
                 }
                 Command::PodChanged(pod) => {

@@ -50,9 +50,9 @@ struct Pages {
 
 /// Outcome of reading from a connection.
 #[derive(Debug)]
-pub(super) enum Received {
-    /// A valid message from the process.
-    Message(FromProcess),
+pub(super) enum Received<Message = FromProcess> {
+    /// A valid message from the peer.
+    Message(Message),
     /// No message is available now.
     Nothing,
     /// A message that could not be parsed.
@@ -125,27 +125,11 @@ impl Connection {
         let Some(socket) = &self.socket else {
             return Received::Nothing;
         };
-        let mut bytes = [MaybeUninit::uninit(); MESSAGE_MAX];
-        let received = recv(
-            socket,
-            &mut bytes[..],
-            RecvFlags::DONTWAIT | RecvFlags::TRUNC,
-        );
-        match received {
-            Ok((_, 0)) => Received::End,
-            Ok((_, whole)) if whole > MESSAGE_MAX => Received::Malformed(Malformed::Length),
-            Ok(((read, _), _)) => match FromProcess::read(read) {
-                Ok(message) => {
-                    if let FromProcess::Hello { version, .. } = message {
-                        self.version.set(version);
-                    }
-                    Received::Message(message)
-                }
-                Err(malformed) => Received::Malformed(malformed),
-            },
-            Err(Errno::AGAIN | Errno::INTR) => Received::Nothing,
-            Err(_) => Received::End,
+        let received = receive(socket, FromProcess::read);
+        if let Received::Message(FromProcess::Hello { version, .. }) = received {
+            self.version.set(version);
         }
+        received
     }
 
     /// Sends a message without blocking. Returns `false` when the socket buffer is full or the connection has ended.
@@ -231,6 +215,26 @@ impl Connection {
     }
 }
 
+/// Reads the next message of a connection without blocking, and decodes it with `read`.
+pub(super) fn receive<Message>(
+    socket: &OwnedFd,
+    read: impl Fn(&[u8]) -> Result<Message, Malformed>,
+) -> Received<Message> {
+    let mut bytes = [MaybeUninit::uninit(); MESSAGE_MAX];
+    let received = recv(
+        socket,
+        &mut bytes[..],
+        RecvFlags::DONTWAIT | RecvFlags::TRUNC,
+    );
+    match received {
+        Ok((_, 0)) => Received::End,
+        Ok((_, whole)) if whole > MESSAGE_MAX => Received::Malformed(Malformed::Length),
+        Ok(((bytes, _), _)) => read(bytes).map_or_else(Received::Malformed, Received::Message),
+        Err(Errno::AGAIN | Errno::INTR) => Received::Nothing,
+        Err(_) => Received::End,
+    }
+}
+
 /// Creates host memory, whose pages are there, and sends it.
 fn window(socket: &OwnedFd, version: u8, bytes: u64, is_pinned: bool) -> io::Result<()> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -263,7 +267,7 @@ fn window(socket: &OwnedFd, version: u8, bytes: u64, is_pinned: bool) -> io::Res
 
 /// Returns whether a process belongs to a pod: it does when it is in the pod's cgroup, as far as both are known. The peer has
 /// the pod's socket mounted, so without pod cgroups the socket alone identifies the pod.
-fn belongs(pod: &Pod, pid: u32) -> bool {
+pub(super) fn belongs(pod: &Pod, pid: u32) -> bool {
     let Some(uid) = &pod.uid else { return true };
     match crate::identity::pod_uid_of(pid) {
         Ok(Some(own)) => own == *uid,

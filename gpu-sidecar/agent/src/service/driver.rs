@@ -18,6 +18,7 @@ use rustix::net::SocketFlags;
 
 use super::connection::{Connection, Received};
 use super::later::Later;
+use super::queue::QueueConnection;
 use super::{now_ns, roster};
 use crate::state::{Command, Inbox, OrderReply, ServiceSettings};
 
@@ -33,12 +34,19 @@ const CONNECTION: u64 = 2 << 32;
 /// Tag of a process's pidfd in epoll data; the low 32 bits are the process's number.
 const PIDFD: u64 = 3 << 32;
 
+/// Tag of a pod's listener for queues in epoll data; the low 32 bits are the pod's key.
+const QUEUE_LISTENER: u64 = 4 << 32;
+/// Tag of the connection of a pod's queue in epoll data; the low 32 bits are the pod's key.
+const QUEUE: u64 = 5 << 32;
+
 /// Listening socket of a pod.
 #[derive(Debug)]
 pub(super) struct Listener {
     socket: OwnedFd,
     pub(super) pod: Arc<Pod>,
     accepts: bool,
+    /// Listening socket for the queue of its requests.
+    queue: Option<OwnedFd>,
 }
 
 /// The service's thread: everything that belongs to the operating system.
@@ -51,6 +59,10 @@ pub(super) struct Driver {
     pub(super) connections: HashMap<ProcessId, Connection>,
     /// Connection which the agent may admit now.
     arriving: Option<Connection>,
+    /// Connections of pods' queues.
+    pub(super) queues: HashMap<PodKey, QueueConnection>,
+    /// Queue which the agent may admit now.
+    arriving_queue: Option<QueueConnection>,
     pub(super) replies: HashMap<u64, OrderReply>,
     replies_seen: u64,
     /// Events which follow from the execution of actions.
@@ -94,6 +106,8 @@ impl Driver {
             listeners: HashMap::new(),
             connections: HashMap::new(),
             arriving: None,
+            queues: HashMap::new(),
+            arriving_queue: None,
             replies: HashMap::new(),
             replies_seen: 0,
             follow_ups: VecDeque::new(),
@@ -204,6 +218,8 @@ impl Driver {
             LISTENER => self.accept(PodKey(number)),
             CONNECTION => self.receive(ProcessId(number)),
             PIDFD => self.dispatch(Event::Ended(ProcessId(number))),
+            QUEUE_LISTENER => self.accept_queue(PodKey(number)),
+            QUEUE => self.receive_queue(PodKey(number)),
             _ => {
                 self.inbox.clear_wake();
                 while let Some(event) = self.later.next() {
@@ -272,6 +288,77 @@ impl Driver {
         self.connections.insert(process, connection);
     }
 
+    /// Accepts connections of a pod's queue.
+    fn accept_queue(&mut self, key: PodKey) {
+        for _connection in 0..TURN_MAX {
+            let listener = self.listeners.get(&key);
+            let Some((listener, queue)) = listener.and_then(|own| Some((own, own.queue.as_ref()?)))
+            else {
+                return;
+            };
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let pod = &listener.pod;
+            let socket = match rustix::net::accept_with(queue, flags) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
+                Err(error) => {
+                    // The queue connects again.
+                    tracing::warn!(pod = pod.display(), %error, "cannot accept the pod's queue");
+                    return;
+                }
+            };
+            let is_of_pod = QueueConnection::belongs(&socket, pod);
+            self.arriving_queue = Some(QueueConnection::new(socket));
+            self.dispatch(Event::QueueConnected {
+                pod: key,
+                is_of_pod,
+            });
+            // Closed, unless the agent has admitted it.
+            self.arriving_queue = None;
+        }
+    }
+
+    /// Keeps the arriving connection of a pod's queue.
+    pub(super) fn admit_queue(&mut self, key: PodKey) {
+        let Some(connection) = self.arriving_queue.take() else {
+            return;
+        };
+        let data = epoll::EventData::new_u64(QUEUE | u64::from(key.0));
+        if epoll::add(
+            &self.epoll,
+            connection.socket(),
+            data,
+            epoll::EventFlags::IN,
+        )
+        .is_err()
+        {
+            return self.follow_ups.push_back(Event::QueueDisconnected(key));
+        }
+        self.queues.insert(key, connection);
+    }
+
+    /// Reads messages of a pod's queue, at most [`TURN_MAX`].
+    fn receive_queue(&mut self, key: PodKey) {
+        for _message in 0..TURN_MAX {
+            let Some(connection) = self.queues.get(&key) else {
+                return;
+            };
+            let event = match connection.next() {
+                Received::Message(message) => Event::QueueMessage { pod: key, message },
+                Received::Nothing => return,
+                Received::Malformed(malformed) => Event::QueueMalformed {
+                    pod: key,
+                    text: malformed.to_string(),
+                },
+                Received::End => {
+                    self.queues.remove(&key);
+                    return self.dispatch(Event::QueueDisconnected(key));
+                }
+            };
+            self.dispatch(event);
+        }
+    }
+
     /// Sets whether connections of a pod are accepted.
     pub(super) fn set_accepting(&mut self, key: PodKey, accepts: bool) {
         let Some(listener) = self.listeners.get_mut(&key) else {
@@ -316,9 +403,13 @@ impl Driver {
             Command::SlotAdded(slot) | Command::SlotBack(slot) => Event::SlotAdded(slot),
             Command::SlotLost { slot, reason } => Event::SlotLost { slot, reason },
             Command::MpsState { slot, is_up, text } => Event::MpsState { slot, is_up, text },
-            Command::PodAdded { pod, listener } => {
+            Command::PodAdded {
+                pod,
+                listener,
+                queue,
+            } => {
                 let survivors = roster::survivors(&pod.folder);
-                if let Err(error) = self.listen(&pod, listener) {
+                if let Err(error) = self.listen(&pod, listener, queue) {
                     let pod = pod.display();
                     tracing::error!(pod, %error, "cannot listen for the pod's processes");
                     return;
@@ -334,6 +425,7 @@ impl Driver {
             Command::PodRemoved(key) => {
                 self.dispatch(Event::PodRemoved(key));
                 self.listeners.remove(&key);
+                self.queues.remove(&key);
                 return;
             }
             Command::Move {
@@ -362,13 +454,23 @@ impl Driver {
         self.dispatch(event);
     }
 
-    fn listen(&mut self, pod: &Arc<Pod>, socket: OwnedFd) -> io::Result<()> {
+    fn listen(
+        &mut self,
+        pod: &Arc<Pod>,
+        socket: OwnedFd,
+        queue: Option<OwnedFd>,
+    ) -> io::Result<()> {
         let data = epoll::EventData::new_u64(LISTENER | u64::from(pod.key.0));
         epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN)?;
+        if let Some(queue) = &queue {
+            let data = epoll::EventData::new_u64(QUEUE_LISTENER | u64::from(pod.key.0));
+            epoll::add(&self.epoll, queue, data, epoll::EventFlags::IN)?;
+        }
         let listener = Listener {
             socket,
             pod: Arc::clone(pod),
             accepts: true,
+            queue,
         };
         // Dropping the socket of an earlier pod removes it from epoll.
         self.listeners.insert(pod.key, listener);

@@ -107,6 +107,17 @@ impl Driver {
                     self.follow_ups.push_back(event);
                 }
             }
+            Action::AdmitQueue(pod) => self.admit_queue(pod),
+            Action::SendQueue { pod, message } => {
+                let connection = self.queues.get(&pod);
+                if connection.is_some_and(|connection| !connection.send(&message)) {
+                    self.queues.remove(&pod);
+                    self.follow_ups.push_back(Event::QueueDisconnected(pod));
+                }
+            }
+            Action::DisconnectQueue(pod) => {
+                self.queues.remove(&pod);
+            }
             Action::Answer { number, answer } => {
                 if let Some(reply) = self.replies.remove(&number) {
                     // The caller may have given up.

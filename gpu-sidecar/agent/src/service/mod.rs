@@ -12,6 +12,7 @@ mod connection;
 mod driver;
 mod execute;
 mod later;
+mod queue;
 mod roster;
 
 use std::thread;

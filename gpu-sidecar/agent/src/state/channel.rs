@@ -56,6 +56,8 @@ pub enum Command {
         pod: Arc<Pod>,
         /// Listening socket in the pod's gate folder.
         listener: OwnedFd,
+        /// Listening socket for the queue of its requests, likewise; `None`: the pod has no leases.
+        queue: Option<OwnedFd>,
     },
     /// A pod's annotations have changed; key, serial, slot and folder stay the same. Settings fixed for a process's lifetime
     /// (the SM share) apply to processes that connect later.

@@ -9,7 +9,7 @@ use crate::node::Node;
 use testing::until;
 
 /// Maximum number of series of one revision on one slot.
-const SERIES_MAX: usize = 128;
+const SERIES_MAX: usize = 140;
 const CONDITIONS: [&str; 3] = [
     "where a pod has weir.dev/gpu-memory",
     "on slots of kind mps",

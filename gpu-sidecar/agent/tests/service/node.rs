@@ -50,6 +50,7 @@ pub(crate) fn slot(key: u32) -> Slot {
         client_limit: 48,
         seats: 48,
         context_residue: None,
+        models_memory: None,
         mps_pipe: Some(PathBuf::from("/run/weir/mps/0/pipe")),
         mig: None,
     }
@@ -137,6 +138,8 @@ impl Node {
             evict: Evict::Never,
             slo: None,
             is_pipeline: false,
+            slo_percentile_ppm: 980_000,
+            version: String::new(),
         };
         change(&mut settings);
         let folder = self.own.path().join(format!("pod-{key}"));
@@ -164,6 +167,7 @@ impl Node {
     pub(crate) fn add(&self, pod: &Arc<Pod>) {
         let listener = listener(pod);
         self.send(Command::PodAdded {
+            queue: None,
             pod: Arc::clone(pod),
             listener,
         });

@@ -238,6 +238,8 @@ impl World {
                     });
                 }
             }
+            // Queues do not connect here.
+            Action::AdmitQueue(_) | Action::SendQueue { .. } | Action::DisconnectQueue(_) => {}
             Action::Log { .. } | Action::Record { .. } => {}
         }
         Ok(())

@@ -150,6 +150,7 @@ fn slot(at: usize) -> Slot {
         client_limit: 48,
         seats: 48,
         context_residue: None,
+        models_memory: None,
         mps_pipe: Some(PathBuf::from("/run/weir/mps/pipe")),
         mig: None,
     }
@@ -178,6 +179,8 @@ pub(crate) fn pod(key: usize, serial: u64, slot: usize, sm: u32, limit: u32, mem
             evict: Evict::Host,
             slo: None,
             is_pipeline: false,
+            slo_percentile_ppm: 980_000,
+            version: String::new(),
         },
         slot: SlotKey(u32::try_from(slot).unwrap()),
         folder: PathBuf::from("/run/weir/pods"),

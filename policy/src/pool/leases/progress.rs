@@ -21,11 +21,29 @@ impl Leases {
         match holder.stage {
             Stage::Recalled { .. } => holder.is_idle = true,
             Stage::Leased if now < holder.reserved_until => holder.is_idle_later = true,
+            // It is not for its queue.
+            Stage::Leased if holder.is_parked => {}
             Stage::Leased if !holder.is_idle => {
                 holder.is_idle = true;
                 self.end_use(slot);
             }
             Stage::Leased | Stage::Closing => {}
+        }
+    }
+
+    /// Records that the processes of an instance have computed nothing for a while and wait for nothing, which ends the use of a lease for parked
+    /// ones.
+    pub fn quiet(&mut self, now: Time, id: InstanceId) {
+        self.now = self.now.max(now);
+        let Some(slot) = self.slot_of(id) else {
+            return;
+        };
+        if let Some(holder) = self.holder_mut(slot, id)
+            && holder.is_parked
+            && holder.is_leased()
+            && !std::mem::replace(&mut holder.is_idle, true)
+        {
+            self.end_use(slot);
         }
     }
 

@@ -64,6 +64,7 @@ impl SlotState {
             let used = processes.iter().map(|process| process.bytes_used);
             let device = self.device.as_ref();
             PodFigures {
+                lease: crate::figures::LeaseFigures::default(),
                 pod: Arc::clone(pod.pod()),
                 memory_used: used.fold(0, u64::saturating_add),
                 processes,

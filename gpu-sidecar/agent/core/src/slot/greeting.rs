@@ -91,7 +91,11 @@ impl SlotState {
         }
         let mps = MpsEnvironment::of(&device.slot, &served.pod().settings).filter(|_| is_up);
         let message = FromAgent::Welcome {
-            on_loss: OnLoss::Open,
+            // On an exclusive slot no second instance computes, whatever becomes of the agent.
+            on_loss: match device.slot.kind {
+                SlotKind::Exclusive => OnLoss::Keep,
+                SlotKind::Mps => OnLoss::Open,
+            },
             visible_devices: device.slot.uuid.clone(),
             mps_pipe_directory: mps.as_ref().map_or_else(String::new, |mps| {
                 let mount = served.pod().mps_mount.as_ref();

@@ -5,6 +5,7 @@ use protocol::message::FromAgent;
 
 use super::{Context, SlotState};
 use crate::action::{Action, Order};
+use crate::pod::PendingClaim;
 use crate::pods::PodKey;
 
 impl SlotState {
@@ -14,8 +15,15 @@ impl SlotState {
             return;
         };
         let pod = member.pod.key();
+        let before = member.pod.claimed_by(id);
+        member.pod.set_active(cx.now);
         match member.pod.claim(id, seq, bytes, cx.now) {
             Some(answer) => {
+                let claim = PendingClaim { answer, before };
+                let Some(PendingClaim { answer, .. }) = self.claim_slot_memory(cx, pod, claim)
+                else {
+                    return;
+                };
                 self.publish_memory_of_others(cx.actions, pod);
                 let order = Order::Claim {
                     seq: answer.seq,
@@ -50,10 +58,27 @@ impl SlotState {
         let Some(pod) = self.pods.get_mut(&key) else {
             return;
         };
+        let before: Vec<_> = pod.processes().to_vec();
+        let before = before.iter().map(|id| (*id, pod.claimed_by(*id)));
+        let before: Vec<(ProcessId, u64)> = before.collect();
         let answers = pod.answer_claims(cx.now);
         if answers.is_empty() {
             return;
         }
+        let held = |id| {
+            before
+                .iter()
+                .find(|(own, _)| *own == id)
+                .map_or(0, |own| own.1)
+        };
+        let answers: Vec<_> = answers
+            .into_iter()
+            .filter_map(|answer| {
+                let before = held(answer.process);
+                self.claim_slot_memory(cx, key, PendingClaim { answer, before })
+            })
+            .map(|claim| claim.answer)
+            .collect();
         // The processes read the memory of the others together with the answer.
         self.publish_memory_of_others(cx.actions, key);
         for answer in answers {

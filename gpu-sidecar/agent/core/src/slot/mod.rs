@@ -6,6 +6,7 @@
 //! | `connections` | from connection to disconnection; messages; reports; the roster |
 //! | `greeting` | the answer to `Hello`, and the pages after `Attach` |
 //! | `tokens` | requests and returns of tokens; execution of the scheduler's actions; kernel time |
+//! | `leases` | which pod may compute, and whose model is there |
 //! | `memory` | claims on the pod's limit of device memory |
 //! | `moves` | models moved to the host and back |
 //! | `survivors` | processes of an earlier agent; the freeze after the start |
@@ -15,6 +16,7 @@
 mod connections;
 mod figures;
 mod greeting;
+mod leases;
 mod memory;
 mod moves;
 mod pods;
@@ -31,6 +33,7 @@ use protocol::union::Union;
 use crate::action::Action;
 use crate::agent::Numbers;
 use crate::event_kind::EventKind;
+use crate::leases::NodeLeases;
 use crate::pod::ServedPod;
 use crate::pods::PodKey;
 use crate::process::Process;
@@ -44,6 +47,7 @@ pub(crate) struct Context<'a> {
     pub(crate) actions: &'a mut Vec<Action>,
     pub(crate) numbers: &'a mut Numbers,
     pub(crate) memory: &'a mut NodeMemory,
+    pub(crate) leases: &'a mut NodeLeases,
 }
 
 /// A slot with its pods; they may be added before the slot itself.
@@ -60,6 +64,8 @@ pub(crate) struct SlotState {
     /// Time until which threads count as waiting for memory, in nanoseconds: they repeat their notices.
     memory_waits_until: u64,
     polled_at: u64,
+    /// Whether its pods compute by leases.
+    is_leased: bool,
 }
 
 /// The device of a slot, and the scheduler of its tokens.
@@ -117,6 +123,7 @@ impl SlotState {
             heartbeat_at: 0,
             memory_waits_until: 0,
             polled_at: 0,
+            is_leased: false,
         }
     }
 

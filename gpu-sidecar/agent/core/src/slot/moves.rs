@@ -53,8 +53,7 @@ impl SlotState {
                 answer(cx, order.number, done);
             }
             Err(refusal) => {
-                self.count_refusal(key, target, refusal);
-                self.record_refusal(cx, key, target, refusal);
+                self.refuse_move(cx, key, target, refusal);
                 answer(cx, order.number, OrderAnswer::Refused(refusal));
             }
         }
@@ -85,6 +84,10 @@ impl SlotState {
         if !is_away || is_early || self.current(key).is_some() {
             return;
         }
+        if self.is_leased && !self.is_lost() {
+            // Its lease brings it back.
+            return cx.leases.touch(key);
+        }
         // On a lost slot nothing returns, and no operator need say so.
         if cx.memory.settings.restores_on_demand || self.is_lost() {
             let _begun = self.begin_move(cx, key, Target::Device, DRAIN_MS, true);
@@ -95,12 +98,12 @@ impl SlotState {
         self.device.as_ref().is_none_or(|device| device.is_lost)
     }
 
-    fn current(&mut self, key: PodKey) -> Option<&mut Move> {
+    pub(super) fn current(&mut self, key: PodKey) -> Option<&mut Move> {
         self.pods.get_mut(&key)?.moves_mut().current.as_mut()
     }
 
     /// Begins a move, joins the one in progress with the same target, or returns why there is none.
-    fn begin_move(
+    pub(super) fn begin_move(
         &mut self,
         cx: &mut Context<'_>,
         key: PodKey,
@@ -171,6 +174,7 @@ impl SlotState {
                 movers,
                 drain_ms,
                 is_demand,
+                lease: None,
                 undoes: None,
                 waiting: Vec::new(),
             },
@@ -218,6 +222,7 @@ impl SlotState {
                 seq: moves.seq,
                 target: start.target,
                 is_demand: start.is_demand,
+                lease: start.lease,
                 undoes: start.undoes,
                 pending,
                 moved: Vec::new(),
@@ -280,7 +285,7 @@ impl SlotState {
         }
         if let Some(pod) = self.pods.get_mut(&key) {
             let counters = pod.move_counters_mut();
-            counters.done(false, false, &report.transfer);
+            counters.done(false, "order", &report.transfer);
         }
         self.record_transfer(cx, key, Target::Device, &report.transfer, "");
     }
@@ -365,6 +370,7 @@ impl SlotState {
                 movers: current.moved,
                 drain_ms: DRAIN_MS,
                 is_demand: false,
+                lease: current.lease,
                 undoes: Some(refusal),
                 waiting: current.waiting,
             };
@@ -389,15 +395,19 @@ impl SlotState {
                 {
                     pod.moves_mut().retry_at = cx.now.saturating_add(RETRY_NS);
                 }
-                self.count_refusal(key, target, refusal);
-                self.record_refusal(cx, key, target, refusal);
+                self.refuse_move(cx, key, target, refusal);
                 OrderAnswer::Refused(refusal)
             }
             None => {
                 if let Some(pod) = self.pods.get_mut(&key) {
                     pod.moves_mut().retry_at = 0;
                     let counters = pod.move_counters_mut();
-                    counters.done(target == Target::Host, current.is_demand, &current.transfer);
+                    let cause = match current.lease {
+                        Some(reason) => reason,
+                        None if current.is_demand => "demand",
+                        None => "order",
+                    };
+                    counters.done(target == Target::Host, cause, &current.transfer);
                 }
                 self.record_move(cx, key, &current);
                 OrderAnswer::Done {
@@ -410,6 +420,10 @@ impl SlotState {
                 }
             }
         };
+        if current.lease.is_some() {
+            let is_done = matches!(result, OrderAnswer::Done { .. });
+            self.lease_move_ended(cx, key, target, is_done);
+        }
         for number in current.waiting {
             answer(cx, number, result);
         }
@@ -417,6 +431,18 @@ impl SlotState {
         if current.target == Target::Host || current.refusal.is_none() {
             self.catch_up(cx, key);
         }
+    }
+
+    /// Counts and records a refused move.
+    pub(super) fn refuse_move(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: PodKey,
+        target: Target,
+        refusal: MoveRefusal,
+    ) {
+        self.count_refusal(key, target, refusal);
+        self.record_refusal(cx, key, target, refusal);
     }
 
     fn count_refusal(&mut self, key: PodKey, target: Target, refusal: MoveRefusal) {
@@ -555,7 +581,7 @@ impl SlotState {
 }
 
 /// How an order was begun.
-enum Begun {
+pub(super) enum Begun {
     /// By a move with this number.
     Move(u64),
     /// There is nothing to do since the move with this number.
@@ -568,6 +594,7 @@ struct Start {
     movers: Vec<ProcessId>,
     drain_ms: u32,
     is_demand: bool,
+    lease: Option<&'static str>,
     undoes: Option<MoveRefusal>,
     waiting: Vec<u64>,
 }

@@ -73,6 +73,7 @@ fn slot(kind: SlotKind) -> Slot {
         client_limit: 3,
         seats: 48,
         context_residue: None,
+        models_memory: None,
         mps_pipe: Some(PathBuf::from("/run/weir/mps/0/pipe")),
         mig: None,
     }
@@ -99,6 +100,8 @@ fn pod(key: u32, sm_percent: u32) -> Pod {
             evict: Evict::Host,
             slo: None,
             is_pipeline: false,
+            slo_percentile_ppm: 980_000,
+            version: String::new(),
         },
         slot: SlotKey(0),
         folder: PathBuf::from("/run/weir/pods"),

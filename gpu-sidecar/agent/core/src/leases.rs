@@ -1,0 +1,510 @@
+//! Leases of the node's exclusive slots ([`policy::pool::leases`]): queues of pods, and which pod may compute.
+//!
+//! Slots report what their pods and processes do, and carry out what is decided (`slot::leases`); [`crate::agent`] decides after each event. Without a
+//! connected queue nothing is leased, and an exclusive slot belongs to the pod that came first.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use annotations::{Evict, Isolation};
+use policy::pool::leases::{
+    Claim, Class, Demand, Instance, InstanceId, Leases, Location, Settings,
+};
+use policy::pool::{FunctionId, Percentile, SlotId};
+use policy::{Span, Time};
+use protocol::message::Refusal;
+use protocol::page::Residency;
+use protocol::queue::{FromQueue, ToQueue};
+
+use crate::action::{Action, Level};
+use crate::figures::LeaseFigures;
+use crate::pods::{Pod, PodKey};
+use crate::slots::SlotKey;
+
+/// Time by which a parked process of a pod without an objective is to compute.
+const PARKED_DEADLINE: Span = Span::from_secs(10);
+/// Latest deadline that is believed, from now.
+const DEADLINE_MAX: Span = Span::from_secs(3_600);
+/// Longest estimate that is believed.
+const ESTIMATE_MAX: Span = Span::from_secs(600);
+
+/// Name of a function: namespace, function and version.
+type FunctionName = (String, String, String);
+
+/// Queue of a pod.
+#[derive(Debug, Clone, Default)]
+struct Queue {
+    has_greeted: bool,
+    /// Address at which siblings reach it.
+    address: Option<(IpAddr, u16)>,
+    /// Number of its last head.
+    head: u64,
+    /// State which it was sent last.
+    state: Option<(Residency, u64)>,
+}
+
+/// A pod on an exclusive slot.
+#[derive(Debug)]
+struct LeasedPod {
+    slot: SlotKey,
+    function: FunctionId,
+    name: String,
+    uid: Option<String>,
+    revision: String,
+    deadline: Span,
+    queue: Option<Queue>,
+    /// Epoch of its lease; 0: none.
+    epoch: u64,
+    /// Whether its processes may have tokens.
+    is_open: bool,
+    /// Whether its gate is to close, and an answer is due when it has.
+    closing: Option<Closing>,
+}
+
+/// What follows once the gate of a pod is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Closing {
+    /// Its lease ends.
+    Lease,
+    /// Its eviction ends, and whether the model has left.
+    Eviction { has_left: bool },
+}
+
+/// Leases of a node; see the [module](self).
+#[derive(Debug)]
+pub(crate) struct NodeLeases {
+    pub(crate) policy: Leases,
+    pods: BTreeMap<PodKey, LeasedPod>,
+    functions: BTreeMap<FunctionId, (FunctionName, BTreeSet<SlotKey>)>,
+    namespaces: BTreeMap<String, u32>,
+    queues: usize,
+    /// Pods of which something has changed since the last decision.
+    touched: BTreeSet<PodKey>,
+    last_epoch: u64,
+}
+
+impl NodeLeases {
+    pub(crate) fn new() -> Self {
+        Self {
+            policy: Leases::new(Settings::default()),
+            pods: BTreeMap::new(),
+            functions: BTreeMap::new(),
+            namespaces: BTreeMap::new(),
+            queues: 0,
+            touched: BTreeSet::new(),
+            last_epoch: 0,
+        }
+    }
+
+    /// Returns when a decision is due unless something happens before, in nanoseconds.
+    pub(crate) fn next_wake(&self) -> Option<u64> {
+        let wake = self.policy.next_wake()?;
+        self.is_used().then_some(wake.0)
+    }
+
+    /// Returns whether any queue is connected.
+    pub(crate) const fn is_used(&self) -> bool {
+        self.queues > 0
+    }
+
+    pub(crate) fn touch(&mut self, pod: PodKey) {
+        if self.pods.contains_key(&pod) {
+            self.touched.insert(pod);
+        }
+    }
+
+    /// Marks all pods that compute, or are about to end to, as changed.
+    pub(crate) fn touch_active(&mut self) {
+        let active = self.pods.iter();
+        let active = active.filter(|(_, pod)| pod.is_open || pod.closing.is_some());
+        self.touched.extend(active.map(|(key, _)| *key));
+    }
+
+    pub(crate) fn take_touched(&mut self) -> BTreeSet<PodKey> {
+        std::mem::take(&mut self.touched)
+    }
+
+    pub(crate) fn slot_of(&self, pod: PodKey) -> Option<SlotKey> {
+        self.pods.get(&pod).map(|pod| pod.slot)
+    }
+
+    /// Returns whether the pods of a slot need leases.
+    pub(crate) fn is_leased(&self, slot: SlotKey) -> bool {
+        self.policy.is_leased(SlotId(slot.0))
+    }
+
+    pub(crate) fn add_pod(&mut self, now: u64, pod: &Pod, actions: &mut Vec<Action>) {
+        let function = self.function_of(pod);
+        let settings = &pod.settings;
+        let objective = settings.slo.map_or(Span::ZERO, Span::from);
+        let class = if settings.isolation == Isolation::Strict {
+            Class::Strict
+        } else {
+            let next = u32::try_from(self.namespaces.len()).unwrap_or(u32::MAX);
+            let namespace = *self.namespaces.entry(pod.namespace.clone()).or_insert(next);
+            Class::Tenant { namespace }
+        };
+        let instance = Instance {
+            function,
+            slot: SlotId(pod.slot.0),
+            percentile: Percentile::from_parts_per_million(settings.slo_percentile_ppm),
+            objective,
+            class,
+            may_leave: settings.evict == Evict::Host,
+        };
+        if let Err(refusal) = self.policy.add(Time(now), id_of(pod.key), &instance) {
+            actions.push(Action::Log {
+                level: Level::Error,
+                subject: pod.display(),
+                text: format!("the pod has no leases: {refusal}"),
+            });
+            return;
+        }
+        self.pods.insert(
+            pod.key,
+            LeasedPod {
+                slot: pod.slot,
+                function,
+                name: pod.display(),
+                uid: pod.uid.clone(),
+                revision: pod.revision.clone(),
+                deadline: if objective > Span::ZERO {
+                    objective
+                } else {
+                    PARKED_DEADLINE
+                },
+                queue: None,
+                epoch: 0,
+                is_open: !self.is_leased(pod.slot),
+                closing: None,
+            },
+        );
+    }
+
+    /// Returns the function of a pod: two of its instances on one slot count as two functions.
+    fn function_of(&mut self, pod: &Pod) -> FunctionId {
+        let name = (
+            pod.namespace.clone(),
+            pod.function.clone(),
+            pod.settings.version.clone(),
+        );
+        let own = self
+            .functions
+            .iter_mut()
+            .find(|(_, (own, slots))| *own == name && !slots.contains(&pod.slot));
+        if let Some((id, (_, slots))) = own {
+            slots.insert(pod.slot);
+            return *id;
+        }
+        let free = (0..).map(FunctionId);
+        let id = free
+            .into_iter()
+            .find(|id| !self.functions.contains_key(id))
+            .unwrap_or_default();
+        self.functions
+            .insert(id, (name, BTreeSet::from([pod.slot])));
+        id
+    }
+
+    pub(crate) fn remove_pod(&mut self, now: u64, key: PodKey) {
+        let Some(pod) = self.pods.remove(&key) else {
+            return;
+        };
+        self.queues -= usize::from(pod.queue.is_some());
+        self.touched.remove(&key);
+        self.policy.remove(Time(now), id_of(key));
+        if let Some((_, slots)) = self.functions.get_mut(&pod.function) {
+            slots.remove(&pod.slot);
+            if slots.is_empty() {
+                self.functions.remove(&pod.function);
+            }
+        }
+    }
+
+    /// Handles a connection to a pod's socket for queues, which has at most one.
+    pub(crate) fn connect_queue(
+        &mut self,
+        key: PodKey,
+        is_of_pod: bool,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(pod) = self.pods.get_mut(&key) else {
+            return;
+        };
+        if !is_of_pod || pod.queue.is_some() {
+            // Not admitted, it is closed.
+            return actions.push(Action::Log {
+                level: Level::Warning,
+                subject: pod.name.clone(),
+                text: if is_of_pod {
+                    "a second connection for the pod's queue is refused".to_owned()
+                } else {
+                    "a queue of another pod is refused".to_owned()
+                },
+            });
+        }
+        pod.queue = Some(Queue::default());
+        self.queues += 1;
+        self.touched.insert(key);
+        actions.push(Action::AdmitQueue(key));
+    }
+
+    pub(crate) fn disconnect_queue(&mut self, now: u64, key: PodKey) {
+        let Some(pod) = self.pods.get_mut(&key) else {
+            return;
+        };
+        if pod.queue.take().is_some() {
+            self.queues -= 1;
+            pod.epoch = 0;
+            self.policy.disconnect(Time(now), id_of(key));
+            self.touched.insert(key);
+        }
+    }
+
+    /// Refuses the queue of a pod with a reason.
+    pub(crate) fn refuse_queue(
+        &mut self,
+        now: u64,
+        key: PodKey,
+        text: &str,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(pod) = self.pods.get(&key) else {
+            return;
+        };
+        actions.push(Action::Log {
+            level: Level::Warning,
+            subject: pod.name.clone(),
+            text: format!("the pod's queue is refused: {text}"),
+        });
+        actions.push(Action::SendQueue {
+            pod: key,
+            message: ToQueue::Refused {
+                reason: Refusal::Protocol,
+                text: text.to_owned(),
+            },
+        });
+        actions.push(Action::DisconnectQueue(key));
+        self.disconnect_queue(now, key);
+    }
+
+    /// Handles a message of a pod's queue. `is_exclusive`: the pod is on a slot with leases; elsewhere it holds one without end.
+    pub(crate) fn receive(
+        &mut self,
+        now: u64,
+        key: PodKey,
+        message: &FromQueue,
+        actions: &mut Vec<Action>,
+    ) {
+        let (id, at) = (id_of(key), Time(now));
+        let Some(pod) = self.pods.get_mut(&key) else {
+            return;
+        };
+        let Some(queue) = &mut pod.queue else {
+            return;
+        };
+        match message {
+            FromQueue::Hello {
+                epoch,
+                address,
+                port,
+                ..
+            } if !queue.has_greeted => {
+                queue.has_greeted = true;
+                let port = u16::try_from(*port).ok().filter(|port| *port > 0);
+                queue.address = address.parse().ok().zip(port);
+                let is_reachable = queue.address.is_some() && pod.uid.is_some();
+                actions.push(Action::SendQueue {
+                    pod: key,
+                    message: ToQueue::Welcome {
+                        uid: pod.uid.clone().unwrap_or_default(),
+                    },
+                });
+                let holds = (*epoch != 0).then_some(at);
+                self.policy.connect(at, id, holds);
+                self.policy.set_reachable(id, is_reachable);
+                let slot = pod.slot;
+                if holds.is_some() && self.policy.holder(SlotId(slot.0)) != Some(id) {
+                    // Another instance has the slot by now.
+                    actions.push(Action::SendQueue {
+                        pod: key,
+                        message: ToQueue::Recall { epoch: *epoch },
+                    });
+                }
+                self.touched.insert(key);
+            }
+            FromQueue::Head {
+                seq,
+                deadline,
+                estimate,
+                requests,
+                in_time,
+                waiting,
+                ..
+            } if queue.has_greeted => {
+                queue.head = *seq;
+                self.policy.outcomes(at, id, *requests, *in_time);
+                let demand = Demand {
+                    deadline: Time(*deadline).min(at.after(DEADLINE_MAX)),
+                    estimate: Span(*estimate).min(ESTIMATE_MAX),
+                    waiting: *waiting,
+                };
+                self.policy.head(at, id, demand);
+                self.touched.insert(key);
+            }
+            FromQueue::Idle { epoch } if queue.has_greeted => {
+                // Of an earlier lease it means nothing.
+                if *epoch == pod.epoch && pod.epoch != 0 {
+                    self.policy.idle(at, id);
+                    self.touched.insert(key);
+                }
+            }
+            _ => self.refuse_queue(now, key, "unexpected message", actions),
+        }
+    }
+
+    /// Returns whether the pod's processes may have tokens.
+    pub(crate) fn is_open(&self, key: PodKey) -> bool {
+        self.pods.get(&key).is_none_or(|pod| pod.is_open)
+    }
+
+    /// Records whether the pod's processes may have tokens.
+    pub(crate) fn set_open(&mut self, key: PodKey, is_open: bool) {
+        if let Some(pod) = self.pods.get_mut(&key) {
+            pod.is_open = is_open;
+            self.touched.insert(key);
+        }
+    }
+
+    /// Records what follows once the gate of a pod is closed.
+    pub(crate) fn set_closing(&mut self, key: PodKey, closing: Option<Closing>) {
+        if let Some(pod) = self.pods.get_mut(&key) {
+            pod.closing = closing;
+            self.touched.insert(key);
+        }
+    }
+
+    pub(crate) fn closing(&self, key: PodKey) -> Option<Closing> {
+        self.pods.get(&key)?.closing
+    }
+
+    /// Returns the time by which a process of the pod that waits from now on is to compute.
+    pub(crate) fn parked_deadline(&self, now: u64, key: PodKey) -> Time {
+        let deadline = self
+            .pods
+            .get(&key)
+            .map_or(PARKED_DEADLINE, |pod| pod.deadline);
+        Time(now).after(deadline)
+    }
+
+    /// Returns the pods of a slot that may compute although they need a lease, or the contrary.
+    pub(crate) fn pods_of(&self, slot: SlotKey) -> impl Iterator<Item = PodKey> {
+        let of_slot = move |(key, pod): (&PodKey, &LeasedPod)| (pod.slot == slot).then_some(*key);
+        self.pods.iter().filter_map(of_slot)
+    }
+
+    pub(crate) fn claim(&mut self, now: u64, key: PodKey, bytes: u64) -> Claim {
+        if !self.pods.contains_key(&key) {
+            return Claim::Granted;
+        }
+        let claim = self.policy.claim(Time(now), id_of(key), bytes);
+        self.touched.insert(key);
+        claim
+    }
+
+    pub(crate) fn located(&mut self, now: u64, key: PodKey, location: Location) {
+        self.policy.located(Time(now), id_of(key), location);
+    }
+
+    /// Gives a pod's queue the lease.
+    pub(crate) fn lease(&mut self, now: u64, key: PodKey, actions: &mut Vec<Action>) {
+        self.last_epoch = (self.last_epoch + 1).max(now / 1_000).max(1);
+        let epoch = self.last_epoch;
+        if let Some(pod) = self.pods.get_mut(&key)
+            && pod.queue.is_some()
+        {
+            pod.epoch = epoch;
+            actions.push(Action::SendQueue {
+                pod: key,
+                message: ToQueue::Lease { epoch },
+            });
+        }
+    }
+
+    /// Recalls the lease of a pod's queue.
+    pub(crate) fn recall(&self, key: PodKey, actions: &mut Vec<Action>) {
+        if let Some(pod) = self.pods.get(&key)
+            && pod.queue.is_some()
+        {
+            let epoch = pod.epoch;
+            actions.push(Action::SendQueue {
+                pod: key,
+                message: ToQueue::Recall { epoch },
+            });
+        }
+    }
+
+    /// Names the instance `to` to the queue of `from`, which forwards its head.
+    pub(crate) fn name_sibling(&self, from: PodKey, to: PodKey, actions: &mut Vec<Action>) {
+        let (Some(sender), Some(target)) = (self.pods.get(&from), self.pods.get(&to)) else {
+            return;
+        };
+        let address = target.queue.as_ref().and_then(|queue| queue.address);
+        if let (Some(queue), Some((address, port)), Some(uid)) =
+            (&sender.queue, address, &target.uid)
+        {
+            actions.push(Action::SendQueue {
+                pod: from,
+                message: ToQueue::Sibling {
+                    seq: queue.head,
+                    uid: uid.clone(),
+                    address: address.to_string(),
+                    port: u32::from(port),
+                    revision: target.revision.clone(),
+                },
+            });
+        }
+    }
+
+    /// Notifies a pod's queue of where its model is, if that has changed.
+    pub(crate) fn notify(&mut self, key: PodKey, actions: &mut Vec<Action>) {
+        let Some(view) = self.policy.view(id_of(key)) else {
+            return;
+        };
+        let Some(queue) = self.pods.get_mut(&key).and_then(|pod| pod.queue.as_mut()) else {
+            return;
+        };
+        let state = match view.location {
+            Location::Absent => (Residency::None, 0),
+            Location::Device => (Residency::Resident, 0),
+            // Within a quarter nothing depends on it.
+            Location::Host => (Residency::Host, view.load.0.next_power_of_two() / 4 * 3),
+        };
+        if queue.has_greeted && queue.state != Some(state) {
+            queue.state = Some(state);
+            let (residency, load) = state;
+            actions.push(Action::SendQueue {
+                pod: key,
+                message: ToQueue::State { residency, load },
+            });
+        }
+    }
+
+    /// Returns what is known of a pod's lease.
+    pub(crate) fn figures(&self, key: PodKey) -> LeaseFigures {
+        let Some(view) = self.policy.view(id_of(key)) else {
+            return LeaseFigures::default();
+        };
+        LeaseFigures {
+            has_queue: self.pods.get(&key).is_some_and(|pod| pod.queue.is_some()),
+            is_holder: view.is_holder,
+            load_ns: view.load.0,
+            execution_ns: view.execution.0,
+        }
+    }
+}
+
+/// Returns the instance of a pod.
+pub(crate) const fn id_of(key: PodKey) -> InstanceId {
+    InstanceId(key.0)
+}

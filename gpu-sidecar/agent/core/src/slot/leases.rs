@@ -1,0 +1,322 @@
+//! The slot's part of leases: what is reported of its pods, and what is carried out.
+
+use std::sync::Arc;
+
+use policy::Time;
+use policy::pool::SlotId;
+use policy::pool::leases::{Claim, Location};
+use policy::tokens::PodId;
+use protocol::page::Residency;
+
+use super::moves::Begun;
+use super::{Context, SlotState};
+use crate::action::{Action, Order};
+use crate::kind::SlotKind;
+use crate::leases::{Closing, id_of};
+use crate::pod::PendingClaim;
+use crate::pods::{Pod, PodKey};
+use crate::residency::{DRAIN_MS, Target};
+
+impl SlotState {
+    /// Returns whether pods of this slot compute by leases once a queue is connected.
+    pub(super) fn is_exclusive(&self) -> bool {
+        self.device
+            .as_ref()
+            .is_some_and(|device| device.slot.kind == SlotKind::Exclusive)
+    }
+
+    /// Returns whether its pods compute by leases.
+    pub(crate) const fn is_leased(&self) -> bool {
+        self.is_leased
+    }
+
+    /// Returns a pod of an exclusive slot.
+    pub(crate) fn leased_pod(&self, key: PodKey) -> Option<Arc<Pod>> {
+        let pod = self.pods.get(&key).filter(|_| self.is_exclusive())?;
+        Some(Arc::clone(pod.pod()))
+    }
+
+    /// Sets the limit of a new pod's memory, and lets it wait for a lease where those are needed.
+    pub(crate) fn claim_for_lease(&mut self, cx: &mut Context<'_>, key: PodKey) {
+        let Some(device) = &self.device else {
+            return;
+        };
+        let slot = &device.slot;
+        let residue = slot.context_residue.unwrap_or(0);
+        let limit = slot.models_memory.map_or(slot.memory_bytes, |most| {
+            most.saturating_add(residue).min(slot.memory_bytes)
+        });
+        if let Some(pod) = self.pods.get_mut(&key) {
+            pod.set_default_limit(limit);
+        }
+        if self.is_leased {
+            self.set_open(cx, key, false);
+        }
+    }
+
+    /// Passes the slot's memory and whether it may be used to the leases.
+    pub(crate) fn describe_to_leases(&self, cx: &mut Context<'_>) {
+        let Some(device) = self.device.as_ref().filter(|_| self.is_exclusive()) else {
+            return;
+        };
+        let processes = self.processes.values();
+        let contexts = processes.filter(|process| process.device().is_some());
+        let residue = device.slot.context_residue.unwrap_or(0);
+        let residues = residue.saturating_mul(contexts.count() as u64);
+        let left = device.slot.memory_bytes.saturating_sub(residues);
+        let bytes = device
+            .slot
+            .models_memory
+            .map_or(left, |most| most.min(left));
+        let slot = SlotId(self.key.0);
+        cx.leases.policy.set_slot(slot, bytes);
+        let is_usable = !device.is_lost && device.frozen_until.is_none();
+        cx.leases.policy.set_usable(slot, is_usable);
+    }
+
+    /// Lets exactly the pods compute that hold a lease, or all as far as tokens allow where no leases are needed.
+    pub(crate) fn apply_leases(&mut self, cx: &mut Context<'_>) {
+        let slot = SlotId(self.key.0);
+        let is_leased = cx.leases.policy.is_leased(slot);
+        if is_leased == self.is_leased {
+            return;
+        }
+        self.is_leased = is_leased;
+        let pods: Vec<PodKey> = cx.leases.pods_of(self.key).collect();
+        if is_leased {
+            // Which pod computes goes on as holder, unless a queue has stated to hold the lease.
+            let computing = pods.iter().copied().find(|key| {
+                let pod = self.pods.get(key);
+                pod.is_some_and(|pod| pod.holders() > 0)
+            });
+            if let Some(key) = computing {
+                cx.leases
+                    .policy
+                    .adopt_holder(id_of(key), Time(cx.now), true);
+            }
+        }
+        let holder = cx.leases.policy.holder(slot);
+        for key in pods {
+            let is_open = !is_leased || holder == Some(id_of(key));
+            if cx.leases.closing(key).is_none() {
+                self.set_open(cx, key, is_open);
+            }
+        }
+    }
+
+    fn set_open(&mut self, cx: &mut Context<'_>, key: PodKey, is_open: bool) {
+        cx.leases.set_open(key, is_open);
+        let is_lost = self.device.as_ref().is_none_or(|device| device.is_lost);
+        let id = PodId(key.0);
+        self.update(cx, |tokens, now, actions| {
+            tokens.hard_stop(now, id, !is_open || is_lost, actions);
+        });
+    }
+
+    /// Lets a pod compute.
+    pub(crate) fn open_pod(&mut self, cx: &mut Context<'_>, key: PodKey) {
+        self.set_open(cx, key, true);
+    }
+
+    /// Lets a pod compute no more; the answer follows once nothing of it is in flight.
+    pub(crate) fn close_pod(&mut self, cx: &mut Context<'_>, key: PodKey, closing: Closing) {
+        cx.leases.set_closing(key, Some(closing));
+        self.set_open(cx, key, false);
+    }
+
+    /// Reports to the leases what is known of a pod.
+    pub(crate) fn report_to_leases(&mut self, cx: &mut Context<'_>, key: PodKey) {
+        let Some(pod) = self.pods.get(&key) else {
+            return;
+        };
+        let now = cx.now;
+        let devices = || {
+            let own = pod.processes().iter();
+            own.filter_map(|id| self.processes.get(id)?.device())
+        };
+        if pod.moves().current.is_none() {
+            let is_away = |residency| {
+                matches!(
+                    residency,
+                    Residency::Host | Residency::Evicting | Residency::Restoring
+                )
+            };
+            let location = if devices().any(|device| is_away(device.moves().residency)) {
+                Location::Host
+            } else if pod.claimed() > 0 {
+                Location::Device
+            } else {
+                Location::Absent
+            };
+            if devices().next().is_none() {
+                cx.leases.policy.lost(Time(now), id_of(key));
+            } else if location != Location::Absent {
+                cx.leases.located(now, key, location);
+            }
+        }
+        let waits_for_memory = devices().any(|device| device.moves().waits_until > now);
+        let is_parked = (pod.waiters() > 0 && !cx.leases.is_open(key)) || waits_for_memory;
+        if is_parked {
+            let deadline = cx.leases.parked_deadline(now, key);
+            cx.leases.policy.park(Time(now), id_of(key), deadline);
+        } else {
+            cx.leases.policy.unpark(Time(now), id_of(key));
+        }
+        let is_quiet = pod.waiters() == 0
+            && devices().all(|device| device.is_idle())
+            && now.saturating_sub(pod.last_activity()) >= QUIET_NS;
+        if is_quiet {
+            cx.leases.policy.quiet(Time(now), id_of(key));
+        }
+        if pod.holders() == 0
+            && let Some(closing) = cx.leases.closing(key)
+        {
+            cx.leases.set_closing(key, None);
+            match closing {
+                Closing::Lease => cx.leases.policy.closed(Time(now), id_of(key)),
+                Closing::Eviction { has_left } => {
+                    cx.leases.policy.evicted(Time(now), id_of(key), has_left);
+                }
+            }
+        }
+    }
+
+    /// Moves a pod's model to the host for another's. Its gate is open meanwhile, for the kernel of the hashes.
+    pub(crate) fn evict_for_lease(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: PodKey,
+        reason: &'static str,
+    ) {
+        let is_sole = cx.leases.policy.holder(SlotId(self.key.0)).is_none();
+        if is_sole {
+            self.set_open(cx, key, true);
+        }
+        match self.begin_move(cx, key, Target::Host, DRAIN_MS, false) {
+            Ok(Begun::Move(_)) => {
+                if let Some(current) = self.current(key) {
+                    current.lease = Some(reason);
+                }
+            }
+            Ok(Begun::Nothing(_)) => self.close_pod(cx, key, Closing::Eviction { has_left: true }),
+            Err(refusal) => {
+                self.refuse_move(cx, key, Target::Host, refusal);
+                self.close_pod(cx, key, Closing::Eviction { has_left: false });
+            }
+        }
+    }
+
+    /// Moves a pod's model back to its device for its lease.
+    pub(crate) fn restore_for_lease(&mut self, cx: &mut Context<'_>, key: PodKey) {
+        match self.begin_move(cx, key, Target::Device, DRAIN_MS, false) {
+            Ok(Begun::Move(_)) => {
+                if let Some(current) = self.current(key) {
+                    current.lease = Some("lease");
+                }
+            }
+            Ok(Begun::Nothing(_)) => cx.leases.policy.restored(Time(cx.now), id_of(key), true),
+            Err(refusal) => {
+                self.refuse_move(cx, key, Target::Device, refusal);
+                cx.leases.policy.restored(Time(cx.now), id_of(key), false);
+            }
+        }
+    }
+
+    /// Reports the end of a move that was begun for a lease.
+    pub(super) fn lease_move_ended(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: PodKey,
+        target: Target,
+        is_done: bool,
+    ) {
+        match target {
+            Target::Host => self.close_pod(cx, key, Closing::Eviction { has_left: is_done }),
+            Target::Device => {
+                cx.leases.policy.restored(Time(cx.now), id_of(key), is_done);
+                cx.leases.touch(key);
+            }
+        }
+    }
+
+    /// Requests slot memory for a claim that its pod's limit allows. Returns whether the claim may be answered now.
+    pub(super) fn claim_slot_memory(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: PodKey,
+        claim: PendingClaim,
+    ) -> Option<PendingClaim> {
+        let bytes = self.model_bytes(key);
+        if !self.is_exclusive() || bytes == 0 {
+            return Some(claim);
+        }
+        match cx.leases.claim(cx.now, key, bytes) {
+            Claim::Granted => Some(claim),
+            Claim::Waits => {
+                if let Some(pod) = self.pods.get_mut(&key) {
+                    pod.delay_claim(claim);
+                }
+                None
+            }
+            Claim::Refused => {
+                let claim = self.pods.get_mut(&key).map(|pod| pod.undo_claim(claim));
+                let _before = cx.leases.claim(cx.now, key, self.model_bytes(key));
+                claim
+            }
+        }
+    }
+
+    /// Answers the claims of a pod for which others have left, or cannot.
+    pub(crate) fn answer_delayed_claims(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: PodKey,
+        granted: bool,
+    ) {
+        let Some(pod) = self.pods.get_mut(&key) else {
+            return;
+        };
+        let mut claims = pod.take_delayed_claims();
+        if !granted {
+            for claim in &mut claims {
+                *claim = pod.undo_claim(*claim);
+            }
+        }
+        if !granted {
+            let _before = cx.leases.claim(cx.now, key, self.model_bytes(key));
+        }
+        self.publish_memory_of_others(cx.actions, key);
+        for claim in claims {
+            let order = Order::Claim {
+                seq: claim.answer.seq,
+                bytes: claim.answer.bytes,
+            };
+            cx.actions.push(Action::Order {
+                process: claim.answer.process,
+                order,
+            });
+        }
+    }
+
+    /// Returns the device memory of a pod's model: what its processes have claimed without their contexts, in bytes.
+    pub(super) fn model_bytes(&self, key: PodKey) -> u64 {
+        let Some(pod) = self.pods.get(&key) else {
+            return 0;
+        };
+        let residue = self
+            .device
+            .as_ref()
+            .and_then(|device| device.slot.context_residue)
+            .unwrap_or(0);
+        let with_context = |id: &&policy::tokens::ProcessId| {
+            let process = self.processes.get(id);
+            process.is_some_and(|process| process.device().is_some())
+        };
+        let contexts = pod.processes().iter().filter(with_context).count() as u64;
+        pod.claimed()
+            .saturating_sub(residue.saturating_mul(contexts))
+    }
+}
+
+/// Time without anything in flight after which a parked process counts as done, in nanoseconds.
+pub(crate) const QUIET_NS: u64 = 20_000_000;
