@@ -18,8 +18,11 @@ use policy::slo::{Deadline, StartMargin};
 use policy::{RequestId, Span, Time};
 use tokio::sync::Notify;
 
+use protocol::queue::{FromQueue, ToQueue};
 use proxy::clock::Clock;
 use proxy::waiters::{WaiterId, Waiters};
+
+use crate::lease::{HeadOf, Lease};
 
 /// Properties of a request that requests admission.
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +53,8 @@ pub(crate) struct Admission {
     clock: Clock,
     /// Notified when a request that may become late has joined the queue.
     joined: Notify,
+    /// Notified when the agent may have to learn of a change.
+    changed: Notify,
     sheds: bool,
 }
 
@@ -61,6 +66,10 @@ struct State {
     next_id: u64,
     /// Number of dispatches, indexed by [`DispatchReason`].
     dispatches: [u64; DispatchReason::ALL.len()],
+    /// Lease of the pod's slot; `None` where requests need none.
+    lease: Option<Lease>,
+    /// Deadline and class of each waiting request, by [`Ticket::slot`]; only where requests need a lease.
+    claims: Vec<(Time, ClassId)>,
 }
 
 /// Outcome of a request that waited.
@@ -106,10 +115,81 @@ impl Admission {
                 actions: Vec::new(),
                 next_id: 0,
                 dispatches: [0; DispatchReason::ALL.len()],
+                lease: None,
+                claims: Vec::new(),
             }),
             clock,
             joined: Notify::new(),
+            changed: Notify::new(),
         })
+    }
+
+    /// Makes requests wait for the lease of the pod's slot from now on.
+    pub(crate) fn require_lease(&self) {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        state.lease = Some(Lease::default());
+        state.step(|gate, actions| gate.set_shut(now, true, actions));
+    }
+
+    /// Returns whether the model of the pod is in host memory, as the agent states it.
+    pub(crate) fn is_model_away(&self) -> bool {
+        let state = self.lock();
+        state.lease.as_ref().is_some_and(Lease::is_model_away)
+    }
+
+    /// Waits until the agent may have to learn of a change.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Returns the first message on a new connection to the agent.
+    pub(crate) fn greet(&self, again: bool) -> Option<FromQueue> {
+        let mut state = self.lock();
+        let (running, waiting) = (state.gate.running(), state.gate.waiting());
+        let lease = state.lease.as_mut()?;
+        Some(lease.greet(again, running, waiting))
+    }
+
+    /// Returns the next message that the agent is to get, if any. `outcomes`: counts of requests and of those in time, over the window of M2.13.
+    pub(crate) fn next_message(&self, outcomes: (u64, u64)) -> Option<FromQueue> {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let State {
+            lease,
+            gate,
+            profile,
+            claims,
+            ..
+        } = &mut *state;
+        let lease = lease.as_mut()?;
+        lease.next_message(gate, now, |ticket| {
+            let claim = claims.get(ticket.slot()).copied();
+            let (deadline, class) = claim.unwrap_or((Time::NEVER, ClassId(0)));
+            HeadOf {
+                // Both clocks count nanoseconds of the same clock of the system.
+                deadline: self.clock.monotonic(deadline),
+                estimate: profile.estimate(class),
+                outcomes,
+            }
+        })
+    }
+
+    /// Handles a message of the agent.
+    pub(crate) fn receive(&self, message: &ToQueue) {
+        let now = self.clock.now();
+        let mut state = self.lock();
+        let Some(lease) = &mut state.lease else {
+            return;
+        };
+        lease.receive(message);
+        let (is_shut, ahead) = (!lease.may_start(), lease.load());
+        state.step(|gate, actions| {
+            gate.set_ahead(now, ahead);
+            gate.set_shut(now, is_shut, actions);
+        });
+        drop(state);
+        self.changed.notify_one();
     }
 
     /// Returns a future that waits for a slot. Its output is the permit, or the refusal.
@@ -174,10 +254,21 @@ impl Admission {
             state.profile.observe(class, execution);
         }
         state.step(|gate, actions| gate.depart(now, actions));
+        let is_due = state.is_message_due();
+        drop(state);
+        if is_due {
+            self.changed.notify_one();
+        }
     }
 }
 
 impl State {
+    /// Returns whether the agent may have to learn of a change.
+    fn is_message_due(&self) -> bool {
+        let lease = self.lease.as_ref();
+        lease.is_some_and(|lease| lease.is_message_due(&self.gate))
+    }
+
     /// Runs one step of the gate, and wakes the requests that it dispatches or refuses.
     fn step<T>(&mut self, run: impl FnOnce(&mut Gate, &mut Vec<Action>) -> T) -> T {
         let mut actions = std::mem::take(&mut self.actions);
@@ -194,6 +285,15 @@ impl State {
         }
         self.actions = actions;
         outcome
+    }
+
+    /// Keeps what the agent is to learn of a waiting request.
+    fn note_claim(&mut self, ticket: Ticket, claim: &Claim) {
+        let at = ticket.slot();
+        if self.claims.len() <= at {
+            self.claims.resize(at + 1, (Time::NEVER, ClassId(0)));
+        }
+        self.claims[at] = (claim.deadline.at, claim.class);
     }
 
     fn refused(&self, reason: RefuseReason, class: ClassId) -> Refusal {
@@ -239,7 +339,11 @@ impl Acquire {
         match outcome {
             gate::Admission::Dispatch(reason) => {
                 state.dispatches[reason as usize] += 1;
+                let is_due = state.is_message_due();
                 drop(state);
+                if is_due {
+                    self.admission.changed.notify_one();
+                }
                 Poll::Ready(Ok(self.permit(now)))
             }
             gate::Admission::Refuse(reason) => {
@@ -247,8 +351,15 @@ impl Acquire {
             }
             gate::Admission::Wait(ticket) => {
                 let waiter = state.waiters.join(ticket, waker);
+                if state.lease.is_some() {
+                    state.note_claim(ticket, &self.claim);
+                }
+                let is_due = state.is_message_due();
                 drop(state);
                 self.waiting = Some((ticket, waiter));
+                if is_due {
+                    self.admission.changed.notify_one();
+                }
                 if self.admission.sheds {
                     self.admission.joined.notify_one();
                 }
@@ -293,6 +404,11 @@ impl Drop for Acquire {
             // The slot was granted just before the client left, so it passes to the next request.
             Some(Outcome::Granted) => state.step(|gate, actions| gate.depart(now, actions)),
             Some(Outcome::Refused(_)) => {}
+        }
+        let is_due = state.is_message_due();
+        drop(state);
+        if is_due {
+            self.admission.changed.notify_one();
         }
     }
 }

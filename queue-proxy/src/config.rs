@@ -1,7 +1,7 @@
 //! Configuration from the environment of knative-serving's queue-proxy, parsed once at start.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use annotations::LenientSettings;
@@ -68,9 +68,26 @@ pub(crate) struct Config {
     pub observability: Observability,
     /// Weir's own options, from annotations and the environment.
     pub options: LenientSettings,
+    /// Socket of the agent over which leases pass; `None`: the pod has none, and requests need no lease.
+    pub queue_socket: Option<PathBuf>,
     /// Address of the metrics server outside of a pod; `None` in a pod. Outside of a pod the other auxiliary servers do
     /// not run, and a drain has no quiet period.
     pub standalone_metrics: Option<SocketAddr>,
+}
+
+/// Path of the socket over which leases pass, in a pod with the agent's volume.
+const QUEUE_SOCKET_DEFAULT: &str = "/weir/queue.sock";
+
+/// Returns the socket named by the environment, or the default one if it is there.
+fn queue_socket(environment: &impl Environment) -> Option<PathBuf> {
+    match environment.get("WEIR_QUEUE_SOCKET") {
+        Some(path) if path.is_empty() => None,
+        Some(path) => Some(path.into()),
+        None => {
+            let path = Path::new(QUEUE_SOCKET_DEFAULT);
+            path.exists().then(|| path.to_owned())
+        }
+    }
 }
 
 impl Config {
@@ -152,6 +169,7 @@ impl Config {
             tls,
             certificates,
             target: SocketAddr::from((Ipv4Addr::LOCALHOST, user_port)),
+            queue_socket: queue_socket(environment),
             standalone_metrics: None,
             container_concurrency,
             request_timeout: seconds(request_timeout),
@@ -163,6 +181,14 @@ impl Config {
             observability,
             options,
         })
+    }
+
+    /// Returns the socket over which leases pass, if this revision can use it: its requests have a place each.
+    #[must_use]
+    pub(crate) fn lease_socket(&self) -> Option<&Path> {
+        let socket = self.queue_socket.as_deref()?;
+        let can_wait = self.options.opted_in() && self.concurrency().is_some();
+        can_wait.then_some(socket)
     }
 
     /// Returns the name by which metrics label this revision: `weir.dev/function`, else the Knative Service's name, else

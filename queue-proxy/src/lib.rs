@@ -3,6 +3,8 @@
 //! [`main`] runs the process: environment, listeners, service, drain. `service` handles a request, with one module for
 //! each stage. Scheduling decisions are made by `policy`; this crate connects them to sockets.
 //!
+//! Where the agent has made a socket for the pod, requests start under leases of its slot (`lease`, `link`).
+//!
 //! Deliberately absent: knowledge of other pods of the function (activator-ext has it), of GPUs (the agent has it), and any call to the
 //! Kubernetes API. Start reading in `service`, which has the layers of a request in order; `admission` joins `policy::gate` to futures.
 #![forbid(unsafe_code)]
@@ -18,6 +20,8 @@ mod drain;
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
+mod lease;
+mod link;
 mod metrics;
 mod options;
 mod probe;
@@ -53,6 +57,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::admission::Admission;
 use crate::config::{ADMIN_PORT, Config, STAT_PORT};
+use crate::link::Link;
 use crate::metrics::WeirMetrics;
 use crate::standalone::Addresses;
 
@@ -178,6 +183,18 @@ async fn run(config: Config, listening: impl FnOnce(Addresses)) -> Result<ExitCo
         .opted_in()
         .then(|| WeirMetrics::new(&config).map(Arc::new))
         .transpose()?;
+    let link = gate.as_ref().zip(config.lease_socket()).map(|(gate, socket)| {
+        gate.require_lease();
+        Link {
+            socket: socket.to_owned(),
+            admission: Arc::clone(gate),
+            metrics: weir.clone(),
+            clock,
+        }
+    });
+    if config.queue_socket.is_some() && link.is_none() {
+        tracing::info!("requests need no lease: the revision has no option of Weir, or no limit of concurrent requests");
+    }
     let (telemetry, observer) = observe(&config, gate.as_ref(), weir.as_ref()).await?;
     let registry = telemetry.registry.clone();
     // The serving port is opened last: when it is reachable, all other ports are, and the setup is complete.
@@ -237,6 +254,9 @@ async fn run(config: Config, listening: impl FnOnce(Addresses)) -> Result<ExitCo
     tokio::spawn(stat.run());
     if let Some(admission) = proxy.admission() {
         tokio::spawn(Arc::clone(admission).run_shedding());
+    }
+    if let Some(link) = link {
+        tokio::spawn(link.run());
     }
     tokio::spawn(process::sweep(Arc::clone(proxy.upstream())));
 

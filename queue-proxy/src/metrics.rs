@@ -250,6 +250,14 @@ impl WeirMetrics {
         })
     }
 
+    /// Returns the number of judged requests since the process started, and that of those in time.
+    pub(crate) fn outcomes(&self) -> (u64, u64) {
+        self.objective.as_ref().map_or((0, 0), |own| {
+            let in_time = own.in_time();
+            (in_time + own.missed(), in_time)
+        })
+    }
+
     /// Returns all metric families, after updating those of the gate and of `totals`.
     pub(crate) fn gather(
         &self,

@@ -7,6 +7,7 @@ use proxy::body::ProxyBody;
 use proxy::headers::{KUBELET_PROBE, NETWORK_HASH, NETWORK_PROBE};
 use proxy::relay::UpstreamSlot;
 use proxy::respond;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::drain::Drain;
@@ -59,18 +60,24 @@ pub(crate) fn classify(headers: &HeaderMap) -> Option<Kind> {
     })
 }
 
-/// Answers a probe: 503 while draining, else according to its kind.
+/// Answers a probe: 503 while draining, else according to its kind. `away`: address of the user container if its model is in host memory, where a
+/// check of its own might wait for the model and so must not run.
 pub(crate) async fn answer<P: UpstreamSlot>(
     kind: Kind,
     drain: &Drain,
     prober: &Arc<Prober>,
+    away: Option<SocketAddr>,
 ) -> Response<ProxyBody<P>> {
     if drain.is_draining() {
         return respond::error(StatusCode::SERVICE_UNAVAILABLE, "shutting down");
     }
     match kind {
         Kind::Health(Some(value)) if value == QUEUE => {
-            if prober.is_ready().await {
+            let is_ready = match away {
+                Some(target) => prober.is_listening(target).await,
+                None => prober.is_ready().await,
+            };
+            if is_ready {
                 respond::text(StatusCode::OK, QUEUE)
             } else {
                 respond::empty(StatusCode::SERVICE_UNAVAILABLE)

@@ -6,7 +6,7 @@
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -198,12 +198,17 @@ fn probe_header(raw: &RawHeader) -> Option<(HeaderName, HeaderValue)> {
     (name != HOST && name != USER_AGENT).then_some((name, value))
 }
 
+/// Longest time until a user container accepts a connection while its model is in host memory.
+const CONNECT_MAX: Duration = Duration::from_secs(1);
+
 /// Runner of the checks, of which one runs at a time for all concurrent probes.
 #[derive(Debug)]
 pub(crate) struct Prober {
     probes: Vec<(Probe, AtomicU32)>,
     http2_first: bool,
     running: Mutex<Option<watch::Receiver<Option<bool>>>>,
+    /// Outcome of the last checks.
+    was_ready: AtomicBool,
 }
 
 impl Prober {
@@ -217,6 +222,7 @@ impl Prober {
                 .collect(),
             http2_first,
             running: Mutex::new(None),
+            was_ready: AtomicBool::new(false),
         })
     }
 
@@ -237,6 +243,7 @@ impl Prober {
                         // Dropped before the result is sent, and also on a panic, so that the next probe begins a new check.
                         let running = RunningCheck(Arc::clone(&prober));
                         let ready = prober.check_all().await;
+                        prober.was_ready.store(ready, Ordering::Relaxed);
                         drop(running);
                         sender.send_replace(Some(ready));
                     });
@@ -249,6 +256,13 @@ impl Prober {
             .wait_for(Option::is_some)
             .await
             .is_ok_and(|ready| *ready == Some(true))
+    }
+
+    /// Returns whether the user containers were ready when that was last checked, and this one still accepts a connection.
+    pub(crate) async fn is_listening(&self, target: SocketAddr) -> bool {
+        let was_ready = self.probes.is_empty() || self.was_ready.load(Ordering::Relaxed);
+        let connected = tokio::time::timeout(CONNECT_MAX, TcpStream::connect(target));
+        was_ready && matches!(connected.await, Ok(Ok(_)))
     }
 
     async fn check_all(self: &Arc<Self>) -> bool {

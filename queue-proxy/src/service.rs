@@ -273,7 +273,10 @@ impl Proxy {
             && let Some(kind) = probe::classify(request.headers())
         {
             discard(request);
-            return Box::pin(probe::answer(kind, &self.drain, &self.prober)).await;
+            let admission = self.admission.as_ref();
+            let is_away = admission.is_some_and(|admission| admission.is_model_away());
+            let away = is_away.then_some(self.config.target);
+            return Box::pin(probe::answer(kind, &self.drain, &self.prober, away)).await;
         }
         self.drain.note_request();
         let timeouts = Timeouts::new(self.config.time_limits(), arrived.arrival);

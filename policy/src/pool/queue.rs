@@ -49,6 +49,8 @@ mod step;
 mod threshold;
 mod window;
 
+pub use window::Window;
+
 pub use settings::{
     Adaptation, Admission, CountedMisses, LateRule, LowRule, Order, Settings, SpareRule,
 };
@@ -56,7 +58,6 @@ pub use settings::{
 use self::filing::Files;
 use self::line::{Line, NONE, Places};
 use self::threshold::Controller;
-use self::window::Window;
 use super::{FunctionId, IDS_MAX, Percentile, Refusal};
 use crate::{RequestId, Span, Time};
 

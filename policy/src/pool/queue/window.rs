@@ -22,8 +22,21 @@ struct Bucket {
     in_time: u32,
 }
 
+/// Outcomes of a function's requests over its window.
+///
+/// # Examples
+///
+/// ```
+/// use policy::Time;
+/// use policy::pool::queue::Window;
+///
+/// let mut window = Window::default();
+/// window.record(Time(1), true);
+/// window.record(Time(2), false);
+/// assert_eq!((window.requests(), window.in_time()), (2, 1));
+/// ```
 #[derive(Clone, Debug, Default)]
-pub(super) struct Window {
+pub struct Window {
     buckets: [Bucket; BUCKETS],
     first: usize,
     used: usize,
@@ -34,15 +47,20 @@ pub(super) struct Window {
 }
 
 impl Window {
-    pub(super) const fn requests(&self) -> u64 {
+    /// Returns the number of requests in the window (n of M2.13).
+    #[must_use]
+    pub const fn requests(&self) -> u64 {
         self.requests
     }
 
-    pub(super) const fn in_time(&self) -> u64 {
+    /// Returns the number of those that were in time (m of M2.13).
+    #[must_use]
+    pub const fn in_time(&self) -> u64 {
         self.in_time
     }
 
-    pub(super) fn record(&mut self, now: Time, in_time: bool) {
+    /// Records the outcome of a request.
+    pub fn record(&mut self, now: Time, in_time: bool) {
         self.refresh(now);
         let full = self.used == 0 || {
             let last = &self.buckets[(self.first + self.used - 1) % BUCKETS];
@@ -72,7 +90,7 @@ impl Window {
     }
 
     /// Drops the outcomes of requests that are both too old and beyond the number which is kept. Returns whether any was dropped.
-    pub(super) fn refresh(&mut self, now: Time) -> bool {
+    pub fn refresh(&mut self, now: Time) -> bool {
         let before = self.requests;
         // With fewer requests nothing is dropped, whatever its age.
         while self.used > 0 && self.requests > REACH_REQUESTS {

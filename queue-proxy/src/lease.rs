@@ -1,0 +1,321 @@
+//! The lease of the slot on which the pod's GPU processes compute (contracts §7): what the agent learns, and when requests may start.
+//!
+//! Without a lease the gate of [`crate::admission`] is shut: requests wait, and the agent learns which would start first. While it holds the lease
+//! a request waits for no message. The agent learns, with some delay, when nothing runs and when something runs again.
+
+use policy::gate::Gate;
+use policy::queue::Ticket;
+use policy::{Span, Time};
+use protocol::page::Residency;
+use protocol::queue::{FromQueue, ToQueue, TraceContext};
+
+/// What the agent learns of a head beside its place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HeadOf {
+    /// Deadline, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub deadline: u64,
+    /// Estimated execution time.
+    pub estimate: Span,
+    /// Number of requests in the window of M2.13, and of those in time.
+    pub outcomes: (u64, u64),
+}
+
+/// State of the lease.
+#[derive(Debug, Default)]
+pub(crate) struct Lease {
+    /// Epoch of the lease; 0: none.
+    epoch: u64,
+    is_recalled: bool,
+    /// Whether the agent knows that nothing runs.
+    is_idle_known: bool,
+    /// Number of the last head.
+    seq: u64,
+    /// Head that the agent knows.
+    known_head: Option<Ticket>,
+    residency: Option<Residency>,
+    load: Span,
+}
+
+impl Lease {
+    /// Returns whether requests may start.
+    pub(crate) const fn may_start(&self) -> bool {
+        self.epoch != 0 && !self.is_recalled
+    }
+
+    /// Returns the time that a request needs besides its execution.
+    pub(crate) const fn load(&self) -> Span {
+        self.load
+    }
+
+    /// Returns whether the model is in host memory.
+    pub(crate) const fn is_model_away(&self) -> bool {
+        matches!(self.residency, Some(Residency::Host))
+    }
+
+    /// Returns the first message on a new connection. The agent at its other end knows nothing.
+    pub(crate) fn greet(&mut self, again: bool, running: u32, waiting: usize) -> FromQueue {
+        (self.known_head, self.is_idle_known) = (None, false);
+        FromQueue::Hello {
+            again,
+            epoch: self.epoch,
+            running,
+            waiting: u32::try_from(waiting).unwrap_or(u32::MAX),
+            address: String::new(),
+            port: 0,
+        }
+    }
+
+    /// Handles a message of the agent.
+    pub(crate) fn receive(&mut self, message: &ToQueue) {
+        match message {
+            ToQueue::Lease { epoch } => {
+                self.epoch = *epoch;
+                (self.is_recalled, self.is_idle_known) = (false, false);
+                self.known_head = None;
+            }
+            ToQueue::Recall { epoch } if *epoch == self.epoch && self.epoch != 0 => {
+                self.is_recalled = true;
+                self.known_head = None;
+            }
+            ToQueue::State { residency, load } => {
+                self.residency = Some(*residency);
+                self.load = Span(*load);
+            }
+            ToQueue::Recall { .. }
+            | ToQueue::Welcome { .. }
+            | ToQueue::Sibling { .. }
+            | ToQueue::Refused { .. } => {}
+        }
+    }
+
+    /// Returns whether [`Lease::next_message`] may return a message.
+    pub(crate) fn is_message_due(&self, gate: &Gate) -> bool {
+        if self.may_start() {
+            return is_idle(gate) != self.is_idle_known;
+        }
+        true
+    }
+
+    /// Returns the next message that the agent is to get, if any. `head_of` returns what the agent learns of a head.
+    pub(crate) fn next_message(
+        &mut self,
+        gate: &mut Gate,
+        now: Time,
+        head_of: impl Fn(Ticket) -> HeadOf,
+    ) -> Option<FromQueue> {
+        let head = gate.head(now).map(|(ticket, _)| ticket);
+        if self.may_start() {
+            let is_idle = is_idle(gate);
+            if is_idle == self.is_idle_known {
+                return None;
+            }
+            self.is_idle_known = is_idle;
+            return Some(if is_idle {
+                FromQueue::Idle { epoch: self.epoch }
+            } else {
+                self.head(gate, head.map(head_of))
+            });
+        }
+        if head != self.known_head {
+            self.known_head = head;
+            return Some(self.head(gate, head.map(head_of)));
+        }
+        if self.is_recalled && gate.running() == 0 {
+            self.is_recalled = false;
+            let epoch = std::mem::take(&mut self.epoch);
+            return Some(FromQueue::Idle { epoch });
+        }
+        None
+    }
+
+    /// Returns a message about the head, and about what runs, which stands for one if none waits.
+    fn head(&mut self, gate: &Gate, head: Option<HeadOf>) -> FromQueue {
+        self.seq += 1;
+        let of = head.unwrap_or(HeadOf {
+            deadline: u64::MAX,
+            estimate: Span::ZERO,
+            outcomes: (0, 0),
+        });
+        let running = if self.may_start() { gate.running() } else { 0 };
+        let waiting = u32::try_from(gate.waiting()).unwrap_or(u32::MAX);
+        FromQueue::Head {
+            seq: self.seq,
+            deadline: of.deadline,
+            estimate: of.estimate.0,
+            requests: of.outcomes.0,
+            in_time: of.outcomes.1,
+            waiting: waiting.saturating_add(running),
+            trace: TraceContext::default(),
+        }
+    }
+}
+
+fn is_idle(gate: &Gate) -> bool {
+    gate.running() == 0 && gate.waiting() == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use policy::RequestId;
+    use policy::gate::{Action, Admission, Arrival, Late, Order, Settings};
+
+    use super::*;
+
+    struct Queue {
+        lease: Lease,
+        gate: Gate,
+        actions: Vec<Action>,
+        next: u64,
+    }
+
+    impl Queue {
+        fn new() -> Self {
+            let mut gate = Gate::new(Settings {
+                concurrency: 1,
+                depth: 10,
+                order: Order::Deadline,
+                late: Late::Serve,
+            });
+            let mut actions = Vec::new();
+            gate.set_shut(Time(0), true, &mut actions);
+            Self {
+                lease: Lease::default(),
+                gate,
+                actions,
+                next: 0,
+            }
+        }
+
+        fn arrive(&mut self, key: u64) -> Option<Ticket> {
+            self.next += 1;
+            let arrival = Arrival {
+                id: RequestId(self.next),
+                at: Time(1),
+                key: Time(key),
+                objective: Span(100),
+                kept: false,
+            };
+            match self.gate.arrive(Time(1), arrival, &mut self.actions) {
+                Admission::Wait(ticket) => Some(ticket),
+                _ => None,
+            }
+        }
+
+        fn receive(&mut self, message: &ToQueue) {
+            self.lease.receive(message);
+            let is_shut = !self.lease.may_start();
+            self.gate.set_shut(Time(1), is_shut, &mut self.actions);
+        }
+
+        fn messages(&mut self) -> Vec<FromQueue> {
+            let mut all = Vec::new();
+            while let Some(message) = self.lease.next_message(&mut self.gate, Time(1), |_| HeadOf {
+                deadline: 5,
+                estimate: Span(6),
+                outcomes: (8, 7),
+            }) {
+                all.push(message);
+                assert!(all.len() < 10, "{all:?}");
+            }
+            assert!(!self.lease.may_start() || !self.lease.is_message_due(&self.gate));
+            all
+        }
+    }
+
+    fn waiting(messages: &[FromQueue]) -> Vec<u32> {
+        let of = |message: &FromQueue| match message {
+            FromQueue::Head { waiting, .. } => Some(*waiting),
+            _ => None,
+        };
+        messages.iter().filter_map(of).collect()
+    }
+
+    #[test]
+    fn without_a_lease_nothing_starts_and_the_agent_learns_the_head_once() {
+        let mut queue = Queue::new();
+        assert_eq!(queue.messages(), []);
+        let first = queue.arrive(50).unwrap();
+        assert!(matches!(
+            queue.messages()[..],
+            [FromQueue::Head {
+                seq: 1,
+                deadline: 5,
+                estimate: 6,
+                requests: 8,
+                in_time: 7,
+                waiting: 1,
+                ..
+            }]
+        ));
+        queue.arrive(60);
+        assert_eq!(queue.messages(), [], "the head is the same");
+        queue.arrive(40);
+        assert_eq!(waiting(&queue.messages()), [3], "a more urgent one");
+        assert!(queue.gate.cancel(first));
+        assert_eq!(queue.messages(), []);
+        assert_eq!(queue.gate.running(), 0);
+    }
+
+    #[test]
+    fn a_withdrawn_head_is_stated_once() {
+        let mut queue = Queue::new();
+        let only = queue.arrive(50).unwrap();
+        assert_eq!(waiting(&queue.messages()), [1]);
+        assert!(queue.gate.cancel(only));
+        assert_eq!(waiting(&queue.messages()), [0]);
+        assert_eq!(queue.messages(), []);
+    }
+
+    #[test]
+    fn under_a_lease_requests_start_at_once_and_the_agent_learns_of_idleness() {
+        let mut queue = Queue::new();
+        queue.receive(&ToQueue::Lease { epoch: 3 });
+        assert_eq!(queue.messages(), [FromQueue::Idle { epoch: 3 }]);
+        assert!(queue.arrive(50).is_none(), "it starts");
+        assert_eq!(waiting(&queue.messages()), [1], "it has work again");
+        queue.arrive(60);
+        assert_eq!(queue.messages(), []);
+        queue.gate.depart(Time(2), &mut queue.actions);
+        assert_eq!(queue.messages(), [], "the next one runs");
+        queue.gate.depart(Time(3), &mut queue.actions);
+        assert_eq!(queue.messages(), [FromQueue::Idle { epoch: 3 }]);
+    }
+
+    #[test]
+    fn a_recall_ends_with_what_runs_and_states_what_waits() {
+        let mut queue = Queue::new();
+        queue.receive(&ToQueue::Lease { epoch: 3 });
+        assert!(queue.arrive(50).is_none());
+        queue.arrive(60);
+        queue.messages();
+        queue.receive(&ToQueue::Recall { epoch: 2 });
+        assert!(queue.lease.may_start(), "of an earlier lease");
+        queue.receive(&ToQueue::Recall { epoch: 3 });
+        assert_eq!(waiting(&queue.messages()), [1]);
+        queue.gate.depart(Time(2), &mut queue.actions);
+        assert_eq!(queue.messages(), [FromQueue::Idle { epoch: 3 }]);
+        assert_eq!((queue.gate.running(), queue.gate.waiting()), (0, 1));
+        queue.receive(&ToQueue::Lease { epoch: 4 });
+        assert_eq!(queue.gate.running(), 1);
+    }
+
+    #[test]
+    fn a_holder_states_its_lease_to_the_next_agent() {
+        let mut queue = Queue::new();
+        queue.receive(&ToQueue::Lease { epoch: 3 });
+        assert!(queue.arrive(50).is_none());
+        queue.messages();
+        let FromQueue::Hello { epoch, .. } = queue.lease.greet(true, 1, 0) else {
+            panic!("the first message is a greeting");
+        };
+        assert_eq!(epoch, 3);
+        // The next agent has given the slot to another.
+        queue.receive(&ToQueue::Recall { epoch: 3 });
+        queue.gate.depart(Time(2), &mut queue.actions);
+        assert_eq!(queue.messages(), [FromQueue::Idle { epoch: 3 }]);
+        let FromQueue::Hello { epoch, .. } = queue.lease.greet(true, 0, 0) else {
+            panic!("the first message is a greeting");
+        };
+        assert_eq!(epoch, 0);
+    }
+}
