@@ -31,6 +31,7 @@ struct Process {
     claimed: u64,
     location: Location,
     is_open: bool,
+    is_restoring: bool,
     has_lease: bool,
     is_recalled: bool,
     lease: u64,
@@ -59,7 +60,10 @@ impl World {
     fn new(seed: u64, slots: u32, functions: u32, refuses: bool) -> Self {
         let mut random = Random(seed);
         let capacity = 100;
-        let mut leases = Leases::new(Settings::default());
+        let mut leases = Leases::new(Settings {
+            streams: seed % 2 == 1,
+            ..Settings::default()
+        });
         for slot in 0..slots {
             leases.set_slot(SlotId(slot), capacity);
             leases.set_usable(SlotId(slot), true);
@@ -120,6 +124,7 @@ impl World {
             claimed: 0,
             location: Location::Absent,
             is_open: false,
+            is_restoring: false,
             has_lease: false,
             is_recalled: false,
             lease: 0,
@@ -261,12 +266,15 @@ impl World {
             }
             Action::Evict { instance, .. } => {
                 let process = &self.processes[&instance.0];
+                assert!(!process.is_restoring);
                 assert!(!process.is_open && process.location == Location::Device);
                 self.after(4, Later::Evicted(instance.0));
             }
             Action::Restore(InstanceId(id)) => {
                 let process = self.processes.get_mut(&id).unwrap();
                 assert_eq!(process.location, Location::Host);
+                assert!(!process.is_restoring);
+                process.is_restoring = true;
                 process.location = Location::Device;
                 let slot = process.about.slot;
                 self.check_memory(slot);
@@ -321,6 +329,7 @@ impl World {
             Later::Restored(id) => {
                 let refused = self.refuses && self.random.below(6) == 0;
                 let process = self.processes.get_mut(&id).unwrap();
+                process.is_restoring = false;
                 if process.is_alive {
                     self.moves += 1;
                     if self.is_traced && refused {

@@ -14,7 +14,7 @@ use protocol::queue::{FromQueue, ToQueue, TraceContext};
 pub(crate) struct HeadOf {
     /// Deadline, in nanoseconds of `CLOCK_MONOTONIC`.
     pub deadline: u64,
-    /// Estimated execution time.
+    /// Execution time as estimated from its class.
     pub estimate: Span,
     /// Number of requests in the window of M2.13, and of those in time.
     pub outcomes: (u64, u64),
@@ -209,11 +209,14 @@ mod tests {
 
         fn messages(&mut self) -> Vec<FromQueue> {
             let mut all = Vec::new();
-            while let Some(message) = self.lease.next_message(&mut self.gate, Time(1), |_| HeadOf {
-                deadline: 5,
-                estimate: Span(6),
-                outcomes: (8, 7),
-            }) {
+            while let Some(message) = self
+                .lease
+                .next_message(&mut self.gate, Time(1), |_| HeadOf {
+                    deadline: 5,
+                    estimate: Span(6),
+                    outcomes: (8, 7),
+                })
+            {
                 all.push(message);
                 assert!(all.len() < 10, "{all:?}");
             }

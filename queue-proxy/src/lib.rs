@@ -183,17 +183,22 @@ async fn run(config: Config, listening: impl FnOnce(Addresses)) -> Result<ExitCo
         .opted_in()
         .then(|| WeirMetrics::new(&config).map(Arc::new))
         .transpose()?;
-    let link = gate.as_ref().zip(config.lease_socket()).map(|(gate, socket)| {
-        gate.require_lease();
-        Link {
-            socket: socket.to_owned(),
-            admission: Arc::clone(gate),
-            metrics: weir.clone(),
-            clock,
-        }
-    });
+    let link = gate
+        .as_ref()
+        .zip(config.lease_socket())
+        .map(|(gate, socket)| {
+            gate.require_lease();
+            Link {
+                socket: socket.to_owned(),
+                admission: Arc::clone(gate),
+                metrics: weir.clone(),
+                clock,
+            }
+        });
     if config.queue_socket.is_some() && link.is_none() {
-        tracing::info!("requests need no lease: the revision has no option of Weir, or no limit of concurrent requests");
+        tracing::info!(
+            "requests need no lease: the revision has no option of Weir, or no limit of concurrent requests"
+        );
     }
     let (telemetry, observer) = observe(&config, gate.as_ref(), weir.as_ref()).await?;
     let registry = telemetry.registry.clone();

@@ -15,6 +15,7 @@
 //! - A *parked* process, which waits at its gate or for memory while no request of it is known, gets a lease when no head wants the slot, or
 //!   out of a credit of 5 % of the time.
 //! - Memory grows by claims ([`Leases::claim`]): others leave for them, or they wait.
+//! - Where models stream ([`Settings::streams`]), the lease is granted as soon as the model begins to return.
 //! - What refuses to leave stays for a second ([`RETRY`]), and the head for which it was to leave waits again.
 //! - Data of other namespaces leave before an instance of class [`Class::Tenant`] gets the slot, and all others' before one of class
 //!   [`Class::Strict`].
@@ -75,6 +76,8 @@ pub const PARKED_SHARE: u64 = 20;
 pub const PARKED_CREDIT_MAX: Span = Span::from_secs(1);
 /// Time after which a lease of a parked process ends if others wait, whether it still computes or not.
 pub const PARKED_MAX: Span = Span::from_secs(10);
+/// Interval at which it is looked whether a parked process still computes while others wait.
+pub const PARKED_LOOK: Span = Span::from_millis(50);
 /// Rate at which models are expected to load until their times are measured, in bytes per second: that of PCIe 3.
 const LOAD_RATE: u64 = 10_000_000_000;
 
@@ -111,6 +114,8 @@ pub struct Settings {
     pub queue: queue::Settings,
     /// Choice of slots and of models that leave. [`slots::Binding`] is always [`slots::Binding::Process`].
     pub slots: slots::Settings,
+    /// Whether an instance computes while its model returns, as far as it is there.
+    pub streams: bool,
 }
 
 /// Properties of an instance, for its lifetime.
@@ -265,6 +270,8 @@ struct Holder {
     is_parked: bool,
     /// Whether its queue knows of the lease.
     is_notified: bool,
+    /// Time since which its model returns while it computes already.
+    restores_since: Option<Time>,
     /// Whether its queue has nothing while a forwarded request is still waited for.
     is_idle_later: bool,
     /// Time until which a forwarded request is waited for.
@@ -317,6 +324,7 @@ pub struct Leases {
     waiting: Vec<InstanceId>,
     wake: Option<Time>,
     evicted: Vec<Evicted>,
+    streams: bool,
     /// Functions whose heads no slot can serve at present.
     held: Vec<FunctionId>,
 }
@@ -340,6 +348,7 @@ impl Leases {
             waiting: Vec::new(),
             wake: None,
             evicted: Vec::new(),
+            streams: settings.streams,
             held: Vec::new(),
         }
     }

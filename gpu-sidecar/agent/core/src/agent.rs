@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use policy::tokens::{ProcessId, Settings};
 use protocol::message::MoveRefusal;
+use protocol::page::Streaming;
 
 use crate::action::{Action, OrderAnswer};
 use crate::event::{Event, ProcessRecord};
@@ -87,7 +88,7 @@ impl Agent {
             published_at: 0,
             malformed_messages: 0,
             memory: NodeMemory::none(),
-            leases: NodeLeases::new(),
+            leases: NodeLeases::new(false),
         }
     }
 
@@ -95,6 +96,7 @@ impl Agent {
     #[must_use]
     pub fn with_memory(mut self, settings: MemorySettings) -> Self {
         self.memory = NodeMemory::new(settings);
+        self.leases = NodeLeases::new(settings.streaming != Streaming::Off);
         self
     }
 
@@ -188,7 +190,10 @@ impl Agent {
                 });
             }
             Event::QueueConnected { pod, is_of_pod } => {
-                self.leases.connect_queue(*pod, *is_of_pod, actions);
+                let slot = self.slot_with(*pod);
+                let is_unbound = slot.is_some_and(SlotState::is_shared);
+                self.leases
+                    .connect_queue(*pod, *is_of_pod, is_unbound, actions);
             }
             Event::QueueMessage { pod, message } => {
                 self.leases.receive(self.now, *pod, message, actions);

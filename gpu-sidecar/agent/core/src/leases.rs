@@ -75,6 +75,8 @@ pub(crate) enum Closing {
 pub(crate) struct NodeLeases {
     pub(crate) policy: Leases,
     pods: BTreeMap<PodKey, LeasedPod>,
+    /// Connected queues of pods on slots that are shared: each holds a lease without end. The value is whether it has greeted.
+    unbound: BTreeMap<PodKey, bool>,
     functions: BTreeMap<FunctionId, (FunctionName, BTreeSet<SlotKey>)>,
     namespaces: BTreeMap<String, u32>,
     queues: usize,
@@ -84,10 +86,15 @@ pub(crate) struct NodeLeases {
 }
 
 impl NodeLeases {
-    pub(crate) fn new() -> Self {
+    /// `streams`: processes compute while their models return.
+    pub(crate) fn new(streams: bool) -> Self {
         Self {
-            policy: Leases::new(Settings::default()),
+            policy: Leases::new(Settings {
+                streams,
+                ..Settings::default()
+            }),
             pods: BTreeMap::new(),
+            unbound: BTreeMap::new(),
             functions: BTreeMap::new(),
             namespaces: BTreeMap::new(),
             queues: 0,
@@ -207,6 +214,7 @@ impl NodeLeases {
     }
 
     pub(crate) fn remove_pod(&mut self, now: u64, key: PodKey) {
+        self.unbound.remove(&key);
         let Some(pod) = self.pods.remove(&key) else {
             return;
         };
@@ -221,13 +229,19 @@ impl NodeLeases {
         }
     }
 
-    /// Handles a connection to a pod's socket for queues, which has at most one.
+    /// Handles a connection to a pod's socket for queues, which has at most one. `is_unbound`: the pod is on a slot that is shared, where it needs
+    /// no lease.
     pub(crate) fn connect_queue(
         &mut self,
         key: PodKey,
         is_of_pod: bool,
+        is_unbound: bool,
         actions: &mut Vec<Action>,
     ) {
+        if is_unbound && is_of_pod && !self.unbound.contains_key(&key) {
+            self.unbound.insert(key, false);
+            return actions.push(Action::AdmitQueue(key));
+        }
         let Some(pod) = self.pods.get_mut(&key) else {
             return;
         };
@@ -250,6 +264,7 @@ impl NodeLeases {
     }
 
     pub(crate) fn disconnect_queue(&mut self, now: u64, key: PodKey) {
+        self.unbound.remove(&key);
         let Some(pod) = self.pods.get_mut(&key) else {
             return;
         };
@@ -269,12 +284,14 @@ impl NodeLeases {
         text: &str,
         actions: &mut Vec<Action>,
     ) {
-        let Some(pod) = self.pods.get(&key) else {
-            return;
+        let subject = match self.pods.get(&key) {
+            Some(pod) => pod.name.clone(),
+            None if self.unbound.contains_key(&key) => format!("pod {}", key.0),
+            None => return,
         };
         actions.push(Action::Log {
             level: Level::Warning,
-            subject: pod.name.clone(),
+            subject,
             text: format!("the pod's queue is refused: {text}"),
         });
         actions.push(Action::SendQueue {
@@ -288,7 +305,7 @@ impl NodeLeases {
         self.disconnect_queue(now, key);
     }
 
-    /// Handles a message of a pod's queue. `is_exclusive`: the pod is on a slot with leases; elsewhere it holds one without end.
+    /// Handles a message of a pod's queue.
     pub(crate) fn receive(
         &mut self,
         now: u64,
@@ -297,6 +314,9 @@ impl NodeLeases {
         actions: &mut Vec<Action>,
     ) {
         let (id, at) = (id_of(key), Time(now));
+        if let Some(has_greeted) = self.unbound.get(&key).copied() {
+            return self.receive_unbound(now, key, message, has_greeted, actions);
+        }
         let Some(pod) = self.pods.get_mut(&key) else {
             return;
         };
@@ -359,6 +379,30 @@ impl NodeLeases {
                     self.touched.insert(key);
                 }
             }
+            _ => self.refuse_queue(now, key, "unexpected message", actions),
+        }
+    }
+
+    /// Handles a message of the queue of a pod that needs no lease.
+    fn receive_unbound(
+        &mut self,
+        now: u64,
+        key: PodKey,
+        message: &FromQueue,
+        has_greeted: bool,
+        actions: &mut Vec<Action>,
+    ) {
+        match (message, has_greeted) {
+            (FromQueue::Hello { .. }, false) => {
+                self.unbound.insert(key, true);
+                self.last_epoch = (self.last_epoch + 1).max(now / 1_000).max(1);
+                let epoch = self.last_epoch;
+                let uid = String::new();
+                for message in [ToQueue::Welcome { uid }, ToQueue::Lease { epoch }] {
+                    actions.push(Action::SendQueue { pod: key, message });
+                }
+            }
+            (FromQueue::Head { .. } | FromQueue::Idle { .. }, true) => {}
             _ => self.refuse_queue(now, key, "unexpected message", actions),
         }
     }

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use protocol::message::OnLoss;
+
 use crate::captures::Captures;
 use crate::claims::ClaimRequests;
 use crate::events::EventPool;
@@ -50,6 +52,8 @@ pub struct Process {
     memory_limit: AtomicU64,
     /// Bytes that stay allocated with a context; 0 if they have to be measured.
     context_residue: AtomicU64,
+    /// Whether other processes leave the slot for memory that this one claims: all that it does not use is theirs.
+    shares_slot_memory: AtomicBool,
     /// Whether a refused collective was reported.
     is_collective_reported: AtomicBool,
     /// Whether memory was bound to something whose references to it are not known.
@@ -80,6 +84,7 @@ impl Process {
             is_active: AtomicBool::new(false),
             memory_limit: AtomicU64::new(0),
             context_residue: AtomicU64::new(0),
+            shares_slot_memory: AtomicBool::new(false),
             is_collective_reported: AtomicBool::new(false),
             has_bound_memory: AtomicBool::new(false),
             has_host_functions: AtomicBool::new(false),
@@ -104,6 +109,14 @@ impl Process {
             .store(terms.memory_limit, Ordering::Release);
         self.context_residue
             .store(terms.context_residue, Ordering::Release);
+        self.shares_slot_memory
+            .store(terms.on_loss == OnLoss::Keep, Ordering::Release);
+    }
+
+    /// Returns whether other processes leave the slot for memory that this one claims.
+    #[must_use]
+    pub fn shares_slot_memory(&self) -> bool {
+        self.shares_slot_memory.load(Ordering::Acquire)
     }
 
     /// Returns the pod's memory limit on the device in bytes; 0 if there is none.
@@ -154,7 +167,6 @@ impl Process {
 
 #[cfg(test)]
 mod tests {
-    use protocol::message::OnLoss;
 
     use super::*;
 

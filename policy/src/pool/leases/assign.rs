@@ -168,6 +168,10 @@ impl Leases {
                 .map_or(Span::ZERO, super::Function::load),
             _ => Span::ZERO,
         };
+        if self.streams {
+            // It computes while its model arrives.
+            return execution.max(load);
+        }
         Span(execution.0.saturating_add(load.0))
     }
 

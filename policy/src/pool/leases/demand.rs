@@ -60,6 +60,10 @@ impl Leases {
             return;
         }
         let (function, slot) = (entry.about.function, entry.about.slot);
+        if demand.estimate > Span::ZERO {
+            // Queues measure executions under leases, whose models are there.
+            self.executed(id, demand.estimate);
+        }
         if self.slots[slot.0 as usize]
             .holder
             .is_some_and(|holder| holder.instance == id && holder.is_leased())

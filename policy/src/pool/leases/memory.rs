@@ -11,7 +11,9 @@ impl Leases {
         let (function, slot) = (entry.about.function, entry.about.slot);
         let (location, before) = (entry.location, entry.bytes);
         let is_smaller = bytes <= before && entry.granted == before;
-        if location == Location::Host {
+        let returns =
+            |holder: super::Holder| holder.instance == id && holder.restores_since.is_some();
+        if location == Location::Host && !self.at(slot).holder.is_some_and(returns) {
             // It takes no memory of the slot until it returns, for which there is room then.
             self.set_bytes(id, bytes);
             return Claim::Granted;

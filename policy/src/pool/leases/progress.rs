@@ -122,7 +122,23 @@ impl Leases {
             .is_some_and(|turn| turn.instance == id && turn.is_restoring);
         if is_there {
             self.set_location(id, Location::Device);
-        } else if is_expected {
+        }
+        let now = self.now;
+        let streamed = self.holder_mut(slot, id).and_then(|holder| {
+            let since = holder.restores_since?;
+            holder.restores_since = None;
+            Some(since)
+        });
+        if let Some(since) = streamed {
+            if is_there {
+                self.was_loaded(id, now.since(since));
+            } else if let Some(entry) = self.instances.get_mut(&id) {
+                // Its requests wait for the memory: it is tried again.
+                entry.retry_at = now.after(RETRY);
+            }
+            return;
+        }
+        if !is_there && is_expected {
             let retry_at = self.now.after(RETRY);
             if let Some(entry) = self.instances.get_mut(&id) {
                 entry.retry_at = retry_at;
@@ -175,10 +191,16 @@ impl Leases {
             self.describe(function);
         }
         self.settle_waiting(id);
-        if let Some(turn) = &mut self.at_mut(slot).turn
+        let at = self.at_mut(slot);
+        if let Some(turn) = &mut at.turn
             && turn.instance == id
         {
             turn.is_restoring = false;
+        }
+        if let Some(holder) = &mut at.holder
+            && holder.instance == id
+        {
+            holder.restores_since = None;
         }
     }
 
@@ -310,12 +332,34 @@ impl Leases {
         }
     }
 
+    /// Orders the model of a holder to return again which could not while it computed already.
+    fn restore_again(&mut self, slot: SlotId, actions: &mut Vec<Action>) {
+        let now = self.now;
+        let Some(holder) = self.at(slot).holder else {
+            return;
+        };
+        let id = holder.instance;
+        let is_due = self
+            .instances
+            .get(&id)
+            .is_some_and(|entry| entry.location == Location::Host && now >= entry.retry_at);
+        if self.streams
+            && is_due
+            && holder.restores_since.is_none()
+            && let Some(holder) = self.holder_mut(slot, id)
+        {
+            holder.restores_since = Some(now);
+            actions.push(Action::Restore(id));
+        }
+    }
+
     /// Carries out the next steps on a slot.
     pub(super) fn advance(&mut self, slot: SlotId, actions: &mut Vec<Action>) {
         if !self.at(slot).is_usable {
             return;
         }
         self.notify(slot, actions);
+        self.restore_again(slot, actions);
         let Some(turn) = self.at(slot).turn else {
             let may_compute = self.at(slot).holder.is_some();
             if self.has_reserved_claim(slot) || !may_compute {
@@ -340,11 +384,19 @@ impl Leases {
             return;
         }
         if self.is_away(turn.instance) {
-            if !turn.is_restoring {
+            if turn.is_restoring {
+                return;
+            }
+            actions.push(Action::Restore(turn.instance));
+            if !self.streams {
                 if let Some(turn) = &mut self.at_mut(slot).turn {
                     turn.is_restoring = true;
                 }
-                actions.push(Action::Restore(turn.instance));
+                return;
+            }
+            self.grant(slot, turn, actions);
+            if let Some(holder) = &mut self.at_mut(slot).holder {
+                holder.restores_since = Some(now);
             }
             return;
         }
@@ -410,7 +462,8 @@ impl Leases {
         let Some(holder) = &mut self.slots[slot.0 as usize].holder else {
             return;
         };
-        if !holder.is_leased() {
+        if !holder.is_leased() || (holder.restores_since.is_some() && !holder.is_notified) {
+            // A model leaves only once it is there.
             return;
         }
         if holder.is_notified {
@@ -436,6 +489,9 @@ impl Leases {
         let has_queue = |entry: &Entry| entry.has_queue;
         let is_heard = self.instances.get(&holder.instance).is_some_and(has_queue);
         let until = since.after(RECALL_MAX);
+        if holder.restores_since.is_some() {
+            return;
+        }
         if is_heard && !holder.is_idle && now < until {
             return self.wake_at(until);
         }
@@ -481,6 +537,7 @@ impl Leases {
             is_parked: matches!(turn.cause, Cause::Parked),
             is_notified: has_queue,
             since: holder.map_or(now, |holder| holder.since),
+            restores_since: holder.and_then(|holder| holder.restores_since),
             ..Holder::new(id, now)
         };
         if let Cause::Head { from, .. } = turn.cause
@@ -504,6 +561,7 @@ impl Holder {
             is_idle: false,
             is_parked: false,
             is_notified: false,
+            restores_since: None,
             is_idle_later: false,
             reserved_until: Time::ZERO,
         }

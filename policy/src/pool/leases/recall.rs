@@ -1,6 +1,6 @@
 //! When a lease ends although its holder has work.
 
-use super::{Action, InstanceId, Leases, PARKED_MAX, SlotId};
+use super::{Action, InstanceId, Leases, PARKED_LOOK, PARKED_MAX, SlotId};
 use crate::pool::FunctionId;
 use crate::{Span, Time};
 
@@ -30,6 +30,8 @@ impl Leases {
                 continue;
             };
             let ends = if holder.is_parked {
+                // Its end may be seen before.
+                self.wake_at(now.after(PARKED_LOOK));
                 self.end_of_parked(slot, &waiting, holder.since)
             } else {
                 self.end_of_lease(slot, &waiting, holder.instance, holder.since)

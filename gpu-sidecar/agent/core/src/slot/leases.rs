@@ -25,6 +25,13 @@ impl SlotState {
             .is_some_and(|device| device.slot.kind == SlotKind::Exclusive)
     }
 
+    /// Returns whether the slot is shared by MPS, so that its pods need no leases.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.device
+            .as_ref()
+            .is_some_and(|device| device.slot.kind == SlotKind::Mps)
+    }
+
     /// Returns whether its pods compute by leases.
     pub(crate) const fn is_leased(&self) -> bool {
         self.is_leased

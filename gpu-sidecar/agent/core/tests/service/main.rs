@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `connections` | greetings, pages, and connections which end, overlap or misbehave |
 //! | `tokens` | grants, returns and revocations |
+//! | `leases` | which pod of an exclusive slot computes, and whose model is there |
 //! | `moves` | models moved to the host and back |
 //! | `windows` | host memory for copies of models |
 //! | `pods` | memory claims, heartbeats and limits |
@@ -13,6 +14,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod connections;
+mod leases;
 mod moves;
 mod pods;
 mod restart;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use preload_state::claims::{self, ANSWER_MAX, AnswerStep, COUNT_MAX, Claim};
+use preload_state::claims::{self, ANSWER_MAX, AnswerStep, COUNT_MAX, Claim, LEAVING_MAX};
 use protocol::page::Orders;
 
 use crate::platform::System;
@@ -28,7 +28,12 @@ pub fn claim<P: System>(host: P, bytes: u64) -> bool {
     if claim.is_held() {
         return true;
     }
-    let answered = is_answered(host, orders, &claim, ANSWER_MAX);
+    let at_most = if process.shares_slot_memory() {
+        LEAVING_MAX
+    } else {
+        ANSWER_MAX
+    };
+    let answered = is_answered(host, orders, &claim, at_most);
     claim.is_granted(answered, orders, limit)
 }
 

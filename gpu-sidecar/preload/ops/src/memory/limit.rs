@@ -48,6 +48,7 @@ fn add_if_claimed<P: Platform>(host: P, kind: Kind, bytes: u64, limit: u64) -> b
 /// limit does not allow it.
 pub(super) fn try_reserve<P: Platform>(host: P, kind: Kind, bytes: u64) -> bool {
     let limit = host.process().memory_limit();
+    let is_exact = host.process().shares_slot_memory();
     if add_if_claimed(host, kind, bytes, limit) {
         return true;
     }
@@ -57,7 +58,7 @@ pub(super) fn try_reserve<P: Platform>(host: P, kind: Kind, bytes: u64) -> bool 
         if add_if_claimed(host, kind, bytes, limit) {
             return true;
         }
-        let Some(wanted) = read(host, |account| account.claim_for(bytes, limit)) else {
+        let Some(wanted) = read(host, |account| account.claim_for(bytes, limit, is_exact)) else {
             return false;
         };
         let mut totals = [wanted.ahead, wanted.exact].into_iter();
@@ -96,6 +97,7 @@ pub(super) fn set<P: Platform>(host: P, measured: &[(Kind, u64)]) -> bool {
 /// Raises the claim to the memory held, as far as the agent allows. Returns whether all of it is within the limit.
 fn top_up<P: Platform>(host: P) -> bool {
     let limit = host.process().memory_limit();
+    let is_exact = host.process().shares_slot_memory();
     if read(host, |account| account.is_claimed(0, limit)) {
         return true;
     }
@@ -103,7 +105,7 @@ fn top_up<P: Platform>(host: P) -> bool {
     let Some(_guard) = try_lock(&host.memory().claims) else {
         return read(host, |account| account.total() <= limit);
     };
-    let Some(wanted) = read(host, |account| account.claim_for(0, limit)) else {
+    let Some(wanted) = read(host, |account| account.claim_for(0, limit, is_exact)) else {
         return false;
     };
     let mut totals = [wanted.ahead, wanted.exact].into_iter();
@@ -132,8 +134,9 @@ pub(super) fn shift<P: Platform>(host: P, from: Kind, to: Kind, bytes: u64) {
 /// surplus later, at the next free.
 fn return_surplus<P: Platform>(host: P) {
     let limit = host.process().memory_limit();
-    if read(host, |account| account.surplus(limit)).is_some() {
-        lower(host, |account| account.surplus(limit));
+    let is_exact = host.process().shares_slot_memory();
+    if read(host, |account| account.surplus(limit, is_exact)).is_some() {
+        lower(host, |account| account.surplus(limit, is_exact));
     }
 }
 

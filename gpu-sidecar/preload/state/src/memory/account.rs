@@ -55,6 +55,11 @@ pub struct ClaimTotals {
     pub exact: u64,
 }
 
+/// Returns what is claimed ahead of use under a limit, in bytes.
+fn ahead(limit: u64, is_exact: bool) -> u64 {
+    if is_exact { 0 } else { chunk(limit) }
+}
+
 /// Returns the number of bytes by which a claim exceeds the need.
 fn chunk(limit: u64) -> u64 {
     (limit / CHUNKS_IN_LIMIT).clamp(1, CHUNK_MAX)
@@ -133,12 +138,12 @@ impl Account {
         limit == 0 || wanted.is_some_and(|wanted| wanted <= self.claimed.min(limit))
     }
 
-    /// Returns the totals to claim for `more` bytes; `None` if they would exceed the limit.
+    /// Returns the totals to claim for `more` bytes; `None` if they would exceed the limit. `is_exact`: nothing is claimed ahead.
     #[must_use]
-    pub fn claim_for(&self, more: u64, limit: u64) -> Option<ClaimTotals> {
+    pub fn claim_for(&self, more: u64, limit: u64, is_exact: bool) -> Option<ClaimTotals> {
         let exact = self.total().checked_add(more)?;
         (exact <= limit).then(|| ClaimTotals {
-            ahead: exact.saturating_add(chunk(limit)).min(limit),
+            ahead: exact.saturating_add(ahead(limit, is_exact)).min(limit),
             exact,
         })
     }
@@ -154,11 +159,12 @@ impl Account {
         self.claimed = total;
     }
 
-    /// Returns a lower total to claim; `None` unless the claim exceeds the bytes held by more than two chunks.
+    /// Returns a lower total to claim; `None` unless the claim exceeds the bytes held by more than two chunks, or at all with `is_exact`.
     #[must_use]
-    pub fn surplus(&self, limit: u64) -> Option<u64> {
-        let keep = self.total().saturating_add(chunk(limit));
-        let is_much = self.claimed.saturating_sub(self.total()) > CHUNKS_KEPT * chunk(limit);
+    pub fn surplus(&self, limit: u64, is_exact: bool) -> Option<u64> {
+        let ahead = ahead(limit, is_exact);
+        let keep = self.total().saturating_add(ahead);
+        let is_much = self.claimed.saturating_sub(self.total()) > CHUNKS_KEPT * ahead;
         (limit > 0 && is_much).then_some(keep)
     }
 
@@ -181,16 +187,16 @@ mod tests {
     fn a_claim_is_made_ahead_and_its_surplus_returned() {
         let mut account = Account::default();
         assert!(!account.is_claimed(1, LIMIT));
-        let totals = account.claim_for(100, LIMIT).unwrap();
+        let totals = account.claim_for(100, LIMIT, false).unwrap();
         assert_eq!((totals.ahead, totals.exact), (1_100, 100));
         account.set_claim(totals.ahead);
         account.add(Kind::Plain, 100);
         assert!(account.is_claimed(1_000, LIMIT));
         assert!(!account.is_claimed(1_001, LIMIT));
         account.set_claim(2_101);
-        assert_eq!(account.surplus(LIMIT), Some(1_100));
+        assert_eq!(account.surplus(LIMIT, false), Some(1_100));
         account.set_claim(2_100);
-        assert_eq!(account.surplus(LIMIT), None);
+        assert_eq!(account.surplus(LIMIT, false), None);
         assert_eq!(account.unused(), Some(100));
     }
 
@@ -221,14 +227,14 @@ mod tests {
         let mut account = Account::default();
         account.add(Kind::Plain, 15_500);
         assert_eq!(
-            account.claim_for(500, LIMIT),
+            account.claim_for(500, LIMIT, false),
             Some(ClaimTotals {
                 ahead: LIMIT,
                 exact: LIMIT
             })
         );
-        assert_eq!(account.claim_for(501, LIMIT), None);
-        assert_eq!(account.claim_for(u64::MAX, LIMIT), None);
+        assert_eq!(account.claim_for(501, LIMIT, false), None);
+        assert_eq!(account.claim_for(u64::MAX, LIMIT, false), None);
         // A lowered limit takes effect at once, whatever was claimed.
         account.set_claim(LIMIT);
         assert!(!account.is_claimed(1, 15_500));
@@ -240,7 +246,7 @@ mod tests {
         assert!(account.is_claimed(u64::MAX, 0));
         account.add(Kind::Native, 7);
         assert!(account.is_claimed(u64::MAX, 0));
-        assert_eq!(account.surplus(0), None);
+        assert_eq!(account.surplus(0, false), None);
     }
 
     #[test]
@@ -289,7 +295,7 @@ mod tests {
             if random.below(2) == 0 {
                 let bytes = random.below(400);
                 if !account.is_claimed(bytes, LIMIT) {
-                    let totals = account.claim_for(bytes, LIMIT);
+                    let totals = account.claim_for(bytes, LIMIT, false);
                     let granted = totals.and_then(|totals| {
                         [totals.ahead, totals.exact]
                             .into_iter()
@@ -306,7 +312,7 @@ mod tests {
                 account.add(Kind::Plain, bytes);
             } else {
                 account.subtract(Kind::Plain, random.below(390));
-                if let Some(total) = account.surplus(LIMIT) {
+                if let Some(total) = account.surplus(LIMIT, false) {
                     account.set_claim(total);
                 }
             }
@@ -322,7 +328,7 @@ mod tests {
         }
         let others = accounts[1].claimed + accounts[2].claimed;
         let left = LIMIT - others - accounts[0].total();
-        let totals = accounts[0].claim_for(left, LIMIT).unwrap();
+        let totals = accounts[0].claim_for(left, LIMIT, false).unwrap();
         assert_eq!(others + totals.exact, LIMIT);
     }
 }

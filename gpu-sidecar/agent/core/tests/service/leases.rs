@@ -1,0 +1,416 @@
+use agent_core::EventKind as Kind;
+use protocol::message::{MoveReport, Transfer};
+use protocol::queue::{FromQueue, ToQueue, TraceContext};
+
+use super::*;
+
+/// Pods on an exclusive slot whose memory holds 100 MiB of models, without an agent's streaming of restores.
+fn exclusive(pods: u32) -> Node {
+    let mut node = Node {
+        agent: LocalAgent::new(Settings::default()).with_memory(MemorySettings {
+            streaming: Streaming::Off,
+            ..MEMORY
+        }),
+        now: SECOND,
+        actions: Vec::new(),
+    };
+    node.on(Event::SlotAdded(Arc::new(Slot {
+        models_memory: Some(100 * MIB),
+        ..slot(SlotKind::Exclusive)
+    })));
+    for key in 0..pods {
+        let mut pod = unlimited(key);
+        pod.function = format!("function-{key}");
+        pod.settings.isolation = Isolation::Tenant;
+        node.on(Event::PodAdded {
+            pod: Arc::new(pod),
+            survivors: Vec::new(),
+        });
+    }
+    node.pass(400 * MS);
+    node
+}
+
+fn head(node: &Node, waiting: u32, after_ms: u64) -> FromQueue {
+    FromQueue::Head {
+        seq: 1,
+        deadline: node.now + after_ms * MS,
+        estimate: 5 * MS,
+        requests: 0,
+        in_time: 0,
+        waiting,
+        trace: TraceContext::default(),
+    }
+}
+
+impl Node {
+    fn queue(&mut self, pod: u32, message: FromQueue) {
+        let pod = PodKey(pod);
+        self.on(Event::QueueMessage { pod, message });
+    }
+
+    fn queue_connects(&mut self, pod: u32) {
+        self.queue_returns(pod, 0);
+    }
+
+    fn queue_returns(&mut self, pod: u32, epoch: u64) {
+        self.on(Event::QueueConnected {
+            pod: PodKey(pod),
+            is_of_pod: true,
+        });
+        self.queue(
+            pod,
+            FromQueue::Hello {
+                again: epoch != 0,
+                epoch,
+                running: 0,
+                waiting: 0,
+                address: String::new(),
+                port: 0,
+            },
+        );
+    }
+
+    fn wants(&mut self, pod: u32, after_ms: u64) {
+        let head = head(self, 1, after_ms);
+        self.queue(pod, head);
+    }
+
+    /// Returns the messages that a pod's queue was sent.
+    fn queue_messages(&self, pod: u32) -> Vec<&ToQueue> {
+        let sent = self.actions.iter().filter_map(|action| match action {
+            Action::SendQueue {
+                pod: PodKey(to),
+                message,
+            } if *to == pod => Some(message),
+            _ => None,
+        });
+        sent.collect()
+    }
+
+    /// Returns the epoch of a pod's lease; `None` if it has none or is recalled.
+    fn lease(&self, pod: u32) -> Option<u64> {
+        let mut lease = None;
+        for message in self.queue_messages(pod) {
+            match message {
+                ToQueue::Lease { epoch } => lease = Some(*epoch),
+                ToQueue::Recall { .. } => lease = None,
+                _ => {}
+            }
+        }
+        lease
+    }
+
+    fn recalled(&self, pod: u32) -> Option<u64> {
+        match self
+            .queue_messages(pod)
+            .into_iter()
+            .rev()
+            .find(|message| matches!(message, ToQueue::Recall { .. } | ToQueue::Lease { .. }))
+        {
+            Some(ToQueue::Recall { epoch }) => Some(*epoch),
+            _ => None,
+        }
+    }
+
+    fn idle(&mut self, pod: u32, epoch: u64) {
+        self.queue(pod, FromQueue::Idle { epoch });
+    }
+
+    /// Attaches a process with this device memory.
+    fn with_memory(&mut self, pid: u32, seq: u32, bytes: u64) -> ProcessId {
+        let process = self.attached(pid);
+        self.send(process, FromProcess::Claim { seq, bytes });
+        process
+    }
+
+    fn claimed(&self, process: ProcessId) -> u64 {
+        self.pages(process)
+            .orders
+            .memory_claim
+            .load(Ordering::Relaxed)
+    }
+
+    /// Answers the last order about a process's memory.
+    fn has_moved(&mut self, process: ProcessId) {
+        let (seq, wanted) = self.wanted_place(process);
+        self.send(
+            process,
+            FromProcess::Moved(MoveReport {
+                seq,
+                residency: wanted,
+                refusal: None,
+                transfer: Transfer::default(),
+            }),
+        );
+    }
+
+    fn wanted_place(&self, process: ProcessId) -> (u32, Residency) {
+        let pages = self.pages(process);
+        let wanted = pages.orders.residency_wanted.load(Ordering::Relaxed);
+        let seq = pages.orders.order_seq.load(Ordering::Relaxed);
+        (seq, Residency::from_number(wanted).unwrap())
+    }
+}
+
+#[test]
+fn a_head_gets_the_lease_of_a_free_slot_at_once() {
+    let mut node = exclusive(2);
+    node.queue_connects(0);
+    assert_eq!(node.lease(0), None);
+    node.wants(0, 80);
+    assert!(node.lease(0).is_some());
+    let process = node.attached(1);
+    node.ask(process);
+    assert!(node.is_open(process));
+}
+
+#[test]
+fn a_pod_without_the_lease_gets_no_token() {
+    let mut node = exclusive(2);
+    for pod in [0, 1] {
+        node.queue_connects(pod);
+    }
+    let (one, other) = (node.attached(1), node.attached(101));
+    node.wants(0, 80);
+    node.ask(one);
+    node.wants(1, 500);
+    node.ask(other);
+    assert!(node.is_open(one) && !node.is_open(other));
+    // The other starts in time if the holder ends first.
+    let epoch = node.lease(0).unwrap();
+    node.idle(0, epoch);
+    assert_eq!(node.recalled(0), Some(epoch));
+    assert_eq!(node.lease(1), None, "the holder may still compute");
+    node.idle(0, epoch);
+    assert_eq!(node.lease(1), None, "its gate is closing");
+    node.close(one);
+    assert!(node.lease(1).is_some());
+    assert!(!node.is_open(one) && node.is_open(other));
+}
+
+#[test]
+fn a_busy_holder_is_recalled_when_a_head_could_miss() {
+    let mut node = exclusive(2);
+    for pod in [0, 1] {
+        node.queue_connects(pod);
+    }
+    node.wants(0, 80);
+    node.wants(1, 200);
+    node.pass(180 * MS);
+    assert_eq!(node.recalled(0), None);
+    node.pass(20 * MS);
+    assert!(node.recalled(0).is_some());
+}
+
+#[test]
+fn models_leave_for_a_claim_and_return_with_the_lease() {
+    let mut node = exclusive(2);
+    for pod in [0, 1] {
+        node.queue_connects(pod);
+    }
+    let one = node.with_memory(1, 1, 70 * MIB);
+    assert_eq!(node.claimed(one), 70 * MIB);
+    let other = node.with_memory(101, 1, 60 * MIB);
+    assert_eq!(node.claimed(other), 0, "the first leaves before");
+    assert_eq!(node.wanted_place(one).1, Residency::Host);
+    node.has_moved(one);
+    assert_eq!(node.claimed(other), 60 * MIB);
+    // A request of the first: the second leaves, the first returns, and only then computes.
+    node.queue(0, head(&node, 1, 80));
+    let epoch = node.lease(1);
+    if let Some(epoch) = epoch {
+        node.idle(1, epoch);
+    }
+    node.pass(200 * MS);
+    if let Some(epoch) = node.recalled(1) {
+        node.idle(1, epoch);
+    }
+    assert_eq!(node.wanted_place(other).1, Residency::Host);
+    assert_eq!(node.lease(0), None);
+    node.has_moved(other);
+    assert_eq!(node.wanted_place(one).1, Residency::Resident);
+    assert_eq!(node.lease(0), None);
+    node.has_moved(one);
+    assert!(node.lease(0).is_some());
+    assert_eq!(
+        node.count(|action| matches!(
+            action,
+            Action::Record {
+                kind: Kind::Evicted,
+                ..
+            }
+        )),
+        2
+    );
+}
+
+#[test]
+fn a_claim_that_the_slot_can_never_hold_is_refused() {
+    let mut node = exclusive(1);
+    node.queue_connects(0);
+    let process = node.with_memory(1, 1, 40 * MIB);
+    node.send(
+        process,
+        FromProcess::Claim {
+            seq: 2,
+            bytes: 101 * MIB,
+        },
+    );
+    assert_eq!(node.claimed(process), 40 * MIB);
+}
+
+#[test]
+fn a_queue_that_ends_gives_its_lease_back() {
+    let mut node = exclusive(2);
+    for pod in [0, 1] {
+        node.queue_connects(pod);
+    }
+    node.wants(0, 80);
+    node.wants(1, 500);
+    assert_eq!(node.lease(1), None);
+    node.on(Event::QueueDisconnected(PodKey(0)));
+    // What its process computes by itself would end like the work of any parked process; there is nothing.
+    node.pass(200 * MS);
+    assert!(node.lease(1).is_some());
+}
+
+#[test]
+fn a_holder_keeps_its_lease_across_agents_and_a_second_one_is_recalled() {
+    let mut node = exclusive(2);
+    node.queue_returns(0, 77);
+    let epoch = node.lease(0).expect("the holder keeps the slot");
+    assert!(epoch > 77);
+    node.queue_returns(1, 66);
+    assert_eq!((node.lease(1), node.recalled(1)), (None, Some(66)));
+}
+
+#[test]
+fn messages_that_are_not_to_be_believed_change_nothing() {
+    let mut node = exclusive(2);
+    for pod in [0, 1] {
+        node.queue_connects(pod);
+    }
+    node.wants(0, 80);
+    let epoch = node.lease(0).unwrap();
+    // Of one that holds nothing, of an earlier lease, and impossible counts and deadlines.
+    node.idle(1, epoch);
+    node.idle(0, epoch - 1);
+    node.wants(1, 400);
+    assert_eq!(node.recalled(0), None);
+    for (requests, in_time, deadline) in [(1, 2, 0), (u64::MAX, 1, u64::MAX), (0, 0, 1)] {
+        node.queue(
+            1,
+            FromQueue::Head {
+                seq: u64::MAX,
+                deadline,
+                estimate: u64::MAX,
+                requests,
+                in_time,
+                waiting: u32::MAX,
+                trace: TraceContext::default(),
+            },
+        );
+    }
+    node.pass(SECOND);
+    let second = Event::QueueConnected {
+        pod: PodKey(1),
+        is_of_pod: true,
+    };
+    let actions = node.on(second);
+    assert!(
+        !actions
+            .iter()
+            .any(|action| matches!(action, Action::AdmitQueue(_)))
+    );
+    // A second greeting ends the connection.
+    node.queue(
+        1,
+        FromQueue::Hello {
+            again: false,
+            epoch: 0,
+            running: 0,
+            waiting: 0,
+            address: "nowhere".to_owned(),
+            port: 70_000,
+        },
+    );
+    assert!(matches!(
+        node.queue_messages(1).last(),
+        Some(ToQueue::Refused { .. })
+    ));
+}
+
+#[test]
+fn a_queue_on_a_shared_slot_holds_a_lease_without_end() {
+    let mut node = Node::new(&[pod(0, 50), pod(1, 50)]);
+    for pod in [0, 1] {
+        node.queue_connects(pod);
+        assert!(node.lease(pod).is_some());
+    }
+    let process = node.attached(1);
+    node.ask(process);
+    assert!(node.is_open(process), "tokens are granted as before");
+}
+
+#[test]
+fn without_queues_the_slot_belongs_to_the_pod_that_came_first() {
+    let mut node = exclusive(2);
+    let (one, other) = (node.attached(1), node.attached(101));
+    node.ask(other);
+    node.ask(one);
+    assert!(node.is_open(one) && !node.is_open(other));
+}
+
+/// Answers recalls and orders of moves until there are no more, as queues without requests and idle processes do.
+fn settle(node: &mut Node, processes: &[(u32, ProcessId)]) {
+    for _round in 0..20 {
+        for &(pod, process) in processes {
+            if let Some(epoch) = node.recalled(pod) {
+                node.idle(pod, epoch);
+            }
+            let (seq, wanted) = node.wanted_place(process);
+            let answered = node.figures().pods.iter().any(|own| {
+                own.pod.key == PodKey(pod)
+                    && own.counters.moves.evictions + own.counters.moves.restores >= u64::from(seq)
+            });
+            if !answered && wanted != Residency::None && seq > 0 {
+                node.has_moved(process);
+            }
+            if let Some(epoch) = node.lease(pod) {
+                node.idle(pod, epoch);
+            }
+        }
+        node.pass(30 * MS);
+    }
+}
+
+#[test]
+fn a_pod_whose_process_was_started_again_is_served() {
+    let mut node = exclusive(2);
+    for pod in [0, 1] {
+        node.queue_connects(pod);
+    }
+    let one = node.with_memory(1, 1, 70 * MIB);
+    let other = node.with_memory(101, 1, 60 * MIB);
+    settle(&mut node, &[(0, one), (1, other)]);
+    assert_eq!(node.claimed(other), 60 * MIB);
+    node.wants(0, 80);
+    settle(&mut node, &[(0, one), (1, other)]);
+    assert!(node.lease(0).is_some());
+    node.on(Event::Ended(one));
+    node.wants(1, 80);
+    settle(&mut node, &[(1, other)]);
+    let epoch = node.recalled(0).unwrap();
+    node.idle(0, epoch);
+    settle(&mut node, &[(1, other)]);
+    assert!(node.lease(1).is_some());
+    let one = node.with_memory(2, 1, 70 * MIB);
+    settle(&mut node, &[(0, one), (1, other)]);
+    assert_eq!(node.claimed(one), 70 * MIB);
+    let before = node.queue_messages(0).len();
+    node.wants(0, 80);
+    settle(&mut node, &[(0, one), (1, other)]);
+    let sent = &node.queue_messages(0)[before..];
+    assert!(node.lease(0).is_some(), "{sent:?}");
+}
