@@ -154,7 +154,7 @@ mod tests {
             ),
             (
                 "demo --scenario share",
-                "invalid value 'share' for '--scenario <SCENARIO>' [possible values: deadline, route, shares, evict]; a similar value exists: 'shares'",
+                "invalid value 'share' for '--scenario <SCENARIO>' [possible values: deadline, route, shares, evict, swap]; a similar value exists: 'shares'",
             ),
             (
                 "live",

@@ -38,6 +38,15 @@ pub(crate) struct NodeAgent {
     folder: TempDir,
 }
 
+/// What a container runtime states of a pod in its folder.
+#[derive(Debug, Clone)]
+pub(crate) struct PodFiles {
+    pub(crate) name: String,
+    pub(crate) annotations: String,
+    /// Contents of `pod.toml`; empty: none.
+    pub(crate) about: String,
+}
+
 /// Environment variables of a pod's programs, as the agent states them.
 pub(crate) type Environment = Vec<(String, String)>;
 
@@ -49,6 +58,22 @@ impl NodeAgent {
         of_node: &str,
         configuration: &str,
         pods: &[(&str, String)],
+    ) -> anyhow::Result<Self> {
+        let files = pods.iter().map(|(name, annotations)| PodFiles {
+            name: (*name).to_owned(),
+            annotations: annotations.clone(),
+            about: String::new(),
+        });
+        let files: Vec<PodFiles> = files.collect();
+        Self::start_with(gpu, of_node, configuration, &files).await
+    }
+
+    /// Starts an agent as [`NodeAgent::start`] does, for pods of which more is known.
+    pub(crate) async fn start_with(
+        gpu: &SoftGpu,
+        of_node: &str,
+        configuration: &str,
+        pods: &[PodFiles],
     ) -> anyhow::Result<Self> {
         // A short path, since socket paths are limited.
         let folder = tempfile::Builder::new()
@@ -64,8 +89,8 @@ impl NodeAgent {
             }
         }
         let run = folder.path().join("run");
-        for (name, annotations) in pods {
-            publish(&run.join("pods"), name, annotations)?;
+        for pod in pods {
+            publish(&run.join("pods"), pod)?;
         }
         let config = folder.path().join("agent.toml");
         let text = node_table(gpu.folder(), &run, &preload) + of_node + configuration;
@@ -107,6 +132,47 @@ impl NodeAgent {
     /// Returns the path of a pod's socket.
     pub(crate) fn socket(&self, pod: &str) -> PathBuf {
         self.gate(pod).join("gpu.sock")
+    }
+
+    /// Returns the path of the socket for a pod's queue.
+    pub(crate) fn queue_socket(&self, pod: &str) -> PathBuf {
+        let pods = self.folder.path().join("run/pods");
+        pods.join(pod).join("lease/queue.sock")
+    }
+
+    /// Waits until the agent serves so many pods, of which none needs MPS. Returns an error if it refuses one.
+    pub(crate) async fn placed(&mut self, count: usize) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        loop {
+            self.check()?;
+            let reply = self.instances().await?;
+            if let Some(refused) = reply["refused"].as_array().and_then(|list| list.first()) {
+                bail!(
+                    "the agent refuses {}: {}",
+                    text_of(&refused["id"]),
+                    text_of(&refused["text"])
+                );
+            }
+            let served = reply["instances"].as_array().map_or(0, Vec::len);
+            if served >= count {
+                return Ok(());
+            }
+            if begin.elapsed() > READY_MAX {
+                bail!(
+                    "the agent serves {served} pods of {count} after {READY_MAX:?}; {}",
+                    self.log_tail()
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Returns the agent's list of instances.
+    pub(crate) async fn instances(&self) -> anyhow::Result<Value> {
+        let (_, text) = get(self.control, "/v1/instances", &[])
+            .await
+            .context("the agent does not answer")?;
+        serde_json::from_str(&text).context("the agent's list of instances is not JSON")
     }
 
     /// Returns the end of the agent's log, for errors.
@@ -257,11 +323,15 @@ pub(crate) fn device_environment(gpu: &SoftGpu) -> [(&'static str, String); 2] {
 }
 
 /// Creates a pod's folder, as a container runtime does.
-fn publish(pods: &Path, name: &str, annotations: &str) -> anyhow::Result<()> {
+fn publish(pods: &Path, pod: &PodFiles) -> anyhow::Result<()> {
+    let name = &pod.name;
     let filled = pods.join(format!(".{name}"));
     let place = || format!("cannot make the folder of {name}");
     fs::create_dir_all(&filled).with_context(place)?;
-    fs::write(filled.join("annotations"), annotations).with_context(place)?;
+    if !pod.about.is_empty() {
+        fs::write(filled.join("pod.toml"), &pod.about).with_context(place)?;
+    }
+    fs::write(filled.join("annotations"), &pod.annotations).with_context(place)?;
     fs::rename(&filled, pods.join(name)).with_context(place)
 }
 

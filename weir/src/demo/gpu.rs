@@ -110,6 +110,30 @@ impl SoftGpu {
         Self::with(config).await
     }
 
+    /// Starts `count` GPUs of this model, each two of which share a PCIe switch whose uplink has this rate in bytes per second.
+    pub(crate) async fn in_pairs(
+        part: &str,
+        count: u32,
+        uplink_bytes_per_second: u64,
+    ) -> anyhow::Result<Self> {
+        let mut config = Config {
+            ledger_mib: LEDGER_MIB,
+            ..Config::default()
+        };
+        for gpu in &mut config.gpus {
+            part.clone_into(&mut gpu.part);
+            gpu.count = count;
+        }
+        let gpus: Vec<usize> = (0..count as usize).collect();
+        for pair in gpus.chunks(2).filter(|pair| pair.len() == 2) {
+            config.switches.push(SwitchConfig {
+                gpus: pair.to_vec(),
+                uplink_bytes_per_second,
+            });
+        }
+        Self::with(config).await
+    }
+
     /// Starts one GPU of this model with times multiplied by `time` and a ledger which holds the whole run.
     pub(crate) async fn scaled(part: &str, time: u32) -> anyhow::Result<Self> {
         let mut config = Config {

@@ -15,6 +15,7 @@ mod report;
 mod route;
 mod shares;
 pub(crate) mod spawn;
+mod swap;
 mod trace;
 pub(crate) mod validate;
 mod workload;
@@ -52,10 +53,10 @@ pub(crate) struct Arguments {
     /// them.
     #[arg(long, value_name = "L", value_parser = positive)]
     load: Option<f64>,
-    /// Duration of arrivals, in seconds (default 25); or of the measurement of shares (default 10).
+    /// Duration of arrivals, in seconds (default 25); of the measurement of shares (default 10), or with --scenario swap (default 70).
     #[arg(long, value_name = "S", value_parser = positive)]
     seconds: Option<f64>,
-    /// Slice of the trace, from 1, the default: slices follow one another from the trace's begin. With --scenario evict: seed of the cycles.
+    /// Slice of the trace, from 1, the default: slices follow one another from the trace's begin. With --scenario evict and swap: seed of the cycles and of the arrivals.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seed: Option<u64>,
     /// With --scenario route: the instances' speeds, 1 to 16 of them from 0.05 to 1 (default 1,1,1,1).
@@ -85,6 +86,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     evict: evict::EvictOptions,
     #[command(flatten)]
+    swap: swap::SwapOptions,
+    #[command(flatten)]
     observe: observe::ObserveOptions,
 }
 
@@ -104,6 +107,8 @@ enum Scenario {
     Shares,
     /// Models that leave their GPU and return at the same addresses: what it takes, and that no byte changes.
     Evict,
+    /// More functions than the GPUs' memory holds, each with an objective: models move as requests come.
+    Swap,
 }
 
 /// Programs that the demo runs as children.
@@ -143,6 +148,7 @@ impl Mode {
             Self::Scenario(Scenario::Route) => "--scenario route",
             Self::Scenario(Scenario::Shares) => "--scenario shares",
             Self::Scenario(Scenario::Evict) => "--scenario evict",
+            Self::Scenario(Scenario::Swap) => "--scenario swap",
             Self::Observe => "--observe",
             Self::Live => "--live",
         }
@@ -193,6 +199,15 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
                 seed: arguments.seed(),
             },
         )),
+        Mode::Scenario(Scenario::Swap) => until_interrupted(swap::run(
+            &arguments.swap,
+            &swap::Output {
+                is_json: arguments.json,
+                is_strict: arguments.strict,
+                seconds: arguments.seconds,
+                seed: arguments.seed(),
+            },
+        )),
     }
 }
 
@@ -221,16 +236,21 @@ impl Arguments {
         const ROUTE: Mode = Of(Scenario::Route);
         const SHARES: Mode = Of(Scenario::Shares);
         const EVICT: Mode = Of(Scenario::Evict);
-        const SCENARIOS: [Mode; 4] = [DEADLINE, ROUTE, SHARES, EVICT];
+        const SWAP: Mode = Of(Scenario::Swap);
+        const SCENARIOS: [Mode; 5] = [DEADLINE, ROUTE, SHARES, EVICT, SWAP];
         let own: [(bool, &str, &[Mode]); 11] = [
             (self.scenario.is_some(), "--scenario", &SCENARIOS),
             (self.trace.is_some(), "--trace", &[DEADLINE, ROUTE]),
             (self.load.is_some(), "--load", &[DEADLINE, ROUTE]),
-            (self.seed.is_some(), "--seed", &[DEADLINE, ROUTE, EVICT]),
+            (
+                self.seed.is_some(),
+                "--seed",
+                &[DEADLINE, ROUTE, EVICT, SWAP],
+            ),
             (
                 self.seconds.is_some(),
                 "--seconds",
-                &[DEADLINE, ROUTE, SHARES, Observe, Live],
+                &[DEADLINE, ROUTE, SHARES, SWAP, Observe, Live],
             ),
             (self.speeds.is_some(), "--speeds", &[ROUTE]),
             (
@@ -257,7 +277,13 @@ impl Arguments {
             .given()
             .map(|name| (true, name, &[Observe][..]));
         let evict = self.evict.given().map(|name| (true, name, &[EVICT][..]));
-        let all = own.into_iter().chain(shares).chain(evict).chain(observe);
+        let swap = self.swap.given().map(|name| (true, name, &[SWAP][..]));
+        let all = own
+            .into_iter()
+            .chain(shares)
+            .chain(evict)
+            .chain(swap)
+            .chain(observe);
         for (is_given, option, modes) in all {
             if is_given && !modes.contains(&mode) {
                 let uses: Vec<&str> = modes.iter().map(|mode| mode.option()).collect();

@@ -87,10 +87,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
                 None => until_interrupted(deadline.run()),
             }
         }
-        Scenario::Route | Scenario::Evict => anyhow::bail!(
+        Scenario::Route | Scenario::Evict | Scenario::Swap => anyhow::bail!(
             "--scenario {} has no simulation of its processes; allowed: deadline, shares",
             match arguments.scenario {
                 Scenario::Evict => "evict",
+                Scenario::Swap => "swap",
                 _ => "route",
             }
         ),

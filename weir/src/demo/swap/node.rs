@@ -1,0 +1,387 @@
+//! A node with its pods, as stock and under leases.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::net::TcpStream;
+use tokio::process::Child;
+use tokio::time::{Instant, timeout};
+
+use super::super::Program;
+use super::super::agent::{NodeAgent, PodFiles, device_environment, log_file, log_tail};
+use super::super::children::{get, post};
+use super::super::gpu::{Device, SoftGpu};
+use super::super::spawn::Spawn;
+use super::load::{Outcome, send};
+use super::plan::{Function, Plan};
+
+/// Part of the GPUs, and the rate of each switch's uplink in bytes per second: two transfers get 1/1.6 of the link's rate each (Torpor, Table 3).
+const PART: &str = "V100";
+const UPLINK: u64 = 2 * 9_460_000_000 * 10 / 16;
+/// Memory of a GPU, and what a context takes of it, in bytes before scaling (M2.10).
+const MEMORY: u64 = 32_000_000_000;
+const RESIDUE: u64 = 300_000_000;
+/// Port of the queue-proxies, each of which has an address of its own.
+const PORT: u16 = 8012;
+/// Number of pods that start at the same time.
+const STARTS: usize = 8;
+/// Longest time until a server has loaded its model.
+const LOADED_MAX: Duration = Duration::from_secs(120);
+/// Longest time of a request in its pod.
+const TIMEOUT_SECONDS: u32 = 20;
+
+/// A pod: a queue-proxy and a model-server, killed when dropped.
+#[derive(Debug)]
+struct Pod {
+    _proxy: Child,
+    _model: Child,
+    address: SocketAddr,
+}
+
+/// A node whose pods are ready.
+#[derive(Debug)]
+pub(super) struct Station {
+    name: &'static str,
+    gpu: SoftGpu,
+    agent: Option<NodeAgent>,
+    /// Pods by function and instance.
+    pods: BTreeMap<(usize, usize), Pod>,
+    hosted: usize,
+}
+
+/// Moves of models, as the agent counts them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Moves {
+    pub(super) restores: u64,
+    pub(super) restored_bytes: u64,
+    pub(super) copied_out_bytes: u64,
+    /// Sums of the times of evictions and restores, in ns.
+    pub(super) evict_ns: u64,
+    pub(super) restore_ns: u64,
+    /// Evictions by reason, in the order of [`REASONS`].
+    pub(super) evictions: [u64; REASONS.len()],
+}
+
+/// Reasons of evictions in the result.
+pub(super) const REASONS: [&str; 6] = ["duplicate", "light", "heavy", "lru", "moved", "class"];
+
+/// Outcome of a run.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) name: &'static str,
+    pub(super) hosted: usize,
+    /// Outcomes in the order of arrival.
+    pub(super) outcomes: Vec<Outcome>,
+    pub(super) moves: Moves,
+    pub(super) device: Device,
+}
+
+impl Station {
+    /// Starts the node as stock: each function has one instance in the memory of a GPU for good, first come until that is full.
+    pub(super) async fn stock(plan: &Plan) -> anyhow::Result<Self> {
+        let gpu = SoftGpu::in_pairs(PART, plan.gpus, UPLINK).await?;
+        let mut left = vec![MEMORY; plan.gpus as usize];
+        let mut hosted = Vec::new();
+        for (number, function) in plan.functions.iter().enumerate() {
+            let place = function.gpus[0] as usize;
+            if let Some(rest) = left[place].checked_sub(function.footprint) {
+                left[place] = rest;
+                hosted.push((number, 0));
+            }
+        }
+        let hosted_count = hosted.len();
+        let pods = start_all(plan, &gpu, None, &hosted).await?;
+        Ok(Self {
+            name: "stock",
+            gpu,
+            agent: None,
+            pods,
+            hosted: hosted_count,
+        })
+    }
+
+    /// Starts the node with an agent, which grants leases to all instances.
+    pub(super) async fn weir(plan: &Plan) -> anyhow::Result<Self> {
+        let gpu = SoftGpu::in_pairs(PART, plan.gpus, UPLINK).await?;
+        let scale = u64::from(gpu.scale().bytes);
+        let all: Vec<(usize, usize)> = (0..plan.functions.len())
+            .flat_map(|function| {
+                (0..plan.instances as usize).map(move |instance| (function, instance))
+            })
+            .collect();
+        let files: Vec<PodFiles> = all
+            .iter()
+            .map(|&(number, instance)| pod_files(&plan.functions[number], instance))
+            .collect();
+        let configuration = format!(
+            "[slots]\nkind = \"exclusive\"\nseats = 1024\nmemory = \"{}\"\n\
+             [slots.context-residue]\nexclusive = \"{}\"\n\
+             [memory]\nstream-restores = true\n",
+            plan.models_memory / scale,
+            RESIDUE / scale
+        );
+        let of_node = "host-memory = \"6Gi\"\npinned-memory = \"6Gi\"\n";
+        let mut agent = NodeAgent::start_with(&gpu, of_node, &configuration, &files).await?;
+        agent.placed(files.len()).await?;
+        let pods = start_all(plan, &gpu, Some(&mut agent), &all).await?;
+        Ok(Self {
+            name: "weir",
+            gpu,
+            agent: Some(agent),
+            pods,
+            hosted: plan.functions.len(),
+        })
+    }
+
+    /// Sends the requests of the plan, and ends the node.
+    pub(super) async fn measured(mut self, plan: &Plan) -> anyhow::Result<Run> {
+        self.warm_up().await?;
+        let before = self.moves().await?;
+        let outcomes = send(plan, |function, instance| {
+            // Stock has one instance.
+            let instance = if self.agent.is_some() { instance } else { 0 };
+            Some(self.pods.get(&(function, instance))?.address)
+        })
+        .await;
+        let after = self.moves().await?;
+        let device = self.gpu.device()?;
+        if let Some(agent) = &mut self.agent {
+            agent.check()?;
+        }
+        self.pods.clear();
+        if let Some(agent) = self.agent.take() {
+            agent.stop().await?;
+        }
+        let mut moves = after;
+        moves.restores -= before.restores;
+        moves.restored_bytes -= before.restored_bytes;
+        moves.copied_out_bytes -= before.copied_out_bytes;
+        moves.evict_ns -= before.evict_ns;
+        moves.restore_ns -= before.restore_ns;
+        for (after, before) in moves.evictions.iter_mut().zip(before.evictions) {
+            *after -= before;
+        }
+        Ok(Run {
+            name: self.name,
+            hosted: self.hosted,
+            outcomes,
+            moves,
+            device,
+        })
+    }
+
+    /// Sends a request to each pod, some at a time: so that each has computed, and each model has a copy in host memory.
+    async fn warm_up(&self) -> anyhow::Result<()> {
+        let addresses: Vec<SocketAddr> = self.pods.values().map(|pod| pod.address).collect();
+        for some in addresses.chunks(STARTS) {
+            let mut requests = tokio::task::JoinSet::new();
+            for &address in some {
+                let body = r#"{"input":1,"output":1,"seed":1}"#.to_owned();
+                requests.spawn(async move { post(address, "/infer", body).await });
+            }
+            while let Some(answered) = requests.join_next().await {
+                let (status, text) = answered??;
+                anyhow::ensure!(status == 200, "a pod answers {status} at first: {text}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the moves of models so far.
+    async fn moves(&self) -> anyhow::Result<Moves> {
+        let Some(agent) = &self.agent else {
+            return Ok(Moves::default());
+        };
+        let reply = agent.instances().await?;
+        let mut moves = Moves::default();
+        for instance in reply["instances"].as_array().into_iter().flatten() {
+            let own = &instance["moves"];
+            let number = |name: &str| own[name].as_u64().unwrap_or(0);
+            moves.restores += number("restores");
+            moves.restored_bytes += number("restored_bytes");
+            moves.copied_out_bytes += number("evicted_copied_bytes");
+            moves.evict_ns += own["evict_times"]["sum_ns"].as_u64().unwrap_or(0);
+            moves.restore_ns += own["restore_times"]["sum_ns"].as_u64().unwrap_or(0);
+            for (sum, reason) in moves.evictions.iter_mut().zip(REASONS) {
+                *sum += own["evicted_for"][reason].as_u64().unwrap_or(0);
+            }
+        }
+        Ok(moves)
+    }
+}
+
+fn pod_files(function: &Function, instance: usize) -> PodFiles {
+    PodFiles {
+        name: pod_name(function, instance),
+        annotations: format!(
+            "weir.dev/isolation=\"tenant\"\nweir.dev/slo=\"{}ms\"\n",
+            function.objective.as_millis()
+        ),
+        about: format!(
+            "namespace = \"demo\"\nrevision = \"{0}-00001\"\nfunction = \"{0}\"\nslot = \"{1}\"\n",
+            function.name, function.gpus[instance]
+        ),
+    }
+}
+
+fn pod_name(function: &Function, instance: usize) -> String {
+    format!("{}-{instance}", function.name)
+}
+
+/// Starts the pods, some at a time, and waits until they are ready.
+async fn start_all(
+    plan: &Plan,
+    gpu: &SoftGpu,
+    mut agent: Option<&mut NodeAgent>,
+    pods: &[(usize, usize)],
+) -> anyhow::Result<BTreeMap<(usize, usize), Pod>> {
+    let mut started = BTreeMap::new();
+    for some in pods.chunks(STARTS) {
+        if let Some(agent) = agent.as_deref_mut() {
+            agent.check()?;
+        }
+        let agent = agent.as_deref();
+        let mut starting = Vec::new();
+        for &(number, instance) in some {
+            let at = number * plan.instances as usize + instance;
+            let pod = Starting::begin(gpu, agent, &plan.functions[number], instance, at)?;
+            starting.push(((number, instance), pod));
+        }
+        for (key, pod) in starting {
+            started.insert(key, pod.ready(agent).await?);
+        }
+    }
+    Ok(started)
+}
+
+/// A pod whose model-server is starting.
+#[derive(Debug)]
+struct Starting<'a> {
+    function: &'a Function,
+    name: String,
+    ip: IpAddr,
+    model: Child,
+    log: PathBuf,
+}
+
+impl<'a> Starting<'a> {
+    /// Starts the model-server of a pod.
+    fn begin(
+        gpu: &SoftGpu,
+        agent: Option<&NodeAgent>,
+        function: &'a Function,
+        instance: usize,
+        number: usize,
+    ) -> anyhow::Result<Self> {
+        let name = pod_name(function, instance);
+        let number = u32::try_from(number).unwrap_or(0);
+        // 127.0.8.1 and the following ones.
+        let ip = IpAddr::V4(Ipv4Addr::from_bits(0x7f00_0801 + number));
+        let scale = gpu.scale();
+        let log = gpu.folder().join(format!("{name}.log"));
+        let mut model = Spawn::new(Program::ModelServer)
+            .environment(device_environment(gpu))
+            .environment([
+                ("PORT", "0".to_owned()),
+                ("MODEL_NAME", function.model.to_owned()),
+                ("MODEL_VERIFY", "true".to_owned()),
+                ("MODEL_TOUCH", "order".to_owned()),
+                ("MODEL_CHECK", "all".to_owned()),
+                ("WEIR_BYTES_SCALE", scale.bytes.to_string()),
+                ("WEIR_TIME_SCALE", scale.time.to_string()),
+            ])
+            .stdout(Stdio::piped())
+            .stderr(log_file(&log)?);
+        match agent {
+            Some(agent) => {
+                // The agent selects the GPU.
+                let library = agent.preload(&name).display().to_string();
+                model = model.environment([("LD_PRELOAD", library)]);
+            }
+            None => {
+                model = model.environment([("MODEL_GPU", function.gpus[instance].to_string())]);
+            }
+        }
+        Ok(Self {
+            function,
+            name,
+            ip,
+            model: model.spawn()?,
+            log,
+        })
+    }
+
+    /// Starts the queue-proxy once the model-server listens, and waits until the model is loaded.
+    async fn ready(mut self, agent: Option<&NodeAgent>) -> anyhow::Result<Pod> {
+        let output = self.model.stdout.take().context("it has no output")?;
+        let mut lines = BufReader::new(output).lines();
+        let line = timeout(LOADED_MAX, lines.next_line()).await;
+        let line = line.context("a model-server does not listen")??;
+        let address = line.as_deref().and_then(|line| line.rsplit(' ').next());
+        let Some(target) = address.and_then(|text| text.parse::<SocketAddr>().ok()) else {
+            bail!("a model-server has ended; {}", log_tail(&self.log));
+        };
+        let environment = self.queue_environment(agent, target.port());
+        let pod = Pod {
+            _proxy: Spawn::new(Program::QueueProxy)
+                .environment(environment)
+                .spawn()?,
+            _model: self.model,
+            address: SocketAddr::new(self.ip, PORT),
+        };
+        let begin = Instant::now();
+        loop {
+            let is_loaded = matches!(get(target, "/ready", &[]).await, Ok((200, _)));
+            if is_loaded && TcpStream::connect(pod.address).await.is_ok() {
+                return Ok(pod);
+            }
+            if begin.elapsed() > LOADED_MAX {
+                bail!(
+                    "{} is not ready after {LOADED_MAX:?}; {}",
+                    self.name,
+                    log_tail(&self.log)
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    fn queue_environment(
+        &self,
+        agent: Option<&NodeAgent>,
+        port: u16,
+    ) -> Vec<(&'static str, String)> {
+        let ip = self.ip.to_string();
+        let revision = format!("{}-00001", self.function.name);
+        let mut environment: Vec<(&'static str, String)> = [
+            ("SERVING_NAMESPACE", "demo"),
+            ("SERVING_CONFIGURATION", &self.function.name),
+            ("SERVING_REVISION", &revision),
+            ("QUEUE_SERVING_PORT", "8012"),
+            ("QUEUE_SERVING_TLS_PORT", "8112"),
+            ("CONTAINER_CONCURRENCY", "1"),
+            ("SERVING_POD", &self.name),
+            ("SERVING_POD_IP", &ip),
+            ("SERVING_LOGGING_CONFIG", ""),
+            ("SERVING_LOGGING_LEVEL", "error"),
+            ("WEIR_PODINFO", "/nonexistent"),
+            ("WEIR_BIND", &ip),
+            ("USER_PORT", &port.to_string()),
+            ("REVISION_TIMEOUT_SECONDS", &TIMEOUT_SECONDS.to_string()),
+        ]
+        .map(|(name, value)| (name, value.to_owned()))
+        .into();
+        if let Some(agent) = agent {
+            let objective = self.function.objective.as_millis();
+            environment.push(("WEIR_SLO", format!("{objective}ms")));
+            let socket = agent.queue_socket(&self.name).display().to_string();
+            environment.push(("WEIR_QUEUE_SOCKET", socket));
+        }
+        environment
+    }
+}

@@ -1,0 +1,264 @@
+//! Result of the scenario.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::super::gpu::{Lag, Scale};
+use super::load::Outcome;
+use super::node::{REASONS, Run};
+use super::plan::{MODELS, PERCENTILE, Plan};
+
+/// Result in the form of its JSON object.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    scenario: &'static str,
+    functions: usize,
+    gpus: u32,
+    instances: u32,
+    rate: u32,
+    seconds: f64,
+    seed: u64,
+    models_memory: u64,
+    scale: Option<Scale>,
+    lag_us: Option<Lag>,
+    disturbed: Option<String>,
+    /// Whether models moved for a fifth of the requests, and stock hosts at most six tenths of the functions.
+    pub(super) valid: bool,
+    why: Option<String>,
+    runs: Vec<RunReport>,
+}
+
+/// Figures of a run.
+#[derive(Debug, Serialize)]
+struct RunReport {
+    name: &'static str,
+    functions: usize,
+    hosted: usize,
+    compliant: usize,
+    requests: usize,
+    answered: usize,
+    right: usize,
+    slo_hit_rate: f64,
+    /// Number of loads for each request.
+    swapped_share: f64,
+    swaps: BTreeMap<&'static str, u64>,
+    evictions: BTreeMap<&'static str, u64>,
+    /// Mean times of an eviction and of a load.
+    evict_ms: f64,
+    load_ms: f64,
+    copied_out_bytes: u64,
+    restored_bytes: u64,
+    models: Vec<ModelReport>,
+}
+
+/// Latencies of the functions with one model.
+#[derive(Debug, Serialize)]
+struct ModelReport {
+    name: &'static str,
+    objective_ms: u64,
+    requests: usize,
+    in_time: usize,
+    p50_ms: Option<f64>,
+    p98_ms: Option<f64>,
+}
+
+impl Report {
+    pub(super) fn new(plan: &Plan, runs: &[Run]) -> Self {
+        let reports: Vec<RunReport> = runs.iter().map(|run| run_report(plan, run)).collect();
+        let device = runs.last().map(|run| &run.device);
+        let weir = reports.last();
+        let stock = reports.first();
+        let mut why = Vec::new();
+        if weir.is_some_and(|run| run.swapped_share < 0.2) {
+            why.push("models moved for fewer than a fifth of the requests");
+        }
+        if stock.is_some_and(|run| run.hosted * 10 > plan.functions.len() * 6) {
+            why.push("stock hosts more than six tenths of the functions");
+        }
+        // The shortest request takes 9 ms.
+        let late = device.filter(|device| device.lag_us.p99 > 450.0);
+        Self {
+            scenario: "swap",
+            functions: plan.functions.len(),
+            gpus: plan.gpus,
+            instances: plan.instances,
+            rate: plan.rate,
+            seconds: plan.seconds,
+            seed: plan.seed,
+            models_memory: plan.models_memory,
+            scale: device.map(|device| device.scale),
+            lag_us: device.map(|device| device.lag_us),
+            disturbed: late.map(|device| {
+                format!(
+                    "the software GPUs were late: lag p99 {:.0} µs, above 450 µs, 5 % of the shortest request",
+                    device.lag_us.p99
+                )
+            }),
+            valid: why.is_empty(),
+            why: (!why.is_empty()).then(|| why.join("; ")),
+            runs: reports,
+        }
+    }
+
+    /// Returns whether every request under leases was answered, and rightly.
+    pub(super) fn is_right(&self) -> bool {
+        self.runs
+            .last()
+            .is_some_and(|run| run.right == run.requests && run.answered == run.requests)
+    }
+
+    pub(super) const fn is_disturbed(&self) -> bool {
+        self.disturbed.is_some()
+    }
+}
+
+fn run_report(plan: &Plan, run: &Run) -> RunReport {
+    let mut in_time = vec![0_usize; plan.functions.len()];
+    let mut requests = vec![0_usize; plan.functions.len()];
+    let (mut answered, mut right) = (0, 0);
+    let mut took: BTreeMap<&str, Vec<Duration>> = BTreeMap::new();
+    for (arrival, outcome) in plan.arrivals.iter().zip(&run.outcomes) {
+        let function = &plan.functions[arrival.function];
+        requests[arrival.function] += 1;
+        match outcome {
+            Outcome::Right(time) => {
+                (answered, right) = (answered + 1, right + 1);
+                in_time[arrival.function] += usize::from(*time <= function.objective);
+                took.entry(function.model).or_default().push(*time);
+            }
+            Outcome::Wrong => answered += 1,
+            Outcome::Refused | Outcome::Lost => {}
+        }
+    }
+    let compliant = in_time.iter().zip(&requests);
+    let compliant = compliant.filter(|(in_time, all)| **in_time * 100 >= **all * PERCENTILE);
+    let share = |part: usize| ratio(part as u64, plan.arrivals.len() as u64);
+    let models = MODELS
+        .iter()
+        .map(|name| {
+            let own = plan.functions.iter().zip(in_time.iter().zip(&requests));
+            let own: Vec<_> = own.filter(|(own, _)| own.model == *name).collect();
+            let mut times = took.remove(name).unwrap_or_default();
+            times.sort_unstable();
+            let percentile = |percent| {
+                let time = super::super::report::percentile(&times, percent, times.len())?;
+                Some(time.as_secs_f64() * 1e3)
+            };
+            ModelReport {
+                name,
+                objective_ms: own.first().map_or(0, |(own, _)| {
+                    u64::try_from(own.objective.as_millis()).unwrap_or(0)
+                }),
+                requests: own.iter().map(|(_, (_, all))| **all).sum(),
+                in_time: own.iter().map(|(_, (in_time, _))| **in_time).sum(),
+                p50_ms: percentile(50),
+                p98_ms: percentile(PERCENTILE),
+            }
+        })
+        .collect();
+    let loads = run.moves.restores;
+    RunReport {
+        name: run.name,
+        functions: plan.functions.len(),
+        hosted: run.hosted,
+        compliant: compliant.count(),
+        requests: plan.arrivals.len(),
+        answered,
+        right,
+        slo_hit_rate: share(in_time.iter().sum()),
+        swapped_share: ratio(loads, plan.arrivals.len() as u64),
+        swaps: BTreeMap::from([
+            ("none", (plan.arrivals.len() as u64).saturating_sub(loads)),
+            ("host", loads),
+            ("nvlink", 0),
+        ]),
+        evictions: REASONS.into_iter().zip(run.moves.evictions).collect(),
+        evict_ms: ratio(run.moves.evict_ns, run.moves.evictions.iter().sum()) / 1e6,
+        load_ms: ratio(run.moves.restore_ns, loads) / 1e6,
+        copied_out_bytes: run.moves.copied_out_bytes,
+        restored_bytes: run.moves.restored_bytes,
+        models,
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of requests")]
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
+}
+
+/// Returns the result as a table.
+pub(super) fn table(report: &Report) -> String {
+    let mut text = format!(
+        "{} functions with {} instances each on {} GPUs, {} requests/s for {} s\n\n{:8} {:>7} {:>10} {:>9} {:>9} {:>8} {:>9} {:>10}\n",
+        report.functions,
+        report.instances,
+        report.gpus,
+        report.rate,
+        report.seconds,
+        "run",
+        "hosted",
+        "compliant",
+        "answered",
+        "right",
+        "in time",
+        "swapped",
+        "copied out"
+    );
+    for run in &report.runs {
+        // Writing to a string cannot fail.
+        let _written = writeln!(
+            text,
+            "{:8} {:>7} {:>10} {:>9} {:>9} {:>6.1} % {:>7.1} % {:>6} KiB",
+            run.name,
+            run.hosted,
+            run.compliant,
+            run.answered,
+            run.right,
+            run.slo_hit_rate * 100.0,
+            run.swapped_share * 100.0,
+            run.copied_out_bytes >> 10
+        );
+    }
+    if let Some(weir) = report.runs.last() {
+        let _written = writeln!(
+            text,
+            "\nmean eviction {:.1} ms, mean load {:.1} ms",
+            weir.evict_ms, weir.load_ms
+        );
+        let _written = writeln!(
+            text,
+            "\n{:14} {:>9} {:>8} {:>8} {:>8} {:>8}",
+            "model (weir)", "objective", "requests", "in time", "p50", "p98"
+        );
+        for model in &weir.models {
+            let ms = |value: Option<f64>| {
+                value.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.0} ms"))
+            };
+            let _written = writeln!(
+                text,
+                "{:14} {:>6} ms {:>8} {:>8} {:>8} {:>8}",
+                model.name,
+                model.objective_ms,
+                model.requests,
+                model.in_time,
+                ms(model.p50_ms),
+                ms(model.p98_ms)
+            );
+        }
+    }
+    if let Some(why) = &report.why {
+        let _written = writeln!(text, "\nnot valid: {why}");
+    }
+    if let Some(why) = &report.disturbed {
+        let _written = writeln!(text, "\ndisturbed: {why}");
+    }
+    text.truncate(text.trim_end().len());
+    text
+}

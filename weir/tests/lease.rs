@@ -1,0 +1,294 @@
+//! Leases of an exclusive slot, live: queue-proxies and model-servers of two functions whose models do not fit the slot together, and what becomes
+//! of requests when a program of Weir or of the user is killed.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use softgpu_harness::node::{Node, preload};
+use softgpu_harness::soft_gpu_dir::SoftGpuDir;
+use testing::until;
+
+const TENANT: &str = "weir.dev/isolation=\"tenant\"\nweir.dev/slo=\"500ms\"\n";
+/// Room for one of the models, which take 4 MiB each.
+const CONFIG: &str = "[slots]\nkind = \"exclusive\"\nmemory = \"5Mi\"\n\
+                      [slots.context-residue]\nexclusive = \"5Mi\"\n";
+/// Longest time until an answer.
+const ANSWER_MAX: Duration = Duration::from_secs(25);
+
+/// A process that is killed when dropped.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _status = self.0.wait();
+    }
+}
+
+struct Pod {
+    name: &'static str,
+    ip: &'static str,
+    model: Option<Killed>,
+    queue: Option<Killed>,
+    target: SocketAddr,
+}
+
+fn weir(program: &str) -> Command {
+    let mut command = Command::new(softgpu_harness::weir());
+    let parent = std::process::id().to_string();
+    command.args(["child", program, "--parent", &parent, "--"]);
+    command
+}
+
+impl Pod {
+    fn start(node: &Node, name: &'static str, ip: &'static str) -> Self {
+        let about = format!("namespace = \"demo\"\nfunction = \"{name}\"\n");
+        node.publish(name, TENANT, &about);
+        until("the pod is served", || {
+            (node.instance(name)["id"] == name).then_some(())
+        });
+        let mut pod = Self {
+            name,
+            ip,
+            model: None,
+            queue: None,
+            target: SocketAddr::from(([127, 0, 0, 1], 0)),
+        };
+        pod.start_model(node);
+        pod.start_queue(node);
+        pod
+    }
+
+    fn start_model(&mut self, node: &Node) {
+        let mut command = weir("model-server");
+        node.softgpu.is_for(&mut command);
+        preload(&mut command, &node.gate(self.name));
+        let port = self.target.port().to_string();
+        for (name, value) in [
+            ("PORT", &*port),
+            ("MODEL_NAME", "resnet-152"),
+            ("MODEL_TOUCH", "order"),
+            ("MODEL_VERIFY", "true"),
+            ("MODEL_CHECK", "all"),
+            ("WEIR_BYTES_SCALE", "64"),
+        ] {
+            command.env(name, value);
+        }
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        if self.target.port() == 0 {
+            // It prints the port that it has found.
+            let mut line = String::new();
+            let output = child.stdout.take().unwrap();
+            BufReader::new(output).read_line(&mut line).unwrap();
+            self.target = line.trim().rsplit(' ').next().unwrap().parse().unwrap();
+        }
+        self.model = Some(Killed(child));
+        let target = self.target;
+        until("the model is loaded", || {
+            (exchange(target, "GET", "/ready", "").0 == 200).then_some(())
+        });
+    }
+
+    fn start_queue(&mut self, node: &Node) {
+        let mut command = weir("queue-proxy");
+        let socket = node
+            .file("run/pods")
+            .join(self.name)
+            .join("lease/queue.sock");
+        command.env("WEIR_QUEUE_SOCKET", socket);
+        let port = self.target.port().to_string();
+        for (name, value) in [
+            ("SERVING_NAMESPACE", "demo"),
+            ("SERVING_CONFIGURATION", self.name),
+            ("SERVING_REVISION", self.name),
+            ("QUEUE_SERVING_PORT", "8012"),
+            ("QUEUE_SERVING_TLS_PORT", "8112"),
+            ("CONTAINER_CONCURRENCY", "1"),
+            ("SERVING_POD", self.name),
+            ("SERVING_POD_IP", self.ip),
+            ("SERVING_LOGGING_CONFIG", ""),
+            ("SERVING_LOGGING_LEVEL", "error"),
+            ("WEIR_PODINFO", "/nonexistent"),
+            ("WEIR_BIND", self.ip),
+            ("WEIR_SLO", "500ms"),
+            ("REVISION_TIMEOUT_SECONDS", "20"),
+            ("USER_PORT", &*port),
+        ] {
+            command.env(name, value);
+        }
+        self.queue = Some(Killed(command.spawn().unwrap()));
+        let address = self.address();
+        until("the queue-proxy listens", || {
+            TcpStream::connect(address).is_ok().then_some(())
+        });
+    }
+
+    fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.ip.parse().unwrap(), 8012)
+    }
+}
+
+/// Sends a request, and returns status and body of the answer; 0 if there is none.
+fn exchange(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, String) {
+    let sent = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(ANSWER_MAX))?;
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = sent().unwrap_or_default();
+    let status = answer.split(' ').nth(1).and_then(|text| text.parse().ok());
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    (status.unwrap_or(0), body.to_owned())
+}
+
+/// Sends a request to a pod. Returns the status, which is 0 too if the answer is not that of the model.
+fn infer(address: SocketAddr, seed: u64) -> u16 {
+    let body = format!(r#"{{"input":1,"output":1,"seed":{seed}}}"#);
+    let (status, body) = exchange(address, "POST", "/infer", &body);
+    let answer: Value = serde_json::from_str(&body).unwrap_or_default();
+    if status == 200 && answer["right"] != true {
+        return 0;
+    }
+    status
+}
+
+/// A node with one GPU and two pods on it.
+fn node() -> (Node, [Pod; 2]) {
+    let softgpu = SoftGpuDir::new(&["--gpu", "V100", "--bytes", "64"]);
+    let node = Node::new(softgpu, CONFIG);
+    // Each test has addresses of its own, since the ports are fixed.
+    let own = NEXT.fetch_add(1, Ordering::Relaxed);
+    let pods = IPS[own].map(|(name, ip)| Pod::start(&node, name, ip));
+    (node, pods)
+}
+
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// Names and addresses of the pods of each test.
+const IPS: [[(&str, &str); 2]; 4] = [
+    [("one", "127.0.11.1"), ("two", "127.0.11.2")],
+    [("one", "127.0.11.3"), ("two", "127.0.11.4")],
+    [("one", "127.0.11.5"), ("two", "127.0.11.6")],
+    [("one", "127.0.11.7"), ("two", "127.0.11.8")],
+];
+
+fn restores(node: &Node, pods: &[Pod]) -> u64 {
+    let of = |pod: &Pod| {
+        node.instance(pod.name)["moves"]["restores"]
+            .as_u64()
+            .unwrap()
+    };
+    pods.iter().map(of).sum()
+}
+
+#[test]
+fn two_models_take_turns_on_a_slot_that_holds_one() {
+    let (node, pods) = node();
+    let before = restores(&node, &pods);
+    for seed in 0..6 {
+        for pod in &pods {
+            assert_eq!(infer(pod.address(), seed), 200, "{}", pod.name);
+        }
+    }
+    let moved = restores(&node, &pods) - before;
+    assert!(moved >= 10, "{moved} restores for 12 requests in turn");
+    // The model of the one that came last is there.
+    let last = &node.instance("two");
+    assert_eq!(last["processes"][0]["residency"], "resident", "{last}");
+    assert_eq!(last["lease"]["queue"], true);
+}
+
+#[test]
+fn no_request_is_lost_when_the_agent_is_killed_and_started_again() {
+    let (mut node, pods) = node();
+    let is_over = AtomicBool::new(false);
+    let answered = [const { AtomicUsize::new(0) }; 2];
+    let statuses = thread::scope(|scope| {
+        let clients: Vec<_> = pods
+            .iter()
+            .zip(&answered)
+            .map(|(pod, answered)| {
+                let (address, is_over) = (pod.address(), &is_over);
+                scope.spawn(move || {
+                    let mut statuses = Vec::new();
+                    while !is_over.load(Ordering::Relaxed) {
+                        statuses.push(infer(address, statuses.len() as u64));
+                        answered.store(statuses.len(), Ordering::Relaxed);
+                    }
+                    statuses
+                })
+            })
+            .collect();
+        let count = || answered.each_ref().map(|own| own.load(Ordering::Relaxed));
+        for _kill in 0..3 {
+            let before = count();
+            until("both functions are served", || {
+                let now = count();
+                (now[0] >= before[0] + 2 && now[1] >= before[1] + 2).then_some(())
+            });
+            node.kill_agent();
+            node.start();
+        }
+        let before = count();
+        until("both functions are served by the last agent", || {
+            let now = count();
+            (now[0] >= before[0] + 2 && now[1] >= before[1] + 2).then_some(())
+        });
+        is_over.store(true, Ordering::Relaxed);
+        let ended = clients.into_iter().map(|client| client.join().unwrap());
+        ended.collect::<Vec<_>>()
+    });
+    for statuses in statuses {
+        assert!(statuses.len() > 3, "{statuses:?}");
+        assert!(statuses.iter().all(|status| *status == 200), "{statuses:?}");
+    }
+}
+
+#[test]
+fn the_slot_passes_on_when_a_queue_proxy_is_killed_and_its_successor_is_served() {
+    let (node, mut pods) = node();
+    for seed in 0..3 {
+        assert_eq!(infer(pods[0].address(), seed), 200);
+        // It holds the lease.
+        pods[0].queue = None;
+        let begin = Instant::now();
+        assert_eq!(infer(pods[1].address(), seed), 200);
+        assert!(
+            begin.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            begin.elapsed()
+        );
+        pods[0].start_queue(&node);
+    }
+    assert_eq!(infer(pods[0].address(), 9), 200);
+}
+
+#[test]
+fn the_slot_passes_on_when_a_server_is_killed_and_its_successor_is_served() {
+    let (node, mut pods) = node();
+    for seed in 0..3 {
+        assert_eq!(infer(pods[0].address(), seed), 200);
+        let address = pods[0].address();
+        let during = thread::spawn(move || infer(address, 77));
+        pods[0].model = None;
+        // As in Knative; or it was answered before, or the successor serves it.
+        let status = during.join().unwrap();
+        assert!([200, 502].contains(&status), "{status}");
+        assert_eq!(infer(pods[1].address(), seed), 200);
+        pods[0].start_model(&node);
+        assert_eq!(infer(pods[0].address(), seed), 200);
+    }
+}

@@ -1,0 +1,73 @@
+//! Tests of `weir demo --scenario swap` as a user runs it: its output and its errors.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_weir"))
+        .args(["demo", "--scenario", "swap"])
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn every_request_is_answered_rightly_while_models_take_turns() {
+    let output = run(&[
+        "--json",
+        "--functions",
+        "8",
+        "--gpus",
+        "1",
+        "--rate",
+        "6",
+        "--seconds",
+        "5",
+        "--models",
+        "1500MiB",
+    ]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let report: Value = serde_json::from_slice(&output.stdout).expect(&stderr);
+    assert_eq!(report["scenario"], "swap");
+    let [stock, weir] = &report["runs"].as_array().unwrap()[..] else {
+        panic!("{report}");
+    };
+    assert_eq!(
+        (&stock["name"], &weir["name"]),
+        (&"stock".into(), &"weir".into())
+    );
+    assert_eq!(weir["requests"], 30);
+    assert_eq!(
+        (&weir["answered"], &weir["right"]),
+        (&weir["requests"], &weir["requests"]),
+        "{weir}"
+    );
+    // The largest model leaves no room for the others.
+    assert!(weir["swapped_share"].as_f64().unwrap() > 0.2, "{weir}");
+    assert!(weir["evictions"]["heavy"].as_u64().unwrap() > 0, "{weir}");
+    // One GPU hosts all eight as stock, so that the result says nothing.
+    assert_eq!(report["valid"], false);
+    assert!(report["why"].as_str().unwrap().contains("stock hosts more"));
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+}
+
+#[test]
+fn impossible_options_are_refused_with_exit_code_2() {
+    for (arguments, why) in [
+        (&["--models", "1GiB"][..], "room for the largest model"),
+        (&["--models", "much"], "a size such as 4GiB"),
+        (
+            &["--gpus", "1", "--instances", "2"],
+            "up to the number of GPUs",
+        ),
+        (&["--load", "1"], "--load belongs to --scenario deadline"),
+        (&["--functions", "0"], "from 1 to 256"),
+    ] {
+        let output = run(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(why), "{arguments:?}: {stderr}");
+    }
+}
