@@ -176,6 +176,21 @@ pub fn late<P: UpstreamSlot>(again_after: Span, grpc: bool) -> Response<ProxyBod
     response
 }
 
+/// Returns 503 for a request that could not start within its time limit, for this reason.
+#[must_use]
+pub fn unavailable<P: UpstreamSlot>(
+    why: &'static str,
+    again_after: Span,
+    grpc: bool,
+) -> Response<ProxyBody<P>> {
+    let response = error(StatusCode::SERVICE_UNAVAILABLE, why);
+    let mut response = with_grpc_status(response, grpc, UNAVAILABLE);
+    response
+        .headers_mut()
+        .insert(RETRY_AFTER, retry_after(again_after));
+    response
+}
+
 fn retry_after(span: Span) -> HeaderValue {
     HeaderValue::from(
         span.0

@@ -88,6 +88,8 @@ pub(crate) struct Permit {
     /// Time by which the grant preceded or followed the latest start time; `None` without an objective.
     pub margin: Option<StartMargin>,
     completed: bool,
+    /// Whether its connection was upgraded, so that it holds no lease.
+    is_upgraded: bool,
 }
 
 /// The future of [`Admission::acquire`].
@@ -138,6 +140,12 @@ impl Admission {
         state.lease.as_ref().is_some_and(Lease::is_model_away)
     }
 
+    /// Returns whether requests wait for the lease of the pod's slot.
+    pub(crate) fn lacks_lease(&self) -> bool {
+        let state = self.lock();
+        state.lease.as_ref().is_some_and(|lease| !lease.may_start())
+    }
+
     /// Waits until the agent may have to learn of a change.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
@@ -146,9 +154,8 @@ impl Admission {
     /// Returns the first message on a new connection to the agent.
     pub(crate) fn greet(&self, again: bool) -> Option<FromQueue> {
         let mut state = self.lock();
-        let (running, waiting) = (state.gate.running(), state.gate.waiting());
-        let lease = state.lease.as_mut()?;
-        Some(lease.greet(again, running, waiting))
+        let State { lease, gate, .. } = &mut *state;
+        Some(lease.as_mut()?.greet(again, gate))
     }
 
     /// Returns the next message that the agent is to get, if any. `outcomes`: counts of requests and of those in time, over the window of M2.13.
@@ -247,9 +254,12 @@ impl Admission {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn release(&self, class: ClassId, execution: Option<Span>) {
+    fn release(&self, class: ClassId, execution: Option<Span>, is_upgraded: bool) {
         let now = self.clock.now();
         let mut state = self.lock();
+        if is_upgraded && let Some(lease) = &mut state.lease {
+            lease.remove_upgraded();
+        }
         if let Some(execution) = execution {
             state.profile.observe(class, execution);
         }
@@ -318,6 +328,7 @@ impl Acquire {
                 .objective
                 .map(|_| StartMargin::new(self.latest_start, since)),
             completed: false,
+            is_upgraded: false,
         }
     }
 
@@ -414,6 +425,23 @@ impl Drop for Acquire {
 }
 
 impl Permit {
+    /// Notes that the connection was upgraded: from then on the request holds its place, and no lease. What the process computes for it is work of
+    /// its own.
+    pub(crate) fn upgrade(&mut self) {
+        if std::mem::replace(&mut self.is_upgraded, true) {
+            return;
+        }
+        let mut state = self.admission.lock();
+        if let Some(lease) = &mut state.lease {
+            lease.add_upgraded();
+        }
+        let is_due = state.is_message_due();
+        drop(state);
+        if is_due {
+            self.admission.changed.notify_one();
+        }
+    }
+
     /// Notes that the request was answered in full, so that its execution time is added to the profile.
     pub(crate) const fn complete(&mut self) {
         self.completed = true;
@@ -425,7 +453,8 @@ impl Drop for Permit {
         let execution = self
             .completed
             .then(|| self.admission.clock.now().since(self.since));
-        self.admission.release(self.class, execution);
+        self.admission
+            .release(self.class, execution, self.is_upgraded);
     }
 }
 

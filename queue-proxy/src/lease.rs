@@ -34,6 +34,8 @@ pub(crate) struct Lease {
     known_head: Option<Ticket>,
     residency: Option<Residency>,
     load: Span,
+    /// Number of requests whose connections were upgraded, which hold no lease.
+    upgraded: u32,
 }
 
 impl Lease {
@@ -53,13 +55,13 @@ impl Lease {
     }
 
     /// Returns the first message on a new connection. The agent at its other end knows nothing.
-    pub(crate) fn greet(&mut self, again: bool, running: u32, waiting: usize) -> FromQueue {
+    pub(crate) fn greet(&mut self, again: bool, gate: &Gate) -> FromQueue {
         (self.known_head, self.is_idle_known) = (None, false);
         FromQueue::Hello {
             again,
             epoch: self.epoch,
-            running,
-            waiting: u32::try_from(waiting).unwrap_or(u32::MAX),
+            running: self.running(gate),
+            waiting: u32::try_from(gate.waiting()).unwrap_or(u32::MAX),
             address: String::new(),
             port: 0,
         }
@@ -88,10 +90,29 @@ impl Lease {
         }
     }
 
+    /// Counts a request whose connection was upgraded, until [`Lease::remove_upgraded`].
+    pub(crate) const fn add_upgraded(&mut self) {
+        self.upgraded += 1;
+    }
+
+    /// Records the end of a request whose connection was upgraded.
+    pub(crate) const fn remove_upgraded(&mut self) {
+        self.upgraded = self.upgraded.saturating_sub(1);
+    }
+
+    /// Returns the number of requests that run under the lease.
+    const fn running(&self, gate: &Gate) -> u32 {
+        gate.running().saturating_sub(self.upgraded)
+    }
+
+    fn is_idle(&self, gate: &Gate) -> bool {
+        self.running(gate) == 0 && gate.waiting() == 0
+    }
+
     /// Returns whether [`Lease::next_message`] may return a message.
     pub(crate) fn is_message_due(&self, gate: &Gate) -> bool {
         if self.may_start() {
-            return is_idle(gate) != self.is_idle_known;
+            return self.is_idle(gate) != self.is_idle_known;
         }
         true
     }
@@ -105,7 +126,7 @@ impl Lease {
     ) -> Option<FromQueue> {
         let head = gate.head(now).map(|(ticket, _)| ticket);
         if self.may_start() {
-            let is_idle = is_idle(gate);
+            let is_idle = self.is_idle(gate);
             if is_idle == self.is_idle_known {
                 return None;
             }
@@ -120,7 +141,7 @@ impl Lease {
             self.known_head = head;
             return Some(self.head(gate, head.map(head_of)));
         }
-        if self.is_recalled && gate.running() == 0 {
+        if self.is_recalled && self.running(gate) == 0 {
             self.is_recalled = false;
             let epoch = std::mem::take(&mut self.epoch);
             return Some(FromQueue::Idle { epoch });
@@ -136,7 +157,11 @@ impl Lease {
             estimate: Span::ZERO,
             outcomes: (0, 0),
         });
-        let running = if self.may_start() { gate.running() } else { 0 };
+        let running = if self.may_start() {
+            self.running(gate)
+        } else {
+            0
+        };
         let waiting = u32::try_from(gate.waiting()).unwrap_or(u32::MAX);
         FromQueue::Head {
             seq: self.seq,
@@ -148,10 +173,6 @@ impl Lease {
             trace: TraceContext::default(),
         }
     }
-}
-
-fn is_idle(gate: &Gate) -> bool {
-    gate.running() == 0 && gate.waiting() == 0
 }
 
 #[cfg(test)]
@@ -308,7 +329,7 @@ mod tests {
         queue.receive(&ToQueue::Lease { epoch: 3 });
         assert!(queue.arrive(50).is_none());
         queue.messages();
-        let FromQueue::Hello { epoch, .. } = queue.lease.greet(true, 1, 0) else {
+        let FromQueue::Hello { epoch, .. } = queue.lease.greet(true, &queue.gate) else {
             panic!("the first message is a greeting");
         };
         assert_eq!(epoch, 3);
@@ -316,9 +337,24 @@ mod tests {
         queue.receive(&ToQueue::Recall { epoch: 3 });
         queue.gate.depart(Time(2), &mut queue.actions);
         assert_eq!(queue.messages(), [FromQueue::Idle { epoch: 3 }]);
-        let FromQueue::Hello { epoch, .. } = queue.lease.greet(true, 0, 0) else {
+        let FromQueue::Hello { epoch, .. } = queue.lease.greet(true, &queue.gate) else {
             panic!("the first message is a greeting");
         };
         assert_eq!(epoch, 0);
+    }
+
+    #[test]
+    fn an_upgraded_connection_holds_no_lease() {
+        let mut queue = Queue::new();
+        queue.receive(&ToQueue::Lease { epoch: 3 });
+        assert!(queue.arrive(50).is_none());
+        queue.messages();
+        queue.lease.add_upgraded();
+        assert_eq!(queue.messages().len(), 1, "nothing runs under the lease");
+        queue.receive(&ToQueue::Recall { epoch: 3 });
+        assert_eq!(queue.messages(), [FromQueue::Idle { epoch: 3 }]);
+        queue.gate.depart(Time(2), &mut queue.actions);
+        queue.lease.remove_upgraded();
+        assert_eq!(queue.messages(), []);
     }
 }

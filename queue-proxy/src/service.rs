@@ -46,6 +46,9 @@ use crate::stat::{CountGuard, Stat};
 /// Name of the upstream in error messages.
 const PEER: &str = "the user container";
 
+/// Why a request was not started which waited for the lease of the pod's slot for as long as it may.
+const NO_LEASE: &str = "the pod had no turn on its GPU";
+
 /// Resources that a request holds until its answer has ended.
 #[derive(Debug, Default)]
 pub(crate) struct RequestSlot {
@@ -285,14 +288,21 @@ impl Proxy {
         let informed = timeouts.watch_interim().then(Arc::<AtomicBool>::default);
         let exchange = arrived.in_flight.exchange.clone();
         let in_flight = &mut arrived.in_flight;
-        let mut response = {
+        let answered = {
             let forward = self.forward(client, request, in_flight, &timeouts, informed.as_ref());
-            match timeouts.run(informed.as_ref(), pin!(forward)).await {
-                Ok(response) => response,
-                Err(Expired) => {
-                    note(exchange.as_ref(), Outcome::Timeout);
-                    return respond::timeout(timeouts.text(), grpc);
+            timeouts.run(informed.as_ref(), pin!(forward)).await
+        };
+        let mut response = match answered {
+            Ok(response) => response,
+            Err(Expired) => {
+                note(exchange.as_ref(), Outcome::Timeout);
+                let slot = &in_flight.slot;
+                let waits = slot.permit.is_none() && slot.counted.is_some();
+                let admission = self.admission.as_ref().filter(|_| waits);
+                if admission.is_some_and(|admission| admission.lacks_lease()) {
+                    return respond::unavailable(NO_LEASE, Span::from_secs(1), grpc);
                 }
+                return respond::timeout(timeouts.text(), grpc);
             }
         };
         if response.extensions_mut().remove::<Untyped>().is_none() {
@@ -406,7 +416,7 @@ impl Proxy {
                 }
                 self.add_server_timing(response.headers_mut(), timeouts.arrival, begun);
                 let begun = self.config.options.opted_in().then_some(begun);
-                let in_flight = std::mem::take(in_flight);
+                let mut in_flight = std::mem::take(in_flight);
                 let (mut answer, incoming) = response.into_parts();
                 let switched = match forward::prepare(&mut answer, PEER) {
                     Ok(switched) => switched,
@@ -424,6 +434,9 @@ impl Proxy {
                     tunnels: &self.tunnels,
                 };
                 if answer.status == StatusCode::SWITCHING_PROTOCOLS {
+                    if let Some(permit) = &mut in_flight.slot.permit {
+                        permit.upgrade();
+                    }
                     let switch = context.switch(kind, (answer, switched), source, in_flight);
                     return Box::pin(switch).await;
                 }

@@ -4,6 +4,7 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -96,42 +97,49 @@ impl Pod {
     }
 
     fn start_queue(&mut self, node: &Node) {
-        let mut command = weir("queue-proxy");
         let socket = node
             .file("run/pods")
             .join(self.name)
             .join("lease/queue.sock");
-        command.env("WEIR_QUEUE_SOCKET", socket);
-        let port = self.target.port().to_string();
-        for (name, value) in [
-            ("SERVING_NAMESPACE", "demo"),
-            ("SERVING_CONFIGURATION", self.name),
-            ("SERVING_REVISION", self.name),
-            ("QUEUE_SERVING_PORT", "8012"),
-            ("QUEUE_SERVING_TLS_PORT", "8112"),
-            ("CONTAINER_CONCURRENCY", "1"),
-            ("SERVING_POD", self.name),
-            ("SERVING_POD_IP", self.ip),
-            ("SERVING_LOGGING_CONFIG", ""),
-            ("SERVING_LOGGING_LEVEL", "error"),
-            ("WEIR_PODINFO", "/nonexistent"),
-            ("WEIR_BIND", self.ip),
-            ("WEIR_SLO", "500ms"),
-            ("REVISION_TIMEOUT_SECONDS", "20"),
-            ("USER_PORT", &*port),
-        ] {
-            command.env(name, value);
-        }
-        self.queue = Some(Killed(command.spawn().unwrap()));
-        let address = self.address();
-        until("the queue-proxy listens", || {
-            TcpStream::connect(address).is_ok().then_some(())
-        });
+        let queue = queue_proxy(self.name, self.ip, self.target.port(), &socket, 20);
+        self.queue = Some(queue);
     }
 
     fn address(&self) -> SocketAddr {
         SocketAddr::new(self.ip.parse().unwrap(), 8012)
     }
+}
+
+/// Starts the queue-proxy of a pod, and waits until it listens.
+fn queue_proxy(name: &str, ip: &str, port: u16, socket: &Path, timeout_seconds: u32) -> Killed {
+    let mut command = weir("queue-proxy");
+    command.env("WEIR_QUEUE_SOCKET", socket);
+    let (port, timeout_seconds) = (port.to_string(), timeout_seconds.to_string());
+    for (name, value) in [
+        ("SERVING_NAMESPACE", "demo"),
+        ("SERVING_CONFIGURATION", name),
+        ("SERVING_REVISION", name),
+        ("QUEUE_SERVING_PORT", "8012"),
+        ("QUEUE_SERVING_TLS_PORT", "8112"),
+        ("CONTAINER_CONCURRENCY", "1"),
+        ("SERVING_POD", name),
+        ("SERVING_POD_IP", ip),
+        ("SERVING_LOGGING_CONFIG", ""),
+        ("SERVING_LOGGING_LEVEL", "error"),
+        ("WEIR_PODINFO", "/nonexistent"),
+        ("WEIR_BIND", ip),
+        ("WEIR_SLO", "500ms"),
+        ("REVISION_TIMEOUT_SECONDS", &*timeout_seconds),
+        ("USER_PORT", &*port),
+    ] {
+        command.env(name, value);
+    }
+    let queue = Killed(command.spawn().unwrap());
+    let address = SocketAddr::new(ip.parse().unwrap(), 8012);
+    until("the queue-proxy listens", || {
+        TcpStream::connect(address).is_ok().then_some(())
+    });
+    queue
 }
 
 /// Sends a request, and returns status and body of the answer; 0 if there is none.
@@ -291,4 +299,18 @@ fn the_slot_passes_on_when_a_server_is_killed_and_its_successor_is_served() {
         pods[0].start_model(&node);
         assert_eq!(infer(pods[0].address(), seed), 200);
     }
+}
+
+#[test]
+fn without_an_agent_a_request_waits_for_as_long_as_it_may_and_is_answered_503() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ip, socket) = ("127.0.11.9", folder.path().join("queue.sock"));
+    let _queue = queue_proxy("alone", ip, 9, &socket, 1);
+    let begin = Instant::now();
+    let (status, body) = exchange(SocketAddr::new(ip.parse().unwrap(), 8012), "GET", "/", "");
+    assert_eq!(
+        (status, body.trim()),
+        (503, "the pod had no turn on its GPU")
+    );
+    assert!(begin.elapsed() >= Duration::from_secs(1));
 }
