@@ -44,6 +44,10 @@ fn every_request_is_answered_rightly_while_models_take_turns() {
         (&weir["requests"], &weir["requests"]),
         "{weir}"
     );
+    assert_eq!(
+        weir["overlaps"], 0,
+        "one process computes at a time: {weir}"
+    );
     // The largest model leaves no room for the others.
     assert!(weir["swapped_share"].as_f64().unwrap() > 0.2, "{weir}");
     assert!(weir["evictions"]["heavy"].as_u64().unwrap() > 0, "{weir}");

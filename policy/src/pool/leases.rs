@@ -2,7 +2,7 @@
 //! contracts §7).
 //!
 //! An *instance* is a process of a function on one slot, with a queue of its own before it. At most one instance of a slot holds its lease and
-//! computes. [`queue`](super::queue) decides whose head is next, and [`slots`](super::slots) on which of the function's instances it runs and which
+//! computes. [`queue`] decides whose head is next, and [`slots`] on which of the function's instances it runs and which
 //! models leave for it; this module carries both out, step by step, with what queues and processes report:
 //!
 //! ```text

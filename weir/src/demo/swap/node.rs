@@ -7,6 +7,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use softgpu::ledger::{Ledger, Selection};
+use softgpu_wire::ledger::LineKind;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::Child;
@@ -79,6 +81,8 @@ pub(super) struct Run {
     pub(super) outcomes: Vec<Outcome>,
     pub(super) moves: Moves,
     pub(super) device: Device,
+    /// Number of kernels that began while one of another process ran on the same GPU, by the device's ledger.
+    pub(super) overlaps: u64,
 }
 
 impl Station {
@@ -142,6 +146,7 @@ impl Station {
     pub(super) async fn measured(mut self, plan: &Plan) -> anyhow::Result<Run> {
         self.warm_up().await?;
         let before = self.moves().await?;
+        let begin = softgpu_wire::clock::now().0;
         let outcomes = send(plan, |function, instance| {
             // Stock has one instance.
             let instance = if self.agent.is_some() { instance } else { 0 };
@@ -157,6 +162,8 @@ impl Station {
         if let Some(agent) = self.agent.take() {
             agent.stop().await?;
         }
+        self.gpu.write_ledger()?;
+        let overlaps = overlaps(&self.gpu, begin)?;
         let mut moves = after;
         moves.restores -= before.restores;
         moves.restored_bytes -= before.restored_bytes;
@@ -172,6 +179,7 @@ impl Station {
             outcomes,
             moves,
             device,
+            overlaps,
         })
     }
 
@@ -213,6 +221,44 @@ impl Station {
         }
         Ok(moves)
     }
+}
+
+/// Returns the number of kernels since `begin` (ns of CLOCK_MONOTONIC) that began while one of another process ran on the same GPU.
+fn overlaps(gpu: &SoftGpu, begin: u64) -> anyhow::Result<u64> {
+    let first = Ledger::begin(gpu.folder())?.context("the software GPU's ledger is empty")?;
+    let select = Selection {
+        from: Some(begin.saturating_sub(first.0)),
+        ..Selection::default()
+    };
+    let ledger = Ledger::read(gpu.folder(), &select)?;
+    let mut kernels: BTreeMap<u32, Vec<(u64, u64, usize)>> = BTreeMap::new();
+    for entry in &ledger.entries {
+        if let LineKind::Sms(gpu) = entry.kind {
+            let own = kernels.entry(gpu).or_default();
+            own.push((entry.from, entry.to, entry.process));
+        }
+    }
+    Ok(kernels.into_values().map(overlaps_of).sum())
+}
+
+/// Returns the number of kernels, as (begin, end, process), that begin before the end of one of another process.
+fn overlaps_of(mut kernels: Vec<(u64, u64, usize)>) -> u64 {
+    kernels.sort_unstable();
+    let mut overlaps = 0;
+    // The process whose kernel ends last, its end, and the latest end of any other.
+    let (mut last, mut ends, mut others_end) = (usize::MAX, 0, 0);
+    for (from, to, process) in kernels {
+        let before = if process == last { others_end } else { ends };
+        overlaps += u64::from(from < before);
+        if process == last {
+            ends = ends.max(to);
+        } else if to >= ends {
+            (others_end, ends, last) = (ends, to, process);
+        } else {
+            others_end = others_end.max(to);
+        }
+    }
+    overlaps
 }
 
 fn pod_files(function: &Function, instance: usize) -> PodFiles {
@@ -383,5 +429,22 @@ impl<'a> Starting<'a> {
             environment.push(("WEIR_QUEUE_SOCKET", socket));
         }
         environment
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_of_one_process_overlap_nothing_and_those_of_two_do() {
+        assert_eq!(overlaps_of(vec![(0, 5, 1), (2, 4, 1), (5, 6, 2)]), 0);
+        assert_eq!(overlaps_of(vec![(0, 5, 1), (4, 6, 2), (6, 7, 1)]), 1);
+        // The first ends last.
+        assert_eq!(
+            overlaps_of(vec![(0, 9, 1), (1, 2, 2), (3, 4, 2), (9, 10, 2)]),
+            2
+        );
+        assert_eq!(overlaps_of(vec![(0, 9, 1), (1, 8, 2), (5, 6, 1)]), 2);
     }
 }

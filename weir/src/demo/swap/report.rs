@@ -51,6 +51,8 @@ struct RunReport {
     load_ms: f64,
     copied_out_bytes: u64,
     restored_bytes: u64,
+    /// Kernels that began while one of another process ran on the same GPU, by the ledger: none under leases.
+    overlaps: u64,
     models: Vec<ModelReport>,
 }
 
@@ -103,11 +105,11 @@ impl Report {
         }
     }
 
-    /// Returns whether every request under leases was answered, and rightly.
+    /// Returns whether every request under leases was answered, and rightly, and no two processes computed on a GPU at a time.
     pub(super) fn is_right(&self) -> bool {
-        self.runs
-            .last()
-            .is_some_and(|run| run.right == run.requests && run.answered == run.requests)
+        self.runs.last().is_some_and(|run| {
+            run.right == run.requests && run.answered == run.requests && run.overlaps == 0
+        })
     }
 
     pub(super) const fn is_disturbed(&self) -> bool {
@@ -180,6 +182,7 @@ fn run_report(plan: &Plan, run: &Run) -> RunReport {
         load_ms: ratio(run.moves.restore_ns, loads) / 1e6,
         copied_out_bytes: run.moves.copied_out_bytes,
         restored_bytes: run.moves.restored_bytes,
+        overlaps: run.overlaps,
         models,
     }
 }
