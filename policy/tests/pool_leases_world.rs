@@ -235,7 +235,7 @@ impl World {
                 self.tell(id);
                 let process = &self.processes[&id];
                 if process.running == 0 {
-                    self.leases.idle(Time(self.now), InstanceId(id));
+                    self.leases.idle(Time(self.now), InstanceId(id), false);
                 }
             }
             Action::Recall(InstanceId(id)) => {
@@ -301,8 +301,10 @@ impl World {
                 }
                 self.leases.executed(InstanceId(id), Span::from_millis(4));
                 self.tell(id);
-                if self.processes[&id].running == 0 {
-                    self.leases.idle(now, InstanceId(id));
+                let process = &self.processes[&id];
+                if process.running == 0 {
+                    let ends = process.is_recalled;
+                    self.leases.idle(now, InstanceId(id), ends);
                 }
             }
             Later::Closed(id) => {

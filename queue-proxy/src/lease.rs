@@ -74,6 +74,8 @@ impl Lease {
                 self.epoch = *epoch;
                 (self.is_recalled, self.is_idle_known) = (false, false);
                 self.known_head = None;
+                // What is not there yet is on its way.
+                self.load = Span::ZERO;
             }
             ToQueue::Recall { epoch } if *epoch == self.epoch && self.epoch != 0 => {
                 self.is_recalled = true;
@@ -132,7 +134,10 @@ impl Lease {
             }
             self.is_idle_known = is_idle;
             return Some(if is_idle {
-                FromQueue::Idle { epoch: self.epoch }
+                FromQueue::Idle {
+                    epoch: self.epoch,
+                    ends: false,
+                }
             } else {
                 self.head(gate, head.map(head_of))
             });
@@ -144,7 +149,7 @@ impl Lease {
         if self.is_recalled && self.running(gate) == 0 {
             self.is_recalled = false;
             let epoch = std::mem::take(&mut self.epoch);
-            return Some(FromQueue::Idle { epoch });
+            return Some(FromQueue::Idle { epoch, ends: true });
         }
         None
     }
@@ -246,6 +251,15 @@ mod tests {
         }
     }
 
+    const IDLE: FromQueue = FromQueue::Idle {
+        epoch: 3,
+        ends: false,
+    };
+    const ENDS: FromQueue = FromQueue::Idle {
+        epoch: 3,
+        ends: true,
+    };
+
     fn waiting(messages: &[FromQueue]) -> Vec<u32> {
         let of = |message: &FromQueue| match message {
             FromQueue::Head { waiting, .. } => Some(*waiting),
@@ -294,7 +308,7 @@ mod tests {
     fn under_a_lease_requests_start_at_once_and_the_agent_learns_of_idleness() {
         let mut queue = Queue::new();
         queue.receive(&ToQueue::Lease { epoch: 3 });
-        assert_eq!(queue.messages(), [FromQueue::Idle { epoch: 3 }]);
+        assert_eq!(queue.messages(), [IDLE]);
         assert!(queue.arrive(50).is_none(), "it starts");
         assert_eq!(waiting(&queue.messages()), [1], "it has work again");
         queue.arrive(60);
@@ -302,7 +316,7 @@ mod tests {
         queue.gate.depart(Time(2), &mut queue.actions);
         assert_eq!(queue.messages(), [], "the next one runs");
         queue.gate.depart(Time(3), &mut queue.actions);
-        assert_eq!(queue.messages(), [FromQueue::Idle { epoch: 3 }]);
+        assert_eq!(queue.messages(), [IDLE]);
     }
 
     #[test]
@@ -317,7 +331,7 @@ mod tests {
         queue.receive(&ToQueue::Recall { epoch: 3 });
         assert_eq!(waiting(&queue.messages()), [1]);
         queue.gate.depart(Time(2), &mut queue.actions);
-        assert_eq!(queue.messages(), [FromQueue::Idle { epoch: 3 }]);
+        assert_eq!(queue.messages(), [ENDS]);
         assert_eq!((queue.gate.running(), queue.gate.waiting()), (0, 1));
         queue.receive(&ToQueue::Lease { epoch: 4 });
         assert_eq!(queue.gate.running(), 1);
@@ -336,7 +350,7 @@ mod tests {
         // The next agent has given the slot to another.
         queue.receive(&ToQueue::Recall { epoch: 3 });
         queue.gate.depart(Time(2), &mut queue.actions);
-        assert_eq!(queue.messages(), [FromQueue::Idle { epoch: 3 }]);
+        assert_eq!(queue.messages(), [ENDS]);
         let FromQueue::Hello { epoch, .. } = queue.lease.greet(true, &queue.gate) else {
             panic!("the first message is a greeting");
         };
@@ -352,7 +366,7 @@ mod tests {
         queue.lease.add_upgraded();
         assert_eq!(queue.messages().len(), 1, "nothing runs under the lease");
         queue.receive(&ToQueue::Recall { epoch: 3 });
-        assert_eq!(queue.messages(), [FromQueue::Idle { epoch: 3 }]);
+        assert_eq!(queue.messages(), [ENDS]);
         queue.gate.depart(Time(2), &mut queue.actions);
         queue.lease.remove_upgraded();
         assert_eq!(queue.messages(), []);

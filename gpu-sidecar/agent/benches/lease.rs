@@ -178,13 +178,13 @@ impl Queue {
     }
 
     fn idle(&self, epoch: u64) -> BenchResult<()> {
-        self.send(&FromQueue::Idle { epoch })
+        self.send(&FromQueue::Idle { epoch, ends: false })
     }
 
     /// Answers a recall.
     fn give_back(&self) -> BenchResult<()> {
         match self.receive()? {
-            ToQueue::Recall { epoch } => self.idle(epoch),
+            ToQueue::Recall { epoch } => self.send(&FromQueue::Idle { epoch, ends: true }),
             other => Err(format!("no recall: {other:?}").into()),
         }
     }

@@ -23,7 +23,7 @@
 //! ```
 //! use protocol::queue::FromQueue;
 //!
-//! let message = FromQueue::Idle { epoch: 7 };
+//! let message = FromQueue::Idle { epoch: 7, ends: true };
 //! assert_eq!(FromQueue::read(message.write().finish()), Ok(message));
 //! ```
 
@@ -83,6 +83,8 @@ pub enum FromQueue {
     Idle {
         /// Epoch of the lease.
         epoch: u64,
+        /// Whether the lease ends with it, as after a recall; otherwise the queue may start requests again.
+        ends: bool,
     },
 }
 
@@ -180,9 +182,10 @@ impl FromQueue {
                 writer.u32(trace.flags);
                 writer
             }
-            Self::Idle { epoch } => {
+            Self::Idle { epoch, ends } => {
                 let mut writer = writer(34);
                 writer.u64(*epoch);
+                writer.flag(*ends);
                 writer
             }
         }
@@ -221,6 +224,7 @@ impl FromQueue {
             },
             34 => Self::Idle {
                 epoch: reader.u64()?,
+                ends: reader.flag()?,
             },
             other => return Err(Malformed::Kind(other)),
         };
@@ -350,7 +354,10 @@ mod tests {
                     flags: 1,
                 },
             },
-            FromQueue::Idle { epoch: 10 },
+            FromQueue::Idle {
+                epoch: 10,
+                ends: false,
+            },
         ]
     }
 
@@ -402,7 +409,11 @@ mod tests {
 
     #[test]
     fn a_message_of_another_version_is_refused() {
-        let mut writer = FromQueue::Idle { epoch: 1 }.write();
+        let mut writer = FromQueue::Idle {
+            epoch: 1,
+            ends: true,
+        }
+        .write();
         let mut bytes = writer.finish().to_vec();
         bytes[0] = 1;
         assert_eq!(FromQueue::read(&bytes), Err(Malformed::Version(1)));

@@ -209,6 +209,8 @@ pub enum Claim {
 pub struct View {
     /// Whether it holds the lease of its slot and is not recalled.
     pub is_holder: bool,
+    /// Whether the next lease of its slot is its own.
+    pub has_turn: bool,
     /// Location of its model.
     pub location: Location,
     /// Memory of its model on the slot while it is there, in bytes.
@@ -470,8 +472,10 @@ impl Leases {
     pub fn view(&self, id: InstanceId) -> Option<View> {
         let entry = self.instances.get(&id)?;
         let function = self.functions.get(&entry.about.function)?;
-        let holder = self.slots[entry.about.slot.0 as usize].holder;
+        let at = &self.slots[entry.about.slot.0 as usize];
+        let holder = at.holder;
         Some(View {
+            has_turn: at.turn.is_some_and(|turn| turn.instance == id),
             is_holder: holder.is_some_and(|own| own.instance == id && own.stage == Stage::Leased),
             location: entry.location,
             bytes: entry.bytes,

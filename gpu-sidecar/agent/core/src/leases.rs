@@ -28,9 +28,6 @@ const DEADLINE_MAX: Span = Span::from_secs(3_600);
 /// Longest estimate that is believed.
 const ESTIMATE_MAX: Span = Span::from_secs(600);
 
-/// Name of a function: namespace, function and version.
-type FunctionName = (String, String, String);
-
 /// Queue of a pod.
 #[derive(Debug, Clone, Default)]
 struct Queue {
@@ -77,7 +74,7 @@ pub(crate) struct NodeLeases {
     pods: BTreeMap<PodKey, LeasedPod>,
     /// Connected queues of pods on slots that are shared: each holds a lease without end. The value is whether it has greeted.
     unbound: BTreeMap<PodKey, bool>,
-    functions: BTreeMap<FunctionId, (FunctionName, BTreeSet<SlotKey>)>,
+    functions: BTreeSet<FunctionId>,
     namespaces: BTreeMap<String, u32>,
     queues: usize,
     /// Pods of which something has changed since the last decision.
@@ -95,7 +92,7 @@ impl NodeLeases {
             }),
             pods: BTreeMap::new(),
             unbound: BTreeMap::new(),
-            functions: BTreeMap::new(),
+            functions: BTreeSet::new(),
             namespaces: BTreeMap::new(),
             queues: 0,
             touched: BTreeSet::new(),
@@ -141,7 +138,7 @@ impl NodeLeases {
     }
 
     pub(crate) fn add_pod(&mut self, now: u64, pod: &Pod, actions: &mut Vec<Action>) {
-        let function = self.function_of(pod);
+        let function = self.next_function();
         let settings = &pod.settings;
         let objective = settings.slo.map_or(Span::ZERO, Span::from);
         let class = if settings.isolation == Isolation::Strict {
@@ -188,28 +185,15 @@ impl NodeLeases {
         );
     }
 
-    /// Returns the function of a pod: two of its instances on one slot count as two functions.
-    fn function_of(&mut self, pod: &Pod) -> FunctionId {
-        let name = (
-            pod.namespace.clone(),
-            pod.function.clone(),
-            pod.settings.version.clone(),
-        );
-        let own = self
-            .functions
-            .iter_mut()
-            .find(|(_, (own, slots))| *own == name && !slots.contains(&pod.slot));
-        if let Some((id, (_, slots))) = own {
-            slots.insert(pod.slot);
-            return *id;
-        }
+    /// Returns a function for a pod. As long as requests are not forwarded to siblings, each instance counts as a function of its own: it is judged by
+    /// its own requests, and waits for no other.
+    fn next_function(&mut self) -> FunctionId {
         let free = (0..).map(FunctionId);
         let id = free
             .into_iter()
-            .find(|id| !self.functions.contains_key(id))
+            .find(|id| !self.functions.contains(id))
             .unwrap_or_default();
-        self.functions
-            .insert(id, (name, BTreeSet::from([pod.slot])));
+        self.functions.insert(id);
         id
     }
 
@@ -221,12 +205,7 @@ impl NodeLeases {
         self.queues -= usize::from(pod.queue.is_some());
         self.touched.remove(&key);
         self.policy.remove(Time(now), id_of(key));
-        if let Some((_, slots)) = self.functions.get_mut(&pod.function) {
-            slots.remove(&pod.slot);
-            if slots.is_empty() {
-                self.functions.remove(&pod.function);
-            }
-        }
+        self.functions.remove(&pod.function);
     }
 
     /// Handles a connection to a pod's socket for queues, which has at most one. `is_unbound`: the pod is on a slot that is shared, where it needs
@@ -343,9 +322,9 @@ impl NodeLeases {
                 let holds = (*epoch != 0).then_some(at);
                 self.policy.connect(at, id, holds);
                 self.policy.set_reachable(id, is_reachable);
-                let slot = pod.slot;
-                if holds.is_some() && self.policy.holder(SlotId(slot.0)) != Some(id) {
-                    // Another instance has the slot by now.
+                let is_holder = self.policy.view(id).is_some_and(|view| view.is_holder);
+                if holds.is_some() && !is_holder {
+                    // Another instance has the slot by now, or the lease ends.
                     actions.push(Action::SendQueue {
                         pod: key,
                         message: ToQueue::Recall { epoch: *epoch },
@@ -372,10 +351,10 @@ impl NodeLeases {
                 self.policy.head(at, id, demand);
                 self.touched.insert(key);
             }
-            FromQueue::Idle { epoch } if queue.has_greeted => {
+            FromQueue::Idle { epoch, ends } if queue.has_greeted => {
                 // Of an earlier lease it means nothing.
                 if *epoch == pod.epoch && pod.epoch != 0 {
-                    self.policy.idle(at, id);
+                    self.policy.idle(at, id, *ends);
                     self.touched.insert(key);
                 }
             }
@@ -521,6 +500,8 @@ impl NodeLeases {
         let state = match view.location {
             Location::Absent => (Residency::None, 0),
             Location::Device => (Residency::Resident, 0),
+            // It is on its way.
+            Location::Host if view.is_holder || view.has_turn => (Residency::Host, 0),
             // Within a quarter nothing depends on it.
             Location::Host => (Residency::Host, view.load.0.next_power_of_two() / 4 * 3),
         };

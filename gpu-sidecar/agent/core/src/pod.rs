@@ -190,6 +190,11 @@ impl ServedPod {
         self.delayed.push(claim);
     }
 
+    /// Returns whether claims wait until others have left the slot.
+    pub(crate) fn has_delayed_claims(&self) -> bool {
+        !self.delayed.is_empty()
+    }
+
     /// Returns the claims for which others were to leave the slot, and forgets them.
     pub(crate) fn take_delayed_claims(&mut self) -> Vec<PendingClaim> {
         std::mem::take(&mut self.delayed)

@@ -302,9 +302,8 @@ impl Driver {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
                 Err(error) => {
-                    // The queue connects again.
                     tracing::warn!(pod = pod.display(), %error, "cannot accept the pod's queue");
-                    return;
+                    return self.dispatch(Event::AcceptFailed(key));
                 }
             };
             let is_of_pod = QueueConnection::belongs(&socket, pod);
@@ -371,7 +370,12 @@ impl Driver {
         } else {
             epoll::EventFlags::empty()
         };
-        if let Err(error) = epoll::modify(&self.epoll, &listener.socket, data, events) {
+        let queue_data = epoll::EventData::new_u64(QUEUE_LISTENER | u64::from(key.0));
+        let queue = listener.queue.as_ref().map_or(Ok(()), |queue| {
+            epoll::modify(&self.epoll, queue, queue_data, events)
+        });
+        let modified = epoll::modify(&self.epoll, &listener.socket, data, events).and(queue);
+        if let Err(error) = modified {
             let pod = listener.pod.display();
             tracing::error!(pod, %error, "cannot listen for the pod's processes");
         }

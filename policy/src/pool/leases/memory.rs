@@ -1,6 +1,7 @@
 //! Claims on the memory of slots.
 
 use super::{Action, Claim, InstanceId, Leases, Location, SlotId};
+use crate::Time;
 
 impl Leases {
     /// Tries to make room for a claim.
@@ -15,6 +16,12 @@ impl Leases {
             |holder: super::Holder| holder.instance == id && holder.restores_since.is_some();
         if location == Location::Host && !self.at(slot).holder.is_some_and(returns) {
             // It takes no memory of the slot until it returns, for which there is room then.
+            if bytes > self.at(slot).capacity && self.is_leased(slot) {
+                return Claim::Refused;
+            }
+            if self.at(slot).turn.is_some_and(|turn| turn.instance == id) && bytes > before {
+                return Claim::Waits;
+            }
             self.set_bytes(id, bytes);
             return Claim::Granted;
         }
@@ -54,6 +61,23 @@ impl Leases {
             return Claim::Granted;
         }
         Claim::Waits
+    }
+
+    /// Records the memory that an instance's processes hold by granted claims, in bytes, as known otherwise: after a restart of the caller, or when some
+    /// of them have ended. A claim of it that waits is withdrawn.
+    pub fn holds(&mut self, now: Time, id: InstanceId, bytes: u64) {
+        self.now = self.now.max(now);
+        let Some(entry) = self.instances.get_mut(&id) else {
+            return;
+        };
+        if entry.bytes == bytes && entry.granted == bytes && entry.claim.is_none() {
+            return;
+        }
+        if entry.claim.take().is_some() {
+            entry.parked = None;
+        }
+        self.hold(id, bytes);
+        self.settle_waiting(id);
     }
 
     fn leaves_nothing(&self, slot: SlotId) -> bool {

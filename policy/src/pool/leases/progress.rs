@@ -7,9 +7,9 @@ use super::{
 use crate::Time;
 
 impl Leases {
-    /// Records that nothing of an instance's queue runs. That ends its lease if it is recalled; otherwise the lease passes when another needs it.
-    /// Ignored from an instance that holds nothing.
-    pub fn idle(&mut self, now: Time, id: InstanceId) {
+    /// Records that nothing of an instance's queue runs: the lease passes when another needs it. `ends`: the queue answers a recall, and starts nothing
+    /// more; without, what it states of a recalled lease may be from before the recall. Ignored from an instance that holds nothing.
+    pub fn idle(&mut self, now: Time, id: InstanceId, ends: bool) {
         self.now = self.now.max(now);
         let now = self.now;
         let Some(slot) = self.slot_of(id) else {
@@ -19,7 +19,7 @@ impl Leases {
             return;
         };
         match holder.stage {
-            Stage::Recalled { .. } => holder.is_idle = true,
+            Stage::Recalled { .. } => holder.is_idle |= ends,
             Stage::Leased if now < holder.reserved_until => holder.is_idle_later = true,
             // It is not for its queue.
             Stage::Leased if holder.is_parked => {}
@@ -164,6 +164,10 @@ impl Leases {
             let _there = self.pool.set_resident(about.function, slot, bytes);
             self.pool.set_pinned(about.function, slot, !about.may_leave);
         } else {
+            // It is gone even if nothing may evict it; while its holder uses the slot it takes nothing there.
+            let _counted = self.pool.held(about.function) >> slot.0 & 1 == 1
+                && self.pool.set_resident(about.function, slot, 0);
+            self.pool.set_pinned(about.function, slot, false);
             let mut evicted = std::mem::take(&mut self.evicted);
             let _gone = self.pool.unload(about.function, slot, &mut evicted);
             evicted.clear();
@@ -292,6 +296,20 @@ impl Leases {
         }
     }
 
+    /// Gives up all leases and turns of a slot on which none are needed any more.
+    pub fn release_slot(&mut self, now: Time, slot: SlotId) {
+        self.now = self.now.max(now);
+        if slot.0 as usize >= self.slots.len() {
+            return;
+        }
+        for (id, _) in std::mem::take(&mut self.at_mut(slot).leaving) {
+            self.put_back(id);
+        }
+        self.give_up_claims(slot);
+        self.fail_turn(slot);
+        self.take_lease(slot);
+    }
+
     /// Ends what lasts for a time: reservations for forwarded requests, and the stay of models that refused to leave.
     pub(super) fn end_waits(&mut self) {
         let now = self.now;
@@ -306,7 +324,7 @@ impl Leases {
                     if let Some(holder) = self.holder_mut(slot, id) {
                         holder.is_idle_later = false;
                     }
-                    self.idle(now, id);
+                    self.idle(now, id, false);
                 }
             }
         }
@@ -332,18 +350,18 @@ impl Leases {
         }
     }
 
-    /// Orders the model of a holder to return again which could not while it computed already.
+    /// Orders the model of a holder to return which could not while it computed already, or has left by an operator's order.
     fn restore_again(&mut self, slot: SlotId, actions: &mut Vec<Action>) {
         let now = self.now;
         let Some(holder) = self.at(slot).holder else {
             return;
         };
         let id = holder.instance;
-        let is_due = self
-            .instances
-            .get(&id)
-            .is_some_and(|entry| entry.location == Location::Host && now >= entry.retry_at);
-        if self.streams
+        let is_due = self.instances.get(&id).is_some_and(|entry| {
+            let is_wanted = !holder.is_idle || entry.parked.is_some();
+            entry.location == Location::Host && now >= entry.retry_at && is_wanted
+        });
+        if holder.is_leased()
             && is_due
             && holder.restores_since.is_none()
             && let Some(holder) = self.holder_mut(slot, id)
@@ -510,9 +528,18 @@ impl Leases {
         self.evicted = evicted;
         self.queue_evicted();
         self.at_mut(slot).turn = None;
+        // A head of its own is dispatched under the lease.
+        let had_head = self
+            .instances
+            .get(&id)
+            .is_some_and(|entry| entry.head.is_some());
+        self.withdraw(id);
         if let Some(entry) = self.instances.get_mut(&id) {
-            // The turn has made the room for what is claimed.
-            entry.bytes = entry.bytes.max(entry.claim.unwrap_or(0));
+            // What the turn has made room for is the claim's; a larger one waits for more.
+            let made = self.pool.bytes(entry.about.function, slot);
+            if let Some(claim) = entry.claim.filter(|claim| *claim <= made) {
+                entry.bytes = entry.bytes.max(claim);
+            }
             let (function, bytes, may_leave) =
                 (entry.about.function, entry.bytes, entry.about.may_leave);
             entry.parked = None;
@@ -534,7 +561,7 @@ impl Leases {
             }
         }
         let mut next = Holder {
-            is_parked: matches!(turn.cause, Cause::Parked),
+            is_parked: matches!(turn.cause, Cause::Parked) && !had_head,
             is_notified: has_queue,
             since: holder.map_or(now, |holder| holder.since),
             restores_since: holder.and_then(|holder| holder.restores_since),

@@ -172,6 +172,17 @@ impl Pool {
         }
     }
 
+    /// Returns the memory that a function's copy takes on a slot, in bytes; 0 if there is none.
+    #[must_use]
+    pub fn bytes(&self, function: FunctionId, slot: SlotId) -> u64 {
+        let is_known = self.function(function).is_some() && (slot.0 as usize) < self.slots.len();
+        if is_known {
+            self.copy(function, slot.0).bytes
+        } else {
+            0
+        }
+    }
+
     /// Returns the slots on which the function's model is complete or arrives, as a bit set.
     #[must_use]
     pub fn held(&self, function: FunctionId) -> u64 {

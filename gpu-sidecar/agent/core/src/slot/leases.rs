@@ -101,6 +101,11 @@ impl SlotState {
                     .policy
                     .adopt_holder(id_of(key), Time(cx.now), true);
             }
+        } else {
+            cx.leases.policy.release_slot(Time(cx.now), slot);
+            for &key in &pods {
+                cx.leases.set_closing(key, None);
+            }
         }
         let holder = cx.leases.policy.holder(slot);
         for key in pods {
@@ -120,6 +125,15 @@ impl SlotState {
         });
     }
 
+    /// Lets the pods of a slot that is back compute again, as far as leases allow.
+    pub(super) fn resume_pods(&mut self, cx: &mut Context<'_>) {
+        let pods: Vec<PodKey> = self.pods.keys().copied().collect();
+        for key in pods {
+            let is_open = cx.leases.is_open(key);
+            self.set_open(cx, key, is_open);
+        }
+    }
+
     /// Lets a pod compute.
     pub(crate) fn open_pod(&mut self, cx: &mut Context<'_>, key: PodKey) {
         self.set_open(cx, key, true);
@@ -127,6 +141,11 @@ impl SlotState {
 
     /// Lets a pod compute no more; the answer follows once nothing of it is in flight.
     pub(crate) fn close_pod(&mut self, cx: &mut Context<'_>, key: PodKey, closing: Closing) {
+        if !self.is_leased {
+            // Nothing is to wait for since leases are needed no more.
+            self.set_open(cx, key, true);
+            return has_closed(cx, key, closing);
+        }
         cx.leases.set_closing(key, Some(closing));
         self.set_open(cx, key, false);
     }
@@ -141,6 +160,10 @@ impl SlotState {
             let own = pod.processes().iter();
             own.filter_map(|id| self.processes.get(id)?.device())
         };
+        if !pod.has_delayed_claims() {
+            let bytes = self.model_bytes(key);
+            cx.leases.policy.holds(Time(now), id_of(key), bytes);
+        }
         if pod.moves().current.is_none() {
             let is_away = |residency| {
                 matches!(
@@ -179,12 +202,7 @@ impl SlotState {
             && let Some(closing) = cx.leases.closing(key)
         {
             cx.leases.set_closing(key, None);
-            match closing {
-                Closing::Lease => cx.leases.policy.closed(Time(now), id_of(key)),
-                Closing::Eviction { has_left } => {
-                    cx.leases.policy.evicted(Time(now), id_of(key), has_left);
-                }
-            }
+            has_closed(cx, key, closing);
         }
     }
 
@@ -254,7 +272,7 @@ impl SlotState {
         claim: PendingClaim,
     ) -> Option<PendingClaim> {
         let bytes = self.model_bytes(key);
-        if !self.is_exclusive() || bytes == 0 {
+        if !self.is_exclusive() {
             return Some(claim);
         }
         match cx.leases.claim(cx.now, key, bytes) {
@@ -322,6 +340,15 @@ impl SlotState {
         let contexts = pod.processes().iter().filter(with_context).count() as u64;
         pod.claimed()
             .saturating_sub(residue.saturating_mul(contexts))
+    }
+}
+
+/// Reports to the leases that a gate is closed.
+fn has_closed(cx: &mut Context<'_>, key: PodKey, closing: Closing) {
+    let now = Time(cx.now);
+    match closing {
+        Closing::Lease => cx.leases.policy.closed(now, id_of(key)),
+        Closing::Eviction { has_left } => cx.leases.policy.evicted(now, id_of(key), has_left),
     }
 }
 

@@ -22,8 +22,7 @@ impl SlotState {
             // The holders of its tokens still hold them.
             device.slot = Arc::clone(slot);
             device.is_lost = false;
-            self.stop_pods(cx, false);
-            return;
+            return self.resume_pods(cx);
         }
         let rule = match slot.kind {
             SlotKind::Exclusive => Rule::Exclusive,

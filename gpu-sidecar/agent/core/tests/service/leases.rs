@@ -113,8 +113,10 @@ impl Node {
         }
     }
 
+    /// States that nothing runs; that ends the lease if it is recalled.
     fn idle(&mut self, pod: u32, epoch: u64) {
-        self.queue(pod, FromQueue::Idle { epoch });
+        let ends = self.recalled(pod) == Some(epoch);
+        self.queue(pod, FromQueue::Idle { epoch, ends });
     }
 
     /// Attaches a process with this device memory.
@@ -413,4 +415,110 @@ fn a_pod_whose_process_was_started_again_is_served() {
     settle(&mut node, &[(0, one), (1, other)]);
     let sent = &node.queue_messages(0)[before..];
     assert!(node.lease(0).is_some(), "{sent:?}");
+}
+
+#[test]
+fn a_slot_that_is_back_lets_only_its_holder_compute() {
+    let mut node = exclusive(2);
+    for pod in [0, 1] {
+        node.queue_connects(pod);
+    }
+    let (first, holder) = (node.attached(1), node.attached(101));
+    node.wants(1, 80);
+    assert!(node.lease(1).is_some());
+    let slot = Slot {
+        models_memory: Some(100 * MIB),
+        ..slot(SlotKind::Exclusive)
+    };
+    node.on(Event::SlotLost {
+        slot: slot.key,
+        reason: "by the test".to_owned(),
+    });
+    node.on(Event::SlotAdded(Arc::new(slot)));
+    node.ask(first);
+    node.ask(holder);
+    assert!(!node.is_open(first) && node.is_open(holder));
+}
+
+#[test]
+fn a_holder_whose_model_was_ordered_away_gets_it_back_for_its_requests() {
+    let mut node = exclusive(1);
+    node.queue_connects(0);
+    let process = node.with_memory(1, 1, 40 * MIB);
+    node.wants(0, 80);
+    let epoch = node.lease(0).unwrap();
+    node.idle(0, epoch);
+    node.evict(1);
+    node.has_moved(process);
+    assert_eq!(
+        node.wanted_place(process).1,
+        Residency::Host,
+        "nothing needs it"
+    );
+    // It dispatches by itself, and the agent learns that it has work.
+    node.wants(0, 80);
+    assert_eq!(node.wanted_place(process).1, Residency::Resident);
+    node.has_moved(process);
+    assert_eq!(node.lease(0), Some(epoch));
+}
+
+#[test]
+fn an_idle_notice_from_before_a_recall_does_not_end_the_lease() {
+    let mut node = exclusive(2);
+    for pod in [0, 1] {
+        node.queue_connects(pod);
+    }
+    node.wants(0, 80);
+    let epoch = node.lease(0).unwrap();
+    node.wants(1, 20);
+    node.pass(30 * MS);
+    assert_eq!(node.recalled(0), Some(epoch));
+    let ends = false;
+    node.queue(0, FromQueue::Idle { epoch, ends });
+    assert_eq!(node.lease(1), None, "a request may have begun since");
+    node.idle(0, epoch);
+    assert!(node.lease(1).is_some());
+}
+
+#[test]
+fn memory_from_before_a_restart_of_the_agent_counts() {
+    let mut node = exclusive(2);
+    for pod in [0, 1] {
+        node.queue_connects(pod);
+    }
+    let process = node.connect(1).unwrap();
+    node.send(
+        process,
+        FromProcess::Hello {
+            version: protocol::VERSION,
+            residency: Residency::Resident,
+            host_bytes: 0,
+            pinned_bytes: 0,
+            pid: 1,
+            again: true,
+            open: false,
+            busy_ns: 0,
+            ungated_ns: 0,
+            bytes_used: 70 * MIB,
+            program: "test".to_owned(),
+        },
+    );
+    node.attach(process, 0);
+    let other = node.with_memory(101, 1, 60 * MIB);
+    assert_eq!(node.claimed(other), 0, "the first is still there");
+    assert_eq!(node.wanted_place(process).1, Residency::Host);
+}
+
+#[test]
+fn a_pod_without_a_queue_computes_again_when_the_last_queue_is_gone() {
+    let mut node = exclusive(2);
+    let first = node.with_memory(1, 1, 70 * MIB);
+    node.queue_connects(1);
+    let other = node.with_memory(101, 1, 60 * MIB);
+    assert_eq!(node.wanted_place(first).1, Residency::Host);
+    node.on(Event::PodRemoved(PodKey(1)));
+    node.has_moved(first);
+    let _gone = other;
+    node.ask(first);
+    assert!(node.is_open(first));
 }

@@ -26,7 +26,7 @@ impl Node {
         self.on(Event::Ordered { pod, order });
     }
 
-    fn evict(&mut self, number: u64) {
+    pub(super) fn evict(&mut self, number: u64) {
         self.order(0, PodOrder::Evict, number, true);
     }
 

@@ -23,6 +23,7 @@ pub fn alloc<P: Platform>(host: P, bytes: u64, call: CallFor<'_, Address>) -> Ou
     if bytes == 0 {
         return Outcome::Pass(Reason::Invalid);
     }
+    claim_before(host, bytes);
     let _there = touch::hold(host);
     let allocated = allocate(host, bytes);
     Outcome::of(allocated.and_then(|at| match at {
@@ -52,12 +53,31 @@ pub fn alloc_pitch<P: Platform>(
         return Outcome::Fail(OUT_OF_MEMORY);
     };
     let bytes = bytes as u64;
+    claim_before(host, bytes);
     let _there = touch::hold(host);
     let allocated = allocate(host, bytes);
     Outcome::of(allocated.and_then(|at| match at {
         Some(at) => Ok((at, Some(row))),
         None => Ok((native::memory(host, bytes, call)?, None)),
     }))
+}
+
+/// Claims the memory of an allocation that gets handles of its own.
+fn claim_before<P: Platform>(host: P, requested: u64) {
+    if !host.process().shares_slot_memory() || current::current(host).is_err() {
+        return;
+    }
+    let Ok(ordinal) = host.current_device() else {
+        return;
+    };
+    let slot = host.memory().slot(ordinal);
+    let traits = slot.and_then(|slot| device::traits(host, slot));
+    if let Some(traits) = traits
+        && requested >= traits.own_min()
+        && requested <= traits.total
+    {
+        limit::claim_before(host, requested.next_multiple_of(traits.granule));
+    }
 }
 
 /// Allocates memory in the calling thread's context. Returns `None` if this device's memory cannot be mapped.

@@ -69,6 +69,27 @@ pub(super) fn try_reserve<P: Platform>(host: P, kind: Kind, bytes: u64) -> bool 
     }
 }
 
+/// Claims memory that is about to be allocated, where others leave the slot for it, without counting it: so that the process, which may have to leave
+/// itself meanwhile, does not wait for the answer amid an allocation.
+pub(super) fn claim_before<P: Platform>(host: P, bytes: u64) {
+    let limit = host.process().memory_limit();
+    let is_exact = host.process().shares_slot_memory();
+    let is_claimed = || read(host, |account| account.is_claimed(bytes, limit));
+    if !is_exact || is_claimed() {
+        return;
+    }
+    let _guard = lock(&host.memory().claims);
+    if is_claimed() {
+        return;
+    }
+    let wanted = read(host, |account| account.claim_for(bytes, limit, is_exact));
+    if let Some(wanted) = wanted
+        && claims::claim(host, wanted.exact)
+    {
+        lock(&host.memory().account).set_claim(wanted.exact);
+    }
+}
+
 /// Counts and reports the refusal of an allocation of `bytes`, and returns the error for the program.
 pub(super) fn refuse<P: Platform>(host: P, bytes: u64) -> Code {
     if let Some(report) = note_refusal(host.facts(), bytes) {
