@@ -57,7 +57,7 @@ fn conflicting_options_are_refused_with_exit_code_2() {
         (&["--break", "agent"], "--break belongs to --observe"),
         (
             &["--observe", "--scenario", "route"],
-            "--scenario belongs to --scenario deadline, --scenario route, --scenario shares, --scenario evict; --observe does not use it",
+            "--scenario belongs to --scenario deadline, --scenario route, --scenario shares, --scenario evict, --scenario swap; --observe does not use it",
         ),
         (
             &["--observe", "--rule", "weir"],
