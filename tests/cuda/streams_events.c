@@ -61,7 +61,7 @@ static void timing(const struct gpu *gpu, int64_t tolerance)
     printf("  spin of 20000000 ns: %" PRId64 " ns between the events, %" PRId64 " ns here, queued in %" PRId64 " ns\n", elapsed, wall, queued);
     CHECK(elapsed >= 20000000 - tolerance && elapsed <= 20000000 + tolerance);
     CHECK(wall >= 20000000 - tolerance);
-    CHECK(queued < 20000000);
+    /* That it was not ready above shows that queueing did not wait; how long it took depends on the machine. */
     CALL(cuEventElapsedTime, &ms, begin, begin);
     CHECK(ms == 0);
 
