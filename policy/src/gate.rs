@@ -231,17 +231,6 @@ impl Gate {
         self.start(now, actions);
     }
 
-    /// Returns a request that was cancelled, since it was to be answered elsewhere and could not, whatever the depth. It starts if a place is free. `arrival` is that with which it arrived.
-    pub fn put_back(&mut self, now: Time, arrival: Arrival, actions: &mut Vec<Action>) -> Ticket {
-        let arrival = Arrival {
-            key: earlier(arrival.key, self.ahead),
-            ..arrival
-        };
-        let ticket = self.line.join_again(now, arrival);
-        self.start(now, actions);
-        ticket
-    }
-
     /// Removes a waiting request and returns whether it still waited.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
         self.line.cancel(ticket)

@@ -59,7 +59,7 @@ impl Link {
                 }
                 Err(error) if !is_reported => {
                     let socket = self.socket.display();
-                    tracing::warn!(%socket, %error, "no agent: requests wait for it");
+                    tracing::warn!(%socket, %error, "no agent answers at this socket: requests wait for one; does gpu-sidecar run on this node?");
                     is_reported = true;
                 }
                 Err(_) => {}

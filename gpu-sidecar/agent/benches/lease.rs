@@ -225,7 +225,7 @@ fn ping_pong() -> BenchResult<(Duration, Duration)> {
     Ok(percentiles(spans))
 }
 
-/// Measures the time from the head of a queue until it has the lease of its slot, which nobody holds.
+/// Measures the time from the head of a queue until it has the lease of its slot, which was free.
 fn head_to_lease(folder: &Path) -> BenchResult<(Duration, Duration)> {
     let mut spans = Vec::new();
     for service in 0..SERVICES {

@@ -76,6 +76,10 @@ pub const PARKED_SHARE: u64 = 20;
 pub const PARKED_CREDIT_MAX: Span = Span::from_secs(1);
 /// Time after which a lease of a parked process ends if others wait, whether it still computes or not.
 pub const PARKED_MAX: Span = Span::from_secs(10);
+/// Time without a launch after which a parked process counts as done ([`Leases::quiet`]).
+pub const QUIET: Span = Span::from_millis(20);
+/// Time by which a parked process of a pod without an objective is to have a lease.
+pub const PARKED_DEADLINE: Span = Span::from_secs(10);
 /// Interval at which it is looked whether a parked process still computes while others wait.
 pub const PARKED_LOOK: Span = Span::from_millis(50);
 /// Rate at which models are expected to load until their times are measured, in bytes per second: that of PCIe 3.
@@ -280,7 +284,7 @@ struct Holder {
     reserved_until: Time,
 }
 
-/// Whom a turn is for.
+/// What a turn is for.
 #[derive(Debug, Clone, Copy)]
 enum Cause {
     Head { from: InstanceId, demand: Demand },
@@ -367,11 +371,6 @@ impl Leases {
         }
         self.slots[at].capacity = bytes;
         self.pool.set_capacity(slot, bytes);
-    }
-
-    /// Records that two slots share their path to the host.
-    pub fn share_host_path(&mut self, one: SlotId, other: SlotId) {
-        self.pool.share_host_path(one, other);
     }
 
     /// Sets whether leases are granted on a slot. While they are not, what runs goes on.

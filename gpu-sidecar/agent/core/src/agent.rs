@@ -108,8 +108,9 @@ impl Agent {
             self.take_facts(*process, facts);
             return;
         }
-        // After the event its process may be gone.
+        // After the event its process or pod may be gone.
         let concerned = self.pod_of(event);
+        let slot_before = concerned.and_then(|pod| self.slot_of_pod.get(&pod).copied());
         match event {
             Event::SlotAdded(slot) => self.add_slot(slot, actions),
             Event::SlotLost { slot, reason } => {
@@ -190,10 +191,9 @@ impl Agent {
                 });
             }
             Event::QueueConnected { pod, is_of_pod } => {
-                let slot = self.slot_with(*pod);
-                let is_unbound = slot.is_some_and(SlotState::is_shared);
+                let is_served = self.slot_with(*pod).is_some_and(SlotState::has_device);
                 self.leases
-                    .connect_queue(*pod, *is_of_pod, is_unbound, actions);
+                    .connect_queue(*pod, *is_of_pod, is_served, actions);
             }
             Event::QueueMessage { pod, message } => {
                 self.leases.receive(self.now, *pod, message, actions);
@@ -204,20 +204,12 @@ impl Agent {
             }
             Event::QueueDisconnected(pod) => self.leases.disconnect_queue(self.now, *pod),
             Event::Wake => {
-                for slot in self.slots.values_mut() {
-                    let mut cx = Context {
-                        now: self.now,
-                        actions,
-                        numbers: &mut self.numbers,
-                        memory: &mut self.memory,
-                        leases: &mut self.leases,
-                    };
-                    slot.wake(&mut cx);
-                }
+                self.each_slot(actions, |slot, cx| slot.wake(cx));
             }
             Event::Facts { .. } | Event::FiguresWanted => {}
         }
-        self.decide_leases(event, concerned, actions);
+        let slot = concerned.and_then(|pod| self.slot_of_pod.get(&pod).copied());
+        self.decide_leases(concerned, slot.or(slot_before), actions);
         if self.must_publish(event) {
             self.published_at = self.now;
             for slot in self.slots.values_mut() {

@@ -6,9 +6,10 @@ use policy::pool::slots::EvictReason;
 
 use crate::action::Action;
 use crate::agent::Agent;
-use crate::event::Event;
 use crate::leases::Closing;
 use crate::pods::PodKey;
+use crate::slot::{Context, SlotState};
+use crate::slots::SlotKey;
 
 /// Largest number of rounds of decisions after one event: each round follows from what was carried out in the one before.
 const ROUNDS_MAX: u32 = 64;
@@ -30,28 +31,30 @@ impl Agent {
         self.on_slot(slot, actions, |slot, cx| slot.claim_for_lease(cx, key));
     }
 
-    /// Reports to the leases what an event has changed, and carries out what is decided.
-    /// `concerned`: the pod that the event is about.
+    /// Reports to the leases what an event has changed, and carries out what is decided. `concerned`, `slot`: the pod that the event is about, and
+    /// its slot; without, it may be about any.
     pub(crate) fn decide_leases(
         &mut self,
-        event: &Event,
         concerned: Option<PodKey>,
+        slot: Option<SlotKey>,
         actions: &mut Vec<Action>,
     ) {
-        if *event == Event::Wake {
-            self.leases.touch_active();
-        }
-        if let Some(pod) = concerned {
-            self.leases.touch(pod);
+        match concerned {
+            Some(pod) => self.leases.touch(pod),
+            None => self.leases.touch_active(),
         }
         if !self.leases.is_used() && !self.is_any_leased() {
             let _nothing_leased = self.leases.take_touched();
             return;
         }
-        self.each_slot(actions, |slot, cx| {
+        let describe = |slot: &mut SlotState, cx: &mut Context<'_>| {
             slot.describe_to_leases(cx);
             slot.apply_leases(cx);
-        });
+        };
+        match slot {
+            Some(slot) => self.on_slot(slot, actions, describe),
+            None => self.each_slot(actions, describe),
+        }
         let mut decided = Vec::new();
         let mut notified = std::collections::BTreeSet::new();
         for _round in 0..ROUNDS_MAX {

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use annotations::{Evict, Isolation};
 use policy::pool::leases::{
-    Claim, Class, Demand, Instance, InstanceId, Leases, Location, Settings,
+    Claim, Class, Demand, Instance, InstanceId, Leases, Location, PARKED_DEADLINE, Settings,
 };
 use policy::pool::{FunctionId, Percentile, SlotId};
 use policy::{Span, Time};
@@ -21,8 +21,6 @@ use crate::figures::LeaseFigures;
 use crate::pods::{Pod, PodKey};
 use crate::slots::SlotKey;
 
-/// Time by which a parked process of a pod without an objective is to compute.
-const PARKED_DEADLINE: Span = Span::from_secs(10);
 /// Latest deadline that is believed, from now.
 const DEADLINE_MAX: Span = Span::from_secs(3_600);
 /// Longest estimate that is believed.
@@ -72,7 +70,7 @@ pub(crate) enum Closing {
 pub(crate) struct NodeLeases {
     pub(crate) policy: Leases,
     pods: BTreeMap<PodKey, LeasedPod>,
-    /// Connected queues of pods on slots that are shared: each holds a lease without end. The value is whether it has greeted.
+    /// Connected queues of pods that need no lease, as on shared slots: each holds one without end. The value is whether it has greeted.
     unbound: BTreeMap<PodKey, bool>,
     functions: BTreeSet<FunctionId>,
     namespaces: BTreeMap<String, u32>,
@@ -208,15 +206,16 @@ impl NodeLeases {
         self.functions.remove(&pod.function);
     }
 
-    /// Handles a connection to a pod's socket for queues, which has at most one. `is_unbound`: the pod is on a slot that is shared, where it needs
-    /// no lease.
+    /// Handles a connection to a pod's socket for queues, which has at most one. `is_served`: its slot was found, so that a pod without leases
+    /// needs none.
     pub(crate) fn connect_queue(
         &mut self,
         key: PodKey,
         is_of_pod: bool,
-        is_unbound: bool,
+        is_served: bool,
         actions: &mut Vec<Action>,
     ) {
+        let is_unbound = is_served && !self.pods.contains_key(&key);
         if is_unbound && is_of_pod && !self.unbound.contains_key(&key) {
             self.unbound.insert(key, false);
             return actions.push(Action::AdmitQueue(key));
@@ -374,8 +373,7 @@ impl NodeLeases {
         match (message, has_greeted) {
             (FromQueue::Hello { .. }, false) => {
                 self.unbound.insert(key, true);
-                self.last_epoch = (self.last_epoch + 1).max(now / 1_000).max(1);
-                let epoch = self.last_epoch;
+                let epoch = self.next_epoch(now);
                 let uid = String::new();
                 for message in [ToQueue::Welcome { uid }, ToQueue::Lease { epoch }] {
                     actions.push(Action::SendQueue { pod: key, message });
@@ -420,7 +418,7 @@ impl NodeLeases {
         Time(now).after(deadline)
     }
 
-    /// Returns the pods of a slot that may compute although they need a lease, or the contrary.
+    /// Returns the pods of a slot that have leases.
     pub(crate) fn pods_of(&self, slot: SlotKey) -> impl Iterator<Item = PodKey> {
         let of_slot = move |(key, pod): (&PodKey, &LeasedPod)| (pod.slot == slot).then_some(*key);
         self.pods.iter().filter_map(of_slot)
@@ -439,10 +437,15 @@ impl NodeLeases {
         self.policy.located(Time(now), id_of(key), location);
     }
 
+    /// Returns the epoch of the next lease: above those of earlier agents too, which had the time in microseconds.
+    fn next_epoch(&mut self, now: u64) -> u64 {
+        self.last_epoch = (self.last_epoch + 1).max(now / 1_000);
+        self.last_epoch
+    }
+
     /// Gives a pod's queue the lease.
     pub(crate) fn lease(&mut self, now: u64, key: PodKey, actions: &mut Vec<Action>) {
-        self.last_epoch = (self.last_epoch + 1).max(now / 1_000).max(1);
-        let epoch = self.last_epoch;
+        let epoch = self.next_epoch(now);
         if let Some(pod) = self.pods.get_mut(&key)
             && pod.queue.is_some()
         {
@@ -502,10 +505,13 @@ impl NodeLeases {
             Location::Device => (Residency::Resident, 0),
             // It is on its way.
             Location::Host if view.is_holder || view.has_turn => (Residency::Host, 0),
-            // Within a quarter nothing depends on it.
-            Location::Host => (Residency::Host, view.load.0.next_power_of_two() / 4 * 3),
+            Location::Host => (Residency::Host, view.load.0),
         };
-        if queue.has_greeted && queue.state != Some(state) {
+        let is_known = queue.state.is_some_and(|(residency, load)| {
+            // Means differ a little after each load, which is no news.
+            residency == state.0 && load.abs_diff(state.1) <= load / 4
+        });
+        if queue.has_greeted && !is_known {
             queue.state = Some(state);
             let (residency, load) = state;
             actions.push(Action::SendQueue {

@@ -334,7 +334,7 @@ impl PodWatcher {
 
     /// Removes a served pod and frees its key.
     fn remove(&mut self, pod: &Arc<Pod>) -> Result<(), SendError> {
-        // Whoever no longer finds the pod finds the event.
+        // First, so that a reader which misses the pod in the view finds the event.
         let text = "its folder or its annotations were removed";
         self.events
             .record(EventKind::PodRemoved, "", &pod.display(), text);

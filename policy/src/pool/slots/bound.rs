@@ -45,12 +45,6 @@ impl Pool {
         }
     }
 
-    /// Records that two slots share their path to the host.
-    pub fn share_host_path(&mut self, one: SlotId, other: SlotId) {
-        // Unknown slots share nothing.
-        let _unknown = self.topology.share_host_path(one, other);
-    }
-
     /// Takes a free slot again for the function whose model is there, and returns whether both are so.
     pub fn resume(&mut self, now: Time, function: FunctionId, slot: SlotId) -> bool {
         self.now = self.now.max(now);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use policy::Time;
 use policy::pool::SlotId;
-use policy::pool::leases::{Claim, Location};
+use policy::pool::leases::{Claim, Location, QUIET};
 use policy::tokens::PodId;
 use protocol::page::Residency;
 
@@ -25,11 +25,9 @@ impl SlotState {
             .is_some_and(|device| device.slot.kind == SlotKind::Exclusive)
     }
 
-    /// Returns whether the slot is shared by MPS, so that its pods need no leases.
-    pub(crate) fn is_shared(&self) -> bool {
-        self.device
-            .as_ref()
-            .is_some_and(|device| device.slot.kind == SlotKind::Mps)
+    /// Returns whether the slot was found, so that it is known whether its pods need leases.
+    pub(crate) const fn has_device(&self) -> bool {
+        self.device.is_some()
     }
 
     /// Returns whether its pods compute by leases.
@@ -194,7 +192,7 @@ impl SlotState {
         }
         let is_quiet = pod.waiters() == 0
             && devices().all(|device| device.is_idle())
-            && now.saturating_sub(pod.last_activity()) >= QUIET_NS;
+            && now.saturating_sub(pod.last_activity()) >= QUIET.0;
         if is_quiet {
             cx.leases.policy.quiet(Time(now), id_of(key));
         }
@@ -351,6 +349,3 @@ fn has_closed(cx: &mut Context<'_>, key: PodKey, closing: Closing) {
         Closing::Eviction { has_left } => cx.leases.policy.evicted(now, id_of(key), has_left),
     }
 }
-
-/// Time without anything in flight after which a parked process counts as done, in nanoseconds.
-pub(crate) const QUIET_NS: u64 = 20_000_000;

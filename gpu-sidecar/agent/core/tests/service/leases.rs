@@ -522,3 +522,21 @@ fn a_pod_without_a_queue_computes_again_when_the_last_queue_is_gone() {
     node.ask(first);
     assert!(node.is_open(first));
 }
+
+#[test]
+fn a_queue_on_a_slot_beyond_those_with_leases_holds_one_without_end() {
+    let mut node = exclusive(0);
+    let key = SlotKey(64);
+    node.on(Event::SlotAdded(Arc::new(Slot {
+        key,
+        ..slot(SlotKind::Exclusive)
+    })));
+    let mut pod = unlimited(3);
+    pod.slot = key;
+    node.on(Event::PodAdded {
+        pod: Arc::new(pod),
+        survivors: Vec::new(),
+    });
+    node.queue_connects(3);
+    assert!(node.lease(3).is_some());
+}
