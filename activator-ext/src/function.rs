@@ -381,6 +381,7 @@ mod tests {
             peer: "the pod",
             idle_max: 1,
             dial_attempts: DIAL_ATTEMPTS,
+            dial_max: None,
             resends: false,
             tls: None,
         };

@@ -76,6 +76,7 @@ impl PassThrough {
                 peer: PEER,
                 idle_max: IDLE_MAX,
                 dial_attempts: DIAL_ATTEMPTS,
+                dial_max: None,
                 // The activator decides itself which requests may be sent twice.
                 resends: false,
                 tls: None,

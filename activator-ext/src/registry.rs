@@ -365,6 +365,7 @@ impl Registry {
                 // One connection more than the pod has places, since a request is bound to it before a place is free.
                 idle_max: concurrency.map_or(IDLE_UNLIMITED, |places| places as usize + 1),
                 dial_attempts: DIAL_ATTEMPTS,
+                dial_max: None,
                 // A request of which a byte was written is not sent again.
                 resends: false,
                 tls,

@@ -200,6 +200,16 @@ impl Gate {
     /// Handles the arrival of a request and returns its immediate outcome. Other requests may lose their place to it;
     /// they are appended to `actions`.
     pub fn arrive(&mut self, now: Time, arrival: Arrival, actions: &mut Vec<Action>) -> Admission {
+        self.admit(now, arrival, false, actions)
+    }
+
+    fn admit(
+        &mut self,
+        now: Time,
+        arrival: Arrival,
+        is_again: bool,
+        actions: &mut Vec<Action>,
+    ) -> Admission {
         self.wake(now, actions);
         if self.running < self.settings.concurrency && !self.is_shut {
             debug_assert!(self.line.is_empty(), "a place is free while requests wait");
@@ -211,10 +221,21 @@ impl Gate {
             key: earlier(arrival.key, self.ahead),
             ..arrival
         };
-        match self.line.join(now, arrival, refuse(actions)) {
+        match self.line.join(now, arrival, is_again, refuse(actions)) {
             Ok(ticket) => Admission::Wait(ticket),
             Err(reason) => Admission::Refuse(reason),
         }
+    }
+
+    /// Takes a request back which had left for another gate without having started there: it has its place again regardless of the depth, may start at
+    /// once, and is refused only if it is shed.
+    pub fn put_back(
+        &mut self,
+        now: Time,
+        arrival: Arrival,
+        actions: &mut Vec<Action>,
+    ) -> Admission {
+        self.admit(now, arrival, true, actions)
     }
 
     /// Handles the departure of a request from the user container. Its place goes to the next waiting request.

@@ -136,7 +136,8 @@ impl Line {
         self.dispatches += 1;
     }
 
-    /// Adds a waiting request. Other requests may lose their place to it; `refused` is called for each.
+    /// Adds a waiting request. Other requests may lose their place to it; `refused` is called for each. `is_again`: it had a place before, and gets
+    /// one regardless of the depth.
     ///
     /// # Errors
     /// Returns the reason if the request gets no place.
@@ -144,11 +145,12 @@ impl Line {
         &mut self,
         now: Time,
         arrival: Arrival,
+        is_again: bool,
         mut refused: impl FnMut(Ticket, RequestId, RefuseReason),
     ) -> Result<Ticket, RefuseReason> {
         let mut waiting = self.waiting_of(&arrival);
         let late = DeadlineQueue::is_late(waiting.key, now);
-        let full = self.queue.len() >= self.queue.capacity();
+        let full = !is_again && self.queue.len() >= self.queue.capacity();
         if late && !waiting.kept && self.late == Late::Shed {
             // Without a place in the queue the request cannot be kept, so it must not use up the one kept per period.
             if full || !self.may_keep(now) {

@@ -326,6 +326,12 @@ enum Step {
     Ahead {
         span: u64,
     },
+    /// The nth waiting request leaves for another gate.
+    Leave {
+        nth: usize,
+    },
+    /// One that had left returns.
+    PutBack,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -338,6 +344,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0_u64..120).prop_map(|span| Step::Pass { span }),
         1 => any::<bool>().prop_map(|is_shut| Step::Shut { is_shut }),
         1 => (0_u64..60).prop_map(|span| Step::Ahead { span }),
+        1 => (0_usize..12).prop_map(|nth| Step::Leave { nth }),
+        1 => Just(Step::PutBack),
     ]
 }
 
@@ -358,6 +366,9 @@ fn check_gate(settings: Settings, steps: &[Step]) {
         ahead: Span::ZERO,
     };
     let mut actions = Vec::new();
+    // Requests that have left for another gate, with their keys, and how many have waited again since regardless of the depth.
+    let mut away: Vec<(Time, Waiting)> = Vec::new();
+    let mut beyond = 0;
     let mut now_ms = 1_000_i64;
     for (n, step) in steps.iter().enumerate() {
         let now = at_millis(now_ms);
@@ -393,7 +404,7 @@ fn check_gate(settings: Settings, steps: &[Step]) {
                     kept,
                 };
                 let late = naive.late(&waiting, now);
-                let full = naive.waiting.len() == naive.depth();
+                let full = naive.waiting.len() >= naive.depth();
                 if naive.running < settings.concurrency && !naive.is_shut {
                     naive.running += 1;
                     naive.dispatches += 1;
@@ -451,6 +462,56 @@ fn check_gate(settings: Settings, steps: &[Step]) {
                 }
                 naive.ahead = ahead;
             }
+            Step::Leave { nth } if nth < naive.waiting.len() => {
+                let (ticket, waiting) = naive.waiting.remove(nth);
+                assert!(gate.cancel(ticket));
+                away.push((waiting.key.after(naive.ahead), waiting));
+            }
+            Step::PutBack => {
+                let Some((key, mut before)) = away.pop() else {
+                    continue;
+                };
+                before.kept = false;
+                let arrival = Arrival {
+                    id: before.id,
+                    at: before.arrival,
+                    key,
+                    objective: before.objective,
+                    kept: before.kept,
+                };
+                naive.wake(now, &mut refused);
+                let mut waiting = Waiting {
+                    key: key.before(naive.ahead),
+                    ..before
+                };
+                let starts = naive.running < settings.concurrency && !naive.is_shut;
+                let late = naive.late(&waiting, now) && settings.late == Late::Shed;
+                let mut is_shed = false;
+                if !starts && late && !waiting.kept {
+                    is_shed = !naive.may_keep(now, naive.kept_waits());
+                    waiting.kept = true;
+                    if !is_shed {
+                        naive.kept = Some(waiting.id);
+                    }
+                }
+                match gate.put_back(now, arrival, &mut actions) {
+                    Admission::Dispatch(reason) => {
+                        assert_eq!(reason, DispatchReason::Free);
+                        assert!(starts);
+                        naive.running += 1;
+                        naive.dispatches += 1;
+                    }
+                    Admission::Wait(ticket) => {
+                        assert!(!starts && !is_shed);
+                        naive.waiting.push((ticket, waiting));
+                        beyond += 1;
+                    }
+                    Admission::Refuse(reason) => {
+                        assert_eq!(reason, RefuseReason::Late);
+                        assert!(!starts && is_shed);
+                    }
+                }
+            }
             Step::Cancel { nth } if nth < naive.waiting.len() => {
                 let (ticket, _) = naive.waiting.remove(nth);
                 assert!(gate.cancel(ticket));
@@ -461,7 +522,7 @@ fn check_gate(settings: Settings, steps: &[Step]) {
                 gate.wake(at_millis(now_ms), &mut actions);
                 naive.wake(at_millis(now_ms), &mut refused);
             }
-            Step::Depart | Step::Cancel { .. } => {}
+            Step::Depart | Step::Cancel { .. } | Step::Leave { .. } => {}
         }
         let mut got_refused = Vec::new();
         let mut got_dispatched = Vec::new();
@@ -479,7 +540,8 @@ fn check_gate(settings: Settings, steps: &[Step]) {
             gate.waiting() == 0 || gate.running() == settings.concurrency || gate.is_shut(),
             "work-conserving"
         );
-        assert!(gate.running() <= settings.concurrency && gate.waiting() <= naive.depth());
+        assert!(gate.running() <= settings.concurrency);
+        assert!(gate.waiting() <= naive.depth() + beyond);
         if naive.settings.late == Late::Serve {
             let head = gate.head(now).map(|(_, waiting)| waiting.id);
             let mut copy = naive.waiting.clone();

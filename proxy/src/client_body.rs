@@ -4,9 +4,9 @@ use std::error::Error as _;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll, ready};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -36,6 +36,8 @@ pub struct ClientBody {
     /// Account of the bytes buffered for the upstream; `None` for a request without a body.
     transfer: Option<Arc<Transfer>>,
     hold: Option<(Arc<ContinueHold>, Pin<Box<Sleep>>)>,
+    /// The body for which this one stands, until it is read.
+    lent: Option<Arc<Loan>>,
     ahead: Option<Box<AheadBuffer>>,
     /// Whether nothing more of the body is to be read: it was read to its end, or its framing is malformed.
     ended: bool,
@@ -108,7 +110,44 @@ impl ContinueHold {
     }
 }
 
+/// A body that is lent to a message: it is not read before [`Loan::release`], and can be taken back until it is read.
+#[derive(Debug)]
+pub struct Loan {
+    hold: ContinueHold,
+    body: Mutex<Option<ClientBody>>,
+}
+
+impl Loan {
+    /// Lets the body be read, after the receiver of the message has sent `100 Continue`.
+    pub fn release(&self) {
+        self.hold.release();
+    }
+
+    /// Notes the final answer. If the body is still held back then, it will never be sent.
+    pub fn answered(&self) {
+        self.hold.answered();
+    }
+
+    /// Returns the body, or `None` if reading it has begun.
+    pub fn take_back(&self) -> Option<ClientBody> {
+        self.body
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+}
+
 impl AheadBuffer {
+    fn new(account: &Arc<ReadAhead>) -> Self {
+        Self {
+            account: Arc::clone(account),
+            held: Reservation::none(&account.buffered),
+            bytes: BytesMut::new(),
+            charged: 0,
+            last: None,
+        }
+    }
+
     fn has_room(&self) -> bool {
         self.bytes.len() < READ_AHEAD_BYTES_MAX
             && self.account.bytes.load(Ordering::Relaxed) < READ_AHEAD_TOTAL_BYTES_MAX
@@ -157,6 +196,7 @@ impl Default for ClientBody {
             connection: None,
             transfer: None,
             hold: None,
+            lent: None,
             ahead: None,
             ended: true,
             gone: false,
@@ -182,6 +222,7 @@ impl ClientBody {
             incoming: Some(incoming),
             connection,
             hold: None,
+            lent: None,
             ahead: None,
             gone: false,
             exchange: None,
@@ -197,6 +238,38 @@ impl ClientBody {
             Box::pin(tokio::time::sleep(CONTINUE_MAX)),
         ));
         hold
+    }
+
+    /// Lends the body: returns one that stands for it in a message, and the loan.
+    #[must_use]
+    pub fn lend(self) -> (Self, Arc<Loan>) {
+        let loan = Arc::new(Loan {
+            hold: ContinueHold::default(),
+            body: Mutex::new(Some(self)),
+        });
+        let mut body = Self::default();
+        (body.lent, body.ended) = (Some(Arc::clone(&loan)), false);
+        (body, loan)
+    }
+
+    /// Returns a copy of the body if all of it is here, without trailers, and it has at most `bytes_max` bytes. What has been received is read
+    /// ahead.
+    #[must_use]
+    pub fn copy_of_whole(&mut self, account: &Arc<ReadAhead>, bytes_max: usize) -> Option<Self> {
+        self.read_ahead(account, &mut Context::from_waker(Waker::noop()));
+        if !self.ended {
+            return None;
+        }
+        let mut copy = Self::default();
+        if let Some(own) = &self.ahead {
+            if own.last.is_some() || own.bytes.len() > bytes_max {
+                return None;
+            }
+            let mut ahead = AheadBuffer::new(account);
+            ahead.push(Ok(Frame::data(Bytes::copy_from_slice(&own.bytes))));
+            copy.ahead = Some(Box::new(ahead));
+        }
+        Some(copy)
     }
 
     /// Reports the bytes and trailers that are read to `exchange`.
@@ -265,15 +338,8 @@ impl ClientBody {
                 return;
             };
             let Some(frame) = frame else { return };
-            let ahead = self.ahead.get_or_insert_with(|| {
-                Box::new(AheadBuffer {
-                    account: Arc::clone(account),
-                    held: Reservation::none(&account.buffered),
-                    bytes: BytesMut::new(),
-                    charged: 0,
-                    last: None,
-                })
-            });
+            let new = || Box::new(AheadBuffer::new(account));
+            let ahead = self.ahead.get_or_insert_with(new);
             ahead.push(frame);
         }
     }
@@ -286,6 +352,17 @@ impl ClientBody {
     ) -> Poll<Option<Result<Frame<Bytes>, ClientBodyError>>> {
         if self.gone {
             return Poll::Pending;
+        }
+        if let Some(loan) = &self.lent {
+            let is_held = !loan.hold.released.load(Ordering::Relaxed);
+            if is_held || loan.hold.answered.load(Ordering::Relaxed) {
+                // Whoever drives the connection polls again after either.
+                return Poll::Pending;
+            }
+            let Some(body) = loan.take_back() else {
+                return Poll::Pending;
+            };
+            *self = body;
         }
         if let Some((hold, limit)) = &mut self.hold {
             if hold.answered.load(Ordering::Relaxed) {
@@ -346,7 +423,7 @@ impl Body for ClientBody {
 
     fn size_hint(&self) -> SizeHint {
         match &self.incoming {
-            _ if self.ahead.is_some() => SizeHint::default(),
+            _ if self.ahead.is_some() || self.lent.is_some() => SizeHint::default(),
             Some(incoming) => incoming.size_hint(),
             None => SizeHint::with_exact(0),
         }

@@ -65,7 +65,8 @@ impl RequestSummary {
             Outcome::Shed => Ending::Shed,
             Outcome::Timeout => Ending::Timeout,
             Outcome::Failed => Ending::Failed,
-            Outcome::Cancelled => Ending::Left,
+            // It is judged where it ran.
+            Outcome::Cancelled | Outcome::Forwarded => Ending::Left,
             Outcome::Malformed => Ending::Malformed,
         }
     }

@@ -23,6 +23,7 @@ pub mod forward;
 mod frames;
 mod framing;
 mod go_json;
+pub mod handover;
 pub mod headers;
 pub mod instruments;
 pub mod io;

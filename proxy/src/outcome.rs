@@ -17,11 +17,13 @@ pub enum Outcome {
     Cancelled,
     /// The request could not be read.
     Malformed,
+    /// The request was forwarded to another instance of the function, which has answered it, and where it counts.
+    Forwarded,
 }
 
 impl Outcome {
     /// All outcomes, each at the index of its number.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Answered,
         Self::Refused,
         Self::Shed,
@@ -29,6 +31,7 @@ impl Outcome {
         Self::Failed,
         Self::Cancelled,
         Self::Malformed,
+        Self::Forwarded,
     ];
 
     /// Returns the value of the metric label `outcome`.
@@ -42,6 +45,7 @@ impl Outcome {
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",
             Self::Malformed => "malformed",
+            Self::Forwarded => "forwarded",
         }
     }
 }

@@ -158,6 +158,8 @@ pub struct Settings {
     pub idle_max: usize,
     /// Largest number of attempts to connect that time out: [`DIAL_ATTEMPTS`], or fewer if there are other upstreams.
     pub dial_attempts: u32,
+    /// Time limit of connecting, with all attempts and the TLS handshake; `None`: that of the attempts.
+    pub dial_max: Option<Duration>,
     /// Whether an idempotent request is retried once when a used connection closes without an answer.
     pub resends: bool,
     /// TLS client; `None` for plain connections.
@@ -174,6 +176,7 @@ pub struct Upstream {
     peer: &'static str,
     idle_max: usize,
     dial_attempts: u32,
+    dial_max: Option<Duration>,
     resends: bool,
     tls: Option<ClientTls>,
     idle: Mutex<Pool>,
@@ -265,6 +268,7 @@ impl Upstream {
             peer,
             idle_max,
             dial_attempts,
+            dial_max,
             resends,
             tls,
         } = settings;
@@ -274,6 +278,7 @@ impl Upstream {
             host,
             peer,
             dial_attempts,
+            dial_max,
             resends,
             tls,
             idle_max,
@@ -587,6 +592,19 @@ impl Upstream {
     }
 
     async fn dial(&self, is_http2: bool) -> Result<(UpstreamWire, SocketParts), UpstreamError> {
+        let Some(limit) = self.dial_max else {
+            return self.try_dial(is_http2).await;
+        };
+        let dialed = tokio::time::timeout(limit, self.try_dial(is_http2)).await;
+        dialed.unwrap_or_else(|_elapsed| {
+            Err(UpstreamError::Dial {
+                address: self.address,
+                error: io::ErrorKind::TimedOut.into(),
+            })
+        })
+    }
+
+    async fn try_dial(&self, is_http2: bool) -> Result<(UpstreamWire, SocketParts), UpstreamError> {
         let mut limit = DIAL_FIRST;
         let mut attempt = 1;
         let error = loop {

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker, ready};
@@ -22,7 +23,8 @@ use protocol::queue::{FromQueue, ToQueue};
 use proxy::clock::Clock;
 use proxy::waiters::{WaiterId, Waiters};
 
-use crate::lease::{HeadOf, Lease};
+use crate::drain::Drain;
+use crate::lease::{HeadOf, Lease, Sibling};
 
 /// Properties of a request that requests admission.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +35,31 @@ pub(crate) struct Claim {
     pub deadline: Deadline,
     /// Class of the request, for the estimate of its execution time.
     pub class: ClassId,
+    /// Whether it may be forwarded to another instance.
+    pub may_move: bool,
+    /// Key with which it has waited before, if it is back from another instance.
+    pub back: Option<Time>,
+}
+
+/// How a request gets on.
+#[derive(Debug)]
+pub(crate) enum Admitted {
+    /// It has a slot at the user container.
+    Start(Permit),
+    /// It is to be forwarded to another instance.
+    Forward(Forwarding),
+}
+
+/// A request on its way to another instance, counted until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Forwarding {
+    admission: Arc<Admission>,
+    /// Where it goes.
+    pub sibling: Box<Sibling>,
+    /// Key with which it has waited.
+    pub key: Time,
+    /// Whether the sibling does not serve it, and has refused it.
+    returned: Option<bool>,
 }
 
 /// The refusal of a request.
@@ -61,6 +88,8 @@ pub(crate) struct Admission {
 struct State {
     gate: Gate,
     profile: Profile,
+    /// Whether the profile has times of requests whose model was there when they started: those of others do not count any more.
+    is_profiled: bool,
     waiters: Waiters<Outcome>,
     actions: Vec<Action>,
     next_id: u64,
@@ -68,13 +97,14 @@ struct State {
     dispatches: [u64; DispatchReason::ALL.len()],
     /// Lease of the pod's slot; `None` where requests need none.
     lease: Option<Lease>,
-    /// Deadline and class of each waiting request, by [`Ticket::slot`]; only where requests need a lease.
-    claims: Vec<(Time, ClassId)>,
+    /// Deadline and class of each waiting request and whether it may be forwarded, by [`Ticket::slot`]; only where requests need a lease.
+    claims: Vec<(Time, ClassId, bool)>,
 }
 
 /// Outcome of a request that waited.
 enum Outcome {
     Granted,
+    Forwarded(Box<Sibling>),
     Refused(RefuseReason),
 }
 
@@ -90,6 +120,8 @@ pub(crate) struct Permit {
     completed: bool,
     /// Whether its connection was upgraded, so that it holds no lease.
     is_upgraded: bool,
+    /// Whether the model was on its way when it started, so that its execution time is not that of others.
+    is_loading: bool,
 }
 
 /// The future of [`Admission::acquire`].
@@ -111,8 +143,8 @@ impl Admission {
             sheds: settings.late == Late::Shed,
             state: Mutex::new(State {
                 gate: Gate::new(settings),
-                // Without samples the estimate is zero, so that the latest start time is the deadline itself.
-                profile: Profile::new(class::COUNT, Span::ZERO),
+                profile: new_profile(),
+                is_profiled: false,
                 waiters: Waiters::default(),
                 actions: Vec::new(),
                 next_id: 0,
@@ -126,11 +158,12 @@ impl Admission {
         })
     }
 
-    /// Makes requests wait for the lease of the pod's slot from now on.
-    pub(crate) fn require_lease(&self) {
+    /// Makes requests wait for the lease of the pod's slot from now on. `address`: where other instances reach this one, if requests may be
+    /// forwarded, which they are not during a drain.
+    pub(crate) fn require_lease(&self, address: Option<SocketAddr>, drain: Arc<Drain>) {
         let now = self.clock.now();
         let mut state = self.lock();
-        state.lease = Some(Lease::default());
+        state.lease = Some(Lease::new(address, drain));
         state.step(|gate, actions| gate.set_shut(now, true, actions));
     }
 
@@ -138,6 +171,13 @@ impl Admission {
     pub(crate) fn is_model_away(&self) -> bool {
         let state = self.lock();
         state.lease.as_ref().is_some_and(Lease::is_model_away)
+    }
+
+    /// Returns whether a pod UID is that of this pod.
+    pub(crate) fn is_own(&self, uid: &[u8]) -> bool {
+        let state = self.lock();
+        let own = state.lease.as_ref().and_then(Lease::uid);
+        own.is_some_and(|own| own.as_bytes() == uid)
     }
 
     /// Returns whether requests wait for the lease of the pod's slot.
@@ -170,10 +210,12 @@ impl Admission {
             ..
         } = &mut *state;
         let lease = lease.as_mut()?;
+        let may_forward = lease.may_forward(gate.settings().concurrency);
         lease.next_message(gate, now, |ticket| {
             let claim = claims.get(ticket.slot()).copied();
-            let (deadline, class) = claim.unwrap_or((Time::NEVER, ClassId(0)));
+            let (deadline, class, may_move) = claim.unwrap_or((Time::NEVER, ClassId(0), false));
             HeadOf {
+                may_move: may_move && may_forward,
                 // Both clocks count nanoseconds of the same clock of the system.
                 deadline: self.clock.monotonic(deadline),
                 estimate: profile.estimate(class),
@@ -186,6 +228,11 @@ impl Admission {
     pub(crate) fn receive(&self, message: &ToQueue) {
         let now = self.clock.now();
         let mut state = self.lock();
+        if let ToQueue::Sibling { .. } = message {
+            state.forward(message);
+            drop(state);
+            return self.changed.notify_one();
+        }
         let Some(lease) = &mut state.lease else {
             return;
         };
@@ -254,14 +301,16 @@ impl Admission {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn release(&self, class: ClassId, execution: Option<Span>, is_upgraded: bool) {
+    fn release(&self, permit: &Permit, execution: Option<Span>) {
         let now = self.clock.now();
         let mut state = self.lock();
-        if is_upgraded && let Some(lease) = &mut state.lease {
+        if permit.is_upgraded
+            && let Some(lease) = &mut state.lease
+        {
             lease.remove_upgraded();
         }
         if let Some(execution) = execution {
-            state.profile.observe(class, execution);
+            state.observe(permit, execution);
         }
         state.step(|gate, actions| gate.depart(now, actions));
         let is_due = state.is_message_due();
@@ -272,7 +321,30 @@ impl Admission {
     }
 }
 
+/// Returns a profile without samples: the estimate is zero, so that the latest start time is the deadline itself.
+fn new_profile() -> Profile {
+    Profile::new(class::COUNT, Span::ZERO)
+}
+
 impl State {
+    /// Adds an execution time to the profile.
+    fn observe(&mut self, permit: &Permit, execution: Span) {
+        match (permit.is_loading, self.is_profiled) {
+            (true, true) => return,
+            (false, false) => {
+                self.profile = new_profile();
+                self.is_profiled = true;
+            }
+            _ => {}
+        }
+        self.profile.observe(permit.class, execution);
+    }
+
+    /// Returns whether a request that starts now has its model still on the way.
+    fn is_loading(&self) -> bool {
+        self.lease.as_ref().is_some_and(Lease::is_model_away)
+    }
+
     /// Returns whether the agent may have to learn of a change.
     fn is_message_due(&self) -> bool {
         let lease = self.lease.as_ref();
@@ -297,13 +369,57 @@ impl State {
         outcome
     }
 
+    /// Lets the head be forwarded to the instance that a message names.
+    fn forward(&mut self, message: &ToQueue) {
+        let ToQueue::Sibling {
+            seq,
+            uid,
+            address,
+            port,
+            revision,
+        } = message
+        else {
+            return;
+        };
+        let Some(lease) = &mut self.lease else {
+            return;
+        };
+        let port = u16::try_from(*port).unwrap_or(0);
+        let Ok(address) = address.parse() else {
+            tracing::warn!(address, "the agent names a sibling without an IP address");
+            return;
+        };
+        let sibling = Sibling {
+            seq: *seq,
+            uid: uid.clone(),
+            address: SocketAddr::new(address, port),
+            revision: revision.clone(),
+        };
+        let concurrency = self.gate.settings().concurrency;
+        let Some(ticket) = lease.head_for(&sibling, concurrency) else {
+            return;
+        };
+        if self.gate.cancel(ticket) {
+            lease.begin_forwarded();
+            let outcome = Outcome::Forwarded(Box::new(sibling));
+            self.waiters.settle(ticket, outcome);
+        }
+    }
+
+    /// Ends the forwarding of a request.
+    fn end_forwarding(&mut self, returned: Option<(u64, bool)>) {
+        if let Some(lease) = &mut self.lease {
+            lease.end_forwarded(returned);
+        }
+    }
+
     /// Keeps what the agent is to learn of a waiting request.
     fn note_claim(&mut self, ticket: Ticket, claim: &Claim) {
         let at = ticket.slot();
         if self.claims.len() <= at {
-            self.claims.resize(at + 1, (Time::NEVER, ClassId(0)));
+            self.claims.resize(at + 1, (Time::NEVER, ClassId(0), false));
         }
-        self.claims[at] = (claim.deadline.at, claim.class);
+        self.claims[at] = (claim.deadline.at, claim.class, claim.may_move);
     }
 
     fn refused(&self, reason: RefuseReason, class: ClassId) -> Refusal {
@@ -317,7 +433,7 @@ impl State {
 }
 
 impl Acquire {
-    fn permit(&self, since: Time) -> Permit {
+    fn permit(&self, since: Time, is_loading: bool) -> Permit {
         Permit {
             admission: Arc::clone(&self.admission),
             class: self.claim.class,
@@ -329,16 +445,19 @@ impl Acquire {
                 .map(|_| StartMargin::new(self.latest_start, since)),
             completed: false,
             is_upgraded: false,
+            is_loading,
         }
     }
 
-    fn arrive(&mut self, waker: &Waker) -> Poll<Result<Permit, Refusal>> {
+    fn arrive(&mut self, waker: &Waker) -> Poll<Result<Admitted, Refusal>> {
         let now = self.admission.clock.now();
         let mut state = self.admission.lock();
         let id = RequestId(state.next_id);
         state.next_id += 1;
         let execution = state.profile.estimate(self.claim.class);
-        self.latest_start = self.claim.deadline.latest_start(execution, Span::ZERO);
+        let deadline = self.claim.deadline;
+        let latest_start = || deadline.latest_start(execution, Span::ZERO);
+        self.latest_start = self.claim.back.unwrap_or_else(latest_start);
         let arrival = Arrival {
             id,
             at: self.claim.arrival,
@@ -346,16 +465,20 @@ impl Acquire {
             objective: self.claim.deadline.objective.unwrap_or_default(),
             kept: false,
         };
-        let outcome = state.step(|gate, actions| gate.arrive(now, arrival, actions));
+        let is_back = self.claim.back.is_some();
+        let outcome = state.step(|gate, actions| match is_back {
+            true => gate.put_back(now, arrival, actions),
+            false => gate.arrive(now, arrival, actions),
+        });
         match outcome {
             gate::Admission::Dispatch(reason) => {
                 state.dispatches[reason as usize] += 1;
-                let is_due = state.is_message_due();
+                let (is_due, is_loading) = (state.is_message_due(), state.is_loading());
                 drop(state);
                 if is_due {
                     self.admission.changed.notify_one();
                 }
-                Poll::Ready(Ok(self.permit(now)))
+                Poll::Ready(Ok(Admitted::Start(self.permit(now, is_loading))))
             }
             gate::Admission::Refuse(reason) => {
                 Poll::Ready(Err(state.refused(reason, self.claim.class)))
@@ -381,7 +504,7 @@ impl Acquire {
 }
 
 impl Future for Acquire {
-    type Output = Result<Permit, Refusal>;
+    type Output = Result<Admitted, Refusal>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some((_, waiter)) = self.waiting else {
@@ -394,8 +517,19 @@ impl Future for Acquire {
         match outcome {
             Outcome::Refused(reason) => Poll::Ready(Err(state.refused(reason, self.claim.class))),
             Outcome::Granted => {
+                let is_loading = state.is_loading();
                 drop(state);
-                Poll::Ready(Ok(self.permit(admission.clock.now())))
+                let permit = self.permit(admission.clock.now(), is_loading);
+                Poll::Ready(Ok(Admitted::Start(permit)))
+            }
+            Outcome::Forwarded(sibling) => {
+                drop(state);
+                Poll::Ready(Ok(Admitted::Forward(Forwarding {
+                    admission,
+                    sibling,
+                    key: self.latest_start,
+                    returned: None,
+                })))
             }
         }
     }
@@ -414,6 +548,7 @@ impl Drop for Acquire {
             }
             // The slot was granted just before the client left, so it passes to the next request.
             Some(Outcome::Granted) => state.step(|gate, actions| gate.depart(now, actions)),
+            Some(Outcome::Forwarded(sibling)) => state.end_forwarding(Some((sibling.seq, false))),
             Some(Outcome::Refused(_)) => {}
         }
         let is_due = state.is_message_due();
@@ -421,6 +556,23 @@ impl Drop for Acquire {
         if is_due {
             self.admission.changed.notify_one();
         }
+    }
+}
+
+impl Forwarding {
+    /// Notes that the sibling does not serve the request. `is_refused`: nothing more is to be forwarded to it for a while.
+    pub(crate) const fn note_returned(&mut self, is_refused: bool) {
+        self.returned = Some(is_refused);
+    }
+}
+
+impl Drop for Forwarding {
+    fn drop(&mut self) {
+        let returned = self
+            .returned
+            .map(|is_refused| (self.sibling.seq, is_refused));
+        self.admission.lock().end_forwarding(returned);
+        self.admission.changed.notify_one();
     }
 }
 
@@ -453,8 +605,7 @@ impl Drop for Permit {
         let execution = self
             .completed
             .then(|| self.admission.clock.now().since(self.since));
-        self.admission
-            .release(self.class, execution, self.is_upgraded);
+        self.admission.release(self, execution);
     }
 }
 
@@ -500,6 +651,8 @@ mod tests {
             arrival,
             deadline: signals.deadline(arrival),
             class: ClassId(0),
+            may_move: true,
+            back: None,
         }
     }
 

@@ -15,7 +15,7 @@ use proxy::clock::Clock;
 use proxy::deadline::Deadlines;
 use proxy::headers;
 
-use crate::admission::{Admission, Claim};
+use crate::admission::{Admission, Admitted, Claim};
 
 /// A gate with an empty queue and one free slot.
 #[derive(Debug)]
@@ -64,14 +64,18 @@ impl IdleGate {
             arrival,
             deadline,
             class,
+            may_move: false,
+            back: None,
         };
         let mut acquire = pin!(Arc::clone(&self.admission).acquire(claim));
         match acquire
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()))
         {
-            Poll::Ready(Ok(mut permit)) => permit.complete(),
-            Poll::Ready(Err(_)) | Poll::Pending => panic!("the slot is taken"),
+            Poll::Ready(Ok(Admitted::Start(mut permit))) => permit.complete(),
+            Poll::Ready(Ok(Admitted::Forward(_)) | Err(_)) | Poll::Pending => {
+                panic!("the slot is taken")
+            }
         }
     }
 }

@@ -3,11 +3,17 @@
 //! Without a lease the gate of [`crate::admission`] is shut: requests wait, and the agent learns which would start first. While it holds the lease
 //! a request waits for no message. The agent learns, with some delay, when nothing runs and when something runs again.
 
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
 use policy::gate::Gate;
 use policy::queue::Ticket;
 use policy::{Span, Time};
 use protocol::page::Residency;
 use protocol::queue::{FromQueue, ToQueue, TraceContext};
+
+use crate::drain::Drain;
 
 /// What the agent learns of a head beside its place.
 #[derive(Debug, Clone, Copy)]
@@ -18,6 +24,21 @@ pub(crate) struct HeadOf {
     pub estimate: Span,
     /// Number of requests in the window of M2.13, and of those in time.
     pub outcomes: (u64, u64),
+    /// Whether it may be forwarded to another instance.
+    pub may_move: bool,
+}
+
+/// Another instance, to which the agent wants the head forwarded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sibling {
+    /// Number of the head.
+    pub seq: u64,
+    /// UID of its pod.
+    pub uid: String,
+    /// Address of its queue-proxy.
+    pub address: SocketAddr,
+    /// Name of its revision.
+    pub revision: String,
 }
 
 /// State of the lease.
@@ -30,15 +51,34 @@ pub(crate) struct Lease {
     is_idle_known: bool,
     /// Number of the last head.
     seq: u64,
-    /// Head that the agent knows.
-    known_head: Option<Ticket>,
+    /// Head that the agent knows, and whether it may be forwarded.
+    known_head: Option<(Ticket, bool)>,
     residency: Option<Residency>,
     load: Span,
     /// Number of requests whose connections were upgraded, which hold no lease.
     upgraded: u32,
+    /// UID of the pod, as the agent states it; empty: not known.
+    uid: String,
+    /// Address at which siblings reach this queue; `None`: not at all.
+    address: Option<SocketAddr>,
+    /// During a drain nothing is forwarded.
+    drain: Option<Arc<Drain>>,
+    /// Number of requests that are forwarded to siblings.
+    forwarded: u32,
+    /// Heads that no sibling serves although the agent has named one: number, and whether the sibling refused.
+    returned: VecDeque<(u64, bool)>,
 }
 
 impl Lease {
+    /// Creates the state without a lease. `address`: where siblings reach this queue, if requests may be forwarded.
+    pub(crate) fn new(address: Option<SocketAddr>, drain: Arc<Drain>) -> Self {
+        Self {
+            address,
+            drain: Some(drain),
+            ..Self::default()
+        }
+    }
+
     /// Returns whether requests may start.
     pub(crate) const fn may_start(&self) -> bool {
         self.epoch != 0 && !self.is_recalled
@@ -57,19 +97,60 @@ impl Lease {
     /// Returns the first message on a new connection. The agent at its other end knows nothing.
     pub(crate) fn greet(&mut self, again: bool, gate: &Gate) -> FromQueue {
         (self.known_head, self.is_idle_known) = (None, false);
+        self.returned.clear();
         FromQueue::Hello {
             again,
             epoch: self.epoch,
             running: self.running(gate),
             waiting: u32::try_from(gate.waiting()).unwrap_or(u32::MAX),
-            address: String::new(),
-            port: 0,
+            address: self
+                .address
+                .map_or_else(String::new, |address| address.ip().to_string()),
+            port: self.address.map_or(0, |address| address.port().into()),
         }
     }
 
-    /// Handles a message of the agent.
+    /// Returns the UID of the pod, if it is known.
+    pub(crate) fn uid(&self) -> Option<&str> {
+        Some(&*self.uid).filter(|uid| !uid.is_empty())
+    }
+
+    /// Returns whether one more request may be forwarded, of `concurrency` at a time.
+    pub(crate) fn may_forward(&self, concurrency: u32) -> bool {
+        let is_draining = self.drain.as_ref().is_some_and(|drain| drain.is_draining());
+        self.address.is_some() && self.forwarded < concurrency && !is_draining
+    }
+
+    /// Returns the head which a sibling is to serve, if it is still the one that the agent knows. Otherwise the agent is to learn that it is not
+    /// forwarded.
+    pub(crate) fn head_for(&mut self, sibling: &Sibling, concurrency: u32) -> Option<Ticket> {
+        let may = !self.may_start() && self.may_forward(concurrency);
+        let known = self.known_head.filter(|_| may);
+        match known {
+            Some((ticket, true)) if sibling.seq == self.seq => Some(ticket),
+            _ => {
+                self.returned.push_back((sibling.seq, false));
+                None
+            }
+        }
+    }
+
+    /// Counts a request as forwarded, until [`Lease::end_forwarded`].
+    pub(crate) const fn begin_forwarded(&mut self) {
+        self.forwarded += 1;
+        self.known_head = None;
+    }
+
+    /// Records the end of a forwarded request. `returned`: the number of the head, if the sibling has not served it, and whether it has refused.
+    pub(crate) fn end_forwarded(&mut self, returned: Option<(u64, bool)>) {
+        self.forwarded = self.forwarded.saturating_sub(1);
+        self.returned.extend(returned);
+    }
+
+    /// Handles a message of the agent, apart from [`ToQueue::Sibling`].
     pub(crate) fn receive(&mut self, message: &ToQueue) {
         match message {
+            ToQueue::Welcome { uid } => self.uid.clone_from(uid),
             ToQueue::Lease { epoch } => {
                 self.epoch = *epoch;
                 (self.is_recalled, self.is_idle_known) = (false, false);
@@ -85,10 +166,7 @@ impl Lease {
                 self.residency = Some(*residency);
                 self.load = Span(*load);
             }
-            ToQueue::Recall { .. }
-            | ToQueue::Welcome { .. }
-            | ToQueue::Sibling { .. }
-            | ToQueue::Refused { .. } => {}
+            ToQueue::Recall { .. } | ToQueue::Sibling { .. } | ToQueue::Refused { .. } => {}
         }
     }
 
@@ -113,7 +191,7 @@ impl Lease {
 
     /// Returns whether [`Lease::next_message`] may return a message.
     pub(crate) fn is_message_due(&self, gate: &Gate) -> bool {
-        if self.may_start() {
+        if self.may_start() && self.returned.is_empty() {
             return self.is_idle(gate) != self.is_idle_known;
         }
         true
@@ -126,6 +204,9 @@ impl Lease {
         now: Time,
         head_of: impl Fn(Ticket) -> HeadOf,
     ) -> Option<FromQueue> {
+        if let Some((seq, is_refused)) = self.returned.pop_front() {
+            return Some(FromQueue::Returned { seq, is_refused });
+        }
         let head = gate.head(now).map(|(ticket, _)| ticket);
         if self.may_start() {
             let is_idle = self.is_idle(gate);
@@ -142,9 +223,11 @@ impl Lease {
                 self.head(gate, head.map(head_of))
             });
         }
+        let of = head.map(head_of);
+        let head = head.zip(of.map(|of| of.may_move));
         if head != self.known_head {
             self.known_head = head;
-            return Some(self.head(gate, head.map(head_of)));
+            return Some(self.head(gate, of));
         }
         if self.is_recalled && self.running(gate) == 0 {
             self.is_recalled = false;
@@ -161,6 +244,7 @@ impl Lease {
             deadline: u64::MAX,
             estimate: Span::ZERO,
             outcomes: (0, 0),
+            may_move: false,
         });
         let running = if self.may_start() {
             self.running(gate)
@@ -176,6 +260,7 @@ impl Lease {
             in_time: of.outcomes.1,
             waiting: waiting.saturating_add(running),
             trace: TraceContext::default(),
+            may_move: of.may_move,
         }
     }
 }
@@ -241,6 +326,7 @@ mod tests {
                     deadline: 5,
                     estimate: Span(6),
                     outcomes: (8, 7),
+                    may_move: true,
                 })
             {
                 all.push(message);

@@ -27,6 +27,7 @@ mod options;
 mod probe;
 mod readiness;
 mod service;
+mod sibling;
 mod sniff;
 pub mod standalone;
 mod stat;
@@ -183,11 +184,13 @@ async fn run(config: Config, listening: impl FnOnce(Addresses)) -> Result<ExitCo
         .opted_in()
         .then(|| WeirMetrics::new(&config).map(Arc::new))
         .transpose()?;
+    let trust = sibling::trust(&config, tls.is_some())?;
     let link = gate
         .as_ref()
         .zip(config.lease_socket())
         .map(|(gate, socket)| {
-            gate.require_lease();
+            let address = sibling::address(&config, tls.is_some(), trust.is_some());
+            gate.require_lease(address, Arc::clone(&drain));
             Link {
                 socket: socket.to_owned(),
                 admission: Arc::clone(gate),
@@ -221,10 +224,13 @@ async fn run(config: Config, listening: impl FnOnce(Addresses)) -> Result<ExitCo
         config,
         clock,
         gate,
-        Arc::clone(&stat),
-        Arc::clone(&drain),
-        observer,
-        weir,
+        service::Shared {
+            stat: Arc::clone(&stat),
+            drain: Arc::clone(&drain),
+            observer,
+            weir,
+            trust: trust.clone(),
+        },
     );
 
     let shutdown = Arc::<Shutdown>::default();
@@ -262,6 +268,10 @@ async fn run(config: Config, listening: impl FnOnce(Addresses)) -> Result<ExitCo
     }
     if let Some(link) = link {
         tokio::spawn(link.run());
+        tokio::spawn(Arc::clone(&proxy).sweep_siblings());
+        if let Some(trust) = trust {
+            tokio::spawn(trust.run_reload());
+        }
     }
     tokio::spawn(process::sweep(Arc::clone(proxy.upstream())));
 

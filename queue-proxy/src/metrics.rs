@@ -291,6 +291,9 @@ impl WeirMetrics {
 impl Recorder for WeirMetrics {
     fn record(&self, ended: &RequestSummary) -> Option<Judgement> {
         self.requests[ended.outcome as usize].inc();
+        if ended.outcome == Outcome::Forwarded {
+            return None;
+        }
         self.response.observe(ended.response.as_secs_f64());
         if let Some((wait, execution)) = ended.dispatched {
             self.wait.observe(wait.as_secs_f64());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue, UPGRADE};
+use http::header::{CONNECTION, CONTENT_TYPE, EXPECT, HeaderValue, UPGRADE};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use policy::class;
@@ -16,11 +16,13 @@ use policy::{Span, Time};
 use proxy::body::ProxyBody;
 use proxy::buffered::Buffered;
 use proxy::client_body::{ClientBody, ReadAhead};
+use proxy::client_tls::TrustStore;
 use proxy::clock::Clock;
 use proxy::connection::{Client, Handler};
 use proxy::deadline::{Deadlines, HELD_US, RequestDeadline};
 use proxy::exchange::{Exchange, Observer};
 use proxy::forward::{self, AnswerContext, RequestKind, Untyped, discard, note, trace_of};
+use proxy::handover::{self, HandoverError};
 use proxy::headers;
 use proxy::malformed;
 use proxy::outage::{LineLimit, Outage};
@@ -35,16 +37,22 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::activator::ActivatorShare;
-use crate::admission::{Admission, Claim, Permit, Refusal};
+use crate::admission::{Admission, Admitted, Claim, Forwarding, Permit, Refusal};
 use crate::config::Config;
 use crate::drain::Drain;
 use crate::metrics::{Totals, WeirMetrics};
 use crate::probe;
 use crate::readiness::Prober;
+use crate::sibling::{self, Hop, Siblings};
 use crate::stat::{CountGuard, Stat};
 
 /// Name of the upstream in error messages.
 const PEER: &str = "the user container";
+
+/// Interval at which idle connections to siblings are looked at.
+const SWEEP_PERIOD: Duration = Duration::from_secs(10);
+/// Number of times that a request may be back from a sibling before it is forwarded no more.
+const RETURNS_MAX: u32 = 2;
 
 /// Why a request was not started which waited for the lease of the pod's slot for as long as it may.
 const NO_LEASE: &str = "the pod had no turn on its GPU";
@@ -56,6 +64,8 @@ pub(crate) struct RequestSlot {
     permit: Option<Permit>,
     /// Guard that counts the request in the stat; `None` for the kubelet's requests.
     counted: Option<CountGuard>,
+    /// Count of the request among those that are forwarded to siblings; `None` unless it is.
+    forwarding: Option<Forwarding>,
 }
 
 impl UpstreamSlot for RequestSlot {
@@ -75,6 +85,7 @@ pub(crate) struct Proxy {
     admission: Option<Arc<Admission>>,
     deadlines: Deadlines,
     upstream: Arc<Upstream>,
+    siblings: Siblings,
     stat: Arc<Stat>,
     drain: Arc<Drain>,
     prober: Arc<Prober>,
@@ -90,6 +101,18 @@ pub(crate) struct Proxy {
     disbelieved: AtomicU64,
     activator: ActivatorShare,
     lines: Lines,
+}
+
+/// What the handler has in common with other parts of the process.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) stat: Arc<Stat>,
+    pub(crate) drain: Arc<Drain>,
+    pub(crate) observer: Arc<Observer>,
+    /// Weir's own metrics; `None` if the revision has not opted in.
+    pub(crate) weir: Option<Arc<WeirMetrics>>,
+    /// Authorities of siblings' certificates; `None`: their connections have no TLS.
+    pub(crate) trust: Option<Arc<TrustStore>>,
 }
 
 /// Lines in the process's log about states that an operator asks about.
@@ -128,11 +151,15 @@ impl Proxy {
         config: Config,
         clock: Clock,
         admission: Option<Arc<Admission>>,
-        stat: Arc<Stat>,
-        drain: Arc<Drain>,
-        observer: Arc<Observer>,
-        weir: Option<Arc<WeirMetrics>>,
+        shared: Shared,
     ) -> Arc<Self> {
+        let Shared {
+            stat,
+            drain,
+            observer,
+            weir,
+            trust,
+        } = shared;
         let buffered = Buffered::new(settings::limits(&config.options).buffered_bytes);
         let read_ahead = ReadAhead::new(&buffered);
         Arc::new(Self {
@@ -149,11 +176,13 @@ impl Proxy {
                     peer: PEER,
                     idle_max: config.idle_connections(),
                     dial_attempts: DIAL_ATTEMPTS,
+                    dial_max: None,
                     resends: true,
                     tls: None,
                 },
                 Arc::clone(&buffered),
             ),
+            siblings: Siblings::new(&config, trust.as_ref(), &buffered),
             buffered,
             stat,
             drain,
@@ -203,6 +232,15 @@ impl Proxy {
         self.admission.as_ref()
     }
 
+    /// Closes connections to siblings which have been idle for long. Never returns.
+    pub(crate) async fn sweep_siblings(self: Arc<Self>) {
+        let mut tick = tokio::time::interval(SWEEP_PERIOD);
+        loop {
+            tick.tick().await;
+            self.siblings.sweep();
+        }
+    }
+
     /// Returns the upstream with the connections to the user container.
     #[must_use]
     pub(crate) const fn upstream(&self) -> &Arc<Upstream> {
@@ -233,6 +271,7 @@ impl Proxy {
         RequestState {
             arrival,
             malformed: malformed.map(Box::new),
+            hop: Hop::First,
             in_flight: InFlight {
                 serving,
                 exchange,
@@ -254,6 +293,17 @@ impl Proxy {
             }
             discard(request);
             return *answer;
+        }
+        if self.config.options.opted_in() {
+            let admission = self.admission.as_ref();
+            let is_own = |uid: &[u8]| admission.is_some_and(|admission| admission.is_own(uid));
+            arrived.hop = sibling::hop_of(request.headers(), is_own);
+            if arrived.hop == Hop::Misdirected {
+                note(arrived.in_flight.exchange.as_ref(), Outcome::Refused);
+                discard(request);
+                let status = StatusCode::MISDIRECTED_REQUEST;
+                return respond::error(status, "the request is for another pod");
+            }
         }
         let exchange = arrived.in_flight.exchange.clone();
         let head_only = request.method() == Method::HEAD;
@@ -287,9 +337,17 @@ impl Proxy {
         // Watching interim responses costs an allocation, so it is done only if a limit depends on them.
         let informed = timeouts.watch_interim().then(Arc::<AtomicBool>::default);
         let exchange = arrived.in_flight.exchange.clone();
+        let hop = arrived.hop;
         let in_flight = &mut arrived.in_flight;
         let answered = {
-            let forward = self.forward(client, request, in_flight, &timeouts, informed.as_ref());
+            let forward = self.forward(
+                client,
+                request,
+                hop,
+                in_flight,
+                &timeouts,
+                informed.as_ref(),
+            );
             timeouts.run(informed.as_ref(), pin!(forward)).await
         };
         let mut response = match answered {
@@ -334,6 +392,7 @@ impl Proxy {
         &self,
         client: &Client,
         request: &mut Request<ClientBody>,
+        hop: Hop,
         in_flight: &mut InFlight<RequestSlot>,
         timeouts: &Timeouts,
         informed: Option<&Arc<AtomicBool>>,
@@ -361,27 +420,52 @@ impl Proxy {
                 self.activator.note(proxied && !is_ours);
             }
             in_flight.slot.counted = Some(self.stat.arrive(timeouts.arrival, proxied));
-            match self.admit(client, request, arrival, &budget).await {
-                Ok(permit) => {
-                    let margin = permit.as_ref().and_then(|permit| permit.margin);
-                    if let Some((exchange, margin)) = exchange.as_ref().zip(margin) {
-                        exchange.note_margin(margin);
-                    }
-                    in_flight.slot.permit = permit;
-                }
-                Err(refused) => {
-                    self.note_refused(&refused, exchange.as_ref());
-                    return match refused.reason {
-                        RefuseReason::Full | RefuseReason::Displaced => {
-                            respond::queue_full(kind.grpc)
+            let mut claim = self.claim(request, &kind, arrival, &budget);
+            let mut returns = 0;
+            loop {
+                match self.admit(client, request, claim).await {
+                    Ok(None) => break,
+                    Ok(Some(Admitted::Start(permit))) => {
+                        if let Some((exchange, margin)) = exchange.as_ref().zip(permit.margin) {
+                            exchange.note_margin(margin);
                         }
-                        RefuseReason::Late => respond::late(refused.retry_after, kind.grpc),
-                    };
+                        in_flight.slot.permit = Some(permit);
+                        break;
+                    }
+                    Ok(Some(Admitted::Forward(forwarding))) => {
+                        claim.back = Some(forwarding.key);
+                        // From here on it is the sibling's.
+                        in_flight.slot.counted = None;
+                        in_flight.slot.forwarding = Some(forwarding);
+                        let sent = self.forward_to_sibling(
+                            client, request, &kind, in_flight, timeouts, informed, &budget,
+                        );
+                        let sent = Box::pin(sent).await;
+                        if let Some(answer) = sent {
+                            return answer;
+                        }
+                        returns += 1;
+                        claim.may_move = returns < RETURNS_MAX;
+                        let counted = self.stat.arrive(Instant::now(), proxied);
+                        in_flight.slot.counted = Some(counted);
+                    }
+                    Err(refused) => {
+                        self.note_refused(&refused, exchange.as_ref());
+                        return match refused.reason {
+                            RefuseReason::Full | RefuseReason::Displaced => {
+                                respond::queue_full(kind.grpc)
+                            }
+                            RefuseReason::Late => respond::late(refused.retry_after, kind.grpc),
+                        };
+                    }
                 }
             }
         }
         let begun = Instant::now();
-        if self.rewrite(request, client, &budget, arrival).is_err() {
+        if self
+            .rewrite(request, client, hop, &budget, arrival)
+            .is_err()
+        {
             note(exchange.as_ref(), Outcome::Malformed);
             return respond::error(StatusCode::URI_TOO_LONG, "the escaped target is too long");
         }
@@ -477,21 +561,111 @@ impl Proxy {
         }
     }
 
-    /// Waits for a slot at the user container. Returns `None` at once without a concurrency limit.
+    /// Forwards a request to the sibling that has the lease for it. Returns the answer, or `None` if the sibling has not accepted the request, which
+    /// is as it was.
+    #[expect(clippy::too_many_arguments, reason = "the state of one request")]
+    async fn forward_to_sibling(
+        &self,
+        client: &Client,
+        request: &mut Request<ClientBody>,
+        kind: &RequestKind,
+        in_flight: &mut InFlight<RequestSlot>,
+        timeouts: &Timeouts,
+        informed: Option<&Arc<AtomicBool>>,
+        budget: &RequestDeadline,
+    ) -> Option<Response<ProxyBody<RequestSlot>>> {
+        let exchange = in_flight.exchange.clone();
+        let forwarding = in_flight.slot.forwarding.as_mut()?;
+        let sibling = &forwarding.sibling;
+        let upstream = self.siblings.upstream(sibling.address);
+        let times = (budget, self.clock.time(timeouts.arrival), self.clock.now());
+        let peer = client.peer.ip();
+        let mut message = self
+            .siblings
+            .head(request, peer, sibling, &self.deadlines, times);
+        if let Some(exchange) = &exchange {
+            let method = message.method().clone();
+            let headers = message.headers_mut();
+            exchange.dispatch(Instant::now(), upstream.address(), &method, headers);
+        }
+        let read_ahead = &self.read_ahead;
+        let sent = handover::send(&upstream, request, message, kind, informed, read_ahead).await;
+        match sent {
+            Ok((response, source)) => {
+                if let Some(exchange) = &exchange {
+                    exchange.upstream_answered(response.status().as_u16());
+                }
+                note(exchange.as_ref(), Outcome::Forwarded);
+                let (mut answer, incoming) = response.into_parts();
+                if let Err(error) = forward::prepare(&mut answer, sibling::PEER) {
+                    return Some(respond::bad_gateway(&error, kind.grpc));
+                }
+                let context = AnswerContext {
+                    client,
+                    peer: sibling::PEER,
+                    timeouts,
+                    buffered: &self.buffered,
+                    mid_stream_timeout: self.config.options.mid_stream_timeout,
+                    tunnels: &self.tunnels,
+                };
+                let in_flight = std::mem::take(in_flight);
+                let mut response = context.relay(kind, (answer, incoming), source, in_flight, None);
+                // The sibling has set the content type.
+                response.extensions_mut().remove::<Untyped>();
+                Some(response)
+            }
+            Err(HandoverError::Started(error)) => {
+                note(exchange.as_ref(), Outcome::Failed);
+                let (trace_id, span_id) = trace_of(exchange.as_ref());
+                tracing::debug!(%error, trace_id, span_id, "no answer from the sibling");
+                Some(respond::bad_gateway(&error, kind.grpc))
+            }
+            Err(error) => {
+                let is_refused = !matches!(error, HandoverError::Incomplete);
+                if is_refused {
+                    let (trace_id, span_id) = trace_of(exchange.as_ref());
+                    let address = sibling.address;
+                    tracing::debug!(%error, %address, trace_id, span_id, "a request is back from a sibling");
+                }
+                forwarding.note_returned(is_refused);
+                in_flight.slot.forwarding = None;
+                if let Some(exchange) = &exchange {
+                    exchange.wait_again(Instant::now());
+                }
+                None
+            }
+        }
+    }
+
+    /// Returns what a request claims for its admission.
+    fn claim(
+        &self,
+        request: &Request<ClientBody>,
+        kind: &RequestKind,
+        arrival: Time,
+        budget: &RequestDeadline,
+    ) -> Claim {
+        let headers = request.headers();
+        let tag = headers.get(headers::SERVING_TAG);
+        let is_tagged = tag.is_some_and(|tag| !tag.is_empty());
+        Claim {
+            arrival,
+            deadline: budget.deadline,
+            class: class::of(budget.deadline.objective, forward::body_length(request)),
+            may_move: kind.upgrade.is_none() && !is_tagged && !sibling::has_hopped(headers),
+            back: None,
+        }
+    }
+
+    /// Waits for a slot at the user container, or for a sibling's. Returns `None` at once without a concurrency limit.
     async fn admit(
         &self,
         client: &Client,
         request: &mut Request<ClientBody>,
-        arrival: Time,
-        budget: &RequestDeadline,
-    ) -> Result<Option<Permit>, Refusal> {
+        claim: Claim,
+    ) -> Result<Option<Admitted>, Refusal> {
         let Some(admission) = &self.admission else {
             return Ok(None);
-        };
-        let claim = Claim {
-            arrival,
-            deadline: budget.deadline,
-            class: class::of(budget.deadline.objective, forward::body_length(request)),
         };
         let acquire = pin!(Arc::clone(admission).acquire(claim));
         let acquired = forward::read_ahead_while(acquire, client, request, &self.read_ahead);
@@ -527,15 +701,23 @@ impl Proxy {
         &self,
         request: &mut Request<ClientBody>,
         client: &Client,
+        hop: Hop,
         budget: &RequestDeadline,
         arrival: Time,
     ) -> Result<(), http::Error> {
         let headers = request.headers_mut();
-        // Added after the wait, so that a waiting request does not use memory for it.
-        headers::add_forwarded(headers);
+        if hop == Hop::First {
+            // Added after the wait, so that a waiting request does not use memory for it.
+            headers::add_forwarded(headers);
+        }
         let original_host = headers::take_knative(headers);
         headers::remove_hop_by_hop(headers);
-        headers::append_forwarded_for(headers, client.peer.ip());
+        if hop == Hop::First {
+            headers::append_forwarded_for(headers, client.peer.ip());
+        } else {
+            // The sibling's way to learn that the request starts, whether its client asks for it or not.
+            headers.remove(EXPECT);
+        }
         if self.config.options.opted_in() {
             self.deadlines
                 .rewrite(headers, budget, arrival, self.clock.now());
@@ -578,5 +760,6 @@ struct RequestState {
     arrival: Instant,
     /// Answer to a malformed request; `None` if the request is to be served.
     malformed: Option<Box<Response<ProxyBody<RequestSlot>>>>,
+    hop: Hop,
     in_flight: InFlight<RequestSlot>,
 }

@@ -167,6 +167,7 @@ impl Queue {
             in_time: 0,
             waiting: 1,
             trace: TraceContext::default(),
+            may_move: true,
         })
     }
 

@@ -330,6 +330,10 @@ impl Control {
                     "holder": figures.lease.is_holder,
                     "load_seconds": seconds(figures.lease.load_ns),
                     "execution_seconds": seconds(figures.lease.execution_ns),
+                    "siblings": {
+                        "named": figures.lease.siblings_named,
+                        "returned": figures.lease.siblings_returned,
+                    },
                 },
                 "waits": {"count": waits.count(), "sum_seconds": seconds(waits.sum_ns), "buckets": buckets},
                 "used_seconds": seconds(figures.counters.used_wall_ns),

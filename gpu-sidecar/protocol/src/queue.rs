@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `Hello` | first message on a connection |
 //! | `Head` | the next request, which replaces the one of an earlier message; without any, it is withdrawn. From a holder: it has work again |
+//! | `Returned` | a head which was to be forwarded is not: its instance did not accept it, or it has left the queue |
 //! | `Idle` | nothing runs: the lease ends if it is recalled, and passes when another instance needs it otherwise |
 //!
 //! | from the agent | meaning |
@@ -78,6 +79,15 @@ pub enum FromQueue {
         waiting: u32,
         /// Trace of the request.
         trace: TraceContext,
+        /// Whether it may be forwarded to another instance.
+        may_move: bool,
+    },
+    /// A head that [`ToQueue::Sibling`] has named is not served by the other instance.
+    Returned {
+        /// Number of the head.
+        seq: u64,
+        /// Whether the other instance could not be reached or did not accept it; otherwise the head had left the queue before.
+        is_refused: bool,
     },
     /// No request runs.
     Idle {
@@ -171,6 +181,7 @@ impl FromQueue {
                 in_time,
                 waiting,
                 trace,
+                may_move,
             } => {
                 let mut writer = writer(33);
                 for value in [seq, deadline, estimate, requests, in_time] {
@@ -180,6 +191,13 @@ impl FromQueue {
                 writer.raw(&trace.trace);
                 writer.raw(&trace.span);
                 writer.u32(trace.flags);
+                writer.flag(*may_move);
+                writer
+            }
+            Self::Returned { seq, is_refused } => {
+                let mut writer = writer(35);
+                writer.u64(*seq);
+                writer.flag(*is_refused);
                 writer
             }
             Self::Idle { epoch, ends } => {
@@ -221,6 +239,11 @@ impl FromQueue {
                     span: reader.chunk()?,
                     flags: reader.u32()?,
                 },
+                may_move: reader.flag()?,
+            },
+            35 => Self::Returned {
+                seq: reader.u64()?,
+                is_refused: reader.flag()?,
             },
             34 => Self::Idle {
                 epoch: reader.u64()?,
@@ -353,6 +376,11 @@ mod tests {
                     span: [8; 8],
                     flags: 1,
                 },
+                may_move: true,
+            },
+            FromQueue::Returned {
+                seq: 11,
+                is_refused: true,
             },
             FromQueue::Idle {
                 epoch: 10,

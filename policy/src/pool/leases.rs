@@ -44,7 +44,12 @@
 //! };
 //! leases.add(Time(0), one, &instance).unwrap();
 //! leases.connect(Time(0), one, None);
-//! let demand = Demand { deadline: Time(80_000_000), estimate: Span::from_millis(5), waiting: 1 };
+//! let demand = Demand {
+//!     deadline: Time(80_000_000),
+//!     estimate: Span::from_millis(5),
+//!     waiting: 1,
+//!     may_move: true,
+//! };
 //! leases.head(Time(1), one, demand);
 //! leases.decide(Time(1), &mut actions);
 //! assert_eq!(actions, [Action::Open(one), Action::Lease(one)]);
@@ -59,13 +64,15 @@ mod recall;
 use std::collections::BTreeMap;
 
 use super::heaviness::{self, Heaviness};
-use super::queue::{self, Queue, Ticket};
+use super::queue::{self, Head, Queue, Ticket};
 use super::slots::{self, Evicted, Pool, SLOTS_MAX, Topology};
 use super::{FunctionId, Percentile, Refusal, SlotId};
 use crate::{Span, Time};
 
 /// Time for which a model that refused to leave stays, and a model that could not return is not tried again.
 pub const RETRY: Span = Span::from_secs(1);
+/// Time for which nothing is forwarded to an instance from which a head has come back.
+pub const LEFT_OUT: Span = Span::from_secs(10);
 /// Time for which a lease waits for a request that another instance forwards.
 pub const FORWARDED: Span = Span::from_millis(20);
 /// Longest time from a recall until the gate of the holder is closed although its queue has not answered: the longest timeout of a revision.
@@ -148,6 +155,8 @@ pub struct Demand {
     pub estimate: Span,
     /// Number of waiting requests; 0 withdraws the head.
     pub waiting: u32,
+    /// Whether it may be forwarded to another instance.
+    pub may_move: bool,
 }
 
 /// Location of an instance's model.
@@ -231,6 +240,8 @@ struct Entry {
     has_queue: bool,
     /// Whether its queue can forward its head to siblings, and be forwarded to.
     is_reachable: bool,
+    /// Instances to which its queue forwards nothing until the time, since a head has come back from them.
+    left_out: Vec<(InstanceId, Time)>,
     outcomes: (u64, u64),
     head: Option<(Ticket, Demand)>,
     /// Time by which a parked process is to have a lease.
@@ -287,8 +298,14 @@ struct Holder {
 /// What a turn is for.
 #[derive(Debug, Clone, Copy)]
 enum Cause {
-    Head { from: InstanceId, demand: Demand },
+    Head {
+        from: InstanceId,
+        head: Head,
+        demand: Demand,
+    },
     Parked,
+    /// A head that was to be forwarded, and has left its queue since.
+    Gone,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -312,6 +329,8 @@ struct SlotLease {
     /// Models that are to leave before the next lease.
     leaving: Vec<(InstanceId, slots::EvictReason)>,
     evicting: Option<InstanceId>,
+    /// Time for which heads will use the slot that wait for it since it has their models, in the present decision.
+    awaited: Span,
     /// Time that parked processes may have while heads wait, in nanoseconds, and when it was counted.
     credit: i64,
     credited: Time,
@@ -328,11 +347,13 @@ pub struct Leases {
     functions: BTreeMap<FunctionId, Function>,
     /// Instances with a head, a parked process or a claim.
     waiting: Vec<InstanceId>,
+    /// Instances whose models are not to be moved for a while, since they refused.
+    retried: Vec<InstanceId>,
     wake: Option<Time>,
     evicted: Vec<Evicted>,
     streams: bool,
-    /// Functions whose heads no slot can serve at present.
-    held: Vec<FunctionId>,
+    /// Heads that no slot can serve at present, which have left the queue so that others are next.
+    held: Vec<(InstanceId, Head)>,
 }
 
 impl Leases {
@@ -352,6 +373,7 @@ impl Leases {
             instances: BTreeMap::new(),
             functions: BTreeMap::new(),
             waiting: Vec::new(),
+            retried: Vec::new(),
             wake: None,
             evicted: Vec::new(),
             streams: settings.streams,
@@ -412,6 +434,7 @@ impl Leases {
                 about: *about,
                 has_queue: false,
                 is_reachable: false,
+                left_out: Vec::new(),
                 outcomes: (0, 0),
                 head: None,
                 parked: None,

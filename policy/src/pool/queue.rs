@@ -243,17 +243,8 @@ impl Queue {
     ) -> Result<Ticket, Refusal> {
         self.advance(now);
         let now = self.now;
-        let Some(entry) = get_mut(&mut self.functions, function) else {
-            return Err(Refusal::NoSuchFunction { function });
-        };
-        let rank = match self.settings.order {
-            Order::Arrival => now,
-            Order::RequiredRequests(_) | Order::LatestStart => deadline,
-        };
-        let at = self
-            .places
-            .enter(&mut entry.line, function, request, now, deadline, rank);
-        entry.waiting += 1;
+        let at = self.enter(function, request, now, deadline)?;
+        let entry = get_mut(&mut self.functions, function).expect("it has just been entered");
         entry.arrivals += 1;
         let (first, on_time) = (entry.line.first, entry.on_time);
         let changed = self.judge(function, false);
@@ -264,6 +255,40 @@ impl Queue {
             self.file(function);
         }
         Ok(self.places.ticket(at))
+    }
+
+    /// Adds a request which has left by [`Queue::take`] or [`Queue::cancel`] again, as if it had never left: it has waited since its arrival.
+    ///
+    /// # Errors
+    /// Returns [`Refusal::NoSuchFunction`].
+    pub fn put_back(&mut self, now: Time, head: &Head) -> Result<Ticket, Refusal> {
+        self.advance(now);
+        let arrival = head.arrival.min(self.now);
+        let at = self.enter(head.function, head.request, arrival, head.deadline)?;
+        self.file(head.function);
+        Ok(self.places.ticket(at))
+    }
+
+    /// Enters a request into its function's line.
+    fn enter(
+        &mut self,
+        function: FunctionId,
+        request: RequestId,
+        arrival: Time,
+        deadline: Time,
+    ) -> Result<u32, Refusal> {
+        let Some(entry) = get_mut(&mut self.functions, function) else {
+            return Err(Refusal::NoSuchFunction { function });
+        };
+        let rank = match self.settings.order {
+            Order::Arrival => arrival,
+            Order::RequiredRequests(_) | Order::LatestStart => deadline,
+        };
+        let at = self
+            .places
+            .enter(&mut entry.line, function, request, arrival, deadline, rank);
+        entry.waiting += 1;
+        Ok(at)
     }
 
     /// Sets the estimated execution and load time of a function's requests.

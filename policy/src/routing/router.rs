@@ -281,7 +281,7 @@ impl Router {
         let mut arrival = self.arrival(request, &waiter);
         // A request held for a cold start is shed only for its deadline, and the first one not at all.
         arrival.kept = self.ready() == 0 && self.line.is_empty();
-        let joined = self.line.join(now, arrival, refuse(actions));
+        let joined = self.line.join(now, arrival, false, refuse(actions));
         match joined {
             Ok(ticket) => {
                 self.remember(ticket, waiter);

@@ -213,6 +213,7 @@ impl Agent {
         if self.must_publish(event) {
             self.published_at = self.now;
             for slot in self.slots.values_mut() {
+                slot.forget_wake();
                 slot.settle_for_figures(self.now, actions);
             }
             actions.push(Action::Publish);
@@ -324,6 +325,7 @@ impl Agent {
         if let Some(slot) = self.numbers.slot(process)
             && let Some(slot) = self.slots.get_mut(&slot)
         {
+            slot.forget_wake();
             slot.take_facts(now, process, facts);
         }
     }
@@ -342,6 +344,7 @@ impl Agent {
                 memory: &mut self.memory,
                 leases: &mut self.leases,
             };
+            slot.forget_wake();
             handler(slot, &mut cx);
         }
     }
@@ -372,6 +375,7 @@ impl Agent {
                 memory: &mut self.memory,
                 leases: &mut self.leases,
             };
+            slot.forget_wake();
             handler(slot, &mut cx);
         }
     }

@@ -207,6 +207,10 @@ pub struct LeaseFigures {
     pub load_ns: u64,
     /// Mean execution time of the function's requests, in nanoseconds; 0: none is known.
     pub execution_ns: u64,
+    /// Number of requests of its queue for which the lease went to another instance of the function, to which the queue was to forward them.
+    pub siblings_named: u64,
+    /// Number of those which the other instance did not serve.
+    pub siblings_returned: u64,
 }
 
 /// State, counters and device memory of one connected process of a pod, at the time of [`Figures::at_ns`].

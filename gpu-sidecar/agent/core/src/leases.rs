@@ -3,7 +3,7 @@
 //! Slots report what their pods and processes do, and carry out what is decided (`slot::leases`); [`crate::agent`] decides after each event. Without a
 //! connected queue nothing is leased, and an exclusive slot belongs to the pod that came first.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 
 use annotations::{Evict, Isolation};
@@ -23,6 +23,8 @@ use crate::slots::SlotKey;
 
 /// Latest deadline that is believed, from now.
 const DEADLINE_MAX: Span = Span::from_secs(3_600);
+/// Number of heads of a queue, named siblings for, of which it is known which those were.
+const NAMED_MAX: usize = 64;
 /// Longest estimate that is believed.
 const ESTIMATE_MAX: Span = Span::from_secs(600);
 
@@ -36,6 +38,8 @@ struct Queue {
     head: u64,
     /// State which it was sent last.
     state: Option<(Residency, u64)>,
+    /// Heads for which it was sent the name of a sibling, the last ones: number, sibling.
+    named: VecDeque<(u64, PodKey)>,
 }
 
 /// A pod on an exclusive slot.
@@ -54,7 +58,12 @@ struct LeasedPod {
     is_open: bool,
     /// Whether its gate is to close, and an answer is due when it has.
     closing: Option<Closing>,
+    /// Number of its heads for which a sibling was named, and of those which the sibling did not serve.
+    siblings: (u64, u64),
 }
+
+/// Identity of a function: namespace, name and version.
+type FunctionName = (String, String, String);
 
 /// What follows once the gate of a pod is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +81,9 @@ pub(crate) struct NodeLeases {
     pods: BTreeMap<PodKey, LeasedPod>,
     /// Connected queues of pods that need no lease, as on shared slots: each holds one without end. The value is whether it has greeted.
     unbound: BTreeMap<PodKey, bool>,
-    functions: BTreeSet<FunctionId>,
+    /// Functions with their number of instances on different slots, and names of those that may have several.
+    functions: BTreeMap<FunctionId, u32>,
+    names: BTreeMap<FunctionName, FunctionId>,
     namespaces: BTreeMap<String, u32>,
     queues: usize,
     /// Pods of which something has changed since the last decision.
@@ -90,7 +101,8 @@ impl NodeLeases {
             }),
             pods: BTreeMap::new(),
             unbound: BTreeMap::new(),
-            functions: BTreeSet::new(),
+            functions: BTreeMap::new(),
+            names: BTreeMap::new(),
             namespaces: BTreeMap::new(),
             queues: 0,
             touched: BTreeSet::new(),
@@ -136,7 +148,7 @@ impl NodeLeases {
     }
 
     pub(crate) fn add_pod(&mut self, now: u64, pod: &Pod, actions: &mut Vec<Action>) {
-        let function = self.next_function();
+        let function = self.function_of(pod);
         let settings = &pod.settings;
         let objective = settings.slo.map_or(Span::ZERO, Span::from);
         let class = if settings.isolation == Isolation::Strict {
@@ -155,6 +167,7 @@ impl NodeLeases {
             may_leave: settings.evict == Evict::Host,
         };
         if let Err(refusal) = self.policy.add(Time(now), id_of(pod.key), &instance) {
+            self.forget_function(function);
             actions.push(Action::Log {
                 level: Level::Error,
                 subject: pod.display(),
@@ -179,20 +192,49 @@ impl NodeLeases {
                 epoch: 0,
                 is_open: !self.is_leased(pod.slot),
                 closing: None,
+                siblings: (0, 0),
             },
         );
     }
 
-    /// Returns a function for a pod. As long as requests are not forwarded to siblings, each instance counts as a function of its own: it is judged by
-    /// its own requests, and waits for no other.
-    fn next_function(&mut self) -> FunctionId {
+    /// Returns the function of a new pod: that of the pods of equal namespace, function and version, unless one of them is on the same slot. There, it
+    /// counts as a function of its own.
+    fn function_of(&mut self, pod: &Pod) -> FunctionId {
+        let name = (
+            pod.namespace.clone(),
+            pod.function.clone(),
+            pod.settings.version.clone(),
+        );
+        let known = self.names.get(&name).copied();
+        let is_on_slot = |function| {
+            let on_slot = |own: &LeasedPod| own.slot == pod.slot && own.function == function;
+            self.pods.values().any(on_slot)
+        };
+        if let Some(function) = known.filter(|function| !is_on_slot(*function)) {
+            *self.functions.entry(function).or_default() += 1;
+            return function;
+        }
         let free = (0..).map(FunctionId);
         let id = free
             .into_iter()
-            .find(|id| !self.functions.contains(id))
+            .find(|id| !self.functions.contains_key(id))
             .unwrap_or_default();
-        self.functions.insert(id);
+        self.functions.insert(id, 1);
+        if known.is_none() && !pod.function.is_empty() {
+            self.names.insert(name, id);
+        }
         id
+    }
+
+    /// Records that a function has an instance less.
+    fn forget_function(&mut self, function: FunctionId) {
+        if let Some(instances) = self.functions.get_mut(&function) {
+            *instances -= 1;
+            if *instances == 0 {
+                self.functions.remove(&function);
+                self.names.retain(|_, id| *id != function);
+            }
+        }
     }
 
     pub(crate) fn remove_pod(&mut self, now: u64, key: PodKey) {
@@ -203,7 +245,7 @@ impl NodeLeases {
         self.queues -= usize::from(pod.queue.is_some());
         self.touched.remove(&key);
         self.policy.remove(Time(now), id_of(key));
-        self.functions.remove(&pod.function);
+        self.forget_function(pod.function);
     }
 
     /// Handles a connection to a pod's socket for queues, which has at most one. `is_served`: its slot was found, so that a pod without leases
@@ -338,6 +380,7 @@ impl NodeLeases {
                 requests,
                 in_time,
                 waiting,
+                may_move,
                 ..
             } if queue.has_greeted => {
                 queue.head = *seq;
@@ -346,9 +389,19 @@ impl NodeLeases {
                     deadline: Time(*deadline).min(at.after(DEADLINE_MAX)),
                     estimate: Span(*estimate).min(ESTIMATE_MAX),
                     waiting: *waiting,
+                    may_move: *may_move,
                 };
                 self.policy.head(at, id, demand);
                 self.touched.insert(key);
+            }
+            FromQueue::Returned { seq, is_refused } if queue.has_greeted => {
+                let named = queue.named.iter().position(|(own, _)| own == seq);
+                // Of a head which an earlier agent has named, or of none, it means nothing.
+                if let Some((_, to)) = named.and_then(|at| queue.named.remove(at)) {
+                    pod.siblings.1 += 1;
+                    self.policy.returned(at, id, id_of(to), *is_refused);
+                    self.touched.extend([key, to]);
+                }
             }
             FromQueue::Idle { epoch, ends } if queue.has_greeted => {
                 // Of an earlier lease it means nothing.
@@ -379,7 +432,10 @@ impl NodeLeases {
                     actions.push(Action::SendQueue { pod: key, message });
                 }
             }
-            (FromQueue::Head { .. } | FromQueue::Idle { .. }, true) => {}
+            (
+                FromQueue::Head { .. } | FromQueue::Returned { .. } | FromQueue::Idle { .. },
+                true,
+            ) => {}
             _ => self.refuse_queue(now, key, "unexpected message", actions),
         }
     }
@@ -471,22 +527,32 @@ impl NodeLeases {
     }
 
     /// Names the instance `to` to the queue of `from`, which forwards its head.
-    pub(crate) fn name_sibling(&self, from: PodKey, to: PodKey, actions: &mut Vec<Action>) {
-        let (Some(sender), Some(target)) = (self.pods.get(&from), self.pods.get(&to)) else {
+    pub(crate) fn name_sibling(&mut self, from: PodKey, to: PodKey, actions: &mut Vec<Action>) {
+        let Some(target) = self.pods.get(&to) else {
             return;
         };
         let address = target.queue.as_ref().and_then(|queue| queue.address);
-        if let (Some(queue), Some((address, port)), Some(uid)) =
-            (&sender.queue, address, &target.uid)
-        {
+        let (Some((address, port)), Some(uid)) = (address, target.uid.clone()) else {
+            return;
+        };
+        let revision = target.revision.clone();
+        let Some(sender) = self.pods.get_mut(&from) else {
+            return;
+        };
+        if let Some(queue) = &mut sender.queue {
+            sender.siblings.0 += 1;
+            queue.named.push_back((queue.head, to));
+            if queue.named.len() > NAMED_MAX {
+                queue.named.pop_front();
+            }
             actions.push(Action::SendQueue {
                 pod: from,
                 message: ToQueue::Sibling {
                     seq: queue.head,
-                    uid: uid.clone(),
+                    uid,
                     address: address.to_string(),
                     port: u32::from(port),
-                    revision: target.revision.clone(),
+                    revision,
                 },
             });
         }
@@ -526,11 +592,14 @@ impl NodeLeases {
         let Some(view) = self.policy.view(id_of(key)) else {
             return LeaseFigures::default();
         };
+        let siblings = self.pods.get(&key).map_or((0, 0), |pod| pod.siblings);
         LeaseFigures {
             has_queue: self.pods.get(&key).is_some_and(|pod| pod.queue.is_some()),
             is_holder: view.is_holder,
             load_ns: view.load.0,
             execution_ns: view.execution.0,
+            siblings_named: siblings.0,
+            siblings_returned: siblings.1,
         }
     }
 }

@@ -149,7 +149,15 @@ impl ProcessMoves {
     pub(crate) const fn take_location(&mut self, number: u32) {
         match Residency::from_number(number) {
             None | Some(Residency::None) => {}
-            Some(residency) => self.residency = residency,
+            Some(residency) => self.set_location(residency),
+        }
+    }
+
+    /// Takes the location that the process states. Once its memory is there, no thread waits for it any more.
+    pub(crate) const fn set_location(&mut self, residency: Residency) {
+        self.residency = residency;
+        if matches!(residency, Residency::Resident) {
+            self.waits_until = 0;
         }
     }
 

@@ -1,6 +1,9 @@
 //! Turns: which waiting instance gets which slot.
 
-use super::{Cause, Entry, InstanceId, Leases, PARKED_CREDIT_MAX, PARKED_SHARE, SlotId, Turn};
+use super::{
+    Cause, Entry, Function, InstanceId, Leases, PARKED_CREDIT_MAX, PARKED_SHARE, SlotId, Stage,
+    Turn,
+};
 use crate::pool::FunctionId;
 use crate::pool::slots::{Decision, Evicted};
 use crate::{Span, Time};
@@ -10,6 +13,9 @@ impl Leases {
     pub(super) fn assign(&mut self) -> bool {
         self.accrue();
         self.release_held();
+        for slot in &mut self.slots {
+            slot.awaited = Span::ZERO;
+        }
         let due = self.assign_parked(true);
         let mut is_assigned = due;
         self.estimate();
@@ -19,12 +25,17 @@ impl Leases {
             };
             let from = InstanceId(number);
             let among = self.slots_for(from);
+            let among = if self.waits_for_model(from, among) {
+                0
+            } else {
+                among
+            };
             let assigned = among != 0 && self.assign_head(from, head.function, among);
             if assigned {
                 is_assigned = true;
-            } else {
-                self.queue.hold(self.now, head.function);
-                self.held.push(head.function);
+            } else if let Some(head) = self.queue.cancel(self.now, head.ticket) {
+                // Another of its function may have a slot.
+                self.held.push((from, head));
             }
         }
         self.assign_parked(false) || is_assigned
@@ -33,8 +44,15 @@ impl Leases {
     /// Lets all heads be next again.
     pub(super) fn release_held(&mut self) {
         let now = self.now;
-        for function in self.held.drain(..) {
-            self.queue.release(now, function);
+        for (from, head) in self.held.drain(..) {
+            // It may have been withdrawn or replaced meanwhile.
+            if let Some(entry) = self.instances.get_mut(&from)
+                && let Some((ticket, _)) = &mut entry.head
+                && *ticket == head.ticket
+                && let Ok(again) = self.queue.put_back(now, &head)
+            {
+                *ticket = again;
+            }
         }
     }
 
@@ -49,12 +67,14 @@ impl Leases {
             return false;
         };
         let now = self.now;
-        let _head = self.queue.take(now, ticket);
+        let Some(head) = self.queue.take(now, ticket) else {
+            return false;
+        };
         if let Some(entry) = self.instances.get_mut(&from) {
             entry.head = None;
         }
         self.settle_waiting(from);
-        self.begin_turn(instance, Cause::Head { from, demand });
+        self.begin_turn(instance, Cause::Head { from, head, demand });
         true
     }
 
@@ -83,25 +103,19 @@ impl Leases {
 
     /// Evicts models whose data must not be beside that of the function.
     fn leave_for(&mut self, function: FunctionId, slot: SlotId, evicted: &mut Vec<Evicted>) {
+        let (functions, instances) = (&self.functions, &self.instances);
         let class = |function| {
-            let id = self.instance_on(function, slot)?;
-            Some(self.instances.get(&id)?.about.class)
+            let own: &Function = functions.get(&function)?;
+            let own = own.instances.iter().filter_map(|id| instances.get(id));
+            let mut on_slot = own.filter(|entry| entry.about.slot == slot);
+            Some(on_slot.next()?.about.class)
         };
         let Some(own) = class(function) else {
             return;
         };
-        let strangers: Vec<FunctionId> = self
-            .functions
-            .keys()
-            .copied()
-            .filter(|other| *other != function)
-            .filter(|other| class(*other).is_some_and(|other| !own.is_beside(other)))
-            .collect();
-        self.pool.unload_where(
-            slot,
-            |other| strangers.binary_search(&other).is_ok(),
-            evicted,
-        );
+        let is_stranger =
+            |other| other != function && class(other).is_some_and(|other| !own.is_beside(other));
+        self.pool.unload_where(slot, is_stranger, evicted);
     }
 
     fn begin_turn(&mut self, instance: InstanceId, cause: Cause) {
@@ -134,13 +148,107 @@ impl Leases {
             let Some(sibling) = self.instances.get(id) else {
                 continue;
             };
-            let is_own = *id == from;
-            let may = is_own || (entry.is_reachable && sibling.is_reachable);
+            let may = *id == from || self.may_forward(entry, *id);
             if may && self.now >= sibling.retry_at && self.is_assignable(sibling.about.slot) {
                 set |= 1 << sibling.about.slot.0;
             }
         }
         set
+    }
+
+    /// Returns whether a head waits for a slot that has its model, and is in use, rather than have the model loaded on one of the slots `among`: its
+    /// turn there comes no later than after a load, or early enough.
+    fn waits_for_model(&mut self, from: InstanceId, among: u64) -> bool {
+        let Some((entry, (_, demand))) = self
+            .instances
+            .get(&from)
+            .and_then(|entry| Some((entry, entry.head?)))
+        else {
+            return false;
+        };
+        let function = entry.about.function;
+        let held = self.pool.held(function);
+        let free = among & self.pool.free_set();
+        if held == 0 || free & held != 0 || free == 0 {
+            return false;
+        }
+        let Some(about) = self.functions.get(&function) else {
+            return false;
+        };
+        let (execution, load) = (self.execution(entry), about.load());
+        let in_use = about.instances.iter().filter_map(|id| {
+            let slot = self.instances.get(id)?.about.slot;
+            let is_there = held >> slot.0 & 1 == 1;
+            let may = *id == from || self.may_forward(entry, *id);
+            (is_there && may && self.at(slot).is_usable).then(|| (self.free_at(slot), slot))
+        });
+        let Some((free_at, slot)) = in_use.min() else {
+            return false;
+        };
+        // Estimates err, and a late start costs more than a load: one more execution is left.
+        let is_early = free_at.after(execution).after(execution) <= demand.deadline;
+        if free_at > self.now.after(load) && !is_early {
+            return false;
+        }
+        self.at_mut(slot).awaited.0 += execution.0;
+        let latest = demand.deadline.before(execution).before(load);
+        if latest > self.now {
+            self.wake_at(latest);
+        }
+        true
+    }
+
+    /// Returns when a slot is expected to be free for a head that begins to wait for it now.
+    fn free_at(&self, slot: SlotId) -> Time {
+        let at = self.at(slot);
+        let execution = |id| {
+            let entry = self.instances.get(&id);
+            entry.map_or(Span::ZERO, |entry| self.execution(entry))
+        };
+        let load = |id: InstanceId| {
+            let entry = self.instances.get(&id);
+            let function = entry.and_then(|entry| self.functions.get(&entry.about.function));
+            function.map_or(Span::ZERO, Function::load)
+        };
+        let mut free = self.now;
+        if let Some(holder) = at.holder.filter(|holder| !holder.is_idle) {
+            let needs = execution(holder.instance);
+            free = free.after(match holder.stage {
+                Stage::Leased => match self.now.since(holder.since) {
+                    elapsed if elapsed < needs => Span(needs.0 - elapsed.0),
+                    _ => needs,
+                },
+                // What takes longer than expected may take as long again.
+                Stage::Recalled { since } => match self.now.since(since) {
+                    elapsed if elapsed < needs => Span(needs.0 - elapsed.0),
+                    elapsed => elapsed,
+                },
+                Stage::Closing => Span::ZERO,
+            });
+        }
+        if let Some(turn) = at.turn {
+            if self.is_away(turn.instance) {
+                free = free.after(load(turn.instance));
+            }
+            free = free.after(execution(turn.instance));
+        }
+        free.after(at.awaited)
+    }
+
+    /// Returns whether the head of an instance may be forwarded to another.
+    pub(super) fn may_forward(&self, entry: &Entry, to: InstanceId) -> bool {
+        let is_reachable = |id| {
+            self.instances
+                .get(&id)
+                .is_some_and(|entry| entry.is_reachable)
+        };
+        entry.head.is_some_and(|(_, demand)| demand.may_move)
+            && entry.is_reachable
+            && is_reachable(to)
+            && !entry
+                .left_out
+                .iter()
+                .any(|(id, until)| *id == to && self.now < *until)
     }
 
     /// Passes the times that heads need to the queue.
@@ -161,11 +269,18 @@ impl Leases {
     pub(super) fn needed(&self, entry: &Entry) -> Span {
         let execution = self.execution(entry);
         let function = entry.about.function;
-        let load = match self.pool.held(function) {
+        // Elsewhere its model does not help a head that must not leave.
+        let may_move = entry.is_reachable && entry.head.is_none_or(|(_, demand)| demand.may_move);
+        let within = if may_move {
+            u64::MAX
+        } else {
+            1 << entry.about.slot.0
+        };
+        let load = match self.pool.held(function) & within {
             0 => self
                 .functions
                 .get(&function)
-                .map_or(Span::ZERO, super::Function::load),
+                .map_or(Span::ZERO, Function::load),
             _ => Span::ZERO,
         };
         if self.streams {

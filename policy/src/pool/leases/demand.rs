@@ -1,8 +1,9 @@
 //! What queues and processes ask for, and what is measured of them.
 
 use super::super::heaviness::Measurements;
-use super::{Claim, Demand, Entry, InstanceId, Leases, Location};
+use super::{Cause, Claim, Demand, Entry, InstanceId, Leases, Location};
 use crate::pool::FunctionId;
+use crate::pool::queue::Ticket;
 use crate::{RequestId, Span, Time};
 
 /// Number of executions from which their mean is believed rather than a queue's estimate.
@@ -38,6 +39,7 @@ impl Leases {
     pub fn disconnect(&mut self, now: Time, id: InstanceId) {
         self.now = self.now.max(now);
         self.withdraw(id);
+        self.forget_promised(id);
         let Some(entry) = self.instances.get_mut(&id) else {
             return;
         };
@@ -57,7 +59,7 @@ impl Leases {
             return;
         };
         if demand.waiting == 0 {
-            return;
+            return self.forget_promised(id);
         }
         let (function, slot) = (entry.about.function, entry.about.slot);
         if demand.estimate > Span::ZERO {
@@ -68,13 +70,41 @@ impl Leases {
             .holder
             .is_some_and(|holder| holder.instance == id && holder.is_leased())
         {
+            self.forget_promised(id);
             self.busy(now, id);
+            return;
+        }
+        if !demand.may_move {
+            self.forget_promised(id);
+        }
+        if let Some(Cause::Head {
+            head, demand: own, ..
+        }) = self.promised(id)
+        {
+            // The sibling that has the turn takes this one instead.
+            (head.deadline, *own) = (demand.deadline, demand);
             return;
         }
         self.enqueue(id, function, demand);
     }
 
-    pub(super) fn enqueue(&mut self, id: InstanceId, function: FunctionId, demand: Demand) {
+    /// Returns the cause of the turn in which another instance is to take the head of `from`.
+    fn promised(&mut self, from: InstanceId) -> Option<&mut Cause> {
+        self.slots.iter_mut().find_map(|slot| {
+            let turn = slot.turn.as_mut()?;
+            let is_for = matches!(turn.cause, Cause::Head { from: own, .. } if own == from);
+            (is_for && turn.instance != from).then_some(&mut turn.cause)
+        })
+    }
+
+    /// Records that the head of an instance, which another was to take, is not there any more.
+    pub(super) fn forget_promised(&mut self, from: InstanceId) {
+        if let Some(cause) = self.promised(from) {
+            *cause = Cause::Gone;
+        }
+    }
+
+    fn enqueue(&mut self, id: InstanceId, function: FunctionId, demand: Demand) {
         let request = RequestId(u64::from(id.0));
         let Ok(ticket) = self
             .queue
@@ -82,6 +112,10 @@ impl Leases {
         else {
             return;
         };
+        self.set_head(id, ticket, demand);
+    }
+
+    pub(super) fn set_head(&mut self, id: InstanceId, ticket: Ticket, demand: Demand) {
         if let Some(entry) = self.instances.get_mut(&id) {
             entry.head = Some((ticket, demand));
         }
@@ -191,7 +225,11 @@ impl Leases {
         if about.execution > Span::ZERO && about.load > Span::ZERO {
             let _changed = about.heaviness.measured(Measurements {
                 resident: about.execution,
-                swapped: Span(about.execution.0.saturating_add(about.load.0)),
+                swapped: if self.streams {
+                    about.execution.max(about.load)
+                } else {
+                    Span(about.execution.0.saturating_add(about.load.0))
+                },
                 bytes: about.bytes,
             });
         }

@@ -130,7 +130,10 @@ impl Leases {
             }
             entry.bytes = entry.granted;
             let (function, bytes) = (entry.about.function, entry.granted);
-            let _there = self.pool.set_resident(function, slot, bytes);
+            // One that has left meanwhile takes nothing of the slot.
+            if self.pool.held(function) >> slot.0 & 1 == 1 {
+                let _there = self.pool.set_resident(function, slot, bytes);
+            }
         }
     }
 

@@ -1,8 +1,8 @@
 //! What queues and processes report, and the steps of a turn.
 
 use super::{
-    Action, Cause, Entry, FORWARDED, Holder, InstanceId, Leases, Location, RECALL_MAX, RETRY,
-    SlotId, Stage, Turn,
+    Action, Cause, Entry, FORWARDED, Holder, InstanceId, LEFT_OUT, Leases, Location, RECALL_MAX,
+    RETRY, SlotId, Stage, Turn,
 };
 use crate::Time;
 
@@ -44,6 +44,26 @@ impl Leases {
             && !std::mem::replace(&mut holder.is_idle, true)
         {
             self.end_use(slot);
+        }
+    }
+
+    /// Records that a head which the queue of `from` was to forward to `to` is not served there, so that the lease waits for it no more. `is_refused`: it
+    /// could not be forwarded or was not accepted, and nothing more is forwarded from the one to the other for [`LEFT_OUT`].
+    pub fn returned(&mut self, now: Time, from: InstanceId, to: InstanceId, is_refused: bool) {
+        self.now = self.now.max(now);
+        let now = self.now;
+        if let Some(entry) = self.instances.get_mut(&from) {
+            entry
+                .left_out
+                .retain(|(id, until)| *id != to && now < *until);
+            if is_refused {
+                entry.left_out.push((to, now.after(LEFT_OUT)));
+            }
+        }
+        if let Some(slot) = self.slot_of(to)
+            && let Some(holder) = self.holder_mut(slot, to)
+        {
+            holder.reserved_until = now;
         }
     }
 
@@ -95,9 +115,8 @@ impl Leases {
             return;
         }
         self.put_back(id);
-        let retry_at = self.now.after(RETRY);
-        if let Some(entry) = self.instances.get_mut(&id) {
-            entry.retry_at = retry_at;
+        self.retry_later(id);
+        if let Some(entry) = self.instances.get(&id) {
             let function = entry.about.function;
             self.pool.set_pinned(function, slot, true);
         }
@@ -132,18 +151,25 @@ impl Leases {
         if let Some(since) = streamed {
             if is_there {
                 self.was_loaded(id, now.since(since));
-            } else if let Some(entry) = self.instances.get_mut(&id) {
+            } else {
                 // Its requests wait for the memory: it is tried again.
-                entry.retry_at = now.after(RETRY);
+                self.retry_later(id);
             }
             return;
         }
         if !is_there && is_expected {
-            let retry_at = self.now.after(RETRY);
-            if let Some(entry) = self.instances.get_mut(&id) {
-                entry.retry_at = retry_at;
-            }
+            self.retry_later(id);
             self.fail_turn(slot);
+        }
+    }
+
+    /// Does not try to move the model of an instance again for [`RETRY`].
+    fn retry_later(&mut self, id: InstanceId) {
+        if let Some(entry) = self.instances.get_mut(&id) {
+            entry.retry_at = self.now.after(RETRY);
+            if !self.retried.contains(&id) {
+                self.retried.push(id);
+            }
         }
     }
 
@@ -286,13 +312,13 @@ impl Leases {
         self.pool.abandon(now, slot);
         // Its own model may be there all the same.
         self.put_back(turn.instance);
-        if let Cause::Head { from, demand } = turn.cause
+        if let Cause::Head { from, head, demand } = turn.cause
             && let Some(entry) = self.instances.get(&from)
             && entry.head.is_none()
             && entry.has_queue
+            && let Ok(ticket) = self.queue.put_back(now, &head)
         {
-            let function = entry.about.function;
-            self.enqueue(from, function, demand);
+            self.set_head(from, ticket, demand);
         }
     }
 
@@ -328,14 +354,10 @@ impl Leases {
                 }
             }
         }
-        let due: Vec<InstanceId> = self
-            .instances
-            .iter()
-            .filter(|(_, entry)| entry.retry_at > Time::ZERO)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in due {
+        for at in (0..self.retried.len()).rev() {
+            let id = self.retried[at];
             let Some(entry) = self.instances.get_mut(&id) else {
+                self.retried.swap_remove(at);
                 continue;
             };
             if entry.retry_at > now {
@@ -344,6 +366,7 @@ impl Leases {
                 continue;
             }
             entry.retry_at = Time::ZERO;
+            self.retried.swap_remove(at);
             let about = entry.about;
             self.pool
                 .set_pinned(about.function, about.slot, !about.may_leave);
@@ -455,11 +478,14 @@ impl Leases {
                 .instances
                 .get(&victim)
                 .is_some_and(|entry| entry.location == Location::Device);
-            if !is_there || Some(victim) == stays {
+            let holder = self.at(slot).holder;
+            let holder = holder.filter(|holder| holder.instance == victim);
+            // It takes its memory while it is on its way.
+            let returns = holder.is_some_and(|holder| holder.restores_since.is_some());
+            if !is_there && !returns || Some(victim) == stays {
                 continue;
             }
-            let holds = |holder: Holder| holder.instance == victim;
-            if self.at(slot).holder.is_some_and(holds) {
+            if holder.is_some() {
                 self.at_mut(slot).leaving.insert(0, (victim, reason));
                 self.begin_recall(slot, actions);
                 self.step_recall(slot, actions);
@@ -534,6 +560,7 @@ impl Leases {
             .get(&id)
             .is_some_and(|entry| entry.head.is_some());
         self.withdraw(id);
+        self.forget_promised(id);
         if let Some(entry) = self.instances.get_mut(&id) {
             // What the turn has made room for is the claim's; a larger one waits for more.
             let made = self.pool.bytes(entry.about.function, slot);
@@ -567,13 +594,19 @@ impl Leases {
             restores_since: holder.and_then(|holder| holder.restores_since),
             ..Holder::new(id, now)
         };
-        if let Cause::Head { from, .. } = turn.cause
-            && from != id
-        {
-            next.reserved_until = now.after(FORWARDED);
-            next.is_idle_later = true;
-            self.wake_at(next.reserved_until);
-            actions.push(Action::Sibling { from, to: id });
+        match turn.cause {
+            Cause::Head { from, .. } if from != id => {
+                next.reserved_until = now.after(FORWARDED);
+                next.is_idle_later = true;
+                self.wake_at(next.reserved_until);
+                actions.push(Action::Sibling { from, to: id });
+            }
+            Cause::Gone if !had_head => {
+                // Nothing comes.
+                next.is_idle_later = true;
+                self.wake_at(now);
+            }
+            Cause::Head { .. } | Cause::Parked | Cause::Gone => {}
         }
         self.at_mut(slot).holder = Some(next);
     }

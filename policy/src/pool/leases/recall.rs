@@ -117,15 +117,11 @@ impl Leases {
         let Some(id) = self.instance_on(function, slot) else {
             return false;
         };
-        let reachable = |id| {
-            self.instances
-                .get(&id)
-                .is_some_and(|entry| entry.is_reachable)
-        };
         let can_retry = self
             .instances
             .get(&id)
             .is_some_and(|entry| self.now >= entry.retry_at);
-        can_retry && (id == from || (reachable(from) && reachable(id)))
+        let may_forward = |entry| self.may_forward(entry, id);
+        can_retry && (id == from || self.instances.get(&from).is_some_and(may_forward))
     }
 }

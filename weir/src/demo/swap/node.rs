@@ -67,6 +67,8 @@ pub(super) struct Moves {
     pub(super) restore_ns: u64,
     /// Evictions by reason, in the order of [`REASONS`].
     pub(super) evictions: [u64; REASONS.len()],
+    /// Requests which were to be forwarded to a sibling, and those of them that came back.
+    pub(super) siblings: (u64, u64),
 }
 
 /// Reasons of evictions in the result.
@@ -120,7 +122,7 @@ impl Station {
             .collect();
         let files: Vec<PodFiles> = all
             .iter()
-            .map(|&(number, instance)| pod_files(&plan.functions[number], instance))
+            .map(|&(number, instance)| pod_files(&plan.functions[number], number, instance))
             .collect();
         let configuration = format!(
             "[slots]\nkind = \"exclusive\"\nseats = 1024\nmemory = \"{}\"\n\
@@ -165,6 +167,8 @@ impl Station {
         self.gpu.write_ledger()?;
         let overlaps = overlaps(&self.gpu, begin)?;
         let mut moves = after;
+        moves.siblings.0 -= before.siblings.0;
+        moves.siblings.1 -= before.siblings.1;
         moves.restores -= before.restores;
         moves.restored_bytes -= before.restored_bytes;
         moves.copied_out_bytes -= before.copied_out_bytes;
@@ -210,6 +214,9 @@ impl Station {
         for instance in reply["instances"].as_array().into_iter().flatten() {
             let own = &instance["moves"];
             let number = |name: &str| own[name].as_u64().unwrap_or(0);
+            let siblings = &instance["lease"]["siblings"];
+            moves.siblings.0 += siblings["named"].as_u64().unwrap_or(0);
+            moves.siblings.1 += siblings["returned"].as_u64().unwrap_or(0);
             moves.restores += number("restores");
             moves.restored_bytes += number("restored_bytes");
             moves.copied_out_bytes += number("evicted_copied_bytes");
@@ -261,7 +268,7 @@ fn overlaps_of(mut kernels: Vec<(u64, u64, usize)>) -> u64 {
     overlaps
 }
 
-fn pod_files(function: &Function, instance: usize) -> PodFiles {
+fn pod_files(function: &Function, number: usize, instance: usize) -> PodFiles {
     PodFiles {
         name: pod_name(function, instance),
         annotations: format!(
@@ -269,8 +276,9 @@ fn pod_files(function: &Function, instance: usize) -> PodFiles {
             function.objective.as_millis()
         ),
         about: format!(
-            "namespace = \"demo\"\nrevision = \"{0}-00001\"\nfunction = \"{0}\"\nslot = \"{1}\"\n",
-            function.name, function.gpus[instance]
+            "namespace = \"demo\"\nrevision = \"{0}-00001\"\nfunction = \"{0}\"\nslot = \"{1}\"\n\
+             uid = \"00000000-0000-4000-8000-{2:08x}{3:04x}\"\n",
+            function.name, function.gpus[instance], number, instance
         ),
     }
 }

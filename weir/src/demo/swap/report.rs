@@ -46,6 +46,7 @@ struct RunReport {
     swapped_share: f64,
     swaps: BTreeMap<&'static str, u64>,
     evictions: BTreeMap<&'static str, u64>,
+    siblings: SiblingsReport,
     /// Mean times of an eviction and of a load.
     evict_ms: f64,
     load_ms: f64,
@@ -54,6 +55,13 @@ struct RunReport {
     /// Kernels that began while one of another process ran on the same GPU, by the ledger: none under leases.
     overlaps: u64,
     models: Vec<ModelReport>,
+}
+
+/// Requests which were to be forwarded to another instance of their function.
+#[derive(Debug, Serialize)]
+struct SiblingsReport {
+    sent: u64,
+    returned: u64,
 }
 
 /// Latencies of the functions with one model.
@@ -178,6 +186,10 @@ fn run_report(plan: &Plan, run: &Run) -> RunReport {
             ("nvlink", 0),
         ]),
         evictions: REASONS.into_iter().zip(run.moves.evictions).collect(),
+        siblings: SiblingsReport {
+            sent: run.moves.siblings.0,
+            returned: run.moves.siblings.1,
+        },
         evict_ms: ratio(run.moves.evict_ns, run.moves.evictions.iter().sum()) / 1e6,
         load_ms: ratio(run.moves.restore_ns, loads) / 1e6,
         copied_out_bytes: run.moves.copied_out_bytes,
@@ -232,8 +244,8 @@ pub(super) fn table(report: &Report) -> String {
     if let Some(weir) = report.runs.last() {
         let _written = writeln!(
             text,
-            "\nmean eviction {:.1} ms, mean load {:.1} ms",
-            weir.evict_ms, weir.load_ms
+            "\nmean eviction {:.1} ms, mean load {:.1} ms; {} requests to the other instance of their function, of which {} came back",
+            weir.evict_ms, weir.load_ms, weir.siblings.sent, weir.siblings.returned
         );
         let _written = writeln!(
             text,

@@ -24,6 +24,7 @@ mod poll;
 mod survivors;
 mod tokens;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -66,6 +67,8 @@ pub(crate) struct SlotState {
     polled_at: u64,
     /// Whether its pods compute by leases.
     is_leased: bool,
+    /// Result of [`SlotState::next_wake`], while nothing has changed since.
+    wake: Cell<Option<Option<u64>>>,
 }
 
 /// The device of a slot, and the scheduler of its tokens.
@@ -124,6 +127,7 @@ impl SlotState {
             memory_waits_until: 0,
             polled_at: 0,
             is_leased: false,
+            wake: Cell::new(None),
         }
     }
 

@@ -244,7 +244,7 @@ impl SlotState {
             return;
         };
         let moves = device.moves_mut();
-        moves.residency = report.residency;
+        moves.set_location(report.residency);
         let has_returned = moves.is_returning && report.seq == moves.order;
         moves.is_returning &= !has_returned;
         if report.seq == 0 {

@@ -24,8 +24,20 @@ const OVERRUN_MAX_NS: u64 = 300_000_000_000;
 const LOST_MAX_NS: u64 = 10_000_000_000;
 
 impl SlotState {
-    /// Returns when [`SlotState::wake`] is due unless an event comes before, in nanoseconds; `None`: never.
+    /// Returns when [`SlotState::wake`] is due unless an event comes before, in nanoseconds; `None`: never. It looks at the pods and processes again only
+    /// after [`SlotState::forget_wake`].
     pub(crate) fn next_wake(&self) -> Option<u64> {
+        let wake = self.wake.get().unwrap_or_else(|| self.find_wake());
+        self.wake.set(Some(wake));
+        wake
+    }
+
+    /// Notes that the state may have changed since [`SlotState::next_wake`].
+    pub(crate) fn forget_wake(&mut self) {
+        self.wake.set(None);
+    }
+
+    fn find_wake(&self) -> Option<u64> {
         let pods = self.pods.values().filter_map(ServedPod::next_wake);
         let early = self.early.iter().map(|(_, until)| *until);
         let heartbeat = self

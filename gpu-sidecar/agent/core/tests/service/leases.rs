@@ -2,6 +2,8 @@ use agent_core::EventKind as Kind;
 use protocol::message::{MoveReport, Transfer};
 use protocol::queue::{FromQueue, ToQueue, TraceContext};
 
+mod siblings;
+
 use super::*;
 
 /// Pods on an exclusive slot whose memory holds 100 MiB of models, without an agent's streaming of restores.
@@ -40,6 +42,7 @@ fn head(node: &Node, waiting: u32, after_ms: u64) -> FromQueue {
         in_time: 0,
         waiting,
         trace: TraceContext::default(),
+        may_move: true,
     }
 }
 
@@ -311,6 +314,7 @@ fn messages_that_are_not_to_be_believed_change_nothing() {
                 in_time,
                 waiting: u32::MAX,
                 trace: TraceContext::default(),
+                may_move: true,
             },
         );
     }
@@ -366,7 +370,12 @@ fn without_queues_the_slot_belongs_to_the_pod_that_came_first() {
 
 /// Answers recalls and orders of moves until there are no more, as queues without requests and idle processes do.
 fn settle(node: &mut Node, processes: &[(u32, ProcessId)]) {
-    for _round in 0..20 {
+    settle_for(20, node, processes);
+}
+
+/// Does so in rounds of 30 ms.
+fn settle_for(rounds: u32, node: &mut Node, processes: &[(u32, ProcessId)]) {
+    for _round in 0..rounds {
         for &(pod, process) in processes {
             if let Some(epoch) = node.recalled(pod) {
                 node.idle(pod, epoch);
@@ -539,4 +548,30 @@ fn a_queue_on_a_slot_beyond_those_with_leases_holds_one_without_end() {
     });
     node.queue_connects(3);
     assert!(node.lease(3).is_some());
+}
+
+#[test]
+fn a_process_that_has_waited_for_its_memory_gets_no_lease_for_that_once_it_is_back() {
+    let mut node = exclusive(2);
+    for pod in [0, 1] {
+        node.queue_connects(pod);
+    }
+    let one = node.with_memory(1, 1, 70 * MIB);
+    let other = node.with_memory(101, 1, 60 * MIB);
+    settle(&mut node, &[(0, one), (1, other)]);
+    // A thread of each uses memory which is away, and notices count for 500 ms.
+    for process in [one, other] {
+        assert_eq!(node.wanted_place(process).1, Residency::Host);
+        node.send(process, FromProcess::MemoryWanted);
+        settle_for(5, &mut node, &[(0, one), (1, other)]);
+        assert_eq!(node.wanted_place(process).1, Residency::Resident);
+    }
+    let moves = |node: &mut Node| {
+        let figures = node.figures();
+        let own = figures.pods.iter().map(|own| &own.counters.moves);
+        own.map(|own| own.evictions + own.restores).sum::<u64>()
+    };
+    let before = moves(&mut node);
+    settle_for(5, &mut node, &[(0, one), (1, other)]);
+    assert_eq!(moves(&mut node), before, "nobody waits any more");
 }

@@ -1,0 +1,353 @@
+//! Leases under the load of Torpor's models on four GPUs, in time: how often models load, and what share of the requests is in time.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "the figures")]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use policy::pool::leases::{
+    Action, Claim, Class, Demand, Instance, InstanceId, Leases, Location, Settings,
+};
+use policy::pool::{FunctionId, Percentile, SlotId};
+use policy::{Span, Time};
+use testing::Random;
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000 * US;
+const GPUS: u32 = 4;
+/// Memory of each GPU for models, and the rate of its link in bytes a second.
+const MEMORY: u64 = 7 << 30;
+const RATE: u64 = 9_400_000_000;
+/// Time of a message, of a move apart from its bytes, and of a hash, in ns.
+const MESSAGE: u64 = 200 * US;
+const MOVE: u64 = 2 * MS;
+/// Size in kB, execution time in ms and objective in ms of Torpor's eight models (Table 4).
+const MODELS: [(u64, u64, u64); 8] = [
+    (56_600, 25, 80),
+    (80_000, 28, 80),
+    (108_600, 14, 80),
+    (21_200, 12, 80),
+    (102_200, 9, 80),
+    (178_200, 14, 80),
+    (240_800, 17, 80),
+    (1_340_000, 43, 200),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Arrival(usize),
+    Ends(u32),
+    Idle(u32),
+    Closed(u32),
+    Evicted(u32),
+    Restored(u32),
+    Forwarded { from: u32, to: u32, deadline: u64 },
+    Wake,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Queue {
+    function: usize,
+    slot: u32,
+    /// Deadline of each waiting request, and whether it may be forwarded.
+    waiting: VecDeque<(u64, bool)>,
+    running: Option<u64>,
+    has_lease: bool,
+    is_recalled: bool,
+    /// Time at which its model is there.
+    there_at: u64,
+    knows_head: Option<(u64, bool)>,
+}
+
+struct World {
+    leases: Leases,
+    now: u64,
+    events: BTreeSet<(u64, u64, Event)>,
+    number: u64,
+    queues: Vec<Queue>,
+    arrivals: Vec<(u64, usize, usize)>,
+    instances: usize,
+    loads: u64,
+    siblings: u64,
+    in_time: u64,
+    missed: BTreeMap<u64, u64>,
+    served: u64,
+}
+
+impl World {
+    fn new(functions: usize, instances: usize, per_second: u64, seconds: u64, seed: u64) -> Self {
+        let mut leases = Leases::new(Settings {
+            streams: true,
+            ..Settings::default()
+        });
+        for slot in 0..GPUS {
+            leases.set_slot(SlotId(slot), MEMORY);
+            leases.set_usable(SlotId(slot), true);
+        }
+        let mut random = Random(seed);
+        let count = per_second * seconds;
+        let arrivals = (0..count).map(|number| {
+            let at = random.below(seconds * 1_000_000 * US);
+            let function = usize::try_from(number).unwrap() % functions;
+            (at, function)
+        });
+        let mut arrivals: Vec<_> = arrivals.collect();
+        arrivals.sort_unstable();
+        let mut turns = vec![0; functions];
+        let arrivals = arrivals.into_iter().map(|(at, function)| {
+            turns[function] += 1;
+            (at + 5_000 * MS, function, turns[function] % instances)
+        });
+        let mut world = Self {
+            leases,
+            now: 0,
+            events: BTreeSet::new(),
+            number: 0,
+            queues: Vec::new(),
+            arrivals: arrivals.collect(),
+            instances,
+            loads: 0,
+            siblings: 0,
+            in_time: 0,
+            missed: BTreeMap::new(),
+            served: 0,
+        };
+        for function in 0..functions {
+            for instance in 0..instances {
+                world.add(function, instance);
+            }
+        }
+        for at in 0..world.arrivals.len() {
+            world.after(world.arrivals[at].0, Event::Arrival(at));
+        }
+        world
+    }
+
+    fn add(&mut self, function: usize, instance: usize) {
+        let number = u32::try_from(self.queues.len()).unwrap();
+        let id = InstanceId(number);
+        let of = u32::try_from(function).unwrap();
+        let first = (of + of / 8) % GPUS;
+        let slot = (first + u32::try_from(instance).unwrap() * GPUS / 2) % GPUS;
+        let (kilobytes, _, objective) = MODELS[function % 8];
+        let about = Instance {
+            function: FunctionId(of),
+            slot: SlotId(slot),
+            percentile: Percentile::default(),
+            objective: Span::from_millis(objective),
+            class: Class::Tenant { namespace: 0 },
+            may_leave: true,
+        };
+        self.leases.add(Time(0), id, &about).unwrap();
+        self.leases.connect(Time(0), id, None);
+        self.leases.set_reachable(id, true);
+        self.queues.push(Queue {
+            function,
+            slot,
+            ..Queue::default()
+        });
+        // It begins with its model on the host.
+        assert_eq!(self.leases.claim(Time(0), id, 1), Claim::Granted);
+        self.leases.located(Time(0), id, Location::Host);
+        let bytes = kilobytes * 1_000;
+        assert_eq!(self.leases.claim(Time(0), id, bytes), Claim::Granted);
+    }
+
+    fn after(&mut self, at: u64, event: Event) {
+        self.number += 1;
+        self.events.insert((at, self.number, event));
+    }
+
+    fn model(&self, id: u32) -> (u64, u64, u64) {
+        MODELS[self.queues[id as usize].function % 8]
+    }
+
+    /// Lets a queue start what it may, and state its head.
+    fn settle(&mut self, id: u32) {
+        let now = self.now;
+        let execution = self.model(id).1 * MS;
+        let queue = &mut self.queues[id as usize];
+        if queue.has_lease && !queue.is_recalled {
+            if queue.running.is_none()
+                && let Some((deadline, _)) = queue.waiting.pop_front()
+            {
+                queue.running = Some(deadline);
+                let ends = (now + execution).max(queue.there_at + execution / 8);
+                self.leases.busy(Time(now), InstanceId(id));
+                self.after(ends, Event::Ends(id));
+            }
+            return;
+        }
+        let head = queue.waiting.front().copied();
+        if head == queue.knows_head {
+            return;
+        }
+        queue.knows_head = head;
+        let (deadline, may_move) = head.unwrap_or((0, false));
+        let demand = Demand {
+            deadline: Time(deadline),
+            estimate: Span(execution),
+            waiting: u32::try_from(queue.waiting.len()).unwrap(),
+            may_move,
+        };
+        self.leases.head(Time(now), InstanceId(id), demand);
+    }
+
+    fn happen(&mut self, event: Event) {
+        let now = Time(self.now);
+        match event {
+            Event::Arrival(at) => {
+                let (_, function, instance) = self.arrivals[at];
+                let id = u32::try_from(function * self.instances + instance).unwrap();
+                let deadline = self.now + self.model(id).2 * MS;
+                let queue = &mut self.queues[id as usize];
+                queue.waiting.push_back((deadline, true));
+                self.settle(id);
+            }
+            Event::Ends(id) => {
+                let model = u64::try_from(self.queues[id as usize].function % 8).unwrap();
+                let queue = &mut self.queues[id as usize];
+                let deadline = queue.running.take().unwrap();
+                self.served += 1;
+                if self.now <= deadline {
+                    self.in_time += 1;
+                } else {
+                    *self.missed.entry(model).or_default() += 1;
+                }
+                if queue.is_recalled {
+                    self.after(self.now + MESSAGE, Event::Idle(id));
+                } else {
+                    self.settle(id);
+                    if self.queues[id as usize].running.is_none() {
+                        self.leases.idle(now, InstanceId(id), false);
+                    }
+                }
+            }
+            Event::Idle(id) => self.leases.idle(now, InstanceId(id), true),
+            Event::Closed(id) => self.leases.closed(now, InstanceId(id)),
+            Event::Evicted(id) => self.leases.evicted(now, InstanceId(id), true),
+            Event::Restored(id) => self.leases.restored(now, InstanceId(id), true),
+            Event::Forwarded { to, deadline, .. } => {
+                self.queues[to as usize]
+                    .waiting
+                    .push_back((deadline, false));
+                self.settle(to);
+            }
+            Event::Wake => {}
+        }
+    }
+
+    fn execute(&mut self, action: Action) {
+        let now = self.now;
+        match action {
+            Action::Open(_) => {}
+            Action::Close(InstanceId(id)) => {
+                let queue = &mut self.queues[id as usize];
+                assert_eq!(queue.running, None);
+                (queue.has_lease, queue.is_recalled) = (false, false);
+                self.after(now + MESSAGE, Event::Closed(id));
+            }
+            Action::Lease(InstanceId(id)) => {
+                let queue = &mut self.queues[id as usize];
+                (queue.has_lease, queue.knows_head) = (true, None);
+                self.settle(id);
+                if self.queues[id as usize].running.is_none() {
+                    self.leases.idle(Time(now), InstanceId(id), false);
+                }
+            }
+            Action::Recall(InstanceId(id)) => {
+                let queue = &mut self.queues[id as usize];
+                (queue.is_recalled, queue.knows_head) = (true, None);
+                if queue.running.is_none() {
+                    self.after(now + MESSAGE, Event::Idle(id));
+                }
+                self.settle(id);
+            }
+            Action::Sibling {
+                from: InstanceId(from),
+                to: InstanceId(to),
+            } => {
+                self.siblings += 1;
+                let sender = &mut self.queues[from as usize];
+                let (deadline, _) = sender.waiting.pop_front().unwrap();
+                sender.knows_head = None;
+                self.settle(from);
+                let event = Event::Forwarded { from, to, deadline };
+                self.after(now + 2 * MESSAGE, event);
+            }
+            Action::Evict { instance, .. } => {
+                // The hash of its memory.
+                let hash = self.model(instance.0).0 * MS / 700_000;
+                self.after(now + MOVE + hash, Event::Evicted(instance.0));
+            }
+            Action::Restore(InstanceId(id)) => {
+                self.loads += 1;
+                let bytes = self.model(id).0 * 1_000;
+                let shared = self.queues[id as usize].slot ^ 1;
+                let beside = self
+                    .queues
+                    .iter()
+                    .any(|own| own.slot == shared && own.there_at > now);
+                let takes = bytes * 1_000 / (RATE / 1_000_000) * if beside { 16 } else { 10 } / 10;
+                let there_at = now + MOVE + takes;
+                self.queues[id as usize].there_at = there_at;
+                self.after(there_at, Event::Restored(id));
+            }
+            Action::Claim { .. } => panic!("nobody claims"),
+        }
+    }
+
+    fn run(&mut self) {
+        let mut actions = Vec::new();
+        while let Some((at, _, event)) = self.events.pop_first() {
+            self.now = at;
+            self.happen(event);
+            loop {
+                self.leases.decide(Time(self.now), &mut actions);
+                if actions.is_empty() {
+                    break;
+                }
+                for action in std::mem::take(&mut actions) {
+                    self.execute(action);
+                }
+            }
+            if let Some(wake) = self.leases.next_wake()
+                && self.served < self.arrivals.len() as u64
+            {
+                self.after(wake.0.max(self.now + 1), Event::Wake);
+            }
+        }
+    }
+}
+
+/// Returns the share of requests in time and the number of loads for each request, of a run with 128 functions.
+fn run(instances: usize, per_second: u64) -> (f64, f64) {
+    let mut world = World::new(128, instances, per_second, 40, 1);
+    world.run();
+    assert_eq!(world.served, world.arrivals.len() as u64);
+    assert_eq!(world.siblings > 0, instances > 1);
+    #[expect(clippy::cast_precision_loss, reason = "counts of requests")]
+    let share = |part: u64| part as f64 / world.served as f64;
+    let (in_time, loads) = (share(world.in_time), share(world.loads));
+    println!(
+        "{instances} instances, {per_second}/s: {:.1} % in time, {:.1} % loads, {} forwarded, missed by model {:?}",
+        100.0 * in_time,
+        100.0 * loads,
+        world.siblings,
+        world.missed
+    );
+    (in_time, loads)
+}
+
+#[test]
+fn two_instances_of_each_function_serve_more_requests_in_time_than_one() {
+    for (per_second, at_least) in [(40, 0.98), (80, 0.96)] {
+        let (of_one, _) = run(1, per_second);
+        let (in_time, loads) = run(2, per_second);
+        assert!(
+            in_time >= at_least && in_time > of_one,
+            "{in_time} {of_one}"
+        );
+        // Without waiting for slots that have the model, it is 40 to 50 % with heavy models alone.
+        assert!(loads < 0.5, "{loads}");
+    }
+}
