@@ -149,7 +149,15 @@ impl World {
             is_alive: true,
         };
         self.processes.insert(id, process);
-        self.claim(id);
+        if self.random.below(2) == 0 {
+            self.claim(id);
+        } else {
+            // It waits at its gate first, and computes nothing then.
+            let deadline = Time(self.now).after(Span::from_millis(100));
+            self.leases.park(Time(self.now), InstanceId(id), deadline);
+            self.after(60, Later::Quiet(id));
+            self.after(90, Later::Claims(id));
+        }
     }
 
     fn claim(&mut self, id: u32) {
@@ -186,13 +194,6 @@ impl World {
             own.is_alive && own.about.slot == slot && own.location == Location::Device
         });
         let sum: u64 = there.map(|own| own.claimed).sum();
-        if sum > self.capacity {
-            for (id, own) in &self.processes {
-                if own.about.slot == slot {
-                    println!("{id} {own:?} {:?}", self.leases.view(InstanceId(*id)));
-                }
-            }
-        }
         assert!(sum <= self.capacity, "{sum} on slot {}", slot.0);
     }
 
@@ -524,10 +525,8 @@ fn run(seed: u64) -> World {
 #[test]
 fn every_head_is_served_and_no_two_instances_of_a_slot_compute() {
     let (mut moves, mut siblings, mut returns, mut served) = (0, 0, 0, 0);
-    let seeds = match testing::variables::number("WEIR_LEASES_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..300,
-    };
+    let one = testing::variables::number("WEIR_LEASES_SEED");
+    let seeds = one.map_or(0..300, |seed| seed..seed + 1);
     for seed in seeds {
         let world = run(seed);
         moves += world.moves;
@@ -536,5 +535,5 @@ fn every_head_is_served_and_no_two_instances_of_a_slot_compute() {
         served += world.served;
     }
     println!("{moves} moves, {siblings} siblings, {returns} of them back, {served} served");
-    assert!(moves > 10_000 && siblings > 1_000 && returns > 100);
+    assert!(one.is_some() || moves > 10_000 && siblings > 1_000 && returns > 100);
 }

@@ -1,4 +1,4 @@
-//! Handing a request over to another instance of its function, which is to start it in place of this one (design §3, contracts §7).
+//! Handing a request over to another instance of its function, which is to start it in place of this one (contracts §7).
 //!
 //! The request goes to the other instance's queue-proxy. As long as that has not started it, it can be taken back: nothing of a body is sent before
 //! `100 Continue` over HTTP/1. Over HTTP/2, where there is no such answer, only a body is sent of which all is here, so that a copy of it is kept.

@@ -54,7 +54,7 @@ pub(crate) enum Admitted {
 #[derive(Debug)]
 pub(crate) struct Forwarding {
     admission: Arc<Admission>,
-    /// Where it goes.
+    /// Instance to which it goes.
     pub sibling: Box<Sibling>,
     /// Key with which it has waited.
     pub key: Time,

@@ -1,4 +1,4 @@
-//! Forwarding of requests to other instances of the function on the node, which have got their slots' leases for them (design §3).
+//! Forwarding of requests to other instances of the function on the node, which have got their slots' leases for them (contracts §7).
 //!
 //! A forwarded request has the headers `Weir-Target`, the UID of the pod that is to serve it, and `Weir-Hops: 1`. A pod with another UID refuses it
 //! with 421 before anything of its body is read.

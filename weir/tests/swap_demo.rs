@@ -58,6 +58,34 @@ fn every_request_is_answered_rightly_while_models_take_turns() {
 }
 
 #[test]
+fn requests_go_to_the_instance_whose_slot_serves_them_sooner() {
+    let output = run(&[
+        "--json",
+        "--functions",
+        "16",
+        "--gpus",
+        "2",
+        "--rate",
+        "16",
+        "--seconds",
+        "5",
+        "--models",
+        "2GiB",
+    ]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let report: Value = serde_json::from_slice(&output.stdout).expect(&stderr);
+    assert_eq!(report["instances"], 2);
+    let weir = &report["runs"][1];
+    assert_eq!(
+        (&weir["answered"], &weir["right"], &weir["overlaps"]),
+        (&80.into(), &80.into(), &0.into()),
+        "{weir}"
+    );
+    assert!(weir["siblings"]["sent"].as_u64().unwrap() > 0, "{weir}");
+    assert!(weir["evictions"]["light"].as_u64().unwrap() > 0, "{weir}");
+}
+
+#[test]
 fn impossible_options_are_refused_with_exit_code_2() {
     for (arguments, why) in [
         (&["--models", "1GiB"][..], "room for the largest model"),

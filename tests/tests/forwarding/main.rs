@@ -1,4 +1,4 @@
-//! Requests that go to another instance of their function, which has got its slot's lease for them (design §3), and those that come from one.
+//! Requests that go to another instance of their function, which has got its slot's lease for them (contracts §7), and those that come from one.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod agent;
@@ -221,7 +221,7 @@ async fn after_the_sibling_has_started_a_request_nothing_is_tried_again() {
 }
 
 #[tokio::test]
-async fn what_must_not_be_forwarded_is_stated_so() {
+async fn a_request_that_must_not_be_forwarded_is_stated_so() {
     let app = App::saying("home").await;
     for line in [
         "Connection: Upgrade\r\nUpgrade: websocket",

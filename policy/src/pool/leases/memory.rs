@@ -12,14 +12,16 @@ impl Leases {
         let (function, slot) = (entry.about.function, entry.about.slot);
         let (location, before) = (entry.location, entry.bytes);
         let is_smaller = bytes <= before && entry.granted == before;
-        let returns =
-            |holder: super::Holder| holder.instance == id && holder.restores_since.is_some();
-        if location == Location::Host && !self.at(slot).holder.is_some_and(returns) {
+        if location == Location::Host && !self.returns(id) {
             // It takes no memory of the slot until it returns, for which there is room then.
             if bytes > self.at(slot).capacity && self.is_leased(slot) {
                 return Claim::Refused;
             }
-            if self.at(slot).turn.is_some_and(|turn| turn.instance == id) && bytes > before {
+            let at = self.at(slot);
+            let has_turn = at.turn.is_some_and(|turn| turn.instance == id);
+            let holds = at.holder.is_some_and(|holder| holder.instance == id);
+            if (has_turn || holds) && bytes > before {
+                // There is room for what it had.
                 return Claim::Waits;
             }
             self.set_bytes(id, bytes);
@@ -32,7 +34,15 @@ impl Leases {
         if bytes > self.at(slot).capacity {
             return Claim::Refused;
         }
-        let is_there = self.pool.held(function) >> slot.0 & 1 == 1;
+        let mut is_there = self.pool.held(function) >> slot.0 & 1 == 1;
+        let holds = |holder: super::Holder| holder.instance == id && holder.is_leased();
+        let is_holder = self.at(slot).holder.is_some_and(holds);
+        if is_holder && !is_there && self.at(slot).turn.is_none() && self.leaves_nothing(slot) {
+            // It uses the slot for itself, though the copy without memory that it had there was counted as gone.
+            let now = self.now;
+            is_there = self.pool.set_resident(function, slot, before);
+            let _resumed = self.pool.resume(now, function, slot);
+        }
         if self.at(slot).turn.is_some_and(|turn| turn.instance == id) {
             // Its turn makes the room.
             return Claim::Waits;
@@ -110,12 +120,10 @@ impl Leases {
         }
     }
 
-    /// Returns whether some instance of a slot has memory reserved for which others have not left yet.
-    pub(super) fn has_reserved_claim(&self, slot: SlotId) -> bool {
+    /// Returns whether some instance of a slot waits for memory for which others may have to leave.
+    pub(super) fn has_claim(&self, slot: SlotId) -> bool {
         let mut waiting = self.waiting.iter().filter_map(|id| self.instances.get(id));
-        waiting.any(|entry| {
-            entry.about.slot == slot && entry.claim.is_some() && entry.bytes > entry.granted
-        })
+        waiting.any(|entry| entry.about.slot == slot && entry.claim.is_some())
     }
 
     /// Gives up what was reserved on a slot for claims, since a model refused to leave: they are tried again.
@@ -149,7 +157,19 @@ impl Leases {
             let Some(entry) = self.instances.get(&id) else {
                 continue;
             };
-            let slot = entry.about.slot;
+            let (function, slot) = (entry.about.function, entry.about.slot);
+            let is_held = self.pool.held(function) >> slot.0 & 1 == 1;
+            if entry.bytes > entry.granted
+                && !is_held
+                && entry.location != Location::Host
+                && let Some(entry) = self.instances.get_mut(&id)
+            {
+                // What was reserved has been given to another meanwhile.
+                entry.bytes = entry.granted;
+            }
+            let Some(entry) = self.instances.get(&id) else {
+                continue;
+            };
             let claim = if entry.bytes > entry.granted {
                 // Reserved.
                 if self.leaves_nothing(slot) {

@@ -270,10 +270,16 @@ impl Leases {
         }
     }
 
+    /// Returns whether a model is on its way to its slot while its instance computes already, so that it takes its memory.
+    pub(super) fn returns(&self, id: InstanceId) -> bool {
+        let holder = self.slot_of(id).and_then(|slot| self.at(slot).holder);
+        holder.is_some_and(|holder| holder.instance == id && holder.restores_since.is_some())
+    }
+
     /// Counts a model that was to leave as there again.
     fn put_back(&mut self, id: InstanceId) {
         if let Some(entry) = self.instances.get(&id)
-            && entry.location == Location::Device
+            && (entry.location == Location::Device || self.returns(id))
         {
             let (about, bytes) = (entry.about, entry.bytes);
             let _there = self.pool.set_resident(about.function, about.slot, bytes);
@@ -403,7 +409,7 @@ impl Leases {
         self.restore_again(slot, actions);
         let Some(turn) = self.at(slot).turn else {
             let may_compute = self.at(slot).holder.is_some();
-            if self.has_reserved_claim(slot) || !may_compute {
+            if self.has_claim(slot) || !may_compute {
                 let _leaves = self.evict_next(slot, None, actions);
             }
             return self.step_recall(slot, actions);
@@ -481,8 +487,7 @@ impl Leases {
             let holder = self.at(slot).holder;
             let holder = holder.filter(|holder| holder.instance == victim);
             // It takes its memory while it is on its way.
-            let returns = holder.is_some_and(|holder| holder.restores_since.is_some());
-            if !is_there && !returns || Some(victim) == stays {
+            if !is_there && !self.returns(victim) || Some(victim) == stays {
                 continue;
             }
             if holder.is_some() {

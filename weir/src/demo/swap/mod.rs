@@ -23,7 +23,7 @@ pub(crate) struct SwapOptions {
     /// With --scenario swap: number of functions (default 128).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     functions: Option<u32>,
-    /// Number of instances of each function, on GPUs of different switches (default 1).
+    /// Number of instances of each function, on GPUs of different switches (default 2, or 1 with one GPU).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2))]
     instances: Option<u32>,
     /// Number of GPUs (default 4).

@@ -33,7 +33,7 @@ const REQUESTS_MIN: usize = 51;
 const SAMPLES: &str = include_str!("../../../traces/torpor-samples.csv");
 /// Defaults.
 const FUNCTIONS: u32 = 128;
-const INSTANCES: u32 = 1;
+const INSTANCES: u32 = 2;
 const GPUS: u32 = 4;
 const RATE: u32 = 40;
 const SECONDS: f64 = 70.0;
@@ -83,7 +83,7 @@ impl Plan {
         seed: u64,
     ) -> anyhow::Result<Self> {
         let gpus = options.gpus.unwrap_or(GPUS);
-        let instances = options.instances.unwrap_or(INSTANCES);
+        let instances = options.instances.unwrap_or_else(|| INSTANCES.min(gpus));
         anyhow::ensure!(
             instances <= gpus,
             "--instances={instances}: allowed: up to the number of GPUs, {gpus}"

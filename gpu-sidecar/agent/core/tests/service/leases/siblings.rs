@@ -208,7 +208,7 @@ fn an_instance_without_an_address_is_named_to_nobody() {
 }
 
 #[test]
-fn what_a_queue_states_of_heads_that_were_never_named_changes_nothing() {
+fn a_statement_about_a_head_that_was_never_named_changes_nothing() {
     let mut node = two_slots();
     node.wants(1, 80);
     for seq in [0, 5, u64::MAX] {
