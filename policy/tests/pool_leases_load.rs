@@ -347,7 +347,7 @@ fn two_instances_of_each_function_serve_more_requests_in_time_than_one() {
             in_time >= at_least && in_time > of_one,
             "{in_time} {of_one}"
         );
-        // Without waiting for slots that have the model, it is 40 to 50 % with heavy models alone.
-        assert!(loads < 0.5, "{loads}");
+        // Without waiting for slots that have the model it is more.
+        assert!(loads < 0.43, "{loads}");
     }
 }

@@ -128,8 +128,15 @@ impl Loan {
         self.hold.answered();
     }
 
-    /// Returns the body, or `None` if reading it has begun.
+    /// Returns the body, or `None` once it was released.
     pub fn take_back(&self) -> Option<ClientBody> {
+        if self.hold.released.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.take()
+    }
+
+    fn take(&self) -> Option<ClientBody> {
         self.body
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -359,7 +366,7 @@ impl ClientBody {
                 // Whoever drives the connection polls again after either.
                 return Poll::Pending;
             }
-            let Some(body) = loan.take_back() else {
+            let Some(body) = loan.take() else {
                 return Poll::Pending;
             };
             *self = body;

@@ -144,8 +144,15 @@ async fn send_http2(
     }
 }
 
+/// Returns whether an answer of a queue-proxy means that it has not started the request: it is for another pod, cannot wait there, or has too many
+/// header lines with those added for it.
 fn is_refusal(status: StatusCode) -> bool {
-    status == StatusCode::MISDIRECTED_REQUEST || status == StatusCode::SERVICE_UNAVAILABLE
+    [
+        StatusCode::MISDIRECTED_REQUEST,
+        StatusCode::SERVICE_UNAVAILABLE,
+        StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+    ]
+    .contains(&status)
 }
 
 /// Returns whether an answer is the queue-proxy's own: those of the user container state how long the request was queued.

@@ -17,7 +17,7 @@ pub enum Outcome {
     Cancelled,
     /// The request could not be read.
     Malformed,
-    /// The request was forwarded to another instance of the function, which has answered it, and where it counts.
+    /// The request counts at another instance of the function, which has answered it; or it came from there and was not started here.
     Forwarded,
 }
 

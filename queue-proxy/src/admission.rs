@@ -403,6 +403,8 @@ impl State {
             lease.begin_forwarded();
             let outcome = Outcome::Forwarded(Box::new(sibling));
             self.waiters.settle(ticket, outcome);
+        } else {
+            lease.note_gone(sibling.seq);
         }
     }
 

@@ -129,10 +129,15 @@ impl Lease {
         match known {
             Some((ticket, true)) if sibling.seq == self.seq => Some(ticket),
             _ => {
-                self.returned.push_back((sibling.seq, false));
+                self.note_gone(sibling.seq);
                 None
             }
         }
+    }
+
+    /// Notes that a head is gone for which the agent has named a sibling.
+    pub(crate) fn note_gone(&mut self, seq: u64) {
+        self.returned.push_back((seq, false));
     }
 
     /// Counts a request as forwarded, until [`Lease::end_forwarded`].

@@ -299,7 +299,7 @@ impl Proxy {
             let is_own = |uid: &[u8]| admission.is_some_and(|admission| admission.is_own(uid));
             arrived.hop = sibling::hop_of(request.headers(), is_own);
             if arrived.hop == Hop::Misdirected {
-                note(arrived.in_flight.exchange.as_ref(), Outcome::Refused);
+                note(arrived.in_flight.exchange.as_ref(), Outcome::Forwarded);
                 discard(request);
                 let status = StatusCode::MISDIRECTED_REQUEST;
                 return respond::error(status, "the request is for another pod");
@@ -445,11 +445,16 @@ impl Proxy {
                             return answer;
                         }
                         returns += 1;
-                        claim.may_move = returns < RETURNS_MAX;
+                        // Over HTTP/2 its body may not have been received in full.
+                        claim.may_move = returns < RETURNS_MAX && !kind.http2;
                         let counted = self.stat.arrive(Instant::now(), proxied);
                         in_flight.slot.counted = Some(counted);
                     }
                     Err(refused) => {
+                        if hop == Hop::Forwarded {
+                            // It waits where it came from, and counts there.
+                            note(exchange.as_ref(), Outcome::Forwarded);
+                        }
                         self.note_refused(&refused, exchange.as_ref());
                         return match refused.reason {
                             RefuseReason::Full | RefuseReason::Displaced => {

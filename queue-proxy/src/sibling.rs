@@ -65,7 +65,15 @@ pub(crate) fn trust(config: &Config, has_tls: bool) -> Result<Option<Arc<TrustSt
     if !has_tls || !authority.exists() {
         return Ok(None);
     }
-    TrustStore::read(vec![authority]).map(Some)
+    let trust = TrustStore::read(vec![authority])?;
+    // Without a client for it nothing is forwarded, rather than without TLS.
+    Ok(client_of(config, &trust).is_some().then_some(trust))
+}
+
+/// Returns the client for siblings' certificates.
+fn client_of(config: &Config, trust: &Arc<TrustStore>) -> Option<ClientTls> {
+    let names = format!("kn-user-{}", config.namespace);
+    ClientTls::new(Arc::clone(trust), DATA_PLANE, names).ok()
 }
 
 /// Returns the address at which siblings reach this pod; `None` if nothing can be forwarded.
@@ -85,8 +93,7 @@ impl Siblings {
         trust: Option<&Arc<TrustStore>>,
         buffered: &Arc<Buffered>,
     ) -> Self {
-        let names = format!("kn-user-{}", config.namespace);
-        let tls = trust.and_then(|trust| ClientTls::new(Arc::clone(trust), DATA_PLANE, names).ok());
+        let tls = trust.and_then(|trust| client_of(config, trust));
         Self {
             namespace: HeaderValue::try_from(&config.namespace)
                 .unwrap_or_else(|_invalid| HeaderValue::from_static("")),
@@ -179,8 +186,9 @@ impl Siblings {
 pub(crate) fn hop_of(headers: &HeaderMap, is_own: impl Fn(&[u8]) -> bool) -> Hop {
     match headers.get(handover::TARGET) {
         None => Hop::First,
-        Some(target) if is_own(target.as_bytes()) => Hop::Forwarded,
-        Some(_) => Hop::Misdirected,
+        Some(target) if !is_own(target.as_bytes()) => Hop::Misdirected,
+        Some(_) if has_hopped(headers) => Hop::Forwarded,
+        Some(_) => Hop::First,
     }
 }
 

@@ -273,7 +273,7 @@ struct Function {
 enum Stage {
     Leased,
     Recalled { since: Time },
-    Closing,
+    Closing { since: Time },
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -291,8 +291,9 @@ struct Holder {
     restores_since: Option<Time>,
     /// Whether its queue has nothing while a forwarded request is still waited for.
     is_idle_later: bool,
-    /// Time until which a forwarded request is waited for.
+    /// Time until which a forwarded request is waited for, and the instance that forwards it.
     reserved_until: Time,
+    reserved_for: Option<InstanceId>,
 }
 
 /// What a turn is for.
@@ -397,8 +398,12 @@ impl Leases {
 
     /// Sets whether leases are granted on a slot. While they are not, what runs goes on.
     pub fn set_usable(&mut self, slot: SlotId, is_usable: bool) {
-        if let Some(at) = self.slots.get_mut(slot.0 as usize) {
-            at.is_usable = is_usable;
+        let Some(at) = self.slots.get_mut(slot.0 as usize) else {
+            return;
+        };
+        at.is_usable = is_usable;
+        if !is_usable {
+            self.return_promised(slot);
         }
     }
 

@@ -8,6 +8,11 @@ use crate::pool::FunctionId;
 use crate::pool::slots::{Decision, Evicted};
 use crate::{Span, Time};
 
+/// Number of load times for which a head waits at most for a slot that has its model.
+const LOADS_WAITED: u64 = 8;
+/// Shortest time after which it is looked again whether a head still waits for a slot that has its model.
+const LOOK: Span = Span::from_millis(1);
+
 impl Leases {
     /// Assigns free slots to heads in their order, and to parked processes. Returns whether any was assigned.
     pub(super) fn assign(&mut self) -> bool {
@@ -36,6 +41,11 @@ impl Leases {
             } else if let Some(head) = self.queue.cancel(self.now, head.ticket) {
                 // Another of its function may have a slot.
                 self.held.push((from, head));
+                let left_out = self.instances.get(&from).map(|entry| &entry.left_out);
+                let until = left_out.and_then(|all| all.iter().map(|(_, until)| *until).min());
+                if let Some(until) = until.filter(|until| *until > self.now) {
+                    self.wake_at(until);
+                }
             }
         }
         self.assign_parked(false) || is_assigned
@@ -180,14 +190,18 @@ impl Leases {
             let slot = self.instances.get(id)?.about.slot;
             let is_there = held >> slot.0 & 1 == 1;
             let may = *id == from || self.may_forward(entry, *id);
-            (is_there && may && self.at(slot).is_usable).then(|| (self.free_at(slot), slot))
+            let can = self.at(slot).is_usable && self.now >= self.instances.get(id)?.retry_at;
+            (is_there && may && can).then(|| (self.free_at(slot), slot))
         });
         let Some((free_at, slot)) = in_use.min() else {
             return false;
         };
-        // Estimates err, and a late start costs more than a load: one more execution is left.
+        // Estimates err, and a late start costs more than a load: one more execution is left. What computes for much longer than a load takes is not
+        // waited for.
+        let longest = Span(load.0.saturating_mul(LOADS_WAITED));
         let is_early = free_at.after(execution).after(execution) <= demand.deadline;
-        if free_at > self.now.after(load) && !is_early {
+        let waited_for = if is_early { longest.max(load) } else { load };
+        if free_at > self.now.after(waited_for) {
             return false;
         }
         self.at_mut(slot).awaited.0 += execution.0;
@@ -195,6 +209,8 @@ impl Leases {
         if latest > self.now {
             self.wake_at(latest);
         }
+        // It is looked again when the slot is late by another load.
+        self.wake_at(free_at.after(load.max(LOOK)));
         true
     }
 
@@ -223,13 +239,21 @@ impl Leases {
                     elapsed if elapsed < needs => Span(needs.0 - elapsed.0),
                     elapsed => elapsed,
                 },
-                Stage::Closing => Span::ZERO,
+                Stage::Closing { since } => self.now.since(since),
             });
         }
         if let Some(turn) = at.turn {
-            if self.is_away(turn.instance) {
-                free = free.after(load(turn.instance));
-            }
+            let needs = match self.is_away(turn.instance) {
+                true => load(turn.instance),
+                false => Span::ZERO,
+            };
+            let moves = turn.moves_since.map(|since| self.now.since(since));
+            free = free.after(match moves {
+                Some(elapsed) if elapsed < needs => Span(needs.0 - elapsed.0),
+                // As above.
+                Some(elapsed) => elapsed,
+                None => needs,
+            });
             free = free.after(execution(turn.instance));
         }
         free.after(at.awaited)

@@ -2,8 +2,8 @@
 
 use super::super::heaviness::Measurements;
 use super::{Cause, Claim, Demand, Entry, InstanceId, Leases, Location};
-use crate::pool::FunctionId;
-use crate::pool::queue::Ticket;
+use crate::pool::queue::{Head, Ticket};
+use crate::pool::{FunctionId, SlotId};
 use crate::{RequestId, Span, Time};
 
 /// Number of executions from which their mean is believed rather than a queue's estimate.
@@ -30,8 +30,15 @@ impl Leases {
 
     /// Sets whether an instance's queue forwards heads to siblings and can be forwarded to.
     pub fn set_reachable(&mut self, id: InstanceId, is_reachable: bool) {
-        if let Some(entry) = self.instances.get_mut(&id) {
-            entry.is_reachable = is_reachable;
+        let Some(entry) = self.instances.get_mut(&id) else {
+            return;
+        };
+        entry.is_reachable = is_reachable;
+        if !is_reachable {
+            let slot = entry.about.slot;
+            if self.at(slot).turn.is_some_and(|turn| turn.instance == id) {
+                self.return_promised(slot);
+            }
         }
     }
 
@@ -40,10 +47,10 @@ impl Leases {
         self.now = self.now.max(now);
         self.withdraw(id);
         self.forget_promised(id);
+        self.set_reachable(id, false);
         let Some(entry) = self.instances.get_mut(&id) else {
             return;
         };
-        entry.is_reachable = false;
         let slot = entry.about.slot;
         if std::mem::replace(&mut entry.has_queue, false) {
             self.slots[slot.0 as usize].queues -= 1;
@@ -95,6 +102,30 @@ impl Leases {
             let is_for = matches!(turn.cause, Cause::Head { from: own, .. } if own == from);
             (is_for && turn.instance != from).then_some(&mut turn.cause)
         })
+    }
+
+    /// Gives the head which another instance has promised to the turn of a slot back to it: the slot, or its instance, cannot take it.
+    pub(super) fn return_promised(&mut self, slot: SlotId) {
+        if let Some(turn) = self.at(slot).turn
+            && let Cause::Head { from, head, demand } = turn.cause
+            && from != turn.instance
+        {
+            if let Some(turn) = &mut self.at_mut(slot).turn {
+                turn.cause = Cause::Gone;
+            }
+            self.put_head_back(from, &head, demand);
+        }
+    }
+
+    /// Lets a head that was taken wait again, unless its queue has another one or is gone.
+    pub(super) fn put_head_back(&mut self, from: InstanceId, head: &Head, demand: Demand) {
+        if let Some(entry) = self.instances.get(&from)
+            && entry.head.is_none()
+            && entry.has_queue
+            && let Ok(ticket) = self.queue.put_back(self.now, head)
+        {
+            self.set_head(from, ticket, demand);
+        }
     }
 
     /// Records that the head of an instance, which another was to take, is not there any more.

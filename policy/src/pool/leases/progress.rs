@@ -27,7 +27,7 @@ impl Leases {
                 holder.is_idle = true;
                 self.end_use(slot);
             }
-            Stage::Leased | Stage::Closing => {}
+            Stage::Leased | Stage::Closing { .. } => {}
         }
     }
 
@@ -62,6 +62,7 @@ impl Leases {
         }
         if let Some(slot) = self.slot_of(to)
             && let Some(holder) = self.holder_mut(slot, to)
+            && holder.reserved_for == Some(from)
         {
             holder.reserved_until = now;
         }
@@ -79,6 +80,7 @@ impl Leases {
             return;
         };
         (holder.is_parked, holder.is_idle_later) = (false, false);
+        holder.reserved_until = Time::ZERO;
         if std::mem::replace(&mut holder.is_idle, false) && holder.is_leased() && !has_turn {
             let function = self.instances[&id].about.function;
             let _there = self.pool.resume(now, function, slot);
@@ -93,7 +95,7 @@ impl Leases {
         };
         if self
             .holder_mut(slot, id)
-            .is_some_and(|holder| holder.stage == Stage::Closing)
+            .is_some_and(|holder| matches!(holder.stage, Stage::Closing { .. }))
         {
             self.take_lease(slot);
         }
@@ -318,13 +320,8 @@ impl Leases {
         self.pool.abandon(now, slot);
         // Its own model may be there all the same.
         self.put_back(turn.instance);
-        if let Cause::Head { from, head, demand } = turn.cause
-            && let Some(entry) = self.instances.get(&from)
-            && entry.head.is_none()
-            && entry.has_queue
-            && let Ok(ticket) = self.queue.put_back(now, &head)
-        {
-            self.set_head(from, ticket, demand);
+        if let Cause::Head { from, head, demand } = turn.cause {
+            self.put_head_back(from, &head, demand);
         }
     }
 
@@ -521,7 +518,7 @@ impl Leases {
             holder.stage = Stage::Recalled { since: now };
             actions.push(Action::Recall(holder.instance));
         } else {
-            holder.stage = Stage::Closing;
+            holder.stage = Stage::Closing { since: now };
             actions.push(Action::Close(holder.instance));
         }
     }
@@ -545,7 +542,7 @@ impl Leases {
             return self.wake_at(until);
         }
         if let Some(holder) = self.holder_mut(slot, holder.instance) {
-            holder.stage = Stage::Closing;
+            holder.stage = Stage::Closing { since: now };
         }
         actions.push(Action::Close(holder.instance));
     }
@@ -602,6 +599,7 @@ impl Leases {
         match turn.cause {
             Cause::Head { from, .. } if from != id => {
                 next.reserved_until = now.after(FORWARDED);
+                next.reserved_for = Some(from);
                 next.is_idle_later = true;
                 self.wake_at(next.reserved_until);
                 actions.push(Action::Sibling { from, to: id });
@@ -629,6 +627,7 @@ impl Holder {
             restores_since: None,
             is_idle_later: false,
             reserved_until: Time::ZERO,
+            reserved_for: None,
         }
     }
 }

@@ -241,3 +241,46 @@ fn two_pods_of_a_function_on_one_slot_wait_for_each_other_alone() {
     node.states(0, 1, 500, true);
     assert_eq!(node.siblings(0), [(1, "uid-2")]);
 }
+
+/// Returns a node on which the head of pod 0 is promised to pod 2, whose slot is still held by pod 3; pod 1 holds the slot at home.
+fn promised() -> Node {
+    let mut node = two_slots();
+    node.wants(1, 80);
+    node.wants(3, 80);
+    let held = node.lease(3).unwrap();
+    node.idle(3, held);
+    node.states(0, 1, 60_000, true);
+    assert_eq!(node.recalled(3), Some(held), "the slot passes to pod 2");
+    node
+}
+
+/// Ends the lease of the pod that holds the slot at home.
+fn end_at_home(node: &mut Node) {
+    let own = node.lease(1).unwrap();
+    node.idle(1, own);
+    assert_eq!(node.recalled(1), Some(own));
+    node.idle(1, own);
+}
+
+#[test]
+fn a_head_whose_sibling_loses_its_queue_is_served_at_home() {
+    let mut node = promised();
+    node.on(Event::QueueDisconnected(PodKey(2)));
+    let held = node.recalled(3).unwrap();
+    node.idle(3, held);
+    assert_eq!(node.siblings(0), []);
+    end_at_home(&mut node);
+    assert!(node.lease(0).is_some());
+}
+
+#[test]
+fn a_head_whose_sibling_loses_its_slot_is_served_at_home() {
+    let mut node = promised();
+    node.on(Event::SlotLost {
+        slot: SlotKey(1),
+        reason: "by the test".to_owned(),
+    });
+    end_at_home(&mut node);
+    assert!(node.lease(0).is_some());
+    assert_eq!(node.siblings(0), []);
+}
