@@ -32,8 +32,6 @@ use crate::watch::InstanceWatch;
 
 /// Port on which a pod's queue-proxy serves TLS, fixed by Knative.
 const TLS_PORT: u16 = 8112;
-/// The DNS name in every pod's certificate.
-const DATA_PLANE_NAME: &str = "data-plane.knative.dev";
 /// The name of an instance in error messages.
 pub(crate) const PEER: &str = "the pod";
 /// Smallest bound of requests that wait for a function.
@@ -543,8 +541,7 @@ impl LiveRevision {
 
 /// Returns the TLS settings for the pods of a revision, which have Knative's certificate of the namespace.
 fn client_tls(trust: &Arc<TrustStore>, revision: &RevisionName) -> Option<ClientTls> {
-    let user = format!("kn-user-{}", revision.namespace);
-    let made = ClientTls::new(Arc::clone(trust), DATA_PLANE_NAME, user);
+    let made = ClientTls::for_pods(Arc::clone(trust), &revision.namespace);
     let refuse = |error: &_| {
         tracing::error!(%error, %revision, "cannot verify its pods' certificates: they get no requests");
     };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use annotations::MidStreamTimeout;
 use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, UPGRADE, USER_AGENT};
-use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use policy::routing::{Completion, RefuseReason};
 use policy::{Span, Time, class};
@@ -17,7 +17,7 @@ use proxy::buffered::Buffered;
 use proxy::client_body::{ClientBody, ReadAhead};
 use proxy::clock::Clock;
 use proxy::connection::{Client, Handler};
-use proxy::deadline::{HELD_US, RequestDeadline};
+use proxy::deadline::RequestDeadline;
 use proxy::exchange::Exchange;
 use proxy::forward::{self, AnswerContext, RequestKind, discard, note, trace_of};
 use proxy::headers::{self, KUBELET_PROBE, NETWORK_HASH, NETWORK_PROBE};
@@ -469,7 +469,7 @@ impl Data {
         request: &mut Request<ClientBody>,
         times: &RequestTiming,
     ) {
-        let host = host_of(request);
+        let host = forward::host_of(request);
         let headers = request.headers_mut();
         let original = headers::take_knative(headers).or(host);
         headers::remove_hop_by_hop(headers);
@@ -486,13 +486,7 @@ impl Data {
         let now = self.clock.now();
         served
             .deadlines
-            .rewrite(headers, &times.budget, times.arrival, now);
-        let held = times
-            .budget
-            .held
-            .0
-            .saturating_add(now.since(times.arrival).0);
-        headers.insert(HELD_US, HeaderValue::from(held / 1_000));
+            .rewrite_for_hop(headers, &times.budget, times.arrival, now);
     }
 
     /// Passes a request that this program cannot decide on to Knative's own activator, unchanged.
@@ -620,19 +614,6 @@ fn is_failure_of_pod(response: &Response<Incoming>) -> bool {
 fn not_found(name: &str) -> Response<ProxyBody<RequestSlot>> {
     let text = format!("Error getting active endpoint: revision {name:?} not found");
     respond::error(StatusCode::NOT_FOUND, &text)
-}
-
-/// Returns the host which the client named.
-fn host_of(request: &Request<ClientBody>) -> Option<HeaderValue> {
-    let authority = request.uri().authority().and_then(|authority| {
-        let host = authority.as_str().rsplit('@').next()?;
-        HeaderValue::from_str(host).ok()
-    });
-    match request.version() {
-        Version::HTTP_2 => authority.or_else(|| request.headers().get(HOST).cloned()),
-        _ => request.headers().get(HOST).cloned().or(authority),
-    }
-    .filter(headers::is_host)
 }
 
 /// Returns namespace and name of the revision: by Knative's headers, or by a host

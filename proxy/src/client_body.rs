@@ -363,7 +363,7 @@ impl ClientBody {
         if let Some(loan) = &self.lent {
             let is_held = !loan.hold.released.load(Ordering::Relaxed);
             if is_held || loan.hold.answered.load(Ordering::Relaxed) {
-                // Whoever drives the connection polls again after either.
+                // The driver of the connection polls again after either.
                 return Poll::Pending;
             }
             let Some(body) = loan.take() else {

@@ -199,6 +199,9 @@ fn trust(
     Ok(TrustedRoots { contents, verifier })
 }
 
+/// Name in the certificates of all queue-proxies. Fixed by Knative.
+const DATA_PLANE: &str = "data-plane.knative.dev";
+
 /// TLS client for upstreams with certificates that are valid for two names.
 #[derive(Debug, Clone)]
 pub struct ClientTls {
@@ -244,6 +247,14 @@ impl ClientTls {
             http1: config(b"http/1.1"),
             http2: config(b"h2"),
         })
+    }
+
+    /// Creates a client for the queue-proxies of a namespace, as [`ClientTls::new`] does.
+    ///
+    /// # Errors
+    /// Returns an error if the namespace cannot be part of a DNS name.
+    pub fn for_pods(trust: Arc<TrustStore>, namespace: &str) -> Result<Self, InvalidDnsNameError> {
+        Self::new(trust, DATA_PLANE, format!("kn-user-{namespace}"))
     }
 
     /// Performs the handshake, with ALPN for HTTP/2 or HTTP/1.

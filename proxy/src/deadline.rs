@@ -121,6 +121,19 @@ impl Deadlines {
         }
     }
 
+    /// Rewrites the headers as [`Deadlines::rewrite`] does, for another hop of Weir, and adds the time for which the request was held up to `now`.
+    pub fn rewrite_for_hop(
+        &self,
+        headers: &mut HeaderMap,
+        budget: &RequestDeadline,
+        arrival: Time,
+        now: Time,
+    ) {
+        self.rewrite(headers, budget, arrival, now);
+        let held = budget.held.0.saturating_add(now.since(arrival).0);
+        headers.insert(HELD_US, HeaderValue::from(held / 1_000));
+    }
+
     fn value(
         &self,
         headers: &HeaderMap,

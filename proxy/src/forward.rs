@@ -82,6 +82,20 @@ pub fn trace_of(exchange: Option<&Arc<Exchange>>) -> (Option<String>, Option<Str
     ids.map(TraceIds::texts).unzip()
 }
 
+/// Returns the host which the client named, if it is a valid one.
+#[must_use]
+pub fn host_of(request: &Request<ClientBody>) -> Option<HeaderValue> {
+    let authority = request.uri().authority().and_then(|authority| {
+        let host = authority.as_str().rsplit('@').next()?;
+        HeaderValue::from_str(host).ok()
+    });
+    match request.version() {
+        Version::HTTP_2 => authority.or_else(|| request.headers().get(HOST).cloned()),
+        _ => request.headers().get(HOST).cloned().or(authority),
+    }
+    .filter(headers::is_host)
+}
+
 /// Returns the length of a request's body in bytes, or `None` if it is not known.
 #[must_use]
 pub fn body_length(request: &Request<ClientBody>) -> Option<u64> {

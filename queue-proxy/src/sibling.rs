@@ -8,13 +8,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::header::{HOST, HeaderMap, HeaderValue};
-use http::{Request, Version};
+use http::Request;
+use http::header::{HeaderMap, HeaderValue};
 use policy::Time;
 use proxy::buffered::Buffered;
 use proxy::client_body::ClientBody;
 use proxy::client_tls::{ClientTls, TrustStore};
-use proxy::deadline::{Deadlines, HELD_US, RequestDeadline};
+use proxy::deadline::{Deadlines, RequestDeadline};
+use proxy::forward;
 use proxy::handover;
 use proxy::headers;
 use proxy::tls::TlsError;
@@ -30,8 +31,6 @@ const DIAL_MAX: Duration = Duration::from_millis(20);
 const DIAL_TLS_MAX: Duration = Duration::from_millis(100);
 /// Largest number of siblings to which connections are kept.
 const SIBLINGS_MAX: usize = 16;
-/// Name in the certificates of all queue-proxies with internal TLS.
-const DATA_PLANE: &str = "data-plane.knative.dev";
 
 /// Connections to the siblings.
 #[derive(Debug)]
@@ -72,8 +71,7 @@ pub(crate) fn trust(config: &Config, has_tls: bool) -> Result<Option<Arc<TrustSt
 
 /// Returns the client for siblings' certificates.
 fn client_of(config: &Config, trust: &Arc<TrustStore>) -> Option<ClientTls> {
-    let names = format!("kn-user-{}", config.namespace);
-    ClientTls::new(Arc::clone(trust), DATA_PLANE, names).ok()
+    ClientTls::for_pods(Arc::clone(trust), &config.namespace).ok()
 }
 
 /// Returns the address at which siblings reach this pod; `None` if nothing can be forwarded.
@@ -160,15 +158,13 @@ impl Siblings {
         *message.version_mut() = request.version();
         let mut head = request.headers().clone();
         headers::add_forwarded(&mut head);
-        let original = headers::take_knative(&mut head).or_else(|| host_of(request));
+        let original = headers::take_knative(&mut head).or_else(|| forward::host_of(request));
         headers::remove_hop_by_hop(&mut head);
         headers::append_forwarded_for(&mut head, client);
-        deadlines.rewrite(&mut head, budget, arrival, now);
+        deadlines.rewrite_for_hop(&mut head, budget, arrival, now);
         if let Some(host) = original {
             head.insert(headers::ORIGINAL_HOST, host);
         }
-        let held = budget.held.0.saturating_add(now.since(arrival).0);
-        head.insert(HELD_US, HeaderValue::from(held / 1_000));
         head.insert(handover::HOPS, HeaderValue::from_static("1"));
         if let Ok(uid) = HeaderValue::try_from(&sibling.uid) {
             head.insert(handover::TARGET, uid);
@@ -195,18 +191,4 @@ pub(crate) fn hop_of(headers: &HeaderMap, is_own: impl Fn(&[u8]) -> bool) -> Hop
 /// Returns whether a request states that it has been forwarded, so that it is not forwarded again.
 pub(crate) fn has_hopped(headers: &HeaderMap) -> bool {
     headers.contains_key(handover::HOPS)
-}
-
-/// Returns the host which the client named.
-fn host_of(request: &Request<ClientBody>) -> Option<HeaderValue> {
-    let authority = || {
-        let host = request.uri().authority()?.as_str().rsplit('@').next()?;
-        HeaderValue::from_str(host).ok()
-    };
-    let header = || request.headers().get(HOST).cloned();
-    let host = match request.version() {
-        Version::HTTP_2 => authority().or_else(header),
-        _ => header().or_else(authority),
-    };
-    host.filter(headers::is_host)
 }

@@ -23,10 +23,10 @@ use crate::slots::SlotKey;
 
 /// Latest deadline that is believed, from now.
 const DEADLINE_MAX: Span = Span::from_secs(3_600);
-/// Number of heads of a queue, named siblings for, of which it is known which those were.
-const NAMED_MAX: usize = 64;
 /// Longest estimate that is believed.
 const ESTIMATE_MAX: Span = Span::from_secs(600);
+/// Largest number of heads of a queue for which it is remembered which sibling was named.
+const NAMED_MAX: usize = 64;
 
 /// Queue of a pod.
 #[derive(Debug, Clone, Default)]

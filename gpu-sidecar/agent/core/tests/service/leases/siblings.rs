@@ -99,14 +99,20 @@ fn a_head_goes_to_the_instance_whose_slot_is_free() {
     assert_eq!(own.unwrap().lease.siblings_named, 1);
 }
 
-#[test]
-fn a_lease_whose_forwarded_request_does_not_come_ends_after_20_ms() {
+/// Returns a node on which pod 2 holds a lease of this epoch for the head of pod 0, which has not come yet, while a head of pod 3 waits for the slot.
+fn reserved() -> (Node, u64) {
     let mut node = two_slots();
     node.wants(1, 80);
     node.states(0, 1, 500, true);
     let epoch = node.lease(2).unwrap();
     node.idle(2, epoch);
     node.wants(3, 80);
+    (node, epoch)
+}
+
+#[test]
+fn a_lease_whose_forwarded_request_does_not_come_ends_after_20_ms() {
+    let (mut node, epoch) = reserved();
     node.pass(19 * MS);
     assert_eq!(node.recalled(2), None, "it is held for it");
     node.pass(2 * MS);
@@ -115,12 +121,7 @@ fn a_lease_whose_forwarded_request_does_not_come_ends_after_20_ms() {
 
 #[test]
 fn a_head_that_its_sibling_refused_is_served_at_home_and_the_lease_is_free_at_once() {
-    let mut node = two_slots();
-    node.wants(1, 80);
-    node.states(0, 1, 500, true);
-    let epoch = node.lease(2).unwrap();
-    node.idle(2, epoch);
-    node.wants(3, 80);
+    let (mut node, epoch) = reserved();
     assert_eq!(node.recalled(2), None);
     node.queue(
         0,
@@ -198,7 +199,7 @@ fn a_head_that_is_withdrawn_while_its_sibling_gets_ready_is_not_forwarded() {
 }
 
 #[test]
-fn an_instance_without_an_address_is_named_to_nobody() {
+fn an_instance_without_an_address_is_never_named() {
     let mut node = two_slots();
     node.on(Event::QueueDisconnected(PodKey(2)));
     node.queue_connects(2);
