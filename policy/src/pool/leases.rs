@@ -287,6 +287,8 @@ struct Holder {
     is_parked: bool,
     /// Whether its queue knows of the lease.
     is_notified: bool,
+    /// Whether its processes may compute, as the caller knows: not before the first decision after an adoption.
+    is_open: bool,
     /// Time since which its model returns while it computes already.
     restores_since: Option<Time>,
     /// Whether its queue has nothing while a forwarded request is still waited for.

@@ -249,6 +249,7 @@ impl Leases {
         let now = self.now;
         self.at_mut(about.slot).holder = Some(Holder {
             is_parked,
+            is_open: false,
             ..Holder::new(id, since)
         });
         if self.pool.held(about.function) >> about.slot.0 & 1 == 0 {
@@ -447,11 +448,15 @@ impl Leases {
         self.grant(slot, turn, actions);
     }
 
-    /// Notifies the queue of a holder which has connected since.
+    /// Lets an adopted holder compute, and notifies the queue of a holder which has connected since.
     fn notify(&mut self, slot: SlotId, actions: &mut Vec<Action>) {
-        let Some(holder) = self.at(slot).holder else {
+        let Some(holder) = &mut self.at_mut(slot).holder else {
             return;
         };
+        if !std::mem::replace(&mut holder.is_open, true) {
+            actions.push(Action::Open(holder.instance));
+        }
+        let holder = *holder;
         let id = holder.instance;
         let has_queue = self.instances.get(&id).is_some_and(|entry| entry.has_queue);
         if holder.is_notified != has_queue
@@ -594,6 +599,7 @@ impl Leases {
             is_notified: has_queue,
             since: holder.map_or(now, |holder| holder.since),
             restores_since: holder.and_then(|holder| holder.restores_since),
+            is_open: holder.is_none_or(|holder| holder.is_open),
             ..Holder::new(id, now)
         };
         match turn.cause {
@@ -624,6 +630,7 @@ impl Holder {
             is_idle: false,
             is_parked: false,
             is_notified: false,
+            is_open: true,
             restores_since: None,
             is_idle_later: false,
             reserved_until: Time::ZERO,

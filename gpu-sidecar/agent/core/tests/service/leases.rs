@@ -291,6 +291,19 @@ fn a_holder_keeps_its_lease_across_agents_and_a_second_one_is_recalled() {
 }
 
 #[test]
+fn a_holder_that_returns_after_another_queue_computes_on() {
+    let mut node = exclusive(2);
+    let (one, other) = (node.attached(1), node.attached(101));
+    // With the first queue the slot has leases, and nothing computes without one.
+    node.queue_returns(1, 0);
+    node.queue_returns(0, 77);
+    assert!(node.lease(0).is_some());
+    node.ask(one);
+    node.ask(other);
+    assert!(node.is_open(one) && !node.is_open(other));
+}
+
+#[test]
 fn messages_that_are_not_to_be_believed_change_nothing() {
     let mut node = exclusive(2);
     for pod in [0, 1] {
