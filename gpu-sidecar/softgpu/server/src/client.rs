@@ -104,6 +104,17 @@ impl Rings {
         }
     }
 
+    /// Reads the client's attention counter, and returns whether it has appended or waits for anything, or anything may become of what it has submitted.
+    pub(crate) fn is_busy(&mut self) -> bool {
+        let before = std::mem::replace(&mut self.attention, self.page.attention());
+        before != self.attention
+            || self.in_flight() > 0
+            || self.has_news
+            || !self.held_back.is_empty()
+            || self.page.has_commands(self.head)
+            || self.page.waiting() != 0
+    }
+
     /// Returns the number of commands submitted to streams that have not ended.
     pub(crate) const fn in_flight(&self) -> u64 {
         self.submitted - self.retired

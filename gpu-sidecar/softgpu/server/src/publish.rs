@@ -146,8 +146,9 @@ impl Server {
     pub(crate) fn publish_all(&mut self) {
         let now = clock::now();
         let lag = &mut self.statistics.lag;
-        for client in self.clients.values_mut() {
-            let Some(rings) = &mut client.rings else {
+        for id in &self.busy {
+            let client = self.clients.get_mut(id);
+            let Some(rings) = client.and_then(|client| client.rings.as_mut()) else {
                 continue;
             };
             rings.flush_held_back();
@@ -179,8 +180,9 @@ impl Server {
     pub(crate) fn earliest_awaited(&self) -> Option<Time> {
         let mut earliest = None;
         let next = self.machine.next();
-        for client in self.clients.values() {
-            let Some(rings) = &client.rings else {
+        for id in &self.busy {
+            let client = self.clients.get(id);
+            let Some(rings) = client.and_then(|client| client.rings.as_ref()) else {
                 continue;
             };
             for place in places(rings.page.waiting()) {

@@ -106,6 +106,8 @@ pub(crate) struct Server {
     pub(crate) bell: Shared<Bell>,
     pub(crate) bell_file: OwnedFd,
     pub(crate) ring: OwnedFd,
+    /// Clients that are looked at in the present round of the loop.
+    pub(crate) busy: Vec<ClientId>,
     /// Buffer for ended commands, kept to reuse its allocation.
     pub(crate) done: Vec<Completion>,
     listener: OwnedFd,
@@ -167,6 +169,7 @@ impl Server {
             bell,
             bell_file,
             ring,
+            busy: Vec::new(),
             done: Vec::new(),
             listener,
             epoll,
@@ -184,13 +187,7 @@ impl Server {
     pub(crate) fn run(&mut self) -> Result<(), ServerError> {
         let mut events = Vec::with_capacity(64);
         loop {
-            for rings in self
-                .clients
-                .values_mut()
-                .filter_map(|client| client.rings.as_mut())
-            {
-                rings.attention = rings.page.attention();
-            }
+            self.find_busy();
             let horizon = clock::now();
             self.take_all();
             self.advance_up_to(horizon);
@@ -225,6 +222,19 @@ impl Server {
         }
     }
 
+    /// Finds the clients that need to be looked at: most of many clients do nothing most of the time. One that begins to wait or appends a command
+    /// from now on keeps the server from its sleep.
+    fn find_busy(&mut self) {
+        self.busy.clear();
+        for (id, client) in &mut self.clients {
+            if let Some(rings) = &mut client.rings
+                && rings.is_busy()
+            {
+                self.busy.push(*id);
+            }
+        }
+    }
+
     /// Returns the time of the next scheduled work, or `None` to sleep until a client rings.
     fn wake_at(&mut self) -> Option<Time> {
         let now = clock::now();
@@ -251,7 +261,7 @@ impl Server {
         // asleep has not rung.
         let needs_attention = |rings: &Rings| {
             let has_command = sleep == Sleep::Deep && rings.page.has_commands(rings.head);
-            has_command || rings.page.attention() != rings.attention
+            has_command || rings.has_news || rings.page.attention() != rings.attention
         };
         let mut rings = self
             .clients

@@ -66,17 +66,13 @@ pub(crate) struct ProtocolViolation;
 impl Server {
     /// Takes all commands out of all rings.
     pub(crate) fn take_all(&mut self) {
-        let ids: Vec<_> = self
-            .clients
-            .iter()
-            .filter(|(_, client)| {
-                let rings = client.rings.as_ref();
-                rings.is_some_and(|rings| rings.page.has_commands(rings.head))
-            })
-            .map(|(id, _)| *id)
-            .collect();
-        for id in ids {
-            self.take(id);
+        for at in 0..self.busy.len() {
+            let id = self.busy[at];
+            let rings = self.clients.get(&id);
+            let rings = rings.and_then(|client| client.rings.as_ref());
+            if rings.is_some_and(|rings| rings.page.has_commands(rings.head)) {
+                self.take(id);
+            }
         }
     }
 
