@@ -17,9 +17,11 @@ const GPUS: u32 = 4;
 /// Memory of each GPU for models, and the rate of its link in bytes a second.
 const MEMORY: u64 = 7 << 30;
 const RATE: u64 = 9_400_000_000;
-/// Time of a message, of a move apart from its bytes, and of a hash, in ns.
+/// Time of a message, of a move or seal apart from its bytes, and of a hash, in ns.
 const MESSAGE: u64 = 200 * US;
 const MOVE: u64 = 2 * MS;
+/// Time of the release of memory.
+const RELEASE: u64 = MS;
 /// Size in kB, execution time in ms and objective in ms of Torpor's eight models (Table 4).
 const MODELS: [(u64, u64, u64); 8] = [
     (56_600, 25, 80),
@@ -38,6 +40,7 @@ enum Event {
     Ends(u32),
     Idle(u32),
     Closed(u32),
+    Sealed(u32),
     Evicted(u32),
     Restored(u32),
     Forwarded { from: u32, to: u32, deadline: u64 },
@@ -161,6 +164,11 @@ impl World {
         MODELS[self.queues[id as usize].function % 8]
     }
 
+    /// Returns the time of the hash of a model's memory.
+    fn hash(&self, id: u32) -> u64 {
+        self.model(id).0 * MS / 700_000
+    }
+
     /// Lets a queue start what it may, and state its head.
     fn settle(&mut self, id: u32) {
         let now = self.now;
@@ -224,6 +232,10 @@ impl World {
             }
             Event::Idle(id) => self.leases.idle(now, InstanceId(id), true),
             Event::Closed(id) => self.leases.closed(now, InstanceId(id)),
+            Event::Sealed(id) => {
+                let is_sealed = self.queues[id as usize].running.is_none();
+                self.leases.sealed(now, InstanceId(id), is_sealed);
+            }
             Event::Evicted(id) => self.leases.evicted(now, InstanceId(id), true),
             Event::Restored(id) => self.leases.restored(now, InstanceId(id), true),
             Event::Forwarded { to, deadline, .. } => {
@@ -274,10 +286,20 @@ impl World {
                 let event = Event::Forwarded { from, to, deadline };
                 self.after(now + 2 * MESSAGE, event);
             }
-            Action::Evict { instance, .. } => {
-                // The hash of its memory.
-                let hash = self.model(instance.0).0 * MS / 700_000;
-                self.after(now + MOVE + hash, Event::Evicted(instance.0));
+            Action::Seal(InstanceId(id)) => {
+                self.after(now + MOVE + self.hash(id), Event::Sealed(id));
+            }
+            Action::Evict {
+                instance,
+                is_sealed,
+                ..
+            } => {
+                let compared = if is_sealed {
+                    RELEASE
+                } else {
+                    MOVE + self.hash(instance.0)
+                };
+                self.after(now + compared, Event::Evicted(instance.0));
             }
             Action::Restore(InstanceId(id)) => {
                 self.loads += 1;

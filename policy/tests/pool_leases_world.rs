@@ -19,6 +19,7 @@ const MS: u64 = 1_000_000;
 enum Later {
     Idle(u32, u64),
     Closed(u32),
+    Sealed(u32),
     Evicted(u32),
     Restored(u32),
     /// A request which has been forwarded arrives.
@@ -41,6 +42,8 @@ struct Process {
     location: Location,
     is_open: bool,
     is_restoring: bool,
+    /// Whether the host has all of its model, since it has computed nothing and created no memory after it was sealed or evicted.
+    is_sealed: bool,
     has_lease: bool,
     is_recalled: bool,
     lease: u64,
@@ -65,6 +68,7 @@ struct World {
     refuses: bool,
     is_traced: bool,
     moves: u64,
+    sealed: u64,
     siblings: u64,
     returns: u64,
 }
@@ -93,6 +97,7 @@ impl World {
             refuses,
             is_traced: testing::variables::number("WEIR_LEASES_SEED").is_some(),
             moves: 0,
+            sealed: 0,
             siblings: 0,
             returns: 0,
             random: Random(seed ^ 77),
@@ -140,6 +145,7 @@ impl World {
             location: Location::Absent,
             is_open: false,
             is_restoring: false,
+            is_sealed: false,
             has_lease: false,
             is_recalled: false,
             lease: 0,
@@ -177,6 +183,7 @@ impl World {
         assert!(is_granted);
         let process = self.processes.get_mut(&id).unwrap();
         process.claimed = process.asked;
+        process.is_sealed = false;
         let is_complete = process.claimed == process.bytes;
         if process.location == Location::Absent {
             process.location = Location::Device;
@@ -210,6 +217,7 @@ impl World {
             if process.running == 0 && !process.waiting.is_empty() {
                 process.waiting.remove(0);
                 process.running += 1;
+                process.is_sealed = false;
                 assert!(process.is_open);
                 let lease = process.lease;
                 self.leases.busy(now, InstanceId(id));
@@ -255,7 +263,7 @@ impl World {
                     Location::Host,
                     "computes while it is away"
                 );
-                process.is_open = true;
+                (process.is_open, process.is_sealed) = (true, false);
             }
             Action::Close(InstanceId(id)) => {
                 let process = self.processes.get_mut(&id).unwrap();
@@ -307,8 +315,21 @@ impl World {
                     self.after(3, Later::Forwarded(to));
                 }
             }
-            Action::Evict { instance, .. } => {
+            Action::Seal(InstanceId(id)) => {
+                assert!(self.processes[&id].is_open);
+                self.after(2, Later::Sealed(id));
+            }
+            Action::Evict {
+                instance,
+                is_sealed,
+                ..
+            } => {
                 let process = &self.processes[&instance.0];
+                assert!(
+                    !is_sealed || process.is_sealed,
+                    "a kernel compares its contents"
+                );
+                self.sealed += u64::from(is_sealed);
                 assert!(!process.is_restoring);
                 assert!(!process.is_open && process.location == Location::Device);
                 self.after(4, Later::Evicted(instance.0));
@@ -355,6 +376,16 @@ impl World {
                     self.processes.get_mut(&id).unwrap().is_open = false;
                     self.leases.closed(now, InstanceId(id));
                     self.tell(id);
+                }
+            }
+            Later::Sealed(id) => {
+                // A launch ends it.
+                let fails = self.refuses && self.random.below(6) == 0;
+                let process = self.processes.get_mut(&id).unwrap();
+                process.is_sealed |= !fails && process.running == 0 && process.is_open;
+                let is_sealed = process.is_sealed;
+                if process.is_alive && self.random.below(20) > 0 {
+                    self.leases.sealed(now, InstanceId(id), is_sealed);
                 }
             }
             Later::Evicted(id) => {
@@ -524,16 +555,22 @@ fn run(seed: u64) -> World {
 
 #[test]
 fn every_head_is_served_and_no_two_instances_of_a_slot_compute() {
-    let (mut moves, mut siblings, mut returns, mut served) = (0, 0, 0, 0);
+    let (mut moves, mut sealed, mut siblings, mut returns, mut served) = (0, 0, 0, 0, 0);
     let one = testing::variables::number("WEIR_LEASES_SEED");
-    let seeds = one.map_or(0..300, |seed| seed..seed + 1);
+    let seeds = one.map_or(
+        0..testing::variables::number("WEIR_LEASES_SEEDS").unwrap_or(300),
+        |seed| seed..seed + 1,
+    );
     for seed in seeds {
         let world = run(seed);
         moves += world.moves;
+        sealed += world.sealed;
         siblings += world.siblings;
         returns += world.returns;
         served += world.served;
     }
-    println!("{moves} moves, {siblings} siblings, {returns} of them back, {served} served");
-    assert!(one.is_some() || moves > 10_000 && siblings > 1_000 && returns > 100);
+    println!(
+        "{moves} moves, {sealed} of sealed models, {siblings} siblings, {returns} of them back, {served} served"
+    );
+    assert!(one.is_some() || moves > 10_000 && sealed > 1_000 && siblings > 1_000 && returns > 100);
 }

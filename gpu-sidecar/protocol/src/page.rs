@@ -93,7 +93,7 @@ pub struct Orders {
     pub attention: AtomicU32,
     /// Counter that the agent increments every 50 ms while a thread of the process is parked; it stops if the agent hangs.
     pub heartbeat: AtomicU32,
-    /// Desired residency of the model: a [`Residency`].
+    /// Desired residency of the model: a [`Residency`], or [`SEALED`].
     pub residency_wanted: AtomicU32,
     /// Sequence number, incremented with every change of `residency_wanted`.
     pub order_seq: AtomicU32,
@@ -177,6 +177,10 @@ impl Streaming {
         }
     }
 }
+
+/// Number in [`Orders::residency_wanted`] by which a process whose model is on the device copies to the host what has changed of it, ahead of an
+/// eviction. It answers in any case; whether the host has all is in [`Facts::sealed`].
+pub const SEALED: u32 = 7;
 
 /// Location of a process's model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

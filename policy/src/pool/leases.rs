@@ -15,6 +15,9 @@
 //! - A *parked* process, which waits at its gate or for memory while no request of it is known, gets a lease when no head wants the slot, or
 //!   out of a credit of 5 % of the time.
 //! - Memory grows by claims ([`Leases::claim`]): others leave for them, or they wait.
+//! - Where models of a slot have not all room there, one is *sealed* when its lease ends or has nothing to do: what its eviction would copy is copied ahead,
+//!   while it may still compute. A sealed model leaves beside whatever else happens on the slot, several at a time; another leaves alone, since its
+//!   contents are compared by a kernel.
 //! - Where models stream ([`Settings::streams`]), the lease is granted as soon as the model begins to return.
 //! - What refuses to leave stays for a second ([`RETRY`]), and the head for which it was to leave waits again.
 //! - Data of other namespaces leave before an instance of class [`Class::Tenant`] gets the slot, and all others' before one of class
@@ -60,6 +63,7 @@ mod demand;
 mod memory;
 mod progress;
 mod recall;
+mod rule;
 
 use std::collections::BTreeMap;
 
@@ -68,6 +72,8 @@ use super::queue::{self, Head, Queue, Ticket};
 use super::slots::{self, Evicted, Pool, SLOTS_MAX, Topology};
 use super::{FunctionId, Percentile, Refusal, SlotId};
 use crate::{Span, Time};
+
+pub use rule::Rule;
 
 /// Time for which a model that refused to leave stays, and a model that could not return is not tried again.
 pub const RETRY: Span = Span::from_secs(1);
@@ -87,6 +93,8 @@ pub const PARKED_MAX: Span = Span::from_secs(10);
 pub const QUIET: Span = Span::from_millis(20);
 /// Time by which a parked process of a pod without an objective is to have a lease.
 pub const PARKED_DEADLINE: Span = Span::from_secs(10);
+/// Longest time for which the end of a lease waits until its model is sealed.
+pub const SEAL_MAX: Span = Span::from_millis(50);
 /// Interval at which it is looked whether a parked process still computes while others wait.
 pub const PARKED_LOOK: Span = Span::from_millis(50);
 /// Rate at which models are expected to load until their times are measured, in bytes per second: that of PCIe 3.
@@ -127,6 +135,8 @@ pub struct Settings {
     pub slots: slots::Settings,
     /// Whether an instance computes while its model returns, as far as it is there.
     pub streams: bool,
+    /// Whether a model is loaded on a free slot although another slot has it, which is in use and will be free soon enough, as Algorithm 1 (M2.15) does.
+    pub loads_at_once: bool,
 }
 
 /// Properties of an instance, for its lifetime.
@@ -188,12 +198,16 @@ pub enum Action {
         /// Instance which is to serve it.
         to: InstanceId,
     },
+    /// Copy to the host what has changed of the instance's model, which stays where it is. Answered with [`Leases::sealed`].
+    Seal(InstanceId),
     /// Move the instance's model to the host. Answered with [`Leases::evicted`].
     Evict {
         /// Instance of the model.
         instance: InstanceId,
         /// Why it leaves.
         reason: slots::EvictReason,
+        /// Whether it is sealed, and leaves without a kernel; otherwise no other instance of the slot computes meanwhile, but for claims.
+        is_sealed: bool,
     },
     /// Move the instance's model to the device. Answered with [`Leases::restored`].
     Restore(InstanceId),
@@ -254,6 +268,8 @@ struct Entry {
     retry_at: Time,
     /// Total memory that its processes have claimed and wait for, in bytes.
     claim: Option<u64>,
+    /// Whether the host has all of its model: nothing of it has computed since.
+    is_sealed: bool,
 }
 
 /// What is known of a function.
@@ -276,6 +292,17 @@ enum Stage {
     Closing { since: Time },
 }
 
+/// Progress of a seal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seal {
+    /// None was asked for since the holder had work last.
+    Open,
+    Asked {
+        since: Time,
+    },
+    Over,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Holder {
     instance: InstanceId,
@@ -287,6 +314,7 @@ struct Holder {
     is_parked: bool,
     /// Whether its queue knows of the lease.
     is_notified: bool,
+    seal: Seal,
     /// Whether its processes may compute, as the caller knows: not before the first decision after an adoption.
     is_open: bool,
     /// Time since which its model returns while it computes already.
@@ -331,7 +359,10 @@ struct SlotLease {
     turn: Option<Turn>,
     /// Models that are to leave before the next lease.
     leaving: Vec<(InstanceId, slots::EvictReason)>,
+    /// Model that leaves and is not sealed.
     evicting: Option<InstanceId>,
+    /// Sealed models that leave.
+    evicting_sealed: Vec<InstanceId>,
     /// Time for which heads will use the slot that wait for it since it has their models, in the present decision.
     awaited: Span,
     /// Time that parked processes may have while heads wait, in nanoseconds, and when it was counted.
@@ -355,6 +386,7 @@ pub struct Leases {
     wake: Option<Time>,
     evicted: Vec<Evicted>,
     streams: bool,
+    loads_at_once: bool,
     /// Heads that no slot can serve at present, which have left the queue so that others are next.
     held: Vec<(InstanceId, Head)>,
 }
@@ -380,6 +412,7 @@ impl Leases {
             wake: None,
             evicted: Vec::new(),
             streams: settings.streams,
+            loads_at_once: settings.loads_at_once,
             held: Vec::new(),
         }
     }
@@ -450,6 +483,7 @@ impl Leases {
                 granted: 0,
                 retry_at: Time::ZERO,
                 claim: None,
+                is_sealed: false,
             },
         );
         Ok(())

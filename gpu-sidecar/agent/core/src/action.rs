@@ -227,6 +227,11 @@ pub enum Order {
         /// Time for which work in flight is waited for, in milliseconds.
         drain_ms: u32,
     },
+    /// Order the process to copy what changed of its memory to the host, and wake the process's own thread.
+    Seal {
+        /// Number of the order, of the same sequence as those of moves; not 0.
+        seq: u32,
+    },
     /// Show that the agent is alive.
     Heartbeat,
 }

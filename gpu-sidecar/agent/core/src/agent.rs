@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use policy::pool::leases::Rule;
 use policy::tokens::{ProcessId, Settings};
 use protocol::message::MoveRefusal;
 use protocol::page::Streaming;
@@ -88,7 +89,7 @@ impl Agent {
             published_at: 0,
             malformed_messages: 0,
             memory: NodeMemory::none(),
-            leases: NodeLeases::new(false),
+            leases: NodeLeases::new(Rule::Weir, false),
         }
     }
 
@@ -96,7 +97,7 @@ impl Agent {
     #[must_use]
     pub fn with_memory(mut self, settings: MemorySettings) -> Self {
         self.memory = NodeMemory::new(settings);
-        self.leases = NodeLeases::new(settings.streaming != Streaming::Off);
+        self.leases = NodeLeases::new(settings.rule, settings.streaming != Streaming::Off);
         self
     }
 

@@ -175,6 +175,13 @@ impl Order {
                 orders.order_seq.store(seq, Ordering::Release);
                 Some(raise_attention(orders))
             }
+            Self::Seal { seq } => {
+                orders
+                    .residency_wanted
+                    .store(page::SEALED, Ordering::Relaxed);
+                orders.order_seq.store(seq, Ordering::Release);
+                Some(raise_attention(orders))
+            }
             Self::Heartbeat => {
                 orders.heartbeat.fetch_add(1, Ordering::Relaxed);
                 None

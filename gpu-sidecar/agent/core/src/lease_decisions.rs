@@ -88,9 +88,16 @@ impl Agent {
             Decided::Lease(id) => self.leases.lease(self.now, key(id), actions),
             Decided::Recall(id) => self.leases.recall(key(id), actions),
             Decided::Sibling { from, to } => self.leases.name_sibling(key(from), key(to), actions),
-            Decided::Evict { instance, reason } => {
+            Decided::Seal(id) => self.on_leased(key(id), actions, |slot, cx| {
+                slot.seal_for_lease(cx, key(id));
+            }),
+            Decided::Evict {
+                instance,
+                reason,
+                is_sealed,
+            } => {
                 self.on_leased(key(instance), actions, |slot, cx| {
-                    slot.evict_for_lease(cx, key(instance), name_of(reason));
+                    slot.evict_for_lease(cx, key(instance), name_of(reason), is_sealed);
                 });
             }
             Decided::Restore(id) => self.on_leased(key(id), actions, |slot, cx| {

@@ -8,9 +8,10 @@ use std::net::IpAddr;
 
 use annotations::{Evict, Isolation};
 use policy::pool::leases::{
-    Claim, Class, Demand, Instance, InstanceId, Leases, Location, PARKED_DEADLINE, Settings,
+    Claim, Class, Demand, Instance, InstanceId, Leases, Location, PARKED_DEADLINE, Rule,
 };
 use policy::pool::{FunctionId, Percentile, SlotId};
+use policy::tokens::ProcessId;
 use policy::{Span, Time};
 use protocol::message::Refusal;
 use protocol::page::Residency;
@@ -58,6 +59,8 @@ struct LeasedPod {
     is_open: bool,
     /// Whether its gate is to close, and an answer is due when it has.
     closing: Option<Closing>,
+    /// Processes which have not answered the order to seal, each with its number.
+    sealing: BTreeMap<ProcessId, u32>,
     /// Number of its heads for which a sibling was named, and of those which the sibling did not serve.
     siblings: (u64, u64),
 }
@@ -93,12 +96,9 @@ pub(crate) struct NodeLeases {
 
 impl NodeLeases {
     /// `streams`: processes compute while their models return.
-    pub(crate) fn new(streams: bool) -> Self {
+    pub(crate) fn new(rule: Rule, streams: bool) -> Self {
         Self {
-            policy: Leases::new(Settings {
-                streams,
-                ..Settings::default()
-            }),
+            policy: Leases::new(rule.settings(streams)),
             pods: BTreeMap::new(),
             unbound: BTreeMap::new(),
             functions: BTreeMap::new(),
@@ -192,6 +192,7 @@ impl NodeLeases {
                 epoch: 0,
                 is_open: !self.is_leased(pod.slot),
                 closing: None,
+                sealing: BTreeMap::new(),
                 siblings: (0, 0),
             },
         );
@@ -459,6 +460,23 @@ impl NodeLeases {
             pod.closing = closing;
             self.touched.insert(key);
         }
+    }
+
+    /// Waits for the answers of processes to the order to seal, which replaces an earlier one.
+    pub(crate) fn begin_seal(&mut self, key: PodKey, pending: BTreeMap<ProcessId, u32>) {
+        if let Some(pod) = self.pods.get_mut(&key) {
+            pod.sealing = pending;
+        }
+    }
+
+    /// Takes the answer of a process. Returns whether it is the last one; `None` if the number is not that of an order to seal.
+    pub(crate) fn seal_answered(&mut self, key: PodKey, id: ProcessId, seq: u32) -> Option<bool> {
+        let pod = self.pods.get_mut(&key)?;
+        if pod.sealing.get(&id) != Some(&seq) {
+            return None;
+        }
+        pod.sealing.remove(&id);
+        Some(pod.sealing.is_empty())
     }
 
     pub(crate) fn closing(&self, key: PodKey) -> Option<Closing> {

@@ -392,6 +392,14 @@ impl Process {
         })
     }
 
+    /// Returns whether the host has all of its memory, as it publishes it.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.device().is_some_and(|device| {
+            let is_there = device.moves.residency == Residency::Resident;
+            device.facts.sealed == 1 && is_there
+        })
+    }
+
     pub(crate) fn figures(&self, memory: Option<&ProcessMemory>) -> Option<ProcessFigures> {
         let Device {
             gate,
@@ -417,7 +425,7 @@ impl Process {
             ungated_ns: observed.counted.ungated_ns,
             last_error: facts.last_error,
             residency: moves.residency.name(),
-            is_sealed: facts.sealed == 1 && moves.residency == Residency::Resident,
+            is_sealed: self.is_sealed(),
             host_bytes: moves.windows.held(),
             pinned_bytes: moves.windows.pinned.min(moves.windows.held()),
         })

@@ -420,6 +420,25 @@ pub(crate) mod wire {
         }
     }
 
+    pub(crate) mod rule {
+        use policy::pool::leases::Rule;
+        use serde::{Deserialize, Deserializer, Serializer, de};
+
+        #[expect(
+            clippy::trivially_copy_pass_by_ref,
+            reason = "the form that serde wants"
+        )]
+        pub(crate) fn serialize<S: Serializer>(own: &Rule, to: S) -> Result<S::Ok, S::Error> {
+            to.serialize_str(own.name())
+        }
+
+        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Rule, D::Error> {
+            let name = String::deserialize(from)?;
+            let unknown = || de::Error::custom(format!("no rule of leases is named {name:?}"));
+            Rule::named(&name).ok_or_else(unknown)
+        }
+    }
+
     /// Messages as they are on the wire, in hexadecimal digits.
     mod digits {
         use std::fmt::Write as _;

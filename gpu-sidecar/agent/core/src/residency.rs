@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use policy::host_memory::{HostMemory, Window};
+use policy::pool::leases::Rule;
 use policy::tokens::ProcessId;
 use protocol::MOVES_SINCE;
 use protocol::message::{MoveRefusal, Transfer};
@@ -41,6 +42,9 @@ pub struct MemorySettings {
     /// Whether programs may compute amid a restore, with what of their memory is there.
     #[serde(default, with = "wire::streaming")]
     pub streaming: Streaming,
+    /// Rule by which models leave for others, and their pods get leases.
+    #[serde(default, with = "wire::rule")]
+    pub rule: Rule,
 }
 
 /// Settings, and the host memory that is divided by them.
@@ -59,6 +63,7 @@ impl NodeMemory {
             restores_on_demand: false,
             seal_after_ms: 0,
             streaming: Streaming::Off,
+            rule: Rule::Weir,
         })
     }
 

@@ -33,6 +33,7 @@
 //! | `memory.restore` | what brings an evicted model back: `demand`, a thread that waits for it; `order`, an order alone | `demand` |
 //! | `memory.seal-after` | time without a launch or copy after which a process copies to the host what an eviction would copy, 1 ms to 1 h; `0`: never | `1s` |
 //! | `memory.stream-restores` | whether a program computes amid a restore, each launch once what its arguments name is there; `poisoned`: and what is not there has every bit set, to find programs which use it all the same; not run on a GPU yet | `false` |
+//! | `pool.rule` | rule by which pods on exclusive slots get leases and models leave: `weir`; for comparison `paper`, order and placement as Torpor prints them, `fifo`, heads in order of arrival, `random`, any free slot, and `lru`, models leave by least recent use alone | `weir` |
 //! | `metrics.pods` | label `pod` on metrics of used and asked time, quotas and memory: one series per pod | `false` |
 //! | `price.gpu-hour` | price of a whole GPU for an hour, in any currency: 0 to 1000000, at most six decimals | none |
 //!
@@ -53,6 +54,8 @@ use protocol::page::Streaming;
 use rustix::fs::{Mode, OFlags};
 use serde::{Serialize, Serializer};
 use toml::de::DeTable;
+
+use policy::pool::leases;
 
 use agent_core::MemorySettings;
 pub use agent_core::SlotKind;
@@ -88,6 +91,8 @@ pub struct Config {
     pub pods: PodsConfig,
     /// Settings of models that leave their devices: table `[memory]`.
     pub memory: MemoryConfig,
+    /// Settings of leases: table `[pool]`.
+    pub pool: PoolConfig,
     /// Settings of metrics: table `[metrics]`.
     pub metrics: MetricsConfig,
     /// Prices for cost metrics: table `[price]`.
@@ -280,6 +285,23 @@ pub enum Restore {
 
 const RESTORES: [(&str, Restore); 2] = [("demand", Restore::Demand), ("order", Restore::Order)];
 
+/// Table `[pool]`: leases of exclusive slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct PoolConfig {
+    /// Rule by which leases are granted and models leave.
+    #[serde(serialize_with = "as_rule")]
+    pub rule: leases::Rule,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the form that serde wants"
+)]
+fn as_rule<S: Serializer>(rule: &leases::Rule, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(rule.name())
+}
+
 /// Table `[metrics]`: settings of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -341,6 +363,7 @@ impl Default for Config {
             },
             overrides: Vec::new(),
             memory: MemoryConfig::default(),
+            pool: PoolConfig::default(),
             metrics: MetricsConfig::default(),
             price: PriceConfig::default(),
             csi: None,
@@ -472,6 +495,12 @@ impl Config {
             config.memory.stream_restores = streams;
         }
         memory.end();
+        let pool = root.table("pool");
+        let rules = leases::Rule::ALL.map(|rule| (rule.name(), rule));
+        if let Some(rule) = pool.value("rule", |text| one_of(text, &rules)) {
+            config.pool.rule = rule;
+        }
+        pool.end();
         let metrics = root.table("metrics");
         if let Some(pods) = metrics.value("pods", |text| one_of(text, &FLAGS)) {
             config.metrics.pods = pods;
@@ -507,6 +536,7 @@ impl Config {
                 .min(host_bytes),
             restores_on_demand: self.memory.restore == Restore::Demand,
             streaming: self.memory.stream_restores,
+            rule: self.pool.rule,
             seal_after_ms: u32::try_from(self.memory.seal_after.as_millis()).unwrap_or(u32::MAX),
         }
     }

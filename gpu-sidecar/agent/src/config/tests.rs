@@ -70,6 +70,9 @@ directory = "/pods"
 seal-after = "250ms"
 stream-restores = "poisoned"
 
+[pool]
+rule = "lru"
+
 [metrics]
 pods = true
 
@@ -94,6 +97,10 @@ gpu-hour = 2.49
     assert_eq!(
         (memory.streaming, default.streaming),
         (Streaming::Poisoned, Streaming::Off)
+    );
+    assert_eq!(
+        (memory.rule, default.rule),
+        (leases::Rule::LeastRecentlyUsed, leases::Rule::Weir)
     );
     let bounded = within(default, 512 << 20);
     assert_eq!(
@@ -168,7 +175,7 @@ fn problems_have_their_line_and_the_allowed_values() {
         ),
         (
             "[token]\nwindow = \"1s\"",
-            "agent.toml:1: token: unknown key; allowed: memory, metrics, node, pods, price, slot, slots, \
+            "agent.toml:1: token: unknown key; allowed: memory, metrics, node, pods, pool, price, slot, slots, \
              tokens",
         ),
         (
@@ -235,6 +242,10 @@ fn problems_have_their_line_and_the_allowed_values() {
         (
             "[memory]\nseal-after = \"1h1ms\"",
             "agent.toml:2: memory.seal-after: \"1h1ms\": allowed: 0, or 1ms to 1h in whole milliseconds",
+        ),
+        (
+            "[pool]\nrule = \"best\"",
+            "agent.toml:2: pool.rule: \"best\": allowed: weir, paper, fifo, random, lru",
         ),
         (
             "[memory]\nrestore = \"never\"",

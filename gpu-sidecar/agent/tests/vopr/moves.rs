@@ -311,6 +311,11 @@ impl World {
                 own.memory.sealed_at = Some(own.launched);
                 self.go(process, Thread::Mover, span);
             }
+            MoverStep::SealAndConfirm { seq } => {
+                own.memory.sealed_at = Some(own.launched);
+                self.answer(process, seq, None);
+                self.go(process, Thread::Mover, span);
+            }
             MoverStep::Sleep { at_most } => {
                 self.go(process, Thread::Mover, nanoseconds(at_most).max(US));
             }

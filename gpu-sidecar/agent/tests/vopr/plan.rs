@@ -3,6 +3,7 @@
 use std::fmt;
 
 use agent_core::MemorySettings;
+use policy::pool::leases::Rule;
 use protocol::page::Streaming;
 use testing::Random;
 
@@ -122,6 +123,7 @@ impl Plan {
             restores_on_demand: random.below(4) > 0,
             seal_after_ms: [0, 1, 50][random.index(3)],
             streaming: Streaming::Off,
+            rule: Rule::Weir,
         }
     }
 

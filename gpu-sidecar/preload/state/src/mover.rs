@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use protocol::page::{Orders, Residency};
+use protocol::page::{Orders, Residency, SEALED};
 
 use crate::silence::page_of;
 
@@ -56,6 +56,11 @@ pub enum MoverStep {
     },
     /// Copies what has changed to the host, and leaves the memory where it is.
     Seal,
+    /// As [`Self::Seal`], and answers the order, whatever came of it.
+    SealAndConfirm {
+        /// Number of the order.
+        seq: u32,
+    },
     /// Waits until something changes.
     Sleep {
         /// Time after which the next step is due at the latest.
@@ -122,8 +127,11 @@ impl Mover {
         if seq != self.answered {
             self.answered = seq;
             let wanted = orders.residency_wanted.load(Ordering::Relaxed);
+            if wanted == SEALED && !situation.is_away && !situation.is_sealed {
+                return MoverStep::SealAndConfirm { seq };
+            }
             let to_host = wanted == Residency::Host as u32;
-            return match (to_host, situation.is_away) {
+            return match (to_host, situation.is_away && wanted != SEALED) {
                 (true, false) => MoverStep::Evict {
                     seq,
                     drain_ms: orders.drain_ms.load(Ordering::Relaxed),
@@ -216,6 +224,29 @@ mod tests {
         assert_eq!(mover.step(&orders, HERE), MoverStep::Confirm { seq: 1 });
         order(&orders, Residency::Host, 2);
         assert_eq!(mover.step(&orders, AWAY), MoverStep::Confirm { seq: 2 });
+    }
+
+    #[test]
+    fn an_order_to_seal_moves_nothing_and_is_answered_once() {
+        let (orders, mut mover) = (Orders::new(), Mover::new());
+        let seal = |seq| {
+            orders.residency_wanted.store(SEALED, Ordering::Relaxed);
+            orders.order_seq.store(seq, Ordering::Release);
+        };
+        seal(1);
+        assert_eq!(
+            mover.step(&orders, HERE),
+            MoverStep::SealAndConfirm { seq: 1 }
+        );
+        assert_eq!(mover.step(&orders, HERE), SLEEP);
+        seal(2);
+        let sealed = Situation {
+            is_sealed: true,
+            ..HERE
+        };
+        assert_eq!(mover.step(&orders, sealed), MoverStep::Confirm { seq: 2 });
+        seal(3);
+        assert_eq!(mover.step(&orders, AWAY), MoverStep::Confirm { seq: 3 });
     }
 
     #[test]

@@ -23,14 +23,19 @@ impl Leases {
         }
         let due = self.assign_parked(true);
         let mut is_assigned = due;
-        self.estimate();
-        while let Some((head, _)) = self.queue.next(self.now) {
+        if self.free_slots() != 0 {
+            self.estimate();
+        }
+        // Most events find no slot free, and most heads wait: without one none of them is looked at.
+        while self.free_slots() != 0
+            && let Some((head, _)) = self.queue.next(self.now)
+        {
             let Ok(number) = u32::try_from(head.request.0) else {
                 break;
             };
             let from = InstanceId(number);
             let among = self.slots_for(from);
-            let among = if self.waits_for_model(from, among) {
+            let among = if !self.loads_at_once && self.waits_for_model(from, among) {
                 0
             } else {
                 among
@@ -144,6 +149,13 @@ impl Leases {
     fn is_assignable(&self, slot: SlotId) -> bool {
         let at = self.at(slot);
         at.is_usable && at.queues > 0 && at.turn.is_none()
+    }
+
+    /// Returns the slots that may be assigned and are free, as a bit set.
+    fn free_slots(&self) -> u64 {
+        let slots = (0..self.slots.len()).map(super::slot_id);
+        let assignable = slots.filter(|slot| self.is_assignable(*slot));
+        assignable.fold(0, |set, slot| set | 1 << slot.0) & self.pool.free_set()
     }
 
     /// Returns the slots on which the head of an instance may run, as a bit set: its own, and those of siblings if it can forward to them.

@@ -91,12 +91,12 @@ impl Leases {
     }
 
     fn leaves_nothing(&self, slot: SlotId) -> bool {
-        let at = self.at(slot);
-        at.leaving.is_empty() && at.evicting.is_none()
+        self.at(slot).leaves_nothing()
     }
 
     fn set_bytes(&mut self, id: InstanceId, bytes: u64) {
         if let Some(entry) = self.instances.get_mut(&id) {
+            entry.is_sealed &= bytes <= entry.granted;
             (entry.bytes, entry.granted) = (bytes, bytes);
             if bytes > 0 && entry.location == Location::Absent {
                 entry.location = Location::Device;

@@ -2,7 +2,7 @@
 
 use super::{
     Action, Cause, Entry, FORWARDED, Holder, InstanceId, LEFT_OUT, Leases, Location, RECALL_MAX,
-    RETRY, SlotId, Stage, Turn,
+    RETRY, SEAL_MAX, Seal, SlotId, SlotLease, Stage, Turn,
 };
 use crate::Time;
 
@@ -81,9 +81,28 @@ impl Leases {
         };
         (holder.is_parked, holder.is_idle_later) = (false, false);
         holder.reserved_until = Time::ZERO;
-        if std::mem::replace(&mut holder.is_idle, false) && holder.is_leased() && !has_turn {
+        holder.seal = Seal::Open;
+        let was_idle = std::mem::replace(&mut holder.is_idle, false) && holder.is_leased();
+        self.set_sealed(id, false);
+        if was_idle && !has_turn {
             let function = self.instances[&id].about.function;
             let _there = self.pool.resume(now, function, slot);
+        }
+    }
+
+    /// Records that an instance's processes have copied what changed of their model, or could not: `is_sealed`. It counts as long as nothing is reported
+    /// by which they may have computed since.
+    pub fn sealed(&mut self, now: Time, id: InstanceId, is_sealed: bool) {
+        self.now = self.now.max(now);
+        let Some(slot) = self.slot_of(id) else {
+            return;
+        };
+        let Some(holder) = self.holder_mut(slot, id) else {
+            return;
+        };
+        if matches!(holder.seal, Seal::Asked { .. }) {
+            holder.seal = Seal::Over;
+            self.set_sealed(id, is_sealed);
         }
     }
 
@@ -107,15 +126,14 @@ impl Leases {
         let Some(slot) = self.slot_of(id) else {
             return;
         };
-        let at = self.at_mut(slot);
-        if at.evicting != Some(id) {
+        if !self.at_mut(slot).end_eviction(id) {
             return;
         }
-        at.evicting = None;
         if has_left {
             self.set_location(id, Location::Host);
             return;
         }
+        self.set_sealed(id, false);
         self.put_back(id);
         self.retry_later(id);
         if let Some(entry) = self.instances.get(&id) {
@@ -184,7 +202,7 @@ impl Leases {
         };
         let (about, bytes) = (entry.about, entry.bytes);
         let slot = about.slot;
-        if entry.location == location || self.at(slot).evicting == Some(id) {
+        if entry.location == location || self.at(slot).is_evicting(id) {
             return;
         }
         self.set_location(id, location);
@@ -212,9 +230,7 @@ impl Leases {
         (entry.parked, entry.claim) = (None, None);
         let slot = entry.about.slot;
         let at = self.at_mut(slot);
-        if at.evicting == Some(id) {
-            at.evicting = None;
-        }
+        let _ended = at.end_eviction(id);
         at.leaving.retain(|(own, _)| *own != id);
         self.located(now, id, Location::Absent);
         if let Some(entry) = self.instances.get_mut(&id) {
@@ -270,6 +286,52 @@ impl Leases {
     fn set_location(&mut self, id: InstanceId, location: Location) {
         if let Some(entry) = self.instances.get_mut(&id) {
             entry.location = location;
+        }
+    }
+
+    pub(super) fn set_sealed(&mut self, id: InstanceId, is_sealed: bool) {
+        if let Some(entry) = self.instances.get_mut(&id) {
+            entry.is_sealed = is_sealed;
+        }
+    }
+
+    /// Returns whether the models of a slot's instances have not all room there.
+    fn is_short(&self, slot: SlotId) -> bool {
+        let own = self.instances.values();
+        let own = own.filter(|entry| entry.about.slot == slot);
+        let bytes = own.fold(0_u64, |sum, entry| sum.saturating_add(entry.bytes));
+        bytes > self.at(slot).capacity
+    }
+
+    /// Has the model of a slot's holder sealed, unless that was done or would serve nothing. Returns whether it is being sealed.
+    fn seal(&mut self, slot: SlotId, actions: &mut Vec<Action>) -> bool {
+        let now = self.now;
+        let Some(holder) = self.at(slot).holder else {
+            return false;
+        };
+        let id = holder.instance;
+        match holder.seal {
+            Seal::Over => false,
+            Seal::Asked { since } => {
+                let until = since.after(SEAL_MAX);
+                if now < until {
+                    self.wake_at(until);
+                }
+                now < until
+            }
+            Seal::Open => {
+                let can = self.instances.get(&id).is_some_and(|entry| {
+                    let is_there = entry.location == Location::Device && entry.bytes > 0;
+                    is_there && entry.about.may_leave && !entry.is_sealed
+                });
+                let is_due = can && holder.restores_since.is_none() && self.is_short(slot);
+                if let Some(holder) = self.holder_mut(slot, id).filter(|_| is_due) {
+                    holder.seal = Seal::Asked { since: now };
+                    self.wake_at(now.after(SEAL_MAX));
+                    actions.push(Action::Seal(id));
+                }
+                is_due
+            }
         }
     }
 
@@ -338,6 +400,11 @@ impl Leases {
         self.give_up_claims(slot);
         self.fail_turn(slot);
         self.take_lease(slot);
+        // All may compute from now on.
+        let own = self.instances.values_mut();
+        for entry in own.filter(|entry| entry.about.slot == slot) {
+            entry.is_sealed = false;
+        }
     }
 
     /// Ends what lasts for a time: reservations for forwarded requests, and the stay of models that refused to leave.
@@ -405,6 +472,12 @@ impl Leases {
         }
         self.notify(slot, actions);
         self.restore_again(slot, actions);
+        if let Some(holder) = self.at(slot).holder
+            && holder.is_idle
+            && holder.is_leased()
+        {
+            let _sealing = self.seal(slot, actions);
+        }
         let Some(turn) = self.at(slot).turn else {
             let may_compute = self.at(slot).holder.is_some();
             if self.has_claim(slot) || !may_compute {
@@ -417,6 +490,7 @@ impl Leases {
                 // It has the lease, with nothing to do: a sibling's request is to be forwarded to it.
                 return self.grant(slot, turn, actions);
             }
+            self.evict_sealed(slot, Some(turn.instance), actions);
             self.begin_recall(slot, actions);
             return self.step_recall(slot, actions);
         }
@@ -473,13 +547,41 @@ impl Leases {
         }
     }
 
-    /// Orders the next model that is to leave a slot. `stays`: a model that is to stay after all. Returns whether one is leaving.
+    /// Orders the sealed models that are to leave a slot, apart from its holder's. `stays`: a model that is to stay after all.
+    fn evict_sealed(&mut self, slot: SlotId, stays: Option<InstanceId>, actions: &mut Vec<Action>) {
+        let holder = self.at(slot).holder.map(|holder| holder.instance);
+        let mut leaving = std::mem::take(&mut self.at_mut(slot).leaving);
+        leaving.retain(|&(victim, reason)| {
+            if self.at(slot).is_evicting(victim) {
+                return false;
+            }
+            let is_sealed = self
+                .instances
+                .get(&victim)
+                .is_some_and(|entry| entry.is_sealed && entry.location == Location::Device);
+            let leaves = is_sealed && Some(victim) != stays && Some(victim) != holder;
+            if leaves {
+                self.at_mut(slot).evicting_sealed.push(victim);
+                actions.push(Action::Evict {
+                    instance: victim,
+                    reason,
+                    is_sealed: true,
+                });
+            }
+            !leaves
+        });
+        self.at_mut(slot).leaving = leaving;
+    }
+
+    /// Orders the next models that are to leave a slot: the sealed ones, and one of the others. `stays`: a model that is to stay after all. Returns whether
+    /// one is leaving.
     fn evict_next(
         &mut self,
         slot: SlotId,
         stays: Option<InstanceId>,
         actions: &mut Vec<Action>,
     ) -> bool {
+        self.evict_sealed(slot, stays, actions);
         while self.at(slot).evicting.is_none() && !self.at(slot).leaving.is_empty() {
             let (victim, reason) = self.at_mut(slot).leaving.remove(0);
             let is_there = self
@@ -502,9 +604,11 @@ impl Leases {
             actions.push(Action::Evict {
                 instance: victim,
                 reason,
+                is_sealed: false,
             });
         }
-        self.at(slot).evicting.is_some()
+        let at = self.at(slot);
+        at.evicting.is_some() || !at.evicting_sealed.is_empty()
     }
 
     /// Recalls the lease of a slot, unless that was done.
@@ -546,6 +650,9 @@ impl Leases {
         if is_heard && !holder.is_idle && now < until {
             return self.wake_at(until);
         }
+        if holder.is_idle && self.seal(slot, actions) {
+            return;
+        }
         if let Some(holder) = self.holder_mut(slot, holder.instance) {
             holder.stage = Stage::Closing { since: now };
         }
@@ -576,7 +683,7 @@ impl Leases {
             }
             let (function, bytes, may_leave) =
                 (entry.about.function, entry.bytes, entry.about.may_leave);
-            entry.parked = None;
+            (entry.parked, entry.is_sealed) = (None, false);
             let _there = self.pool.set_resident(function, slot, bytes);
             self.pool.set_pinned(function, slot, !may_leave);
         }
@@ -621,6 +728,26 @@ impl Leases {
     }
 }
 
+impl SlotLease {
+    /// Returns whether a model is on its way to the host.
+    fn is_evicting(&self, id: InstanceId) -> bool {
+        self.evicting == Some(id) || self.evicting_sealed.contains(&id)
+    }
+
+    /// Ends an eviction. Returns `false` if the model was not leaving.
+    fn end_eviction(&mut self, id: InstanceId) -> bool {
+        let is_evicting = self.is_evicting(id);
+        self.evicting = self.evicting.filter(|own| *own != id);
+        self.evicting_sealed.retain(|own| *own != id);
+        is_evicting
+    }
+
+    /// Returns whether no model leaves or is to leave.
+    pub(super) const fn leaves_nothing(&self) -> bool {
+        self.leaving.is_empty() && self.evicting.is_none() && self.evicting_sealed.is_empty()
+    }
+}
+
 impl Holder {
     pub(super) const fn new(instance: InstanceId, since: Time) -> Self {
         Self {
@@ -630,6 +757,7 @@ impl Holder {
             is_idle: false,
             is_parked: false,
             is_notified: false,
+            seal: Seal::Open,
             is_open: true,
             restores_since: None,
             is_idle_later: false,

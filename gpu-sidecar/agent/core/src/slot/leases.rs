@@ -1,11 +1,12 @@
 //! The slot's part of leases: what is reported of its pods, and what is carried out.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use policy::Time;
 use policy::pool::SlotId;
 use policy::pool::leases::{Claim, Location, QUIET};
-use policy::tokens::PodId;
+use policy::tokens::{PodId, ProcessId};
 use protocol::page::Residency;
 
 use super::moves::Begun;
@@ -204,15 +205,66 @@ impl SlotState {
         }
     }
 
-    /// Moves a pod's model to the host for another's. Its gate is open meanwhile, for the kernel of the hashes.
+    /// Has the processes of a pod copy to the host what changed of their memory, while they hold the lease.
+    pub(crate) fn seal_for_lease(&mut self, cx: &mut Context<'_>, key: PodKey) {
+        let is_moving = self.current(key).is_some();
+        let members = self.pods.get(&key).map(|pod| pod.processes().to_vec());
+        let mut pending = BTreeMap::new();
+        for id in members.into_iter().flatten().filter(|_| !is_moving) {
+            let process = self.processes.get_mut(&id);
+            let Some(device) = process.and_then(|process| process.device_mut()) else {
+                continue;
+            };
+            let moves = device.moves_mut();
+            let is_there = moves.residency == Residency::Resident && !moves.is_returning;
+            if !moves.is_able || !is_there {
+                pending.clear();
+                break;
+            }
+            pending.insert(id, moves.next_order());
+        }
+        if pending.is_empty() {
+            return cx.leases.policy.sealed(Time(cx.now), id_of(key), false);
+        }
+        let orders = pending.iter().map(|(process, seq)| Action::Order {
+            process: *process,
+            order: Order::Seal { seq: *seq },
+        });
+        cx.actions.extend(orders);
+        cx.leases.begin_seal(key, pending);
+    }
+
+    /// Handles the answer of a process to the order to seal. Returns whether it was one.
+    pub(super) fn seal_answered(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: PodKey,
+        id: ProcessId,
+        seq: u32,
+    ) -> bool {
+        let Some(is_last) = cx.leases.seal_answered(key, id, seq) else {
+            return false;
+        };
+        if is_last && let Some(pod) = self.pods.get(&key) {
+            let own = pod.processes().iter();
+            let mut own = own.filter_map(|id| self.processes.get(id));
+            let is_sealed = own.all(|process| process.device().is_none() || process.is_sealed());
+            let now = Time(cx.now);
+            cx.leases.policy.sealed(now, id_of(key), is_sealed);
+        }
+        true
+    }
+
+    /// Moves a pod's model to the host for another's. Unless it is sealed, its gate is open meanwhile, for the kernel of the hashes.
     pub(crate) fn evict_for_lease(
         &mut self,
         cx: &mut Context<'_>,
         key: PodKey,
         reason: &'static str,
+        is_sealed: bool,
     ) {
         let is_sole = cx.leases.policy.holder(SlotId(self.key.0)).is_none();
-        if is_sole {
+        if is_sole && !is_sealed {
             self.set_open(cx, key, true);
         }
         match self.begin_move(cx, key, Target::Host, DRAIN_MS, false) {
@@ -331,7 +383,7 @@ impl SlotState {
             .as_ref()
             .and_then(|device| device.slot.context_residue)
             .unwrap_or(0);
-        let with_context = |id: &&policy::tokens::ProcessId| {
+        let with_context = |id: &&ProcessId| {
             let process = self.processes.get(id);
             process.is_some_and(|process| process.device().is_some())
         };

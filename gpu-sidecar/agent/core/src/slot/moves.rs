@@ -257,6 +257,9 @@ impl SlotState {
         if has_returned {
             return self.returned(cx, key, report);
         }
+        if self.seal_answered(cx, key, id, report.seq) {
+            return;
+        }
         let Some(current) = self.current(key) else {
             return;
         };

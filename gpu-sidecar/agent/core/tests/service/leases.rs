@@ -1,5 +1,6 @@
 use agent_core::EventKind as Kind;
 use protocol::message::{MoveReport, Transfer};
+use protocol::page::SEALED;
 use protocol::queue::{FromQueue, ToQueue, TraceContext};
 
 mod siblings;
@@ -139,6 +140,11 @@ impl Node {
     /// Answers the last order about a process's memory.
     fn has_moved(&mut self, process: ProcessId) {
         let (seq, wanted) = self.wanted_place(process);
+        let facts = &self.pages(process).facts;
+        facts.done_seq.store(seq, Ordering::Relaxed);
+        let is_sealed = self.is_to_seal(process) || wanted == Residency::Host;
+        let facts = &self.pages(process).facts;
+        facts.sealed.store(u32::from(is_sealed), Ordering::Relaxed);
         self.send(
             process,
             FromProcess::Moved(MoveReport {
@@ -154,7 +160,14 @@ impl Node {
         let pages = self.pages(process);
         let wanted = pages.orders.residency_wanted.load(Ordering::Relaxed);
         let seq = pages.orders.order_seq.load(Ordering::Relaxed);
-        (seq, Residency::from_number(wanted).unwrap())
+        // What is to be sealed stays.
+        let wanted = Residency::from_number(wanted).unwrap_or(Residency::Resident);
+        (seq, wanted)
+    }
+
+    fn is_to_seal(&self, process: ProcessId) -> bool {
+        let orders = &self.pages(process).orders;
+        orders.residency_wanted.load(Ordering::Relaxed) == SEALED
     }
 }
 
@@ -248,6 +261,31 @@ fn models_leave_for_a_claim_and_return_with_the_lease() {
         )),
         2
     );
+}
+
+#[test]
+fn a_sealed_model_leaves_while_the_holder_still_has_the_slot() {
+    let mut node = exclusive(3);
+    for pod in [0, 1, 2] {
+        node.queue_connects(pod);
+    }
+    let [one, other, third] =
+        [1, 101, 201].map(|pid| node.with_memory(pid, 1, if pid == 201 { 50 } else { 40 } * MIB));
+    let all = [(0, one), (1, other), (2, third)];
+    // The last one's memory came, and it has left for the others.
+    settle(&mut node, &all);
+    for pod in [2, 0, 1] {
+        node.wants(pod, 80);
+        settle(&mut node, &all);
+    }
+    assert_eq!(node.wanted_place(third).1, Residency::Host);
+    // Each was sealed as soon as it had nothing to do.
+    assert!(node.is_to_seal(one) && node.is_to_seal(other));
+    node.wants(2, 80);
+    assert!(node.recalled(1).is_some());
+    let places = [one, other].map(|process| node.wanted_place(process).1);
+    assert_eq!(places, [Residency::Host, Residency::Resident]);
+    assert_eq!(node.lease(2), None, "the holder has not ended");
 }
 
 #[test]
@@ -394,10 +432,8 @@ fn settle_for(rounds: u32, node: &mut Node, processes: &[(u32, ProcessId)]) {
                 node.idle(pod, epoch);
             }
             let (seq, wanted) = node.wanted_place(process);
-            let answered = node.figures().pods.iter().any(|own| {
-                own.pod.key == PodKey(pod)
-                    && own.counters.moves.evictions + own.counters.moves.restores >= u64::from(seq)
-            });
+            let done = node.pages(process).facts.done_seq.load(Ordering::Relaxed);
+            let answered = done == seq;
             if !answered && wanted != Residency::None && seq > 0 {
                 node.has_moved(process);
             }

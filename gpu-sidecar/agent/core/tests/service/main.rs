@@ -31,6 +31,7 @@ use agent_core::{
     PodSettings, ProcessRecord, Slot, SlotKey, SlotKind,
 };
 use annotations::{Evict, Isolation};
+use policy::pool::leases::Rule;
 use policy::tokens::{ProcessId, Settings};
 use protocol::message::{FromAgent, FromProcess, Refusal};
 use protocol::page::{Residency, Streaming};
@@ -46,6 +47,7 @@ const MEMORY: MemorySettings = MemorySettings {
     restores_on_demand: true,
     seal_after_ms: 700,
     streaming: Streaming::Poisoned,
+    rule: Rule::Weir,
 };
 
 /// Returns a pod that may have all memory of its slot.

@@ -199,6 +199,10 @@ pub fn step<P: Platform>(host: P, mover: &mut Mover) {
         MoverStep::Confirm { seq } => answer(host, orders, seq, Ok(Transfer::default())),
         MoverStep::Request { bytes } => host.send(&FromProcess::WindowsWanted { bytes }),
         MoverStep::Seal => seal::seal(host, orders),
+        MoverStep::SealAndConfirm { seq } => {
+            seal::seal(host, orders);
+            answer(host, orders, seq, Ok(Transfer::default()));
+        }
         MoverStep::Sleep { at_most } => {
             if is_away && search::search_some(host) {
                 return;

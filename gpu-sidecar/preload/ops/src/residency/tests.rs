@@ -1,7 +1,7 @@
 use std::sync::atomic::Ordering;
 
 use preload_state::memory::{Access, Properties};
-use protocol::page::Orders;
+use protocol::page::{Orders, SEALED};
 
 use super::*;
 use crate::cuda::{Address, Code, OUT_OF_MEMORY, SUCCESS};
@@ -444,10 +444,12 @@ fn an_allocation_and_a_copy_wait_for_the_memory_and_ask_for_it() {
 
 /// Carries out what the mover finds to do.
 fn order(fake: &'static Fake, mover: &mut Mover, wanted: Residency, seq: u32) -> MoveReport {
+    order_number(fake, mover, wanted as u32, seq)
+}
+
+fn order_number(fake: &'static Fake, mover: &mut Mover, wanted: u32, seq: u32) -> MoveReport {
     let orders: &Orders = &fake.orders;
-    orders
-        .residency_wanted
-        .store(wanted as u32, Ordering::Relaxed);
+    orders.residency_wanted.store(wanted, Ordering::Relaxed);
     orders.drain_ms.store(1_000, Ordering::Relaxed);
     orders.order_seq.store(seq, Ordering::Release);
     fake.take_sent();
@@ -457,6 +459,27 @@ fn order(fake: &'static Fake, mover: &mut Mover, wanted: Residency, seq: u32) ->
         [FromProcess::Moved(report)] => report,
         ref other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn a_model_that_was_sealed_by_order_leaves_without_a_kernel_and_a_copy() {
+    let (fake, _, _) = process(8);
+    let mut mover = Mover::new();
+    step(fake, &mut mover);
+    let report = order_number(fake, &mut mover, SEALED, 1);
+    assert_eq!(
+        (report.residency, report.refusal),
+        (Residency::Resident, None)
+    );
+    assert_eq!(fake.facts.sealed.load(Ordering::Relaxed), 1);
+    // The gate of tokens is shut, so that no kernel of its hashes can run.
+    fake.orders.gate.set(3);
+    let left = order(fake, &mut mover, Residency::Host, 2);
+    assert_eq!((left.residency, left.refusal), (Residency::Host, None));
+    assert_eq!(left.transfer.copied_bytes, 0);
+    // What is away is not sealed, and the order is answered all the same.
+    let away = order_number(fake, &mut mover, SEALED, 3);
+    assert_eq!((away.residency, away.refusal), (Residency::Host, None));
 }
 
 #[test]

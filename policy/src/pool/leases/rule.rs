@@ -1,0 +1,96 @@
+//! Rules of leases: that of the node by default, and those that it is compared with (M2.21).
+
+use super::Settings;
+use crate::pool::preset::Preset;
+use crate::pool::queue;
+
+/// Rule by which leases are granted and models leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Rule {
+    /// The order of [`queue::Settings::default`]; a head may wait for a slot that has its model; models leave by class.
+    #[default]
+    Weir,
+    /// Two groups of functions (M2.13) and Algorithm 1 (M2.15) as printed.
+    Paper,
+    /// Heads in order of arrival.
+    ArrivalOrder,
+    /// Any free slot on which the function has an instance, wherever its model is.
+    RandomPlacement,
+    /// Models leave by least recent use alone.
+    LeastRecentlyUsed,
+}
+
+impl Rule {
+    /// All rules, in the order of their declaration.
+    pub const ALL: [Self; 5] = [
+        Self::Weir,
+        Self::Paper,
+        Self::ArrivalOrder,
+        Self::RandomPlacement,
+        Self::LeastRecentlyUsed,
+    ];
+
+    /// Returns the name of the rule in configuration files and results.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Weir => "weir",
+            Self::Paper => "paper",
+            Self::ArrivalOrder => "fifo",
+            Self::RandomPlacement => "random",
+            Self::LeastRecentlyUsed => "lru",
+        }
+    }
+
+    /// Returns the rule of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|rule| rule.name() == name)
+    }
+
+    /// Returns the settings of leases by this rule. `streams`: instances compute while their models return.
+    #[must_use]
+    pub fn settings(self, streams: bool) -> Settings {
+        let preset = match self {
+            Self::Weir | Self::Paper => Preset::Adaptive,
+            Self::ArrivalOrder => Preset::ArrivalOrder,
+            Self::RandomPlacement => Preset::RandomPlacement,
+            Self::LeastRecentlyUsed => Preset::LeastRecentlyUsed,
+        };
+        let rules = preset.rules();
+        Settings {
+            queue: match self {
+                Self::Paper => queue::Settings::as_printed(),
+                _ => rules.queue,
+            },
+            slots: rules.slots,
+            streams,
+            loads_at_once: matches!(self, Self::Paper | Self::RandomPlacement),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_rule_has_a_name_and_settings_of_its_own() {
+        for (at, rule) in Rule::ALL.into_iter().enumerate() {
+            assert_eq!(Rule::named(rule.name()), Some(rule));
+            for other in &Rule::ALL[..at] {
+                assert_ne!(
+                    rule.settings(true),
+                    other.settings(true),
+                    "{rule:?} {other:?}"
+                );
+            }
+        }
+        assert_eq!(Rule::named("adaptive"), None);
+        let default = Settings {
+            streams: true,
+            ..Settings::default()
+        };
+        assert_eq!(Rule::default().settings(true), default);
+    }
+}
