@@ -8,10 +8,12 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use serde::Deserialize as _;
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::super::replay::Computed;
 use super::plan::{Arrival, Plan};
 
 /// Longest time until an answer.
@@ -20,8 +22,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// Outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The answer is that of the model, after this time.
-    Right(Duration),
+    /// The answer is that of the model, after this time, by this computation.
+    Right(Duration, Computed),
     /// The answer is wrong.
     Wrong,
     /// The request was refused with 503.
@@ -31,15 +33,15 @@ pub(super) enum Outcome {
 }
 
 /// Sends all requests of the plan at their times. `address_of` returns where a function's instance listens; `None`: it is not hosted, so that its
-/// requests are refused. Outcomes are in the order of arrival.
+/// requests are refused. Returns the time on `CLOCK_MONOTONIC` at which the plan begins, in ns, and the outcomes in the order of arrival.
 pub(super) async fn send(
     plan: &Plan,
     address_of: impl Fn(usize, usize) -> Option<SocketAddr>,
-) -> Vec<Outcome> {
+) -> (u64, Vec<Outcome>) {
     let client: Client<HttpConnector, Full<bytes::Bytes>> =
         Client::builder(TokioExecutor::new()).build_http();
     let client = Arc::new(client);
-    let begin = Instant::now();
+    let (begin, begin_ns) = (Instant::now(), softgpu_wire::clock::now().0);
     let mut requests = JoinSet::new();
     let mut outcomes = vec![Outcome::Refused; plan.arrivals.len()];
     for (number, arrival) in plan.arrivals.iter().enumerate() {
@@ -54,7 +56,7 @@ pub(super) async fn send(
     while let Some(Ok((number, outcome))) = requests.join_next().await {
         outcomes[number] = outcome;
     }
-    outcomes
+    (begin_ns, outcomes)
 }
 
 async fn exchange(
@@ -82,7 +84,10 @@ async fn exchange(
         200 => {
             let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
             match answer["right"].as_bool() {
-                Some(true) => Outcome::Right(took),
+                Some(true) => match Computed::deserialize(&answer) {
+                    Ok(computed) => Outcome::Right(took, computed),
+                    Err(_) => Outcome::Wrong,
+                },
                 _ => Outcome::Wrong,
             }
         }

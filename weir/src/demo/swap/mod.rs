@@ -5,6 +5,7 @@
 //! switches (Torpor, Fig. 5). Both runs have the same arrivals.
 
 mod load;
+mod measure;
 mod node;
 mod plan;
 mod report;
@@ -12,6 +13,7 @@ mod report;
 use std::process::ExitCode;
 
 use clap::Args;
+use policy::pool::leases::Rule;
 
 use crate::output::print;
 use node::Station;
@@ -35,7 +37,17 @@ pub(crate) struct SwapOptions {
     /// Memory of each GPU for models at a time, such as 7GiB (the default).
     #[arg(long, value_name = "SIZE")]
     models: Option<String>,
+    /// Also run with other rules of leases: fifo, requests in order of arrival; random, any free GPU; lru, models leave by least recent use alone.
+    #[arg(long)]
+    ablate: bool,
 }
+
+/// Rules of leases beside the default one, with --ablate (M2.21).
+const ABLATIONS: [Rule; 3] = [
+    Rule::ArrivalOrder,
+    Rule::RandomPlacement,
+    Rule::LeastRecentlyUsed,
+];
 
 /// Form of the output, and what all scenarios have.
 #[derive(Debug, Clone, Copy)]
@@ -55,22 +67,27 @@ impl SwapOptions {
             (self.gpus.is_some(), "--gpus"),
             (self.rate.is_some(), "--rate"),
             (self.models.is_some(), "--models"),
+            (self.ablate, "--ablate"),
         ];
         let given = given.into_iter().filter(|(is_given, _)| *is_given);
         given.map(|(_, name)| name)
     }
 }
 
-/// Runs the scenario. Returns exit code 1 if a request was lost or its answer wrong, if the result is not valid, or with `--strict` for a disturbed
-/// one.
+/// Runs the scenario. Returns exit code 1 if a request under leases was lost or its answer wrong, if the result is not valid, or with `--strict` for a
+/// disturbed one.
 ///
 /// # Errors
 /// Every error is a usage error: exit code 2.
 pub(crate) async fn run(options: &SwapOptions, output: &Output) -> anyhow::Result<ExitCode> {
     let plan = Plan::new(options, output.seconds, output.seed)?;
-    let stock = Station::stock(&plan).await?.measured(&plan).await?;
-    let weir = Station::weir(&plan).await?.measured(&plan).await?;
-    let report = report::Report::new(&plan, &[stock, weir]);
+    let mut runs = vec![Station::stock(&plan).await?.measured(&plan).await?];
+    let ablations = ABLATIONS.into_iter().filter(|_| options.ablate);
+    for rule in std::iter::once(Rule::Weir).chain(ablations) {
+        let station = Station::leased(&plan, rule).await?;
+        runs.push(station.measured(&plan).await?);
+    }
+    let report = report::Report::new(&plan, &runs);
     let text = if output.is_json {
         serde_json::to_string(&report)?
     } else {

@@ -7,8 +7,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use model_server::Model;
+use policy::pool::leases::Rule;
 use softgpu::ledger::{Ledger, Selection};
-use softgpu_wire::ledger::LineKind;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::Child;
@@ -20,6 +21,7 @@ use super::super::children::{get, post};
 use super::super::gpu::{Device, SoftGpu};
 use super::super::spawn::Spawn;
 use super::load::{Outcome, send};
+use super::measure::{Computation, Measurement, Server, measure};
 use super::plan::{Function, Plan};
 
 /// Part of the GPUs, and the rate of each switch's uplink in bytes per second: two transfers get 1/1.6 of the link's rate each (Torpor, Table 3).
@@ -41,7 +43,7 @@ const TIMEOUT_SECONDS: u32 = 20;
 #[derive(Debug)]
 struct Pod {
     _proxy: Child,
-    _model: Child,
+    model: Child,
     address: SocketAddr,
 }
 
@@ -83,8 +85,8 @@ pub(super) struct Run {
     pub(super) outcomes: Vec<Outcome>,
     pub(super) moves: Moves,
     pub(super) device: Device,
-    /// Number of kernels that began while one of another process ran on the same GPU, by the device's ledger.
-    pub(super) overlaps: u64,
+    /// What the device's ledger shows.
+    pub(super) measured: Measurement,
 }
 
 impl Station {
@@ -111,8 +113,8 @@ impl Station {
         })
     }
 
-    /// Starts the node with an agent, which grants leases to all instances.
-    pub(super) async fn weir(plan: &Plan) -> anyhow::Result<Self> {
+    /// Starts the node with an agent, which grants leases to all instances by a rule.
+    pub(super) async fn leased(plan: &Plan, rule: Rule) -> anyhow::Result<Self> {
         let gpu = SoftGpu::in_pairs(PART, plan.gpus, UPLINK).await?;
         let scale = u64::from(gpu.scale().bytes);
         let all: Vec<(usize, usize)> = (0..plan.functions.len())
@@ -127,16 +129,17 @@ impl Station {
         let configuration = format!(
             "[slots]\nkind = \"exclusive\"\nseats = 1024\nmemory = \"{}\"\n\
              [slots.context-residue]\nexclusive = \"{}\"\n\
-             [memory]\nstream-restores = true\n",
+             [memory]\nstream-restores = true\n[pool]\nrule = \"{}\"\n",
             plan.models_memory / scale,
-            RESIDUE / scale
+            RESIDUE / scale,
+            rule.name()
         );
         let of_node = "host-memory = \"6Gi\"\npinned-memory = \"6Gi\"\n";
         let mut agent = NodeAgent::start_with(&gpu, of_node, &configuration, &files).await?;
         agent.placed(files.len()).await?;
         let pods = start_all(plan, &gpu, Some(&mut agent), &all).await?;
         Ok(Self {
-            name: "weir",
+            name: rule.name(),
             gpu,
             agent: Some(agent),
             pods,
@@ -148,15 +151,16 @@ impl Station {
     pub(super) async fn measured(mut self, plan: &Plan) -> anyhow::Result<Run> {
         self.warm_up().await?;
         let before = self.moves().await?;
-        let begin = softgpu_wire::clock::now().0;
-        let outcomes = send(plan, |function, instance| {
+        let (begin, outcomes) = send(plan, |function, instance| {
             // Stock has one instance.
             let instance = if self.agent.is_some() { instance } else { 0 };
             Some(self.pods.get(&(function, instance))?.address)
         })
         .await;
         let after = self.moves().await?;
+        let end = softgpu_wire::clock::now().0;
         let device = self.gpu.device()?;
+        let servers = self.servers(plan)?;
         if let Some(agent) = &mut self.agent {
             agent.check()?;
         }
@@ -165,7 +169,7 @@ impl Station {
             agent.stop().await?;
         }
         self.gpu.write_ledger()?;
-        let overlaps = overlaps(&self.gpu, begin)?;
+        let measured = evaluate(&self.gpu, plan, (begin, end), &servers, &outcomes)?;
         let mut moves = after;
         moves.siblings.0 -= before.siblings.0;
         moves.siblings.1 -= before.siblings.1;
@@ -183,7 +187,7 @@ impl Station {
             outcomes,
             moves,
             device,
-            overlaps,
+            measured,
         })
     }
 
@@ -202,6 +206,22 @@ impl Station {
             }
         }
         Ok(())
+    }
+
+    /// Returns the servers by PID.
+    fn servers(&self, plan: &Plan) -> anyhow::Result<BTreeMap<u32, Server>> {
+        let servers = self.pods.iter().map(|(&(function, instance), pod)| {
+            let pid = pod.model.id().context("a model-server has ended")?;
+            let about = &plan.functions[function];
+            let model = Model::named(about.model).context("a model is not known")?;
+            let server = Server {
+                function,
+                gpu: about.gpus[instance],
+                bytes: model.weights_bytes / u64::from(self.gpu.scale().bytes),
+            };
+            Ok((pid, server))
+        });
+        servers.collect()
     }
 
     /// Returns the moves of models so far.
@@ -230,42 +250,33 @@ impl Station {
     }
 }
 
-/// Returns the number of kernels since `begin` (ns of CLOCK_MONOTONIC) that began while one of another process ran on the same GPU.
-fn overlaps(gpu: &SoftGpu, begin: u64) -> anyhow::Result<u64> {
+/// Evaluates the ledger of a run between two times of CLOCK_MONOTONIC, in ns.
+fn evaluate(
+    gpu: &SoftGpu,
+    plan: &Plan,
+    (begin, end): (u64, u64),
+    servers: &BTreeMap<u32, Server>,
+    outcomes: &[Outcome],
+) -> anyhow::Result<Measurement> {
     let first = Ledger::begin(gpu.folder())?.context("the software GPU's ledger is empty")?;
-    let select = Selection {
-        from: Some(begin.saturating_sub(first.0)),
-        ..Selection::default()
-    };
-    let ledger = Ledger::read(gpu.folder(), &select)?;
-    let mut kernels: BTreeMap<u32, Vec<(u64, u64, usize)>> = BTreeMap::new();
-    for entry in &ledger.entries {
-        if let LineKind::Sms(gpu) = entry.kind {
-            let own = kernels.entry(gpu).or_default();
-            own.push((entry.from, entry.to, entry.process));
-        }
-    }
-    Ok(kernels.into_values().map(overlaps_of).sum())
-}
-
-/// Returns the number of kernels, as (begin, end, process), that begin before the end of one of another process.
-fn overlaps_of(mut kernels: Vec<(u64, u64, usize)>) -> u64 {
-    kernels.sort_unstable();
-    let mut overlaps = 0;
-    // The process whose kernel ends last, its end, and the latest end of any other.
-    let (mut last, mut ends, mut others_end) = (usize::MAX, 0, 0);
-    for (from, to, process) in kernels {
-        let before = if process == last { others_end } else { ends };
-        overlaps += u64::from(from < before);
-        if process == last {
-            ends = ends.max(to);
-        } else if to >= ends {
-            (others_end, ends, last) = (ends, to, process);
-        } else {
-            others_end = others_end.max(to);
-        }
-    }
-    overlaps
+    let since = |at: u64| at.saturating_sub(first.0);
+    // From its begin on: what a process holds at first is its context.
+    let ledger = Ledger::read(gpu.folder(), &Selection::default())?;
+    let arrivals = plan.arrivals.iter().zip(outcomes);
+    let requests: Vec<Computation> = arrivals
+        .filter_map(|(arrival, outcome)| match outcome {
+            Outcome::Right(_, computed) => Some(Computation {
+                function: arrival.function,
+                due: since(begin) + u64::try_from(arrival.at.as_nanos()).unwrap_or(u64::MAX),
+                read: since(computed.read_ns),
+                answered: since(computed.answered_ns),
+                pid: computed.pid,
+            }),
+            Outcome::Wrong | Outcome::Refused | Outcome::Lost => None,
+        })
+        .collect();
+    let span = (since(begin), since(end));
+    Ok(measure(&ledger, span, plan.gpus, servers, &requests))
 }
 
 fn pod_files(function: &Function, number: usize, instance: usize) -> PodFiles {
@@ -385,7 +396,7 @@ impl<'a> Starting<'a> {
             _proxy: Spawn::new(Program::QueueProxy)
                 .environment(environment)
                 .spawn()?,
-            _model: self.model,
+            model: self.model,
             address: SocketAddr::new(self.ip, PORT),
         };
         let begin = Instant::now();
@@ -437,22 +448,5 @@ impl<'a> Starting<'a> {
             environment.push(("WEIR_QUEUE_SOCKET", socket));
         }
         environment
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kernels_of_one_process_overlap_nothing_and_those_of_two_do() {
-        assert_eq!(overlaps_of(vec![(0, 5, 1), (2, 4, 1), (5, 6, 2)]), 0);
-        assert_eq!(overlaps_of(vec![(0, 5, 1), (4, 6, 2), (6, 7, 1)]), 1);
-        // The first ends last.
-        assert_eq!(
-            overlaps_of(vec![(0, 9, 1), (1, 2, 2), (3, 4, 2), (9, 10, 2)]),
-            2
-        );
-        assert_eq!(overlaps_of(vec![(0, 9, 1), (1, 8, 2), (5, 6, 1)]), 2);
     }
 }

@@ -42,8 +42,12 @@ struct RunReport {
     answered: usize,
     right: usize,
     slo_hit_rate: f64,
-    /// Number of loads for each request.
+    /// Share of the answered requests whose model was there.
+    residency_hit_rate: f64,
+    /// Share of the answered requests whose model came for them.
     swapped_share: f64,
+    /// Number of models which came to a GPU, for requests or otherwise.
+    loads: u64,
     swaps: BTreeMap<&'static str, u64>,
     evictions: BTreeMap<&'static str, u64>,
     siblings: SiblingsReport,
@@ -52,6 +56,10 @@ struct RunReport {
     load_ms: f64,
     copied_out_bytes: u64,
     restored_bytes: u64,
+    /// Share of the GPUs' time in which no kernel ran although a request waited whose model was there.
+    idle_while_waiting: f64,
+    /// Variance of the shares of time in which kernels ran on each GPU, divided by the largest (M2.20).
+    load_variance: f64,
     /// Kernels that began while one of another process ran on the same GPU, by the ledger: none under leases.
     overlaps: u64,
     models: Vec<ModelReport>,
@@ -73,14 +81,17 @@ struct ModelReport {
     in_time: usize,
     p50_ms: Option<f64>,
     p98_ms: Option<f64>,
+    /// Mean time of a request on its GPU, from its first kernel to the end of its last one, if its model is there.
+    resident_ms: Option<f64>,
+    /// The same from the creation of its model's first memory, if that comes for it.
+    swapped_ms: Option<f64>,
 }
 
 impl Report {
     pub(super) fn new(plan: &Plan, runs: &[Run]) -> Self {
         let reports: Vec<RunReport> = runs.iter().map(|run| run_report(plan, run)).collect();
-        let device = runs.last().map(|run| &run.device);
-        let weir = reports.last();
-        let stock = reports.first();
+        let device = runs.get(1).map(|run| &run.device);
+        let (stock, weir) = (reports.first(), reports.get(1));
         let mut why = Vec::new();
         if weir.is_some_and(|run| run.swapped_share < 0.2) {
             why.push("models moved for fewer than a fifth of the requests");
@@ -113,11 +124,13 @@ impl Report {
         }
     }
 
-    /// Returns whether every request under leases was answered, and rightly, and no two processes computed on a GPU at a time.
+    /// Returns whether every request under leases was answered, and rightly, and no two processes computed on a GPU at a time. Without the rule by
+    /// default a request may time out.
     pub(super) fn is_right(&self) -> bool {
-        self.runs.last().is_some_and(|run| {
+        let mut leased = self.runs.iter().skip(1);
+        leased.next().is_some_and(|run| {
             run.right == run.requests && run.answered == run.requests && run.overlaps == 0
-        })
+        }) && leased.all(|run| run.right == run.answered && run.overlaps == 0)
     }
 
     pub(super) const fn is_disturbed(&self) -> bool {
@@ -134,7 +147,7 @@ fn run_report(plan: &Plan, run: &Run) -> RunReport {
         let function = &plan.functions[arrival.function];
         requests[arrival.function] += 1;
         match outcome {
-            Outcome::Right(time) => {
+            Outcome::Right(time, _) => {
                 (answered, right) = (answered + 1, right + 1);
                 in_time[arrival.function] += usize::from(*time <= function.objective);
                 took.entry(function.model).or_default().push(*time);
@@ -146,6 +159,16 @@ fn run_report(plan: &Plan, run: &Run) -> RunReport {
     let compliant = in_time.iter().zip(&requests);
     let compliant = compliant.filter(|(in_time, all)| **in_time * 100 >= **all * PERCENTILE);
     let share = |part: usize| ratio(part as u64, plan.arrivals.len() as u64);
+    let measured = &run.measured;
+    // Mean over the functions with a model.
+    let mean = |name: &str, of: usize| {
+        let own = measured.times.iter();
+        let own = own.filter(|(function, _)| plan.functions[**function].model == name);
+        let sum = own.fold((0, 0), |sum: (u64, u64), (_, times)| {
+            (sum.0 + times[of].0, sum.1 + times[of].1)
+        });
+        (sum.1 > 0).then(|| ratio(sum.0, sum.1) / 1e6)
+    };
     let models = MODELS
         .iter()
         .map(|name| {
@@ -166,10 +189,13 @@ fn run_report(plan: &Plan, run: &Run) -> RunReport {
                 in_time: own.iter().map(|(_, (in_time, _))| **in_time).sum(),
                 p50_ms: percentile(50),
                 p98_ms: percentile(PERCENTILE),
+                resident_ms: mean(name, 0),
+                swapped_ms: mean(name, 1),
             }
         })
         .collect();
-    let loads = run.moves.restores;
+    let swapped = measured.swapped;
+    let of_answered = |part: u64| ratio(part, right as u64);
     RunReport {
         name: run.name,
         functions: plan.functions.len(),
@@ -179,10 +205,12 @@ fn run_report(plan: &Plan, run: &Run) -> RunReport {
         answered,
         right,
         slo_hit_rate: share(in_time.iter().sum()),
-        swapped_share: ratio(loads, plan.arrivals.len() as u64),
+        residency_hit_rate: of_answered((right as u64).saturating_sub(swapped)),
+        swapped_share: of_answered(swapped),
+        loads: measured.loads,
         swaps: BTreeMap::from([
-            ("none", (plan.arrivals.len() as u64).saturating_sub(loads)),
-            ("host", loads),
+            ("none", (right as u64).saturating_sub(swapped)),
+            ("host", swapped),
             ("nvlink", 0),
         ]),
         evictions: REASONS.into_iter().zip(run.moves.evictions).collect(),
@@ -191,10 +219,12 @@ fn run_report(plan: &Plan, run: &Run) -> RunReport {
             returned: run.moves.siblings.1,
         },
         evict_ms: ratio(run.moves.evict_ns, run.moves.evictions.iter().sum()) / 1e6,
-        load_ms: ratio(run.moves.restore_ns, loads) / 1e6,
+        load_ms: ratio(run.moves.restore_ns, run.moves.restores) / 1e6,
         copied_out_bytes: run.moves.copied_out_bytes,
         restored_bytes: run.moves.restored_bytes,
-        overlaps: run.overlaps,
+        idle_while_waiting: measured.idle_while_waiting,
+        load_variance: measured.load_variance,
+        overlaps: measured.overlaps,
         models,
     }
 }
@@ -211,7 +241,7 @@ fn ratio(part: u64, whole: u64) -> f64 {
 /// Returns the result as a table.
 pub(super) fn table(report: &Report) -> String {
     let mut text = format!(
-        "{} functions with {} instances each on {} GPUs, {} requests/s for {} s\n\n{:8} {:>7} {:>10} {:>9} {:>9} {:>8} {:>9} {:>10}\n",
+        "{} functions with {} instances each on {} GPUs, {} requests/s for {} s\n\n{:8} {:>7} {:>10} {:>9} {:>9} {:>8} {:>9} {:>10} {:>7}\n",
         report.functions,
         report.instances,
         report.gpus,
@@ -224,13 +254,14 @@ pub(super) fn table(report: &Report) -> String {
         "right",
         "in time",
         "swapped",
-        "copied out"
+        "copied out",
+        "idle"
     );
     for run in &report.runs {
         // Writing to a string cannot fail.
         let _written = writeln!(
             text,
-            "{:8} {:>7} {:>10} {:>9} {:>9} {:>6.1} % {:>7.1} % {:>6} KiB",
+            "{:8} {:>7} {:>10} {:>9} {:>9} {:>6.1} % {:>7.1} % {:>6} KiB {:>5.1} %",
             run.name,
             run.hosted,
             run.compliant,
@@ -238,10 +269,11 @@ pub(super) fn table(report: &Report) -> String {
             run.right,
             run.slo_hit_rate * 100.0,
             run.swapped_share * 100.0,
-            run.copied_out_bytes >> 10
+            run.copied_out_bytes >> 10,
+            run.idle_while_waiting * 100.0
         );
     }
-    if let Some(weir) = report.runs.last() {
+    if let Some(weir) = report.runs.get(1) {
         let _written = writeln!(
             text,
             "\nmean eviction {:.1} ms, mean load {:.1} ms; {} requests to the other instance of their function, of which {} came back",
@@ -249,8 +281,8 @@ pub(super) fn table(report: &Report) -> String {
         );
         let _written = writeln!(
             text,
-            "\n{:14} {:>9} {:>8} {:>8} {:>8} {:>8}",
-            "model (weir)", "objective", "requests", "in time", "p50", "p98"
+            "\n{:14} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
+            "model (weir)", "objective", "requests", "in time", "p50", "p98", "there", "swapped"
         );
         for model in &weir.models {
             let ms = |value: Option<f64>| {
@@ -258,13 +290,15 @@ pub(super) fn table(report: &Report) -> String {
             };
             let _written = writeln!(
                 text,
-                "{:14} {:>6} ms {:>8} {:>8} {:>8} {:>8}",
+                "{:14} {:>6} ms {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
                 model.name,
                 model.objective_ms,
                 model.requests,
                 model.in_time,
                 ms(model.p50_ms),
-                ms(model.p98_ms)
+                ms(model.p98_ms),
+                ms(model.resident_ms),
+                ms(model.swapped_ms)
             );
         }
     }
