@@ -557,10 +557,8 @@ fn run(seed: u64) -> World {
 fn every_head_is_served_and_no_two_instances_of_a_slot_compute() {
     let (mut moves, mut sealed, mut siblings, mut returns, mut served) = (0, 0, 0, 0, 0);
     let one = testing::variables::number("WEIR_LEASES_SEED");
-    let seeds = one.map_or(
-        0..testing::variables::number("WEIR_LEASES_SEEDS").unwrap_or(300),
-        |seed| seed..seed + 1,
-    );
+    let count = testing::variables::number("WEIR_LEASES_SEEDS").unwrap_or(300);
+    let seeds = one.map_or(0..count, |seed| seed..seed + 1);
     for seed in seeds {
         let world = run(seed);
         moves += world.moves;

@@ -239,7 +239,9 @@ impl World {
                 }
             }
             // Queues do not connect here.
-            Action::AdmitQueue(_) | Action::SendQueue { .. } | Action::DisconnectQueue(_) => {}
+            Action::AdmitQueue(pod) => self.admit_queue(pod),
+            Action::SendQueue { pod, message } => self.send_to_queue(pod, Some(message)),
+            Action::DisconnectQueue(pod) => self.send_to_queue(pod, None),
             Action::Log { .. } | Action::Record { .. } => {}
         }
         Ok(())

@@ -63,6 +63,13 @@ pub(crate) struct Checks {
     greeted: BTreeSet<usize>,
     /// Orders of operators to the present agent.
     pub(crate) orders: Orders,
+    /// Number of requests to queues so far, and of those that were computed.
+    pub(crate) requests: u64,
+    pub(crate) requests_served: u64,
+    /// Slots on which memory was granted while no queue was connected.
+    pub(crate) unleased: BTreeSet<usize>,
+    /// What was found where no failure can be returned.
+    pub(crate) failed: Option<Failure>,
     /// Wake-ups of the agent at the same time.
     wakes: (u64, u32),
 }
@@ -129,7 +136,10 @@ impl Checks {
         }
     }
 
-    pub(crate) fn events(&self, events: u64) -> Result<(), Failure> {
+    pub(crate) fn events(&mut self, events: u64) -> Result<(), Failure> {
+        if let Some(failure) = self.failed.take() {
+            return Err(failure);
+        }
         if events > EVENTS_MAX {
             return Err(Failure::new("progress", "too many events: something spins"));
         }
@@ -226,8 +236,13 @@ impl World {
                 .revoked_at_probe
                 .is_some_and(|before| self.revoked_unresponsive(process.pod) > before);
             let counts = computes && !is_revoked && !was_ungated(process, now);
+            // Under a lease all processes of a pod compute.
+            let is_counted = self.plan.requests_ms > 0
+                && counted
+                    .iter()
+                    .any(|other: &usize| self.processes[*other].pod == process.pod);
             if is_open || counts {
-                sum += process.sm_hundredths;
+                sum += if is_counted { 0 } else { process.sm_hundredths };
                 counted.push(own);
                 text += &format!(
                     " {own}: {} (open {is_open}, computes {computes})",
@@ -244,7 +259,13 @@ impl World {
                 });
                 let Some(own) = own else { continue };
                 let has_greeted = attached_has(node, own);
-                if !has_greeted && !self.checks.greeted.contains(&own) && age >= SILENT_NS {
+                let is_counted = self.plan.requests_ms > 0
+                    && counted
+                        .iter()
+                        .any(|other| self.processes[*other].pod == self.processes[own].pod);
+                let is_silent = !has_greeted && !self.checks.greeted.contains(&own);
+                if is_silent && age >= SILENT_NS && !is_counted {
+                    counted.push(own);
                     sum += record.sm_hundredths;
                     text += &format!(" {own}: {} (silent)", record.sm_hundredths);
                 }
@@ -633,6 +654,8 @@ impl World {
             let before = self.checks.launched.get(at).copied().unwrap_or(0);
             // A pod which has used more than its limit, as without an agent, waits for its share.
             let is_ours = process.is_alive && !process.is_liar && !self.has_debt(process.pod);
+            // Under leases requests must be answered.
+            let is_ours = is_ours && self.queues.is_empty();
             ensure(!is_ours || process.launched > before, "progress", || {
                 format!(
                     "process {at} of pod {} launches nothing: its program is {:?}; {}",
@@ -643,6 +666,7 @@ impl World {
             })?;
         }
         self.check_moves()?;
+        self.check_requests()?;
         let alive = self.processes.iter().filter(|process| process.is_alive);
         let (kept, alive) = (self.node.by_number.len(), alive.count());
         ensure(kept <= alive, "remains", || {

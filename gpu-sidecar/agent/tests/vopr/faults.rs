@@ -43,8 +43,10 @@ impl World {
         let generation = self.node.generation;
         for slot in 0..self.node.slots.len() {
             self.after(US, Event::Found(generation, Found::Slot(slot)));
-            let delay = 2 * US + self.random.below(100 * MS);
-            self.after(delay, Event::Found(generation, Found::Mps(slot)));
+            if self.plan.requests_ms == 0 {
+                let delay = 2 * US + self.random.below(100 * MS);
+                self.after(delay, Event::Found(generation, Found::Mps(slot)));
+            }
         }
         for pod in 0..self.node.pods.len() {
             let delay = 2 * US + self.random.below(200 * MS);
@@ -140,7 +142,9 @@ impl World {
                 }
             }
             Fault::Kill => {
-                if let Some(process) = self.some_process() {
+                if !self.queues.is_empty() && self.random.below(2) == 0 {
+                    self.kill_queue(pod, true);
+                } else if let Some(process) = self.some_process() {
                     self.end_process(process)?;
                 }
             }
@@ -172,6 +176,7 @@ impl World {
             Fault::AgentKill => {
                 if self.node.agent.take().is_some() {
                     self.drop_connections();
+                    self.drop_queues();
                     let span = [5 * MS, 200 * MS, 2 * SECOND][self.random.index(3)];
                     self.after_mean(span, Event::Repair(Repair::StartAgent));
                     // A process that does not greet the next agent until it counts as silent.
@@ -219,10 +224,12 @@ impl World {
                     }
                     self.node.pods[pod].roster.clear();
                     self.node.pods[pod].backlog.clear();
+                    self.kill_queue(pod, false);
                     self.after_mean(200 * MS, Event::Repair(Repair::AddPod(pod)));
                 }
             }
             Fault::SlotLost => {
+                self.checks.unleased.insert(slot);
                 if !std::mem::replace(&mut self.node.is_lost[slot], true) {
                     let reason = "Xid".to_owned();
                     let slot = slot_key;
@@ -279,6 +286,7 @@ impl World {
                     self.node.pods[pod].pod = Arc::new(again);
                     self.node.pods[pod].accepts = true;
                     self.found(self.node.generation, Found::Pod(pod))?;
+                    self.kill_queue(pod, true);
                     for _process in 0..self.plan.processes {
                         self.repair(Repair::Replace { pod })?;
                     }

@@ -18,6 +18,7 @@
 //! | `connections`, `agent` | messages between processes and agent; the agent's events and actions |
 //! | `threads`, `process` | threads of a process around the library's state |
 //! | `moves` | orders of operators, and models which move between device and host |
+//! | `queues` | pods on exclusive slots: requests, leases, and queues as queue-proxy's |
 //! | `node`, `gpu` | the agent's side, and the device |
 //! | `faults` | faults, repairs and processes that lie |
 //! | `checks`, `named` | invariants; runs which have failed once |
@@ -35,6 +36,7 @@ mod named;
 mod node;
 mod plan;
 mod process;
+mod queues;
 mod threads;
 mod world;
 
@@ -146,6 +148,7 @@ fn main() -> ExitCode {
                 all.grants += summary.grants;
                 all.launches += summary.launches;
                 all.moves += summary.moves;
+                all.requests += summary.requests;
             }
             Err(failure) => return report(&plan, &failure, arguments.shown),
         }
@@ -155,8 +158,8 @@ fn main() -> ExitCode {
     #[expect(clippy::cast_precision_loss, reason = "a report")]
     let (rate, span) = (all.events as f64 / seconds, all.ns as f64 / 1e9);
     println!(
-        "{seeds} seeds from {}: {span:.0} s of virtual time, {} events ({rate:.0}/s), {} grants, {} launches, {} ordered moves",
-        arguments.first, all.events, all.grants, all.launches, all.moves
+        "{seeds} seeds from {}: {span:.0} s of virtual time, {} events ({rate:.0}/s), {} grants, {} launches, {} ordered moves, {} requests under leases",
+        arguments.first, all.events, all.grants, all.launches, all.moves, all.requests
     );
     ExitCode::SUCCESS
 }

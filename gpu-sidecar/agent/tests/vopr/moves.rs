@@ -49,6 +49,8 @@ pub(crate) struct Memory {
     pub(crate) windows: u64,
     pub(crate) pinned: u64,
     bytes: u64,
+    /// Size of the model that is still to be loaded, in bytes.
+    to_load: u64,
     is_away: bool,
     /// Number of launches at which the host had every byte.
     sealed_at: Option<u64>,
@@ -71,12 +73,42 @@ impl Memory {
             windows: 0,
             pinned: 0,
             bytes,
+            to_load: 0,
             is_away: false,
             sealed_at: None,
             mover: Mover::new(),
             state: MoverState::Idle,
             page: None,
         }
+    }
+
+    /// Creates the memory of a process that has not loaded its model.
+    pub(crate) fn to_load(bytes: u64) -> Self {
+        let mut memory = Self::new(0);
+        memory.to_load = bytes;
+        memory
+    }
+
+    /// Returns the size of the model that is still to be loaded, in bytes.
+    pub(crate) const fn left_to_load(&self) -> u64 {
+        self.to_load
+    }
+
+    /// Notes that the model is there.
+    pub(crate) const fn loaded(&mut self) {
+        self.bytes = self.to_load;
+        self.to_load = 0;
+    }
+
+    pub(crate) const fn is_away(&self) -> bool {
+        self.is_away
+    }
+
+    /// Returns what it takes on the device, in bytes.
+    pub(crate) const fn on_device(&self) -> u64 {
+        let is_there =
+            !self.is_away || matches!(self.state, MoverState::Moving { to_host: false, .. });
+        if is_there { self.bytes } else { 0 }
     }
 
     /// Returns where the memory is between moves.
@@ -273,10 +305,12 @@ impl World {
         let step = own.memory.mover.step(&page.orders, situation);
         own.memory.page = Some(page);
         // Moves take up to 200 ms; refusals are those which a process finds by itself.
-        let longest = [2 * MS, 200 * MS][self.random.index(2)];
+        let longest = [2 * MS, self.longest_move()][self.random.index(2)];
         let span = self.random.below(longest);
         let refuses = !self.is_healing && self.random.below(20) == 0;
         let own = &mut self.processes[process];
+        // A pod of which one process does not leave and another does not return is torn, and takes memory of which leases know nothing.
+        let restores = self.plan.requests_ms == 0;
         match step {
             MoverStep::Evict { seq, .. } if refuses => {
                 self.answer(process, seq, Some(MoveRefusal::Capturing));
@@ -291,12 +325,16 @@ impl World {
             }
             MoverStep::Restore { seq } => {
                 own.publish_residency(Residency::Restoring);
-                let refusal = refuses.then_some(MoveRefusal::NoMemory);
+                let refusal = (refuses && restores).then_some(MoveRefusal::NoMemory);
                 own.memory.state = MoverState::Moving {
                     seq,
                     to_host: false,
                     refusal,
                 };
+                let slot = own.slot;
+                if let Err(failure) = self.check_slot_memory(slot) {
+                    self.checks.failed.get_or_insert(failure);
+                }
                 self.go(process, Thread::Mover, span);
             }
             MoverStep::Confirm { seq } => {
@@ -312,13 +350,25 @@ impl World {
                 self.go(process, Thread::Mover, span);
             }
             MoverStep::SealAndConfirm { seq } => {
-                own.memory.sealed_at = Some(own.launched);
+                if own.orders().gate.is_open() && !own.is_marked && own.flights.is_empty() {
+                    own.memory.sealed_at = Some(own.launched);
+                    own.facts().sealed.store(1, Ordering::Relaxed);
+                }
                 self.answer(process, seq, None);
                 self.go(process, Thread::Mover, span);
             }
             MoverStep::Sleep { at_most } => {
                 self.go(process, Thread::Mover, nanoseconds(at_most).max(US));
             }
+        }
+    }
+
+    /// Returns the longest time of a move, in nanoseconds: short enough for requests which wait for several of them.
+    const fn longest_move(&self) -> u64 {
+        if self.plan.requests_ms > 0 {
+            20 * MS
+        } else {
+            200 * MS
         }
     }
 
@@ -343,8 +393,9 @@ impl World {
         }
         own.publish_residency(Residency::Evicting);
         // Its memory can be neither copied nor returned, very rarely.
-        let is_lost = !self.is_healing && self.random.below(50) == 0;
-        let span = self.random.below(200 * MS);
+        let is_lost = self.plan.requests_ms == 0 && !self.is_healing && self.random.below(50) == 0;
+        let longest = self.longest_move();
+        let span = self.random.below(longest);
         let own = &mut self.processes[process];
         let refusal = is_lost.then_some(MoveRefusal::StickyError);
         own.memory.state = MoverState::Moving {

@@ -13,6 +13,7 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
         span_ms,
         fault_ms,
         orders_ms: 0,
+        requests_ms: 0,
         faults: faults.to_vec(),
     };
     let moving = |orders_ms, plan: Plan| Plan { orders_ms, ..plan };

@@ -13,6 +13,7 @@ use policy::tokens::{ProcessId, Settings};
 use protocol::message::{FromAgent, FromProcess};
 
 use crate::gpu::SMS;
+use crate::plan::Plan;
 
 /// A message on its way, or what ends a connection.
 #[derive(Debug, Clone)]
@@ -90,7 +91,12 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(slots: usize) -> Self {
+    pub(crate) fn new(plan: &Plan) -> Self {
+        let slots = plan.slots;
+        let of_plan = |at| match plan.requests_ms {
+            0 => slot(at),
+            _ => exclusive(at),
+        };
         Self {
             agent: None,
             generation: 0,
@@ -101,7 +107,7 @@ impl Node {
             connections: Vec::new(),
             by_number: BTreeMap::new(),
             pods: Vec::new(),
-            slots: (0..slots).map(|at| Arc::new(slot(at))).collect(),
+            slots: (0..slots).map(|at| Arc::new(of_plan(at))).collect(),
             is_mps_up: vec![true; slots],
             is_lost: vec![false; slots],
             is_known_lost: vec![false; slots],
@@ -156,6 +162,16 @@ fn slot(at: usize) -> Slot {
     }
 }
 
+/// Returns a slot whose pods compute in turns, with room for the models of two pods at most.
+fn exclusive(at: usize) -> Slot {
+    Slot {
+        kind: SlotKind::Exclusive,
+        models_memory: Some(700 << 20),
+        mps_pipe: None,
+        ..slot(at)
+    }
+}
+
 /// Returns a pod with this share of the SMs and this limit of the time, in percent.
 pub(crate) fn pod(key: usize, serial: u64, slot: usize, sm: u32, limit: u32, memory: u64) -> Pod {
     let number = u32::try_from(key).unwrap();
@@ -164,14 +180,18 @@ pub(crate) fn pod(key: usize, serial: u64, slot: usize, sm: u32, limit: u32, mem
         serial,
         name: format!("pod-{key}"),
         namespace: "default".to_owned(),
-        function: "function".to_owned(),
+        function: format!("function-{key}"),
         revision: "revision".to_owned(),
         uid: None,
         cgroup: None,
         pod_name: None,
         mps_mount: None,
         settings: PodSettings {
-            isolation: Isolation::Shared,
+            isolation: if sm == 100 && memory == 0 && limit == 100 {
+                Isolation::Tenant
+            } else {
+                Isolation::Shared
+            },
             sm_hundredths: sm * 100,
             quota_request_ppm: limit * 10_000 / 5,
             quota_limit_ppm: limit * 10_000,

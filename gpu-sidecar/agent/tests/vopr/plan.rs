@@ -81,6 +81,8 @@ pub(crate) struct Plan {
     pub(crate) fault_ms: u64,
     /// Mean time between two orders of operators to move a model, in milliseconds; 0: none, and no model can move.
     pub(crate) orders_ms: u64,
+    /// Mean time between two requests to each pod, in milliseconds, on exclusive slots with leases; 0: slots are shared, without queues.
+    pub(crate) requests_ms: u64,
     /// Faults that occur.
     pub(crate) faults: Vec<Fault>,
 }
@@ -93,7 +95,7 @@ impl Plan {
         let share = [0, 2, 6][random.index(3)];
         let faults = FAULTS.into_iter().filter(|_| random.below(10) < share);
         let faults: Vec<_> = faults.collect();
-        Self {
+        let plan = Self {
             seed,
             slots: 1 + random.index(2),
             pods: 1 + random.index(5),
@@ -102,7 +104,19 @@ impl Plan {
             fault_ms: 20 + random.below(400),
             faults,
             orders_ms: [0, 5 + random.below(300)][random.index(2)],
+            requests_ms: [0, 10 + random.below(300)][random.index(2)],
+        };
+        plan.possible()
+    }
+
+    /// Leaves out what there is not with leases: an exclusive slot has no MPS, and a pod which lies keeps what it holds.
+    fn possible(mut self) -> Self {
+        if self.requests_ms > 0 {
+            let without = [Fault::Liar, Fault::MpsDown, Fault::PodChange, Fault::Fork];
+            self.faults.retain(|fault| !without.contains(fault));
+            self.orders_ms = 0;
         }
+        self
     }
 
     /// Returns whether this fault occurs.
@@ -110,19 +124,31 @@ impl Plan {
         self.faults.contains(&fault)
     }
 
+    /// Returns whether models move.
+    pub(crate) const fn moves(&self) -> bool {
+        self.orders_ms > 0 || self.requests_ms > 0
+    }
+
     /// Returns how models are moved.
     pub(crate) fn memory(&self) -> MemorySettings {
-        if self.orders_ms == 0 {
+        if !self.moves() {
             return MemorySettings::default();
         }
         let mut random = Random(self.seed ^ 0x5851_f42d_4c95_7f2d);
-        let host_bytes = [1 << 30, 16 << 30][random.index(2)];
+        let mut host_bytes = [1 << 30, 16 << 30][random.index(2)];
+        if self.requests_ms > 0 {
+            // A model that cannot leave keeps the others away.
+            host_bytes = 64 << 30;
+        }
         MemorySettings {
             host_bytes,
             pinned_bytes: host_bytes / 4,
             restores_on_demand: random.below(4) > 0,
             seal_after_ms: [0, 1, 50][random.index(3)],
-            streaming: Streaming::Off,
+            streaming: match self.requests_ms % 2 {
+                0 => Streaming::Off,
+                _ => Streaming::On,
+            },
             rule: Rule::Weir,
         }
     }
@@ -192,7 +218,7 @@ impl fmt::Display for Plan {
             .collect();
         write!(
             f,
-            "Plan {{ seed: {}, slots: {}, pods: {}, processes: {}, span_ms: {}, fault_ms: {}, orders_ms: {}, faults: vec![{}] }}",
+            "Plan {{ seed: {}, slots: {}, pods: {}, processes: {}, span_ms: {}, fault_ms: {}, orders_ms: {}, requests_ms: {}, faults: vec![{}] }}",
             self.seed,
             self.slots,
             self.pods,
@@ -200,6 +226,7 @@ impl fmt::Display for Plan {
             self.span_ms,
             self.fault_ms,
             self.orders_ms,
+            self.requests_ms,
             faults.join(", ")
         )
     }

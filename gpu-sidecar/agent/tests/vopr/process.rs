@@ -141,6 +141,10 @@ pub(crate) struct Process {
     pub(crate) watcher: Watcher,
     pub(crate) linker: Linker,
     pub(crate) memory: Memory,
+    /// Whether it has a request of its pod's queue to compute.
+    pub(crate) has_request: bool,
+    /// Whether its present burst is that of a request.
+    pub(crate) computes_request: bool,
     /// Numbers of the current waits: an event of an earlier one is ignored.
     pub(crate) turns: [u64; 4],
     pub(crate) is_marked: bool,
@@ -215,6 +219,8 @@ impl Process {
             watcher: Watcher::Sleeping,
             linker: Linker::Busy,
             memory: Memory::default(),
+            has_request: false,
+            computes_request: false,
             turns: [0; 4],
             is_marked: false,
             bound_holds: true,

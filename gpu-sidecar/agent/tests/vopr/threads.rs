@@ -27,7 +27,7 @@ impl World {
         let waits = match thread {
             Thread::Program => matches!(own.program, Program::Parked(_) | Program::Claiming(..)),
             Thread::Watch => matches!(own.watcher, Watcher::Sleeping),
-            Thread::Mover => self.plan.orders_ms > 0 && own.memory.is_idle(),
+            Thread::Mover => self.plan.moves() && own.memory.is_idle(),
             Thread::Link => false,
         };
         if waits && own.is_active {
@@ -66,10 +66,15 @@ impl World {
                     Some(epoch) => self.gave_back(process, epoch)?,
                     None => self.wake_all(process),
                 }
-                self.pause(process);
-                Ok(())
+                self.end_burst(process)
             }
             Program::Claiming(claim, answer) => {
+                let is_current = own.claims_from == page_of(own.orders());
+                let is_lost = !is_current && own.agent_pages().is_some();
+                if is_lost && self.plan.requests_ms > 0 {
+                    // It is made again to the present agent.
+                    return self.begin_burst(process);
+                }
                 let is_answered =
                     match answer.step(self.now, own.orders(), own.agent_pages().is_some()) {
                         AnswerStep::Wait { left, .. } => {
@@ -88,6 +93,7 @@ impl World {
                     };
                     own.claimed = bytes;
                     own.facts().bytes_used.store(bytes, Ordering::Relaxed);
+                    self.load(process)?;
                 }
                 self.pause(process);
                 if std::mem::take(&mut self.processes[process].must_relinquish) {
@@ -107,8 +113,19 @@ impl World {
     }
 
     fn begin_burst(&mut self, process: usize) -> Result<(), Failure> {
-        let claims = self.processes[process].memory_limit > 0 && self.random.below(10) == 0;
-        if claims && self.processes[process].agent_pages().is_some() {
+        let own = &self.processes[process];
+        let has_limit = own.memory_limit > 0 && own.agent_pages().is_some();
+        if self.plan.requests_ms > 0 {
+            let left = own.memory.left_to_load();
+            if left > 0 && has_limit {
+                return self.claim_total(process, left);
+            }
+            // What computes for itself has other memory, or none.
+            if left > 0 || !own.has_request && self.is_healing {
+                self.pause(process);
+                return Ok(());
+            }
+        } else if has_limit && self.random.below(10) == 0 {
             return self.claim(process);
         }
         let mut burst = 1 + self.random.below_u32(self.processes[process].pace.burst);
@@ -117,6 +134,7 @@ impl World {
             burst = 1;
         }
         let own = &mut self.processes[process];
+        own.computes_request = own.has_request;
         own.burst = burst;
         own.bound_holds = true;
         own.program = Program::Launching;
@@ -126,6 +144,15 @@ impl World {
     fn claim(&mut self, process: usize) -> Result<(), Failure> {
         let limit = self.processes[process].memory_limit;
         let bytes = self.random.below(limit + limit / 4);
+        self.claim_total(process, bytes)
+    }
+
+    fn claim_total(&mut self, process: usize, bytes: u64) -> Result<(), Failure> {
+        let at_most = if self.plan.requests_ms > 0 {
+            preload_state::claims::LEAVING_MAX
+        } else {
+            preload_state::claims::ANSWER_MAX
+        };
         let own = &mut self.processes[process];
         let page = Arc::clone(own.page());
         let claim = own.claims.request(&page.orders, bytes);
@@ -134,9 +161,10 @@ impl World {
             own.claimed = bytes;
             own.facts().bytes_used.store(bytes, Ordering::Relaxed);
         }
-        let answer = claim.answer(self.now, preload_state::claims::ANSWER_MAX);
+        let answer = claim.answer(self.now, at_most);
         let _lost = self.send(process, &claim.message());
         if claim.is_held() {
+            self.load(process)?;
             self.pause(process);
             return Ok(());
         }
@@ -155,18 +183,38 @@ impl World {
         }
     }
 
+    /// Loads the model of a process which has claimed its memory.
+    fn load(&mut self, process: usize) -> Result<(), Failure> {
+        let own = &mut self.processes[process];
+        if own.memory.left_to_load() == 0 {
+            return Ok(());
+        }
+        own.memory.loaded();
+        let slot = own.slot;
+        self.check_slot_memory(slot)
+    }
+
     fn pause(&mut self, process: usize) {
         let mean = if self.is_healing {
             40 * MS
         } else {
             self.processes[process].pace.pause_ns
         };
-        let pause = if mean == 0 {
+        let mut pause = if mean == 0 {
             5 * US
         } else {
             self.exponential(mean)
         };
         self.processes[process].program = Program::Paused;
+        if self.plan.requests_ms > 0 {
+            let own = &self.processes[process];
+            pause = match (own.memory.left_to_load() > 0, own.has_request) {
+                (true, _) => pause.max(5 * MS),
+                (false, true) => US,
+                // Between requests it computes for itself now and then.
+                (false, false) => self.exponential(400 * MS),
+            };
+        }
         self.go(process, Thread::Program, pause);
     }
 
@@ -298,7 +346,7 @@ impl World {
             own.program = Program::Launching;
             let delay = self.step();
             self.go(process, Thread::Program, delay);
-        } else if self.random.below(8) == 0 {
+        } else if self.random.below(8) == 0 && self.plan.requests_ms == 0 {
             // Does not wait for its work.
             self.pause(process);
         } else {
@@ -326,6 +374,14 @@ impl World {
             let delay = self.step();
             self.go(process, Thread::Program, delay);
             return Ok(());
+        }
+        self.end_burst(process)
+    }
+
+    fn end_burst(&mut self, process: usize) -> Result<(), Failure> {
+        let is_request = std::mem::take(&mut self.processes[process].computes_request);
+        if is_request && self.processes[process].has_request {
+            self.request_ends(process)?;
         }
         self.pause(process);
         Ok(())
@@ -540,7 +596,7 @@ impl World {
                 let message = FromProcess::Attach {
                     uuid,
                     multiprocessors: sms,
-                    mps: true,
+                    mps: self.plan.requests_ms == 0,
                     context_bytes: 0,
                     busy_ns: own.busy_ns(),
                 };
@@ -561,7 +617,7 @@ impl World {
                 let delay = self.random.below(20 * MS);
                 self.go(process, Thread::Program, delay);
                 self.go(process, Thread::Watch, 10 * US);
-                if self.plan.orders_ms > 0 {
+                if self.plan.moves() {
                     self.go(process, Thread::Mover, 20 * US);
                 }
                 self.link(process, link::Event::Started(true))?;

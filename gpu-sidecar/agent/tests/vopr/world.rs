@@ -14,6 +14,7 @@ use crate::moves::Memory;
 use crate::node::{Delivery, Node};
 use crate::plan::{Fault, Plan};
 use crate::process::{Pace, Process};
+use crate::queues::{Queue, QueueEvent};
 
 pub(crate) const US: u64 = 1_000;
 pub(crate) const MS: u64 = 1_000_000;
@@ -64,6 +65,8 @@ pub(crate) enum Event {
     Wake { generation: u64 },
     /// A kernel ends.
     Gpu { slot: usize },
+    /// Something happens to a pod's queue.
+    Queue { pod: usize, event: QueueEvent },
     /// A fault occurs.
     Fault,
     /// A fault ends.
@@ -139,6 +142,8 @@ pub(crate) struct World {
     pub(crate) random: Random,
     pub(crate) node: Node,
     pub(crate) processes: Vec<Process>,
+    /// Queues of all pods; empty without leases.
+    pub(crate) queues: Vec<Queue>,
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) checks: Checks,
     pub(crate) events: u64,
@@ -164,6 +169,8 @@ pub(crate) struct Summary {
     pub(crate) launches: u64,
     /// Number of moves of models that operators have ordered and that were carried out.
     pub(crate) moves: u64,
+    /// Number of requests that processes have computed under leases.
+    pub(crate) requests: u64,
 }
 
 /// Runs a plan.
@@ -188,8 +195,9 @@ impl World {
         let mut world = Self {
             now: SECOND,
             random: Random(plan.seed),
-            node: Node::new(plan.slots),
+            node: Node::new(&plan),
             processes: Vec::new(),
+            queues: Vec::new(),
             gpus: (0..plan.slots).map(|_| Gpu::new()).collect(),
             checks: Checks::default(),
             events: 0,
@@ -216,7 +224,11 @@ impl World {
             let sm = [12, 24, 30, 50, 60, 100][self.random.index(6)];
             let limit = [10, 30, 50, 100, 100][self.random.index(5)];
             let memory = [0, 1 << 30][self.random.index(2)];
-            self.add_node_pod(pod, slot, sm, limit, memory);
+            if self.plan.requests_ms > 0 {
+                self.add_node_pod(pod, slot, 100, 100, 0);
+            } else {
+                self.add_node_pod(pod, slot, sm, limit, memory);
+            }
         }
         self.start_agent();
         for pod in 0..self.plan.pods {
@@ -224,9 +236,16 @@ impl World {
             for _process in 0..self.plan.processes {
                 let process = self.spawn(pod);
                 self.processes[process].is_liar = is_liar;
-                let delay = self.random.below(400 * MS);
+                let mut delay = self.random.below(400 * MS);
+                if self.plan.requests_ms > 0 {
+                    // Once the slot has leases, most of the time: without, memory is granted to whom it comes first.
+                    delay += 400 * MS;
+                }
                 self.begin(process, delay);
             }
+        }
+        if self.plan.requests_ms > 0 {
+            self.begin_queues();
         }
         if !self.plan.faults.is_empty() {
             self.after_mean(self.plan.fault_ms * MS, Event::Fault);
@@ -265,6 +284,7 @@ impl World {
             grants: self.checks.grants,
             launches: self.processes.iter().map(|process| process.launched).sum(),
             moves: self.checks.orders.carried_out(),
+            requests: self.checks.requests_served,
         })
     }
 
@@ -384,6 +404,7 @@ impl World {
                 self.gpu_wakes_at[slot] = u64::MAX;
                 self.advance_gpu(slot)
             }
+            Event::Queue { pod, event } => self.queue_event(pod, event),
             Event::Fault => self.fault(),
             Event::Repair(repair) => self.repair(repair),
         }
@@ -430,7 +451,9 @@ impl World {
         };
         let slot = self.node.pods[pod].pod.slot.0 as usize;
         let mut process = Process::new(pod, slot, pid, self.now, pace);
-        if self.plan.orders_ms > 0 {
+        if self.plan.requests_ms > 0 {
+            process.memory = Memory::to_load(1 + self.random.below(300 << 20));
+        } else if self.plan.orders_ms > 0 {
             process.memory = Memory::new(self.random.below(600 << 20));
         }
         self.processes.push(process);
@@ -455,6 +478,9 @@ impl World {
         let own = &mut self.processes[process];
         own.is_alive = false;
         own.is_stopped = false;
+        // Its request is answered 502.
+        self.request_ends(process)?;
+        let own = &mut self.processes[process];
         let (pod, slot) = (own.pod, own.slot);
         self.deferred.retain(|(other, _)| *other != process);
         let mut ended = std::mem::take(&mut self.ended);

@@ -23,8 +23,10 @@ impl Leases {
         if !std::mem::replace(&mut entry.has_queue, true) {
             self.slots[slot.0 as usize].queues += 1;
         }
-        if let Some(since) = holds {
-            self.adopt_holder(id, since.min(self.now), false);
+        match holds {
+            Some(since) => self.adopt_holder(id, since.min(self.now), false),
+            // What an earlier queue ran under the lease has ended with it, and this one answers no recall.
+            None => self.forget_queue(slot, id),
         }
     }
 

@@ -13,15 +13,12 @@ impl Leases {
         let (location, before) = (entry.location, entry.bytes);
         let is_smaller = bytes <= before && entry.granted == before;
         if location == Location::Host && !self.returns(id) {
-            // It takes no memory of the slot until it returns, for which there is room then.
-            if bytes > self.at(slot).capacity && self.is_leased(slot) {
+            let is_leased = self.is_leased(slot);
+            if bytes > self.at(slot).capacity && is_leased {
                 return Claim::Refused;
             }
-            let at = self.at(slot);
-            let has_turn = at.turn.is_some_and(|turn| turn.instance == id);
-            let holds = at.holder.is_some_and(|holder| holder.instance == id);
-            if (has_turn || holds) && bytes > before {
-                // There is room for what it had.
+            if bytes > before && is_leased {
+                // There will be room for what it had. What claims more may be a process which has begun since, and is not away.
                 return Claim::Waits;
             }
             self.set_bytes(id, bytes);
@@ -113,7 +110,8 @@ impl Leases {
             return;
         };
         let about = entry.about;
-        if entry.location == Location::Device {
+        // What leaves is counted as gone.
+        if entry.location == Location::Device && !self.at(about.slot).leaves(id) {
             let _there = self.pool.set_resident(about.function, about.slot, bytes);
             self.pool
                 .set_pinned(about.function, about.slot, !about.may_leave);
@@ -170,8 +168,8 @@ impl Leases {
             let Some(entry) = self.instances.get(&id) else {
                 continue;
             };
-            let claim = if entry.bytes > entry.granted {
-                // Reserved.
+            let claim = if entry.bytes > entry.granted && entry.bytes >= bytes {
+                // Reserved. Another process may have claimed more since.
                 if self.leaves_nothing(slot) {
                     self.set_bytes(id, bytes);
                     Claim::Granted

@@ -274,6 +274,14 @@ impl Leases {
         let _resumed = self.pool.resume(now, about.function, about.slot);
     }
 
+    /// Counts the queue of a holder as one that does not know of the lease.
+    pub(super) fn forget_queue(&mut self, slot: SlotId, id: InstanceId) {
+        if let Some(holder) = self.holder_mut(slot, id) {
+            holder.is_notified = false;
+            holder.is_idle |= matches!(holder.stage, Stage::Recalled { .. });
+        }
+    }
+
     pub(super) fn slot_of(&self, id: InstanceId) -> Option<SlotId> {
         self.instances.get(&id).map(|entry| entry.about.slot)
     }
@@ -452,11 +460,15 @@ impl Leases {
         };
         let id = holder.instance;
         let is_due = self.instances.get(&id).is_some_and(|entry| {
-            let is_wanted = !holder.is_idle || entry.parked.is_some();
+            let is_wanted = match holder.stage {
+                Stage::Leased => !holder.is_idle || entry.parked.is_some(),
+                // What its queue runs cannot end without it.
+                Stage::Recalled { .. } => !holder.is_idle,
+                Stage::Closing { .. } => false,
+            };
             entry.location == Location::Host && now >= entry.retry_at && is_wanted
         });
-        if holder.is_leased()
-            && is_due
+        if is_due
             && holder.restores_since.is_none()
             && let Some(holder) = self.holder_mut(slot, id)
         {
@@ -490,7 +502,12 @@ impl Leases {
                 // It has the lease, with nothing to do: a sibling's request is to be forwarded to it.
                 return self.grant(slot, turn, actions);
             }
-            self.evict_sealed(slot, Some(turn.instance), actions);
+            if self.has_claim(slot) {
+                // The holder's may be among them, which ends only then.
+                let _leaves = self.evict_next(slot, Some(turn.instance), actions);
+            } else {
+                self.evict_sealed(slot, Some(turn.instance), actions);
+            }
             self.begin_recall(slot, actions);
             return self.step_recall(slot, actions);
         }
@@ -732,6 +749,11 @@ impl SlotLease {
     /// Returns whether a model is on its way to the host.
     fn is_evicting(&self, id: InstanceId) -> bool {
         self.evicting == Some(id) || self.evicting_sealed.contains(&id)
+    }
+
+    /// Returns whether a model leaves, or is to leave.
+    pub(super) fn leaves(&self, id: InstanceId) -> bool {
+        self.is_evicting(id) || self.leaving.iter().any(|(own, _)| *own == id)
     }
 
     /// Ends an eviction. Returns `false` if the model was not leaving.

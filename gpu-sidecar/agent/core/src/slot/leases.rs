@@ -164,13 +164,12 @@ impl SlotState {
             cx.leases.policy.holds(Time(now), id_of(key), bytes);
         }
         if pod.moves().current.is_none() {
-            let is_away = |residency| {
-                matches!(
-                    residency,
-                    Residency::Host | Residency::Evicting | Residency::Restoring
-                )
-            };
-            let location = if devices().any(|device| is_away(device.moves().residency)) {
+            let is_any = |residency| devices().any(|device| device.moves().residency == residency);
+            // A move of an earlier connection or agent: where it ends is known only then.
+            let is_moving = is_any(Residency::Evicting) || is_any(Residency::Restoring);
+            // One which did not return with the others, as between two connections, is ordered to: its room stays its own.
+            let returns = pod.moves().wanted == Some(Target::Device) && is_any(Residency::Resident);
+            let location = if is_any(Residency::Host) && !returns {
                 Location::Host
             } else if pod.claimed() > 0 {
                 Location::Device
@@ -179,7 +178,7 @@ impl SlotState {
             };
             if devices().next().is_none() {
                 cx.leases.policy.lost(Time(now), id_of(key));
-            } else if location != Location::Absent {
+            } else if location != Location::Absent && !is_moving {
                 cx.leases.located(now, key, location);
             }
         }

@@ -354,7 +354,8 @@ impl SlotState {
         cx.actions.push(order(id, seq, Target::Device, DRAIN_MS));
     }
 
-    /// Ends a move if all its processes have answered. An eviction that some process has refused is undone where it was carried out.
+    /// Ends a move if all its processes have answered. One that some process has refused is undone where it was carried out, unless it is a restore for which
+    /// nobody else waits: that is still wanted.
     fn end_move(&mut self, cx: &mut Context<'_>, key: PodKey) {
         let Some(pod) = self.pods.get_mut(&key) else {
             return;
@@ -363,8 +364,10 @@ impl SlotState {
         let Some(current) = moves.current.take_if(|current| current.pending.is_empty()) else {
             return;
         };
+        // Of a restore for a lease, what has returned would take memory that others get.
+        let is_undone = current.target == Target::Host || current.lease.is_some();
         if let Some(refusal) = current.refusal
-            && current.target == Target::Host
+            && is_undone
             && current.undoes.is_none()
             && !current.moved.is_empty()
         {
@@ -383,11 +386,13 @@ impl SlotState {
         }
         let refusal = current.undoes.or(current.refusal);
         let target = match current.undoes {
-            Some(_) => Target::Host,
+            Some(_) => current.target.opposite(),
             None => current.target,
         };
-        // A refused eviction is undone, and a restore that has failed is still wanted.
+        // A refused eviction is undone, and a restore that has failed is still wanted, unless its lease orders it again.
+        let is_left = current.lease.is_some() && target == Target::Device && refusal.is_some();
         moves.wanted = Some(match refusal {
+            Some(_) if is_left => Target::Host,
             Some(_) => Target::Device,
             None => target,
         });
@@ -431,7 +436,7 @@ impl SlotState {
             answer(cx, number, result);
         }
         // What could not return just now is not tried again by itself.
-        if current.target == Target::Host || current.refusal.is_none() {
+        if !is_left && (current.target == Target::Host || current.refusal.is_none()) {
             self.catch_up(cx, key);
         }
     }

@@ -19,22 +19,25 @@ pub fn claim<P: System>(host: P, bytes: u64) -> bool {
     if limit == 0 {
         return true;
     }
-    let Some(orders) = agent_orders(host) else {
-        return bytes <= limit;
-    };
     let mut requests = process.claims();
-    let claim = requests.request(orders, bytes);
-    host.send(&claim.message());
-    if claim.is_held() {
-        return true;
+    loop {
+        let Some(orders) = agent_orders(host) else {
+            return bytes <= limit;
+        };
+        let claim = requests.request(orders, bytes);
+        host.send(&claim.message());
+        if claim.is_held() {
+            return true;
+        }
+        let shares = process.shares_slot_memory();
+        let at_most = if shares { LEAVING_MAX } else { ANSWER_MAX };
+        let answered = is_answered(host, orders, &claim, at_most);
+        let is_replaced = !std::ptr::eq(orders, host.orders());
+        if answered || !shares || !is_replaced {
+            return claim.is_granted(answered, orders, limit);
+        }
+        // The claim was lost with the connection: what the slot has is known to the next agent alone.
     }
-    let at_most = if process.shares_slot_memory() {
-        LEAVING_MAX
-    } else {
-        ANSWER_MAX
-    };
-    let answered = is_answered(host, orders, &claim, at_most);
-    claim.is_granted(answered, orders, limit)
 }
 
 /// Lowers the claim of the process to `bytes`, without waiting for the reply.

@@ -1,0 +1,105 @@
+//! What leases do in cases which have failed once, as small as they could be made.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use policy::pool::leases::{
+    Action, Claim, Class, Demand, Instance, InstanceId, Leases, Location, RETRY, Settings,
+};
+use policy::pool::{FunctionId, Percentile, SlotId};
+use policy::{Span, Time};
+
+const SLOT: SlotId = SlotId(0);
+const MS: u64 = 1_000_000;
+
+/// A slot of 100 bytes with instances whose models take these, and are away.
+fn leases(settings: Settings, models: &[u64]) -> Leases {
+    let mut leases = Leases::new(settings);
+    leases.set_slot(SLOT, 100);
+    leases.set_usable(SLOT, true);
+    for (number, bytes) in (0..).zip(models) {
+        let (id, at) = (InstanceId(number), Time(0));
+        let about = Instance {
+            function: FunctionId(number),
+            slot: SLOT,
+            percentile: Percentile::default(),
+            objective: Span::from_millis(80),
+            class: Class::Tenant { namespace: 0 },
+            may_leave: true,
+        };
+        leases.add(at, id, &about).unwrap();
+        leases.connect(at, id, None);
+        if *bytes > 0 {
+            leases.holds(at, id, *bytes);
+            leases.located(at, id, Location::Host);
+        }
+    }
+    leases
+}
+
+fn decide(leases: &mut Leases, ms: u64) -> Vec<Action> {
+    let mut actions = Vec::new();
+    leases.decide(Time(ms * MS), &mut actions);
+    actions
+}
+
+fn head(leases: &mut Leases, ms: u64, id: InstanceId) {
+    let demand = Demand {
+        deadline: Time((ms + 80) * MS),
+        estimate: Span::from_millis(5),
+        waiting: 1,
+        may_move: false,
+    };
+    leases.head(Time(ms * MS), id, demand);
+}
+
+const ONE: InstanceId = InstanceId(0);
+const OTHER: InstanceId = InstanceId(1);
+
+#[test]
+fn a_model_that_could_not_return_is_tried_again_for_what_runs_although_the_lease_is_recalled() {
+    let streams = Settings {
+        streams: true,
+        ..Settings::default()
+    };
+    let mut leases = leases(streams, &[60, 60]);
+    head(&mut leases, 1, ONE);
+    let granted = [Action::Restore(ONE), Action::Open(ONE), Action::Lease(ONE)];
+    assert_eq!(decide(&mut leases, 1), granted);
+    head(&mut leases, 2, OTHER);
+    let recalled = decide(&mut leases, 90);
+    assert!(recalled.contains(&Action::Recall(ONE)), "{recalled:?}");
+    leases.restored(Time(91 * MS), ONE, false);
+    assert_eq!(decide(&mut leases, 91), []);
+    let again = 91 + RETRY.0 / MS;
+    assert_eq!(decide(&mut leases, again), [Action::Restore(ONE)]);
+}
+
+#[test]
+fn a_queue_that_begins_amid_a_recall_does_not_hold_the_slot() {
+    let mut leases = leases(Settings::default(), &[0, 0]);
+    head(&mut leases, 1, ONE);
+    assert_eq!(
+        decide(&mut leases, 1),
+        [Action::Open(ONE), Action::Lease(ONE)]
+    );
+    head(&mut leases, 2, OTHER);
+    let recalled = decide(&mut leases, 90);
+    assert_eq!(recalled, [Action::Recall(ONE)]);
+    // What the earlier one ran has ended with it.
+    leases.disconnect(Time(91 * MS), ONE);
+    leases.connect(Time(91 * MS), ONE, None);
+    assert_eq!(decide(&mut leases, 91), [Action::Close(ONE)]);
+    leases.closed(Time(92 * MS), ONE);
+    assert_eq!(
+        decide(&mut leases, 92),
+        [Action::Open(OTHER), Action::Lease(OTHER)]
+    );
+}
+
+#[test]
+fn a_claim_of_an_instance_whose_model_is_away_waits() {
+    let mut leases = leases(Settings::default(), &[60, 60]);
+    // It may be that of a process which has begun since, whose memory would be on the device at once.
+    assert_eq!(leases.claim(Time(MS), ONE, 70), Claim::Waits);
+    assert_eq!(leases.claim(Time(MS), OTHER, 50), Claim::Granted);
+    assert_eq!(leases.claim(Time(MS), OTHER, 101), Claim::Refused);
+}
