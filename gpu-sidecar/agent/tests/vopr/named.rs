@@ -17,7 +17,26 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
         faults: faults.to_vec(),
     };
     let moving = |orders_ms, plan: Plan| Plan { orders_ms, ..plan };
+    let leased = |requests_ms, plan: Plan| Plan {
+        requests_ms,
+        ..plan
+    };
     vec![
+        (
+            "a claim that waited was not answered when the next one of its pod was granted",
+            leased(
+                90,
+                plan(
+                    5_077,
+                    1,
+                    2,
+                    2,
+                    3_478,
+                    45,
+                    &[Fault::Late, Fault::Doubled, Fault::Kill],
+                ),
+            ),
+        ),
         (
             "two processes asked each other for memory without end",
             plan(3, 1, 3, 1, 1_748, 305, &[Fault::Fork]),

@@ -313,7 +313,8 @@ impl SlotState {
         }
     }
 
-    /// Requests slot memory for a claim that its pod's limit allows. Returns whether the claim may be answered now.
+    /// Requests slot memory for a claim that its pod's limit allows. Returns the claim if it may be answered now. What is claimed is that of all the
+    /// pod's processes, so that an answer is that of those that wait, too.
     pub(super) fn claim_slot_memory(
         &mut self,
         cx: &mut Context<'_>,
@@ -325,7 +326,10 @@ impl SlotState {
             return Some(claim);
         }
         match cx.leases.claim(cx.now, key, bytes) {
-            Claim::Granted => Some(claim),
+            Claim::Granted => {
+                self.answer_delayed_claims(cx, key, true);
+                Some(claim)
+            }
             Claim::Waits => {
                 if let Some(pod) = self.pods.get_mut(&key) {
                     pod.delay_claim(claim);
@@ -334,7 +338,9 @@ impl SlotState {
             }
             Claim::Refused => {
                 let claim = self.pods.get_mut(&key).map(|pod| pod.undo_claim(claim));
-                let _before = cx.leases.claim(cx.now, key, self.model_bytes(key));
+                if cx.leases.claim(cx.now, key, self.model_bytes(key)) == Claim::Granted {
+                    self.answer_delayed_claims(cx, key, true);
+                }
                 claim
             }
         }
