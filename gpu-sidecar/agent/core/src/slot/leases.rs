@@ -165,11 +165,13 @@ impl SlotState {
         }
         if pod.moves().current.is_none() {
             let is_any = |residency| devices().any(|device| device.moves().residency == residency);
-            // A move of an earlier connection or agent: where it ends is known only then.
+            // A move of an earlier connection or agent takes memory until it ends, and where it ends is known only then.
             let is_moving = is_any(Residency::Evicting) || is_any(Residency::Restoring);
             // One which did not return with the others, as between two connections, is ordered to: its room stays its own.
             let returns = pod.moves().wanted == Some(Target::Device) && is_any(Residency::Resident);
-            let location = if is_any(Residency::Host) && !returns {
+            let location = if is_moving {
+                Location::Device
+            } else if is_any(Residency::Host) && !returns {
                 Location::Host
             } else if pod.claimed() > 0 {
                 Location::Device
@@ -178,7 +180,7 @@ impl SlotState {
             };
             if devices().next().is_none() {
                 cx.leases.policy.lost(Time(now), id_of(key));
-            } else if location != Location::Absent && !is_moving {
+            } else if location != Location::Absent {
                 cx.leases.located(now, key, location);
             }
         }
