@@ -183,6 +183,13 @@ impl ServedPod {
         self.claims.of(id)
     }
 
+    /// Returns the part of all claims that waits until others have left the slot, in bytes.
+    pub(crate) fn delayed_bytes(&self) -> u64 {
+        let own = self.delayed.iter();
+        own.map(|claim| claim.answer.bytes.saturating_sub(claim.before))
+            .sum()
+    }
+
     /// Keeps a claim until others have left the slot.
     pub(crate) fn delay_claim(&mut self, claim: PendingClaim) {
         self.delayed

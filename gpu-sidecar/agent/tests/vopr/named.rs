@@ -38,6 +38,10 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
             ),
         ),
         (
+            "what a process held that had ended was granted again with the claims of its pod that waited",
+            leased(83, plan(10_293, 1, 3, 2, 4_357, 134, &[Fault::Kill])),
+        ),
+        (
             "two processes asked each other for memory without end",
             plan(3, 1, 3, 1, 1_748, 305, &[Fault::Fork]),
         ),

@@ -323,6 +323,7 @@ impl SlotState {
         if let Some(pod) = self.pods.get_mut(&key) {
             pod.remove(&process, cx.now);
         }
+        self.restate_claims(cx, key);
         self.leave_move(cx, key, id);
         if let Some(device) = &mut self.device {
             device.early_requests.retain(|own| *own != id);

@@ -14,7 +14,7 @@ use super::{Context, SlotState};
 use crate::action::{Action, Order};
 use crate::kind::SlotKind;
 use crate::leases::{Closing, id_of};
-use crate::pod::PendingClaim;
+use crate::pod::{PendingClaim, ServedPod};
 use crate::pods::{Pod, PodKey};
 use crate::residency::{DRAIN_MS, Target};
 
@@ -345,6 +345,21 @@ impl SlotState {
                 }
                 claim
             }
+        }
+    }
+
+    /// Claims anew what a pod's processes wait for, since one of them has ended: what it held is the pod's no more.
+    pub(super) fn restate_claims(&mut self, cx: &mut Context<'_>, key: PodKey) {
+        let delayed = self.pods.get(&key).map_or(0, ServedPod::delayed_bytes);
+        if delayed == 0 {
+            return;
+        }
+        let bytes = self.model_bytes(key);
+        let held = bytes.saturating_sub(delayed);
+        cx.leases.policy.holds(Time(cx.now), id_of(key), held);
+        match cx.leases.claim(cx.now, key, bytes) {
+            Claim::Waits => {}
+            answer => self.answer_delayed_claims(cx, key, answer == Claim::Granted),
         }
     }
 
