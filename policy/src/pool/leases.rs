@@ -297,9 +297,9 @@ enum Stage {
 enum Seal {
     /// None was asked for since the holder had work last.
     Open,
-    Asked {
-        since: Time,
-    },
+    /// It was ordered, and is not answered.
+    Asked { since: Time },
+    /// It was answered, or would serve nothing.
     Over,
 }
 
@@ -314,6 +314,7 @@ struct Holder {
     is_parked: bool,
     /// Whether its queue knows of the lease.
     is_notified: bool,
+    /// Whether its model is sealed for the time after the lease.
     seal: Seal,
     /// Whether its processes may compute, as the caller knows: not before the first decision after an adoption.
     is_open: bool,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use agent_core::{Event as AgentEvent, PodKey, SlotKey};
+use annotations::Isolation;
 use preload_state::link;
 use protocol::message::{FromProcess, Report};
 
@@ -22,7 +23,10 @@ impl World {
         memory: u64,
     ) {
         self.pods_seen += 1;
-        let pod = pod(key, self.pods_seen, slot, sm, limit, memory);
+        let mut pod = pod(key, self.pods_seen, slot, sm, limit, memory);
+        if self.plan.requests_ms > 0 {
+            pod.settings.isolation = Isolation::Tenant;
+        }
         self.node.pods.push(NodePod {
             pod: Arc::new(pod),
             is_there: true,

@@ -187,11 +187,7 @@ pub(crate) fn pod(key: usize, serial: u64, slot: usize, sm: u32, limit: u32, mem
         pod_name: None,
         mps_mount: None,
         settings: PodSettings {
-            isolation: if sm == 100 && memory == 0 && limit == 100 {
-                Isolation::Tenant
-            } else {
-                Isolation::Shared
-            },
+            isolation: Isolation::Shared,
             sm_hundredths: sm * 100,
             quota_request_ppm: limit * 10_000 / 5,
             quota_limit_ppm: limit * 10_000,

@@ -1,6 +1,6 @@
 //! Claims on the memory of slots.
 
-use super::{Action, Claim, InstanceId, Leases, Location, SlotId};
+use super::{Action, Claim, InstanceId, Leases, Location, Seal, SlotId};
 use crate::Time;
 
 impl Leases {
@@ -98,8 +98,13 @@ impl Leases {
             if bytes > 0 && entry.location == Location::Absent {
                 entry.location = Location::Device;
             }
-            let function = entry.about.function;
+            let (function, slot) = (entry.about.function, entry.about.slot);
             self.describe(function);
+            if let Some(holder) = &mut self.at_mut(slot).holder
+                && holder.seal == Seal::Over
+            {
+                holder.seal = Seal::Open;
+            }
         }
     }
 

@@ -332,9 +332,18 @@ impl Leases {
                     let is_there = entry.location == Location::Device && entry.bytes > 0;
                     is_there && entry.about.may_leave && !entry.is_sealed
                 });
-                let is_due = can && holder.restores_since.is_none() && self.is_short(slot);
-                if let Some(holder) = self.holder_mut(slot, id).filter(|_| is_due) {
-                    holder.seal = Seal::Asked { since: now };
+                if !can || holder.restores_since.is_some() {
+                    return false;
+                }
+                // It is looked again once a model has grown: with room for all, each event would add up all of them.
+                let is_due = self.is_short(slot);
+                if let Some(holder) = self.holder_mut(slot, id) {
+                    holder.seal = match is_due {
+                        true => Seal::Asked { since: now },
+                        false => Seal::Over,
+                    };
+                }
+                if is_due {
                     self.wake_at(now.after(SEAL_MAX));
                     actions.push(Action::Seal(id));
                 }
@@ -487,6 +496,8 @@ impl Leases {
         if let Some(holder) = self.at(slot).holder
             && holder.is_idle
             && holder.is_leased()
+            // Not just before a request which is forwarded to it.
+            && self.at(slot).turn.is_none_or(|turn| turn.instance != holder.instance)
         {
             let _sealing = self.seal(slot, actions);
         }

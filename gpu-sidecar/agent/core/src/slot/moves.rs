@@ -354,8 +354,8 @@ impl SlotState {
         cx.actions.push(order(id, seq, Target::Device, DRAIN_MS));
     }
 
-    /// Ends a move if all its processes have answered. One that some process has refused is undone where it was carried out, unless it is a restore for which
-    /// nobody else waits: that is still wanted.
+    /// Ends a move if all its processes have answered. One that some process has refused is undone where it was carried out, unless it is a restore for
+    /// no lease: that is still wanted.
     fn end_move(&mut self, cx: &mut Context<'_>, key: PodKey) {
         let Some(pod) = self.pods.get_mut(&key) else {
             return;
