@@ -34,6 +34,13 @@ static void add_one(struct gpu *gpu, CUdeviceptr at, CUstream stream)
     sum(gpu, at, at + 8, 1, stream);
 }
 
+/* Holds a stream until the child's next byte. */
+static void hold(void *socket)
+{
+    char byte = 0;
+    CHECK(read_all(*(int *)socket, &byte, 1) && byte == 'n');
+}
+
 static int import_child(const char *ptx)
 {
     struct gpu gpu = gpu_open(ptx);
@@ -55,9 +62,17 @@ static int import_child(const char *ptx)
     total = sum_of(&gpu, at, WORDS);
     write_all(CHILD_SOCKET, &total, sizeof total);
 
+    /* A record is known here once its caller says so: the parent's stream is held until this process answers. */
+    for (int i = 0; i < ROUNDS; i++) {
+        want('h');
+        EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery, theirs);
+        write_all(CHILD_SOCKET, "n", 1);
+        CALL(cuEventSynchronize, theirs);
+        write_all(CHILD_SOCKET, "s", 1);
+    }
+
     /* The parent has queued a spin, a fill with 2 and the event; work after the event sees the fill. */
     want('r');
-    EXPECT(CUDA_ERROR_NOT_READY, cuEventQuery, theirs);
     CALL(cuStreamWaitEvent, stream, theirs, 0);
     sum(&gpu, out, at, WORDS, stream);
     CALL(cuMemcpyDtoHAsync, &total, out, 8, stream);
@@ -189,6 +204,14 @@ int main(int argc, char **argv)
     CALL(cuIpcOpenEventHandle, &theirs, reply);
     CHECK(read_all(child.socket, &total, sizeof total));
     CHECK_EQUAL(total, WORDS);
+
+    for (int i = 0; i < ROUNDS; i++) {
+        CALL(cuLaunchHostFunc, stream, hold, &child.socket);
+        CALL(cuEventRecord, event, stream);
+        write_all(child.socket, "h", 1);
+        CALL(cuEventSynchronize, event);
+        CHECK(read_all(child.socket, &byte, 1) && byte == 's');
+    }
 
     spin(&gpu, 300 * MS, 1, stream);
     fill(&gpu, at, WORDS, 2, stream);

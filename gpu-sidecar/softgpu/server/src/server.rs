@@ -189,7 +189,7 @@ impl Server {
         loop {
             self.find_busy();
             let horizon = clock::now();
-            self.take_all();
+            self.take_busy();
             self.advance_up_to(horizon);
             self.publish_all();
             self.drive_checkpoints();

@@ -64,8 +64,24 @@ pub(crate) fn op(command: &Command) -> Option<Op> {
 pub(crate) struct ProtocolViolation;
 
 impl Server {
-    /// Takes all commands out of all rings.
+    /// Takes all commands out of all rings, also of clients that were idle when the round began.
     pub(crate) fn take_all(&mut self) {
+        let ids: Vec<_> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| {
+                let rings = client.rings.as_ref();
+                rings.is_some_and(|rings| rings.page.has_commands(rings.head))
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            self.take(id);
+        }
+    }
+
+    /// Takes all commands out of the rings of the clients that the present round looks at.
+    pub(crate) fn take_busy(&mut self) {
         for at in 0..self.busy.len() {
             let id = self.busy[at];
             let rings = self.clients.get(&id);
