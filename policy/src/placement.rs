@@ -7,6 +7,10 @@
 //! | memory | shared: the sum of what the pods state, each with a context. Otherwise each pod alone, since one uses the memory at a time |
 //! | area | shared: the sum of share of the SMs × guaranteed share of the time is within the plan |
 //!
+//! Pods that share nothing are instances of functions which move between them (M2.15 with bound processes): the slots with the fewest instances of the
+//! pod's function come first, then those whose path to the host has the fewest, then those with the least memory taken by contexts, and with the fewest
+//! pods. Pods that share SMs are packed by a [`Rule`].
+//!
 //! [`crate::rectangles`] packs whole nodes and moves pods; here pods come one by one and stay.
 //!
 //! # Examples
@@ -14,10 +18,11 @@
 //! ```
 //! use policy::placement::{AREA_WHOLE, Demand, Rule, Slot, choose};
 //!
-//! let slot = Slot { is_shared: true, is_usable: true, seats: 48, memory: 80, residue: 1, plan: AREA_WHOLE / 10 * 9 };
+//! let plan = AREA_WHOLE / 10 * 9;
+//! let slot = Slot { is_shared: true, is_usable: true, host_path: 0, seats: 48, memory: 80, residue: 1, plan };
 //! let half = Demand { is_shared: true, memory: 10, area: AREA_WHOLE / 2 };
 //! let mut full = slot.empty();
-//! full.add(&slot, &half);
+//! full.add(&slot, &half, false);
 //! assert_eq!(choose(Rule::FirstFit, &[(slot, full), (slot, slot.empty())], &half), Ok(1));
 //! ```
 
@@ -28,7 +33,7 @@ use crate::tokens::SHARE_WHOLE;
 /// Area of a whole slot: all SMs, in hundredths of a percent, × all of the time, in millionths.
 pub const AREA_WHOLE: u64 = SM_WHOLE as u64 * SHARE_WHOLE as u64;
 
-/// Order in which slots that fit are preferred.
+/// Order in which slots that fit a pod which shares SMs are preferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Rule {
     /// The first slot.
@@ -45,6 +50,8 @@ pub struct Slot {
     pub is_shared: bool,
     /// Whether pods can compute there now.
     pub is_usable: bool,
+    /// Number of the path to the host's memory: slots with the same one share it.
+    pub host_path: u32,
     /// Largest number of pods.
     pub seats: u32,
     /// Device memory, in bytes.
@@ -70,6 +77,8 @@ pub struct Demand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Taken {
     pods: u32,
+    /// Number of pods of the function of the pod to be placed.
+    instances: u32,
     memory: u64,
     area: u64,
 }
@@ -106,9 +115,10 @@ impl Slot {
 }
 
 impl Taken {
-    /// Counts a pod which `slot` serves from now on.
-    pub fn add(&mut self, slot: &Slot, pod: &Demand) {
+    /// Counts a pod which `slot` serves from now on. `is_instance`: it is of the function of the pod to be placed.
+    pub fn add(&mut self, slot: &Slot, pod: &Demand, is_instance: bool) {
         self.pods = self.pods.saturating_add(1);
+        self.instances = self.instances.saturating_add(u32::from(is_instance));
         if slot.is_shared {
             let memory = pod.memory.saturating_add(slot.residue);
             self.memory = self.memory.saturating_add(memory);
@@ -147,22 +157,35 @@ pub fn fits(slot: &Slot, taken: &Taken, pod: &Demand) -> Result<(), Misfit> {
 /// # Errors
 /// Returns the reason for each slot when it fits on none.
 pub fn choose(rule: Rule, slots: &[(Slot, Taken)], pod: &Demand) -> Result<usize, Vec<Misfit>> {
-    let mut best: Option<((u64, u64), usize)> = None;
+    let on_path = |path: u32| {
+        let own = slots.iter().filter(|(slot, _)| slot.host_path == path);
+        own.fold(0_u64, |sum, (_, taken)| sum + u64::from(taken.instances))
+    };
+    let mut best: Option<([u64; 4], usize)> = None;
     let mut reasons = Vec::new();
     for (at, (slot, taken)) in slots.iter().enumerate() {
         if let Err(reason) = fits(slot, taken, pod) {
             reasons.push(reason);
             continue;
         }
-        let left = match rule {
+        let pods = u64::from(taken.pods);
+        let cost = match rule {
+            _ if !pod.is_shared => [
+                u64::from(taken.instances),
+                on_path(slot.host_path),
+                slot.residue.saturating_mul(pods),
+                pods,
+            ],
             Rule::FirstFit => return Ok(at),
-            Rule::BestFit => (
+            Rule::BestFit => [
                 slot.plan.saturating_sub(taken.area),
                 slot.memory.saturating_sub(taken.memory),
-            ),
+                0,
+                0,
+            ],
         };
-        if best.is_none_or(|(least, _)| left < least) {
-            best = Some((left, at));
+        if best.is_none_or(|(least, _)| cost < least) {
+            best = Some((cost, at));
         }
     }
     best.map(|(_, at)| at).ok_or(reasons)
@@ -175,6 +198,7 @@ mod tests {
     const SLOT: Slot = Slot {
         is_shared: true,
         is_usable: true,
+        host_path: 0,
         seats: 3,
         memory: 100,
         residue: 10,
@@ -189,7 +213,7 @@ mod tests {
     fn with(pods: &[Demand]) -> Taken {
         let mut taken = SLOT.empty();
         for pod in pods {
-            taken.add(&SLOT, pod);
+            taken.add(&SLOT, pod, false);
         }
         taken
     }
@@ -238,7 +262,7 @@ mod tests {
         let mut taken = slot.empty();
         for _pod in 0..3 {
             assert_eq!(fits(&slot, &taken, &pod), Ok(()));
-            taken.add(&slot, &pod);
+            taken.add(&slot, &pod, false);
         }
         assert_eq!(fits(&slot, &taken, &pod), Err(Misfit::Seats));
     }
@@ -262,6 +286,34 @@ mod tests {
     }
 
     #[test]
+    fn instances_of_a_function_are_on_different_slots_and_paths_and_others_where_few_are() {
+        let slot = |host_path| Slot {
+            is_shared: false,
+            host_path,
+            ..SLOT
+        };
+        let pod = Demand {
+            is_shared: false,
+            ..POD
+        };
+        let mut slots = [0, 0, 1, 1].map(|path| (slot(path), Taken::default()));
+        let mut placed = Vec::new();
+        for is_instance in [true, true, true, true, true] {
+            let at = choose(Rule::FirstFit, &slots, &pod).unwrap();
+            placed.push(at);
+            let (slot, taken) = &mut slots[at];
+            taken.add(slot, &pod, is_instance);
+        }
+        // Once each slot has one, they share slots.
+        assert_eq!(placed, [0, 2, 1, 3, 0]);
+        slots[0].1.add(&slot(0), &pod, false);
+        for (_, taken) in &mut slots {
+            taken.instances = 0;
+        }
+        assert_eq!(choose(Rule::BestFit, &slots, &pod), Ok(1));
+    }
+
+    #[test]
     fn extreme_numbers_do_not_overflow() {
         let most = Demand {
             is_shared: true,
@@ -269,8 +321,8 @@ mod tests {
             area: u64::MAX,
         };
         let mut taken = SLOT.empty();
-        taken.add(&SLOT, &most);
-        taken.add(&SLOT, &most);
+        taken.add(&SLOT, &most, false);
+        taken.add(&SLOT, &most, false);
         assert!(fits(&SLOT, &taken, &most).is_err());
     }
 }

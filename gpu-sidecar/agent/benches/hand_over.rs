@@ -65,6 +65,7 @@ fn node(
         client_limit: 1_000,
         seats: 1_000,
         context_residue: None,
+        host_path: 0,
         models_memory: None,
         mps_pipe: None,
         mig: None,

@@ -72,6 +72,7 @@ fn node(folder: &Path, slots: u32, pods: u32) -> BenchResult<ServiceHandle> {
             client_limit: 1_000,
             seats: 1_000,
             context_residue: None,
+            host_path: key,
             models_memory: None,
             mps_pipe: None,
             mig: None,

@@ -23,6 +23,7 @@ pub(crate) fn slot(key: u32) -> Slot {
         client_limit: 48,
         seats: 48,
         context_residue: None,
+        host_path: key,
         models_memory: None,
         mps_pipe: Some(PathBuf::from(format!("/run/weir/mps/{key}/pipe"))),
         mig: None,

@@ -259,6 +259,7 @@ fn shared_slot() -> Slot {
         client_limit: u32::MAX,
         seats: u32::MAX,
         context_residue: None,
+        host_path: 0,
         models_memory: None,
         mps_pipe: Some(PathBuf::from("/run/weir/mps/0/pipe")),
         mig: None,

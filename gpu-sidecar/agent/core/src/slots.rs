@@ -37,6 +37,9 @@ pub struct Slot {
     pub uuid: String,
     /// Product name reported by NVML.
     pub product: String,
+    /// Number of the path to the host's memory: slots with the same one share it, as those behind one PCIe switch.
+    #[serde(default)]
+    pub host_path: u32,
     /// Sharing mode, as configured.
     pub kind: SlotKind,
     /// Number of SMs; where `None`, percentages are used as they are given.

@@ -100,6 +100,8 @@ pub(crate) struct Gpu {
     pub(crate) unit: Unit,
     pub(crate) product: String,
     pub(crate) capability: Option<(u32, u32)>,
+    /// Number of the first GPU which shares its path to the host's memory: its own, unless one before it is behind the same PCIe switch.
+    pub(crate) host_path: u32,
     /// Whether MIG is on: only the instances are slots.
     pub(crate) is_mig: bool,
     pub(crate) instances: Vec<Instance>,

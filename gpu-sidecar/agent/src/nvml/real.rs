@@ -4,6 +4,7 @@ use std::path::Path;
 
 use nvml_wrapper::Device;
 use nvml_wrapper::bitmasks::event::EventTypes;
+use nvml_wrapper::enum_wrappers::device::TopologyLevel;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
@@ -29,6 +30,19 @@ impl Library {
             }
             error => format!("{}: {}", path.display(), show(&error)),
         })
+    }
+
+    /// Returns the number of the first GPU which shares the path of a GPU to the host's memory. What cannot be queried shares nothing.
+    fn host_path(&self, number: u32, device: &Device<'_>) -> u32 {
+        let mut earlier = 0..number;
+        let shares = |other: &u32| {
+            let level = self
+                .0
+                .device_by_index(*other)
+                .and_then(|other| device.topology_common_ancestor(other));
+            level.is_ok_and(|level| shares_path(&level))
+        };
+        earlier.find(shares).unwrap_or(number)
     }
 
     fn gpu(&self, number: u32, notes: &mut Vec<String>) -> Result<Gpu, NvmlError> {
@@ -86,10 +100,19 @@ impl Library {
             },
             product: device.name()?,
             capability,
+            host_path: self.host_path(number, &device),
             is_mig,
             instances,
         })
     }
+}
+
+/// Returns whether two GPUs whose nearest common ancestor is of this level share what connects them to the host: a board or PCIe switches.
+const fn shares_path(level: &TopologyLevel) -> bool {
+    matches!(
+        level,
+        TopologyLevel::Internal | TopologyLevel::Single | TopologyLevel::Multiple
+    )
 }
 
 fn instance(device: &Device<'_>, number: u32) -> Result<Instance, NvmlError> {

@@ -438,6 +438,7 @@ impl Watcher {
             name: found.name(),
             uuid: unit.uuid.clone(),
             product: found.gpu.product.clone(),
+            host_path: found.gpu.host_path,
             kind: config.kind,
             sms: unit.sms,
             memory_bytes: unit.memory_bytes,
@@ -583,6 +584,7 @@ mod tests {
         Gpu {
             unit: unit(uuid, &[]),
             product: "H100".to_owned(),
+            host_path: 0,
             capability: Some((9, 0)),
             is_mig: false,
             instances: Vec::new(),

@@ -48,7 +48,7 @@ use crate::state::{
 };
 use crate::stop::Stop;
 use folder::{Folder, Stamp};
-use placement::{PlacedPod, fits, place};
+use placement::{FunctionName, PlacedPod, fits, place};
 
 /// Maximum number of entries of the directory per scan.
 pub(crate) const ENTRIES_MAX: usize = 4_096;
@@ -617,6 +617,10 @@ impl PodWatcher {
         let key = place(
             &node,
             &placed,
+            FunctionName {
+                namespace: &request.namespace,
+                function: &request.function,
+            },
             &request.settings,
             request.preferred.as_deref(),
         )?;
@@ -684,6 +688,10 @@ impl PodWatcher {
 fn as_placed(pod: &Arc<Pod>) -> PlacedPod<'_> {
     PlacedPod {
         slot: pod.slot,
+        function: FunctionName {
+            namespace: &pod.namespace,
+            function: &pod.function,
+        },
         settings: &pod.settings,
     }
 }

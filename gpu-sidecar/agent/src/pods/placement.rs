@@ -14,16 +14,25 @@ const REASONS_MAX: usize = 16;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlacedPod<'a> {
     pub(crate) slot: SlotKey,
+    pub(crate) function: FunctionName<'a>,
     pub(crate) settings: &'a PodSettings,
 }
 
-/// Returns the slot for a pod beside the placed ones. `preferred`: UUID or name of the only slot considered.
+/// Namespace and name of a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FunctionName<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) function: &'a str,
+}
+
+/// Returns the slot for a pod of a function beside the placed ones. `preferred`: UUID or name of the only slot considered.
 ///
 /// # Errors
 /// Returns the reasons why it fits on none of the slots.
 pub(crate) fn place(
     node: &NodeState,
     placed: &[PlacedPod<'_>],
+    function: FunctionName<'_>,
     settings: &PodSettings,
     preferred: Option<&str>,
 ) -> Result<SlotKey, String> {
@@ -59,7 +68,12 @@ pub(crate) fn place(
     let offers: Vec<_> = node
         .slots
         .iter()
-        .map(|own| offer(own, placed, node.plan))
+        .map(|own| {
+            let is_instance = |other: &PlacedPod<'_>| {
+                other.function == function && other.settings.version == settings.version
+            };
+            offer(own, placed, is_instance, node.plan)
+        })
         .collect();
     let misfits = match placement::choose(node.placement, &offers, &demand(settings)) {
         Ok(at) => return Ok(node.slots[at].slot.key),
@@ -88,20 +102,22 @@ pub(crate) fn fits(
     settings: &PodSettings,
     plan: Plan,
 ) -> Result<(), String> {
-    let (slot, taken) = offer(own, placed, plan);
+    let (slot, taken) = offer(own, placed, |_| false, plan);
     placement::fits(&slot, &taken, &demand(settings))
         .map_err(|misfit| sentence(own, settings, plan, misfit))
 }
 
-/// Returns a slot as it is offered, and what the pods placed there take.
+/// Returns a slot as it is offered, and what the pods placed there take. `is_instance`: whether a pod is of the function of the one to be placed.
 fn offer(
     own: &SlotState,
     placed: &[PlacedPod<'_>],
+    is_instance: impl Fn(&PlacedPod<'_>) -> bool,
     Plan(percent): Plan,
 ) -> (placement::Slot, Taken) {
     let slot = placement::Slot {
         is_shared: own.slot.kind == SlotKind::Mps,
         is_usable: own.lost.is_none() && !matches!(own.mps, MpsState::Unable { .. }),
+        host_path: own.slot.host_path,
         seats: own.slot.seats,
         memory: own.slot.memory_bytes,
         residue: own.slot.context_residue.unwrap_or(0),
@@ -109,7 +125,7 @@ fn offer(
     };
     let mut taken = slot.empty();
     for other in placed.iter().filter(|other| other.slot == own.slot.key) {
-        taken.add(&slot, &demand(other.settings));
+        taken.add(&slot, &demand(other.settings), is_instance(other));
     }
     (slot, taken)
 }
@@ -173,6 +189,11 @@ mod tests {
     use crate::state::Slot;
     use crate::testing::{settings, slot};
 
+    const FUNCTION: FunctionName<'_> = FunctionName {
+        namespace: "default",
+        function: "detect",
+    };
+
     fn node(slots: &[(SlotKind, u64)]) -> NodeState {
         let mut node = NodeState::default();
         for (kind, memory) in slots {
@@ -199,6 +220,7 @@ mod tests {
     fn placed(slot: u32, settings: &PodSettings) -> PlacedPod<'_> {
         PlacedPod {
             slot: SlotKey(slot),
+            function: FUNCTION,
             settings,
         }
     }
@@ -211,15 +233,45 @@ mod tests {
             (SlotKind::Mps, 80),
         ]);
         let small = shared(50, 50, 8);
-        assert_eq!(place(&node, &[], &small, None), Ok(SlotKey(1)));
-        assert_eq!(place(&node, &[], &small, Some("2")), Ok(SlotKey(2)));
+        assert_eq!(place(&node, &[], FUNCTION, &small, None), Ok(SlotKey(1)));
+        assert_eq!(
+            place(&node, &[], FUNCTION, &small, Some("2")),
+            Ok(SlotKey(2))
+        );
         let uuid = node.slots[2].slot.uuid.clone();
-        assert_eq!(place(&node, &[], &small, Some(&uuid)), Ok(SlotKey(2)));
+        assert_eq!(
+            place(&node, &[], FUNCTION, &small, Some(&uuid)),
+            Ok(SlotKey(2))
+        );
         let there = [placed(1, &small), placed(1, &small)];
-        assert_eq!(place(&node, &there, &small, None), Ok(SlotKey(2)));
+        assert_eq!(place(&node, &there, FUNCTION, &small, None), Ok(SlotKey(2)));
         let mut tenant = small;
         tenant.isolation = Isolation::Tenant;
-        assert_eq!(place(&node, &[], &tenant, None), Ok(SlotKey(0)));
+        assert_eq!(place(&node, &[], FUNCTION, &tenant, None), Ok(SlotKey(0)));
+    }
+
+    #[test]
+    fn instances_of_a_function_get_slots_with_paths_of_their_own() {
+        let mut node = node(&[(SlotKind::Exclusive, 80); 4]);
+        for (at, own) in node.slots.iter_mut().enumerate() {
+            let host_path = if at < 2 { 0 } else { 2 };
+            own.slot = std::sync::Arc::new(Slot {
+                host_path,
+                ..(*own.slot).clone()
+            });
+        }
+        let mut tenant = shared(1, 0, 1);
+        tenant.isolation = Isolation::Tenant;
+        let mut there = Vec::new();
+        for expected in [0, 2, 1, 3, 0] {
+            let slot = place(&node, &there, FUNCTION, &tenant, None);
+            assert_eq!(slot, Ok(SlotKey(expected)));
+            there.push(placed(expected, &tenant));
+        }
+        // Another version is another function: it goes where the fewest pods are.
+        let mut next = tenant.clone();
+        next.version = "2".to_owned();
+        assert_eq!(place(&node, &there, FUNCTION, &next, None), Ok(SlotKey(1)));
     }
 
     #[test]
@@ -228,11 +280,11 @@ mod tests {
         node.placement = placement::Rule::BestFit;
         let small = shared(50, 50, 8);
         assert_eq!(
-            place(&node, &[placed(1, &small)], &small, None),
+            place(&node, &[placed(1, &small)], FUNCTION, &small, None),
             Ok(SlotKey(1))
         );
         let there = [placed(1, &small), placed(1, &small), placed(1, &small)];
-        assert_eq!(place(&node, &there, &small, None), Ok(SlotKey(0)));
+        assert_eq!(place(&node, &there, FUNCTION, &small, None), Ok(SlotKey(0)));
     }
 
     #[test]
@@ -245,7 +297,7 @@ mod tests {
         node.slots[2].lost = Some("Xid 79".to_owned());
         let big = shared(50, 50, 20);
         assert_eq!(
-            place(&node, &[], &big, None),
+            place(&node, &[], FUNCTION, &big, None),
             Err(
                 "slot 0: is exclusive; isolation: shared needs an mps slot; slot 1: 20Gi of memory requested \
                  (context included), 16Gi of 16Gi free; slot 2: is lost: Xid 79"
@@ -253,11 +305,11 @@ mod tests {
             )
         );
         assert_eq!(
-            place(&node, &[], &big, Some("7")),
+            place(&node, &[], FUNCTION, &big, Some("7")),
             Err("unknown slot \"7\"; slots: 0, 1, 2".to_owned())
         );
         assert_eq!(
-            place(&NodeState::default(), &[], &big, None),
+            place(&NodeState::default(), &[], FUNCTION, &big, None),
             Err("no slots on this node: NVML lists no GPU".to_owned())
         );
     }
@@ -268,11 +320,11 @@ mod tests {
         let half = shared(100, 50, 1);
         let two_fifths = shared(100, 40, 1);
         assert_eq!(
-            place(&node, &[placed(0, &half)], &two_fifths, None),
+            place(&node, &[placed(0, &half)], FUNCTION, &two_fifths, None),
             Ok(SlotKey(0))
         );
         assert_eq!(
-            place(&node, &[placed(0, &half)], &half, None),
+            place(&node, &[placed(0, &half)], FUNCTION, &half, None),
             Err(
                 "slot 0: sm-percent x quota-request is 50 % of the slot, and 50 % of the plan's 90 % \
                  are taken"
@@ -285,6 +337,7 @@ mod tests {
             place(
                 &node,
                 &[placed(0, &half), placed(0, &two_fifths)],
+                FUNCTION,
                 &free,
                 None
             ),
@@ -298,14 +351,14 @@ mod tests {
         let one = shared(1, 0, 1);
         let there = vec![placed(0, &one); 48];
         assert_eq!(
-            place(&node, &there, &one, None),
+            place(&node, &there, FUNCTION, &one, None),
             Err("slot 0: all 48 seats are taken (MPS allows no more clients)".to_owned())
         );
         node.slots[0].mps = MpsState::Unable {
             reason: "no program".to_owned(),
         };
         assert_eq!(
-            place(&node, &[], &one, None),
+            place(&node, &[], FUNCTION, &one, None),
             Err("slot 0: MPS cannot run there: no program".to_owned())
         );
     }
@@ -320,10 +373,10 @@ mod tests {
         node.slots[0].slot = std::sync::Arc::new(slot);
         let seven = shared(1, 0, 7);
         assert_eq!(
-            place(&node, &[placed(0, &seven)], &seven, None),
+            place(&node, &[placed(0, &seven)], FUNCTION, &seven, None),
             Ok(SlotKey(0))
         );
         let there = [placed(0, &seven), placed(0, &seven)];
-        assert!(place(&node, &there, &shared(1, 0, 0), None).is_err());
+        assert!(place(&node, &there, FUNCTION, &shared(1, 0, 0), None).is_err());
     }
 }

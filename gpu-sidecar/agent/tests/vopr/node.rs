@@ -156,6 +156,7 @@ fn slot(at: usize) -> Slot {
         client_limit: 48,
         seats: 48,
         context_residue: None,
+        host_path: key / 2,
         models_memory: None,
         mps_pipe: Some(PathBuf::from("/run/weir/mps/pipe")),
         mig: None,

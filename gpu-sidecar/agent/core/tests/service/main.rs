@@ -77,6 +77,7 @@ fn slot(kind: SlotKind) -> Slot {
         client_limit: 3,
         seats: 48,
         context_residue: None,
+        host_path: 0,
         models_memory: None,
         mps_pipe: Some(PathBuf::from("/run/weir/mps/0/pipe")),
         mig: None,

@@ -14,6 +14,7 @@ fn two_slots() -> Node {
             key: SlotKey(key),
             name: key.to_string(),
             uuid: format!("GPU-00000000-0000-0000-0000-00000000000{key}"),
+            host_path: key,
             models_memory: Some(100 * MIB),
             ..slot(SlotKind::Exclusive)
         })));
