@@ -6,6 +6,7 @@
 //! | [`queue`] | which function's request is next | M2.13, mechanisms §2.2 |
 //! | [`slots`] | where a request runs, the source of its model, the models evicted for it | M2.1, M2.15, M2.16, mechanisms §2.3, §2.3b |
 //! | [`heaviness`] | which models are slowed by a swap | M2.14, mechanisms §2.4 |
+//! | [`ahead`] | which waiting request's model is loaded beside what computes | M2.6, contracts §7 |
 //! | [`leases`] | which process of a node computes, and whose model is there, step by step | M2.12–M2.16, contracts §7 |
 //! | [`nodes`] | which nodes hold a function, and which serves a request | M2.17 |
 //! | [`keepalive`] | how long a model stays loaded where models are not swapped | M2.21 |
@@ -42,6 +43,7 @@
 //! assert!(queue.is_empty());
 //! ```
 
+pub mod ahead;
 pub mod billing;
 pub mod heaviness;
 pub mod keepalive;

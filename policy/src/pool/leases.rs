@@ -18,6 +18,8 @@
 //! - Where models of a slot have not all room there, one is *sealed* when its lease ends or has nothing to do: what its eviction would copy is copied ahead,
 //!   while it may still compute. A sealed model leaves beside whatever else happens on the slot, several at a time; another leaves alone, since its
 //!   contents are compared by a kernel.
+//! - The model of a head that waits returns beside what computes, into room from which sealed models have left ([`crate::pool::ahead`]). On a slot of a
+//!   class that keeps others' data away, and beside data of others, it does not.
 //! - Where models stream ([`Settings::streams`]), the lease is granted as soon as the model begins to return.
 //! - What refuses to leave stays for a second ([`RETRY`]), and the head for which it was to leave waits again.
 //! - Data of other namespaces leave before an instance of class [`Class::Tenant`] gets the slot, and all others' before one of class
@@ -58,6 +60,7 @@
 //! assert_eq!(actions, [Action::Open(one), Action::Lease(one)]);
 //! ```
 
+mod ahead;
 mod assign;
 mod demand;
 mod memory;
@@ -127,7 +130,7 @@ impl Class {
 }
 
 /// Settings of the leases of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Order of the heads of all instances.
     pub queue: queue::Settings,
@@ -137,6 +140,20 @@ pub struct Settings {
     pub streams: bool,
     /// Whether a model is loaded on a free slot although another slot has it, which is in use and will be free soon enough, as Algorithm 1 (M2.15) does.
     pub loads_at_once: bool,
+    /// Whether models of waiting heads return while others compute ([`crate::pool::ahead`]).
+    pub loads_ahead: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            queue: queue::Settings::default(),
+            slots: slots::Settings::default(),
+            streams: false,
+            loads_at_once: false,
+            loads_ahead: true,
+        }
+    }
 }
 
 /// Properties of an instance, for its lifetime.
@@ -354,6 +371,8 @@ struct SlotLease {
     is_usable: bool,
     /// Memory for models, in bytes.
     capacity: u64,
+    /// Number of its path to the host's memory, if it is known.
+    host_path: Option<u32>,
     /// Number of instances with a queue: without, no leases are needed.
     queues: u32,
     holder: Option<Holder>,
@@ -364,6 +383,8 @@ struct SlotLease {
     evicting: Option<InstanceId>,
     /// Sealed models that leave.
     evicting_sealed: Vec<InstanceId>,
+    /// Model that is loaded, or there, ahead of its lease.
+    ahead: Option<ahead::Ahead>,
     /// Time for which heads will use the slot that wait for it since it has their models, in the present decision.
     awaited: Span,
     /// Time that parked processes may have while heads wait, in nanoseconds, and when it was counted.
@@ -388,6 +409,7 @@ pub struct Leases {
     evicted: Vec<Evicted>,
     streams: bool,
     loads_at_once: bool,
+    loads_ahead: bool,
     /// Heads that no slot can serve at present, which have left the queue so that others are next.
     held: Vec<(InstanceId, Head)>,
 }
@@ -414,6 +436,7 @@ impl Leases {
             evicted: Vec::new(),
             streams: settings.streams,
             loads_at_once: settings.loads_at_once,
+            loads_ahead: settings.loads_ahead,
             held: Vec::new(),
         }
     }
@@ -432,6 +455,22 @@ impl Leases {
         self.pool.set_capacity(slot, bytes);
     }
 
+    /// Sets the number of a slot's path to the host's memory, which it shares with the slots of the same number; by default its own.
+    pub fn set_host_path(&mut self, slot: SlotId, path: u32) {
+        let Some(at) = self.slots.get_mut(slot.0 as usize) else {
+            return;
+        };
+        if at.host_path == Some(path) {
+            return;
+        }
+        at.host_path = Some(path);
+        let on_path = (0..).zip(&self.slots);
+        let neighbours = on_path
+            .filter(|(other, own)| own.host_path == Some(path) && *other != slot.0)
+            .fold(0, |set, (other, _)| set | 1 << other);
+        self.pool.set_neighbours(slot, neighbours);
+    }
+
     /// Sets whether leases are granted on a slot. While they are not, what runs goes on.
     pub fn set_usable(&mut self, slot: SlotId, is_usable: bool) {
         let Some(at) = self.slots.get_mut(slot.0 as usize) else {
@@ -439,6 +478,7 @@ impl Leases {
         };
         at.is_usable = is_usable;
         if !is_usable {
+            self.cancel_ahead(slot);
             self.return_promised(slot);
         }
     }
@@ -584,6 +624,7 @@ impl Leases {
         }
         self.recall(actions);
         self.release_held();
+        self.load_ahead(actions);
     }
 
     fn at(&self, slot: SlotId) -> &SlotLease {

@@ -18,6 +18,9 @@
 //! With bound processes ([`Binding::Process`]) a load that has to evict *moves* the function: its other copies are
 //! evicted, and the copy that it is loaded from once the load is done.
 //!
+//! A model may also be loaded *ahead*, beside what runs on a slot ([`Pool::load_ahead`], as [`crate::pool::ahead`] decides): then it counts as there from
+//! the beginning of the load, and a request that is scheduled to it waits for the end of the load.
+//!
 //! A slot's memory is a count of bytes, or it is kept in blocks ([`Pool::with_blocks`], M2.10): then models are evicted
 //! until the new model's blocks fit.
 //!
@@ -49,6 +52,7 @@
 //! assert_eq!(evicted[0].function, FunctionId(0));
 //! ```
 
+mod ahead;
 mod blocks;
 mod bound;
 mod choice;
@@ -227,6 +231,7 @@ impl Pool {
             ends: self.now.after(takes),
         });
         self.copy_mut(function, slot).running = true;
+        self.forget_ahead_of(function);
         if run.source == Source::Resident {
             self.update_eviction_order(function, slot);
             return;

@@ -13,6 +13,7 @@
 //! | `groups` | groups of nodes simulated independently | – |
 //! | `state` | state of nodes and their functions between events | – |
 //! | `slots` | granting of slots, loading and eviction of models | M2.1–M2.18 |
+//! | `ahead` | loads beside what computes | [`policy::pool::ahead`] |
 //! | `kept_alive` | processes started and stopped by their functions' history | M2.21 |
 //! | [`outcome`] | counters and results | M2.19, M2.20 |
 //!
@@ -26,6 +27,7 @@
 //!
 //! Memory grows with the number of functions and of requests in flight, not with the length of the run.
 
+mod ahead;
 mod groups;
 pub mod hardware;
 mod kept_alive;

@@ -12,6 +12,8 @@ use crate::node::{Hosting, MemoryRule, Settings, SwapTime};
 pub enum RuleName {
     /// All mechanisms of mechanisms §2.
     Adaptive,
+    /// All mechanisms, and models of waiting requests are loaded beside what computes.
+    LoadsAhead,
     /// Requests in the order of two groups as printed (M2.13).
     Paper,
     /// Requests in order of arrival.
@@ -54,8 +56,9 @@ pub enum RuleName {
 
 impl RuleName {
     /// All rules in the order in which they are listed to users.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Adaptive,
+        Self::LoadsAhead,
         Self::Paper,
         Self::ArrivalOrder,
         Self::LatestStart,
@@ -82,6 +85,7 @@ impl RuleName {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Adaptive => "adaptive",
+            Self::LoadsAhead => "loads-ahead",
             Self::Paper => "paper",
             Self::ArrivalOrder => "arrival-order",
             Self::LatestStart => "latest-start",
@@ -129,6 +133,7 @@ impl RuleName {
         let rules = preset.rules();
         (settings.queue, settings.slots) = (rules.queue, rules.slots);
         match self {
+            Self::LoadsAhead => settings.loads_ahead = true,
             Self::Paper => settings.queue = queue::Settings::as_printed(),
             Self::LatestStart => settings.queue.order = queue::Order::LatestStart,
             Self::BoundProcesses => settings.slots.binding = slots::Binding::Process,

@@ -26,14 +26,14 @@
 //! | `slots.kind` | sharing mode, `mps` or `exclusive` | `mps` |
 //! | `slots.seats` | maximum number of pods on a slot | the limit of MPS; 64 on an exclusive slot |
 //! | `slots.plan` | limit of Σ `sm-percent` × `quota-request` on an mps slot, in percent of it; above 100 the slot is overcommitted | 90 |
-//! | `slots.placement` | which of the slots with room for a pod it gets: `first-fit`; `best-fit`, the one with the least share of its plan left | `first-fit` |
+//! | `slots.placement` | which of the mps slots with room for a pod it gets: `first-fit`; `best-fit`, the one with the least share of its plan left | `first-fit` |
 //! | `slots.context-residue.mps`, `.exclusive` | device memory taken by a context | measured by each process |
 //! | `[[slot]]` | overrides for slots that match `uuid` or `index` (`0`, `0-3`, `*`, `1:2`, `1:*`): `kind`, `seats`, `context-residue` | |
 //! | `pods.directory` | directory with one folder per pod | `pods` in the run directory |
 //! | `memory.restore` | what brings an evicted model back: `demand`, a thread that waits for it; `order`, an order alone | `demand` |
 //! | `memory.seal-after` | time without a launch or copy after which a process copies to the host what an eviction would copy, 1 ms to 1 h; `0`: never | `1s` |
 //! | `memory.stream-restores` | whether a program computes amid a restore, each launch once what its arguments name is there; `poisoned`: and what is not there has every bit set, to find programs which use it all the same; not run on a GPU yet | `false` |
-//! | `pool.rule` | rule by which pods on exclusive slots get leases and models leave: `weir`; for comparison `paper`, order and placement as Torpor prints them, `fifo`, heads in order of arrival, `random`, any free slot, and `lru`, models leave by least recent use alone | `weir` |
+//! | `pool.rule` | rule by which pods on exclusive slots get leases and models leave: `weir`; for comparison `paper`, order and placement as Torpor prints them, `fifo`, heads in order of arrival, `random`, any free slot, `lru`, models leave by least recent use alone, and `no-ahead`, nothing is loaded while another pod computes | `weir` |
 //! | `metrics.pods` | label `pod` on metrics of used and asked time, quotas and memory: one series per pod | `false` |
 //! | `price.gpu-hour` | price of a whole GPU for an hour, in any currency: 0 to 1000000, at most six decimals | none |
 //!

@@ -245,7 +245,7 @@ fn problems_have_their_line_and_the_allowed_values() {
         ),
         (
             "[pool]\nrule = \"best\"",
-            "agent.toml:2: pool.rule: \"best\": allowed: weir, paper, fifo, random, lru",
+            "agent.toml:2: pool.rule: \"best\": allowed: weir, paper, fifo, random, lru, no-ahead",
         ),
         (
             "[memory]\nrestore = \"never\"",

@@ -95,6 +95,7 @@ impl Leases {
 
     /// Lets the pool choose one of the slots for a function, and takes it.
     fn schedule(&mut self, function: FunctionId, among: u64) -> Option<SlotId> {
+        let among = among & !self.strange_ahead(function);
         let mut evicted: Vec<Evicted> = std::mem::take(&mut self.evicted);
         let decision = self
             .pool
@@ -227,7 +228,7 @@ impl Leases {
     }
 
     /// Returns when a slot is expected to be free for a head that begins to wait for it now.
-    fn free_at(&self, slot: SlotId) -> Time {
+    pub(super) fn free_at(&self, slot: SlotId) -> Time {
         let at = self.at(slot);
         let execution = |id| {
             let entry = self.instances.get(&id);

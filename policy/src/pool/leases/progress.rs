@@ -91,13 +91,16 @@ impl Leases {
     }
 
     /// Records that an instance's processes have copied what changed of their model, or could not: `is_sealed`. It counts as long as nothing is reported
-    /// by which they may have computed since.
+    /// by which they may have computed since. Also stated of a model that has returned ahead of its lease, which counts as not sealed otherwise.
     pub fn sealed(&mut self, now: Time, id: InstanceId, is_sealed: bool) {
         self.now = self.now.max(now);
         let Some(slot) = self.slot_of(id) else {
             return;
         };
         let Some(holder) = self.holder_mut(slot, id) else {
+            if self.is_there_ahead(slot, id) {
+                self.set_sealed(id, is_sealed);
+            }
             return;
         };
         if matches!(holder.seal, Seal::Asked { .. }) {
@@ -144,6 +147,7 @@ impl Leases {
             self.put_back(other);
         }
         self.give_up_claims(slot);
+        self.cancel_ahead(slot);
         if self.at(slot).turn.is_some_and(|turn| !turn.is_restoring) {
             self.fail_turn(slot);
         }
@@ -163,6 +167,7 @@ impl Leases {
             self.set_location(id, Location::Device);
         }
         let now = self.now;
+        self.end_ahead(slot, id, is_there);
         let streamed = self.holder_mut(slot, id).and_then(|holder| {
             let since = holder.restores_since?;
             holder.restores_since = None;
@@ -184,7 +189,7 @@ impl Leases {
     }
 
     /// Does not try to move the model of an instance again for [`RETRY`].
-    fn retry_later(&mut self, id: InstanceId) {
+    pub(super) fn retry_later(&mut self, id: InstanceId) {
         if let Some(entry) = self.instances.get_mut(&id) {
             entry.retry_at = self.now.after(RETRY);
             if !self.retried.contains(&id) {
@@ -232,6 +237,7 @@ impl Leases {
         let at = self.at_mut(slot);
         let _ended = at.end_eviction(id);
         at.leaving.retain(|(own, _)| *own != id);
+        at.ahead = at.ahead.filter(|ahead| ahead.instance != id);
         self.located(now, id, Location::Absent);
         if let Some(entry) = self.instances.get_mut(&id) {
             (entry.bytes, entry.granted) = (0, 0);
@@ -352,10 +358,11 @@ impl Leases {
         }
     }
 
-    /// Returns whether a model is on its way to its slot while its instance computes already, so that it takes its memory.
+    /// Returns whether a model is on its way to its slot while its instance computes already, or another does, so that it takes its memory.
     pub(super) fn returns(&self, id: InstanceId) -> bool {
         let holder = self.slot_of(id).and_then(|slot| self.at(slot).holder);
         holder.is_some_and(|holder| holder.instance == id && holder.restores_since.is_some())
+            || self.moves_ahead(id).is_some()
     }
 
     /// Counts a model that was to leave as there again.
@@ -400,6 +407,15 @@ impl Leases {
         self.pool.abandon(now, slot);
         // Its own model may be there all the same.
         self.put_back(turn.instance);
+        if let Some(entry) = self.instances.get(&turn.instance) {
+            let (function, bytes) = (entry.about.function, entry.bytes);
+            if self.moves_ahead(turn.instance).is_some() {
+                self.pool.keep_ahead(function, slot, bytes);
+            } else if entry.location == Location::Host && !self.returns(turn.instance) {
+                // It was counted as there to be loaded ahead, and is not.
+                let _gone = self.pool.unload(function, slot, &mut Vec::new());
+            }
+        }
         if let Cause::Head { from, head, demand } = turn.cause {
             self.put_head_back(from, &head, demand);
         }
@@ -415,6 +431,7 @@ impl Leases {
             self.put_back(id);
         }
         self.give_up_claims(slot);
+        self.cancel_ahead(slot);
         self.fail_turn(slot);
         self.take_lease(slot);
         // All may compute from now on.
@@ -519,10 +536,19 @@ impl Leases {
             } else {
                 self.evict_sealed(slot, Some(turn.instance), actions);
             }
+            self.restore_ahead_of_turn(slot, actions);
             self.begin_recall(slot, actions);
             return self.step_recall(slot, actions);
         }
         let now = self.now;
+        if self
+            .at(slot)
+            .ahead
+            .is_some_and(|ahead| ahead.instance == turn.instance)
+        {
+            // It is loaded for its turn from now on, unless it is on its way.
+            self.cancel_ahead(slot);
+        }
         if let Some(turn) = &mut self.at_mut(slot).turn {
             turn.moves_since.get_or_insert(now);
         }
@@ -534,16 +560,20 @@ impl Leases {
             if turn.is_restoring {
                 return;
             }
-            actions.push(Action::Restore(turn.instance));
+            let moves_since = self.moves_ahead(turn.instance);
+            if moves_since.is_none() {
+                actions.push(Action::Restore(turn.instance));
+            }
             if !self.streams {
                 if let Some(turn) = &mut self.at_mut(slot).turn {
                     turn.is_restoring = true;
+                    turn.moves_since = moves_since.or(turn.moves_since);
                 }
                 return;
             }
             self.grant(slot, turn, actions);
             if let Some(holder) = &mut self.at_mut(slot).holder {
-                holder.restores_since = Some(now);
+                holder.restores_since = moves_since.or(Some(now));
             }
             return;
         }
@@ -576,7 +606,12 @@ impl Leases {
     }
 
     /// Orders the sealed models that are to leave a slot, apart from its holder's. `stays`: a model that is to stay after all.
-    fn evict_sealed(&mut self, slot: SlotId, stays: Option<InstanceId>, actions: &mut Vec<Action>) {
+    pub(super) fn evict_sealed(
+        &mut self,
+        slot: SlotId,
+        stays: Option<InstanceId>,
+        actions: &mut Vec<Action>,
+    ) {
         let holder = self.at(slot).holder.map(|holder| holder.instance);
         let mut leaving = std::mem::take(&mut self.at_mut(slot).leaving);
         leaving.retain(|&(victim, reason)| {

@@ -7,10 +7,10 @@ use crate::pool::queue;
 /// Rule by which leases are granted and models leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Rule {
-    /// The order of [`queue::Settings::default`]; a head may wait for a slot that has its model; models leave by class.
+    /// The order of [`queue::Settings::default`]; a head may wait for a slot that has its model, or have it loaded ahead; models leave by class.
     #[default]
     Weir,
-    /// Two groups of functions (M2.13) and Algorithm 1 (M2.15) as printed.
+    /// Two groups of functions (M2.13) and Algorithm 1 (M2.15) as printed, with nothing loaded ahead.
     Paper,
     /// Heads in order of arrival.
     ArrivalOrder,
@@ -18,16 +18,19 @@ pub enum Rule {
     RandomPlacement,
     /// Models leave by least recent use alone.
     LeastRecentlyUsed,
+    /// Models return only once their slots are free.
+    NothingAhead,
 }
 
 impl Rule {
     /// All rules, in the order of their declaration.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Weir,
         Self::Paper,
         Self::ArrivalOrder,
         Self::RandomPlacement,
         Self::LeastRecentlyUsed,
+        Self::NothingAhead,
     ];
 
     /// Returns the name of the rule in configuration files and results.
@@ -39,6 +42,7 @@ impl Rule {
             Self::ArrivalOrder => "fifo",
             Self::RandomPlacement => "random",
             Self::LeastRecentlyUsed => "lru",
+            Self::NothingAhead => "no-ahead",
         }
     }
 
@@ -52,7 +56,7 @@ impl Rule {
     #[must_use]
     pub fn settings(self, streams: bool) -> Settings {
         let preset = match self {
-            Self::Weir | Self::Paper => Preset::Adaptive,
+            Self::Weir | Self::Paper | Self::NothingAhead => Preset::Adaptive,
             Self::ArrivalOrder => Preset::ArrivalOrder,
             Self::RandomPlacement => Preset::RandomPlacement,
             Self::LeastRecentlyUsed => Preset::LeastRecentlyUsed,
@@ -65,6 +69,7 @@ impl Rule {
             },
             slots: rules.slots,
             streams,
+            loads_ahead: !matches!(self, Self::Paper | Self::NothingAhead),
             loads_at_once: matches!(self, Self::Paper | Self::RandomPlacement),
         }
     }

@@ -45,6 +45,20 @@ impl Pool {
         }
     }
 
+    /// Sets with which others a slot shares its path to the host, as a bit set; they share it with that slot, too.
+    pub fn set_neighbours(&mut self, slot: SlotId, neighbours: u64) {
+        let at = slot.0 as usize;
+        if at >= self.slots.len() {
+            return;
+        }
+        let own = 1_u64 << slot.0;
+        for (other, set) in self.topology.neighbours.iter_mut().enumerate() {
+            let is_neighbour = neighbours >> other & 1 == 1 && other != at;
+            *set = (*set & !own) | if is_neighbour { own } else { 0 };
+        }
+        self.topology.neighbours[at] = neighbours & (u64::MAX >> (64 - self.slots.len())) & !own;
+    }
+
     /// Takes a free slot again for the function whose model is there, and returns whether both are so.
     pub fn resume(&mut self, now: Time, function: FunctionId, slot: SlotId) -> bool {
         self.now = self.now.max(now);
@@ -184,6 +198,12 @@ impl Pool {
             .map_or(0, |entry| entry.hosts | entry.loading | entry.leaving)
     }
 
+    /// Returns the slots on which the function has an instance, as a bit set.
+    #[must_use]
+    pub fn instances(&self, function: FunctionId) -> u64 {
+        self.function(function).map_or(0, |entry| entry.instances)
+    }
+
     /// Returns the free slots, as a bit set.
     #[must_use]
     pub const fn free_set(&self) -> u64 {
@@ -202,6 +222,7 @@ impl Slot {
             evictable: 0,
             order: [IndexedHeap::new(), IndexedHeap::new()],
             load: Load::new(),
+            ahead: None,
             busy: Span::ZERO,
             loading: Span::ZERO,
         }

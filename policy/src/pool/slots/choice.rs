@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::copies::Function;
+use super::copies::{Function, Running};
 use super::decision::{Decision, Run, RunReason, Source, WaitReason};
 use super::settings::{Binding, Patience, Placement, Swap};
 use super::{Pool, bits};
@@ -70,6 +70,12 @@ impl Pool {
                 .unwrap_or_default();
             return Ok(run(slot, Source::Resident, RunReason::Resident));
         }
+        if let Some(until) = self.waits_ahead(entry) {
+            return Err(Decision::Wait {
+                reason: WaitReason::Ahead,
+                until: Some(until),
+            });
+        }
         if let Some((slot, source)) = self.choose_link(entry, idle) {
             return Ok(run(slot, Source::Slot(SlotId(source)), RunReason::Link));
         }
@@ -104,7 +110,10 @@ impl Pool {
         let Binding::Process = self.settings.binding else {
             return true;
         };
-        entry.loading | entry.leaving == 0 && !self.runs_somewhere(entry)
+        let mut hosts = bits(entry.hosts);
+        entry.loading | entry.leaving == 0
+            && !self.runs_somewhere(entry)
+            && !hosts.any(|slot| self.moves_ahead(SlotId(slot)) == Some(entry.id))
     }
 
     fn runs_somewhere(&self, entry: &Function) -> bool {
@@ -114,7 +123,9 @@ impl Pool {
     /// Chooses the slot with the fastest link to a copy, and returns it with the slot of that copy.
     fn choose_link(&self, entry: &Function, idle: u64) -> Option<(u32, u32)> {
         let slots = self.slots.len();
+        let is_whole = |source: &u32| self.moves_ahead(SlotId(*source)) != Some(entry.id);
         bits(entry.hosts)
+            .filter(is_whole)
             .flat_map(|source| bits(idle).map(move |slot| (source, slot)))
             .filter_map(|(source, slot)| {
                 let link = self.topology.links[source as usize * slots + slot as usize];
@@ -224,10 +235,19 @@ impl Pool {
     /// Returns the quality of a slot's path, by what its neighbours load from the host. Loads over a link of their own
     /// do not count.
     fn path(&self, slot: u32) -> Path {
+        let of_request =
+            |running: Running| (running.loading == Some(Source::Host)).then_some(running.function);
         bits(self.topology.neighbours[slot as usize])
-            .filter_map(|neighbour| self.slots[neighbour as usize].running)
-            .filter(|running| running.loading == Some(Source::Host))
-            .map(|running| match self.entry(running.function).model.heavy {
+            .map(|neighbour| &self.slots[neighbour as usize])
+            .flat_map(|at| {
+                let ahead = at.ahead.filter(|ahead| ahead.moves);
+                [
+                    at.running.and_then(of_request),
+                    ahead.map(|ahead| ahead.function),
+                ]
+            })
+            .flatten()
+            .map(|function| match self.entry(function).model.heavy {
                 false => Path::BesideLight,
                 true => Path::BesideHeavy,
             })

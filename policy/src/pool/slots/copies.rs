@@ -54,6 +54,14 @@ pub(super) struct Running {
     pub(super) ends: Time,
 }
 
+/// Model that was loaded ahead of its request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ahead {
+    pub(super) function: FunctionId,
+    /// Whether it is still on its way.
+    pub(super) moves: bool,
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Slot {
     pub(super) memory: Memory,
@@ -66,6 +74,8 @@ pub(super) struct Slot {
     /// Copies that may be evicted, by last use: duplicates and light models, then sole copies of heavy models.
     pub(super) order: [IndexedHeap<u64>; 2],
     pub(super) load: Load,
+    /// Model that was loaded beside what runs, and has not run since.
+    pub(super) ahead: Option<Ahead>,
     pub(super) busy: Span,
     pub(super) loading: Span,
 }
@@ -158,6 +168,7 @@ impl Pool {
         self.update_eviction_order(function, slot);
         let bytes = self.vacate(function, slot);
         let at = &mut self.slots[slot as usize];
+        at.ahead = at.ahead.filter(|ahead| ahead.function != function);
         at.light -= u32::from(!model.heavy);
         evicted.push(Evicted {
             function,
@@ -182,14 +193,19 @@ impl Pool {
             return false;
         };
         let victim = FunctionId(victim);
+        let reason = self.evict_reason(victim);
+        self.leaves(victim, slot, reason, evicted);
+        true
+    }
+
+    /// Returns the reason for which a copy of a model is evicted next.
+    pub(super) fn evict_reason(&self, victim: FunctionId) -> EvictReason {
         let entry = self.entry(victim);
-        let reason = match self.settings.eviction {
+        match self.settings.eviction {
             Eviction::LeastRecentlyUsed => EvictReason::LeastRecentlyUsed,
             Eviction::Classes if entry.hosts.count_ones() > 1 => EvictReason::Duplicate,
             Eviction::Classes if entry.model.heavy => EvictReason::Heavy,
             Eviction::Classes => EvictReason::Light,
-        };
-        self.leaves(victim, slot, reason, evicted);
-        true
+        }
     }
 }

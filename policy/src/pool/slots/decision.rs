@@ -93,6 +93,8 @@ pub enum WaitReason {
     SecondCopy,
     /// Another slot with a better path will be free before loading here would pay off.
     Contention,
+    /// The model was loaded ahead to a slot that will be free before a load to another would be over.
+    Ahead,
     /// No slot could ever hold the model.
     NeverFits,
 }

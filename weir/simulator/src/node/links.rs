@@ -2,9 +2,13 @@
 //!
 //! Slots that share a path to the host share its rate: k concurrent loads run at 1 / (1 + s · (k − 1)) of their rate when
 //! alone, where s is the contention (workloads §9). A load which starts or ends changes the speed of the others: the remainder of
-//! each is kept as time alone on the path, and its end is predicted anew. A load from another slot has its link to itself.
+//! each is kept as time alone on the path, and its end is predicted anew. A load from another slot has its link to itself. A load
+//! ahead of its request ([`Links::ahead`]) shares the path of its slot.
 
 use policy::{Span, Time};
+
+/// Largest number of slots of a node with loads ahead.
+const SLOTS_AHEAD_MAX: usize = 32;
 
 /// A load in progress.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +44,10 @@ impl Progress {
 #[derive(Clone, Debug)]
 pub struct Links {
     contention: f64,
-    /// For each slot, the set of slots on the same path, itself included, as a bit set.
+    /// Number of slots.
+    slots: u32,
+    /// For each slot, and after all of them for each slot's loads ahead, the set of those on the same path, itself included, as a bit
+    /// set.
     paths: Vec<u64>,
     loads: Vec<Option<Load>>,
     /// Latest version by slot, which increases over all loads of the slot.
@@ -69,13 +76,37 @@ impl Links {
             paths[one as usize] |= 1 << other;
             paths[other as usize] |= 1 << one;
         }
+        let lanes = if slots <= SLOTS_AHEAD_MAX { 2 } else { 1 };
+        if lanes == 2 {
+            for path in &mut paths {
+                *path |= *path << slots;
+            }
+            paths.extend_from_within(..);
+        }
         Self {
             contention,
+            slots: u32::try_from(slots).unwrap_or(u32::MAX),
+            loads: vec![None; paths.len()],
+            versions: vec![0; paths.len()],
             paths,
-            loads: vec![None; slots],
-            versions: vec![0; slots],
             progress: None,
         }
+    }
+
+    /// Returns the number under which a slot's loads ahead are listed, in the place of a slot; `None` with more than 32 slots.
+    #[must_use]
+    pub const fn ahead(&self, slot: u32) -> Option<u32> {
+        if self.loads.len() > self.slots as usize {
+            Some(self.slots + slot)
+        } else {
+            None
+        }
+    }
+
+    /// Returns the slot whose load ahead is listed under a number; `None` if that is a slot's.
+    #[must_use]
+    pub const fn slot_ahead(&self, number: u32) -> Option<u32> {
+        number.checked_sub(self.slots)
     }
 
     /// Enables recording of each slot's latest load: one entry for each change of its speed.

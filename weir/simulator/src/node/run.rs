@@ -306,7 +306,11 @@ impl<'a> Run<'a> {
                 // First, because granting the slot predicts ends of its own.
                 self.schedule_ends(node);
                 if is_over {
-                    self.loaded(node, end.slot);
+                    let links = &self.nodes[node as usize].links;
+                    match links.slot_ahead(end.slot) {
+                        Some(slot) => self.loaded_ahead(node, slot),
+                        None => self.loaded(node, end.slot),
+                    }
                 }
             }
             Event::Finished { node, slot } => {

@@ -64,6 +64,9 @@ pub struct Settings {
     pub queue: queue::Settings,
     /// Placement, eviction and swapping on slots.
     pub slots: slots::Settings,
+    /// Whether models of waiting requests are loaded beside what computes, where models are swapped and their memory is counted
+    /// ([`policy::pool::ahead`]).
+    pub loads_ahead: bool,
     /// Location of models and processes.
     pub hosting: Hosting,
     /// Choice of slots for processes bound to them.
@@ -92,6 +95,7 @@ impl Default for Settings {
         Self {
             queue: queue::Settings::default(),
             slots: slots::Settings::default(),
+            loads_ahead: false,
             hosting: Hosting::Swapped,
             filling: slots::Filling::default(),
             percentile: Percentile::from_parts_per_million(980_000),

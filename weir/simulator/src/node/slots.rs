@@ -135,8 +135,15 @@ impl Run<'_> {
         }
     }
 
-    /// Grants free slots to requests in the order of the queue.
+    /// Grants free slots to requests in the order of the queue, and has models loaded ahead for others.
     pub(super) fn dispatch(&mut self, node: u32) {
+        self.grant(node);
+        if self.settings.loads_ahead {
+            self.load_ahead(node);
+        }
+    }
+
+    fn grant(&mut self, node: u32) {
         let now = self.agenda.now();
         loop {
             let own = &mut self.nodes[node as usize];
@@ -180,6 +187,7 @@ impl Run<'_> {
         let Some(head) = own.queue.take(now, ticket) else {
             return;
         };
+        let is_on_its_way = own.is_on_its_way(slot.0, head.function);
         let global = own.locals[head.function.0 as usize].function;
         let function = &mut self.functions[global as usize];
         let noise = &self.settings.noise;
@@ -211,6 +219,13 @@ impl Run<'_> {
         });
         let counts = now >= self.span.from;
         debug_assert!(self.ends.is_empty(), "predicted ends must be in the agenda");
+        if is_on_its_way {
+            // It computes as the model arrives, as with a load of its own.
+            if let Some(request) = &mut own.running[slot.0 as usize] {
+                request.loads = true;
+            }
+            return;
+        }
         match source {
             Source::Resident => {
                 own.outcome.resident += u64::from(counts);

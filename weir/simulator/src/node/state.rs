@@ -9,6 +9,7 @@ use policy::pool::slots::{Binding, Model, Swap};
 use policy::pool::{FunctionId, Percentile, Pool, SlotId};
 use policy::{RequestId, Span, Time};
 
+use super::ahead::Ahead;
 use super::hardware::{Hardware, bytes};
 use super::links::Links;
 use super::memory::{MemoryRule, Prepared};
@@ -94,6 +95,8 @@ pub(super) struct Node {
     pub(super) pool: Pool,
     pub(super) links: Links,
     pub(super) running: Vec<Option<Request>>,
+    /// Models loaded ahead of their requests, by slot.
+    pub(super) ahead: Vec<Option<Ahead>>,
     /// Loads that wait for their memory, by slot.
     pub(super) prepared: Vec<Option<Prepared>>,
     pub(super) held: Vec<FunctionId>,
@@ -133,6 +136,7 @@ impl Node {
             pool: settings.memory.pool(rules, hardware.topology(part)?)?,
             links: Links::new(slots, &hardware.node.pairs, hardware.link.contention),
             running: vec![None; slots],
+            ahead: vec![None; slots],
             prepared: vec![None; slots],
             held: Vec::new(),
             locals: Vec::with_capacity(held.len()),

@@ -37,16 +37,18 @@ pub(crate) struct SwapOptions {
     /// Memory of each GPU for models at a time, such as 7GiB (the default).
     #[arg(long, value_name = "SIZE")]
     models: Option<String>,
-    /// Also run with other rules of leases: fifo, requests in order of arrival; random, any free GPU; lru, models leave by least recent use alone.
+    /// Also run with other rules of leases: fifo, requests in order of arrival; random, any free GPU; lru, models leave by least recent use alone;
+    /// no-ahead, nothing is loaded ahead.
     #[arg(long)]
     ablate: bool,
 }
 
 /// Rules of leases beside the default one, with --ablate (M2.21).
-const ABLATIONS: [Rule; 3] = [
+const ABLATIONS: [Rule; 4] = [
     Rule::ArrivalOrder,
     Rule::RandomPlacement,
     Rule::LeastRecentlyUsed,
+    Rule::NothingAhead,
 ];
 
 /// Form of the output, and what all scenarios have.

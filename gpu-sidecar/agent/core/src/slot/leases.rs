@@ -76,6 +76,7 @@ impl SlotState {
             .map_or(left, |most| most.min(left));
         let slot = SlotId(self.key.0);
         cx.leases.policy.set_slot(slot, bytes);
+        cx.leases.policy.set_host_path(slot, device.slot.host_path);
         let is_usable = !device.is_lost && device.frozen_until.is_none();
         cx.leases.policy.set_usable(slot, is_usable);
     }
@@ -246,14 +247,22 @@ impl SlotState {
         let Some(is_last) = cx.leases.seal_answered(key, id, seq) else {
             return false;
         };
-        if is_last && let Some(pod) = self.pods.get(&key) {
-            let own = pod.processes().iter();
-            let mut own = own.filter_map(|id| self.processes.get(id));
-            let is_sealed = own.all(|process| process.device().is_none() || process.is_sealed());
+        if is_last {
+            let is_sealed = self.is_pod_sealed(key);
             let now = Time(cx.now);
             cx.leases.policy.sealed(now, id_of(key), is_sealed);
         }
         true
+    }
+
+    /// Returns whether the host has all of the model of a pod, as its processes publish it.
+    fn is_pod_sealed(&self, key: PodKey) -> bool {
+        let own = self.pods.get(&key).map(|pod| pod.processes().iter());
+        let mut own = own.into_iter().flatten();
+        own.all(|id| {
+            let process = self.processes.get(id);
+            process.is_none_or(|process| process.device().is_none() || process.is_sealed())
+        })
     }
 
     /// Moves a pod's model to the host for another's. Unless it is sealed, its gate is open meanwhile, for the kernel of the hashes.
@@ -309,7 +318,12 @@ impl SlotState {
         match target {
             Target::Host => self.close_pod(cx, key, Closing::Eviction { has_left: is_done }),
             Target::Device => {
-                cx.leases.policy.restored(Time(cx.now), id_of(key), is_done);
+                let now = Time(cx.now);
+                cx.leases.policy.restored(now, id_of(key), is_done);
+                if is_done {
+                    let is_sealed = self.is_pod_sealed(key);
+                    cx.leases.policy.sealed(now, id_of(key), is_sealed);
+                }
                 cx.leases.touch(key);
             }
         }

@@ -1,6 +1,7 @@
 //! Restore: device memory from its copy on the host.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use preload_state::restoring::PlannedBlock;
@@ -58,6 +59,12 @@ fn bring_all_back<P: Platform>(host: P) -> Result<Transfer, MoveRefusal> {
             moved
         }
     };
+    // Which copies are complete is known with the answer: a model that returns ahead of its turn may have to leave again.
+    if moved.is_ok() {
+        let is_sealed = moves(host).unchanged_since == Some(calls(host));
+        let sealed = &host.facts().sealed;
+        sealed.store(u32::from(is_sealed), Ordering::Relaxed);
+    }
     match moved {
         Ok(mut transfer) => {
             publish(host, Residency::Resident);
@@ -161,9 +168,13 @@ fn stream_back<P: Platform>(host: P, moves: &mut Moves) -> Result<Transfer, Code
         return Err(code);
     }
     moves.is_away = false;
-    // The program changes its memory from now on.
-    moves.unchanged_since = None;
     let process = host.process();
+    // The program may change its memory from now on. What waits at the gate has withdrawn its mark, and counts again before it goes on.
+    let is_unchanged = moves.unchanged_since.is_some() && moves.host.is_all_hashed();
+    host.barrier();
+    let threads = &process.threads;
+    let is_quiet = !threads.any_touching() && !threads.any_launching();
+    moves.unchanged_since = (is_unchanged && is_quiet).then(|| calls(host));
     let blocks = devices.iter().flat_map(|device| &device.blocks);
     let ranges: Vec<_> = blocks
         .flat_map(|block| memory::ranges_of(host, block))
