@@ -141,7 +141,7 @@ fn no_two_loads_share_a_path_if_one_of_them_is_ahead() {
 
 /// Random operations: what is on its way is never evicted, memory suffices, and what is refused changes nothing.
 #[test]
-fn what_is_on_its_way_stays() {
+fn a_model_on_its_way_stays() {
     let mut begun = 0;
     for seed in 0..400 {
         let mut random = Random(seed);
