@@ -103,3 +103,28 @@ fn a_claim_of_an_instance_whose_model_is_away_waits() {
     assert_eq!(leases.claim(Time(MS), OTHER, 50), Claim::Granted);
     assert_eq!(leases.claim(Time(MS), OTHER, 101), Claim::Refused);
 }
+
+#[test]
+fn a_process_that_ends_while_its_model_returns_ahead_keeps_no_other_from_it() {
+    let mut leases = leases(Settings::default(), &[40, 30, 30]);
+    let third = InstanceId(2);
+    head(&mut leases, 1, ONE);
+    assert_eq!(decide(&mut leases, 1), [Action::Restore(ONE)]);
+    leases.restored(Time(2 * MS), ONE, true);
+    assert_eq!(
+        decide(&mut leases, 2),
+        [Action::Open(ONE), Action::Lease(ONE)]
+    );
+    head(&mut leases, 3, OTHER);
+    assert_eq!(decide(&mut leases, 3), [Action::Restore(OTHER)]);
+    leases.idle(Time(4 * MS), ONE, false);
+    assert_eq!(decide(&mut leases, 4), [Action::Recall(ONE)]);
+    leases.lost(Time(5 * MS), OTHER);
+    leases.idle(Time(6 * MS), ONE, true);
+    assert_eq!(decide(&mut leases, 6), [Action::Close(ONE)]);
+    leases.closed(Time(7 * MS), ONE);
+    let granted = [Action::Open(OTHER), Action::Lease(OTHER)];
+    assert_eq!(decide(&mut leases, 7), granted);
+    head(&mut leases, 8, third);
+    assert_eq!(decide(&mut leases, 8), [Action::Restore(third)]);
+}

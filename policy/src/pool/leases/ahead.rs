@@ -326,7 +326,8 @@ impl Leases {
         ahead.is_some_and(|ahead| ahead.instance == id && ahead.stage == Stage::There)
     }
 
-    fn end_in_pool(&mut self, slot: SlotId, id: InstanceId, is_there: bool) {
+    /// Ends the load ahead of an instance's model as the pool counts it.
+    pub(super) fn end_in_pool(&mut self, slot: SlotId, id: InstanceId, is_there: bool) {
         let Some(entry) = self.instances.get(&id) else {
             return;
         };

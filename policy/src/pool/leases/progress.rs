@@ -238,6 +238,7 @@ impl Leases {
         let _ended = at.end_eviction(id);
         at.leaving.retain(|(own, _)| *own != id);
         at.ahead = at.ahead.filter(|ahead| ahead.instance != id);
+        self.end_in_pool(slot, id, false);
         self.located(now, id, Location::Absent);
         if let Some(entry) = self.instances.get_mut(&id) {
             (entry.bytes, entry.granted) = (0, 0);
