@@ -12,7 +12,7 @@ use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use tests::app::{App, chunk, ok};
 use tests::app2::{App2, Body};
-use tests::client2::{Client2, full};
+use tests::client2::{Client2, empty, full};
 use tests::message::Message;
 use tests::proxy::{Builder, Proxy};
 use tests::tls::Certificate;
@@ -419,6 +419,7 @@ async fn grpc_calls_are_forwarded_with_their_trailers_once_their_message_is_ther
     .await;
     let (proxy, mut agent) = without_lease(app.port).await;
     let mut client = Client2::connect(proxy.address()).await;
+    let mut later = client.clone();
     let message = Bytes::from_static(b"\0\0\0\0\x05hello");
     let call = client
         .builder("POST", "/svc/Unary")
@@ -429,7 +430,13 @@ async fn grpc_calls_are_forwarded_with_their_trailers_once_their_message_is_ther
         let response = client.send(call).await.unwrap();
         response.into_body().collect().await.unwrap()
     });
-    agent.forwards_to(sibling.port).await;
+    let (seq, may_move) = agent.head().await;
+    assert!(may_move);
+    // The answer to a later request of the connection shows that the message, which may come after the head, has been read: without it the
+    // call stays.
+    let probe = later.builder("GET", "/").header("k-network-probe", "probe");
+    later.send(probe.body(empty()).unwrap()).await.unwrap();
+    agent.names(seq, sibling.port);
     let answer = call.await.unwrap();
     assert_eq!(answer.trailers().unwrap()["grpc-status"], "0");
     assert_eq!(answer.to_bytes(), message);
