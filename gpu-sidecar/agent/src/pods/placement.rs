@@ -70,7 +70,10 @@ pub(crate) fn place(
         .iter()
         .map(|own| {
             let is_instance = |other: &PlacedPod<'_>| {
-                other.function == function && other.settings.version == settings.version
+                // A pod without a name of its function is an instance of none.
+                !function.function.is_empty()
+                    && other.function == function
+                    && other.settings.version == settings.version
             };
             offer(own, placed, is_instance, node.plan)
         })

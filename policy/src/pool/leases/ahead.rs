@@ -244,6 +244,7 @@ impl Leases {
         {
             return;
         }
+        self.pool.forget_ahead(slot);
         self.move_ahead(slot, id, actions);
     }
 
@@ -284,6 +285,7 @@ impl Leases {
             return;
         }
         self.at_mut(slot).ahead = None;
+        self.pool.forget_ahead(slot);
         if ahead.stage == Stage::Leaving {
             let is_there = self
                 .instances

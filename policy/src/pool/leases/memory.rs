@@ -12,7 +12,8 @@ impl Leases {
         let (function, slot) = (entry.about.function, entry.about.slot);
         let (location, before) = (entry.location, entry.bytes);
         let is_smaller = bytes <= before && entry.granted == before;
-        if location == Location::Host && !self.returns(id) {
+        // While its model returns ahead of a lease, what it gets in addition would be lost from sight if that failed.
+        if location == Location::Host && !self.returns_under_lease(id) {
             let is_leased = self.is_leased(slot);
             if bytes > self.at(slot).capacity && is_leased {
                 return Claim::Refused;

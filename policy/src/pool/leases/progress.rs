@@ -361,9 +361,13 @@ impl Leases {
 
     /// Returns whether a model is on its way to its slot while its instance computes already, or another does, so that it takes its memory.
     pub(super) fn returns(&self, id: InstanceId) -> bool {
+        self.returns_under_lease(id) || self.moves_ahead(id).is_some()
+    }
+
+    /// Returns whether a model is on its way to its slot while its instance computes already.
+    pub(super) fn returns_under_lease(&self, id: InstanceId) -> bool {
         let holder = self.slot_of(id).and_then(|slot| self.at(slot).holder);
         holder.is_some_and(|holder| holder.instance == id && holder.restores_since.is_some())
-            || self.moves_ahead(id).is_some()
     }
 
     /// Counts a model that was to leave as there again.
@@ -495,12 +499,15 @@ impl Leases {
             };
             entry.location == Location::Host && now >= entry.retry_at && is_wanted
         });
+        let moves_since = self.moves_ahead(id);
         if is_due
             && holder.restores_since.is_none()
             && let Some(holder) = self.holder_mut(slot, id)
         {
-            holder.restores_since = Some(now);
-            actions.push(Action::Restore(id));
+            holder.restores_since = moves_since.or(Some(now));
+            if moves_since.is_none() {
+                actions.push(Action::Restore(id));
+            }
         }
     }
 
