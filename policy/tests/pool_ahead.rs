@@ -1,7 +1,7 @@
 //! Loads ahead in a pool: which models make the room, what is kept while a model is on its way, and for how long its request waits for it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use policy::pool::ahead::{Waiting, choose};
+use policy::pool::ahead::{Candidate, choose};
 use policy::pool::slots::{
     Binding, Decision, Evicted, Model, Pool, Settings, Source, Topology, WaitReason,
 };
@@ -111,26 +111,26 @@ fn no_two_loads_share_a_path_if_one_of_them_is_ahead() {
     }
     assert_eq!(can(&pool), [false, false, true, true]);
     pool.loaded(Time(1), SlotId(0), &mut Vec::new());
-    let waiting = Waiting {
+    let waiting = Candidate {
         function: FunctionId(4),
         bytes: 10,
         is_slowed: true,
         among: 0b1111,
         latest: Time(9),
     };
-    let choose = |pool: &Pool, waiting: &Waiting| {
+    let choose = |pool: &Pool, waiting: &Candidate| {
         let free_at = |slot: SlotId| Time(u64::from(9 - slot.0));
         choose(pool, waiting, |slot| slot.0 < 3, free_at, |_, _| true)
     };
     assert_eq!(choose(&pool, &waiting), Some(SlotId(2)));
     assert!(pool.load_ahead(FunctionId(5), SlotId(1), 10, |_| true, &mut Vec::new()));
     assert_eq!(can(&pool), [false, false, true, true]);
-    let first = Waiting {
+    let first = Candidate {
         among: 0b11,
         ..waiting
     };
     assert_eq!(choose(&pool, &first), None);
-    let not_slowed = Waiting {
+    let not_slowed = Candidate {
         is_slowed: false,
         ..waiting
     };
@@ -172,21 +172,21 @@ fn a_model_on_its_way_stays() {
         for function in (0..functions).map(FunctionId) {
             sizes.push(bytes_of(&mut pool, function, SlotId(0)));
         }
-        for now in 0..300 {
+        for time in 0..300 {
             let function = FunctionId(u32::try_from(random.below(functions.into())).unwrap());
             let slot = SlotId(u32::try_from(random.below(slots.into())).unwrap());
             let moving: Vec<_> = (0..slots).map(|at| pool.moves_ahead(SlotId(at))).collect();
             let mut evicted: Vec<Evicted> = Vec::new();
             match random.below(5) {
                 0 => {
-                    let decision = pool.schedule(Time(now), function, 0, &mut evicted);
+                    let decision = pool.schedule(Time(time), function, 0, &mut evicted);
                     if let Decision::Run(run) = decision
                         && let Source::Slot(from) = run.source
                     {
                         assert_ne!(moving[from.0 as usize], Some(function), "not whole");
                     }
                 }
-                1 => pool.finished(Time(now), slot, &mut evicted),
+                1 => pool.finished(Time(time), slot, &mut evicted),
                 2 => {
                     let before = format!("{pool:?}");
                     let odd = |other: FunctionId| other.0 % 2 == 1;

@@ -4,7 +4,7 @@
 //! are late after the others; a load begins
 //! - for a request which a load slows, whose model is on no slot that it can use, and none of those is free;
 //! - on the slot that is free first, of those that have no other model ahead and a path to the host on which nothing is loaded;
-//! - if models that nobody waits for, and that can leave beside what computes, make the room.
+//! - if models for which no request waits, and which can leave beside what computes, make the room.
 //!
 //! Nothing is promised: which request is next on a slot is decided once it is free, with the model as one that is there.
 
@@ -14,7 +14,7 @@ use crate::{Span, Time};
 
 /// Request whose model may be loaded ahead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Waiting {
+pub struct Candidate {
     /// Function of the request.
     pub function: FunctionId,
     /// Size of its model, in bytes.
@@ -27,7 +27,7 @@ pub struct Waiting {
     pub latest: Time,
 }
 
-impl Waiting {
+impl Candidate {
     /// Returns the key by which requests are looked at: the smallest first.
     #[must_use]
     pub fn key(&self, now: Time) -> (bool, Time, FunctionId) {
@@ -39,7 +39,7 @@ impl Waiting {
 /// none. `free_at`: when a slot will be free. `may_leave`: whether a model may leave a slot beside what computes.
 pub fn choose(
     pool: &Pool,
-    waiting: &Waiting,
+    waiting: &Candidate,
     is_open: impl Fn(SlotId) -> bool,
     free_at: impl Fn(SlotId) -> Time,
     may_leave: impl Fn(SlotId, FunctionId) -> bool,

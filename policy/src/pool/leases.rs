@@ -25,7 +25,8 @@
 //! - Data of other namespaces leave before an instance of class [`Class::Tenant`] gets the slot, and all others' before one of class
 //!   [`Class::Strict`].
 //!
-//! [`Leases::decide`] costs O(waiting functions · (slots + log functions)), the other calls O(log functions). A clock that is set back counts as
+//! [`Leases::decide`] costs O(waiting functions · (slots + log functions)), and where a load ahead may begin O(waiting functions · instances); the other
+//! calls cost O(log functions). A clock that is set back counts as
 //! one that stands still.
 //!
 //! # Examples
@@ -63,6 +64,7 @@
 mod ahead;
 mod assign;
 mod demand;
+mod evict;
 mod memory;
 mod progress;
 mod recall;

@@ -3,7 +3,7 @@
 use super::{Action, InstanceId, Leases, Location, SlotId};
 use crate::Time;
 use crate::pool::FunctionId;
-use crate::pool::ahead::{self, Waiting};
+use crate::pool::ahead::{self, Candidate};
 
 /// Model that is loaded to a slot ahead of its lease.
 #[derive(Debug, Clone, Copy)]
@@ -34,11 +34,17 @@ impl Leases {
             self.step_ahead(slot, actions);
             open |= u64::from(self.is_open_ahead(slot)) << slot.0;
         }
+        // Under load most slots have a load on their path most of the time: no head is looked at for them.
+        for slot in (0..self.slots.len()).map(super::slot_id) {
+            if self.pool.is_path_taken(slot) {
+                open &= !(1 << slot.0);
+            }
+        }
         if open == 0 || self.waiting.is_empty() {
             return;
         }
         let now = self.now;
-        let mut waiting: Vec<(InstanceId, Waiting)> = self
+        let mut waiting: Vec<(InstanceId, Candidate)> = self
             .waiting
             .iter()
             .filter_map(|id| Some((*id, self.waiting_ahead(*id, open)?)))
@@ -70,23 +76,24 @@ impl Leases {
     }
 
     /// Returns the head of an instance as one whose model may be loaded ahead on one of the slots of a bit set; `None` if there is none.
-    fn waiting_ahead(&self, from: InstanceId, open: u64) -> Option<Waiting> {
+    fn waiting_ahead(&self, from: InstanceId, open: u64) -> Option<Candidate> {
         let entry = self.instances.get(&from)?;
         let (_, demand) = entry.head?;
         let function = entry.about.function;
         let about = self.functions.get(&function)?;
-        if self.pool.held(function) != 0 {
+        let slots_of = |can: &dyn Fn(InstanceId) -> bool| {
+            let own = about.instances.iter().copied().filter(|id| can(*id));
+            own.fold(0, |set, id| {
+                set | self.slot_of(id).map_or(0, |slot| 1 << slot.0)
+            })
+        };
+        let may = |id| id == from || self.may_forward(entry, id);
+        if self.pool.held(function) & slots_of(&may) != 0 {
             return None;
         }
-        let own = about.instances.iter().filter(|id| {
-            let may = **id == from || self.may_forward(entry, **id);
-            may && self.can_come_ahead(**id, open)
-        });
-        let among = own.fold(0, |set, id| {
-            set | self.slot_of(*id).map_or(0, |slot| 1 << slot.0)
-        });
+        let among = slots_of(&|id| may(id) && self.can_come_ahead(id, open));
         let latest = ahead::latest(demand.deadline, about.load(), self.execution(entry));
-        (among != 0).then_some(Waiting {
+        (among != 0).then_some(Candidate {
             function,
             bytes: about.bytes,
             is_slowed: !self.streams || about.model().heavy,
@@ -124,7 +131,7 @@ impl Leases {
         })
     }
 
-    /// Returns whether a model may leave a slot for one that is loaded ahead: it is sealed, and nobody waits for it.
+    /// Returns whether a model may leave a slot for one that is loaded ahead: it is sealed, and no head waits for it.
     fn may_leave_ahead(&self, slot: SlotId, function: FunctionId) -> bool {
         let Some(id) = self.instance_on(function, slot) else {
             return false;
@@ -145,7 +152,7 @@ impl Leases {
             && own.is_none_or(|own| !own.instances.iter().any(waits))
     }
 
-    fn begin_ahead(&mut self, slot: SlotId, one: &Waiting, actions: &mut Vec<Action>) {
+    fn begin_ahead(&mut self, slot: SlotId, one: &Candidate, actions: &mut Vec<Action>) {
         let Some(instance) = self.instance_on(one.function, slot) else {
             return;
         };

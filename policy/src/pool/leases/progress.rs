@@ -2,7 +2,7 @@
 
 use super::{
     Action, Cause, Entry, FORWARDED, Holder, InstanceId, LEFT_OUT, Leases, Location, RECALL_MAX,
-    RETRY, SEAL_MAX, Seal, SlotId, SlotLease, Stage, Turn,
+    RETRY, SEAL_MAX, Seal, SlotId, Stage, Turn,
 };
 use crate::Time;
 
@@ -120,36 +120,6 @@ impl Leases {
             .is_some_and(|holder| matches!(holder.stage, Stage::Closing { .. }))
         {
             self.take_lease(slot);
-        }
-    }
-
-    /// Records that an instance's model has left its slot, or that it refused to.
-    pub fn evicted(&mut self, now: Time, id: InstanceId, has_left: bool) {
-        self.now = self.now.max(now);
-        let Some(slot) = self.slot_of(id) else {
-            return;
-        };
-        if !self.at_mut(slot).end_eviction(id) {
-            return;
-        }
-        if has_left {
-            self.set_location(id, Location::Host);
-            return;
-        }
-        self.set_sealed(id, false);
-        self.put_back(id);
-        self.retry_later(id);
-        if let Some(entry) = self.instances.get(&id) {
-            let function = entry.about.function;
-            self.pool.set_pinned(function, slot, true);
-        }
-        for (other, _) in std::mem::take(&mut self.at_mut(slot).leaving) {
-            self.put_back(other);
-        }
-        self.give_up_claims(slot);
-        self.cancel_ahead(slot);
-        if self.at(slot).turn.is_some_and(|turn| !turn.is_restoring) {
-            self.fail_turn(slot);
         }
     }
 
@@ -298,7 +268,7 @@ impl Leases {
         holder.filter(|holder| holder.instance == id)
     }
 
-    fn set_location(&mut self, id: InstanceId, location: Location) {
+    pub(super) fn set_location(&mut self, id: InstanceId, location: Location) {
         if let Some(entry) = self.instances.get_mut(&id) {
             entry.location = location;
         }
@@ -368,16 +338,6 @@ impl Leases {
     pub(super) fn returns_under_lease(&self, id: InstanceId) -> bool {
         let holder = self.slot_of(id).and_then(|slot| self.at(slot).holder);
         holder.is_some_and(|holder| holder.instance == id && holder.restores_since.is_some())
-    }
-
-    /// Counts a model that was to leave as there again.
-    fn put_back(&mut self, id: InstanceId) {
-        if let Some(entry) = self.instances.get(&id)
-            && (entry.location == Location::Device || self.returns(id))
-        {
-            let (about, bytes) = (entry.about, entry.bytes);
-            let _there = self.pool.set_resident(about.function, about.slot, bytes);
-        }
     }
 
     /// Ends the use of a slot by its holder, as the pool knows it, unless the slot has been assigned anew.
@@ -613,75 +573,6 @@ impl Leases {
         }
     }
 
-    /// Orders the sealed models that are to leave a slot, apart from its holder's. `stays`: a model that is to stay after all.
-    pub(super) fn evict_sealed(
-        &mut self,
-        slot: SlotId,
-        stays: Option<InstanceId>,
-        actions: &mut Vec<Action>,
-    ) {
-        let holder = self.at(slot).holder.map(|holder| holder.instance);
-        let mut leaving = std::mem::take(&mut self.at_mut(slot).leaving);
-        leaving.retain(|&(victim, reason)| {
-            if self.at(slot).is_evicting(victim) {
-                return false;
-            }
-            let is_sealed = self
-                .instances
-                .get(&victim)
-                .is_some_and(|entry| entry.is_sealed && entry.location == Location::Device);
-            let leaves = is_sealed && Some(victim) != stays && Some(victim) != holder;
-            if leaves {
-                self.at_mut(slot).evicting_sealed.push(victim);
-                actions.push(Action::Evict {
-                    instance: victim,
-                    reason,
-                    is_sealed: true,
-                });
-            }
-            !leaves
-        });
-        self.at_mut(slot).leaving = leaving;
-    }
-
-    /// Orders the next models that are to leave a slot: the sealed ones, and one of the others. `stays`: a model that is to stay after all. Returns whether
-    /// one is leaving.
-    fn evict_next(
-        &mut self,
-        slot: SlotId,
-        stays: Option<InstanceId>,
-        actions: &mut Vec<Action>,
-    ) -> bool {
-        self.evict_sealed(slot, stays, actions);
-        while self.at(slot).evicting.is_none() && !self.at(slot).leaving.is_empty() {
-            let (victim, reason) = self.at_mut(slot).leaving.remove(0);
-            let is_there = self
-                .instances
-                .get(&victim)
-                .is_some_and(|entry| entry.location == Location::Device);
-            let holder = self.at(slot).holder;
-            let holder = holder.filter(|holder| holder.instance == victim);
-            // It takes its memory while it is on its way.
-            if !is_there && !self.returns(victim) || Some(victim) == stays {
-                continue;
-            }
-            if holder.is_some() {
-                self.at_mut(slot).leaving.insert(0, (victim, reason));
-                self.begin_recall(slot, actions);
-                self.step_recall(slot, actions);
-                return true;
-            }
-            self.at_mut(slot).evicting = Some(victim);
-            actions.push(Action::Evict {
-                instance: victim,
-                reason,
-                is_sealed: false,
-            });
-        }
-        let at = self.at(slot);
-        at.evicting.is_some() || !at.evicting_sealed.is_empty()
-    }
-
     /// Recalls the lease of a slot, unless that was done.
     pub(super) fn begin_recall(&mut self, slot: SlotId, actions: &mut Vec<Action>) {
         let now = self.now;
@@ -704,7 +595,7 @@ impl Leases {
     }
 
     /// Closes the gate of a recalled holder once its queue is idle, or gone, or silent for too long.
-    fn step_recall(&mut self, slot: SlotId, actions: &mut Vec<Action>) {
+    pub(super) fn step_recall(&mut self, slot: SlotId, actions: &mut Vec<Action>) {
         let now = self.now;
         let Some(holder) = self.at(slot).holder else {
             return;
@@ -796,31 +687,6 @@ impl Leases {
             Cause::Head { .. } | Cause::Parked | Cause::Gone => {}
         }
         self.at_mut(slot).holder = Some(next);
-    }
-}
-
-impl SlotLease {
-    /// Returns whether a model is on its way to the host.
-    fn is_evicting(&self, id: InstanceId) -> bool {
-        self.evicting == Some(id) || self.evicting_sealed.contains(&id)
-    }
-
-    /// Returns whether a model leaves, or is to leave.
-    pub(super) fn leaves(&self, id: InstanceId) -> bool {
-        self.is_evicting(id) || self.leaving.iter().any(|(own, _)| *own == id)
-    }
-
-    /// Ends an eviction. Returns `false` if the model was not leaving.
-    fn end_eviction(&mut self, id: InstanceId) -> bool {
-        let is_evicting = self.is_evicting(id);
-        self.evicting = self.evicting.filter(|own| *own != id);
-        self.evicting_sealed.retain(|own| *own != id);
-        is_evicting
-    }
-
-    /// Returns whether no model leaves or is to leave.
-    pub(super) const fn leaves_nothing(&self) -> bool {
-        self.leaving.is_empty() && self.evicting.is_none() && self.evicting_sealed.is_empty()
     }
 }
 

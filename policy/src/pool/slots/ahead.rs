@@ -19,7 +19,7 @@ impl Pool {
         let Some(at) = self.slots.get(slot.0 as usize).filter(|at| !at.down) else {
             return false;
         };
-        if self.arenas.is_some() || self.is_path_taken(slot.0) {
+        if self.arenas.is_some() || self.is_path_taken(slot) {
             return false;
         }
         let need = at.memory.need(bytes);
@@ -137,8 +137,10 @@ impl Pool {
     }
 
     /// Returns whether a model is loaded over a slot's path to the host, to the slot or to one of its neighbours.
-    fn is_path_taken(&self, slot: u32) -> bool {
-        bits(self.topology.neighbours[slot as usize] | 1 << slot).any(|slot| {
+    #[must_use]
+    pub fn is_path_taken(&self, slot: SlotId) -> bool {
+        let neighbours = self.topology.neighbours.get(slot.0 as usize);
+        bits(neighbours.map_or(0, |set| set | 1 << slot.0)).any(|slot| {
             let at = &self.slots[slot as usize];
             let loads = |running: super::Running| running.loading == Some(super::Source::Host);
             at.ahead.is_some_and(|ahead| ahead.moves) || at.running.is_some_and(loads)

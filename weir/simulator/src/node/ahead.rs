@@ -1,6 +1,6 @@
 //! Loads ahead: models of waiting requests are loaded beside what computes, as [`policy::pool::ahead`] decides.
 
-use policy::pool::ahead::{self, Waiting};
+use policy::pool::ahead::{self, Candidate};
 use policy::pool::slots::Binding;
 use policy::pool::{FunctionId, SlotId};
 
@@ -56,7 +56,7 @@ impl Run<'_> {
             };
             let function = &self.functions[own.locals[head.function.0 as usize].function as usize];
             let of_pool = self.hardware.of_pool(function.model);
-            let waiting = Waiting {
+            let waiting = Candidate {
                 function: head.function,
                 bytes: of_pool.bytes,
                 is_slowed: of_pool.heavy,
@@ -84,7 +84,7 @@ impl Run<'_> {
         }
     }
 
-    fn begin_ahead(&mut self, node: u32, slot: SlotId, waiting: &Waiting) {
+    fn begin_ahead(&mut self, node: u32, slot: SlotId, waiting: &Candidate) {
         let now = self.agenda.now();
         let own = &mut self.nodes[node as usize];
         let Some(lane) = own.links.ahead(slot.0) else {
