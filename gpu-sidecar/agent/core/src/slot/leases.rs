@@ -265,7 +265,8 @@ impl SlotState {
         })
     }
 
-    /// Moves a pod's model to the host for another's. Unless it is sealed, its gate is open meanwhile, for the kernel of the hashes.
+    /// Moves a pod's model to the host for another's. Unless its processes publish it as sealed, its gate is open meanwhile, for the kernel of the hashes.
+    /// `is_sealed`: it was decided on as sealed. One that was touched since then does not leave beside a holder.
     pub(crate) fn evict_for_lease(
         &mut self,
         cx: &mut Context<'_>,
@@ -273,9 +274,13 @@ impl SlotState {
         reason: &'static str,
         is_sealed: bool,
     ) {
-        let is_sole = cx.leases.policy.holder(SlotId(self.key.0)).is_none();
-        if is_sole && !is_sealed {
-            self.set_open(cx, key, true);
+        if !self.is_pod_sealed(key) {
+            let is_sole = cx.leases.policy.holder(SlotId(self.key.0)).is_none();
+            if is_sole {
+                self.set_open(cx, key, true);
+            } else if is_sealed {
+                return self.close_pod(cx, key, Closing::Eviction { has_left: false });
+            }
         }
         match self.begin_move(cx, key, Target::Host, DRAIN_MS, false) {
             Ok(Begun::Move(_)) => {

@@ -289,6 +289,30 @@ fn a_sealed_model_leaves_while_the_holder_still_has_the_slot() {
 }
 
 #[test]
+fn a_model_that_was_touched_since_it_was_sealed_does_not_leave_beside_the_holder() {
+    let mut node = exclusive(3);
+    for pod in [0, 1, 2] {
+        node.queue_connects(pod);
+    }
+    let [one, other, third] =
+        [1, 101, 201].map(|pid| node.with_memory(pid, 1, if pid == 201 { 50 } else { 40 } * MIB));
+    let all = [(0, one), (1, other), (2, third)];
+    settle(&mut node, &all);
+    for pod in [2, 0, 1] {
+        node.wants(pod, 80);
+        settle(&mut node, &all);
+    }
+    let facts = &node.pages(one).facts;
+    facts.sealed.store(0, Ordering::Relaxed);
+    node.wants(2, 80);
+    let places = [one, other].map(|process| node.wanted_place(process).1);
+    assert_eq!(places, [Residency::Resident; 2]);
+    // Once the holder has ended there is room all the same.
+    settle(&mut node, &all);
+    assert!(node.lease(2).is_some());
+}
+
+#[test]
 fn a_claim_that_the_slot_can_never_hold_is_refused() {
     let mut node = exclusive(1);
     node.queue_connects(0);
