@@ -367,6 +367,7 @@ impl Data {
                         let part = |name| server_timing::read(response.headers(), name);
                         exchange.note_upstream_parts(
                             part(server_timing::QUEUE).unwrap_or_default(),
+                            part(server_timing::LEASE).unwrap_or_default(),
                             part(server_timing::LOAD).unwrap_or_default(),
                         );
                     }

@@ -44,6 +44,12 @@ impl Clock {
         self.monotonic.saturating_add(time.0)
     }
 
+    /// Converts nanoseconds of `CLOCK_MONOTONIC` to policy's time; what was before the start becomes zero.
+    #[must_use]
+    pub const fn of_monotonic(&self, nanos: u64) -> Time {
+        Time(nanos.saturating_sub(self.monotonic))
+    }
+
     /// Converts policy's time to an instant.
     #[must_use]
     pub fn instant(&self, time: Time) -> Instant {

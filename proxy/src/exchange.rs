@@ -18,6 +18,7 @@ use crate::attainment::Judgement;
 use crate::connection::Client;
 use crate::headers;
 use crate::instruments::{HttpInstruments, Measurement, UpstreamMeasurement};
+use crate::lease_wait::LeaseWait;
 use crate::outcome::Outcome;
 use crate::request_log::RequestLog;
 use crate::template::Record;
@@ -47,6 +48,8 @@ pub struct RequestSummary {
     /// Time by which the dispatch preceded or followed the latest start time; `None` if the request has none or was not
     /// dispatched.
     pub margin: Option<StartMargin>,
+    /// Wait of the instance for its lease; `None` if it held it, or needs none.
+    pub lease_wait: Option<LeaseWait>,
     /// Breakdown of the request's time, as far as this hop can measure it.
     pub parts: Parts,
     /// Trace and span of the request; `None` if it is not traced.
@@ -124,8 +127,10 @@ struct State {
     is_cold: bool,
     margin: Option<StartMargin>,
     dispatched: Option<(Instant, SocketAddr)>,
-    /// Queueing time at the instance, and loading time of its model, as reported by its queue-proxy.
-    upstream_parts: (Duration, Duration),
+    /// Wait of the instance for its lease.
+    lease: Option<LeaseWait>,
+    /// Queueing time at the instance, its wait for the lease, and loading time of its model, as reported by its queue-proxy.
+    upstream_parts: [Duration; 3],
     upstream_head: Option<(Instant, u16)>,
     upstream_end: Option<Instant>,
 }
@@ -210,7 +215,8 @@ impl Observer {
                 is_cold: false,
                 margin: None,
                 dispatched: None,
-                upstream_parts: (Duration::ZERO, Duration::ZERO),
+                lease: None,
+                upstream_parts: [Duration::ZERO; 3],
                 upstream_head: None,
                 upstream_end: None,
             }),
@@ -268,6 +274,14 @@ impl Exchange {
         }
     }
 
+    /// Notes that the request is to go to another instance, before its dispatch there.
+    pub fn forward(&self, now: Instant) {
+        let mut state = self.lock();
+        if let (Some(traces), Some(spans)) = (&self.observer.traces, &mut state.spans) {
+            traces.forward(spans, now);
+        }
+    }
+
     /// Notes that the upstream did not accept the request, which waits for another upstream.
     pub fn wait_again(&self, now: Instant) {
         let mut state = self.lock();
@@ -291,9 +305,18 @@ impl Exchange {
         self.lock().margin = Some(margin);
     }
 
-    /// Notes the times reported by the next hop of Weir: `queue` in its queue, and `load` for loading the model.
-    pub fn note_upstream_parts(&self, queue: Duration, load: Duration) {
-        self.lock().upstream_parts = (queue, load);
+    /// Notes the times reported by the next hop of Weir: `queue` in its queue, `lease` for the lease, and `load` for loading the model.
+    pub fn note_upstream_parts(&self, queue: Duration, lease: Duration, load: Duration) {
+        self.lock().upstream_parts = [queue, lease, load];
+    }
+
+    /// Notes the part of the request's wait in which the instance had no lease.
+    pub fn note_lease(&self, wait: LeaseWait) {
+        let mut state = self.lock();
+        state.lease = Some(wait);
+        if let (Some(traces), Some(spans)) = (&self.observer.traces, &state.spans) {
+            traces.lease(spans, &wait);
+        }
     }
 
     /// Notes the arrival of the head of the upstream's answer.
@@ -350,13 +373,26 @@ impl State {
             (Duration::ZERO, wait)
         };
         // Times reported by another process are capped by those measured here.
-        let queue = self.upstream_parts.0.min(at_upstream);
-        let load = self.upstream_parts.1.min(at_upstream - queue);
+        let capped = |whole: &mut Duration, part: Duration| {
+            let part = part.min(*whole);
+            *whole -= part;
+            part
+        };
+        let (mut queue, mut execution) = (wait, at_upstream);
+        let own = self.lease.as_ref().map(LeaseWait::parts);
+        let (own_lease, own_load) = own.unwrap_or_default();
+        let mut load = capped(&mut queue, own_load);
+        let mut lease = capped(&mut queue, own_lease);
+        let [queue_there, lease_there, load_there] = self.upstream_parts;
+        queue += capped(&mut execution, queue_there);
+        lease += capped(&mut execution, lease_there);
+        load += capped(&mut execution, load_there);
         Parts {
             cold_start: cold_start.into(),
-            queue: (wait + self.held + queue).into(),
+            queue: (queue + self.held).into(),
+            lease: lease.into(),
             load: load.into(),
-            execution: (at_upstream - queue - load).into(),
+            execution: execution.into(),
             ..Parts::default()
         }
     }
@@ -395,6 +431,7 @@ impl Drop for Exchange {
                 held: state.held,
                 dispatched,
                 margin: state.margin,
+                lease_wait: state.lease,
                 parts: state.parts(response, dispatched),
                 trace: state.trace,
             })

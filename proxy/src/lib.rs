@@ -27,6 +27,7 @@ pub mod handover;
 pub mod headers;
 pub mod instruments;
 pub mod io;
+pub mod lease_wait;
 pub mod limits;
 pub mod lines;
 pub mod listen;

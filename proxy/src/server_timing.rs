@@ -8,6 +8,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 pub const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 /// Name of the entry with the time in the queue of an instance.
 pub const QUEUE: &str = "queue";
+/// Name of the entry with the time for which an instance waited for the lease of its GPU, without the next one.
+pub const LEASE: &str = "lease";
 /// Name of the entry with the time for loading an instance's model.
 pub const LOAD: &str = "load";
 

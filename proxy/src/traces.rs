@@ -5,6 +5,9 @@
 //! | the method (server) | arrival | the end of the response |
 //! | [`SpanNames::proxy`] | arrival | the end of the response |
 //! | [`SpanNames::wait`] | arrival | dispatch, if slots at the upstream are limited |
+//! | `weir.lease` | arrival, or the recall of the lease before | the lease of the instance's GPU, if it had none |
+//! | `weir.load` | the begin of the model's load in that time | its end |
+//! | `weir.forward` | dispatch to another instance | the end of its answer, or its refusal |
 //! | `HTTP` and the method (client) | dispatch | the end of the answer |
 //!
 //! The server span of a request with an objective has the result as attributes: `weir.slo.objective` (s),
@@ -27,6 +30,7 @@ use policy::slo::Verdict;
 use tokio::time::Instant;
 
 use crate::attainment::Judgement;
+use crate::lease_wait::LeaseWait;
 
 /// Largest size of span attributes that clients choose, in bytes.
 const ATTRIBUTE_BYTES_MAX: usize = 256;
@@ -97,6 +101,7 @@ pub struct Spans {
     server: Span,
     proxy: Span,
     wait: Option<Span>,
+    forward: Option<Span>,
     client: Option<Span>,
 }
 
@@ -174,8 +179,32 @@ impl Traces {
             server,
             proxy,
             wait,
+            forward: None,
             client: None,
         }
+    }
+
+    /// Adds the spans of a wait for the lease, inside that of the whole wait.
+    pub fn lease(&self, spans: &Spans, wait: &LeaseWait) {
+        let Some(parent) = &spans.wait else {
+            return;
+        };
+        let since = spans.time(wait.since);
+        let mut lease = self.child("weir.lease", parent.span_context(), since);
+        if let Some((begun, duration, source)) = wait.load {
+            let mut load = self.child("weir.load", lease.span_context(), spans.time(begun));
+            load.set_attribute(KeyValue::new("weir.load.source", source));
+            load.end_with_timestamp(spans.time(begun + duration));
+        }
+        lease.end_with_timestamp(spans.time(wait.since + wait.duration));
+    }
+
+    /// Begins the span of a request's way to another instance, which contains the client span.
+    pub fn forward(&self, spans: &mut Spans, now: Instant) {
+        let now = spans.time(now);
+        spans.admitted(now);
+        let forward = self.child("weir.forward", spans.proxy.span_context(), now);
+        spans.forward = Some(forward);
     }
 
     /// Ends the client span of an upstream that did not accept the request, and begins another wait.
@@ -184,6 +213,9 @@ impl Traces {
         if let Some(mut unanswered) = spans.client.take() {
             set_status(&mut unanswered, None, 400);
             unanswered.end_with_timestamp(now);
+        }
+        if let Some(mut forward) = spans.forward.take() {
+            forward.end_with_timestamp(now);
         }
         spans.wait = Some(self.child(self.names.wait, spans.server.span_context(), now));
     }
@@ -200,7 +232,8 @@ impl Traces {
     ) {
         let now = spans.time(now);
         spans.admitted(now);
-        let parent = Context::new().with_remote_span_context(spans.proxy.span_context().clone());
+        let parent = spans.forward.as_ref().unwrap_or(&spans.proxy);
+        let parent = Context::new().with_remote_span_context(parent.span_context().clone());
         let client = self
             .tracer
             .span_builder(format!("HTTP {}", shortened(method.as_str())))
@@ -256,6 +289,9 @@ impl Spans {
         if let Some(mut client) = self.client.take() {
             set_status(&mut client, end.upstream_status, 400);
             client.end_with_timestamp(upstream_at);
+        }
+        if let Some(mut forward) = self.forward.take() {
+            forward.end_with_timestamp(upstream_at);
         }
         self.proxy.end_with_timestamp(at);
         set_status(&mut self.server, Some(end.status), 500);

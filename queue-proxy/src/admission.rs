@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use policy::class;
 use policy::gate::{self, Action, Arrival, DispatchReason, Gate, Late, RefuseReason, Settings};
@@ -21,10 +22,11 @@ use tokio::sync::Notify;
 
 use protocol::queue::{FromQueue, ToQueue};
 use proxy::clock::Clock;
+use proxy::lease_wait::LeaseWait;
 use proxy::waiters::{WaiterId, Waiters};
 
 use crate::drain::Drain;
-use crate::lease::{HeadOf, Lease, Sibling};
+use crate::lease::{HeadOf, Lease, Sibling, Spent};
 
 /// Properties of a request that requests admission.
 #[derive(Debug, Clone, Copy)]
@@ -117,6 +119,8 @@ pub(crate) struct Permit {
     pub since: Time,
     /// Time by which the grant preceded or followed the latest start time; `None` without an objective.
     pub margin: Option<StartMargin>,
+    /// Wait for the lease of the slot; `None` if the pod held it.
+    pub lease_wait: Option<LeaseWait>,
     completed: bool,
     /// Whether its connection was upgraded, so that it holds no lease.
     is_upgraded: bool,
@@ -163,7 +167,7 @@ impl Admission {
     pub(crate) fn require_lease(&self, address: Option<SocketAddr>, drain: Arc<Drain>) {
         let now = self.clock.now();
         let mut state = self.lock();
-        state.lease = Some(Lease::new(address, drain));
+        state.lease = Some(Lease::new(now, address, drain));
         state.step(|gate, actions| gate.set_shut(now, true, actions));
     }
 
@@ -184,6 +188,24 @@ impl Admission {
     pub(crate) fn lacks_lease(&self) -> bool {
         let state = self.lock();
         state.lease.as_ref().is_some_and(|lease| !lease.may_start())
+    }
+
+    /// Returns how long a request that arrived at `arrival` has waited for the lease of the pod's slot; `None` if it has not.
+    pub(crate) fn lease_wait(&self, arrival: Time) -> Option<LeaseWait> {
+        let spent = self.lock().lease.as_ref()?.spent(arrival, self.clock.now());
+        Some(self.measured(spent?))
+    }
+
+    fn measured(&self, spent: Spent) -> LeaseWait {
+        let load = spent.load.map(|(begun, duration, source)| {
+            let begun = self.clock.instant(begun);
+            (begun, Duration::from_nanos(duration.0), source.name())
+        });
+        LeaseWait {
+            since: self.clock.instant(spent.since),
+            duration: Duration::from_nanos(spent.lease.0),
+            load,
+        }
     }
 
     /// Waits until the agent may have to learn of a change.
@@ -236,7 +258,7 @@ impl Admission {
         let Some(lease) = &mut state.lease else {
             return;
         };
-        lease.receive(message);
+        lease.receive(now, message, |at| self.clock.of_monotonic(at));
         let (is_shut, ahead) = (!lease.may_start(), lease.load());
         state.step(|gate, actions| {
             gate.set_ahead(now, ahead);
@@ -435,7 +457,7 @@ impl State {
 }
 
 impl Acquire {
-    fn permit(&self, since: Time, is_loading: bool) -> Permit {
+    fn permit(&self, since: Time, spent: Option<Spent>, is_loading: bool) -> Permit {
         Permit {
             admission: Arc::clone(&self.admission),
             class: self.claim.class,
@@ -445,6 +467,7 @@ impl Acquire {
                 .deadline
                 .objective
                 .map(|_| StartMargin::new(self.latest_start, since)),
+            lease_wait: spent.map(|spent| self.admission.measured(spent)),
             completed: false,
             is_upgraded: false,
             is_loading,
@@ -480,7 +503,7 @@ impl Acquire {
                 if is_due {
                     self.admission.changed.notify_one();
                 }
-                Poll::Ready(Ok(Admitted::Start(self.permit(now, is_loading))))
+                Poll::Ready(Ok(Admitted::Start(self.permit(now, None, is_loading))))
             }
             gate::Admission::Refuse(reason) => {
                 Poll::Ready(Err(state.refused(reason, self.claim.class)))
@@ -519,9 +542,14 @@ impl Future for Acquire {
         match outcome {
             Outcome::Refused(reason) => Poll::Ready(Err(state.refused(reason, self.claim.class))),
             Outcome::Granted => {
+                let now = admission.clock.now();
+                let spent = state
+                    .lease
+                    .as_ref()
+                    .and_then(|lease| lease.spent(self.claim.arrival, now));
                 let is_loading = state.is_loading();
                 drop(state);
-                let permit = self.permit(admission.clock.now(), is_loading);
+                let permit = self.permit(now, spent, is_loading);
                 Poll::Ready(Ok(Admitted::Start(permit)))
             }
             Outcome::Forwarded(sibling) => {

@@ -11,7 +11,7 @@ use policy::gate::Gate;
 use policy::queue::Ticket;
 use policy::{Span, Time};
 use protocol::page::Residency;
-use protocol::queue::{FromQueue, ToQueue, TraceContext};
+use protocol::queue::{FromQueue, LoadSource, ToQueue, TraceContext};
 
 use crate::drain::Drain;
 
@@ -41,12 +41,37 @@ pub(crate) struct Sibling {
     pub revision: String,
 }
 
+/// What a request has spent until it could start, besides the wait for its turn in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Spent {
+    /// Begin of the wait for the lease.
+    pub since: Time,
+    /// Time from there until the lease came, or until now without one.
+    pub lease: Span,
+    /// Load of the model in that time: its begin, duration and source.
+    pub load: Option<(Time, Span, LoadSource)>,
+}
+
+/// Load of the model for a lease, as the agent states it.
+#[derive(Debug, Clone, Copy)]
+struct Load {
+    begun: Time,
+    ended: Time,
+    source: LoadSource,
+}
+
 /// State of the lease.
 #[derive(Debug, Default)]
 pub(crate) struct Lease {
     /// Epoch of the lease; 0: none.
     epoch: u64,
     is_recalled: bool,
+    /// Since when requests have waited for the lease, or had to before it came.
+    shut_since: Time,
+    /// When the lease came.
+    opened: Time,
+    /// Load of the model for this lease, or for the one that comes next.
+    loaded: Option<Load>,
     /// Whether the agent knows that nothing runs.
     is_idle_known: bool,
     /// Number of the last head.
@@ -71,8 +96,9 @@ pub(crate) struct Lease {
 
 impl Lease {
     /// Creates the state without a lease. `address`: where siblings reach this queue, if requests may be forwarded.
-    pub(crate) fn new(address: Option<SocketAddr>, drain: Arc<Drain>) -> Self {
+    pub(crate) fn new(now: Time, address: Option<SocketAddr>, drain: Arc<Drain>) -> Self {
         Self {
+            shut_since: now,
             address,
             drain: Some(drain),
             ..Self::default()
@@ -82,6 +108,26 @@ impl Lease {
     /// Returns whether requests may start.
     pub(crate) const fn may_start(&self) -> bool {
         self.epoch != 0 && !self.is_recalled
+    }
+
+    /// Returns what a request has spent that arrived at `arrival`; `None` if it came while the lease was held.
+    pub(crate) fn spent(&self, arrival: Time, now: Time) -> Option<Spent> {
+        let until = if self.may_start() { self.opened } else { now };
+        let since = arrival.max(self.shut_since);
+        if since >= until {
+            return None;
+        }
+        let loaded = self.loaded.filter(|_| self.may_start());
+        let load = loaded.and_then(|load| {
+            let begun = load.begun.max(since);
+            let duration = load.ended.min(until).since(begun);
+            (duration > Span::ZERO).then_some((begun, duration, load.source))
+        });
+        Some(Spent {
+            since,
+            lease: until.since(since),
+            load,
+        })
     }
 
     /// Returns the time that a request needs besides its execution.
@@ -152,11 +198,26 @@ impl Lease {
         self.returned.extend(returned);
     }
 
-    /// Handles a message of the agent, apart from [`ToQueue::Sibling`].
-    pub(crate) fn receive(&mut self, message: &ToQueue) {
+    /// Handles a message of the agent, apart from [`ToQueue::Sibling`]. `time_of` returns a point in time of `CLOCK_MONOTONIC`.
+    pub(crate) fn receive(&mut self, now: Time, message: &ToQueue, time_of: impl Fn(u64) -> Time) {
         match message {
             ToQueue::Welcome { uid } => self.uid.clone_from(uid),
+            ToQueue::Spent {
+                begun,
+                load,
+                source,
+                ..
+            } => {
+                self.loaded = Some(Load {
+                    begun: time_of(*begun),
+                    ended: time_of(begun.saturating_add(*load)),
+                    source: *source,
+                });
+            }
             ToQueue::Lease { epoch } => {
+                if !self.may_start() {
+                    self.opened = now;
+                }
                 self.epoch = *epoch;
                 (self.is_recalled, self.is_idle_known) = (false, false);
                 self.known_head = None;
@@ -164,7 +225,9 @@ impl Lease {
                 self.load = Span::ZERO;
             }
             ToQueue::Recall { epoch } if *epoch == self.epoch && self.epoch != 0 => {
-                self.is_recalled = true;
+                if !std::mem::replace(&mut self.is_recalled, true) {
+                    (self.shut_since, self.loaded) = (now, None);
+                }
                 self.known_head = None;
             }
             ToQueue::State { residency, load } => {
@@ -318,7 +381,7 @@ mod tests {
         }
 
         fn receive(&mut self, message: &ToQueue) {
-            self.lease.receive(message);
+            self.lease.receive(Time(1), message, Time);
             let is_shut = !self.lease.may_start();
             self.gate.set_shut(Time(1), is_shut, &mut self.actions);
         }

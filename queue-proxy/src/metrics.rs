@@ -9,6 +9,7 @@ use policy::slo::StartMargin;
 use prometheus::{
     HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
 };
+use protocol::queue::LoadSource;
 use proxy::attainment::{Attainment, Judgement};
 use proxy::exchange::{Recorder, RequestSummary};
 use proxy::instruments::DURATION_BOUNDS;
@@ -64,6 +65,8 @@ pub(crate) struct WeirMetrics {
     slack: prometheus::Histogram,
     lateness: prometheus::Histogram,
     wait: prometheus::Histogram,
+    lease_wait: prometheus::Histogram,
+    load_wait: HistogramVec,
     execution: prometheus::Histogram,
     response: prometheus::Histogram,
     running: IntGauge,
@@ -176,6 +179,16 @@ impl WeirMetrics {
         } else {
             None
         };
+        let load_wait = HistogramVec::new(
+            HistogramOpts::from(opts(
+                "weir_load_wait_seconds",
+                "Part of the wait in which the pod's model was loaded, by where it came from.",
+            ))
+            .buckets(WEIR_DURATION_BOUNDS.to_vec()),
+            &["source"],
+        )?;
+        registry.register(Box::new(load_wait.clone()))?;
+        load_wait.with_label_values(&[LoadSource::Host.name()]);
         let process = ProcessMetrics::register(&registry)?;
         let dispatches = vec(
             "weir_dispatches_total",
@@ -207,6 +220,11 @@ impl WeirMetrics {
                 "weir_queue_wait_seconds",
                 "Time from arrival to dispatch, of requests that were dispatched.",
             )?,
+            lease_wait: histogram(
+                "weir_lease_wait_seconds",
+                "Part of the wait in which the pod had no lease of its GPU and its model was not loaded, of requests that waited for one.",
+            )?,
+            load_wait,
             execution: histogram(
                 "weir_execution_seconds",
                 "Time from dispatch to the end of the response.",
@@ -298,6 +316,13 @@ impl Recorder for WeirMetrics {
         if let Some((wait, execution)) = ended.dispatched {
             self.wait.observe(wait.as_secs_f64());
             self.execution.observe(execution.as_secs_f64());
+        }
+        if let Some((waited, _)) = ended.lease_wait.as_ref().zip(ended.dispatched) {
+            self.lease_wait.observe(waited.parts().0.as_secs_f64());
+            if let Some((_, load, source)) = waited.load {
+                let of_source = self.load_wait.with_label_values(&[source]);
+                of_source.observe(load.as_secs_f64());
+            }
         }
         match ended.margin {
             Some(StartMargin::Slack(slack)) => self.slack.observe(slack.as_secs_f64()),

@@ -24,6 +24,7 @@ use proxy::exchange::{Exchange, Observer};
 use proxy::forward::{self, AnswerContext, RequestKind, Untyped, discard, note, trace_of};
 use proxy::handover::{self, HandoverError};
 use proxy::headers;
+use proxy::lease_wait::LeaseWait;
 use proxy::malformed;
 use proxy::outage::{LineLimit, Outage};
 use proxy::outcome::Outcome;
@@ -357,7 +358,11 @@ impl Proxy {
                 let slot = &in_flight.slot;
                 let waits = slot.permit.is_none() && slot.counted.is_some();
                 let admission = self.admission.as_ref().filter(|_| waits);
-                if admission.is_some_and(|admission| admission.lacks_lease()) {
+                if let Some(admission) = admission.filter(|admission| admission.lacks_lease()) {
+                    let wait = admission.lease_wait(self.clock.time(arrived.arrival));
+                    if let Some((exchange, wait)) = exchange.as_ref().zip(wait) {
+                        exchange.note_lease(wait);
+                    }
                     return respond::unavailable(NO_LEASE, Span::from_secs(1), grpc);
                 }
                 return respond::timeout(timeouts.text(), grpc);
@@ -428,6 +433,9 @@ impl Proxy {
                     Ok(Some(Admitted::Start(permit))) => {
                         if let Some((exchange, margin)) = exchange.as_ref().zip(permit.margin) {
                             exchange.note_margin(margin);
+                        }
+                        if let Some((exchange, wait)) = exchange.as_ref().zip(permit.lease_wait) {
+                            exchange.note_lease(wait);
                         }
                         in_flight.slot.permit = Some(permit);
                         break;
@@ -503,7 +511,10 @@ impl Proxy {
                 if let Some(exchange) = &exchange {
                     exchange.upstream_answered(response.status().as_u16());
                 }
-                self.add_server_timing(response.headers_mut(), timeouts.arrival, begun);
+                let permit = in_flight.slot.permit.as_ref();
+                let lease_wait = permit.and_then(|permit| permit.lease_wait);
+                let waited = begun.saturating_duration_since(timeouts.arrival);
+                self.add_server_timing(response.headers_mut(), waited, lease_wait);
                 let begun = self.config.options.opted_in().then_some(begun);
                 let mut in_flight = std::mem::take(in_flight);
                 let (mut answer, incoming) = response.into_parts();
@@ -591,7 +602,9 @@ impl Proxy {
         if let Some(exchange) = &exchange {
             let method = message.method().clone();
             let headers = message.headers_mut();
-            exchange.dispatch(Instant::now(), upstream.address(), &method, headers);
+            let now = Instant::now();
+            exchange.forward(now);
+            exchange.dispatch(now, upstream.address(), &method, headers);
         }
         let read_ahead = &self.read_ahead;
         let sent = handover::send(&upstream, request, message, kind, informed, read_ahead).await;
@@ -730,14 +743,33 @@ impl Proxy {
         forward::to_upstream_form(request, original_host, self.upstream.host())
     }
 
-    fn add_server_timing(&self, headers: &mut HeaderMap, arrival: Instant, begun: Instant) {
-        if self.config.options.opted_in() {
-            let waited = begun.saturating_duration_since(arrival);
-            if let Some(value) = server_timing::entry(server_timing::QUEUE, waited) {
+    /// Adds the parts of the time `waited` until the dispatch.
+    fn add_server_timing(
+        &self,
+        headers: &mut HeaderMap,
+        waited: Duration,
+        lease_wait: Option<LeaseWait>,
+    ) {
+        if !self.config.options.opted_in() {
+            return;
+        }
+        let (lease, load) = lease_wait
+            .as_ref()
+            .map(LeaseWait::parts)
+            .unwrap_or_default();
+        let queue = waited.saturating_sub(lease + load);
+        let mut add = |name, span| {
+            if let Some(value) = server_timing::entry(name, span) {
                 headers.append(SERVER_TIMING, value);
             }
+        };
+        add(server_timing::QUEUE, queue);
+        if lease_wait.is_none() {
             headers.append(SERVER_TIMING, HeaderValue::from_static("load;dur=0"));
+            return;
         }
+        add(server_timing::LEASE, lease);
+        add(server_timing::LOAD, load);
     }
 }
 

@@ -13,6 +13,8 @@ pub(super) fn board() -> Board {
     let missed = recorded("namespace_function:weir_requests_missed:increase5m");
     let objective = format!("max({})", own("weir_slo_objective_seconds", OWN));
     let percentile = format!("max({})", own("weir_slo_objective_ratio", OWN));
+    let sum = |metric: &str| rate_by("", &format!("{metric}_sum"), OWN);
+    let waited = rate_by("", "weir_queue_wait_seconds_count", OWN);
     let why = chosen(
         "reason",
         "missed",
@@ -65,9 +67,14 @@ pub(super) fn board() -> Board {
                 title: "A request's time against its objective",
                 panels: vec![
                     Panel::new(Drawing::Stack, "Mean time in parts", Unit::Seconds,
-                        "Hold in activator-ext and wait in the pod's queue are reason queue, or cold-start; execution is the time at the application, waits for tokens included. The largest part is where to begin: hold and wait want more instances, execution wants a larger share of the GPU, another variant or another objective.")
+                        "Hold in activator-ext and wait in the pod's queue are reason queue, or cold-start; lease is the wait for the pod's turn on its GPU, load that for its model from host memory; execution is the time at the application, waits for tokens included. The largest part is where to begin: hold and wait want more instances, lease and load fewer functions a GPU, execution a larger share of the GPU, another variant or another objective.")
                         .query(mean_by("", "weir_function_hold_seconds", OWN), "hold in activator-ext")
-                        .query(mean_by("", "weir_queue_wait_seconds", OWN), "wait at the pod")
+                        .query(
+                            format!("({} - {} - {}) / {waited}", sum("weir_queue_wait_seconds"), sum("weir_lease_wait_seconds"), sum("weir_load_wait_seconds")),
+                            "wait at the pod",
+                        )
+                        .query(format!("{} / {waited}", sum("weir_lease_wait_seconds")), "lease")
+                        .query(format!("{} / {waited}", sum("weir_load_wait_seconds")), "load")
                         .query(mean_by("", "weir_execution_seconds", OWN), "execution").link("weir-sharing"),
                     Panel::new(Drawing::Lines, "Response at the pod against the objective", Unit::Seconds,
                         "Arrival at the pod to the end of the response, without the hold in activator-ext; interpolated from buckets. Above the objective's line requests missed; below it they may still have, by hold or by an error.")

@@ -14,6 +14,7 @@
 //! | `Lease` | requests may start |
 //! | `Recall` | no request may start, and `Idle` is expected once none runs |
 //! | `Sibling` | the head is to be forwarded to another instance, which has got its slot's lease |
+//! | `Spent` | before a `Lease` for which the model was loaded: when that was, and from where |
 //! | `Refused` | the connection is not served |
 //!
 //! A lease has an *epoch*, a number that increases with each; a message with another than the current one is ignored. Times are nanoseconds, points
@@ -43,6 +44,24 @@ pub struct TraceContext {
     pub span: [u8; 8],
     /// Flags of W3C Trace Context.
     pub flags: u32,
+}
+
+/// Where a model came from (label `source`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum LoadSource {
+    /// Memory of the host.
+    Host = 0,
+}
+
+impl LoadSource {
+    /// Returns the value of the label `source`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+        }
+    }
 }
 
 /// A message from a queue to the agent.
@@ -135,6 +154,17 @@ pub enum ToQueue {
         port: u32,
         /// Revision of the instance.
         revision: String,
+    },
+    /// The model was loaded while the head waited, for the lease that follows. How long a request waited for the lease the queue knows itself.
+    Spent {
+        /// Number of the head.
+        seq: u64,
+        /// Begin of the load, which may be before the head's arrival.
+        begun: u64,
+        /// Its duration so far.
+        load: u64,
+        /// Where the model came from.
+        source: LoadSource,
     },
     /// The connection is not served.
     Refused {
@@ -297,6 +327,19 @@ impl ToQueue {
                 writer.text(revision);
                 writer
             }
+            Self::Spent {
+                seq,
+                begun,
+                load,
+                source,
+            } => {
+                let mut writer = writer(166);
+                for value in [seq, begun, load] {
+                    writer.u64(*value);
+                }
+                writer.u32(*source as u32);
+                writer
+            }
             Self::Refused { reason, text } => {
                 let mut writer = writer(165);
                 writer.u32(*reason as u32);
@@ -343,6 +386,15 @@ impl ToQueue {
                     text: reader.text()?,
                 }
             }
+            166 => Self::Spent {
+                seq: reader.u64()?,
+                begun: reader.u64()?,
+                load: reader.u64()?,
+                source: match reader.u32()? {
+                    0 => LoadSource::Host,
+                    _ => return Err(Malformed::Value),
+                },
+            },
             other => return Err(Malformed::Kind(other)),
         };
         reader.end()?;
@@ -406,6 +458,12 @@ mod tests {
                 address: "::1".to_owned(),
                 port: 8012,
                 revision: "r-1".to_owned(),
+            },
+            ToQueue::Spent {
+                seq: 3,
+                begun: 7,
+                load: 2,
+                source: LoadSource::Host,
             },
             ToQueue::Refused {
                 reason: Refusal::TooMany,

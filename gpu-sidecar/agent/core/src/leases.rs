@@ -15,7 +15,7 @@ use policy::tokens::ProcessId;
 use policy::{Span, Time};
 use protocol::message::Refusal;
 use protocol::page::Residency;
-use protocol::queue::{FromQueue, ToQueue};
+use protocol::queue::{FromQueue, LoadSource, ToQueue};
 
 use crate::action::{Action, Level};
 use crate::figures::LeaseFigures;
@@ -63,6 +63,16 @@ struct LeasedPod {
     sealing: BTreeMap<ProcessId, u32>,
     /// Number of its heads for which a sibling was named, and of those which the sibling did not serve.
     siblings: (u64, u64),
+    /// Last load of its model for a lease which its queue has not learnt of.
+    load: Option<Load>,
+}
+
+/// Load of a model, with points in time in nanoseconds.
+#[derive(Debug, Clone, Copy)]
+struct Load {
+    begun: u64,
+    /// `None` while it goes on.
+    ended: Option<u64>,
 }
 
 /// Identity of a function: namespace, name and version.
@@ -194,6 +204,7 @@ impl NodeLeases {
                 closing: None,
                 sealing: BTreeMap::new(),
                 siblings: (0, 0),
+                load: None,
             },
         );
     }
@@ -524,10 +535,26 @@ impl NodeLeases {
             && pod.queue.is_some()
         {
             pod.epoch = epoch;
+            if let Some(message) = pod.take_spent(now) {
+                actions.push(Action::SendQueue { pod: key, message });
+            }
             actions.push(Action::SendQueue {
                 pod: key,
                 message: ToQueue::Lease { epoch },
             });
+        }
+    }
+
+    /// Records the begin of a load of a pod's model for a lease, or the end of the last one.
+    pub(crate) fn note_load(&mut self, now: u64, key: PodKey, has_ended: bool) {
+        let Some(pod) = self.pods.get_mut(&key) else {
+            return;
+        };
+        if !has_ended {
+            let (begun, ended) = (now, None);
+            pod.load = Some(Load { begun, ended });
+        } else if let Some(load) = &mut pod.load {
+            load.ended = Some(now);
         }
     }
 
@@ -619,6 +646,20 @@ impl NodeLeases {
             siblings_named: siblings.0,
             siblings_returned: siblings.1,
         }
+    }
+}
+
+impl LeasedPod {
+    /// Returns what its queue is to learn of the load for the lease that it gets. A load that goes on delays no request's start.
+    fn take_spent(&mut self, now: u64) -> Option<ToQueue> {
+        let Load { begun, ended } = self.load.take()?;
+        let load = ended.unwrap_or(now).saturating_sub(begun);
+        (load > 0).then_some(ToQueue::Spent {
+            seq: self.queue.as_ref()?.head,
+            begun,
+            load,
+            source: LoadSource::Host,
+        })
     }
 }
 

@@ -303,6 +303,7 @@ impl SlotState {
                 if let Some(current) = self.current(key) {
                     current.lease = Some("lease");
                 }
+                cx.leases.note_load(cx.now, key, false);
             }
             Ok(Begun::Nothing(_)) => cx.leases.policy.restored(Time(cx.now), id_of(key), true),
             Err(refusal) => {
@@ -324,6 +325,7 @@ impl SlotState {
             Target::Host => self.close_pod(cx, key, Closing::Eviction { has_left: is_done }),
             Target::Device => {
                 let now = Time(cx.now);
+                cx.leases.note_load(cx.now, key, true);
                 cx.leases.policy.restored(now, id_of(key), is_done);
                 if is_done {
                     let is_sealed = self.is_pod_sealed(key);

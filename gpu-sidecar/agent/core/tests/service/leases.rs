@@ -105,6 +105,15 @@ impl Node {
         lease
     }
 
+    /// Returns begin and duration of the last load which a pod's queue has learnt of.
+    fn spent(&self, pod: u32) -> Option<(u64, u64)> {
+        let all = self.queue_messages(pod);
+        all.into_iter().rev().find_map(|message| match message {
+            ToQueue::Spent { begun, load, .. } => Some((*begun, *load)),
+            _ => None,
+        })
+    }
+
     fn recalled(&self, pod: u32) -> Option<u64> {
         match self
             .queue_messages(pod)
@@ -249,8 +258,11 @@ fn models_leave_for_a_claim_and_return_with_the_lease() {
     node.has_moved(other);
     assert_eq!(node.wanted_place(one).1, Residency::Resident);
     assert_eq!(node.lease(0), None);
+    let begun = node.now;
+    node.pass(40 * MS);
     node.has_moved(one);
     assert!(node.lease(0).is_some());
+    assert_eq!(node.spent(0), Some((begun, 40 * MS)));
     assert_eq!(
         node.count(|action| matches!(
             action,
