@@ -32,7 +32,7 @@
 //! queue.add(now, function, Percentile::default(), Span::from_secs(1)).unwrap();
 //! let mut pool = Pool::new(slots::Settings::default(), Topology::new(&[16 << 30]).unwrap());
 //! let (execution, swapped) = (Span::from_millis(5), Span::from_millis(9));
-//! let model = Model { bytes: 1 << 30, heavy: false, writes: false, execution, swapped };
+//! let model = Model { bytes: 1 << 30, heavy: false, tight: false, writes: false, execution, swapped };
 //! pool.add(function, model).unwrap();
 //!
 //! queue.arrive(now, function, RequestId(1), Time::NEVER).unwrap();

@@ -15,6 +15,7 @@ fn model(bytes: u64, heavy: bool) -> Model {
     Model {
         bytes,
         heavy,
+        tight: false,
         writes: false,
         execution: Span(10),
         swapped: Span(30),
@@ -58,6 +59,29 @@ fn only_models_that_may_leave_make_the_room() {
     assert_eq!(pool.slot(slot).unwrap().used, 80);
     // One at a time.
     assert!(!pool.load_ahead(FunctionId(0), slot, 10, |_| true, &mut evicted));
+}
+
+#[test]
+fn a_model_that_streams_takes_its_path_to_the_host() {
+    let mut topology = Topology::new(&[CAPACITY; 2]).unwrap();
+    topology.share_host_path(SlotId(0), SlotId(1)).unwrap();
+    let mut pool = Pool::new(Settings::default(), topology);
+    for function in 0..2 {
+        let about = model(40, true);
+        pool.add(FunctionId(function), about).unwrap();
+    }
+    let (streams, other) = (FunctionId(0), FunctionId(1));
+    pool.set_streaming(SlotId(0), Some(streams));
+    for slot in [0, 1].map(SlotId) {
+        assert!(pool.is_path_taken(slot));
+        assert!(!pool.can_load_ahead(slot, 10, |_| true));
+    }
+    assert!(!pool.load_ahead(other, SlotId(1), 40, |_| true, &mut Vec::new()));
+    // One that is removed meanwhile takes nothing.
+    pool.remove(streams, &mut Vec::new()).unwrap();
+    assert!(!pool.is_path_taken(SlotId(1)));
+    pool.set_streaming(SlotId(0), Some(streams));
+    assert!(!pool.is_path_taken(SlotId(1)), "it is not known");
 }
 
 #[test]

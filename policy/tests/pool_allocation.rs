@@ -59,6 +59,7 @@ impl Node {
             let model = Model {
                 bytes: [57, 80, 109, 21, 102, 178, 241, 1_340][n as usize % 8],
                 heavy: n % 8 > 3,
+                tight: false,
                 writes: false,
                 execution: Span(20 * MS),
                 swapped: Span(36 * MS),

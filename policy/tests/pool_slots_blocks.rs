@@ -33,6 +33,7 @@ fn model(sizes: &[u64], heavy: bool) -> Model {
     Model {
         bytes: sizes.iter().sum(),
         heavy,
+        tight: false,
         writes: false,
         execution: Span(10 * MS),
         swapped: Span(20 * MS),

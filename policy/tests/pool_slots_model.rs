@@ -115,12 +115,13 @@ impl ReferencePool {
                 continue;
             }
             let duplicate = self.in_state(function, State::Whole).len() > 1;
-            let heavy = self.functions[&function].heavy;
+            let Model { heavy, tight, .. } = self.functions[&function];
             let (class, reason) = match self.settings.eviction {
                 Eviction::LeastRecentlyUsed => (0, EvictReason::LeastRecentlyUsed),
-                Eviction::Classes if duplicate => (0, EvictReason::Duplicate),
-                Eviction::Classes if heavy => (1, EvictReason::Heavy),
-                Eviction::Classes => (0, EvictReason::Light),
+                _ if duplicate => (0, EvictReason::Duplicate),
+                Eviction::Objectives if heavy && tight => (2, EvictReason::Heavy),
+                _ if heavy => (1, EvictReason::Heavy),
+                _ => (0, EvictReason::Light),
             };
             order.push((class, copy.used, function, copy.bytes, reason));
         }
@@ -557,6 +558,7 @@ fn model(random: &mut Random) -> Model {
             5 + random.below(45)
         },
         heavy,
+        tight: random.below(3) == 0,
         writes: random.below(8) == 0,
         execution,
         swapped: Span(execution.0 * if heavy { 3 } else { 1 }),
@@ -769,7 +771,11 @@ fn slots_are_assigned_as_by_algorithm_1() {
     let mut met = Coverage::default();
     let mut seed = 0;
     for binding in [Binding::Pool, Binding::Process] {
-        for eviction in [Eviction::Classes, Eviction::LeastRecentlyUsed] {
+        for eviction in [
+            Eviction::Classes,
+            Eviction::Objectives,
+            Eviction::LeastRecentlyUsed,
+        ] {
             for patience in [Patience::None, PATIENT] {
                 for _ in 0..6 {
                     seed += 1;

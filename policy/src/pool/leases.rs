@@ -150,7 +150,10 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             queue: queue::Settings::default(),
-            slots: slots::Settings::default(),
+            slots: slots::Settings {
+                eviction: slots::Eviction::Objectives,
+                ..slots::Settings::default()
+            },
             streams: false,
             loads_at_once: false,
             loads_ahead: true,
@@ -300,6 +303,8 @@ struct Function {
     executions: u32,
     load: Span,
     heaviness: Heaviness,
+    /// Whether a load leaves its requests little of their objective ([`Function::set_tight`]).
+    is_tight: bool,
     /// Size of its largest instance, in bytes.
     bytes: u64,
 }
@@ -685,11 +690,26 @@ impl Function {
         Span(u64::try_from(ns).unwrap_or(u64::MAX))
     }
 
+    /// Classifies the model by the share of the objective that a request with a load takes: above three quarters it is tight, and it stays so above two
+    /// thirds. A function whose requests alone take longer than the objective is not.
+    fn set_tight(&mut self, objective: Span) {
+        let alone = u128::from(self.execution.0);
+        let loaded = alone + u128::from(self.load().0);
+        let objective = u128::from(objective.0);
+        let is_above = if self.is_tight {
+            loaded * 3 > objective * 2
+        } else {
+            loaded * 4 > objective * 3
+        };
+        self.is_tight = objective > 0 && is_above && alone < objective;
+    }
+
     /// Returns the model as the pool knows it.
     fn model(&self) -> slots::Model {
         slots::Model {
             bytes: self.bytes,
             heavy: self.heaviness.class() == heaviness::Class::Heavy,
+            tight: self.is_tight,
             writes: false,
             execution: self.execution,
             swapped: Span(self.execution.0.saturating_add(self.load().0)),

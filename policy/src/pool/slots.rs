@@ -40,7 +40,7 @@
 //! let mut pool = Pool::new(Settings::default(), Topology::new(&[10]).unwrap());
 //! let (execution, swapped) = (Span(5), Span(9));
 //! for function in [FunctionId(0), FunctionId(1)] {
-//!     let model = Model { bytes: 8, heavy: false, writes: false, execution, swapped };
+//!     let model = Model { bytes: 8, heavy: false, tight: false, writes: false, execution, swapped };
 //!     pool.add(function, model).unwrap();
 //! }
 //! let mut evicted = Vec::new();

@@ -265,6 +265,12 @@ impl Leases {
                 },
                 bytes: about.bytes,
             });
+            let own = about
+                .instances
+                .iter()
+                .filter_map(|id| self.instances.get(id));
+            let objective = own.map(|entry| entry.about.objective).max();
+            about.set_tight(objective.unwrap_or(Span::ZERO));
         }
         let _unknown = self.pool.update(function, about.model());
     }

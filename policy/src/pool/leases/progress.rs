@@ -471,6 +471,15 @@ impl Leases {
         }
     }
 
+    /// Has the pool count the holder's model as on its way while it returns beside the lease.
+    fn note_streaming(&mut self, slot: SlotId) {
+        let holder = self.at(slot).holder;
+        let streams = holder.filter(|holder| holder.restores_since.is_some());
+        let entry = streams.and_then(|holder| self.instances.get(&holder.instance));
+        let function = entry.map(|entry| entry.about.function);
+        self.pool.set_streaming(slot, function);
+    }
+
     /// Carries out the next steps on a slot.
     pub(super) fn advance(&mut self, slot: SlotId, actions: &mut Vec<Action>) {
         if !self.at(slot).is_usable {
@@ -478,6 +487,7 @@ impl Leases {
         }
         self.notify(slot, actions);
         self.restore_again(slot, actions);
+        self.note_streaming(slot);
         if let Some(holder) = self.at(slot).holder
             && holder.is_idle
             && holder.is_leased()
@@ -543,6 +553,7 @@ impl Leases {
             if let Some(holder) = &mut self.at_mut(slot).holder {
                 holder.restores_since = moves_since.or(Some(now));
             }
+            self.note_streaming(slot);
             return;
         }
         self.grant(slot, turn, actions);

@@ -3,11 +3,13 @@
 use super::Settings;
 use crate::pool::preset::Preset;
 use crate::pool::queue;
+use crate::pool::slots::Eviction;
 
 /// Rule by which leases are granted and models leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Rule {
-    /// The order of [`queue::Settings::default`]; a head may wait for a slot that has its model, or have it loaded ahead; models leave by class.
+    /// The order of [`queue::Settings::default`]; a head may wait for a slot that has its model, or have it loaded ahead; models leave by class, those last
+    /// which could hardly return within their requests' objective.
     #[default]
     Weir,
     /// Two groups of functions (M2.13) and Algorithm 1 (M2.15) as printed, with nothing loaded ahead.
@@ -62,12 +64,16 @@ impl Rule {
             Self::LeastRecentlyUsed => Preset::LeastRecentlyUsed,
         };
         let rules = preset.rules();
+        let mut slots = rules.slots;
+        if self != Self::Paper && slots.eviction == Eviction::Classes {
+            slots.eviction = Eviction::Objectives;
+        }
         Settings {
             queue: match self {
                 Self::Paper => queue::Settings::as_printed(),
                 _ => rules.queue,
             },
-            slots: rules.slots,
+            slots,
             streams,
             loads_ahead: !matches!(self, Self::Paper | Self::NothingAhead),
             loads_at_once: matches!(self, Self::Paper | Self::RandomPlacement),

@@ -136,6 +136,14 @@ impl Pool {
             .then_some(running.ends)
     }
 
+    /// States whose model still returns to a slot from the host although its request runs already: it takes the slot's path to the host.
+    pub fn set_streaming(&mut self, slot: SlotId, function: Option<FunctionId>) {
+        let known = function.filter(|function| self.function(*function).is_some());
+        if let Some(at) = self.slots.get_mut(slot.0 as usize) {
+            at.streams = known;
+        }
+    }
+
     /// Returns whether a model is loaded over a slot's path to the host, to the slot or to one of its neighbours.
     #[must_use]
     pub fn is_path_taken(&self, slot: SlotId) -> bool {
@@ -143,7 +151,9 @@ impl Pool {
         bits(neighbours.map_or(0, |set| set | 1 << slot.0)).any(|slot| {
             let at = &self.slots[slot as usize];
             let loads = |running: super::Running| running.loading == Some(super::Source::Host);
-            at.ahead.is_some_and(|ahead| ahead.moves) || at.running.is_some_and(loads)
+            at.ahead.is_some_and(|ahead| ahead.moves)
+                || at.running.is_some_and(loads)
+                || at.streams.is_some()
         })
     }
 }

@@ -1,7 +1,7 @@
 //! What processes bound to their slots need beside requests: slots that appear, models whose size changes while they are there, copies that
 //! cannot leave, and a slot that its last model uses again ([`crate::pool::leases`]).
 
-use super::copies::{Copy, Running, Slot};
+use super::copies::{CLASSES, Copy, Running, Slot};
 use super::decision::{EvictReason, Evicted};
 use super::memory::{Load, Memory};
 use super::{Pool, SLOTS_MAX};
@@ -220,9 +220,10 @@ impl Slot {
             down: false,
             light: 0,
             evictable: 0,
-            order: [IndexedHeap::new(), IndexedHeap::new()],
+            order: [const { IndexedHeap::new() }; CLASSES],
             load: Load::new(),
             ahead: None,
+            streams: None,
             busy: Span::ZERO,
             loading: Span::ZERO,
         }

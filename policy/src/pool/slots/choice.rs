@@ -244,6 +244,7 @@ impl Pool {
                 [
                     at.running.and_then(of_request),
                     ahead.map(|ahead| ahead.function),
+                    at.streams,
                 ]
             })
             .flatten()

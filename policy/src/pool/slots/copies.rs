@@ -62,6 +62,9 @@ pub(super) struct Ahead {
     pub(super) moves: bool,
 }
 
+/// Number of classes of copies in the order of eviction.
+pub(super) const CLASSES: usize = 3;
+
 #[derive(Clone, Debug)]
 pub(super) struct Slot {
     pub(super) memory: Memory,
@@ -71,11 +74,13 @@ pub(super) struct Slot {
     pub(super) light: u32,
     /// Bytes of the copies that may be evicted.
     pub(super) evictable: u64,
-    /// Copies that may be evicted, by last use: duplicates and light models, then sole copies of heavy models.
-    pub(super) order: [IndexedHeap<u64>; 2],
+    /// Copies that may be evicted, by last use: duplicates and light models, then sole copies of heavy models, then those of tight ones.
+    pub(super) order: [IndexedHeap<u64>; CLASSES],
     pub(super) load: Load,
     /// Model that was loaded beside what runs, and has not run since.
     pub(super) ahead: Option<Ahead>,
+    /// Function whose model still returns from the host although its request runs already.
+    pub(super) streams: Option<FunctionId>,
     pub(super) busy: Span,
     pub(super) loading: Span,
 }
@@ -104,11 +109,13 @@ impl Pool {
             .expect("the function must exist")
     }
 
-    /// Returns the class under which a copy is evicted: 0 before 1.
+    /// Returns the class under which a copy is evicted, the lowest first.
     const fn class(&self, entry: &Function) -> u8 {
+        let is_kept = entry.model.heavy && entry.hosts.count_ones() == 1;
         match self.settings.eviction {
             Eviction::LeastRecentlyUsed => 0,
-            Eviction::Classes => (entry.model.heavy && entry.hosts.count_ones() == 1) as u8,
+            Eviction::Classes => is_kept as u8,
+            Eviction::Objectives => is_kept as u8 + (is_kept && entry.model.tight) as u8,
         }
     }
 
@@ -187,8 +194,8 @@ impl Pool {
 
     /// Evicts the next copy in order, and returns false if there is none.
     pub(super) fn evict_next(&mut self, slot: u32, evicted: &mut Vec<Evicted>) -> bool {
-        let [light, heavy] = &self.slots[slot as usize].order;
-        let Some((_, victim)) = light.peek().or_else(|| heavy.peek()) else {
+        let mut classes = self.slots[slot as usize].order.iter();
+        let Some((_, victim)) = classes.find_map(IndexedHeap::peek) else {
             debug_assert!(false, "room must be available, as checked before");
             return false;
         };
@@ -203,9 +210,9 @@ impl Pool {
         let entry = self.entry(victim);
         match self.settings.eviction {
             Eviction::LeastRecentlyUsed => EvictReason::LeastRecentlyUsed,
-            Eviction::Classes if entry.hosts.count_ones() > 1 => EvictReason::Duplicate,
-            Eviction::Classes if entry.model.heavy => EvictReason::Heavy,
-            Eviction::Classes => EvictReason::Light,
+            _ if entry.hosts.count_ones() > 1 => EvictReason::Duplicate,
+            _ if entry.model.heavy => EvictReason::Heavy,
+            _ => EvictReason::Light,
         }
     }
 }

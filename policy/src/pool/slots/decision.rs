@@ -10,6 +10,8 @@ pub struct Model {
     pub bytes: u64,
     /// Whether a swap over the host path slows the inference (see [`crate::pool::heaviness`]); true if unknown.
     pub heavy: bool,
+    /// Whether a load from the host leaves a request of the model little of its objective; used by [`super::Eviction::Objectives`] only.
+    pub tight: bool,
     /// Whether the model writes to its memory on the slot. A copy then does not equal the original, so the model has at
     /// most one copy and runs where that is (M2.7).
     pub writes: bool,

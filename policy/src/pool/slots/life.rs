@@ -51,6 +51,7 @@ impl Pool {
         let writes = entry.model.writes;
         let before = std::mem::replace(&mut entry.model, Model { writes, ..model });
         let (was_heavy, whole) = (before.heavy, entry.hosts | entry.leaving);
+        let is_moved = (before.heavy, before.tight) != (model.heavy, model.tight);
         if before.bytes != model.bytes {
             self.one_block(function, model.bytes);
         }
@@ -59,6 +60,8 @@ impl Pool {
                 let light = &mut self.slots[slot as usize].light;
                 *light = *light + u32::from(was_heavy) - u32::from(model.heavy);
             }
+        }
+        if is_moved {
             self.update_eviction_orders(function);
         }
         Ok(())
@@ -87,6 +90,9 @@ impl Pool {
         for slot in bits(instances) {
             let residue = std::mem::take(&mut self.copy_mut(function, slot).residue);
             self.slots[slot as usize].memory.give_residue(residue);
+        }
+        for at in &mut self.slots {
+            at.streams = at.streams.filter(|own| *own != function);
         }
         self.functions[function.0 as usize] = None;
         Ok(())

@@ -34,6 +34,8 @@ pub enum Placement {
 pub enum Eviction {
     /// Duplicates and light models before sole copies of heavy models, each by least recent use (M2.16).
     Classes,
+    /// As [`Eviction::Classes`], but sole copies of heavy models which are tight last of all (mechanisms §2.3b).
+    Objectives,
     /// Least recent use alone.
     LeastRecentlyUsed,
 }

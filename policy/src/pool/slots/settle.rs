@@ -51,6 +51,7 @@ mod tests {
                 let model = Model {
                     bytes,
                     heavy: false,
+                    tight: false,
                     writes: false,
                     execution: Span::from_millis(1),
                     swapped: Span::from_millis(2),

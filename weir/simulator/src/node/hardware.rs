@@ -341,6 +341,7 @@ impl Hardware {
         Model {
             bytes: bytes(times.weights_mb * 1e6),
             heavy: is_heavy(execution, swapped, bytes(times.weights_mb * 1e6)),
+            tight: false,
             writes: false,
             execution,
             swapped,
