@@ -72,7 +72,9 @@ fn duration(span: &Span) -> Duration {
 fn timing(answer: &Message, name: &str) -> Option<Duration> {
     let prefix = format!("{name};dur=");
     let lines = answer.headers.iter().map(|(_, value)| value.as_str());
-    let millis = lines.filter_map(|line| line.strip_prefix(&prefix)).last()?;
+    let millis = lines
+        .filter_map(|line| line.strip_prefix(&prefix))
+        .next_back()?;
     Some(Duration::from_secs_f64(
         millis.parse::<f64>().unwrap() / 1e3,
     ))
