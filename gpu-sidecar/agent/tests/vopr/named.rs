@@ -42,6 +42,10 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
             leased(83, plan(10_293, 1, 3, 2, 4_357, 134, &[Fault::Kill])),
         ),
         (
+            "a process that had returned between two connections, for a restore which failed then, took memory that others got",
+            leased(134, plan(709, 1, 3, 2, 3_825, 208, &[Fault::Cut])),
+        ),
+        (
             "two processes asked each other for memory without end",
             plan(3, 1, 3, 1, 1_748, 305, &[Fault::Fork]),
         ),

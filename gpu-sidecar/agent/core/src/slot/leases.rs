@@ -16,6 +16,7 @@ use crate::kind::SlotKind;
 use crate::leases::{Closing, id_of};
 use crate::pod::{PendingClaim, ServedPod};
 use crate::pods::{Pod, PodKey};
+use crate::process::Process;
 use crate::residency::{DRAIN_MS, Target};
 
 impl SlotState {
@@ -170,7 +171,8 @@ impl SlotState {
             let is_moving = is_any(Residency::Evicting) || is_any(Residency::Restoring);
             // One which did not return with the others, as between two connections, is ordered to: its room stays its own.
             let returns = pod.moves().wanted == Some(Target::Device) && is_any(Residency::Resident);
-            let location = if is_moving {
+            let has_stray = !is_moving && !returns && self.has_stray(pod);
+            let location = if is_moving || has_stray {
                 Location::Device
             } else if is_any(Residency::Host) && !returns {
                 Location::Host
@@ -184,7 +186,17 @@ impl SlotState {
             } else if location != Location::Absent {
                 cx.leases.located(now, key, location);
             }
+            if has_stray {
+                let _refused = self.begin_move(cx, key, Target::Host, DRAIN_MS, false);
+            }
         }
+        let Some(pod) = self.pods.get(&key) else {
+            return;
+        };
+        let devices = || {
+            let own = pod.processes().iter();
+            own.filter_map(|id| self.processes.get(id)?.device())
+        };
         let waits_for_memory = devices().any(|device| device.moves().waits_until > now);
         let is_parked = (pod.waiters() > 0 && !cx.leases.is_open(key)) || waits_for_memory;
         if is_parked {
@@ -205,6 +217,28 @@ impl SlotState {
             cx.leases.set_closing(key, None);
             has_closed(cx, key, closing);
         }
+    }
+
+    /// Returns whether a process of a pod has device memory although the model was to be on the host and others of the pod have left: it had returned between
+    /// two connections, for a restore which has failed since.
+    fn has_stray(&self, pod: &ServedPod) -> bool {
+        if pod.moves().wanted != Some(Target::Host) || pod.has_delayed_claims() {
+            return false;
+        }
+        let own = || {
+            let own = pod.processes().iter();
+            own.filter_map(|id| Some((*id, self.processes.get(id)?)))
+        };
+        let is_at = |process: &Process, target| {
+            let moves = process.device().map(|device| *device.moves());
+            moves.is_some_and(|moves| moves.is_able && moves.is_at(target))
+        };
+        own().any(|(_, process)| is_at(process, Target::Host))
+            && own().any(|(id, process)| {
+                // A new one has what it has been granted since.
+                let has_returned = process.resumed().is_again && is_at(process, Target::Device);
+                has_returned && pod.claimed_by(id) > 0
+            })
     }
 
     /// Has the processes of a pod copy to the host what changed of their memory, while they hold the lease.
