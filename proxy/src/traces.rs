@@ -101,6 +101,8 @@ pub struct Spans {
     server: Span,
     proxy: Span,
     wait: Option<Span>,
+    /// Begin of that span.
+    waits_since: SystemTime,
     forward: Option<Span>,
     client: Option<Span>,
 }
@@ -179,6 +181,7 @@ impl Traces {
             server,
             proxy,
             wait,
+            waits_since: arrived_at,
             forward: None,
             client: None,
         }
@@ -189,10 +192,12 @@ impl Traces {
         let Some(parent) = &spans.wait else {
             return;
         };
-        let since = spans.time(wait.since);
+        // A request that is back from another instance waits anew.
+        let since = spans.time(wait.since).max(spans.waits_since);
         let mut lease = self.child("weir.lease", parent.span_context(), since);
         if let Some((begun, duration, source)) = wait.load {
-            let mut load = self.child("weir.load", lease.span_context(), spans.time(begun));
+            let begun_at = spans.time(begun).max(since);
+            let mut load = self.child("weir.load", lease.span_context(), begun_at);
             load.set_attribute(KeyValue::new("weir.load.source", source));
             load.end_with_timestamp(spans.time(begun + duration));
         }
@@ -218,6 +223,7 @@ impl Traces {
             forward.end_with_timestamp(now);
         }
         spans.wait = Some(self.child(self.names.wait, spans.server.span_context(), now));
+        spans.waits_since = now;
     }
 
     /// Ends the wait and begins the client span of the upstream at this address. The trace context in `headers` is

@@ -99,13 +99,14 @@ struct State {
     dispatches: [u64; DispatchReason::ALL.len()],
     /// Lease of the pod's slot; `None` where requests need none.
     lease: Option<Lease>,
-    /// Deadline and class of each waiting request and whether it may be forwarded, by [`Ticket::slot`]; only where requests need a lease.
-    claims: Vec<(Time, ClassId, bool)>,
+    /// Claim of each waiting request, by [`Ticket::slot`]; only where requests need a lease.
+    claims: Vec<Claim>,
 }
 
 /// Outcome of a request that waited.
 enum Outcome {
-    Granted,
+    /// With what it has spent on the lease, if it has waited for one.
+    Granted(Option<Spent>),
     Forwarded(Box<Sibling>),
     Refused(RefuseReason),
 }
@@ -235,9 +236,10 @@ impl Admission {
         let may_forward = lease.may_forward(gate.settings().concurrency);
         lease.next_message(gate, now, |ticket| {
             let claim = claims.get(ticket.slot()).copied();
-            let (deadline, class, may_move) = claim.unwrap_or((Time::NEVER, ClassId(0), false));
+            let deadline = claim.map_or(Time::NEVER, |claim| claim.deadline.at);
+            let class = claim.map_or(ClassId(0), |claim| claim.class);
             HeadOf {
-                may_move: may_move && may_forward,
+                may_move: may_forward && claim.is_some_and(|claim| claim.may_move),
                 // Both clocks count nanoseconds of the same clock of the system.
                 deadline: self.clock.monotonic(deadline),
                 estimate: profile.estimate(class),
@@ -381,7 +383,12 @@ impl State {
             let (ticket, outcome) = match action {
                 Action::Dispatch { ticket, reason, .. } => {
                     self.dispatches[reason as usize] += 1;
-                    (ticket, Outcome::Granted)
+                    let spent = self.lease.as_ref().and_then(|lease| {
+                        let claim = self.claims.get(ticket.slot())?;
+                        // It starts under the lease, whatever the time.
+                        lease.spent(claim.arrival, Time::ZERO)
+                    });
+                    (ticket, Outcome::Granted(spent))
                 }
                 Action::Refuse { ticket, reason, .. } => (ticket, Outcome::Refused(reason)),
             };
@@ -441,9 +448,9 @@ impl State {
     fn note_claim(&mut self, ticket: Ticket, claim: &Claim) {
         let at = ticket.slot();
         if self.claims.len() <= at {
-            self.claims.resize(at + 1, (Time::NEVER, ClassId(0), false));
+            self.claims.resize(at + 1, *claim);
         }
-        self.claims[at] = (claim.deadline.at, claim.class, claim.may_move);
+        self.claims[at] = *claim;
     }
 
     fn refused(&self, reason: RefuseReason, class: ClassId) -> Refusal {
@@ -499,11 +506,14 @@ impl Acquire {
             gate::Admission::Dispatch(reason) => {
                 state.dispatches[reason as usize] += 1;
                 let (is_due, is_loading) = (state.is_message_due(), state.is_loading());
+                // One that is back from a sibling may have waited before.
+                let lease = state.lease.as_ref().filter(|_| is_back);
+                let spent = lease.and_then(|lease| lease.spent(self.claim.arrival, now));
                 drop(state);
                 if is_due {
                     self.admission.changed.notify_one();
                 }
-                Poll::Ready(Ok(Admitted::Start(self.permit(now, None, is_loading))))
+                Poll::Ready(Ok(Admitted::Start(self.permit(now, spent, is_loading))))
             }
             gate::Admission::Refuse(reason) => {
                 Poll::Ready(Err(state.refused(reason, self.claim.class)))
@@ -541,12 +551,8 @@ impl Future for Acquire {
         self.waiting = None;
         match outcome {
             Outcome::Refused(reason) => Poll::Ready(Err(state.refused(reason, self.claim.class))),
-            Outcome::Granted => {
+            Outcome::Granted(spent) => {
                 let now = admission.clock.now();
-                let spent = state
-                    .lease
-                    .as_ref()
-                    .and_then(|lease| lease.spent(self.claim.arrival, now));
                 let is_loading = state.is_loading();
                 drop(state);
                 let permit = self.permit(now, spent, is_loading);
@@ -577,7 +583,7 @@ impl Drop for Acquire {
                 state.gate.cancel(ticket);
             }
             // The slot was granted just before the client left, so it passes to the next request.
-            Some(Outcome::Granted) => state.step(|gate, actions| gate.depart(now, actions)),
+            Some(Outcome::Granted(_)) => state.step(|gate, actions| gate.depart(now, actions)),
             Some(Outcome::Forwarded(sibling)) => state.end_forwarding(Some((sibling.seq, false))),
             Some(Outcome::Refused(_)) => {}
         }

@@ -482,6 +482,7 @@ impl Leases {
 
     /// Carries out the next steps on a slot.
     pub(super) fn advance(&mut self, slot: SlotId, actions: &mut Vec<Action>) {
+        self.note_streaming(slot);
         if !self.at(slot).is_usable {
             return;
         }

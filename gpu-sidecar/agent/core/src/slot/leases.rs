@@ -171,6 +171,7 @@ impl SlotState {
             let is_moving = is_any(Residency::Evicting) || is_any(Residency::Restoring);
             // One which did not return with the others, as between two connections, is ordered to: its room stays its own.
             let returns = pod.moves().wanted == Some(Target::Device) && is_any(Residency::Resident);
+            let retry_at = pod.moves().retry_at;
             let has_stray = !is_moving && !returns && self.has_stray(pod);
             let location = if is_moving || has_stray {
                 Location::Device
@@ -186,7 +187,7 @@ impl SlotState {
             } else if location != Location::Absent {
                 cx.leases.located(now, key, location);
             }
-            if has_stray {
+            if has_stray && now >= retry_at {
                 let _refused = self.begin_move(cx, key, Target::Host, DRAIN_MS, false);
             }
         }

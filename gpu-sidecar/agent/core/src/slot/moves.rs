@@ -391,14 +391,17 @@ impl SlotState {
         };
         // A refused eviction is undone, and a restore that has failed is still wanted, unless its lease orders it again.
         let is_left = current.lease.is_some() && target == Target::Device && refusal.is_some();
+        // What was to be on the host before has no room on a slot of leases.
+        let is_kept = self.is_leased && moves.wanted == Some(Target::Host);
+        let is_stray = is_kept && target == Target::Host && refusal.is_some();
         moves.wanted = Some(match refusal {
-            Some(_) if is_left => Target::Host,
+            Some(_) if is_left || is_stray => Target::Host,
             Some(_) => Target::Device,
             None => target,
         });
         let result = match refusal {
             Some(refusal) => {
-                if target == Target::Device
+                if (target == Target::Device || is_stray)
                     && let Some(pod) = self.pods.get_mut(&key)
                 {
                     pod.moves_mut().retry_at = cx.now.saturating_add(RETRY_NS);
