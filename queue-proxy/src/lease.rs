@@ -449,6 +449,51 @@ mod tests {
     }
 
     #[test]
+    fn a_request_has_waited_since_the_recall_before_the_lease_or_since_its_arrival() {
+        let mut lease = Lease::default();
+        let spent = |since, lease, load: Option<(u64, u64)>| {
+            Some(Spent {
+                since: Time(since),
+                lease: Span(lease),
+                load: load.map(|(begun, load)| (Time(begun), Span(load), LoadSource::Host)),
+            })
+        };
+        lease.receive(Time(100), &ToQueue::Lease { epoch: 1 }, Time);
+        assert_eq!(lease.spent(Time(40), Time::ZERO), spent(40, 60, None));
+        assert_eq!(lease.spent(Time(100), Time::ZERO), None, "it was held");
+        for _twice in 0..2 {
+            lease.receive(Time(200), &ToQueue::Recall { epoch: 1 }, Time);
+        }
+        assert_eq!(lease.spent(Time(150), Time(230)), spent(200, 30, None));
+        let load = ToQueue::Spent {
+            seq: 1,
+            begun: 190,
+            load: 40,
+            source: LoadSource::Host,
+        };
+        lease.receive(Time(240), &load, Time);
+        lease.receive(Time(250), &ToQueue::Lease { epoch: 2 }, Time);
+        for (arrival, expected) in [
+            (150, spent(200, 50, Some((200, 30)))),
+            (220, spent(220, 30, Some((220, 10)))),
+            (235, spent(235, 15, None)),
+            (250, None),
+        ] {
+            assert_eq!(lease.spent(Time(arrival), Time::ZERO), expected);
+        }
+        // The next agent's lease follows without a recall, and nothing has waited.
+        lease.receive(Time(300), &ToQueue::Lease { epoch: 3 }, Time);
+        assert_eq!(lease.spent(Time(290), Time::ZERO), None);
+        lease.receive(Time(310), &ToQueue::Recall { epoch: 3 }, Time);
+        lease.receive(Time(320), &ToQueue::Lease { epoch: 4 }, Time);
+        assert_eq!(
+            lease.spent(Time(150), Time::ZERO),
+            spent(310, 10, None),
+            "the load was for the lease before"
+        );
+    }
+
+    #[test]
     fn a_withdrawn_head_is_stated_once() {
         let mut queue = Queue::new();
         let only = queue.arrive(50).unwrap();
