@@ -199,9 +199,9 @@ impl Traces {
             let begun_at = spans.time(begun).max(since);
             let mut load = self.child("weir.load", lease.span_context(), begun_at);
             load.set_attribute(KeyValue::new("weir.load.source", source));
-            load.end_with_timestamp(spans.time(begun + duration));
+            load.end_with_timestamp(spans.time(begun + duration).max(begun_at));
         }
-        lease.end_with_timestamp(spans.time(wait.since + wait.duration));
+        lease.end_with_timestamp(spans.time(wait.since + wait.duration).max(since));
     }
 
     /// Begins the span of a request's way to another instance, which contains the client span.
