@@ -28,6 +28,8 @@ const WEIR_DURATION_BOUNDS: [f64; 17] = [
 const MARGIN_BOUNDS: [f64; 13] = [
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0,
 ];
+/// Bucket bounds of the parts of a wait, in seconds: few, since each pod has them.
+const WAIT_PART_BOUNDS: [f64; 7] = [0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0];
 /// Instrumentation scope of Knative's queue-proxy, by which dashboards select.
 const SERVING_SCOPE: &str = "knative.dev/serving/pkg/queue";
 
@@ -184,7 +186,7 @@ impl WeirMetrics {
                 "weir_load_wait_seconds",
                 "Part of the wait in which the pod's model was loaded, by where it came from.",
             ))
-            .buckets(WEIR_DURATION_BOUNDS.to_vec()),
+            .buckets(WAIT_PART_BOUNDS.to_vec()),
             &["source"],
         )?;
         registry.register(Box::new(load_wait.clone()))?;
@@ -220,9 +222,10 @@ impl WeirMetrics {
                 "weir_queue_wait_seconds",
                 "Time from arrival to dispatch, of requests that were dispatched.",
             )?,
-            lease_wait: histogram(
+            lease_wait: histogram_of(
                 "weir_lease_wait_seconds",
                 "Part of the wait in which the pod had no lease of its GPU and its model was not loaded, of requests that waited for one.",
+                &WAIT_PART_BOUNDS,
             )?,
             load_wait,
             execution: histogram(
