@@ -766,13 +766,13 @@ impl Proxy {
         add(server_timing::QUEUE, queue);
         if lease_wait.is_none() {
             // Stated, too, so that the application's entries of these names are not believed.
-            for none in ["lease;dur=0", "load;dur=0"] {
+            for none in ["load;dur=0", "lease;dur=0"] {
                 headers.append(SERVER_TIMING, HeaderValue::from_static(none));
             }
             return;
         }
-        add(server_timing::LEASE, lease);
         add(server_timing::LOAD, load);
+        add(server_timing::LEASE, lease);
     }
 }
 
