@@ -165,13 +165,13 @@ impl SlotState {
             let bytes = self.model_bytes(key);
             cx.leases.policy.holds(Time(now), id_of(key), bytes);
         }
+        let mut orders_stray = false;
         if pod.moves().current.is_none() {
             let is_any = |residency| devices().any(|device| device.moves().residency == residency);
             // A move of an earlier connection or agent takes memory until it ends, and where it ends is known only then.
             let is_moving = is_any(Residency::Evicting) || is_any(Residency::Restoring);
             // One which did not return with the others, as between two connections, is ordered to: its room stays its own.
             let returns = pod.moves().wanted == Some(Target::Device) && is_any(Residency::Resident);
-            let retry_at = pod.moves().retry_at;
             let has_stray = !is_moving && !returns && self.has_stray(pod);
             let location = if is_moving || has_stray {
                 Location::Device
@@ -187,17 +187,8 @@ impl SlotState {
             } else if location != Location::Absent {
                 cx.leases.located(now, key, location);
             }
-            if has_stray && now >= retry_at {
-                let _refused = self.begin_move(cx, key, Target::Host, DRAIN_MS, false);
-            }
+            orders_stray = has_stray && now >= pod.moves().retry_at;
         }
-        let Some(pod) = self.pods.get(&key) else {
-            return;
-        };
-        let devices = || {
-            let own = pod.processes().iter();
-            own.filter_map(|id| self.processes.get(id)?.device())
-        };
         let waits_for_memory = devices().any(|device| device.moves().waits_until > now);
         let is_parked = (pod.waiters() > 0 && !cx.leases.is_open(key)) || waits_for_memory;
         if is_parked {
@@ -217,6 +208,9 @@ impl SlotState {
         {
             cx.leases.set_closing(key, None);
             has_closed(cx, key, closing);
+        }
+        if orders_stray {
+            let _refused = self.begin_move(cx, key, Target::Host, DRAIN_MS, false);
         }
     }
 

@@ -275,8 +275,8 @@ fn models_leave_for_a_claim_and_return_with_the_lease() {
     );
 }
 
-#[test]
-fn a_sealed_model_leaves_while_the_holder_still_has_the_slot() {
+/// Returns a node with three pods and their processes: the models of the first two are on the slot and sealed, that of the third has left for them.
+fn two_sealed_beside_one_away() -> (Node, [(u32, ProcessId); 3]) {
     let mut node = exclusive(3);
     for pod in [0, 1, 2] {
         node.queue_connects(pod);
@@ -284,12 +284,18 @@ fn a_sealed_model_leaves_while_the_holder_still_has_the_slot() {
     let [one, other, third] =
         [1, 101, 201].map(|pid| node.with_memory(pid, 1, if pid == 201 { 50 } else { 40 } * MIB));
     let all = [(0, one), (1, other), (2, third)];
-    // The last one's memory came, and it has left for the others.
     settle(&mut node, &all);
     for pod in [2, 0, 1] {
         node.wants(pod, 80);
         settle(&mut node, &all);
     }
+    (node, all)
+}
+
+#[test]
+fn a_sealed_model_leaves_while_the_holder_still_has_the_slot() {
+    let (mut node, all) = two_sealed_beside_one_away();
+    let [one, other, third] = all.map(|(_, process)| process);
     assert_eq!(node.wanted_place(third).1, Residency::Host);
     // Each was sealed as soon as it had nothing to do.
     assert!(node.is_to_seal(one) && node.is_to_seal(other));
@@ -302,18 +308,8 @@ fn a_sealed_model_leaves_while_the_holder_still_has_the_slot() {
 
 #[test]
 fn a_model_that_was_touched_since_it_was_sealed_does_not_leave_beside_the_holder() {
-    let mut node = exclusive(3);
-    for pod in [0, 1, 2] {
-        node.queue_connects(pod);
-    }
-    let [one, other, third] =
-        [1, 101, 201].map(|pid| node.with_memory(pid, 1, if pid == 201 { 50 } else { 40 } * MIB));
-    let all = [(0, one), (1, other), (2, third)];
-    settle(&mut node, &all);
-    for pod in [2, 0, 1] {
-        node.wants(pod, 80);
-        settle(&mut node, &all);
-    }
+    let (mut node, all) = two_sealed_beside_one_away();
+    let [one, other, _] = all.map(|(_, process)| process);
     let facts = &node.pages(one).facts;
     facts.sealed.store(0, Ordering::Relaxed);
     node.wants(2, 80);
