@@ -372,6 +372,8 @@ fn pods_are_added_changed_and_removed() {
     until("the socket accepts connections", || {
         connects(&one.join("gate/gpu.sock")).then_some(())
     });
+    // The socket accepts connections before the pod is served; only a served pod's removal is an event.
+    until("the pod is served again", || node.instance("one"));
     // A file that the agent creates at this moment makes the removal fail, as it does that of `rm -r`.
     until("the folder is removed", || {
         let removed = fs::remove_dir_all(&one);
