@@ -75,7 +75,7 @@ impl Node {
         let programs = built.join("examples/softgpu-programs");
         assert!(
             programs.exists(),
-            "{} is missing: `cargo test -p gpu-sidecar` builds it, with --test alone add --examples",
+            "{} is missing: `cargo build -p gpu-sidecar --examples` builds it, as does `cargo test -p gpu-sidecar`",
             programs.display()
         );
         let stand_ins = StandIns::with_program(&programs).unwrap();
