@@ -128,3 +128,96 @@ fn a_process_that_ends_while_its_model_returns_ahead_keeps_no_other_from_it() {
     head(&mut leases, 8, third);
     assert_eq!(decide(&mut leases, 8), [Action::Restore(third)]);
 }
+
+/// Has the model of an instance return for a head of its own at `ms`, for `load` ms, and its request end then.
+fn load(leases: &mut Leases, ms: u64, id: InstanceId, load: u64) {
+    head(leases, ms, id);
+    let actions = decide(leases, ms);
+    assert!(actions.contains(&Action::Restore(id)), "{actions:?}");
+    leases.restored(Time((ms + load) * MS), id, true);
+    let granted = decide(leases, ms + load);
+    assert!(granted.contains(&Action::Lease(id)), "{granted:?}");
+    leases.idle(Time((ms + load) * MS), id, false);
+}
+
+#[test]
+fn a_load_of_a_part_of_a_model_stands_for_the_whole_in_proportion_until_the_whole_has_been_loaded()
+{
+    let mut leases = leases(Settings::default(), &[40, 0]);
+    let load_of = |leases: &Leases| leases.view(ONE).unwrap().load;
+    load(&mut leases, 1, ONE, 20);
+    assert_eq!(load_of(&leases), Span::from_millis(20));
+    leases.holds(Time(30 * MS), ONE, 80);
+    assert_eq!(load_of(&leases), Span::from_millis(40));
+    // An eighth more or less is another measurement of the same model.
+    leases.holds(Time(30 * MS), ONE, 44);
+    assert_eq!(load_of(&leases), Span::from_millis(20));
+    leases.holds(Time(30 * MS), ONE, 80);
+    head(&mut leases, 31, OTHER);
+    assert_eq!(decide(&mut leases, 31), [Action::Recall(ONE)]);
+    leases.idle(Time(32 * MS), ONE, true);
+    assert_eq!(decide(&mut leases, 32), [Action::Close(ONE)]);
+    leases.closed(Time(33 * MS), ONE);
+    decide(&mut leases, 33);
+    leases.located(Time(34 * MS), ONE, Location::Host);
+    leases.idle(Time(34 * MS), OTHER, false);
+    head(&mut leases, 35, ONE);
+    assert_eq!(
+        decide(&mut leases, 35),
+        [Action::Restore(ONE), Action::Recall(OTHER)]
+    );
+    leases.restored(Time(85 * MS), ONE, true);
+    assert_eq!(load_of(&leases), Span::from_millis(50));
+}
+
+#[test]
+fn a_request_which_a_load_would_most_likely_make_late_waits_for_the_slot_that_has_its_model() {
+    // The same but for the time of a load: of 80 ms, 5 are computed.
+    for (load_ms, waits) in [(60, true), (50, false)] {
+        let mut leases = leases(Settings::default(), &[40, 40]);
+        let sibling = InstanceId(2);
+        let elsewhere = SlotId(1);
+        leases.set_slot(elsewhere, 100);
+        leases.set_usable(elsewhere, true);
+        let about = Instance {
+            function: FunctionId(0),
+            slot: elsewhere,
+            percentile: Percentile::default(),
+            objective: Span::from_millis(80),
+            class: Class::Tenant { namespace: 0 },
+            may_leave: true,
+        };
+        leases.add(Time(0), sibling, &about).unwrap();
+        leases.connect(Time(0), sibling, None);
+        leases.holds(Time(0), sibling, 40);
+        leases.located(Time(0), sibling, Location::Host);
+        for id in [ONE, sibling] {
+            leases.set_reachable(id, true);
+        }
+        load(&mut leases, 1, ONE, load_ms);
+        // The slot of its model is in use, for 75 ms by the estimate of what computes there.
+        let demand = |estimate, may_move| Demand {
+            deadline: Time(280 * MS),
+            estimate: Span::from_millis(estimate),
+            waiting: 1,
+            may_move,
+        };
+        leases.head(Time(200 * MS), OTHER, demand(75, false));
+        let actions = decide(&mut leases, 200);
+        assert!(actions.contains(&Action::Restore(OTHER)), "{actions:?}");
+        leases.restored(Time(200 * MS), OTHER, true);
+        decide(&mut leases, 200);
+        leases.idle(Time(200 * MS), ONE, true);
+        decide(&mut leases, 200);
+        leases.closed(Time(200 * MS), ONE);
+        decide(&mut leases, 200);
+        assert_eq!(leases.holder(SLOT), Some(OTHER));
+        leases.head(Time(200 * MS), ONE, demand(5, true));
+        let actions = decide(&mut leases, 200);
+        assert_eq!(
+            !actions.contains(&Action::Restore(sibling)),
+            waits,
+            "{actions:?}"
+        );
+    }
+}

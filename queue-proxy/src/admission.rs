@@ -125,8 +125,8 @@ pub(crate) struct Permit {
     completed: bool,
     /// Whether its connection was upgraded, so that it holds no lease.
     is_upgraded: bool,
-    /// Whether the model was on its way when it started, so that its execution time is not that of others.
-    is_loading: bool,
+    /// Expected time of the load if the model was on its way when it started, so that its execution time is not that of others.
+    load: Option<Span>,
 }
 
 /// The future of [`Admission::acquire`].
@@ -353,20 +353,23 @@ fn new_profile() -> Profile {
 impl State {
     /// Adds an execution time to the profile.
     fn observe(&mut self, permit: &Permit, execution: Span) {
-        match (permit.is_loading, self.is_profiled) {
-            (true, true) => return,
-            (false, false) => {
+        let execution = match (permit.load, self.is_profiled) {
+            (Some(_), true) => return,
+            // At least so much, until one is known whose model was there.
+            (Some(load), false) => Span(execution.0.saturating_sub(load.0).max(execution.0 / 8)),
+            (None, false) => {
                 self.profile = new_profile();
                 self.is_profiled = true;
+                execution
             }
-            _ => {}
-        }
+            (None, true) => execution,
+        };
         self.profile.observe(permit.class, execution);
     }
 
-    /// Returns whether a request that starts now has its model still on the way.
-    fn is_loading(&self) -> bool {
-        self.lease.as_ref().is_some_and(Lease::is_model_away)
+    /// Returns the expected time of the load that a request which starts now computes beside.
+    fn load(&self) -> Option<Span> {
+        self.lease.as_ref().and_then(Lease::coming)
     }
 
     /// Returns whether the agent may have to learn of a change.
@@ -464,7 +467,7 @@ impl State {
 }
 
 impl Acquire {
-    fn permit(&self, since: Time, spent: Option<Spent>, is_loading: bool) -> Permit {
+    fn permit(&self, since: Time, spent: Option<Spent>, load: Option<Span>) -> Permit {
         Permit {
             admission: Arc::clone(&self.admission),
             class: self.claim.class,
@@ -477,7 +480,7 @@ impl Acquire {
             lease_wait: spent.map(|spent| self.admission.measured(spent)),
             completed: false,
             is_upgraded: false,
-            is_loading,
+            load,
         }
     }
 
@@ -505,7 +508,7 @@ impl Acquire {
         match outcome {
             gate::Admission::Dispatch(reason) => {
                 state.dispatches[reason as usize] += 1;
-                let (is_due, is_loading) = (state.is_message_due(), state.is_loading());
+                let (is_due, load) = (state.is_message_due(), state.load());
                 // One that is back from a sibling may have waited before.
                 let lease = state.lease.as_ref().filter(|_| is_back);
                 let spent = lease.and_then(|lease| lease.spent(self.claim.arrival, now));
@@ -513,7 +516,7 @@ impl Acquire {
                 if is_due {
                     self.admission.changed.notify_one();
                 }
-                Poll::Ready(Ok(Admitted::Start(self.permit(now, spent, is_loading))))
+                Poll::Ready(Ok(Admitted::Start(self.permit(now, spent, load))))
             }
             gate::Admission::Refuse(reason) => {
                 Poll::Ready(Err(state.refused(reason, self.claim.class)))
@@ -553,9 +556,9 @@ impl Future for Acquire {
             Outcome::Refused(reason) => Poll::Ready(Err(state.refused(reason, self.claim.class))),
             Outcome::Granted(spent) => {
                 let now = admission.clock.now();
-                let is_loading = state.is_loading();
+                let load = state.load();
                 drop(state);
-                let permit = self.permit(now, spent, is_loading);
+                let permit = self.permit(now, spent, load);
                 Poll::Ready(Ok(Admitted::Start(permit)))
             }
             Outcome::Forwarded(sibling) => {

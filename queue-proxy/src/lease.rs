@@ -80,6 +80,8 @@ pub(crate) struct Lease {
     known_head: Option<(Ticket, bool)>,
     residency: Option<Residency>,
     load: Span,
+    /// Expected time of the load that goes on under the lease.
+    coming: Span,
     /// Number of requests whose connections were upgraded, which hold no lease.
     upgraded: u32,
     /// UID of the pod, as the agent states it; empty: not known.
@@ -133,6 +135,11 @@ impl Lease {
     /// Returns the time that a request needs besides its execution.
     pub(crate) const fn load(&self) -> Span {
         self.load
+    }
+
+    /// Returns the expected time of the load that a request which starts now computes beside; `None` if its model is there.
+    pub(crate) fn coming(&self) -> Option<Span> {
+        self.is_model_away().then_some(self.coming)
     }
 
     /// Returns whether the model is in host memory.
@@ -222,7 +229,7 @@ impl Lease {
                 (self.is_recalled, self.is_idle_known) = (false, false);
                 self.known_head = None;
                 // What is not there yet is on its way.
-                self.load = Span::ZERO;
+                self.coming = std::mem::take(&mut self.load);
             }
             ToQueue::Recall { epoch } if *epoch == self.epoch && self.epoch != 0 => {
                 if !std::mem::replace(&mut self.is_recalled, true) {

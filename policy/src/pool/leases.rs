@@ -302,6 +302,8 @@ struct Function {
     execution: Span,
     executions: u32,
     load: Span,
+    /// Size of the model when its load was measured, in bytes.
+    loaded_bytes: u64,
     heaviness: Heaviness,
     /// Whether a load leaves its requests little of their objective ([`Function::set_tight`]).
     is_tight: bool,
@@ -591,7 +593,7 @@ impl Leases {
             location: entry.location,
             bytes: entry.bytes,
             execution: function.execution,
-            load: function.load,
+            load: function.measured_load(),
         })
     }
 
@@ -680,11 +682,26 @@ fn slot_id(at: usize) -> SlotId {
     SlotId(u32::try_from(at).unwrap_or(u32::MAX))
 }
 
+/// Returns whether two sizes of a model differ by more than an eighth.
+const fn is_other_size(before: u64, bytes: u64) -> bool {
+    before.abs_diff(bytes) > before / 8
+}
+
 impl Function {
+    /// Returns the time of a load as measured, or zero. If the model was smaller or larger then, as one that had to leave before it was whole, it is in
+    /// proportion.
+    fn measured_load(&self) -> Span {
+        if self.loaded_bytes == 0 || !is_other_size(self.loaded_bytes, self.bytes) {
+            return self.load;
+        }
+        let ns = u128::from(self.load.0) * u128::from(self.bytes) / u128::from(self.loaded_bytes);
+        Span(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+
     /// Returns the expected time of a load.
     fn load(&self) -> Span {
         if self.load > Span::ZERO || self.bytes == 0 {
-            return self.load;
+            return self.measured_load();
         }
         let ns = u128::from(self.bytes) * 1_000_000_000 / u128::from(LOAD_RATE);
         Span(u64::try_from(ns).unwrap_or(u64::MAX))

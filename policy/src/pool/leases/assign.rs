@@ -210,10 +210,14 @@ impl Leases {
             return false;
         };
         // Estimates err, and a late start costs more than a load: one more execution is left. What computes for much longer than a load takes is not
-        // waited for.
+        // waited for, but for a load which would most likely make the request late.
         let longest = Span(load.0.saturating_mul(LOADS_WAITED));
         let is_early = free_at.after(execution).after(execution) <= demand.deadline;
-        let waited_for = if is_early { longest.max(load) } else { load };
+        let waited_for = if is_early || about.is_tight {
+            longest.max(load)
+        } else {
+            load
+        };
         if free_at > self.now.after(waited_for) {
             return false;
         }

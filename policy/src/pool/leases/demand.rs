@@ -1,7 +1,7 @@
 //! What queues and processes ask for, and what is measured of them.
 
 use super::super::heaviness::Measurements;
-use super::{Cause, Claim, Demand, Entry, InstanceId, Leases, Location};
+use super::{Cause, Claim, Demand, Entry, InstanceId, Leases, Location, is_other_size};
 use crate::pool::queue::{Head, Ticket};
 use crate::pool::{FunctionId, SlotId};
 use crate::{RequestId, Span, Time};
@@ -238,9 +238,11 @@ impl Leases {
         let Some(entry) = self.instances.get(&id) else {
             return;
         };
-        let function = entry.about.function;
+        let (function, bytes) = (entry.about.function, entry.bytes);
         if let Some(about) = self.functions.get_mut(&function) {
-            about.load = mean(about.load, load, about.load == Span::ZERO);
+            let is_first = about.load == Span::ZERO || is_other_size(about.loaded_bytes, bytes);
+            about.load = mean(about.load, load, is_first);
+            about.loaded_bytes = bytes;
         }
         self.describe(function);
     }
@@ -255,13 +257,14 @@ impl Leases {
             Some(entry.bytes.max(entry.claim.unwrap_or(0)))
         });
         about.bytes = sizes.max().unwrap_or(0);
-        if about.execution > Span::ZERO && about.load > Span::ZERO {
+        let load = about.measured_load();
+        if about.execution > Span::ZERO && load > Span::ZERO {
             let _changed = about.heaviness.measured(Measurements {
                 resident: about.execution,
                 swapped: if self.streams {
-                    about.execution.max(about.load)
+                    about.execution.max(load)
                 } else {
-                    Span(about.execution.0.saturating_add(about.load.0))
+                    Span(about.execution.0.saturating_add(load.0))
                 },
                 bytes: about.bytes,
             });

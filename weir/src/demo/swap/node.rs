@@ -34,6 +34,8 @@ const RESIDUE: u64 = 300_000_000;
 const PORT: u16 = 8012;
 /// Number of pods that start at the same time.
 const STARTS: usize = 8;
+/// Requests to each pod before those that are measured.
+const WARM_UP_ROUNDS: u32 = 3;
 /// Longest time until a server has loaded its model.
 const LOADED_MAX: Duration = Duration::from_secs(120);
 /// Longest time of a request in its pod.
@@ -149,7 +151,7 @@ impl Station {
 
     /// Sends the requests of the plan, and ends the node.
     pub(super) async fn measured(mut self, plan: &Plan) -> anyhow::Result<Run> {
-        self.warm_up().await?;
+        self.warm_up(plan.gpus).await?;
         let before = self.moves().await?;
         let (begin, outcomes) = send(plan, |function, instance| {
             // Stock has one instance.
@@ -191,18 +193,27 @@ impl Station {
         })
     }
 
-    /// Sends a request to each pod, some at a time: so that each has computed, and each model has a copy in host memory.
-    async fn warm_up(&self) -> anyhow::Result<()> {
+    /// Sends requests to each pod, as many at a time as there are GPUs: so that each model has a copy in host memory, and the agent and the queue-proxies
+    /// know how long requests and loads take, as they do where functions have been served before.
+    async fn warm_up(&self, gpus: u32) -> anyhow::Result<()> {
+        // Without an agent there is nothing to learn.
+        let rounds = if self.agent.is_some() {
+            WARM_UP_ROUNDS
+        } else {
+            1
+        };
         let addresses: Vec<SocketAddr> = self.pods.values().map(|pod| pod.address).collect();
-        for some in addresses.chunks(STARTS) {
-            let mut requests = tokio::task::JoinSet::new();
-            for &address in some {
-                let body = r#"{"input":1,"output":1,"seed":1}"#.to_owned();
-                requests.spawn(async move { post(address, "/infer", body).await });
-            }
-            while let Some(answered) = requests.join_next().await {
-                let (status, text) = answered??;
-                anyhow::ensure!(status == 200, "a pod answers {status} at first: {text}");
+        for _ in 0..rounds {
+            for some in addresses.chunks(gpus as usize) {
+                let mut requests = tokio::task::JoinSet::new();
+                for &address in some {
+                    let body = r#"{"input":1,"output":1,"seed":1}"#.to_owned();
+                    requests.spawn(async move { post(address, "/infer", body).await });
+                }
+                while let Some(answered) = requests.join_next().await {
+                    let (status, text) = answered??;
+                    anyhow::ensure!(status == 200, "a pod answers {status} at first: {text}");
+                }
             }
         }
         Ok(())
