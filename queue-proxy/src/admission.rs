@@ -722,6 +722,27 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_request_beside_a_load_stands_for_its_execution_less_the_load_until_one_ran_without()
+    {
+        let (gate, clock) = admission(1, Order::Arrival, Late::Serve);
+        let started = Arc::clone(&gate).acquire(claim(clock, 1_000)).await;
+        let Ok(Admitted::Start(mut permit)) = started else {
+            panic!("it starts at once");
+        };
+        let ms = Span::from_millis;
+        let mut observed = |load, execution| {
+            permit.load = load;
+            let mut state = gate.lock();
+            state.observe(&permit, execution);
+            state.profile.estimate(ClassId(0))
+        };
+        assert_eq!(observed(Some(ms(150)), ms(210)), ms(60));
+        assert_eq!(observed(None, ms(40)), ms(40));
+        // It is known now.
+        assert_eq!(observed(Some(ms(150)), ms(210)), ms(40));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn leaving_the_queue_frees_its_entry() {
         let (gate, clock) = admission(1, Order::Arrival, Late::Serve);
         let held = Arc::clone(&gate)
