@@ -140,39 +140,74 @@ fn load(leases: &mut Leases, ms: u64, id: InstanceId, load: u64) {
     leases.idle(Time((ms + load) * MS), id, false);
 }
 
+/// Has the model of an instance that is idle leave for a head of [`OTHER`], from `ms` on for 3 ms.
+fn leave(leases: &mut Leases, ms: u64, id: InstanceId) {
+    head(leases, ms, OTHER);
+    assert_eq!(decide(leases, ms), [Action::Recall(id)]);
+    leases.idle(Time((ms + 1) * MS), id, true);
+    assert_eq!(decide(leases, ms + 1), [Action::Close(id)]);
+    leases.closed(Time((ms + 2) * MS), id);
+    decide(leases, ms + 2);
+    leases.located(Time((ms + 3) * MS), id, Location::Host);
+    leases.idle(Time((ms + 3) * MS), OTHER, false);
+}
+
 #[test]
-fn a_load_of_a_part_of_a_model_stands_for_the_whole_in_proportion_until_the_whole_has_been_loaded()
-{
+fn the_load_of_a_part_of_a_model_counts_in_proportion_until_more_has_been_loaded() {
     let mut leases = leases(Settings::default(), &[40, 0]);
     let load_of = |leases: &Leases| leases.view(ONE).unwrap().load;
     load(&mut leases, 1, ONE, 20);
     assert_eq!(load_of(&leases), Span::from_millis(20));
+    for (bytes, ms) in [(44, 20), (60, 30), (80, 40), (82, 0)] {
+        // Of less than half nothing is concluded.
+        leases.holds(Time(30 * MS), ONE, bytes);
+        assert_eq!(load_of(&leases), Span::from_millis(ms), "{bytes}");
+    }
     leases.holds(Time(30 * MS), ONE, 80);
-    assert_eq!(load_of(&leases), Span::from_millis(40));
-    // An eighth more or less is another measurement of the same model.
-    leases.holds(Time(30 * MS), ONE, 44);
-    assert_eq!(load_of(&leases), Span::from_millis(20));
-    leases.holds(Time(30 * MS), ONE, 80);
-    head(&mut leases, 31, OTHER);
-    assert_eq!(decide(&mut leases, 31), [Action::Recall(ONE)]);
-    leases.idle(Time(32 * MS), ONE, true);
-    assert_eq!(decide(&mut leases, 32), [Action::Close(ONE)]);
-    leases.closed(Time(33 * MS), ONE);
-    decide(&mut leases, 33);
-    leases.located(Time(34 * MS), ONE, Location::Host);
-    leases.idle(Time(34 * MS), OTHER, false);
+    leave(&mut leases, 31, ONE);
+    // The whole replaces the part.
     head(&mut leases, 35, ONE);
     assert_eq!(
         decide(&mut leases, 35),
         [Action::Restore(ONE), Action::Recall(OTHER)]
     );
+    // What the process creates meanwhile was not loaded.
+    leases.holds(Time(60 * MS), ONE, 100);
     leases.restored(Time(85 * MS), ONE, true);
-    assert_eq!(load_of(&leases), Span::from_millis(50));
+    assert_eq!(load_of(&leases), Span(62_500_000), "50 ms for 80 of 100");
 }
 
 #[test]
-fn a_request_which_a_load_would_most_likely_make_late_waits_for_the_slot_that_has_its_model() {
-    // The same but for the time of a load: of 80 ms, 5 are computed.
+fn the_load_of_a_part_does_not_count_once_the_whole_has_been_loaded() {
+    let mut leases = leases(Settings::default(), &[80, 0]);
+    load(&mut leases, 1, ONE, 40);
+    let load_of = |leases: &Leases| leases.view(ONE).unwrap().load;
+    leases.holds(Time(42 * MS), ONE, 20);
+    leave(&mut leases, 43, ONE);
+    // Another instance of the function has all of it.
+    let sibling = InstanceId(2);
+    let elsewhere = SlotId(1);
+    leases.set_slot(elsewhere, 100);
+    let about = Instance {
+        function: FunctionId(0),
+        slot: elsewhere,
+        percentile: Percentile::default(),
+        objective: Span::from_millis(80),
+        class: Class::Tenant { namespace: 0 },
+        may_leave: true,
+    };
+    leases.add(Time(46 * MS), sibling, &about).unwrap();
+    leases.holds(Time(46 * MS), sibling, 80);
+    head(&mut leases, 47, ONE);
+    let actions = decide(&mut leases, 47);
+    assert!(actions.contains(&Action::Restore(ONE)), "{actions:?}");
+    leases.restored(Time(52 * MS), ONE, true);
+    assert_eq!(load_of(&leases), Span::from_millis(40));
+}
+
+#[test]
+fn a_request_of_which_a_load_takes_most_of_the_objective_waits_for_the_slot_that_has_its_model() {
+    // Load and execution, of 5 ms, take more than three quarters of the objective of 80 ms, or less.
     for (load_ms, waits) in [(60, true), (50, false)] {
         let mut leases = leases(Settings::default(), &[40, 40]);
         let sibling = InstanceId(2);

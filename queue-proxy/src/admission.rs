@@ -355,7 +355,7 @@ impl State {
     fn observe(&mut self, permit: &Permit, execution: Span) {
         let execution = match (permit.load, self.is_profiled) {
             (Some(_), true) => return,
-            // At least so much, until one is known whose model was there.
+            // Some of it was beside the load: so much at least, until one is known whose model was there.
             (Some(load), false) => Span(execution.0.saturating_sub(load.0).max(execution.0 / 8)),
             (None, false) => {
                 self.profile = new_profile();
@@ -369,7 +369,7 @@ impl State {
 
     /// Returns the expected time of the load that a request which starts now computes beside.
     fn load(&self) -> Option<Span> {
-        self.lease.as_ref().and_then(Lease::coming)
+        self.lease.as_ref().and_then(Lease::load_beside)
     }
 
     /// Returns whether the agent may have to learn of a change.

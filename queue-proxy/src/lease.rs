@@ -80,8 +80,8 @@ pub(crate) struct Lease {
     known_head: Option<(Ticket, bool)>,
     residency: Option<Residency>,
     load: Span,
-    /// Expected time of the load that goes on under the lease.
-    coming: Span,
+    /// Last time of a load as the agent expected it, before it began; zero: not known.
+    expected_load: Span,
     /// Number of requests whose connections were upgraded, which hold no lease.
     upgraded: u32,
     /// UID of the pod, as the agent states it; empty: not known.
@@ -137,9 +137,9 @@ impl Lease {
         self.load
     }
 
-    /// Returns the expected time of the load that a request which starts now computes beside; `None` if its model is there.
-    pub(crate) fn coming(&self) -> Option<Span> {
-        self.is_model_away().then_some(self.coming)
+    /// Returns the expected time of the load that a request which starts now computes beside, zero if that is not known; `None` if its model is there.
+    pub(crate) fn load_beside(&self) -> Option<Span> {
+        self.is_model_away().then_some(self.expected_load)
     }
 
     /// Returns whether the model is in host memory.
@@ -229,7 +229,7 @@ impl Lease {
                 (self.is_recalled, self.is_idle_known) = (false, false);
                 self.known_head = None;
                 // What is not there yet is on its way.
-                self.coming = std::mem::take(&mut self.load);
+                self.load = Span::ZERO;
             }
             ToQueue::Recall { epoch } if *epoch == self.epoch && self.epoch != 0 => {
                 if !std::mem::replace(&mut self.is_recalled, true) {
@@ -240,6 +240,10 @@ impl Lease {
             ToQueue::State { residency, load } => {
                 self.residency = Some(*residency);
                 self.load = Span(*load);
+                // Once the load has been decided on, the agent states none.
+                if *load > 0 {
+                    self.expected_load = self.load;
+                }
             }
             ToQueue::Recall { .. } | ToQueue::Sibling { .. } | ToQueue::Refused { .. } => {}
         }
@@ -498,6 +502,23 @@ mod tests {
             spent(310, 10, None),
             "the load was for the lease before"
         );
+    }
+
+    #[test]
+    fn the_load_beside_a_request_is_what_the_agent_expected_before_it_began() {
+        let mut lease = Lease::default();
+        let state = |residency, load| ToQueue::State { residency, load };
+        assert_eq!(lease.load_beside(), None);
+        lease.receive(Time(1), &state(Residency::Host, 150), Time);
+        // The turn has come, and other models leave for it first.
+        lease.receive(Time(2), &state(Residency::Host, 0), Time);
+        lease.receive(Time(3), &ToQueue::Lease { epoch: 1 }, Time);
+        assert_eq!(
+            (lease.load(), lease.load_beside()),
+            (Span::ZERO, Some(Span(150)))
+        );
+        lease.receive(Time(4), &state(Residency::Resident, 0), Time);
+        assert_eq!(lease.load_beside(), None);
     }
 
     #[test]

@@ -286,6 +286,8 @@ struct Entry {
     bytes: u64,
     /// Part of `bytes` that was granted: less while others leave for a claim.
     granted: u64,
+    /// Size of its model when that last began to return, in bytes.
+    returning: u64,
     /// Time before which its model is not tried to be moved again.
     retry_at: Time,
     /// Total memory that its processes have claimed and wait for, in bytes.
@@ -531,6 +533,7 @@ impl Leases {
                 location: Location::Absent,
                 bytes: 0,
                 granted: 0,
+                returning: 0,
                 retry_at: Time::ZERO,
                 claim: None,
                 is_sealed: false,
@@ -682,17 +685,20 @@ fn slot_id(at: usize) -> SlotId {
     SlotId(u32::try_from(at).unwrap_or(u32::MAX))
 }
 
-/// Returns whether two sizes of a model differ by more than an eighth.
-const fn is_other_size(before: u64, bytes: u64) -> bool {
-    before.abs_diff(bytes) > before / 8
+/// Returns whether a size is less than that of the whole model by more than an eighth.
+const fn is_part(bytes: u64, whole: u64) -> bool {
+    bytes < whole - whole / 8
 }
 
 impl Function {
-    /// Returns the time of a load as measured, or zero. If the model was smaller or larger then, as one that had to leave before it was whole, it is in
-    /// proportion.
+    /// Returns the time of a load as measured, or zero. If the model was smaller then, as one that had to leave before it was whole, it is in proportion,
+    /// but one of less than half of it says nothing: what does not depend on the size would count for too much.
     fn measured_load(&self) -> Span {
-        if self.loaded_bytes == 0 || !is_other_size(self.loaded_bytes, self.bytes) {
+        if !is_part(self.loaded_bytes, self.bytes) {
             return self.load;
+        }
+        if self.loaded_bytes == 0 || self.loaded_bytes < self.bytes / 2 {
+            return Span::ZERO;
         }
         let ns = u128::from(self.load.0) * u128::from(self.bytes) / u128::from(self.loaded_bytes);
         Span(u64::try_from(ns).unwrap_or(u64::MAX))
@@ -700,8 +706,9 @@ impl Function {
 
     /// Returns the expected time of a load.
     fn load(&self) -> Span {
-        if self.load > Span::ZERO || self.bytes == 0 {
-            return self.measured_load();
+        let measured = self.measured_load();
+        if measured > Span::ZERO || self.bytes == 0 {
+            return measured;
         }
         let ns = u128::from(self.bytes) * 1_000_000_000 / u128::from(LOAD_RATE);
         Span(u64::try_from(ns).unwrap_or(u64::MAX))

@@ -231,7 +231,7 @@ impl Leases {
             instance,
             stage: Stage::Moving { since },
         });
-        actions.push(Action::Restore(instance));
+        self.order_return(instance, actions);
     }
 
     /// Has the model of the instance with the next turn return while the holder's lease still ends, once there is room.

@@ -180,7 +180,7 @@ impl Leases {
     }
 
     /// Returns whether a head waits for a slot that has its model, and is in use, rather than have the model loaded on one of the slots `among`: its
-    /// turn there comes no later than after a load, or early enough.
+    /// turn there comes no later than after a load, or early enough, or a load would leave it little of its objective.
     fn waits_for_model(&mut self, from: InstanceId, among: u64) -> bool {
         let Some((entry, (_, demand))) = self
             .instances
@@ -209,8 +209,9 @@ impl Leases {
         let Some((free_at, slot)) = in_use.min() else {
             return false;
         };
-        // Estimates err, and a late start costs more than a load: one more execution is left. What computes for much longer than a load takes is not
-        // waited for, but for a load which would most likely make the request late.
+        // Estimates err, and a late start costs more than a load: one more execution is left. For what computes much longer than a load takes it
+        // does not wait. Beside a load that takes most of the objective, anything which delays it makes the request late, and the slot is taken for
+        // all that time.
         let longest = Span(load.0.saturating_mul(LOADS_WAITED));
         let is_early = free_at.after(execution).after(execution) <= demand.deadline;
         let waited_for = if is_early || about.is_tight {

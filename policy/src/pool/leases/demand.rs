@@ -1,7 +1,7 @@
 //! What queues and processes ask for, and what is measured of them.
 
 use super::super::heaviness::Measurements;
-use super::{Cause, Claim, Demand, Entry, InstanceId, Leases, Location, is_other_size};
+use super::{Cause, Claim, Demand, Entry, InstanceId, Leases, Location, is_part};
 use crate::pool::queue::{Head, Ticket};
 use crate::pool::{FunctionId, SlotId};
 use crate::{RequestId, Span, Time};
@@ -238,9 +238,15 @@ impl Leases {
         let Some(entry) = self.instances.get(&id) else {
             return;
         };
-        let (function, bytes) = (entry.about.function, entry.bytes);
+        let (function, bytes) = (entry.about.function, entry.returning);
         if let Some(about) = self.functions.get_mut(&function) {
-            let is_first = about.load == Span::ZERO || is_other_size(about.loaded_bytes, bytes);
+            let before = about.loaded_bytes;
+            if about.load > Span::ZERO && is_part(bytes, before) && is_part(bytes, about.bytes) {
+                // What is known of more of the model stands.
+                return;
+            }
+            // The time of a part is none of the whole.
+            let is_first = about.load == Span::ZERO || is_part(before, bytes);
             about.load = mean(about.load, load, is_first);
             about.loaded_bytes = bytes;
         }
@@ -258,7 +264,9 @@ impl Leases {
         });
         about.bytes = sizes.max().unwrap_or(0);
         let load = about.measured_load();
-        if about.execution > Span::ZERO && load > Span::ZERO {
+        // While its processes begin anew, the class that it had stands.
+        let is_whole = !is_part(about.bytes, about.loaded_bytes);
+        if about.execution > Span::ZERO && load > Span::ZERO && is_whole {
             let _changed = about.heaviness.measured(Measurements {
                 resident: about.execution,
                 swapped: if self.streams {

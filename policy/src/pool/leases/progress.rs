@@ -268,6 +268,14 @@ impl Leases {
         holder.filter(|holder| holder.instance == id)
     }
 
+    /// Orders the model of an instance to return, and keeps its size for the measurement of the load: it may grow meanwhile.
+    pub(super) fn order_return(&mut self, id: InstanceId, actions: &mut Vec<Action>) {
+        if let Some(entry) = self.instances.get_mut(&id) {
+            entry.returning = entry.bytes;
+        }
+        actions.push(Action::Restore(id));
+    }
+
     pub(super) fn set_location(&mut self, id: InstanceId, location: Location) {
         if let Some(entry) = self.instances.get_mut(&id) {
             entry.location = location;
@@ -466,7 +474,7 @@ impl Leases {
         {
             holder.restores_since = moves_since.or(Some(now));
             if moves_since.is_none() {
-                actions.push(Action::Restore(id));
+                self.order_return(id, actions);
             }
         }
     }
@@ -541,7 +549,7 @@ impl Leases {
             }
             let moves_since = self.moves_ahead(turn.instance);
             if moves_since.is_none() {
-                actions.push(Action::Restore(turn.instance));
+                self.order_return(turn.instance, actions);
             }
             if !self.streams {
                 if let Some(turn) = &mut self.at_mut(slot).turn {

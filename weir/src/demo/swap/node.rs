@@ -34,7 +34,7 @@ const RESIDUE: u64 = 300_000_000;
 const PORT: u16 = 8012;
 /// Number of pods that start at the same time.
 const STARTS: usize = 8;
-/// Requests to each pod before those that are measured.
+/// Requests to each pod before those that are measured, under leases.
 const WARM_UP_ROUNDS: u32 = 3;
 /// Longest time until a server has loaded its model.
 const LOADED_MAX: Duration = Duration::from_secs(120);
@@ -193,7 +193,7 @@ impl Station {
         })
     }
 
-    /// Sends requests to each pod, as many at a time as there are GPUs: so that each model has a copy in host memory, and the agent and the queue-proxies
+    /// Sends requests to each pod, as many at a time as there are GPUs: so that each function has computed, and the agent and the queue-proxies
     /// know how long requests and loads take, as they do where functions have been served before.
     async fn warm_up(&self, gpus: u32) -> anyhow::Result<()> {
         // Without an agent there is nothing to learn.
