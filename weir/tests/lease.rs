@@ -32,9 +32,19 @@ impl Drop for Killed {
     }
 }
 
+/// Ends the clients of a test when dropped, so that one which fails does not wait for them for ever.
+struct Load<'a>(&'a AtomicBool);
+
+impl Drop for Load<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 struct Pod {
     name: &'static str,
     ip: &'static str,
+    concurrency: u32,
     model: Option<Killed>,
     queue: Option<Killed>,
     target: SocketAddr,
@@ -48,7 +58,7 @@ fn weir(program: &str) -> Command {
 }
 
 impl Pod {
-    fn start(node: &Node, name: &'static str, ip: &'static str) -> Self {
+    fn start(node: &Node, name: &'static str, ip: &'static str, concurrency: u32) -> Self {
         let about = format!("namespace = \"demo\"\nfunction = \"{name}\"\n");
         node.publish(name, TENANT, &about);
         until("the pod is served", || {
@@ -57,6 +67,7 @@ impl Pod {
         let mut pod = Self {
             name,
             ip,
+            concurrency,
             model: None,
             queue: None,
             target: SocketAddr::from(([127, 0, 0, 1], 0)),
@@ -101,7 +112,8 @@ impl Pod {
             .file("run/pods")
             .join(self.name)
             .join("lease/queue.sock");
-        let queue = queue_proxy(self.name, self.ip, self.target.port(), &socket, 20);
+        let limits = (self.concurrency, 20);
+        let queue = queue_proxy(self.name, self.ip, self.target.port(), &socket, limits);
         self.queue = Some(queue);
     }
 
@@ -110,18 +122,19 @@ impl Pod {
     }
 }
 
-/// Starts the queue-proxy of a pod, and waits until it listens.
-fn queue_proxy(name: &str, ip: &str, port: u16, socket: &Path, timeout_seconds: u32) -> Killed {
+/// Starts the queue-proxy of a pod with this concurrency and timeout in s, and waits until it listens.
+fn queue_proxy(name: &str, ip: &str, port: u16, socket: &Path, limits: (u32, u32)) -> Killed {
     let mut command = weir("queue-proxy");
     command.env("WEIR_QUEUE_SOCKET", socket);
-    let (port, timeout_seconds) = (port.to_string(), timeout_seconds.to_string());
+    let (concurrency, timeout_seconds) = (limits.0.to_string(), limits.1.to_string());
+    let port = port.to_string();
     for (name, value) in [
         ("SERVING_NAMESPACE", "demo"),
         ("SERVING_CONFIGURATION", name),
         ("SERVING_REVISION", name),
         ("QUEUE_SERVING_PORT", "8012"),
         ("QUEUE_SERVING_TLS_PORT", "8112"),
-        ("CONTAINER_CONCURRENCY", "1"),
+        ("CONTAINER_CONCURRENCY", &*concurrency),
         ("SERVING_POD", name),
         ("SERVING_POD_IP", ip),
         ("SERVING_LOGGING_CONFIG", ""),
@@ -175,22 +188,32 @@ fn infer(address: SocketAddr, seed: u64) -> u16 {
 
 /// A node with one GPU and two pods on it.
 fn node() -> (Node, [Pod; 2]) {
+    node_of([1, 1])
+}
+
+/// A node with one GPU and two pods on it, with these concurrencies.
+fn node_of(concurrencies: [u32; 2]) -> (Node, [Pod; 2]) {
     let softgpu = SoftGpuDir::new(&["--gpu", "V100", "--bytes", "64"]);
     let node = Node::new(softgpu, CONFIG);
     // Each test has addresses of its own, since the ports are fixed.
     let own = NEXT.fetch_add(1, Ordering::Relaxed);
-    let pods = IPS[own].map(|(name, ip)| Pod::start(&node, name, ip));
+    let start = |at: usize| {
+        let (name, ip) = IPS[own][at];
+        Pod::start(&node, name, ip, concurrencies[at])
+    };
+    let pods = [start(0), start(1)];
     (node, pods)
 }
 
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// Names and addresses of the pods of each test.
-const IPS: [[(&str, &str); 2]; 4] = [
+const IPS: [[(&str, &str); 2]; 5] = [
     [("one", "127.0.11.1"), ("two", "127.0.11.2")],
     [("one", "127.0.11.3"), ("two", "127.0.11.4")],
     [("one", "127.0.11.5"), ("two", "127.0.11.6")],
     [("one", "127.0.11.7"), ("two", "127.0.11.8")],
+    [("one", "127.0.11.10"), ("two", "127.0.11.11")],
 ];
 
 fn restores(node: &Node, pods: &[Pod]) -> u64 {
@@ -225,6 +248,7 @@ fn no_request_is_lost_when_the_agent_is_killed_and_started_again() {
     let is_over = AtomicBool::new(false);
     let answered = [const { AtomicUsize::new(0) }; 2];
     let statuses = thread::scope(|scope| {
+        let load = Load(&is_over);
         let clients: Vec<_> = pods
             .iter()
             .zip(&answered)
@@ -255,7 +279,7 @@ fn no_request_is_lost_when_the_agent_is_killed_and_started_again() {
             let now = count();
             (now[0] >= before[0] + 2 && now[1] >= before[1] + 2).then_some(())
         });
-        is_over.store(true, Ordering::Relaxed);
+        drop(load);
         let ended = clients.into_iter().map(|client| client.join().unwrap());
         ended.collect::<Vec<_>>()
     });
@@ -302,10 +326,47 @@ fn the_slot_passes_on_when_a_server_is_killed_and_its_successor_is_served() {
 }
 
 #[test]
+fn a_pod_that_runs_four_requests_at_a_time_all_the_time_gives_way_to_another() {
+    let (_node, pods) = node_of([4, 1]);
+    let [busy, other] = pods.each_ref().map(Pod::address);
+    let is_over = AtomicBool::new(false);
+    let answered = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let load = Load(&is_over);
+        let clients: Vec<_> = (0..6)
+            .map(|client| {
+                let (is_over, answered) = (&is_over, &answered);
+                scope.spawn(move || {
+                    let mut seed = client * 1_000;
+                    while !is_over.load(Ordering::Relaxed) {
+                        assert_eq!(infer(busy, seed), 200, "request {seed}");
+                        answered.fetch_add(1, Ordering::Relaxed);
+                        seed += 1;
+                    }
+                })
+            })
+            .collect();
+        // More are sent at a time than run: its queue is never empty, and without a recall never idle.
+        for seed in 0..8 {
+            let before = answered.load(Ordering::Relaxed);
+            until("the busy pod is served", || {
+                let now = answered.load(Ordering::Relaxed);
+                (now >= before + 8).then_some(())
+            });
+            assert_eq!(infer(other, seed), 200, "request {seed} of the other");
+        }
+        drop(load);
+        for client in clients {
+            client.join().unwrap();
+        }
+    });
+}
+
+#[test]
 fn without_an_agent_a_request_waits_for_as_long_as_it_may_and_is_answered_503() {
     let folder = tempfile::tempdir().unwrap();
     let (ip, socket) = ("127.0.11.9", folder.path().join("queue.sock"));
-    let _queue = queue_proxy("alone", ip, 9, &socket, 1);
+    let _queue = queue_proxy("alone", ip, 9, &socket, (1, 1));
     let begin = Instant::now();
     let (status, body) = exchange(SocketAddr::new(ip.parse().unwrap(), 8012), "GET", "/", "");
     assert_eq!(
