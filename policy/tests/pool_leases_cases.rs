@@ -17,14 +17,7 @@ fn leases(settings: Settings, models: &[u64]) -> Leases {
     leases.set_usable(SLOT, true);
     for (number, bytes) in (0..).zip(models) {
         let (id, at) = (InstanceId(number), Time(0));
-        let about = Instance {
-            function: FunctionId(number),
-            slot: SLOT,
-            percentile: Percentile::default(),
-            objective: Span::from_millis(80),
-            class: Class::Tenant { namespace: 0 },
-            may_leave: true,
-        };
+        let about = instance(number, SLOT);
         leases.add(at, id, &about).unwrap();
         leases.connect(at, id, None);
         if *bytes > 0 {
@@ -33,6 +26,17 @@ fn leases(settings: Settings, models: &[u64]) -> Leases {
         }
     }
     leases
+}
+
+fn instance(function: u32, slot: SlotId) -> Instance {
+    Instance {
+        function: FunctionId(function),
+        slot,
+        percentile: Percentile::default(),
+        objective: Span::from_millis(80),
+        class: Class::Tenant { namespace: 0 },
+        may_leave: true,
+    }
 }
 
 fn decide(leases: &mut Leases, ms: u64) -> Vec<Action> {
@@ -188,14 +192,7 @@ fn the_load_of_a_part_does_not_count_once_the_whole_has_been_loaded() {
     let sibling = InstanceId(2);
     let elsewhere = SlotId(1);
     leases.set_slot(elsewhere, 100);
-    let about = Instance {
-        function: FunctionId(0),
-        slot: elsewhere,
-        percentile: Percentile::default(),
-        objective: Span::from_millis(80),
-        class: Class::Tenant { namespace: 0 },
-        may_leave: true,
-    };
+    let about = instance(0, elsewhere);
     leases.add(Time(46 * MS), sibling, &about).unwrap();
     leases.holds(Time(46 * MS), sibling, 80);
     head(&mut leases, 47, ONE);
@@ -214,14 +211,7 @@ fn a_request_of_which_a_load_takes_most_of_the_objective_waits_for_the_slot_that
         let elsewhere = SlotId(1);
         leases.set_slot(elsewhere, 100);
         leases.set_usable(elsewhere, true);
-        let about = Instance {
-            function: FunctionId(0),
-            slot: elsewhere,
-            percentile: Percentile::default(),
-            objective: Span::from_millis(80),
-            class: Class::Tenant { namespace: 0 },
-            may_leave: true,
-        };
+        let about = instance(0, elsewhere);
         leases.add(Time(0), sibling, &about).unwrap();
         leases.connect(Time(0), sibling, None);
         leases.holds(Time(0), sibling, 40);

@@ -33,9 +33,9 @@ impl Drop for Killed {
 }
 
 /// Ends the clients of a test when dropped, so that one which fails does not wait for them for ever.
-struct Load<'a>(&'a AtomicBool);
+struct StopGuard<'a>(&'a AtomicBool);
 
-impl Drop for Load<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -112,8 +112,8 @@ impl Pod {
             .file("run/pods")
             .join(self.name)
             .join("lease/queue.sock");
-        let limits = (self.concurrency, 20);
-        let queue = queue_proxy(self.name, self.ip, self.target.port(), &socket, limits);
+        let port = self.target.port();
+        let queue = queue_proxy(self.name, self.ip, port, &socket, self.concurrency, 20);
         self.queue = Some(queue);
     }
 
@@ -122,11 +122,18 @@ impl Pod {
     }
 }
 
-/// Starts the queue-proxy of a pod with this concurrency and timeout in s, and waits until it listens.
-fn queue_proxy(name: &str, ip: &str, port: u16, socket: &Path, limits: (u32, u32)) -> Killed {
+/// Starts the queue-proxy of a pod, and waits until it listens.
+fn queue_proxy(
+    name: &str,
+    ip: &str,
+    port: u16,
+    socket: &Path,
+    concurrency: u32,
+    timeout_seconds: u32,
+) -> Killed {
     let mut command = weir("queue-proxy");
     command.env("WEIR_QUEUE_SOCKET", socket);
-    let (concurrency, timeout_seconds) = (limits.0.to_string(), limits.1.to_string());
+    let (concurrency, timeout_seconds) = (concurrency.to_string(), timeout_seconds.to_string());
     let port = port.to_string();
     for (name, value) in [
         ("SERVING_NAMESPACE", "demo"),
@@ -248,7 +255,7 @@ fn no_request_is_lost_when_the_agent_is_killed_and_started_again() {
     let is_over = AtomicBool::new(false);
     let answered = [const { AtomicUsize::new(0) }; 2];
     let statuses = thread::scope(|scope| {
-        let load = Load(&is_over);
+        let guard = StopGuard(&is_over);
         let clients: Vec<_> = pods
             .iter()
             .zip(&answered)
@@ -279,7 +286,7 @@ fn no_request_is_lost_when_the_agent_is_killed_and_started_again() {
             let now = count();
             (now[0] >= before[0] + 2 && now[1] >= before[1] + 2).then_some(())
         });
-        drop(load);
+        drop(guard);
         let ended = clients.into_iter().map(|client| client.join().unwrap());
         ended.collect::<Vec<_>>()
     });
@@ -332,7 +339,7 @@ fn a_pod_that_runs_four_requests_at_a_time_all_the_time_gives_way_to_another() {
     let is_over = AtomicBool::new(false);
     let answered = AtomicUsize::new(0);
     thread::scope(|scope| {
-        let load = Load(&is_over);
+        let guard = StopGuard(&is_over);
         let clients: Vec<_> = (0..6)
             .map(|client| {
                 let (is_over, answered) = (&is_over, &answered);
@@ -355,7 +362,7 @@ fn a_pod_that_runs_four_requests_at_a_time_all_the_time_gives_way_to_another() {
             });
             assert_eq!(infer(other, seed), 200, "request {seed} of the other");
         }
-        drop(load);
+        drop(guard);
         for client in clients {
             client.join().unwrap();
         }
@@ -366,7 +373,7 @@ fn a_pod_that_runs_four_requests_at_a_time_all_the_time_gives_way_to_another() {
 fn without_an_agent_a_request_waits_for_as_long_as_it_may_and_is_answered_503() {
     let folder = tempfile::tempdir().unwrap();
     let (ip, socket) = ("127.0.11.9", folder.path().join("queue.sock"));
-    let _queue = queue_proxy("alone", ip, 9, &socket, (1, 1));
+    let _queue = queue_proxy("alone", ip, 9, &socket, 1, 1);
     let begin = Instant::now();
     let (status, body) = exchange(SocketAddr::new(ip.parse().unwrap(), 8012), "GET", "/", "");
     assert_eq!(

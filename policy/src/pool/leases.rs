@@ -287,7 +287,7 @@ struct Entry {
     /// Part of `bytes` that was granted: less while others leave for a claim.
     granted: u64,
     /// Size of its model when that last began to return, in bytes.
-    returning: u64,
+    returning_bytes: u64,
     /// Time before which its model is not tried to be moved again.
     retry_at: Time,
     /// Total memory that its processes have claimed and wait for, in bytes.
@@ -533,7 +533,7 @@ impl Leases {
                 location: Location::Absent,
                 bytes: 0,
                 granted: 0,
-                returning: 0,
+                returning_bytes: 0,
                 retry_at: Time::ZERO,
                 claim: None,
                 is_sealed: false,

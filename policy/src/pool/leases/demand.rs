@@ -238,7 +238,7 @@ impl Leases {
         let Some(entry) = self.instances.get(&id) else {
             return;
         };
-        let (function, bytes) = (entry.about.function, entry.returning);
+        let (function, bytes) = (entry.about.function, entry.returning_bytes);
         if let Some(about) = self.functions.get_mut(&function) {
             let before = about.loaded_bytes;
             if about.load > Span::ZERO && is_part(bytes, before) && is_part(bytes, about.bytes) {

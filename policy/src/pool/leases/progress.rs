@@ -271,7 +271,7 @@ impl Leases {
     /// Orders the model of an instance to return, and keeps its size for the measurement of the load: it may grow meanwhile.
     pub(super) fn order_return(&mut self, id: InstanceId, actions: &mut Vec<Action>) {
         if let Some(entry) = self.instances.get_mut(&id) {
-            entry.returning = entry.bytes;
+            entry.returning_bytes = entry.bytes;
         }
         actions.push(Action::Restore(id));
     }
