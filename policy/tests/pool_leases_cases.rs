@@ -4,6 +4,7 @@
 use policy::pool::leases::{
     Action, Claim, Class, Demand, Instance, InstanceId, Leases, Location, RETRY, Settings,
 };
+use policy::pool::slots::EvictReason;
 use policy::pool::{FunctionId, Percentile, SlotId};
 use policy::{Span, Time};
 
@@ -245,4 +246,161 @@ fn a_request_of_which_a_load_takes_most_of_the_objective_waits_for_the_slot_that
             "{actions:?}"
         );
     }
+}
+
+/// Has the model of an instance on the slot, with this size.
+fn resident(leases: &mut Leases, id: InstanceId, bytes: u64) {
+    leases.holds(Time(0), id, bytes);
+    leases.located(Time(0), id, Location::Device);
+}
+
+/// Three instances with models on the slot. The first has the lease, and is recalled for the second just as it has begun to run a request.
+fn recalled(models: [u64; 3]) -> Leases {
+    let mut leases = leases(Settings::default(), &[0; 3]);
+    for (number, bytes) in (0..).zip(models) {
+        if bytes > 0 {
+            resident(&mut leases, InstanceId(number), bytes);
+        }
+    }
+    head(&mut leases, 1, ONE);
+    let granted = [Action::Open(ONE), Action::Lease(ONE)];
+    assert_eq!(decide(&mut leases, 1), granted);
+    leases.idle(Time(2 * MS), ONE, false);
+    head(&mut leases, 3, OTHER);
+    assert_eq!(decide(&mut leases, 3), [Action::Recall(ONE)]);
+    leases
+}
+
+fn evict(instance: InstanceId) -> Action {
+    Action::Evict {
+        instance,
+        reason: EvictReason::Heavy,
+        is_sealed: false,
+    }
+}
+
+const GRANTED: Action = Action::Claim {
+    instance: ONE,
+    granted: true,
+};
+
+#[test]
+fn what_a_recalled_holder_runs_gets_memory_before_the_model_of_the_next_turn() {
+    let mut leases = recalled([10, 60, 0]);
+    assert_eq!(leases.claim(Time(4 * MS), ONE, 60), Claim::Waits);
+    assert_eq!(decide(&mut leases, 4), [evict(OTHER)]);
+    leases.evicted(Time(5 * MS), OTHER, true);
+    assert_eq!(decide(&mut leases, 5), [GRANTED]);
+    // The turn comes after that.
+    leases.idle(Time(6 * MS), ONE, true);
+    let ended = decide(&mut leases, 6);
+    assert_eq!(ended, [Action::Seal(ONE)]);
+    leases.sealed(Time(7 * MS), ONE, true);
+    assert_eq!(decide(&mut leases, 7), [Action::Close(ONE)]);
+    leases.closed(Time(8 * MS), ONE);
+    assert!(leases.view(OTHER).is_some_and(|view| !view.has_turn));
+    let _evicts = decide(&mut leases, 8);
+    assert!(leases.view(OTHER).is_some_and(|view| view.has_turn));
+}
+
+#[test]
+fn what_a_recalled_holder_runs_gets_memory_although_its_own_turn_comes_next() {
+    let third = InstanceId(2);
+    let mut leases = recalled([10, 20, 60]);
+    leases.remove(Time(4 * MS), OTHER);
+    head(&mut leases, 4, ONE);
+    assert_eq!(decide(&mut leases, 4), []);
+    assert!(leases.view(ONE).is_some_and(|view| view.has_turn));
+    assert_eq!(leases.claim(Time(5 * MS), ONE, 60), Claim::Waits);
+    assert_eq!(decide(&mut leases, 5), [evict(third)]);
+    leases.evicted(Time(6 * MS), third, true);
+    assert_eq!(decide(&mut leases, 6), [GRANTED]);
+}
+
+#[test]
+fn the_model_of_an_instance_that_becomes_the_holder_does_not_leave_for_claims_from_before() {
+    let mut leases = leases(Settings::default(), &[0, 0]);
+    leases.set_usable(SLOT, false);
+    resident(&mut leases, ONE, 30);
+    resident(&mut leases, OTHER, 60);
+    // Its queue has not greeted yet, as after a restart of the agent.
+    leases.disconnect(Time(1), ONE);
+    assert_eq!(leases.claim(Time(MS), OTHER, 90), Claim::Waits);
+    leases.connect(Time(2 * MS), ONE, Some(Time(0)));
+    assert_eq!(leases.holder(SLOT), Some(ONE));
+    assert_eq!(leases.claim(Time(3 * MS), ONE, 40), Claim::Granted);
+}
+
+#[test]
+fn a_holder_whose_device_is_lost_is_recalled_and_its_requests_go_to_a_sibling() {
+    let mut leases = leases(Settings::default(), &[0, 0]);
+    let (elsewhere, sibling) = (SlotId(1), InstanceId(7));
+    leases.set_slot(elsewhere, 100);
+    leases.set_usable(elsewhere, true);
+    let on_other = instance(0, elsewhere);
+    leases.add(Time(0), sibling, &on_other).unwrap();
+    leases.connect(Time(0), sibling, None);
+    for id in [ONE, sibling] {
+        leases.set_reachable(id, true);
+    }
+    resident(&mut leases, ONE, 40);
+    resident(&mut leases, OTHER, 40);
+    head(&mut leases, 1, ONE);
+    let granted = [Action::Open(ONE), Action::Lease(ONE)];
+    assert_eq!(decide(&mut leases, 1), granted);
+    leases.set_lost(Time(2 * MS), SLOT, true);
+    assert_eq!(decide(&mut leases, 2), [Action::Recall(ONE)]);
+    assert_eq!(leases.claim(Time(3 * MS), ONE, 90), Claim::Granted);
+    let demand = Demand {
+        deadline: Time(80 * MS),
+        estimate: Span::from_millis(5),
+        waiting: 3,
+        may_move: true,
+    };
+    leases.head(Time(3 * MS), ONE, demand);
+    let forwarded = Action::Sibling {
+        from: ONE,
+        to: sibling,
+    };
+    let sent = decide(&mut leases, 3);
+    let expected = [Action::Open(sibling), Action::Lease(sibling), forwarded];
+    assert_eq!(sent, expected, "while the holder still drains");
+    leases.idle(Time(4 * MS), ONE, true);
+    assert_eq!(decide(&mut leases, 4), [Action::Close(ONE)]);
+    leases.closed(Time(5 * MS), ONE);
+    head(&mut leases, 5, OTHER);
+    assert_eq!(decide(&mut leases, 5), [], "nothing is granted there");
+    leases.set_lost(Time(6 * MS), SLOT, false);
+    let granted = [Action::Open(OTHER), Action::Lease(OTHER)];
+    assert_eq!(decide(&mut leases, 6), granted);
+}
+
+#[test]
+fn a_lease_that_began_to_end_on_a_lost_device_is_not_opened_once_it_is_back() {
+    let mut leases = leases(Settings::default(), &[0, 0]);
+    resident(&mut leases, ONE, 40);
+    leases.set_lost(Time(MS), SLOT, true);
+    // It computed when leases became needed.
+    leases.adopt_holder(ONE, Time(MS), true);
+    assert_eq!(decide(&mut leases, 1), [Action::Close(ONE)]);
+    leases.set_lost(Time(2 * MS), SLOT, false);
+    head(&mut leases, 2, OTHER);
+    assert_eq!(decide(&mut leases, 2), [], "its gate closes");
+    leases.closed(Time(3 * MS), ONE);
+    let granted = [Action::Open(OTHER), Action::Lease(OTHER)];
+    assert_eq!(decide(&mut leases, 3), granted);
+}
+
+#[test]
+fn a_turn_on_a_device_that_is_lost_goes_to_another_instance() {
+    let mut leases = recalled([10, 20, 20]);
+    let (elsewhere, sibling) = (SlotId(1), InstanceId(7));
+    leases.set_slot(elsewhere, 100);
+    leases.set_usable(elsewhere, true);
+    let on_other = instance(1, elsewhere);
+    leases.add(Time(0), sibling, &on_other).unwrap();
+    assert!(leases.view(OTHER).is_some_and(|view| view.has_turn));
+    leases.set_lost(Time(4 * MS), SLOT, true);
+    assert!(leases.view(OTHER).is_some_and(|view| !view.has_turn));
+    assert_eq!(decide(&mut leases, 4), [], "its head may not move");
 }

@@ -21,6 +21,8 @@
 //! - The model of a head that waits returns beside what computes, into room from which sealed models have left ([`crate::pool::ahead`]). On a slot of a
 //!   class that keeps others' data away, and beside data of others, it does not.
 //! - Where models stream ([`Settings::streams`]), the lease is granted as soon as the model begins to return.
+//! - Where a device is lost the holder is recalled at once, and nothing is granted until it is back ([`Leases::set_lost`]); what waits there goes to
+//!   siblings.
 //! - What refuses to leave stays for a second ([`RETRY`]), and the head for which it was to leave waits again.
 //! - Data of other namespaces leave before an instance of class [`Class::Tenant`] gets the slot, and all others' before one of class
 //!   [`Class::Strict`].
@@ -423,6 +425,8 @@ pub struct Leases {
     loads_ahead: bool,
     /// Heads that no slot can serve at present, which have left the queue so that others are next.
     held: Vec<(InstanceId, Head)>,
+    /// Slots whose device is lost, as a bit set.
+    lost: u64,
 }
 
 impl Leases {
@@ -449,6 +453,7 @@ impl Leases {
             loads_at_once: settings.loads_at_once,
             loads_ahead: settings.loads_ahead,
             held: Vec::new(),
+            lost: 0,
         }
     }
 
@@ -491,6 +496,19 @@ impl Leases {
         if !is_usable {
             self.cancel_ahead(slot);
             self.return_promised(slot);
+        }
+    }
+
+    /// Sets whether the device of a slot is lost. There, the holder is recalled, since what it runs fails, and nothing is granted; the heads of its
+    /// instances go to siblings on other slots, if there are any.
+    pub fn set_lost(&mut self, now: Time, slot: SlotId, is_lost: bool) {
+        self.now = self.now.max(now);
+        if slot.0 as usize >= self.slots.len() || self.is_lost(slot) == is_lost {
+            return;
+        }
+        self.lost ^= 1 << slot.0;
+        if is_lost {
+            self.give_up_plans(slot);
         }
     }
 
@@ -645,6 +663,15 @@ impl Leases {
 
     fn at_mut(&mut self, slot: SlotId) -> &mut SlotLease {
         &mut self.slots[slot.0 as usize]
+    }
+
+    const fn is_lost(&self, slot: SlotId) -> bool {
+        self.lost >> slot.0 & 1 == 1
+    }
+
+    /// Returns whether leases are granted on a slot.
+    fn grants(&self, slot: SlotId) -> bool {
+        self.at(slot).is_usable && !self.is_lost(slot)
     }
 
     fn wake_at(&mut self, at: Time) {

@@ -183,6 +183,13 @@ impl ServedPod {
         self.claims.of(id)
     }
 
+    /// Returns what a process holds: what it may, less what waits until others have left the slot, in bytes.
+    pub(crate) fn held_by(&self, id: ProcessId) -> u64 {
+        let mut delayed = self.delayed.iter();
+        let delayed = delayed.find(|claim| claim.answer.process == id);
+        delayed.map_or_else(|| self.claimed_by(id), |claim| claim.before)
+    }
+
     /// Returns the part of all claims that waits until others have left the slot, in bytes.
     pub(crate) fn delayed_bytes(&self) -> u64 {
         let own = self.delayed.iter();

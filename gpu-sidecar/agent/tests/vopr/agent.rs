@@ -240,7 +240,10 @@ impl World {
             }
             // Queues do not connect here.
             Action::AdmitQueue(pod) => self.admit_queue(pod),
-            Action::SendQueue { pod, message } => self.send_to_queue(pod, Some(message)),
+            Action::SendQueue { pod, message } => {
+                self.check_lease(pod, &message)?;
+                self.send_to_queue(pod, Some(message));
+            }
             Action::DisconnectQueue(pod) => self.send_to_queue(pod, None),
             Action::Log { .. } | Action::Record { .. } => {}
         }

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
-use agent_core::{AgentFigures, Order, PodFigures};
+use agent_core::{AgentFigures, Order, PodFigures, PodKey, SlotKind};
 use policy::tokens::ProcessId;
 use preload_state::silence::page_of;
+use protocol::queue::ToQueue;
 
 use crate::gpu::Ended;
 use crate::moves::Orders;
@@ -66,8 +67,8 @@ pub(crate) struct Checks {
     /// Number of requests to queues so far, and of those that were computed.
     pub(crate) requests: u64,
     pub(crate) requests_served: u64,
-    /// Slots on which memory was granted while no queue was connected.
-    pub(crate) unleased: BTreeSet<usize>,
+    /// Slots on which memory was taken without bounds: while no queue was connected, on a lost slot, or by a process without an agent.
+    pub(crate) unbounded: BTreeSet<usize>,
     /// What was found where no failure can be returned.
     pub(crate) failed: Option<Failure>,
     /// Wake-ups of the agent at the same time.
@@ -202,6 +203,23 @@ impl World {
         }
     }
 
+    /// No queue of a slot with leases gets one while the slot is lost.
+    pub(crate) fn check_lease(
+        &self,
+        PodKey(pod): PodKey,
+        message: &ToQueue,
+    ) -> Result<(), Failure> {
+        let slot = self.node.pods[pod as usize].pod.slot.0 as usize;
+        let is_known_lost = self.node.is_known_lost[slot];
+        let is_lease = matches!(message, ToQueue::Lease { .. });
+        let is_exclusive = self.node.slots[slot].kind == SlotKind::Exclusive;
+        ensure(
+            !(is_known_lost && is_lease && is_exclusive),
+            "lost slot",
+            || format!("a lease for pod {pod} on a lost slot"),
+        )
+    }
+
     fn check_grant(&mut self, process: usize) -> Result<(), Failure> {
         let (now, node) = (self.now, &self.node);
         let slot = self.processes[process].slot;
@@ -214,7 +232,9 @@ impl World {
             "first look",
             || format!("a token {age} ns after the start of the agent"),
         )?;
-        ensure(!node.is_known_lost[slot], "lost slot", || {
+        // What a lease has begun ends by what the driver answers.
+        let is_granting = !node.is_known_lost[slot] || self.is_leased(slot);
+        ensure(is_granting, "lost slot", || {
             "a token on a lost slot".to_owned()
         })?;
         let attached = attached(node, &self.processes, slot);

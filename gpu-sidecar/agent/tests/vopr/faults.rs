@@ -233,7 +233,7 @@ impl World {
                 }
             }
             Fault::SlotLost => {
-                self.checks.unleased.insert(slot);
+                self.checks.unbounded.insert(slot);
                 if !std::mem::replace(&mut self.node.is_lost[slot], true) {
                     let reason = "Xid".to_owned();
                     let slot = slot_key;

@@ -46,6 +46,63 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
             leased(134, plan(709, 1, 3, 2, 3_825, 208, &[Fault::Cut])),
         ),
         (
+            "a process that had returned between two connections took memory that others got, while another of its pod waited for a claim",
+            leased(
+                280,
+                plan(11_096, 1, 4, 2, 1_233, 90, &[Fault::Late, Fault::Malformed]),
+            ),
+        ),
+        (
+            "a model that was to leave for a claim became the holder, and the claim waited for ever",
+            leased(
+                121,
+                plan(
+                    23_713,
+                    1,
+                    3,
+                    2,
+                    1_132,
+                    234,
+                    &[
+                        Fault::Unsent,
+                        Fault::Malformed,
+                        Fault::Kill,
+                        Fault::AgentKill,
+                        Fault::Clock,
+                        Fault::SlotLost,
+                    ],
+                ),
+            ),
+        ),
+        (
+            "a recalled holder whose next turn was decided on waited for ever with a claim",
+            leased(89, plan(25_131, 1, 4, 2, 3_059, 199, &[Fault::PodRemove])),
+        ),
+        (
+            "a recalled holder waited for ever with a claim that had no room beside the model of the next turn",
+            leased(
+                185,
+                plan(
+                    47_644,
+                    1,
+                    5,
+                    2,
+                    1_177,
+                    268,
+                    &[
+                        Fault::Cut,
+                        Fault::Unsent,
+                        Fault::Kill,
+                        Fault::Stop,
+                        Fault::AgentKill,
+                        Fault::AgentHang,
+                        Fault::PodRemove,
+                        Fault::SlotLost,
+                    ],
+                ),
+            ),
+        ),
+        (
             "two processes asked each other for memory without end",
             plan(3, 1, 3, 1, 1_748, 305, &[Fault::Fork]),
         ),

@@ -434,6 +434,14 @@ impl World {
         text.collect::<Vec<_>>().join("; ")
     }
 
+    /// Returns whether the queue of some pod on a slot is connected.
+    pub(crate) fn is_leased(&self, slot: usize) -> bool {
+        let mut pods = self.node.pods.iter().zip(&self.queues);
+        pods.any(|(pod, queue)| {
+            pod.is_there && pod.pod.slot.0 as usize == slot && queue.admitted > 0
+        })
+    }
+
     /// The models of a slot take no more than its memory.
     pub(crate) fn check_slot_memory(&mut self, slot: usize) -> Result<(), Failure> {
         let Some(most) = self.node.slots[slot].models_memory else {
@@ -444,17 +452,18 @@ impl World {
             return Ok(());
         }
         // Nor is there a bound as long as no queue is connected, and on a lost slot everything returns, to find out.
-        let mut pods = self.node.pods.iter().zip(&self.queues);
-        let is_leased =
-            pods.any(|(pod, queue)| pod.pod.slot.0 as usize == slot && queue.admitted > 0);
-        if !is_leased {
-            self.checks.unleased.insert(slot);
-        }
-        if self.checks.unleased.contains(&slot) {
-            return Ok(());
-        }
+        let is_leased = self.is_leased(slot);
         let there = self.processes.iter();
         let there = there.filter(|own| own.is_alive && own.slot == slot);
+        // Nor for a process which the agent has refused, or from which it hears nothing: it has what its limit allows, as without an agent.
+        let mut with_memory = there.clone().filter(|own| own.memory.on_device() > 0);
+        let is_alone = with_memory.any(|own| own.agent_pages().is_none());
+        if !is_leased || is_alone {
+            self.checks.unbounded.insert(slot);
+        }
+        if self.checks.unbounded.contains(&slot) {
+            return Ok(());
+        }
         let models: Vec<_> = there
             .map(|own| (own.pod, own.pid, own.memory.on_device()))
             .filter(|(_, _, bytes)| *bytes > 0)

@@ -72,7 +72,11 @@ impl Leases {
     fn is_open_ahead(&self, slot: SlotId) -> bool {
         let at = self.at(slot);
         let is_in_use = at.holder.is_some() || at.turn.is_some();
-        at.is_usable && at.queues > 0 && is_in_use && at.ahead.is_none() && !self.has_claim(slot)
+        self.grants(slot)
+            && at.queues > 0
+            && is_in_use
+            && at.ahead.is_none()
+            && !self.has_claim(slot)
     }
 
     /// Returns the head of an instance as one whose model may be loaded ahead on one of the slots of a bit set; `None` if there is none.
@@ -88,7 +92,7 @@ impl Leases {
             })
         };
         let may = |id| id == from || self.may_forward(entry, id);
-        if self.pool.held(function) & slots_of(&may) != 0 {
+        if self.pool.held(function) & slots_of(&may) & !self.lost != 0 {
             return None;
         }
         let among = slots_of(&|id| may(id) && self.can_come_ahead(id, open));

@@ -149,7 +149,7 @@ impl Leases {
     /// Returns whether a slot may be assigned: the pool knows whether it is free.
     fn is_assignable(&self, slot: SlotId) -> bool {
         let at = self.at(slot);
-        at.is_usable && at.queues > 0 && at.turn.is_none()
+        self.grants(slot) && at.queues > 0 && at.turn.is_none()
     }
 
     /// Returns the slots that may be assigned and are free, as a bit set.
@@ -203,7 +203,7 @@ impl Leases {
             let slot = self.instances.get(id)?.about.slot;
             let is_there = held >> slot.0 & 1 == 1;
             let may = *id == from || self.may_forward(entry, *id);
-            let can = self.at(slot).is_usable && self.now >= self.instances.get(id)?.retry_at;
+            let can = self.grants(slot) && self.now >= self.instances.get(id)?.retry_at;
             (is_there && may && can).then(|| (self.free_at(slot), slot))
         });
         let Some((free_at, slot)) = in_use.min() else {
@@ -318,7 +318,7 @@ impl Leases {
         } else {
             1 << entry.about.slot.0
         };
-        let load = match self.pool.held(function) & within {
+        let load = match self.pool.held(function) & within & !self.lost {
             0 => self
                 .functions
                 .get(&function)

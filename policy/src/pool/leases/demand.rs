@@ -24,9 +24,9 @@ impl Leases {
             self.slots[slot.0 as usize].queues += 1;
         }
         match holds {
-            Some(since) => self.adopt_holder(id, since.min(self.now), false),
-            // What an earlier queue ran under the lease has ended with it, and this one answers no recall.
-            None => self.forget_queue(slot, id),
+            Some(since) if !self.is_lost(slot) => self.adopt_holder(id, since.min(self.now), false),
+            // On a lost device nothing of it ends well. What an earlier queue ran under the lease has ended with it, and this one answers no recall.
+            Some(_) | None => self.forget_queue(slot, id),
         }
     }
 

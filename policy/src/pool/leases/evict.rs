@@ -125,6 +125,13 @@ impl SlotLease {
         self.is_evicting(id) || self.leaving.iter().any(|(own, _)| *own == id)
     }
 
+    /// Returns whether no model leaves or is to leave but that of an instance, which has not begun to.
+    pub(super) fn only_leaves(&self, id: InstanceId) -> bool {
+        let mut leaving = self.leaving.iter();
+        let is_moving = self.evicting.is_some() || !self.evicting_sealed.is_empty();
+        !is_moving && leaving.all(|(own, _)| *own == id)
+    }
+
     /// Ends an eviction. Returns `false` if the model was not leaving.
     pub(super) fn end_eviction(&mut self, id: InstanceId) -> bool {
         let is_evicting = self.is_evicting(id);

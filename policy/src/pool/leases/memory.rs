@@ -9,9 +9,14 @@ impl Leases {
         let Some(entry) = self.instances.get(&id) else {
             return Claim::Refused;
         };
-        let (function, slot) = (entry.about.function, entry.about.slot);
+        let slot = entry.about.slot;
         let (location, before) = (entry.location, entry.bytes);
         let is_smaller = bytes <= before && entry.granted == before;
+        if self.is_lost(slot) {
+            // The driver refuses it.
+            self.hold(id, bytes);
+            return Claim::Granted;
+        }
         // While its model returns ahead of a lease, what it gets in addition would be lost from sight if that failed.
         if location == Location::Host && !self.returns_under_lease(id) {
             let is_leased = self.is_leased(slot);
@@ -32,19 +37,53 @@ impl Leases {
         if bytes > self.at(slot).capacity {
             return Claim::Refused;
         }
-        let mut is_there = self.pool.held(function) >> slot.0 & 1 == 1;
-        let holds = |holder: super::Holder| holder.instance == id && holder.is_leased();
-        let is_holder = self.at(slot).holder.is_some_and(holds);
-        if is_holder && !is_there && self.at(slot).turn.is_none() && self.leaves_nothing(slot) {
-            // It uses the slot for itself, though the copy without memory that it had there was counted as gone.
-            let now = self.now;
-            is_there = self.pool.set_resident(function, slot, before);
-            let _resumed = self.pool.resume(now, function, slot);
-        }
-        if self.at(slot).turn.is_some_and(|turn| turn.instance == id) {
+        let holder = self.at(slot).holder;
+        let holds = holder.is_some_and(|holder| holder.instance == id);
+        let has_turn = self.at(slot).turn.is_some_and(|turn| turn.instance == id);
+        if has_turn && !holds {
             // Its turn makes the room.
             return Claim::Waits;
         }
+        let claim = self.grow(id, bytes);
+        let is_running = holds && holder.is_some_and(|holder| !holder.is_idle);
+        if claim == Claim::Waits && is_running && !has_turn && self.at(slot).only_leaves(id) {
+            // What it runs does not end before, even if it is recalled: a turn, and the models for it, come after that.
+            self.give_up_plans(slot);
+            self.use_for_claim(id);
+            return self.grow(id, bytes);
+        }
+        claim
+    }
+
+    /// Counts a slot as used by its holder itself, though the copy without memory that it had there may have been counted as gone.
+    fn use_for_claim(&mut self, id: InstanceId) {
+        let Some(entry) = self.instances.get(&id) else {
+            return;
+        };
+        let (function, slot, bytes) = (entry.about.function, entry.about.slot, entry.bytes);
+        if self.pool.held(function) >> slot.0 & 1 == 0 {
+            let _there = self.pool.set_resident(function, slot, bytes);
+        }
+        let now = self.now;
+        let _resumed = self.pool.resume(now, function, slot);
+    }
+
+    /// Tries to make room for what an instance claims in addition to what it has on its slot.
+    fn grow(&mut self, id: InstanceId, bytes: u64) -> Claim {
+        let Some(entry) = self.instances.get(&id) else {
+            return Claim::Refused;
+        };
+        let (function, slot) = (entry.about.function, entry.about.slot);
+        let holds = |holder: super::Holder| holder.instance == id && holder.is_leased();
+        let is_holder = self.at(slot).holder.is_some_and(holds);
+        if is_holder
+            && self.pool.held(function) >> slot.0 & 1 == 0
+            && self.at(slot).turn.is_none()
+            && self.leaves_nothing(slot)
+        {
+            self.use_for_claim(id);
+        }
+        let is_there = self.pool.held(function) >> slot.0 & 1 == 1;
         if !is_there {
             let view = self.pool.slot(slot);
             if view.is_some_and(|view| view.unused >= bytes) && self.leaves_nothing(slot) {

@@ -240,7 +240,11 @@ impl Leases {
             return;
         }
         let now = self.now;
-        self.at_mut(about.slot).holder = Some(Holder {
+        let at = self.at_mut(about.slot);
+        let models = at.leaving.len();
+        at.leaving.retain(|(own, _)| *own != id);
+        let was_to_leave = at.leaving.len() < models;
+        at.holder = Some(Holder {
             is_parked,
             is_open: false,
             ..Holder::new(id, since)
@@ -249,6 +253,10 @@ impl Leases {
             let _there = self.pool.set_resident(about.function, about.slot, bytes);
         }
         let _resumed = self.pool.resume(now, about.function, about.slot);
+        if was_to_leave {
+            // It computes, and does not leave for the claims of others.
+            self.give_up_claims(about.slot);
+        }
     }
 
     /// Counts the queue of a holder as one that does not know of the lease.
@@ -394,18 +402,23 @@ impl Leases {
         }
     }
 
-    /// Gives up all leases and turns of a slot on which none are needed any more.
-    pub fn release_slot(&mut self, now: Time, slot: SlotId) {
-        self.now = self.now.max(now);
-        if slot.0 as usize >= self.slots.len() {
-            return;
-        }
+    /// Gives up what has been decided for a slot and is not being carried out: the next turn, and the models that were to leave or to come for it.
+    pub(super) fn give_up_plans(&mut self, slot: SlotId) {
         for (id, _) in std::mem::take(&mut self.at_mut(slot).leaving) {
             self.put_back(id);
         }
         self.give_up_claims(slot);
         self.cancel_ahead(slot);
         self.fail_turn(slot);
+    }
+
+    /// Gives up all leases and turns of a slot on which none are needed any more.
+    pub fn release_slot(&mut self, now: Time, slot: SlotId) {
+        self.now = self.now.max(now);
+        if slot.0 as usize >= self.slots.len() {
+            return;
+        }
+        self.give_up_plans(slot);
         self.take_lease(slot);
         // All may compute from now on.
         let own = self.instances.values_mut();
@@ -494,6 +507,10 @@ impl Leases {
         if !self.at(slot).is_usable {
             return;
         }
+        if self.is_lost(slot) {
+            self.begin_recall(slot, actions);
+            return self.step_recall(slot, actions);
+        }
         self.notify(slot, actions);
         self.restore_again(slot, actions);
         self.note_streaming(slot);
@@ -573,7 +590,9 @@ impl Leases {
         let Some(holder) = &mut self.at_mut(slot).holder else {
             return;
         };
-        if !std::mem::replace(&mut holder.is_open, true) {
+        // One whose lease ends already, as of an adopted holder on a lost device, does not begin.
+        let is_closing = matches!(holder.stage, Stage::Closing { .. });
+        if !is_closing && !std::mem::replace(&mut holder.is_open, true) {
             actions.push(Action::Open(holder.instance));
         }
         let holder = *holder;
@@ -632,7 +651,7 @@ impl Leases {
         if is_heard && !holder.is_idle && now < until {
             return self.wake_at(until);
         }
-        if holder.is_idle && self.seal(slot, actions) {
+        if holder.is_idle && !self.is_lost(slot) && self.seal(slot, actions) {
             return;
         }
         if let Some(holder) = self.holder_mut(slot, holder.instance) {

@@ -23,7 +23,7 @@ impl Leases {
             let Some(holder) = at.holder.filter(|holder| holder.is_leased()) else {
                 continue;
             };
-            if !at.is_usable || at.turn.is_some() || at.queues == 0 {
+            if !self.grants(slot) || at.turn.is_some() || at.queues == 0 {
                 continue;
             }
             let Some(waiting) = self.waiting_for(slot, holder.instance) else {

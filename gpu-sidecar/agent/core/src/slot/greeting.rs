@@ -219,6 +219,10 @@ impl SlotState {
             cx.numbers.release(stand_in);
         }
         self.forget_former_connections(cx, id);
+        if resumed.bytes_used > 0 {
+            // What it has already waits for nothing, whatever else of its pod does.
+            self.restate_claims(cx, pod);
+        }
         if resumed.is_again {
             let is_there = self.former(id, now).is_there;
             if let Some(process) = self.processes.get_mut(&id) {

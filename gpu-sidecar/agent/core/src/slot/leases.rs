@@ -78,8 +78,10 @@ impl SlotState {
         let slot = SlotId(self.key.0);
         cx.leases.policy.set_slot(slot, bytes);
         cx.leases.policy.set_host_path(slot, device.slot.host_path);
-        let is_usable = !device.is_lost && device.frozen_until.is_none();
+        let is_usable = device.frozen_until.is_none();
         cx.leases.policy.set_usable(slot, is_usable);
+        let now = Time(cx.now);
+        cx.leases.policy.set_lost(now, slot, device.is_lost);
     }
 
     /// Lets exactly the pods compute that hold a lease, or all as far as tokens allow where no leases are needed.
@@ -120,9 +122,11 @@ impl SlotState {
     fn set_open(&mut self, cx: &mut Context<'_>, key: PodKey, is_open: bool) {
         cx.leases.set_open(key, is_open);
         let is_lost = self.device.as_ref().is_none_or(|device| device.is_lost);
+        // What the holder of a lost slot still runs finds out from the driver, and its lease ends.
+        let is_stopped = !is_open || is_lost && !self.is_leased;
         let id = PodId(key.0);
         self.update(cx, |tokens, now, actions| {
-            tokens.hard_stop(now, id, !is_open || is_lost, actions);
+            tokens.hard_stop(now, id, is_stopped, actions);
         });
     }
 
@@ -217,7 +221,7 @@ impl SlotState {
     /// Returns whether a process of a pod has device memory although the model was to be on the host and others of the pod have left: it had returned between
     /// two connections, for a restore which has failed since.
     fn has_stray(&self, pod: &ServedPod) -> bool {
-        if pod.moves().wanted != Some(Target::Host) || pod.has_delayed_claims() {
+        if pod.moves().wanted != Some(Target::Host) {
             return false;
         }
         let own = || {
@@ -232,7 +236,7 @@ impl SlotState {
             && own().any(|(id, process)| {
                 // A new one has what it has been granted since.
                 let has_returned = process.resumed().is_again && is_at(process, Target::Device);
-                has_returned && pod.claimed_by(id) > 0
+                has_returned && pod.held_by(id) > 0
             })
     }
 
@@ -398,7 +402,8 @@ impl SlotState {
         }
     }
 
-    /// Claims anew what a pod's processes wait for, since one of them has ended: what it held is the pod's no more.
+    /// Claims anew what a pod's processes wait for, since one of them has ended, so that what it held is the pod's no more, or has connected again with
+    /// what it holds.
     pub(super) fn restate_claims(&mut self, cx: &mut Context<'_>, key: PodKey) {
         let delayed = self.pods.get(&key).map_or(0, ServedPod::delayed_bytes);
         if delayed == 0 {

@@ -66,7 +66,7 @@ impl SlotState {
         self.device = Some(device);
     }
 
-    /// Stops granting, since the device is lost.
+    /// Stops granting, since the device is lost. Where there are leases, that of the holder ends.
     pub(crate) fn lose(&mut self, cx: &mut Context<'_>, reason: &str) {
         if let Some(device) = &mut self.device {
             device.is_lost = true;
@@ -75,7 +75,9 @@ impl SlotState {
                 subject: device.slot.name.clone(),
                 text: format!("slot lost: {reason}"),
             });
-            self.stop_pods(cx, true);
+            if !self.is_leased {
+                self.stop_pods(cx, true);
+            }
         }
     }
 

@@ -286,3 +286,28 @@ fn a_head_whose_sibling_loses_its_slot_is_served_at_home() {
     assert!(node.lease(0).is_some());
     assert_eq!(node.siblings(0), []);
 }
+
+#[test]
+fn a_queue_whose_slot_is_lost_is_served_by_a_sibling_while_what_runs_learns_from_the_driver() {
+    let mut node = two_slots();
+    let (process, neighbour) = (node.attached(1), node.attached(101));
+    node.states(0, 1, 80, true);
+    let epoch = node.lease(0).unwrap();
+    node.ask(process);
+    node.ask(neighbour);
+    assert!(node.is_open(process) && !node.is_open(neighbour));
+    node.on(Event::SlotLost {
+        slot: SlotKey(0),
+        reason: "by the test".to_owned(),
+    });
+    assert_eq!(node.recalled(0), Some(epoch));
+    assert!(node.is_open(process), "its request ends with an error");
+    node.states(0, 2, 80, true);
+    assert_eq!(node.siblings(0), [(2, "uid-2")]);
+    assert!(node.lease(2).is_some());
+    node.idle(0, epoch);
+    node.pass(MS);
+    assert!(!node.is_open(process) && !node.is_open(neighbour));
+    node.wants(1, 80);
+    assert_eq!(node.lease(1), None, "it has no sibling, and waits");
+}
