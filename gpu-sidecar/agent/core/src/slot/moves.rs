@@ -85,7 +85,8 @@ impl SlotState {
             return;
         }
         if self.is_leased && !self.is_lost() {
-            // Its lease brings it back.
+            // Its lease brings it back, unless the model counts as there: the process has left late, by an order from before it connected again.
+            self.catch_up(cx, key);
             return cx.leases.touch(key);
         }
         // On a lost slot nothing returns, and no operator need say so.
@@ -324,7 +325,8 @@ impl SlotState {
         }
     }
 
-    /// Orders processes to return to their device which could not be ordered when their pod's model was to return: they were between two connections.
+    /// Orders processes to return to their device which are not where their pod's model is to be: they could not be ordered when it was to return, since they were
+    /// between two connections, or have left since by an order from before.
     pub(super) fn catch_up(&mut self, cx: &mut Context<'_>, key: PodKey) {
         let Some(pod) = self.pods.get(&key) else {
             return;

@@ -600,6 +600,38 @@ fn memory_from_before_a_restart_of_the_agent_counts() {
 }
 
 #[test]
+fn a_process_that_leaves_late_by_an_order_from_before_it_connected_again_returns() {
+    let mut node = exclusive(1);
+    node.queue_connects(0);
+    let (stays, before) = (
+        node.with_memory(1, 1, 20 * MIB),
+        node.with_memory(2, 1, 20 * MIB),
+    );
+    node.wants(0, 80);
+    assert!(node.lease(0).is_some());
+    node.evict(1);
+    let (order, place) = node.wanted_place(before);
+    assert_eq!(place, Residency::Host);
+    node.on(Event::Disconnected(before));
+    for _away_and_back in 0..2 {
+        node.has_moved(stays);
+    }
+    let again = node.connect(2).unwrap();
+    node.returned(again, Residency::Resident, 20 * MIB, 0);
+    // It reads the order in its former page only now.
+    let report = MoveReport {
+        seq: order,
+        residency: Residency::Host,
+        refusal: None,
+        transfer: Transfer::default(),
+    };
+    node.send(again, FromProcess::Moved(report));
+    assert_eq!(node.wanted_place(again).0, 0);
+    node.send(again, FromProcess::MemoryWanted);
+    assert_eq!(node.wanted_place(again), (1, Residency::Resident));
+}
+
+#[test]
 fn a_pod_without_a_queue_computes_again_when_the_last_queue_is_gone() {
     let mut node = exclusive(2);
     let first = node.with_memory(1, 1, 70 * MIB);
