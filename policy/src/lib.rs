@@ -16,6 +16,7 @@
 //! | [`tokens`] | which process computes when on a GPU with shared SMs | M4.7–M4.9, M4.17 |
 //! | [`claims`] | how much of a pod's memory limit each of its processes may hold | M4.15 |
 //! | [`host_memory`] | how much host memory a process gets for the copy of its model | M2.5 |
+//! | [`faults`] | which processes compute no more, and are ended | mechanisms §2.8 |
 //! | [`memory`] | the placement of model blocks in device memory | M2.10, mechanisms §2.5 |
 //! | [`swap`] | the groups and the order in which a model is swapped in and out | M2.5–M2.8, mechanisms §2.6, §2.7 |
 //! | [`pool`] | on which GPU of a pool a request runs, and which model is evicted for it | M2.1, M2.13–M2.21 |
@@ -38,6 +39,7 @@ pub mod certificates;
 pub mod claims;
 pub mod class;
 pub mod election;
+pub mod faults;
 pub mod footprint;
 pub mod gate;
 mod heap;

@@ -66,6 +66,9 @@ pub(super) fn board() -> Board {
                     Panel::new(Drawing::Stack, "Refused evictions", Unit::PerSecond,
                         "draining: work did not end in time. no-memory: node.host-memory is used up. exported, imported: memory is shared with another process. protocol: the pod runs an older library.")
                         .query(rate_by("reason", "weir_gpu_evict_refusals_total", OWN), "{{reason}}").link("weir-health"),
+                    Panel::new(Drawing::Stack, "Faulted processes", Unit::PerSecond,
+                        "Processes which were killed, so that their containers start again. sticky-error: the driver answers every call with an error. no-progress: work on the device has not gone on for five times as long as requests usually take.")
+                        .query(rate_by("reason", "weir_gpu_faulted_processes_total", OWN), "{{reason}}").link("weir-health"),
                 ],
             },
         ],

@@ -350,6 +350,7 @@ impl Control {
                 },
                 "moves": figures.counters.moves,
                 "refused_connections": figures.counters.refused_connections,
+                "faulted_processes": figures.counters.faults,
                 "silent_processes": figures.silent_processes,
                 "processes": figures.processes,
             });

@@ -17,6 +17,7 @@ mod moves;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use policy::faults::Fault;
 use prometheus::proto::{
     Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType,
 };
@@ -355,6 +356,19 @@ impl Metrics {
             "Refused connections of processes.",
             refused,
         );
+        let faulted = sums.iter().flat_map(|(labels, own)| {
+            Fault::ALL.into_iter().map(move |fault| {
+                let mut pairs = label_pairs(labels);
+                pairs.push(("reason", fault.name().to_owned()));
+                let count = own.faults.get(fault.name());
+                (pairs, number(count.copied().unwrap_or(0)))
+            })
+        });
+        page.counter(
+            "weir_gpu_faulted_processes_total",
+            "Processes under leases that were killed, since they computed no more.",
+            faulted,
+        );
         moves::counters(page, &sums);
     }
 
@@ -667,6 +681,7 @@ mod tests {
             own.counters.used_wall_ns = 1_500_000_000;
             own.counters.waits.observe(200_000);
             own.counters.refused_connections.insert("no-mps", 2);
+            own.counters.faults.insert("no-progress", 1);
             own.memory_used = 1 << 30;
         }
         figures.slots.push(SlotFigures {
@@ -717,6 +732,9 @@ mod tests {
             page.contains("reason=\"no-mps\",revision=\"resnet\""),
             "{page}"
         );
+        let faulted = LABELS.replace("revision", "reason=\"no-progress\",revision");
+        let line = format!("weir_gpu_faulted_processes_total{faulted} 2");
+        assert!(page.lines().any(|own| own == line), "{line}\n{page}");
     }
 
     #[test]

@@ -175,6 +175,10 @@ pub(crate) fn add(sum: &mut PodCounters, own: &PodCounters) {
         let own = sum.refused_connections.entry(reason).or_default();
         *own = own.saturating_add(*count);
     }
+    for (reason, count) in &own.faults {
+        let own = sum.faults.entry(reason).or_default();
+        *own = own.saturating_add(*count);
+    }
 }
 
 impl UsageHistory {

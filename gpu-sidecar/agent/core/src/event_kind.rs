@@ -27,6 +27,7 @@ pub enum EventKind {
     ProcessRefused,
     ProcessReport,
     ProcessKilled,
+    ProcessFaulted,
     MemoryDisagrees,
     Evicted,
     Restored,

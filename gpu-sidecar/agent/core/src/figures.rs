@@ -107,6 +107,8 @@ pub struct PodCounters {
     pub bound_exceeded: u64,
     /// Number of refused connections, by the names of [`protocol_refusal`].
     pub refused_connections: BTreeMap<&'static str, u64>,
+    /// Number of processes that were ended since they computed no more, by the names of [`policy::faults::Fault`].
+    pub faults: BTreeMap<&'static str, u64>,
     /// Moves of the pod's model between device and host.
     pub moves: MoveCounters,
 }

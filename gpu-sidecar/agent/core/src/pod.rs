@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use policy::Time;
 use policy::claims::{ClaimAnswer, Claims};
+use policy::faults::Fault;
 use policy::tokens::{Account, PodId, ProcessId, Quota, RevokeReason, Share};
 use protocol::message::Refusal;
 use protocol::union::Union;
@@ -440,6 +441,11 @@ impl ServedPod {
         self.remove_waiter(now);
         self.counters.grants += 1;
         self.counters.waits.observe(waited_ns);
+    }
+
+    /// Counts a process that is ended for this fault.
+    pub(crate) fn count_fault(&mut self, fault: Fault) {
+        *self.counters.faults.entry(fault.name()).or_default() += 1;
     }
 
     /// Counts a revoked token.

@@ -3,6 +3,7 @@
 //! A process is believed about itself alone, and only within what is possible: no kernel time before its pages were created, and
 //! no more than has passed since.
 
+use policy::faults::{Fault, Watch, Work};
 use policy::tokens::{Activity, ProcessId, ProcessUsage};
 use policy::{Span, Time};
 use protocol::page::Residency;
@@ -78,6 +79,9 @@ pub(crate) struct Process {
     /// Time at which the connection ended, in nanoseconds.
     lost_at: Option<u64>,
     is_killed: bool,
+    watch: Watch,
+    /// Whether it was examined since its work progressed last.
+    is_examined: bool,
     /// Whether another connection of the same process is known, which was before this one.
     has_other_connection: bool,
     /// Whether the pages could be sent, as far as is known.
@@ -180,6 +184,8 @@ impl Process {
             device: None,
             lost_at: None,
             is_killed: false,
+            watch: Watch::new(),
+            is_examined: false,
             has_other_connection: false,
             has_page: true,
             reports: 0,
@@ -354,6 +360,42 @@ impl Process {
         self.is_killed = true;
     }
 
+    /// Records that its driver has reported an error that stays.
+    pub(crate) fn fail(&mut self, now: Time) {
+        let work = self
+            .device
+            .as_ref()
+            .map_or_else(Work::default, Device::work);
+        let has_error = true;
+        self.watch.observe(now, &Work { has_error, ..work });
+    }
+
+    /// Returns whether its driver has reported an error that stays.
+    pub(crate) const fn has_failed(&self) -> bool {
+        self.watch.has_error()
+    }
+
+    /// Takes its present work, and returns its fault unless it is being ended. `usual`: execution time of its requests, if it is known.
+    pub(crate) fn fault(&mut self, now: Time, usual: Option<Span>) -> Option<Fault> {
+        let work = self.device.as_ref()?.work();
+        self.watch.observe(now, &work);
+        let fault = self.watch.fault(now, usual);
+        self.is_examined &= fault.is_some();
+        // Of one without a connection nothing new is known.
+        fault.filter(|_| !self.is_killed && !self.is_lost())
+    }
+
+    /// Returns whether it is to be examined: not yet since its work progressed last.
+    pub(crate) const fn examine(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_examined, true)
+    }
+
+    /// Records that it was found stopped, and can make no progress.
+    pub(crate) fn was_stopped(&mut self, now: Time) {
+        self.watch.restart(now);
+        self.is_examined = false;
+    }
+
     /// Counts a report of the process. Returns whether it is to be recorded.
     pub(crate) const fn count_report(&mut self) -> bool {
         self.reports = self.reports.saturating_add(1);
@@ -439,6 +481,26 @@ impl Device {
 
     pub(crate) const fn moves_mut(&mut self) -> &mut ProcessMoves {
         &mut self.moves
+    }
+
+    /// Returns its work as it states it.
+    const fn work(&self) -> Work {
+        let Facts {
+            busy_since,
+            busy_ns,
+            launches,
+            last_error,
+            ..
+        } = self.facts;
+        Work {
+            unfinished_since: match busy_since {
+                0 => None,
+                since => Some(Time(since)),
+            },
+            launches,
+            ended: Span(busy_ns),
+            has_error: last_error != 0,
+        }
     }
 
     /// Returns the kernel time of the process as it states it, in nanoseconds.

@@ -45,6 +45,9 @@ pub struct MemorySettings {
     /// Rule by which models leave for others, and their pods get leases.
     #[serde(default, with = "wire::rule")]
     pub rule: Rule,
+    /// Whether processes that compute no more are ended where there are leases ([`policy::faults`]).
+    #[serde(default)]
+    pub ends_faulted: bool,
 }
 
 /// Settings, and the host memory that is divided by them.
@@ -64,6 +67,7 @@ impl NodeMemory {
             seal_after_ms: 0,
             streaming: Streaming::Off,
             rule: Rule::Weir,
+            ends_faulted: false,
         })
     }
 

@@ -34,6 +34,7 @@
 //! | `memory.seal-after` | time without a launch or copy after which a process copies to the host what an eviction would copy, 1 ms to 1 h; `0`: never | `1s` |
 //! | `memory.stream-restores` | whether a program computes amid a restore, each launch once what its arguments name is there; `poisoned`: and what is not there has every bit set, to find programs which use it all the same; not run on a GPU yet | `false` |
 //! | `pool.rule` | rule by which pods on exclusive slots get leases and models leave: `weir`; for comparison `paper`, order and placement as Torpor prints them, `fifo`, heads in order of arrival, `random`, any free slot, `lru`, models leave by least recent use alone, and `no-ahead`, nothing is loaded while another pod computes | `weir` |
+//! | `pool.end-faulted` | whether, where there are leases, a process is killed that computes no more: its driver has reported an error that stays, or its work has not progressed for five times as long as its requests usually take, 2 s at least; `false` for work under a debugger | `true` |
 //! | `metrics.pods` | label `pod` on metrics of used and asked time, quotas and memory: one series per pod | `false` |
 //! | `price.gpu-hour` | price of a whole GPU for an hour, in any currency: 0 to 1000000, at most six decimals | none |
 //!
@@ -286,12 +287,23 @@ pub enum Restore {
 const RESTORES: [(&str, Restore); 2] = [("demand", Restore::Demand), ("order", Restore::Order)];
 
 /// Table `[pool]`: leases of exclusive slots.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct PoolConfig {
     /// Rule by which leases are granted and models leave.
     #[serde(serialize_with = "as_rule")]
     pub rule: leases::Rule,
+    /// Whether processes that compute no more are killed, so that their containers start again.
+    pub end_faulted: bool,
+}
+
+impl Default for PoolConfig {
+    fn default() -> Self {
+        Self {
+            rule: leases::Rule::default(),
+            end_faulted: true,
+        }
+    }
 }
 
 #[expect(
@@ -500,6 +512,9 @@ impl Config {
         if let Some(rule) = pool.value("rule", |text| one_of(text, &rules)) {
             config.pool.rule = rule;
         }
+        if let Some(ends) = pool.value("end-faulted", |text| one_of(text, &FLAGS)) {
+            config.pool.end_faulted = ends;
+        }
         pool.end();
         let metrics = root.table("metrics");
         if let Some(pods) = metrics.value("pods", |text| one_of(text, &FLAGS)) {
@@ -537,6 +552,7 @@ impl Config {
             restores_on_demand: self.memory.restore == Restore::Demand,
             streaming: self.memory.stream_restores,
             rule: self.pool.rule,
+            ends_faulted: self.pool.end_faulted,
             seal_after_ms: u32::try_from(self.memory.seal_after.as_millis()).unwrap_or(u32::MAX),
         }
     }

@@ -150,6 +150,7 @@ impl Plan {
                 _ => Streaming::On,
             },
             rule: Rule::Weir,
+            ends_faulted: true,
         }
     }
 

@@ -286,6 +286,14 @@ impl Leases {
         let _unknown = self.pool.update(function, about.model());
     }
 
+    /// Returns how long requests of an instance's function usually compute; `None` until enough have ended.
+    #[must_use]
+    pub fn usual_execution(&self, id: InstanceId) -> Option<Span> {
+        let function = self.instances.get(&id)?.about.function;
+        let about = self.functions.get(&function)?;
+        (about.executions >= EXECUTIONS_MIN).then_some(about.execution)
+    }
+
     /// Returns the expected execution time of an instance's requests.
     pub(super) fn execution(&self, entry: &Entry) -> Span {
         let estimate = entry.head.map_or(Span::ZERO, |(_, demand)| demand.estimate);

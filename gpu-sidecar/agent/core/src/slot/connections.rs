@@ -191,6 +191,9 @@ impl SlotState {
         let Some(process) = self.processes.get_mut(&id) else {
             return;
         };
+        if let Report::Fatal(_) = report {
+            process.fail(Time(cx.now));
+        }
         if !process.count_report() {
             return;
         }

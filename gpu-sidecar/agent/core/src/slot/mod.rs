@@ -14,6 +14,7 @@
 //! | `figures` | counters and gauges |
 
 mod connections;
+mod faults;
 mod figures;
 mod greeting;
 mod leases;

@@ -103,6 +103,9 @@ impl SlotState {
         if let Some(device) = &mut self.device {
             device.tokens.stopped(Time(cx.now), id);
         }
+        if let Some(process) = self.processes.get_mut(&id) {
+            process.was_stopped(Time(cx.now));
+        }
         let is_overdue = self.processes.get(&id).is_some_and(|process| {
             let gate = process.device().map(|device| device.gate.state());
             let Some(GateState::Closing { since }) = gate else {
@@ -135,6 +138,7 @@ impl SlotState {
         let mut pods = self.pods.values();
         pods.any(|pod| pod.holders() > 0 || !pod.survivors().is_empty())
             || self.processes.values().any(|process| process.is_lost())
+            || self.has_failed_process()
     }
 
     fn beat(&self, cx: &mut Context<'_>) {
@@ -190,6 +194,7 @@ impl SlotState {
             let text = format!("process {pid} killed: {why}");
             self.record(cx, EventKind::ProcessKilled, pod, text);
         }
+        self.end_faulted(cx);
         self.examine_survivors(cx);
     }
 

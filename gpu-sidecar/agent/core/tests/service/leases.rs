@@ -3,17 +3,23 @@ use protocol::message::{MoveReport, Transfer};
 use protocol::page::SEALED;
 use protocol::queue::{FromQueue, ToQueue, TraceContext};
 
+mod faults;
 mod siblings;
 
 use super::*;
 
 /// Pods on an exclusive slot whose memory holds 100 MiB of models, without an agent's streaming of restores.
 fn exclusive(pods: u32) -> Node {
+    let settings = MemorySettings {
+        streaming: Streaming::Off,
+        ..MEMORY
+    };
+    of_settings(pods, settings)
+}
+
+fn of_settings(pods: u32, settings: MemorySettings) -> Node {
     let mut node = Node {
-        agent: LocalAgent::new(Settings::default()).with_memory(MemorySettings {
-            streaming: Streaming::Off,
-            ..MEMORY
-        }),
+        agent: LocalAgent::new(Settings::default()).with_memory(settings),
         now: SECOND,
         actions: Vec::new(),
     };

@@ -48,6 +48,7 @@ const MEMORY: MemorySettings = MemorySettings {
     seal_after_ms: 700,
     streaming: Streaming::Poisoned,
     rule: Rule::Weir,
+    ends_faulted: true,
 };
 
 /// Returns a pod that may have all memory of its slot.

@@ -1,0 +1,240 @@
+//! Processes of GPU functions that will compute no more: when one counts as faulted, and is to be ended so that a new one takes its place (mechanisms §2.8).
+//!
+//! A process faults in two ways. Its driver has reported an error that stays (*sticky*, as after an illegal address): every later call fails, and only a new
+//! process computes again. Or its work on the device does not progress: nothing that was launched ends, and nothing else is launched. Under leases the
+//! second one holds up every other instance of the slot, and the requests that it runs, until the longest timeout of a revision.
+//!
+//! How long work usually takes is known from requests that have ended; before, [`STALL_UNKNOWN`] is allowed.
+//!
+//! # Examples
+//!
+//! ```
+//! use policy::faults::{Fault, Watch, Work};
+//! use policy::{Span, Time};
+//!
+//! let ms = |ms: u64| Time(ms * 1_000_000);
+//! let hung = Work {
+//!     unfinished_since: Some(ms(10)),
+//!     launches: 7,
+//!     ended: Span::from_millis(30),
+//!     has_error: false,
+//! };
+//! let (mut watch, usual) = (Watch::new(), Some(Span::from_millis(500)));
+//! watch.observe(ms(20), &hung);
+//! watch.observe(ms(2_500), &hung);
+//! assert_eq!(watch.fault(ms(2_500), usual), None);
+//! assert_eq!(watch.fault(ms(2_520), usual), Some(Fault::NoProgress));
+//! ```
+
+use crate::{Span, Time};
+
+/// Number of usual execution times after which work that does not progress counts as hung.
+pub const STALL_FACTOR: u64 = 5;
+/// Shortest time without progress after which work counts as hung: copies and other work of the driver may come before a kernel in its stream.
+pub const STALL_MIN: Span = Span::from_secs(2);
+/// Time without progress after which work counts as hung while it is not known how long it usually takes.
+pub const STALL_UNKNOWN: Span = Span::from_secs(60);
+/// Time in which a process with a sticky error may answer its requests and end by itself.
+pub const STICKY_GRACE: Span = Span::from_secs(1);
+
+/// Why a process counts as faulted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The driver has reported an error that stays.
+    StickyError,
+    /// Work on the device does not end, and nothing else is launched.
+    NoProgress,
+}
+
+impl Fault {
+    /// All faults.
+    pub const ALL: [Self; 2] = [Self::StickyError, Self::NoProgress];
+
+    /// Returns the name in kebab case, as in metrics and events.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::StickyError => "sticky-error",
+            Self::NoProgress => "no-progress",
+        }
+    }
+}
+
+/// Work of a process on its device at one time, as it states it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Work {
+    /// Time since which work is in flight without a break; `None`: nothing is.
+    pub unfinished_since: Option<Time>,
+    /// Number of launches so far.
+    pub launches: u64,
+    /// Total time of work that has ended.
+    pub ended: Span,
+    /// Whether the driver has reported a sticky error.
+    pub has_error: bool,
+}
+
+/// Observation of one process.
+#[derive(Debug, Clone, Copy)]
+pub struct Watch {
+    last: Work,
+    /// Time of the last observation that showed progress, or no work in flight.
+    progressed: Time,
+    error_since: Option<Time>,
+}
+
+impl Watch {
+    /// Returns the observation of a new process.
+    #[must_use]
+    pub const fn new() -> Self {
+        let last = Work {
+            unfinished_since: None,
+            launches: 0,
+            ended: Span::ZERO,
+            has_error: false,
+        };
+        Self {
+            last,
+            progressed: Time::ZERO,
+            error_since: None,
+        }
+    }
+
+    /// Takes the present work of the process.
+    pub fn observe(&mut self, now: Time, work: &Work) {
+        if work.has_error {
+            self.error_since.get_or_insert(now);
+        }
+        if work.unfinished_since.is_none() || *work != self.last {
+            self.progressed = now;
+        }
+        self.last = *work;
+    }
+
+    /// Restarts the wait for progress: the process could make none, since it was stopped.
+    pub fn restart(&mut self, now: Time) {
+        self.progressed = now;
+    }
+
+    /// Returns the fault of the process at `now`, if any. `usual`: execution time of its requests, if it is known.
+    #[must_use]
+    pub fn fault(&self, now: Time, usual: Option<Span>) -> Option<Fault> {
+        if self
+            .error_since
+            .is_some_and(|since| now.since(since) >= STICKY_GRACE)
+        {
+            return Some(Fault::StickyError);
+        }
+        let is_busy = self.last.unfinished_since.is_some();
+        let is_hung = is_busy && now.since(self.progressed) >= stalls_after(usual);
+        is_hung.then_some(Fault::NoProgress)
+    }
+
+    /// Returns whether the driver has reported a sticky error.
+    #[must_use]
+    pub const fn has_error(&self) -> bool {
+        self.error_since.is_some()
+    }
+}
+
+/// Returns the time without progress after which work counts as hung.
+#[must_use]
+pub fn stalls_after(usual: Option<Span>) -> Span {
+    let allowed = usual.map(|usual| Span(usual.0.saturating_mul(STALL_FACTOR)));
+    allowed.map_or(STALL_UNKNOWN, |allowed| allowed.max(STALL_MIN))
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USUAL: Option<Span> = Some(Span::from_millis(20));
+
+    fn ms(ms: u64) -> Time {
+        Time(ms * 1_000_000)
+    }
+
+    fn busy(launches: u64) -> Work {
+        Work {
+            unfinished_since: Some(ms(1)),
+            launches,
+            ..Work::default()
+        }
+    }
+
+    #[test]
+    fn work_that_progresses_is_no_fault_however_long_it_lasts() {
+        let mut watch = Watch::new();
+        for step in 0..1_000 {
+            watch.observe(ms(step * 1_900), &busy(step));
+            assert_eq!(watch.fault(ms(step * 1_900 + 1_899), USUAL), None);
+        }
+        // One launch, whose parts end one after the other.
+        for step in 0..1_000 {
+            let now = ms(2_000_000 + step * 1_900);
+            let ended = Span::from_millis(step);
+            watch.observe(
+                now,
+                &Work {
+                    ended,
+                    ..busy(1_000)
+                },
+            );
+            assert_eq!(watch.fault(now, USUAL), None);
+        }
+    }
+
+    #[test]
+    fn a_process_without_work_in_flight_does_not_hang() {
+        let mut watch = Watch::new();
+        watch.observe(ms(1), &Work::default());
+        assert_eq!(watch.fault(ms(1_000_000), USUAL), None);
+        // The time before it had work does not count.
+        watch.observe(ms(1_000_000), &busy(1));
+        assert_eq!(watch.fault(ms(1_001_999), USUAL), None);
+        assert_eq!(watch.fault(ms(1_002_000), USUAL), Some(Fault::NoProgress));
+    }
+
+    #[test]
+    fn five_usual_times_are_allowed_and_a_minute_where_none_is_known() {
+        for (usual, allowed_ms) in [(Some(1_000), 5_000), (Some(400), 2_000), (None, 60_000)] {
+            let mut watch = Watch::new();
+            watch.observe(ms(1), &busy(1));
+            let usual = usual.map(Span::from_millis);
+            assert_eq!(watch.fault(ms(allowed_ms), usual), None);
+            assert_eq!(
+                watch.fault(ms(allowed_ms + 1), usual),
+                Some(Fault::NoProgress)
+            );
+        }
+        assert_eq!(stalls_after(Some(Span(u64::MAX))), Span(u64::MAX));
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_has_all_its_time_again() {
+        let mut watch = Watch::new();
+        watch.observe(ms(1), &busy(1));
+        watch.restart(ms(2_000));
+        watch.observe(ms(3_999), &busy(1));
+        assert_eq!(watch.fault(ms(3_999), USUAL), None);
+        assert_eq!(watch.fault(ms(4_000), USUAL), Some(Fault::NoProgress));
+    }
+
+    #[test]
+    fn an_error_that_stays_is_a_fault_after_a_second() {
+        let mut watch = Watch::new();
+        let failed = Work {
+            has_error: true,
+            ..Work::default()
+        };
+        watch.observe(ms(5), &failed);
+        watch.observe(ms(900), &failed);
+        assert_eq!(watch.fault(ms(1_004), USUAL), None);
+        assert_eq!(watch.fault(ms(1_005), None), Some(Fault::StickyError));
+    }
+}
