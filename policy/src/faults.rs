@@ -4,7 +4,8 @@
 //! process computes again. Or its work on the device does not progress: nothing that was launched ends, and nothing else is launched. Under leases the
 //! second one holds up every other instance of the slot, and the requests that it runs, until the longest timeout of a revision.
 //!
-//! How long work usually takes is known from requests that have ended; before, [`STALL_UNKNOWN`] is allowed.
+//! How long work usually takes is known from requests that have ended, and from the longest time for which work of the process itself has been in flight
+//! without a break: the longer one counts. While neither is known, [`STALL_UNKNOWN`] is allowed.
 //!
 //! # Examples
 //!
@@ -16,6 +17,7 @@
 //! let hung = Work {
 //!     unfinished_since: Some(ms(10)),
 //!     launches: 7,
+//!     longest: None,
 //!     ended: Span::from_millis(30),
 //!     has_error: false,
 //! };
@@ -34,6 +36,8 @@ pub const STALL_FACTOR: u64 = 5;
 pub const STALL_MIN: Span = Span::from_secs(2);
 /// Time without progress after which work counts as hung while it is not known how long it usually takes.
 pub const STALL_UNKNOWN: Span = Span::from_secs(60);
+/// Number of times that work must have been in flight until their longest is what is usual.
+pub const KNOWN_FROM: u64 = 20;
 /// Time in which a process with a sticky error may answer its requests and end by itself.
 pub const STICKY_GRACE: Span = Span::from_secs(1);
 
@@ -47,7 +51,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// All faults.
+    /// All faults, in the order of metrics and documentation.
     pub const ALL: [Self; 2] = [Self::StickyError, Self::NoProgress];
 
     /// Returns the name in kebab case, as in metrics and events.
@@ -69,6 +73,8 @@ pub struct Work {
     pub launches: u64,
     /// Total time of work that has ended.
     pub ended: Span,
+    /// Longest time for which work has been in flight without a break; `None`: it was so less than [`KNOWN_FROM`] times.
+    pub longest: Option<Span>,
     /// Whether the driver has reported a sticky error.
     pub has_error: bool,
 }
@@ -90,6 +96,7 @@ impl Watch {
             unfinished_since: None,
             launches: 0,
             ended: Span::ZERO,
+            longest: None,
             has_error: false,
         };
         Self {
@@ -115,9 +122,9 @@ impl Watch {
         self.progressed = now;
     }
 
-    /// Returns the fault of the process at `now`, if any. `usual`: execution time of its requests, if it is known.
+    /// Returns the fault of the process at `now`, if any. `requests`: usual execution time of its requests, if it is known.
     #[must_use]
-    pub fn fault(&self, now: Time, usual: Option<Span>) -> Option<Fault> {
+    pub fn fault(&self, now: Time, requests: Option<Span>) -> Option<Fault> {
         if self
             .error_since
             .is_some_and(|since| now.since(since) >= STICKY_GRACE)
@@ -125,6 +132,7 @@ impl Watch {
             return Some(Fault::StickyError);
         }
         let is_busy = self.last.unfinished_since.is_some();
+        let usual = requests.max(self.last.longest);
         let is_hung = is_busy && now.since(self.progressed) >= stalls_after(usual);
         is_hung.then_some(Fault::NoProgress)
     }
@@ -213,6 +221,24 @@ mod tests {
             );
         }
         assert_eq!(stalls_after(Some(Span(u64::MAX))), Span(u64::MAX));
+    }
+
+    #[test]
+    fn the_longer_one_of_what_requests_and_work_usually_take_counts() {
+        for (requests, longest, allowed_ms) in [
+            (None, Some(1_000), 5_000),
+            (Some(20), Some(1_000), 5_000),
+            (Some(1_000), Some(20), 5_000),
+            (Some(1_000), None, 5_000),
+        ] {
+            let mut watch = Watch::new();
+            let longest = longest.map(Span::from_millis);
+            watch.observe(ms(0), &Work { longest, ..busy(1) });
+            let requests = requests.map(Span::from_millis);
+            assert_eq!(watch.fault(ms(allowed_ms - 1), requests), None);
+            let fault = watch.fault(ms(allowed_ms), requests);
+            assert_eq!(fault, Some(Fault::NoProgress));
+        }
     }
 
     #[test]

@@ -285,7 +285,7 @@ const GRANTED: Action = Action::Claim {
 };
 
 #[test]
-fn what_a_recalled_holder_runs_gets_memory_before_the_model_of_the_next_turn() {
+fn the_request_of_a_recalled_holder_gets_memory_before_the_model_of_the_next_turn() {
     let mut leases = recalled([10, 60, 0]);
     assert_eq!(leases.claim(Time(4 * MS), ONE, 60), Claim::Waits);
     assert_eq!(decide(&mut leases, 4), [evict(OTHER)]);
@@ -304,7 +304,7 @@ fn what_a_recalled_holder_runs_gets_memory_before_the_model_of_the_next_turn() {
 }
 
 #[test]
-fn what_a_recalled_holder_runs_gets_memory_although_its_own_turn_comes_next() {
+fn the_request_of_a_recalled_holder_gets_memory_although_its_own_turn_comes_next() {
     let third = InstanceId(2);
     let mut leases = recalled([10, 20, 60]);
     leases.remove(Time(4 * MS), OTHER);

@@ -3,7 +3,7 @@
 //! A process is believed about itself alone, and only within what is possible: no kernel time before its pages were created, and
 //! no more than has passed since.
 
-use policy::faults::{Fault, Watch, Work};
+use policy::faults::{self, Fault, Watch, Work};
 use policy::tokens::{Activity, ProcessId, ProcessUsage};
 use policy::{Span, Time};
 use protocol::page::Residency;
@@ -142,6 +142,9 @@ struct Observed {
     busy_until: u64,
     /// Number of launches at the last facts.
     launches: u64,
+    /// Number of stretches of kernel time so far, and the longest one in nanoseconds.
+    stretches: u64,
+    longest_ns: u64,
     /// Whether the process has launched since the last report to the scheduler.
     is_active: bool,
     /// Time at which nothing was first observed in flight, in nanoseconds; 0: something was in flight at the last observation.
@@ -492,7 +495,17 @@ impl Device {
             last_error,
             ..
         } = self.facts;
+        let Observed {
+            stretches,
+            longest_ns,
+            ..
+        } = self.observed;
         Work {
+            longest: if stretches < faults::KNOWN_FROM {
+                None
+            } else {
+                Some(Span(longest_ns))
+            },
             unfinished_since: match busy_since {
                 0 => None,
                 since => Some(Time(since)),
@@ -588,6 +601,8 @@ impl Device {
         for &(begin, end) in &facts.stretches {
             let (begin, end) = (begin.max(begun), end.min(now));
             if begin < end {
+                observed.stretches += 1;
+                observed.longest_ns = observed.longest_ns.max(end - begin);
                 length += end - begin;
                 fresh += union.add(begin, end);
                 observed.busy_until = observed.busy_until.max(end);

@@ -72,6 +72,7 @@ stream-restores = "poisoned"
 
 [pool]
 rule = "lru"
+end-faulted = false
 
 [metrics]
 pods = true
@@ -94,6 +95,7 @@ gpu-hour = 2.49
     );
     assert!(default.restores_on_demand);
     assert_eq!((memory.seal_after_ms, default.seal_after_ms), (250, 1_000));
+    assert_eq!((memory.ends_faulted, default.ends_faulted), (false, true));
     assert_eq!(
         (memory.streaming, default.streaming),
         (Streaming::Poisoned, Streaming::Off)
@@ -246,6 +248,10 @@ fn problems_have_their_line_and_the_allowed_values() {
         (
             "[pool]\nrule = \"best\"",
             "agent.toml:2: pool.rule: \"best\": allowed: weir, paper, fifo, random, lru, no-ahead",
+        ),
+        (
+            "[pool]\nend-faulted = \"never\"",
+            "agent.toml:2: pool.end-faulted: \"never\": allowed: true, false",
         ),
         (
             "[memory]\nrestore = \"never\"",

@@ -3,7 +3,7 @@
 
 use preload_state::streams::DefaultStream;
 
-use crate::cuda::{Handle, SUCCESS};
+use crate::cuda::{Code, Handle, SUCCESS};
 use crate::outcome::{Call, Outcome, Reason};
 use crate::platform::Platform;
 use crate::{capture_mode, gate, streams};
@@ -15,6 +15,7 @@ pub fn wait<P: Platform>(host: P, call: Call<'_>) -> Outcome {
     }
     capture_mode::relaxed(host, || streams::mark_all(host));
     let code = call();
+    note_failure(host, code);
     streams::reap_all(host);
     gate::after_host_wait(host);
     Outcome::Done(code)
@@ -39,7 +40,15 @@ pub fn wait_for<P: Platform>(
         streams::stream_synchronized(host, stream, default);
         gate::after_host_wait(host);
     }
+    note_failure(host, code);
     Outcome::Done(code)
+}
+
+/// Reports an error that stays: work before it has failed, and a program learns of that first where it waits.
+fn note_failure<P: Platform>(host: P, code: Code) {
+    if code != SUCCESS {
+        host.report_fatal(code);
+    }
 }
 
 /// Enqueues an operation that is neither a kernel nor a use of memory.

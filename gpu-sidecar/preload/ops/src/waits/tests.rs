@@ -1,5 +1,7 @@
 use std::cell::Cell;
 
+use protocol::message::{FromProcess, Report};
+
 use super::*;
 use crate::cuda::INVALID_VALUE;
 use crate::fake::{Fake, KERNEL, STREAM, counted};
@@ -103,4 +105,21 @@ fn a_late_wait_counts_what_was_expected() {
     let _waited = wait_for(fake, &|| SUCCESS, STREAM, LEGACY);
     assert_eq!(fake.process.streams.busy_ns(), 6 * 100_000);
     assert_eq!(fake.process.gate.word().in_flight(), 0);
+}
+
+#[test]
+fn an_error_that_a_wait_returns_and_that_stays_is_reported_once() {
+    for one_stream in [true, false] {
+        let fake = Fake::new();
+        for code in [INVALID_VALUE, 600, 700, 719] {
+            let call = || code;
+            let outcome = match one_stream {
+                true => wait_for(fake, &call, STREAM, LEGACY),
+                false => wait(fake, &call),
+            };
+            assert_eq!(outcome, Outcome::Done(code));
+        }
+        let fatal = FromProcess::Report(Report::Fatal(700));
+        assert_eq!(fake.take_sent(), [fatal]);
+    }
 }

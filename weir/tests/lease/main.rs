@@ -2,36 +2,22 @@
 //! of requests when a program of Weir or of the user is killed.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+mod faults;
+mod pods;
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-use softgpu_harness::node::{Node, preload};
+use softgpu_harness::node::Node;
 use softgpu_harness::soft_gpu_dir::SoftGpuDir;
 use testing::until;
 
-const TENANT: &str = "weir.dev/isolation=\"tenant\"\nweir.dev/slo=\"500ms\"\n";
+use pods::{About, Pod, exchange, infer, queue_proxy};
+
 /// Room for one of the models, which take 4 MiB each.
 const CONFIG: &str = "[slots]\nkind = \"exclusive\"\nmemory = \"5Mi\"\n\
                       [slots.context-residue]\nexclusive = \"5Mi\"\n";
-/// Longest time until an answer.
-const ANSWER_MAX: Duration = Duration::from_secs(25);
-
-/// A process that is killed when dropped.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _gone = self.0.kill();
-        let _status = self.0.wait();
-    }
-}
-
 /// Ends the clients of a test when dropped, so that one which fails does not wait for them for ever.
 struct StopGuard<'a>(&'a AtomicBool);
 
@@ -39,158 +25,6 @@ impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
-}
-
-struct Pod {
-    name: &'static str,
-    ip: &'static str,
-    concurrency: u32,
-    model: Option<Killed>,
-    queue: Option<Killed>,
-    target: SocketAddr,
-}
-
-fn weir(program: &str) -> Command {
-    let mut command = Command::new(softgpu_harness::weir());
-    let parent = std::process::id().to_string();
-    command.args(["child", program, "--parent", &parent, "--"]);
-    command
-}
-
-impl Pod {
-    fn start(node: &Node, name: &'static str, ip: &'static str, concurrency: u32) -> Self {
-        let about = format!("namespace = \"demo\"\nfunction = \"{name}\"\n");
-        node.publish(name, TENANT, &about);
-        until("the pod is served", || {
-            (node.instance(name)["id"] == name).then_some(())
-        });
-        let mut pod = Self {
-            name,
-            ip,
-            concurrency,
-            model: None,
-            queue: None,
-            target: SocketAddr::from(([127, 0, 0, 1], 0)),
-        };
-        pod.start_model(node);
-        pod.start_queue(node);
-        pod
-    }
-
-    fn start_model(&mut self, node: &Node) {
-        let mut command = weir("model-server");
-        node.softgpu.is_for(&mut command);
-        preload(&mut command, &node.gate(self.name));
-        let port = self.target.port().to_string();
-        for (name, value) in [
-            ("PORT", &*port),
-            ("MODEL_NAME", "resnet-152"),
-            ("MODEL_TOUCH", "order"),
-            ("MODEL_VERIFY", "true"),
-            ("MODEL_CHECK", "all"),
-            ("WEIR_BYTES_SCALE", "64"),
-        ] {
-            command.env(name, value);
-        }
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        if self.target.port() == 0 {
-            // It prints the port that it has found.
-            let mut line = String::new();
-            let output = child.stdout.take().unwrap();
-            BufReader::new(output).read_line(&mut line).unwrap();
-            self.target = line.trim().rsplit(' ').next().unwrap().parse().unwrap();
-        }
-        self.model = Some(Killed(child));
-        let target = self.target;
-        until("the model is loaded", || {
-            (exchange(target, "GET", "/ready", "").0 == 200).then_some(())
-        });
-    }
-
-    fn start_queue(&mut self, node: &Node) {
-        let socket = node
-            .file("run/pods")
-            .join(self.name)
-            .join("lease/queue.sock");
-        let port = self.target.port();
-        let queue = queue_proxy(self.name, self.ip, port, &socket, self.concurrency, 20);
-        self.queue = Some(queue);
-    }
-
-    fn address(&self) -> SocketAddr {
-        SocketAddr::new(self.ip.parse().unwrap(), 8012)
-    }
-}
-
-/// Starts the queue-proxy of a pod, and waits until it listens.
-fn queue_proxy(
-    name: &str,
-    ip: &str,
-    port: u16,
-    socket: &Path,
-    concurrency: u32,
-    timeout_seconds: u32,
-) -> Killed {
-    let mut command = weir("queue-proxy");
-    command.env("WEIR_QUEUE_SOCKET", socket);
-    let (concurrency, timeout_seconds) = (concurrency.to_string(), timeout_seconds.to_string());
-    let port = port.to_string();
-    for (name, value) in [
-        ("SERVING_NAMESPACE", "demo"),
-        ("SERVING_CONFIGURATION", name),
-        ("SERVING_REVISION", name),
-        ("QUEUE_SERVING_PORT", "8012"),
-        ("QUEUE_SERVING_TLS_PORT", "8112"),
-        ("CONTAINER_CONCURRENCY", &*concurrency),
-        ("SERVING_POD", name),
-        ("SERVING_POD_IP", ip),
-        ("SERVING_LOGGING_CONFIG", ""),
-        ("SERVING_LOGGING_LEVEL", "error"),
-        ("WEIR_PODINFO", "/nonexistent"),
-        ("WEIR_BIND", ip),
-        ("WEIR_SLO", "500ms"),
-        ("REVISION_TIMEOUT_SECONDS", &*timeout_seconds),
-        ("USER_PORT", &*port),
-    ] {
-        command.env(name, value);
-    }
-    let queue = Killed(command.spawn().unwrap());
-    let address = SocketAddr::new(ip.parse().unwrap(), 8012);
-    until("the queue-proxy listens", || {
-        TcpStream::connect(address).is_ok().then_some(())
-    });
-    queue
-}
-
-/// Sends a request, and returns status and body of the answer; 0 if there is none.
-fn exchange(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, String) {
-    let sent = || -> std::io::Result<String> {
-        let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(ANSWER_MAX))?;
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        )?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
-    };
-    let answer = sent().unwrap_or_default();
-    let status = answer.split(' ').nth(1).and_then(|text| text.parse().ok());
-    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
-    (status.unwrap_or(0), body.to_owned())
-}
-
-/// Sends a request to a pod. Returns the status, which is 0 too if the answer is not that of the model.
-fn infer(address: SocketAddr, seed: u64) -> u16 {
-    let body = format!(r#"{{"input":1,"output":1,"seed":{seed}}}"#);
-    let (status, body) = exchange(address, "POST", "/infer", &body);
-    let answer: Value = serde_json::from_str(&body).unwrap_or_default();
-    if status == 200 && answer["right"] != true {
-        return 0;
-    }
-    status
 }
 
 /// A node with one GPU and two pods on it.
@@ -206,7 +40,11 @@ fn node_of(concurrencies: [u32; 2]) -> (Node, [Pod; 2]) {
     let own = NEXT.fetch_add(1, Ordering::Relaxed);
     let start = |at: usize| {
         let (name, ip) = IPS[own][at];
-        Pod::start(&node, name, ip, concurrencies[at])
+        let about = About {
+            concurrency: concurrencies[at],
+            ..About::of(name, ip)
+        };
+        Pod::start(&node, about)
     };
     let pods = [start(0), start(1)];
     (node, pods)
@@ -215,17 +53,18 @@ fn node_of(concurrencies: [u32; 2]) -> (Node, [Pod; 2]) {
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// Names and addresses of the pods of each test.
-const IPS: [[(&str, &str); 2]; 5] = [
+const IPS: [[(&str, &str); 2]; 6] = [
     [("one", "127.0.11.1"), ("two", "127.0.11.2")],
     [("one", "127.0.11.3"), ("two", "127.0.11.4")],
     [("one", "127.0.11.5"), ("two", "127.0.11.6")],
     [("one", "127.0.11.7"), ("two", "127.0.11.8")],
     [("one", "127.0.11.10"), ("two", "127.0.11.11")],
+    [("one", "127.0.11.15"), ("two", "127.0.11.16")],
 ];
 
 fn restores(node: &Node, pods: &[Pod]) -> u64 {
     let of = |pod: &Pod| {
-        node.instance(pod.name)["moves"]["restores"]
+        node.instance(pod.about.name)["moves"]["restores"]
             .as_u64()
             .unwrap()
     };
@@ -238,7 +77,7 @@ fn two_models_take_turns_on_a_slot_that_holds_one() {
     let before = restores(&node, &pods);
     for seed in 0..6 {
         for pod in &pods {
-            assert_eq!(infer(pod.address(), seed), 200, "{}", pod.name);
+            assert_eq!(infer(pod.address(), seed), 200, "{}", pod.about.name);
         }
     }
     let moved = restores(&node, &pods) - before;
@@ -372,10 +211,10 @@ fn a_pod_that_runs_four_requests_at_a_time_all_the_time_gives_way_to_another() {
 #[test]
 fn without_an_agent_a_request_waits_for_as_long_as_it_may_and_is_answered_503() {
     let folder = tempfile::tempdir().unwrap();
-    let (ip, socket) = ("127.0.11.9", folder.path().join("queue.sock"));
-    let _queue = queue_proxy("alone", ip, 9, &socket, 1, 1);
+    let about = About::of("alone", "127.0.11.9");
+    let _queue = queue_proxy(&about, 9, &folder.path().join("queue.sock"), 1);
     let begin = Instant::now();
-    let (status, body) = exchange(SocketAddr::new(ip.parse().unwrap(), 8012), "GET", "/", "");
+    let (status, body) = exchange(about.address(), "GET", "/", "");
     assert_eq!(
         (status, body.trim()),
         (503, "the pod had no turn on its GPU")

@@ -1,0 +1,112 @@
+//! Processes that compute no more, and GPUs that are lost, under leases.
+
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use softgpu_harness::node::Node;
+use softgpu_harness::programs::{built, ptx};
+use softgpu_harness::puppet::Puppet;
+use softgpu_harness::soft_gpu_dir::{SoftGpuDir, is_gone};
+use testing::until;
+
+use super::pods::{About, Pod, infer, infer_for};
+use super::{CONFIG, node};
+
+/// Number of requests after which it is known how long they usually take, with some to spare.
+const USUAL: u64 = 30;
+
+/// `CUDA_ERROR_ILLEGAL_ADDRESS`, after which every call of the process fails.
+const ILLEGAL_ADDRESS: u32 = 700;
+
+/// Returns how many processes of a pod were killed for this reason.
+fn faulted(node: &Node, pod: &str, reason: &str) -> u64 {
+    let count = &node.instance(pod)["faulted_processes"][reason];
+    count.as_u64().unwrap_or(0)
+}
+
+#[test]
+fn a_server_whose_kernel_hangs_is_killed_and_the_slot_passes_on() {
+    let (node, mut pods) = node();
+    let [hanging, other] = pods.each_ref().map(Pod::address);
+    for seed in 0..USUAL {
+        assert_eq!(infer(hanging, seed), 200);
+    }
+    let hung = thread::spawn(move || infer_for(hanging, 600_000, 99));
+    let holds = || node.instance("one")["lease"]["holder"] == true;
+    until("it computes", || holds().then_some(()));
+    // It waits for the slot meanwhile.
+    assert_eq!(infer(other, 1), 200);
+    assert_eq!(hung.join().unwrap(), 502);
+    assert_eq!(faulted(&node, "one", "no-progress"), 1);
+    assert_eq!(faulted(&node, "two", "no-progress"), 0);
+    pods[0].start_model(&node);
+    assert_eq!(infer(hanging, 100), 200);
+}
+
+#[test]
+fn a_process_with_a_sticky_error_is_killed_where_there_are_leases() {
+    let softgpu = SoftGpuDir::new(&["--gpu", "V100", "--bytes", "64"]);
+    let node = Node::new(softgpu, CONFIG);
+    let about = About::of("one", "127.0.11.12");
+    about.publish(&node);
+    let _queue = about.start_queue(&node, 9);
+    let mut command = Command::new(built("puppet"));
+    node.softgpu.is_for(&mut command);
+    command.arg(ptx());
+    node.put(&mut command, "one");
+    let mut puppet = Puppet::start(&mut command);
+    puppet.run("open");
+    puppet.run("load");
+    puppet.run("wild 0");
+    assert_eq!(puppet.result("sync 0"), ILLEGAL_ADDRESS);
+    let pid = puppet.pid();
+    until("it is killed", || is_gone(pid).then_some(()));
+    assert_eq!(faulted(&node, "one", "sticky-error"), 1);
+}
+
+#[test]
+fn requests_of_a_lost_gpu_are_answered_by_a_sibling_on_another() {
+    let softgpu = SoftGpuDir::new(&["--gpu", "V100", "--gpus", "2", "--bytes", "64"]);
+    let node = Node::new(softgpu, CONFIG);
+    let about = |name, slot, ip, uid| About {
+        function: "shared",
+        uid,
+        slot,
+        ..About::of(name, ip)
+    };
+    let [here, _there] = [
+        about(
+            "here",
+            "0",
+            "127.0.11.13",
+            "00000000-0000-0000-0000-000000000001",
+        ),
+        about(
+            "there",
+            "1",
+            "127.0.11.14",
+            "00000000-0000-0000-0000-000000000002",
+        ),
+    ]
+    .map(|about| Pod::start(&node, about));
+    let address = here.address();
+    assert_eq!(infer(address, 1), 200);
+    let running = thread::spawn(move || infer_for(address, 600_000, 2));
+    until("it computes", || {
+        (node.instance("here")["lease"]["holder"] == true).then_some(())
+    });
+    let waiting = thread::spawn(move || infer(address, 3));
+    node.softgpu.inject("79");
+    let begin = Instant::now();
+    assert_eq!(waiting.join().unwrap(), 200, "its sibling answers it");
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let status = running.join().unwrap();
+    assert!([500, 502, 503].contains(&status), "{status}");
+    for seed in 4..8 {
+        assert_eq!(infer(address, seed), 200);
+    }
+    let siblings = &node.instance("here")["lease"]["siblings"];
+    assert!(siblings["named"].as_u64() >= Some(5), "{siblings}");
+}

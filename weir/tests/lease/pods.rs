@@ -1,0 +1,217 @@
+//! Pods of the tests: a queue-proxy and a model-server, with a folder of the agent's.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use softgpu_harness::node::{Node, preload};
+use testing::until;
+
+/// Annotations of every pod.
+const TENANT: &str = "weir.dev/isolation=\"tenant\"\nweir.dev/slo=\"500ms\"\n";
+/// Longest time until an answer.
+const ANSWER_MAX: Duration = Duration::from_secs(25);
+/// Settings of every model: one of 4 MiB of weights, whose answers are checked. A unit of input takes a millisecond, in a single kernel.
+const MODEL: [(&str, &str); 7] = [
+    ("MODEL_NAME", "resnet-152"),
+    ("MODEL_TOUCH", "order"),
+    ("MODEL_VERIFY", "true"),
+    ("MODEL_CHECK", "all"),
+    ("MODEL_INPUT_NS", "1000000"),
+    ("MODEL_PIECE", "600s"),
+    ("WEIR_BYTES_SCALE", "64"),
+];
+
+/// A process that is killed when dropped.
+pub(crate) struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _status = self.0.wait();
+    }
+}
+
+/// Properties of a pod.
+#[derive(Clone, Copy)]
+pub(crate) struct About {
+    pub(crate) name: &'static str,
+    pub(crate) function: &'static str,
+    pub(crate) uid: &'static str,
+    /// Name of its slot; empty: any.
+    pub(crate) slot: &'static str,
+    /// Address at which its queue-proxy listens, on port 8012.
+    pub(crate) ip: &'static str,
+    pub(crate) concurrency: u32,
+}
+
+impl About {
+    /// Returns a pod of a function of its own, which runs one request at a time.
+    pub(crate) const fn of(name: &'static str, ip: &'static str) -> Self {
+        Self {
+            name,
+            function: name,
+            uid: "",
+            slot: "",
+            ip,
+            concurrency: 1,
+        }
+    }
+
+    /// Creates the pod's folder, and waits until the agent serves it.
+    pub(crate) fn publish(&self, node: &Node) {
+        let mut about = format!("namespace = \"demo\"\nfunction = \"{}\"\n", self.function);
+        for (key, value) in [("uid", self.uid), ("slot", self.slot)] {
+            if !value.is_empty() {
+                about += &format!("{key} = \"{value}\"\n");
+            }
+        }
+        node.publish(self.name, TENANT, &about);
+        until("the pod is served", || {
+            (node.instance(self.name)["id"] == self.name).then_some(())
+        });
+    }
+
+    /// Starts its queue-proxy before a server on this port, and waits until it listens.
+    pub(crate) fn start_queue(&self, node: &Node, port: u16) -> Killed {
+        let folder = node.file("run/pods").join(self.name);
+        queue_proxy(self, port, &folder.join("lease/queue.sock"), 20)
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.ip.parse().unwrap(), 8012)
+    }
+}
+
+/// A pod with its two programs; `None`: killed.
+pub(crate) struct Pod {
+    pub(crate) about: About,
+    pub(crate) model: Option<Killed>,
+    pub(crate) queue: Option<Killed>,
+    target: SocketAddr,
+}
+
+fn weir(program: &str) -> Command {
+    let mut command = Command::new(softgpu_harness::weir());
+    let parent = std::process::id().to_string();
+    command.args(["child", program, "--parent", &parent, "--"]);
+    command
+}
+
+impl Pod {
+    pub(crate) fn start(node: &Node, about: About) -> Self {
+        about.publish(node);
+        let mut pod = Self {
+            about,
+            model: None,
+            queue: None,
+            target: SocketAddr::from(([127, 0, 0, 1], 0)),
+        };
+        pod.start_model(node);
+        pod.start_queue(node);
+        pod
+    }
+
+    pub(crate) fn start_model(&mut self, node: &Node) {
+        let mut command = weir("model-server");
+        node.softgpu.is_for(&mut command);
+        preload(&mut command, &node.gate(self.about.name));
+        let port = self.target.port().to_string();
+        command.env("PORT", port).envs(MODEL);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        if self.target.port() == 0 {
+            // It prints the port that it has found.
+            let mut line = String::new();
+            let output = child.stdout.take().unwrap();
+            BufReader::new(output).read_line(&mut line).unwrap();
+            self.target = line.trim().rsplit(' ').next().unwrap().parse().unwrap();
+        }
+        self.model = Some(Killed(child));
+        let target = self.target;
+        until("the model is loaded", || {
+            (exchange(target, "GET", "/ready", "").0 == 200).then_some(())
+        });
+    }
+
+    pub(crate) fn start_queue(&mut self, node: &Node) {
+        self.queue = Some(self.about.start_queue(node, self.target.port()));
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.about.address()
+    }
+}
+
+/// Starts the queue-proxy of a pod, and waits until it listens.
+pub(crate) fn queue_proxy(about: &About, port: u16, socket: &Path, timeout_seconds: u32) -> Killed {
+    let About { name, ip, .. } = about;
+    let mut command = weir("queue-proxy");
+    command.env("WEIR_QUEUE_SOCKET", socket);
+    let concurrency = about.concurrency.to_string();
+    let timeout_seconds = timeout_seconds.to_string();
+    let port = port.to_string();
+    for (name, value) in [
+        ("SERVING_NAMESPACE", "demo"),
+        ("SERVING_CONFIGURATION", name),
+        ("SERVING_REVISION", name),
+        ("QUEUE_SERVING_PORT", "8012"),
+        ("QUEUE_SERVING_TLS_PORT", "8112"),
+        ("CONTAINER_CONCURRENCY", &*concurrency),
+        ("SERVING_POD", name),
+        ("SERVING_POD_IP", ip),
+        ("SERVING_LOGGING_CONFIG", ""),
+        ("SERVING_LOGGING_LEVEL", "error"),
+        ("WEIR_PODINFO", "/nonexistent"),
+        ("WEIR_BIND", ip),
+        ("WEIR_SLO", "500ms"),
+        ("REVISION_TIMEOUT_SECONDS", &*timeout_seconds),
+        ("USER_PORT", &*port),
+    ] {
+        command.env(name, value);
+    }
+    let queue = Killed(command.spawn().unwrap());
+    let address = about.address();
+    until("the queue-proxy listens", || {
+        TcpStream::connect(address).is_ok().then_some(())
+    });
+    queue
+}
+
+/// Sends a request, and returns status and body of the answer; 0 if there is none.
+pub(crate) fn exchange(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, String) {
+    let sent = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(ANSWER_MAX))?;
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = sent().unwrap_or_default();
+    let status = answer.split(' ').nth(1).and_then(|text| text.parse().ok());
+    let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    (status.unwrap_or(0), body.to_owned())
+}
+
+/// Sends a request to a pod. Returns the status, which is 0 too if the answer is not that of the model.
+pub(crate) fn infer(address: SocketAddr, seed: u64) -> u16 {
+    infer_for(address, 1, seed)
+}
+
+/// Sends a request to a pod whose kernel takes these milliseconds. Returns the status as [`infer`].
+pub(crate) fn infer_for(address: SocketAddr, ms: u64, seed: u64) -> u16 {
+    let body = format!(r#"{{"input":{ms},"output":1,"seed":{seed}}}"#);
+    let (status, body) = exchange(address, "POST", "/infer", &body);
+    let answer: Value = serde_json::from_str(&body).unwrap_or_default();
+    if status == 200 && answer["right"] != true {
+        return 0;
+    }
+    status
+}
