@@ -14,7 +14,7 @@
 //! `weir.slo.result` (`in-time`, `missed`, `not-judged`), and `weir.slo.reason` as in the metrics.
 
 use std::net::SocketAddr;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, Method, Request};
 use opentelemetry::propagation::TextMapPropagator as _;
@@ -142,12 +142,7 @@ impl Traces {
         waits: bool,
         arrival: Instant,
     ) -> Spans {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "spans are in the wall clock's time"
-        )]
-        let now = SystemTime::now();
-        let arrived_at = now - arrival.elapsed();
+        let arrived_at = wall_clock(arrival);
         let headers = request.headers();
         let remote = self
             .propagator
@@ -269,6 +264,36 @@ impl Traces {
     }
 }
 
+/// Longest time between the readings of both clocks that shifts the spans of a request by nothing of interest.
+const APART_MAX: Duration = Duration::from_micros(10);
+/// Number of readings of both clocks.
+const READINGS_MAX: u32 = 4;
+
+/// Returns a time of the past in the wall clock's time. A thread may be preempted between its readings of the two clocks, which would shift the request's
+/// spans beyond those of the programs before and behind it: the closest of some readings counts.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "spans are in the wall clock's time"
+)]
+fn wall_clock(past: Instant) -> SystemTime {
+    let read = || {
+        let before = Instant::now();
+        let wall = SystemTime::now();
+        (
+            before.elapsed(),
+            wall - before.saturating_duration_since(past),
+        )
+    };
+    let (mut apart, mut wall) = read();
+    for _again in 1..READINGS_MAX {
+        if apart <= APART_MAX {
+            break;
+        }
+        (apart, wall) = (apart, wall).min(read());
+    }
+    wall
+}
+
 impl Spans {
     /// Returns the identifiers of the trace and of the server span.
     #[must_use]
@@ -350,6 +375,27 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+
+    #[test]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "spans are in the wall clock's time"
+    )]
+    fn times_of_both_clocks_are_as_far_in_the_past() {
+        let since = SystemTime::now();
+        let past = Instant::now() - Duration::from_secs(5);
+        let wall = wall_clock(past);
+        let until = SystemTime::now();
+        let passed = Duration::from_secs(5);
+        assert!(
+            since <= wall + passed + Duration::from_millis(1),
+            "{wall:?}"
+        );
+        assert!(
+            wall + passed <= until + Duration::from_millis(1),
+            "{wall:?}"
+        );
+    }
 
     #[test]
     fn trace_identifiers_are_read_from_valid_headers_only() {
