@@ -216,6 +216,23 @@ impl SlotState {
         if orders_stray {
             let _refused = self.begin_move(cx, key, Target::Host, DRAIN_MS, false);
         }
+        self.open_for_hashes(cx, key);
+    }
+
+    /// Opens the gate of a pod whose model leaves for a lease, and of which a thread waits there, unless another pod computes: its page stated it as sealed, but it
+    /// has been touched since, and the kernel of the hashes would wait for a token until everything is copied without.
+    fn open_for_hashes(&mut self, cx: &mut Context<'_>, key: PodKey) {
+        let Some(pod) = self.pods.get(&key) else {
+            return;
+        };
+        let current = pod.moves().current.as_ref();
+        let leaves = current.is_some_and(|current| {
+            current.target == Target::Host && current.lease.is_some() && current.undoes.is_none()
+        });
+        let is_sole = cx.leases.policy.holder(SlotId(self.key.0)).is_none();
+        if leaves && is_sole && pod.waiters() > 0 && !cx.leases.is_open(key) {
+            self.set_open(cx, key, true);
+        }
     }
 
     /// Returns whether a process of a pod has device memory although the model was to be on the host and others of the pod have left: it had returned between

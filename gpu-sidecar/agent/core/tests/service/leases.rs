@@ -327,6 +327,35 @@ fn a_model_that_was_touched_since_it_was_sealed_does_not_leave_beside_the_holder
 }
 
 #[test]
+fn a_model_that_was_touched_unseen_since_it_was_sealed_gets_a_token_for_its_hashes() {
+    let mut node = exclusive(2);
+    for pod in [0, 1] {
+        node.queue_connects(pod);
+    }
+    let [one, other] = [1, 101].map(|pid| node.with_memory(pid, 1, 60 * MIB));
+    let all = [(0, one), (1, other)];
+    settle(&mut node, &all);
+    node.wants(0, 80);
+    settle(&mut node, &all);
+    assert!(node.is_to_seal(one), "its page states it as sealed");
+    node.wants(1, 80);
+    let epoch = node.recalled(0).unwrap();
+    node.idle(0, epoch);
+    assert_eq!(node.wanted_place(one).1, Residency::Host);
+    assert!(!node.is_open(one) && !node.is_open(other));
+    // Its process knows better, and waits at the gate with the kernel of the hashes.
+    node.ask(one);
+    assert!(node.is_open(one));
+    node.ask(other);
+    assert!(!node.is_open(other));
+    node.has_moved(one);
+    let gate = node.pages(one).orders.gate.epoch();
+    node.send(one, FromProcess::Closed { epoch: gate - 1 });
+    assert!(!node.is_open(one));
+    assert_eq!(node.wanted_place(other).1, Residency::Resident);
+}
+
+#[test]
 fn a_claim_that_the_slot_can_never_hold_is_refused() {
     let mut node = exclusive(1);
     node.queue_connects(0);
