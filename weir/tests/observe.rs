@@ -160,7 +160,7 @@ fn every_query_has_series_each_cause_is_named_and_an_alert_fires() {
         (&0.into(), &0.into())
     );
     assert!(report["queries"].as_u64().unwrap() >= 60, "{report}");
-    assert_eq!(report["targets"]["up"], 8);
+    assert_eq!(report["targets"]["up"], 13);
     for cause in report["causes"].as_array().unwrap() {
         assert_eq!(cause["made"], cause["named"], "{report}");
     }

@@ -135,6 +135,8 @@ pub(crate) struct Names {
     pub(crate) revision: String,
     /// Further settings of the pod's queue-proxy, which take precedence.
     pub(crate) environment: Vec<(&'static str, String)>,
+    /// Further settings of its model-server, which take precedence.
+    pub(crate) application: Vec<(&'static str, String)>,
 }
 
 /// The running processes of a pod, killed when dropped.
@@ -169,6 +171,7 @@ impl Children {
         let names = Names {
             revision: REVISION.to_owned(),
             environment: Vec::new(),
+            application: Vec::new(),
         };
         Self::start_named(site, cost, gpu, device, settings, &names).await
     }
@@ -201,7 +204,8 @@ impl Children {
         ]);
         let model = model
             .environment(cost.environment())
-            .environment(gpu.environment());
+            .environment(gpu.environment())
+            .environment(names.application.clone());
         let model = site.within(model).spawn()?;
         let knative = [
             ("SERVING_NAMESPACE", "default"),

@@ -1,5 +1,5 @@
-//! A cluster on loopback: an API server in memory, both roles of activator-ext, a pod for each function, and a node with shared
-//! GPUs.
+//! A cluster on loopback: an API server in memory, both roles of activator-ext, a pod for each function, a node with shared GPUs,
+//! and one whose pods take turns.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -25,6 +25,7 @@ use super::super::gpu::SoftGpu;
 use super::super::shares::{Node, Plan, Rule, Work, pods};
 use super::super::spawn::Spawn;
 use super::function::{BROKEN, COLD, FUNCTIONS, Function, SHOWN};
+use super::leases::LeaseNode;
 use super::prometheus::ScrapeTarget;
 
 /// Ports of activator-ext's roles.
@@ -57,14 +58,15 @@ pub(super) struct Addresses {
     pub(super) data: SocketAddr,
     /// Metrics of role `control`.
     pub(super) control: SocketAddr,
-    /// API of the node's agent.
-    pub(super) agent: SocketAddr,
+    /// APIs of the nodes' agents.
+    pub(super) agents: [SocketAddr; 2],
 }
 
 /// The cluster's running processes, killed when dropped.
 #[derive(Debug)]
 pub(super) struct Cluster {
     node: Node,
+    leases: LeaseNode,
     pods: Vec<(Function, Children)>,
     data: Child,
     control: Child,
@@ -100,6 +102,7 @@ impl Cluster {
         are_free(control_ip, &[9443, FUNCTIONS_PORT, ACTIVATOR_METRICS])?;
         let gpu = SoftGpu::of(vec![whole("H100", 2), sliced("A100", "3g.40gb")]).await?;
         let node = Node::start(&gpu, &node_plan()?).await?;
+        let leases = LeaseNode::start().await?;
         let api = Arc::new(ApiServer::start().await);
         let mirroring = Mirroring::start(Arc::clone(&api), MIRROR_LAG);
         let folder = tempfile::Builder::new()
@@ -120,11 +123,14 @@ impl Cluster {
         for (function, ip) in FUNCTIONS.into_iter().zip(&addresses[2..]) {
             let settings = Settings::Weir(Duration::from_millis(function.objective_ms));
             let cost = function.cost();
-            let mut names = function.names();
+            let (mut names, gpu, device) = match function.turns {
+                None => (function.names(), &gpu, MODEL_GPU),
+                // The agent selects the GPU.
+                Some(turns) => (leases.names(function, turns), &leases.gpu, 0),
+            };
             names.environment.extend(tracing());
-            let pod =
-                Children::start_named(Site::Address(*ip), cost, &gpu, MODEL_GPU, settings, &names)
-                    .await?;
+            let site = Site::Address(*ip);
+            let pod = Children::start_named(site, cost, gpu, device, settings, &names).await?;
             let mut revision = described(function);
             if function.name != COLD {
                 revision.pods = vec![pod.address()];
@@ -156,6 +162,7 @@ impl Cluster {
             .spawn()?;
         let mut cluster = Self {
             node,
+            leases,
             pods,
             data,
             control,
@@ -221,7 +228,7 @@ impl Cluster {
         Addresses {
             data: SocketAddr::new(self.data_ip, FUNCTIONS_PORT),
             control: SocketAddr::new(self.control_ip, ACTIVATOR_METRICS),
-            agent: self.node.control(),
+            agents: [self.node.control(), self.leases.agent.control()],
         }
     }
 
@@ -253,11 +260,21 @@ impl Cluster {
                 "weir-agent",
                 "weir-agent-0",
             ),
+            target(
+                Target::Agent,
+                self.leases.agent.metrics(),
+                "weir-agent",
+                "weir-agent-1",
+            ),
         ];
         for (function, pod) in &self.pods {
             let address = SocketAddr::new(pod.address().ip(), METRICS_PORT);
-            let name = format!("{}-pod", function.revision());
-            all.push(target(Target::QueueProxy, address, "default", &name));
+            all.push(target(
+                Target::QueueProxy,
+                address,
+                "default",
+                &function.pod(),
+            ));
         }
         all
     }
@@ -334,7 +351,7 @@ fn kill(pid: u32) -> anyhow::Result<()> {
     kill_process(pid, Signal::KILL).context("cannot kill a process")
 }
 
-fn whole(part: &str, count: u32) -> GpuConfig {
+pub(super) fn whole(part: &str, count: u32) -> GpuConfig {
     GpuConfig {
         part: part.to_owned(),
         slices: Vec::new(),

@@ -31,6 +31,38 @@ pub(super) struct Function {
     pub(super) depth: u32,
     /// Expected first cause in "Why missed"; `None` if no request misses.
     pub(super) cause: Option<&'static str>,
+    /// How it shares a GPU by turns; `None`: it has one for itself, without an agent.
+    pub(super) turns: Option<Turns>,
+}
+
+/// How a function shares a slot with another one, of which one computes at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turns {
+    /// Both models are there.
+    Beside,
+    /// The slot has memory for one of the models.
+    Instead,
+}
+
+impl Turns {
+    /// All kinds of turns, each with a slot of its own.
+    pub(super) const ALL: [Self; 2] = [Self::Beside, Self::Instead];
+
+    /// Returns the name of the slot.
+    pub(super) const fn slot(self) -> &'static str {
+        match self {
+            Self::Beside => "0",
+            Self::Instead => "1",
+        }
+    }
+
+    /// Returns the size of each model.
+    pub(super) const fn weights(self) -> &'static str {
+        match self {
+            Self::Beside => "64MiB",
+            Self::Instead => "1GiB",
+        }
+    }
 }
 
 /// Function that shows every panel of `weir-function`.
@@ -41,7 +73,7 @@ pub(super) const BROKEN: &str = "broken";
 pub(super) const COLD: &str = "cold";
 
 /// All functions of the demo.
-pub(super) const FUNCTIONS: [Function; 5] = [
+pub(super) const FUNCTIONS: [Function; 9] = [
     Function {
         name: "steady",
         objective_ms: 2_000,
@@ -50,6 +82,7 @@ pub(super) const FUNCTIONS: [Function; 5] = [
         period_ms: 200,
         depth: 10,
         cause: None,
+        turns: None,
     },
     // Each burst keeps the instance busy for longer than the objective.
     Function {
@@ -60,6 +93,7 @@ pub(super) const FUNCTIONS: [Function; 5] = [
         period_ms: 1_500,
         depth: 100,
         cause: Some("queue"),
+        turns: None,
     },
     Function {
         name: "tight",
@@ -69,6 +103,7 @@ pub(super) const FUNCTIONS: [Function; 5] = [
         period_ms: 250,
         depth: 10,
         cause: Some("execution"),
+        turns: None,
     },
     Function {
         name: BROKEN,
@@ -78,6 +113,7 @@ pub(super) const FUNCTIONS: [Function; 5] = [
         period_ms: 250,
         depth: 10,
         cause: Some("failed"),
+        turns: None,
     },
     Function {
         name: COLD,
@@ -87,6 +123,49 @@ pub(super) const FUNCTIONS: [Function; 5] = [
         period_ms: 60_000,
         depth: 10,
         cause: Some("cold-start"),
+        turns: None,
+    },
+    // Its requests wait while one of the next function computes.
+    Function {
+        name: "waiting",
+        objective_ms: 100,
+        cost_ms: 10,
+        burst: 1,
+        period_ms: 250,
+        depth: 10,
+        cause: Some("lease"),
+        turns: Some(Turns::Beside),
+    },
+    Function {
+        name: "lengthy",
+        objective_ms: 2_000,
+        cost_ms: 300,
+        burst: 1,
+        period_ms: 400,
+        depth: 10,
+        cause: None,
+        turns: Some(Turns::Beside),
+    },
+    // Its model leaves for that of the next function, and returns for each request.
+    Function {
+        name: "swapped",
+        objective_ms: 60,
+        cost_ms: 10,
+        burst: 1,
+        period_ms: 1_000,
+        depth: 10,
+        cause: Some("load"),
+        turns: Some(Turns::Instead),
+    },
+    Function {
+        name: "swapping",
+        objective_ms: 2_000,
+        cost_ms: 10,
+        burst: 1,
+        period_ms: 1_000,
+        depth: 10,
+        cause: None,
+        turns: Some(Turns::Instead),
     },
 ];
 
@@ -94,6 +173,11 @@ impl Function {
     /// Returns the name of the function's only revision.
     pub(super) fn revision(&self) -> String {
         format!("{}-00001", self.name)
+    }
+
+    /// Returns the name of the function's pod.
+    pub(super) fn pod(&self) -> String {
+        format!("{}-pod", self.revision())
     }
 
     /// Returns the cost of the function's requests for the model-server.
@@ -111,12 +195,13 @@ impl Function {
             revision: self.revision(),
             environment: vec![
                 ("SERVING_SERVICE", self.name.to_owned()),
-                ("SERVING_POD", format!("{}-pod", self.revision())),
+                ("SERVING_POD", self.pod()),
                 ("WEIR_FUNCTION", self.name.to_owned()),
                 ("WEIR_QUEUE_DEPTH", self.depth.to_string()),
                 ("WEIR_LATE", "serve".to_owned()),
                 ("SERVING_LOGGING_LEVEL", "error".to_owned()),
             ],
+            application: Vec::new(),
         }
     }
 

@@ -28,8 +28,8 @@ const WARM_AFTER: Duration = Duration::from_secs(10);
 const BREAK_AFTER: Duration = Duration::from_secs(20);
 /// Interval between checks of the demo's processes.
 const CHECK_PERIOD: Duration = Duration::from_secs(1);
-/// Name of the demo's only node.
-const NODE: &str = "demo-node";
+/// Names of the demo's nodes: one with shared GPUs, and one whose pods take turns.
+const NODES: [&str; 2] = ["demo-node", "demo-turns"];
 
 /// Queries the demo's programs for the page's state.
 struct Gatherer {
@@ -43,7 +43,7 @@ impl Source for Gatherer {
         let Addresses {
             data,
             control,
-            agent,
+            agents,
         } = self.addresses;
         let body = async |address: SocketAddr, path: &str| {
             let answer = get(address, path, &[]).await.ok();
@@ -53,11 +53,16 @@ impl Source for Gatherer {
         };
         let functions = body(data, "/v1/functions").await;
         let functions = functions.and_then(|text| serde_json::from_str(&text).ok());
-        let slots = body(agent, "/v1/slots").await;
-        let slots = slots.and_then(|text| serde_json::from_str(&text).ok());
-        let after = self.board.sequence(NODE);
-        let events = body(agent, &format!("/v1/events?after={after}")).await;
-        let events = events.and_then(|lines| agent_events(lines.as_bytes()).ok());
+        let mut nodes = Vec::new();
+        for (agent, node) in agents.into_iter().zip(NODES) {
+            let slots = body(agent, "/v1/slots").await;
+            let slots = slots.and_then(|text| serde_json::from_str(&text).ok());
+            let after = self.board.sequence(node);
+            let events = body(agent, &format!("/v1/events?after={after}")).await;
+            let events = events.and_then(|lines| agent_events(lines.as_bytes()).ok());
+            let answer = slots.map(|slots| (slots, events.unwrap_or_default()));
+            nodes.push((node.to_owned(), answer));
+        }
         let attached = body(control, "/metrics").await.unwrap_or_default();
         let is_attached = |_: &str, revision: &str| {
             let label = format!("revision=\"{revision}\"");
@@ -69,10 +74,7 @@ impl Source for Gatherer {
         };
         let answers = Answers {
             data: vec![("weir-activator-0".to_owned(), functions)],
-            agents: vec![(
-                NODE.to_owned(),
-                slots.map(|slots| (slots, events.unwrap_or_default())),
-            )],
+            agents: nodes,
             ..Answers::default()
         };
         #[expect(clippy::disallowed_methods, reason = "wall-clock time, for display")]
@@ -113,8 +115,9 @@ pub(in super::super) async fn run(
         json!({ "url": url }).to_string()
     } else {
         format!(
-            "{url}\nFive functions under load; four of them miss their objectives: by a queue, by an execution that is longer than the objective, \
-             by an application that breaks off after {BREAK_AFTER:?}, and by a cold start that ends after {WARM_AFTER:?}. Interrupt it to end it."
+            "{url}\nNine functions under load; six of them miss their objectives: by a queue, by an execution that is longer than the objective, \
+             by an application that breaks off after {BREAK_AFTER:?}, by a cold start that ends after {WARM_AFTER:?}, by waits for another function's \
+             turn on the GPU, and by loads of their model. Interrupt it to end it."
         )
     })?;
     let end = begin + seconds.map_or(FOR_EVER, Duration::from_secs_f64);

@@ -6,6 +6,7 @@
 
 mod cluster;
 mod function;
+mod leases;
 pub(super) mod live;
 mod pages;
 mod prometheus;
