@@ -1,11 +1,12 @@
 //! Hashes of the granules of device memory, by a kernel of this library's in the process's own context.
 
 use preload_state::memory::GranuleHash;
+use preload_state::streams::DefaultStream;
 
 use super::Tools;
 use crate::cuda::{Address, Code, Handle, SUCCESS};
-use crate::launch;
 use crate::platform::Platform;
+use crate::{capture_mode, launch, streams};
 
 /// Returns the hash of each granule with these addresses; `None` if hashes cannot be computed, and everything counts as changed.
 ///
@@ -80,7 +81,12 @@ fn sums<P: Platform>(
     if launched != SUCCESS {
         return Err(launched);
     }
+    // As the program's own waits do, so that the kernel does not count as in flight until something else is launched.
+    if !capture_mode::any(host) {
+        streams::mark(host, tools.stream, DefaultStream::Legacy);
+    }
     host.synchronize_stream(tools.stream)?;
+    streams::stream_synchronized(host, tools.stream, DefaultStream::Legacy);
     let sums = &mut words[count..];
     host.read_words(out, sums, tools.stream)?;
     let pairs = sums.chunks_exact(2);

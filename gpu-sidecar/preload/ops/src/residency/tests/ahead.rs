@@ -59,6 +59,8 @@ fn memory_that_nothing_has_touched_is_not_hashed_again() {
 fn after_a_seal_even_the_first_eviction_copies_nothing() {
     let (fake, large, small) = process(8);
     assert!(try_seal(fake));
+    let in_flight = fake.process.gate.word().in_flight();
+    assert_eq!(in_flight, 0, "the kernel of the hashes has ended");
     assert!(fake.process.memory_gate.is_open());
     assert_eq!(contents(fake, large, small)[0], Some(100));
     let moved = evict::evict(fake, DRAIN).unwrap();
