@@ -404,3 +404,69 @@ fn a_turn_on_a_device_that_is_lost_goes_to_another_instance() {
     assert!(leases.view(OTHER).is_some_and(|view| !view.has_turn));
     assert_eq!(decide(&mut leases, 4), [], "its head may not move");
 }
+
+#[test]
+fn a_queue_that_does_not_answer_a_recall_holds_the_slot_only_while_its_processes_compute() {
+    let silent = |quiet_since: Option<u64>| {
+        let mut leases = leases(Settings::default(), &[0, 0]);
+        head(&mut leases, 1, ONE);
+        let granted = [Action::Open(ONE), Action::Lease(ONE)];
+        assert_eq!(decide(&mut leases, 1), granted);
+        head(&mut leases, 2, OTHER);
+        assert_eq!(decide(&mut leases, 90), [Action::Recall(ONE)]);
+        let since = quiet_since.map(|ms| Time(ms * MS));
+        leases.quiet(Time(100 * MS), ONE, since);
+        leases
+    };
+    // Quiet before the recall or since then: two seconds from when both were.
+    for (quiet_since, closed) in [(Some(10), 2_090), (Some(500), 2_500)] {
+        let mut leases = silent(quiet_since);
+        assert_eq!(decide(&mut leases, closed - 1), []);
+        assert_eq!(leases.next_wake(), Some(Time(closed * MS)));
+        assert_eq!(decide(&mut leases, closed), [Action::Close(ONE)]);
+    }
+    // One that computes may take as long as its revision allows.
+    let mut leases = silent(None);
+    assert_eq!(decide(&mut leases, 90 + 599_999), []);
+    assert_eq!(decide(&mut leases, 90 + 600_000), [Action::Close(ONE)]);
+    // One that has begun again since is not quiet.
+    let mut leases = silent(Some(10));
+    assert_eq!(decide(&mut leases, 2_089), []);
+    leases.quiet(Time(2_089 * MS), ONE, None);
+    assert_eq!(decide(&mut leases, 2_091), []);
+}
+
+#[test]
+fn the_model_of_a_holder_returns_into_room_that_others_have_left() {
+    let mut leases = leases(Settings::default(), &[0, 0]);
+    resident(&mut leases, ONE, 60);
+    head(&mut leases, 1, ONE);
+    decide(&mut leases, 1);
+    leases.idle(Time(2 * MS), ONE, false);
+    // By an operator's order, while it still holds the lease.
+    leases.located(Time(3 * MS), ONE, Location::Host);
+    assert_eq!(leases.claim(Time(4 * MS), OTHER, 70), Claim::Granted);
+    head(&mut leases, 5, ONE);
+    assert_eq!(decide(&mut leases, 5), [evict(OTHER)]);
+    assert_eq!(decide(&mut leases, 6), []);
+    leases.evicted(Time(7 * MS), OTHER, true);
+    assert_eq!(decide(&mut leases, 7), [Action::Restore(ONE)]);
+    leases.restored(Time(8 * MS), ONE, true);
+    assert_eq!(decide(&mut leases, 8), []);
+    // And it is counted there.
+    leases.idle(Time(9 * MS), ONE, false);
+    head(&mut leases, 10, OTHER);
+    let recalled = decide(&mut leases, 10);
+    assert!(recalled.contains(&Action::Recall(ONE)), "{recalled:?}");
+    leases.idle(Time(11 * MS), ONE, true);
+    let mut orders = Vec::new();
+    for ms in 12..18 {
+        leases.sealed(Time(ms * MS), ONE, false);
+        leases.closed(Time(ms * MS), ONE);
+        orders.append(&mut decide(&mut leases, ms));
+    }
+    let leaves =
+        |order: &Action| matches!(order, Action::Evict { instance, .. } if *instance == ONE);
+    assert!(orders.iter().any(leaves), "{orders:?}");
+    assert!(!orders.contains(&Action::Restore(OTHER)), "{orders:?}");
+}

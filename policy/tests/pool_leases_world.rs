@@ -464,7 +464,7 @@ impl World {
             Later::Quiet(id) => {
                 if self.processes[&id].is_alive {
                     self.leases.unpark(now, InstanceId(id));
-                    self.leases.quiet(now, InstanceId(id));
+                    self.leases.quiet(now, InstanceId(id), Some(now));
                 }
             }
             Later::Returned(from, to, deadline) => {

@@ -88,8 +88,11 @@ pub const RETRY: Span = Span::from_secs(1);
 pub const LEFT_OUT: Span = Span::from_secs(10);
 /// Time for which a lease waits for a request that another instance forwards.
 pub const FORWARDED: Span = Span::from_millis(20);
-/// Longest time from a recall until the gate of the holder is closed although its queue has not answered: the longest timeout of a revision.
+/// Longest time from a recall until the gate of the holder is closed although its queue has not answered: the longest timeout of a revision. It is closed
+/// earlier if its processes have computed nothing for long enough to count as hung ([`crate::faults::stalls_after`]).
 pub const RECALL_MAX: Span = Span::from_secs(600);
+/// Interval at which it is looked whether the processes of a recalled holder compute.
+pub const RECALLED_LOOK: Span = Span::from_millis(500);
 /// Part of a slot's time that parked processes get while heads wait: one in this many.
 pub const PARKED_SHARE: u64 = 20;
 /// Largest time that parked processes can save up.
@@ -344,6 +347,8 @@ struct Holder {
     is_parked: bool,
     /// Whether its queue knows of the lease.
     is_notified: bool,
+    /// Time since which its processes have computed nothing and waited for nothing, as far as is known.
+    quiet_since: Option<Time>,
     /// Whether its model is sealed for the time after the lease.
     seal: Seal,
     /// Whether its processes may compute, as the caller knows: not before the first decision after an adoption.

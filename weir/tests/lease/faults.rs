@@ -4,10 +4,11 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use softgpu_harness::node::Node;
 use softgpu_harness::programs::{built, ptx};
 use softgpu_harness::puppet::Puppet;
-use softgpu_harness::soft_gpu_dir::{SoftGpuDir, is_gone};
+use softgpu_harness::soft_gpu_dir::{SoftGpuDir, is_gone, signal};
 use testing::until;
 
 use super::pods::{About, Pod, infer, infer_for};
@@ -42,6 +43,22 @@ fn a_server_whose_kernel_hangs_is_killed_and_the_slot_passes_on() {
     assert_eq!(faulted(&node, "two", "no-progress"), 0);
     pods[0].start_model(&node);
     assert_eq!(infer(hanging, 100), 200);
+}
+
+#[test]
+fn the_slot_passes_on_although_the_queue_proxy_of_the_holder_is_stopped() {
+    let (_node, pods) = node();
+    let [stopped, other] = pods.each_ref().map(Pod::address);
+    assert_eq!(infer(stopped, 1), 200);
+    let queue = pods[0].queue.as_ref().unwrap().pid();
+    signal(queue, Signal::STOP);
+    let begin = Instant::now();
+    assert_eq!(infer(other, 1), 200);
+    let took = begin.elapsed();
+    signal(queue, Signal::CONT);
+    // It cannot answer the recall: its processes have computed nothing for two seconds.
+    assert!(took < Duration::from_secs(10), "{took:?}");
+    assert_eq!(infer(stopped, 2), 200);
 }
 
 #[test]

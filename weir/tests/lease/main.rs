@@ -53,13 +53,14 @@ fn node_of(concurrencies: [u32; 2]) -> (Node, [Pod; 2]) {
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// Names and addresses of the pods of each test.
-const IPS: [[(&str, &str); 2]; 6] = [
+const IPS: [[(&str, &str); 2]; 7] = [
     [("one", "127.0.11.1"), ("two", "127.0.11.2")],
     [("one", "127.0.11.3"), ("two", "127.0.11.4")],
     [("one", "127.0.11.5"), ("two", "127.0.11.6")],
     [("one", "127.0.11.7"), ("two", "127.0.11.8")],
     [("one", "127.0.11.10"), ("two", "127.0.11.11")],
     [("one", "127.0.11.15"), ("two", "127.0.11.16")],
+    [("one", "127.0.11.17"), ("two", "127.0.11.18")],
 ];
 
 fn restores(node: &Node, pods: &[Pod]) -> u64 {

@@ -28,6 +28,12 @@ const MODEL: [(&str, &str); 7] = [
 /// A process that is killed when dropped.
 pub(crate) struct Killed(Child);
 
+impl Killed {
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
 impl Drop for Killed {
     fn drop(&mut self) {
         let _gone = self.0.kill();

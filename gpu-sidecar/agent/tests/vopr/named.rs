@@ -103,6 +103,34 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
             ),
         ),
         (
+            "the model of a holder returned from an order of its own beside others, and was not counted",
+            leased(119, plan(105_819, 1, 5, 2, 2_638, 71, &[Fault::Cut])),
+        ),
+        (
+            "a recalled holder waited for ever with a claim, since its own model was the first that was to leave",
+            leased(
+                228,
+                plan(
+                    107_753,
+                    1,
+                    4,
+                    2,
+                    810,
+                    178,
+                    &[
+                        Fault::Cut,
+                        Fault::Doubled,
+                        Fault::Unsent,
+                        Fault::Malformed,
+                        Fault::Kill,
+                        Fault::AgentKill,
+                        Fault::AgentHang,
+                        Fault::Clock,
+                    ],
+                ),
+            ),
+        ),
+        (
             "two processes asked each other for memory without end",
             plan(3, 1, 3, 1, 1_748, 305, &[Fault::Fork]),
         ),

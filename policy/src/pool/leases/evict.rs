@@ -85,7 +85,11 @@ impl Leases {
     ) -> bool {
         self.evict_sealed(slot, stays, actions);
         while self.at(slot).evicting.is_none() && !self.at(slot).leaving.is_empty() {
-            let (victim, reason) = self.at_mut(slot).leaving.remove(0);
+            // The holder's model comes last: it leaves once what runs has ended, which may wait for the others to leave.
+            let holder = self.at(slot).holder.map(|holder| holder.instance);
+            let mut leaving = self.at(slot).leaving.iter();
+            let next = leaving.position(|(id, _)| Some(*id) != holder);
+            let (victim, reason) = self.at_mut(slot).leaving.remove(next.unwrap_or(0));
             let is_there = self
                 .instances
                 .get(&victim)

@@ -2,9 +2,9 @@
 
 use super::{
     Action, Cause, Entry, FORWARDED, Holder, InstanceId, LEFT_OUT, Leases, Location, RECALL_MAX,
-    RETRY, SEAL_MAX, Seal, SlotId, Stage, Turn,
+    RECALLED_LOOK, RETRY, SEAL_MAX, Seal, SlotId, Stage, Turn,
 };
-use crate::Time;
+use crate::{Span, Time, faults};
 
 impl Leases {
     /// Records that nothing of an instance's queue runs: the lease passes when another needs it. `ends`: the queue answers a recall, and starts nothing
@@ -31,14 +31,18 @@ impl Leases {
         }
     }
 
-    /// Records that the processes of an instance have computed nothing for a while and wait for nothing, which ends the use of a lease for parked
-    /// ones.
-    pub fn quiet(&mut self, now: Time, id: InstanceId) {
+    /// Records since when the processes of an instance have computed nothing and waited for nothing; `None`: they do. Once they have for a while, it ends the
+    /// use of a lease for parked ones, and bounds the wait for the queue of a recalled holder.
+    pub fn quiet(&mut self, now: Time, id: InstanceId, since: Option<Time>) {
         self.now = self.now.max(now);
         let Some(slot) = self.slot_of(id) else {
             return;
         };
+        if let Some(holder) = self.holder_mut(slot, id) {
+            holder.quiet_since = since;
+        }
         if let Some(holder) = self.holder_mut(slot, id)
+            && since.is_some()
             && holder.is_parked
             && holder.is_leased()
             && !std::mem::replace(&mut holder.is_idle, true)
@@ -480,16 +484,42 @@ impl Leases {
             };
             entry.location == Location::Host && now >= entry.retry_at && is_wanted
         });
+        if !is_due || holder.restores_since.is_some() {
+            return;
+        }
         let moves_since = self.moves_ahead(id);
-        if is_due
-            && holder.restores_since.is_none()
-            && let Some(holder) = self.holder_mut(slot, id)
-        {
+        if moves_since.is_none() && !self.has_room_again(slot, id, actions) {
+            return;
+        }
+        if let Some(holder) = self.holder_mut(slot, id) {
             holder.restores_since = moves_since.or(Some(now));
             if moves_since.is_none() {
                 self.order_return(id, actions);
             }
         }
+    }
+
+    /// Counts the model of a holder on its slot again, from which it has left under the lease, and has others leave for it. Returns whether there is room.
+    fn has_room_again(&mut self, slot: SlotId, id: InstanceId, actions: &mut Vec<Action>) -> bool {
+        let Some(entry) = self.instances.get(&id) else {
+            return false;
+        };
+        let (function, bytes) = (entry.about.function, entry.bytes);
+        if self.pool.bytes(function, slot) < bytes {
+            if self.pool.held(function) >> slot.0 & 1 == 0 {
+                let now = self.now;
+                let _there = self.pool.set_resident(function, slot, 0);
+                let _resumed = self.pool.resume(now, function, slot);
+            }
+            let mut evicted = std::mem::take(&mut self.evicted);
+            let grown = self.pool.grow(function, slot, bytes, &mut evicted);
+            self.evicted = evicted;
+            self.queue_evicted();
+            if grown.is_err() {
+                return false;
+            }
+        }
+        self.at(slot).leaves_nothing() || !self.evict_next(slot, Some(id), actions)
     }
 
     /// Has the pool count the holder's model as on its way while it returns beside the lease.
@@ -644,12 +674,19 @@ impl Leases {
         };
         let has_queue = |entry: &Entry| entry.has_queue;
         let is_heard = self.instances.get(&holder.instance).is_some_and(has_queue);
-        let until = since.after(RECALL_MAX);
         if holder.restores_since.is_some() {
             return;
         }
+        // A queue that is stopped, or lies, holds up nobody for long unless its processes compute; one which is right has them wait for the next lease.
+        let entry = self.instances.get(&holder.instance);
+        let usual = entry.map_or(Span::ZERO, |entry| self.execution(entry));
+        let quiet = holder.quiet_since.map_or(Time::NEVER, |quiet| {
+            quiet.max(since).after(faults::stalls_after(Some(usual)))
+        });
+        let until = since.after(RECALL_MAX).min(quiet);
         if is_heard && !holder.is_idle && now < until {
-            return self.wake_at(until);
+            // Nothing is reported of processes that do nothing.
+            return self.wake_at(until.min(now.after(RECALLED_LOOK)));
         }
         if holder.is_idle && !self.is_lost(slot) && self.seal(slot, actions) {
             return;
@@ -738,6 +775,7 @@ impl Holder {
             is_idle: false,
             is_parked: false,
             is_notified: false,
+            quiet_since: None,
             seal: Seal::Open,
             is_open: true,
             restores_since: None,

@@ -204,9 +204,10 @@ impl SlotState {
         let is_quiet = pod.waiters() == 0
             && devices().all(|device| device.is_idle())
             && now.saturating_sub(pod.last_activity()) >= QUIET.0;
-        if is_quiet {
-            cx.leases.policy.quiet(Time(now), id_of(key));
-        }
+        // What waits for memory goes on once it has it.
+        let is_waiting = waits_for_memory || pod.has_delayed_claims();
+        let since = (is_quiet && !is_waiting).then_some(Time(pod.last_activity()));
+        cx.leases.policy.quiet(Time(now), id_of(key), since);
         if pod.holders() == 0
             && let Some(closing) = cx.leases.closing(key)
         {
