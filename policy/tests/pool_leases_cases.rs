@@ -392,6 +392,27 @@ fn a_lease_that_began_to_end_on_a_lost_device_is_not_opened_once_it_is_back() {
 }
 
 #[test]
+fn a_head_of_a_holder_whose_queue_does_not_know_of_the_lease_outlives_it() {
+    let mut leases = leases(Settings::default(), &[0]);
+    resident(&mut leases, ONE, 40);
+    // As after a restart of the agent: its process computes, and its queue greets.
+    leases.set_usable(SLOT, false);
+    leases.disconnect(Time(MS), ONE);
+    leases.adopt_holder(ONE, Time(MS), true);
+    leases.connect(Time(2 * MS), ONE, None);
+    head(&mut leases, 2, ONE);
+    assert_eq!(decide(&mut leases, 2), []);
+    leases.set_lost(Time(3 * MS), SLOT, true);
+    leases.set_usable(SLOT, true);
+    assert_eq!(decide(&mut leases, 3), [Action::Close(ONE)]);
+    leases.closed(Time(4 * MS), ONE);
+    leases.set_lost(Time(5 * MS), SLOT, false);
+    let granted = [Action::Open(ONE), Action::Lease(ONE)];
+    assert_eq!(decide(&mut leases, 5), granted);
+    assert_eq!(decide(&mut leases, 6), []);
+}
+
+#[test]
 fn a_turn_on_a_device_that_is_lost_goes_to_another_instance() {
     let mut leases = recalled([10, 20, 20]);
     let (elsewhere, sibling) = (SlotId(1), InstanceId(7));

@@ -2,6 +2,7 @@
 //! of requests when a program of Weir or of the user is killed.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod background;
 mod faults;
 mod pods;
 
@@ -53,7 +54,7 @@ fn node_of(concurrencies: [u32; 2]) -> (Node, [Pod; 2]) {
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// Names and addresses of the pods of each test.
-const IPS: [[(&str, &str); 2]; 7] = [
+const IPS: [[(&str, &str); 2]; 8] = [
     [("one", "127.0.11.1"), ("two", "127.0.11.2")],
     [("one", "127.0.11.3"), ("two", "127.0.11.4")],
     [("one", "127.0.11.5"), ("two", "127.0.11.6")],
@@ -61,6 +62,7 @@ const IPS: [[(&str, &str); 2]; 7] = [
     [("one", "127.0.11.10"), ("two", "127.0.11.11")],
     [("one", "127.0.11.15"), ("two", "127.0.11.16")],
     [("one", "127.0.11.17"), ("two", "127.0.11.18")],
+    [("one", "127.0.11.19"), ("two", "127.0.11.20")],
 ];
 
 fn restores(node: &Node, pods: &[Pod]) -> u64 {

@@ -97,7 +97,8 @@ pub(crate) struct Pod {
     pub(crate) about: About,
     pub(crate) model: Option<Killed>,
     pub(crate) queue: Option<Killed>,
-    target: SocketAddr,
+    /// Address of the model-server itself.
+    pub(crate) target: SocketAddr,
 }
 
 fn weir(program: &str) -> Command {
@@ -188,9 +189,20 @@ pub(crate) fn queue_proxy(about: &About, port: u16, socket: &Path, timeout_secon
 
 /// Sends a request, and returns status and body of the answer; 0 if there is none.
 pub(crate) fn exchange(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, String) {
+    exchange_within(address, ANSWER_MAX, method, path, body)
+}
+
+/// Sends a request as [`exchange`] does, and waits for the answer for a time.
+pub(crate) fn exchange_within(
+    address: SocketAddr,
+    at_most: Duration,
+    method: &str,
+    path: &str,
+    body: &str,
+) -> (u16, String) {
     let sent = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(ANSWER_MAX))?;
+        stream.set_read_timeout(Some(at_most))?;
         write!(
             stream,
             "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",

@@ -75,12 +75,14 @@ impl Leases {
             // Queues measure executions under leases, whose models are there.
             self.executed(id, demand.estimate);
         }
-        if self.slots[slot.0 as usize]
-            .holder
-            .is_some_and(|holder| holder.instance == id && holder.is_leased())
-        {
+        let holder = self.at(slot).holder;
+        if let Some(holder) = holder.filter(|holder| holder.instance == id && holder.is_leased()) {
             self.forget_promised(id);
             self.busy(now, id);
+            if !holder.is_notified {
+                // It waits until the queue knows of the lease, which may end before.
+                self.enqueue(id, function, demand);
+            }
             return;
         }
         if !demand.may_move {

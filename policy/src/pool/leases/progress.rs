@@ -635,6 +635,7 @@ impl Leases {
             holder.is_notified = has_queue;
             if has_queue {
                 actions.push(Action::Lease(id));
+                self.withdraw(id);
             } else {
                 // What it ran for its queue has ended with it, as far as can be known.
                 holder.is_parked = true;
