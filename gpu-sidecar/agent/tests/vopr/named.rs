@@ -131,6 +131,29 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
             ),
         ),
         (
+            "a holder that was recalled on a lost slot waited for ever with a claim, since its model was to come for its own next turn",
+            leased(
+                152,
+                plan(
+                    128_212,
+                    1,
+                    1,
+                    1,
+                    3_138,
+                    199,
+                    &[
+                        Fault::Late,
+                        Fault::Cut,
+                        Fault::Doubled,
+                        Fault::Kill,
+                        Fault::Stop,
+                        Fault::AgentHang,
+                        Fault::SlotLost,
+                    ],
+                ),
+            ),
+        ),
+        (
             "two processes asked each other for memory without end",
             plan(3, 1, 3, 1, 1_748, 305, &[Fault::Fork]),
         ),
