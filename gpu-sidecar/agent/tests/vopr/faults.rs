@@ -133,6 +133,7 @@ impl World {
         let pod = self.random.index(self.node.pods.len());
         match fault {
             Fault::Late | Fault::Doubled | Fault::Unsent | Fault::Liar => {}
+            Fault::QueueLiar => self.lie_of_queue()?,
             Fault::Cut => {
                 if let Some(process) = self.some_process() {
                     self.lose_connection(process);
@@ -327,6 +328,9 @@ impl World {
                     if self.processes[process].is_liar {
                         self.end_process(process)?;
                     }
+                }
+                if self.plan.has(Fault::QueueLiar) {
+                    self.kill_queue(self.plan.pods - 1, true);
                 }
             }
             Repair::Measure => self.begin_measurement()?,

@@ -33,6 +33,8 @@ pub(crate) struct Queue {
     is_connected: bool,
     /// Number of the connection which the agent has admitted; 0: none.
     admitted: u64,
+    /// Number of admissions.
+    admissions: u64,
     /// Time of the last delivery in each direction, in nanoseconds: messages arrive in order.
     last: [u64; 2],
     pause: u64,
@@ -327,6 +329,7 @@ impl World {
     pub(crate) fn admit_queue(&mut self, PodKey(pod): PodKey) {
         let queue = &mut self.queues[pod as usize];
         queue.admitted = queue.link;
+        queue.admissions += 1;
     }
 
     /// Lets a message of the agent travel; `None`: the end of the connection.
@@ -385,6 +388,72 @@ impl World {
         if starts {
             let delay = 10 * MS + self.random.below(300 * MS);
             self.later(pod, delay, QueueEvent::Connect);
+        }
+    }
+
+    /// Has the queue of the last pod send a burst of messages as they come, and connect another time.
+    pub(crate) fn lie_of_queue(&mut self) -> Result<(), Failure> {
+        let pod = self.queues.len() - 1;
+        if !self.node.pods[pod].is_there {
+            return Ok(());
+        }
+        // An agent that hangs would admit it later, beside the next one.
+        let learns_now = self.node.agent.is_some() && !self.node.hangs;
+        if learns_now && self.random.below(3) == 0 {
+            let event = AgentEvent::QueueConnected {
+                pod: key(pod),
+                is_of_pod: self.random.below(2) == 0,
+            };
+            let before = (self.queues[pod].admitted, self.queues[pod].admissions);
+            self.agent_learns(self.node.generation, event)?;
+            if self.queues[pod].admissions != before.1 {
+                // It ends at once.
+                self.queues[pod].admitted = before.0;
+                let event = AgentEvent::QueueDisconnected(key(pod));
+                self.agent_learns(self.node.generation, event)?;
+            }
+        }
+        if self.queues[pod].is_connected {
+            for _message in 0..self.random.index(40) {
+                let message = self.lie_to_agent(pod);
+                self.send_to_agent(pod, Some(message));
+            }
+        }
+        Ok(())
+    }
+
+    fn lie_to_agent(&mut self, pod: usize) -> FromQueue {
+        const YEARS: u64 = 100 * 365 * 86_400 * SECOND;
+        let now = self.now;
+        let mut one_of = |all: [u64; 4]| all[self.random.index(4)];
+        let epoch = self.queues[pod].epoch;
+        match one_of([0, 1, 2, 3]) {
+            0 => FromQueue::Idle {
+                epoch: one_of([0, epoch, epoch.wrapping_sub(1), u64::MAX]),
+                ends: one_of([0, 1, 0, 1]) == 1,
+            },
+            1 => FromQueue::Returned {
+                seq: one_of([0, 1, self.queues[pod].seq, u64::MAX]),
+                is_refused: one_of([0, 1, 0, 1]) == 1,
+            },
+            2 if one_of([0, 0, 0, 1]) == 1 => FromQueue::Hello {
+                again: true,
+                epoch: one_of([0, epoch, 1, u64::MAX]),
+                running: u32::MAX,
+                waiting: u32::MAX,
+                address: "::".to_owned(),
+                port: u32::MAX,
+            },
+            _ => FromQueue::Head {
+                seq: one_of([0, 1, 2, u64::MAX]),
+                deadline: one_of([0, now, now + 200 * MS, now + YEARS]),
+                estimate: one_of([0, 5 * MS, SECOND, u64::MAX]),
+                requests: one_of([0, 10, 1_000, u64::MAX]),
+                in_time: one_of([0, 10, 2_000, u64::MAX]),
+                waiting: u32::try_from(one_of([0, 1, 3, u64::from(u32::MAX)])).unwrap(),
+                trace: TraceContext::default(),
+                may_move: one_of([0, 1, 0, 1]) == 1,
+            },
         }
     }
 
