@@ -11,11 +11,13 @@ use policy::class;
 use policy::gate::{Late, Order, Settings};
 use policy::slo::Trust;
 
+use protocol::queue::ToQueue;
 use proxy::clock::Clock;
 use proxy::deadline::Deadlines;
 use proxy::headers;
 
 use crate::admission::{Admission, Admitted, Claim};
+use crate::drain::Drain;
 
 /// A gate with an empty queue and one free slot.
 #[derive(Debug)]
@@ -50,6 +52,23 @@ impl IdleGate {
             ),
             clock,
         }
+    }
+
+    /// Creates a gate which holds the lease of its pod's slot, and orders requests by deadline.
+    #[must_use]
+    pub fn leased() -> Self {
+        let gate = Self::new(true);
+        let drain = Drain::new(Duration::from_secs(30));
+        gate.admission.require_lease(None, drain);
+        let _hello = gate.admission.greet(false);
+        gate.admission.receive(&ToQueue::Lease { epoch: 1 });
+        gate
+    }
+
+    /// Takes the messages that the agent is to get, as the connection to it does beside the requests. Returns their number.
+    #[must_use]
+    pub fn take_messages(&self) -> usize {
+        std::iter::from_fn(|| self.admission.next_message((0, 0))).count()
     }
 
     /// Passes one request: reads its deadline headers, acquires the slot and releases it.
