@@ -263,20 +263,30 @@ impl ClientBody {
     /// ahead.
     #[must_use]
     pub fn copy_of_whole(&mut self, account: &Arc<ReadAhead>, bytes_max: usize) -> Option<Self> {
-        self.read_ahead(account, &mut Context::from_waker(Waker::noop()));
-        if !self.ended {
+        if !self.is_whole(account, bytes_max, &mut Context::from_waker(Waker::noop())) {
             return None;
         }
         let mut copy = Self::default();
         if let Some(own) = &self.ahead {
-            if own.last.is_some() || own.bytes.len() > bytes_max {
-                return None;
-            }
             let mut ahead = AheadBuffer::new(account);
             ahead.push(Ok(Frame::data(Bytes::copy_from_slice(&own.bytes))));
             copy.ahead = Some(Box::new(ahead));
         }
         Some(copy)
+    }
+
+    /// Returns whether all of the body is here, without trailers, and has at most `bytes_max` bytes. What has been received is read ahead; the
+    /// task is woken when there is more, unless there can be no more.
+    pub fn is_whole(
+        &mut self,
+        account: &Arc<ReadAhead>,
+        bytes_max: usize,
+        cx: &mut Context<'_>,
+    ) -> bool {
+        self.read_ahead(account, cx);
+        let ahead = self.ahead.as_ref();
+        let can_be_copied = |own: &AheadBuffer| own.last.is_none() && own.bytes.len() <= bytes_max;
+        self.ended && ahead.is_none_or(|own| can_be_copied(own))
     }
 
     /// Reports the bytes and trailers that are read to `exchange`.

@@ -22,7 +22,7 @@ pub const TARGET: HeaderName = HeaderName::from_static("weir-target");
 /// Header of a request that has been handed over, with the value `1`: it is not handed over again.
 pub const HOPS: HeaderName = HeaderName::from_static("weir-hops");
 /// Largest body that is handed over via HTTP/2, in bytes.
-const HTTP2_BODY_BYTES_MAX: usize = 256 * 1024;
+pub const HTTP2_BODY_BYTES_MAX: usize = 256 * 1024;
 
 /// The reason why another instance has not answered a request.
 #[derive(Debug, thiserror::Error)]

@@ -185,6 +185,11 @@ impl Admission {
         own.is_some_and(|own| own.as_bytes() == uid)
     }
 
+    /// Returns whether the pod takes turns on its slot, so that requests may have to wait for its lease.
+    pub(crate) fn takes_turns(&self) -> bool {
+        self.lock().lease.is_some()
+    }
+
     /// Returns whether requests wait for the lease of the pod's slot.
     pub(crate) fn lacks_lease(&self) -> bool {
         let state = self.lock();
@@ -537,6 +542,26 @@ impl Acquire {
                 }
                 Poll::Pending
             }
+        }
+    }
+}
+
+impl Acquire {
+    /// Lets the request be forwarded from now on, which waits and could not be so far.
+    pub(crate) fn allow_move(&mut self) {
+        self.claim.may_move = true;
+        let Some((ticket, _)) = self.waiting else {
+            return;
+        };
+        let mut state = self.admission.lock();
+        if state.lease.is_none() {
+            return;
+        }
+        state.note_claim(ticket, &self.claim);
+        let is_due = state.is_message_due();
+        drop(state);
+        if is_due {
+            self.admission.changed.notify_one();
         }
     }
 }

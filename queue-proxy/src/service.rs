@@ -1,8 +1,8 @@
 //! Request handler of the queue-proxy. The layers, outermost first: checks, probes, drain, timeouts, forwarding headers,
 //! stat, gate, user container.
 
-use std::future::Future;
-use std::pin::pin;
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use proxy::connection::{Client, Handler};
 use proxy::deadline::{Deadlines, HELD_US, RequestDeadline};
 use proxy::exchange::{Exchange, Observer};
 use proxy::forward::{self, AnswerContext, RequestKind, Untyped, discard, note, trace_of};
-use proxy::handover::{self, HandoverError};
+use proxy::handover::{self, HTTP2_BODY_BYTES_MAX, HandoverError};
 use proxy::headers;
 use proxy::lease_wait::LeaseWait;
 use proxy::malformed;
@@ -428,7 +428,7 @@ impl Proxy {
             let mut claim = self.claim(request, &kind, arrival, &budget);
             let mut returns = 0;
             loop {
-                match self.admit(client, request, claim).await {
+                match self.admit(client, request, &kind, claim).await {
                     Ok(None) => break,
                     Ok(Some(Admitted::Start(permit))) => {
                         if let Some((exchange, margin)) = exchange.as_ref().zip(permit.margin) {
@@ -453,8 +453,7 @@ impl Proxy {
                             return answer;
                         }
                         returns += 1;
-                        // Over HTTP/2 its body may not have been received in full.
-                        claim.may_move = returns < RETURNS_MAX && !kind.http2;
+                        claim.may_move = returns < RETURNS_MAX;
                         let counted = self.stat.arrive(Instant::now(), proxied);
                         in_flight.slot.counted = Some(counted);
                     }
@@ -680,11 +679,32 @@ impl Proxy {
         &self,
         client: &Client,
         request: &mut Request<ClientBody>,
-        claim: Claim,
+        kind: &RequestKind,
+        mut claim: Claim,
     ) -> Result<Option<Admitted>, Refusal> {
         let Some(admission) = &self.admission else {
             return Ok(None);
         };
+        if kind.http2 && claim.may_move && admission.takes_turns() {
+            claim.may_move = false;
+            // A sibling that refuses it may have read of the body, so that it is forwarded only with a copy of all of it. hyper sends
+            // `100 Continue` as soon as the body is polled, which is too early for a client that expects it.
+            let mut is_read = !headers::expects_continue(request.headers());
+            let mut acquire = Arc::clone(admission).acquire(claim);
+            let acquired = poll_fn(|cx| {
+                let acquired = Pin::new(&mut acquire).poll(cx);
+                let (body, account) = (request.body_mut(), &self.read_ahead);
+                if acquired.is_pending()
+                    && is_read
+                    && body.is_whole(account, HTTP2_BODY_BYTES_MAX, cx)
+                {
+                    is_read = false;
+                    acquire.allow_move();
+                }
+                acquired
+            });
+            return acquired.await.map(Some);
+        }
         let acquire = pin!(Arc::clone(admission).acquire(claim));
         let acquired = forward::read_ahead_while(acquire, client, request, &self.read_ahead);
         acquired.await.map(Some)

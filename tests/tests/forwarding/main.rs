@@ -14,11 +14,12 @@ use hyper::body::Frame;
 use protocol::queue::FromQueue;
 use tests::app::{App, chunk, ok};
 use tests::app2::{App2, Body};
-use tests::client2::{Client2, empty, full};
+use tests::client2::{Client2, full};
 use tests::message::Message;
 use tests::proxy::{Builder, Proxy};
 use tests::tls::Certificate;
 use tests::{PATIENCE, eventually};
+use tokio::sync::mpsc;
 
 /// Path of Weir's own queue-proxy.
 const OWN: &str = env!("CARGO_BIN_EXE_queue-proxy-under-test");
@@ -111,7 +112,7 @@ async fn nothing_of_a_body_is_sent_before_the_sibling_asks_for_it() {
     agent.forwards_to(sibling.port).await;
     assert_eq!(answer.await.unwrap().text(), "hello");
     // One that never asks for it gets nothing behind the head until its connection is closed.
-    let (sender, mut behind) = tokio::sync::mpsc::channel(1);
+    let (sender, mut behind) = mpsc::channel(1);
     let refusing = App::raw(move |mut connection| {
         let sender = sender.clone();
         async move {
@@ -405,6 +406,40 @@ async fn a_streamed_answer_of_a_sibling_is_passed_on_as_it_comes() {
     assert_eq!(client.chunk().await.unwrap(), b"two");
 }
 
+/// Returns a body of parts that come one by one, until their sender is dropped.
+fn in_parts(parts: mpsc::Receiver<Bytes>) -> Body {
+    let frames = futures_util::stream::unfold(parts, |mut parts| async {
+        let part = parts.recv().await?;
+        Some((Ok(Frame::data(part)), parts))
+    });
+    StreamBody::new(frames).boxed()
+}
+
+#[tokio::test]
+async fn a_call_whose_message_is_not_there_stays_and_is_answered_at_home() {
+    let app = App2::serving(|request| async move {
+        let received = request.into_body().collect().await.unwrap().to_bytes();
+        Response::new(full(received))
+    })
+    .await;
+    let (proxy, mut agent) = without_lease(app.port).await;
+    let mut client = Client2::connect(proxy.address()).await;
+    let (sender, parts) = mpsc::channel(2);
+    let call = client.builder("POST", "/svc/Stream");
+    let call = call.body(in_parts(parts)).unwrap();
+    let call = tokio::spawn(async move {
+        let response = client.send(call).await.unwrap();
+        response.into_body().collect().await.unwrap().to_bytes()
+    });
+    sender.send(Bytes::from_static(b"one ")).await.unwrap();
+    let (_, may_move) = agent.head().await;
+    assert!(!may_move);
+    agent.lease();
+    sender.send(Bytes::from_static(b"two")).await.unwrap();
+    drop(sender);
+    assert_eq!(call.await.unwrap(), "one two");
+}
+
 #[tokio::test]
 async fn grpc_calls_are_forwarded_with_their_trailers_once_their_message_is_there() {
     let app = App::silent().await;
@@ -421,23 +456,24 @@ async fn grpc_calls_are_forwarded_with_their_trailers_once_their_message_is_ther
     .await;
     let (proxy, mut agent) = without_lease(app.port).await;
     let mut client = Client2::connect(proxy.address()).await;
-    let mut later = client.clone();
     let message = Bytes::from_static(b"\0\0\0\0\x05hello");
+    let (sender, parts) = mpsc::channel(2);
     let call = client
         .builder("POST", "/svc/Unary")
         .header("content-type", "application/grpc")
-        .body(full(message.clone()))
+        .body(in_parts(parts))
         .unwrap();
     let call = tokio::spawn(async move {
         let response = client.send(call).await.unwrap();
         response.into_body().collect().await.unwrap()
     });
+    let (_, may_move) = agent.head().await;
+    assert!(!may_move, "its message is not there");
+    sender.send(message.slice(..7)).await.unwrap();
+    sender.send(message.slice(7..)).await.unwrap();
+    drop(sender);
     let (seq, may_move) = agent.head().await;
     assert!(may_move);
-    // The answer to a later request of the connection shows that the message, which may come after the head, has been read: without it the
-    // call stays.
-    let probe = later.builder("GET", "/").header("k-network-probe", "probe");
-    later.send(probe.body(empty()).unwrap()).await.unwrap();
     agent.names(seq, sibling.port);
     let answer = call.await.unwrap();
     assert_eq!(answer.trailers().unwrap()["grpc-status"], "0");
