@@ -101,6 +101,8 @@ struct State {
     lease: Option<Lease>,
     /// Claim of each waiting request, by [`Ticket::slot`]; only where requests need a lease.
     claims: Vec<Claim>,
+    /// Class of the request that started last.
+    started: ClassId,
 }
 
 /// Outcome of a request that waited.
@@ -156,6 +158,7 @@ impl Admission {
                 dispatches: [0; DispatchReason::ALL.len()],
                 lease: None,
                 claims: Vec::new(),
+                started: ClassId(0),
             }),
             clock,
             joined: Notify::new(),
@@ -235,11 +238,18 @@ impl Admission {
             gate,
             profile,
             claims,
+            started,
             ..
         } = &mut *state;
         let lease = lease.as_mut()?;
         let may_forward = lease.may_forward(gate.settings().concurrency);
-        lease.next_message(gate, now, |ticket| {
+        let running = HeadOf {
+            deadline: u64::MAX,
+            estimate: profile.estimate(*started),
+            outcomes,
+            may_move: false,
+        };
+        lease.next_message(gate, now, running, |ticket| {
             let claim = claims.get(ticket.slot()).copied();
             let deadline = claim.map_or(Time::NEVER, |claim| claim.deadline.at);
             let class = claim.map_or(ClassId(0), |claim| claim.class);
@@ -513,6 +523,7 @@ impl Acquire {
         match outcome {
             gate::Admission::Dispatch(reason) => {
                 state.dispatches[reason as usize] += 1;
+                state.started = self.claim.class;
                 let (is_due, load) = (state.is_message_due(), state.load());
                 // One that is back from a sibling may have waited before.
                 let lease = state.lease.as_ref().filter(|_| is_back);
@@ -582,6 +593,7 @@ impl Future for Acquire {
             Outcome::Granted(spent) => {
                 let now = admission.clock.now();
                 let load = state.load();
+                state.started = self.claim.class;
                 drop(state);
                 let permit = self.permit(now, spent, load);
                 Poll::Ready(Ok(Admitted::Start(permit)))

@@ -276,11 +276,13 @@ impl Lease {
         true
     }
 
-    /// Returns the next message that the agent is to get, if any. `head_of` returns what the agent learns of a head.
+    /// Returns the next message that the agent is to get, if any. `head_of` returns what the agent learns of a head, and `running` is what it learns while
+    /// none waits.
     pub(crate) fn next_message(
         &mut self,
         gate: &mut Gate,
         now: Time,
+        running: HeadOf,
         head_of: impl Fn(Ticket) -> HeadOf,
     ) -> Option<FromQueue> {
         if let Some((seq, is_refused)) = self.returned.pop_front() {
@@ -299,14 +301,14 @@ impl Lease {
                     ends: false,
                 }
             } else {
-                self.head(gate, head.map(head_of))
+                self.head(gate, head.map_or(running, head_of))
             });
         }
         let of = head.map(head_of);
         let head = head.zip(of.map(|of| of.may_move));
         if head != self.known_head {
             self.known_head = head;
-            return Some(self.head(gate, of));
+            return Some(self.head(gate, of.unwrap_or(running)));
         }
         if self.is_recalled && self.running(gate) == 0 {
             self.is_recalled = false;
@@ -317,14 +319,8 @@ impl Lease {
     }
 
     /// Returns a message about the head, and about what runs, which stands for one if none waits.
-    fn head(&mut self, gate: &Gate, head: Option<HeadOf>) -> FromQueue {
+    fn head(&mut self, gate: &Gate, of: HeadOf) -> FromQueue {
         self.seq += 1;
-        let of = head.unwrap_or(HeadOf {
-            deadline: u64::MAX,
-            estimate: Span::ZERO,
-            outcomes: (0, 0),
-            may_move: false,
-        });
         let running = if self.may_start() {
             self.running(gate)
         } else {
@@ -399,19 +395,20 @@ mod tests {
 
         fn messages(&mut self) -> Vec<FromQueue> {
             let mut all = Vec::new();
-            while let Some(message) = self
-                .lease
-                .next_message(&mut self.gate, Time(1), |_| HeadOf {
-                    deadline: 5,
-                    estimate: Span(6),
-                    outcomes: (8, 7),
-                    may_move: true,
-                })
+            let of = |deadline, estimate, may_move| HeadOf {
+                deadline,
+                estimate: Span(estimate),
+                outcomes: (8, 7),
+                may_move,
+            };
+            let running = of(u64::MAX, 9, false);
+            let (lease, gate) = (&mut self.lease, &mut self.gate);
+            while let Some(message) = lease.next_message(gate, Time(1), running, |_| of(5, 6, true))
             {
                 all.push(message);
                 assert!(all.len() < 10, "{all:?}");
             }
-            assert!(!self.lease.may_start() || !self.lease.is_message_due(&self.gate));
+            assert!(!lease.may_start() || !lease.is_message_due(gate));
             all
         }
     }
@@ -537,7 +534,20 @@ mod tests {
         queue.receive(&ToQueue::Lease { epoch: 3 });
         assert_eq!(queue.messages(), [IDLE]);
         assert!(queue.arrive(50).is_none(), "it starts");
-        assert_eq!(waiting(&queue.messages()), [1], "it has work again");
+        let busy = queue.messages();
+        assert_eq!(waiting(&busy), [1], "it has work again");
+        // The agent learns how long its requests take and how many are in time although none waits.
+        let FromQueue::Head {
+            estimate,
+            requests,
+            in_time,
+            may_move,
+            ..
+        } = busy[0]
+        else {
+            panic!("{busy:?}");
+        };
+        assert_eq!((estimate, requests, in_time, may_move), (9, 8, 7, false));
         queue.arrive(60);
         assert_eq!(queue.messages(), []);
         queue.gate.depart(Time(2), &mut queue.actions);
