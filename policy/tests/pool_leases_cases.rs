@@ -439,8 +439,8 @@ fn a_queue_that_does_not_answer_a_recall_holds_the_slot_only_while_its_processes
         leases.quiet(Time(100 * MS), ONE, since);
         leases
     };
-    // Quiet before the recall or since then: two seconds from when both were.
-    for (quiet_since, closed) in [(Some(10), 2_090), (Some(500), 2_500)] {
+    // Quiet before the recall or since then: ten seconds from when both were.
+    for (quiet_since, closed) in [(Some(10), 10_090), (Some(500), 10_500)] {
         let mut leases = silent(quiet_since);
         assert_eq!(decide(&mut leases, closed - 1), []);
         assert_eq!(leases.next_wake(), Some(Time(closed * MS)));
@@ -452,9 +452,29 @@ fn a_queue_that_does_not_answer_a_recall_holds_the_slot_only_while_its_processes
     assert_eq!(decide(&mut leases, 90 + 600_000), [Action::Close(ONE)]);
     // One that has begun again since is not quiet.
     let mut leases = silent(Some(10));
-    assert_eq!(decide(&mut leases, 2_089), []);
-    leases.quiet(Time(2_089 * MS), ONE, None);
-    assert_eq!(decide(&mut leases, 2_091), []);
+    assert_eq!(decide(&mut leases, 10_089), []);
+    leases.quiet(Time(10_089 * MS), ONE, None);
+    assert_eq!(decide(&mut leases, 10_091), []);
+}
+
+#[test]
+fn long_estimates_of_a_queue_do_not_stretch_its_lease() {
+    let mut leases = leases(Settings::default(), &[0, 0]);
+    let estimate = Span::from_secs(600);
+    let demand = Demand {
+        deadline: Time(80 * MS),
+        estimate,
+        waiting: 1,
+        may_move: false,
+    };
+    leases.head(Time(MS), ONE, demand);
+    decide(&mut leases, 1);
+    leases.quiet(Time(MS), ONE, Some(Time(MS)));
+    head(&mut leases, 2, OTHER);
+    let recalled = (2..2_000).find(|ms| decide(&mut leases, *ms) == [Action::Recall(ONE)]);
+    let recalled = recalled.unwrap();
+    assert_eq!(decide(&mut leases, recalled + 9_999), []);
+    assert_eq!(decide(&mut leases, recalled + 10_000), [Action::Close(ONE)]);
 }
 
 #[test]
@@ -490,4 +510,39 @@ fn the_model_of_a_holder_returns_into_room_that_others_have_left() {
         |order: &Action| matches!(order, Action::Evict { instance, .. } if *instance == ONE);
     assert!(orders.iter().any(leaves), "{orders:?}");
     assert!(!orders.contains(&Action::Restore(OTHER)), "{orders:?}");
+}
+
+#[test]
+fn the_model_of_a_holder_whose_next_turn_is_anothers_returns_before_that() {
+    let mut leases = leases(Settings::default(), &[0, 60]);
+    resident(&mut leases, ONE, 60);
+    head(&mut leases, 1, ONE);
+    decide(&mut leases, 1);
+    leases.idle(Time(2 * MS), ONE, false);
+    // Another's model, which has no room beside it, is to come next; an operator moves that of the holder away, which runs a request.
+    head(&mut leases, 3, OTHER);
+    let mut orders = (3..200).flat_map(|ms| decide(&mut leases, ms));
+    assert!(orders.any(|order| order == Action::Recall(ONE)));
+    leases.located(Time(200 * MS), ONE, Location::Host);
+    let returns = (200..210).flat_map(|ms| decide(&mut leases, ms));
+    assert_eq!(returns.collect::<Vec<_>>(), [Action::Restore(ONE)]);
+}
+
+#[test]
+fn room_for_the_model_of_a_holder_is_made_anew_after_another_has_refused_to_leave() {
+    let mut leases = leases(Settings::default(), &[0, 0]);
+    resident(&mut leases, ONE, 60);
+    head(&mut leases, 1, ONE);
+    decide(&mut leases, 1);
+    leases.idle(Time(2 * MS), ONE, false);
+    leases.located(Time(3 * MS), ONE, Location::Host);
+    assert_eq!(leases.claim(Time(4 * MS), OTHER, 70), Claim::Granted);
+    head(&mut leases, 5, ONE);
+    assert_eq!(decide(&mut leases, 5), [evict(OTHER)]);
+    leases.evicted(Time(6 * MS), OTHER, false);
+    assert_eq!(decide(&mut leases, 6), [], "there is no room");
+    let again = 6 + RETRY.0 / MS;
+    assert_eq!(decide(&mut leases, again), [evict(OTHER)]);
+    leases.evicted(Time((again + 1) * MS), OTHER, true);
+    assert_eq!(decide(&mut leases, again + 1), [Action::Restore(ONE)]);
 }

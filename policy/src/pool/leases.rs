@@ -67,6 +67,7 @@ mod ahead;
 mod assign;
 mod demand;
 mod evict;
+mod holder_model;
 mod memory;
 mod progress;
 mod recall;
@@ -89,8 +90,11 @@ pub const LEFT_OUT: Span = Span::from_secs(10);
 /// Time for which a lease waits for a request that another instance forwards.
 pub const FORWARDED: Span = Span::from_millis(20);
 /// Longest time from a recall until the gate of the holder is closed although its queue has not answered: the longest timeout of a revision. It is closed
-/// earlier if its processes have computed nothing for long enough to count as hung ([`crate::faults::stalls_after`]).
+/// earlier if its processes have computed nothing for [`RECALL_QUIET_MAX`].
 pub const RECALL_MAX: Span = Span::from_secs(600);
+/// Time since a recall, without a launch and without work in flight, after which the gate of the holder is closed although its queue has not answered. No
+/// estimate shortens or stretches it, since queues state these.
+pub const RECALL_QUIET_MAX: Span = Span::from_secs(10);
 /// Interval at which it is looked whether the processes of a recalled holder compute.
 pub const RECALLED_LOOK: Span = Span::from_millis(500);
 /// Part of a slot's time that parked processes get while heads wait: one in this many.

@@ -11,7 +11,7 @@ use softgpu_harness::soft_gpu_dir::SoftGpuDir;
 use testing::until;
 
 use super::pods::{About, Pod, exchange_within, infer};
-use super::{CONFIG, StopGuard, node, restores};
+use super::{CONFIG, StopGuard, node, print, restores};
 
 /// The kubelet's defaults: time and number of failures after which a container is started again, and interval of its checks.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -22,11 +22,6 @@ const PROBE_PERIOD: Duration = Duration::from_secs(1);
 fn evictions() -> u64 {
     let variable = std::env::var("WEIR_EVICTIONS");
     variable.map_or(100, |text| text.parse().unwrap())
-}
-
-#[expect(clippy::print_stdout, reason = "figures, with --nocapture")]
-fn print(line: &str) {
-    println!("{line}");
 }
 
 /// Results of one health check a period while its pod's model leaves and returns all the time.

@@ -19,6 +19,11 @@ use pods::{About, Pod, exchange, infer, queue_proxy};
 /// Room for one of the models, which take 4 MiB each.
 const CONFIG: &str = "[slots]\nkind = \"exclusive\"\nmemory = \"5Mi\"\n\
                       [slots.context-residue]\nexclusive = \"5Mi\"\n";
+#[expect(clippy::print_stdout, reason = "figures, with --nocapture")]
+fn print(line: &str) {
+    println!("{line}");
+}
+
 /// Ends the clients of a test when dropped, so that one which fails does not wait for them for ever.
 struct StopGuard<'a>(&'a AtomicBool);
 

@@ -34,7 +34,7 @@
 //! | `memory.seal-after` | time without a launch or copy after which a process copies to the host what an eviction would copy, 1 ms to 1 h; `0`: never | `1s` |
 //! | `memory.stream-restores` | whether a program computes amid a restore, each launch once what its arguments name is there; `poisoned`: and what is not there has every bit set, to find programs which use it all the same; not run on a GPU yet | `false` |
 //! | `pool.rule` | rule by which pods on exclusive slots get leases and models leave: `weir`; for comparison `paper`, order and placement as Torpor prints them, `fifo`, heads in order of arrival, `random`, any free slot, `lru`, models leave by least recent use alone, and `no-ahead`, nothing is loaded while another pod computes | `weir` |
-//! | `pool.end-faulted` | whether, where there are leases, a process is killed that computes no more: its driver has reported an error that stays, or its work has not progressed for five times as long as its requests usually take, 2 s at least; `false` for work under a debugger | `true` |
+//! | `pool.end-faulted` | whether, where there are leases, a process is killed that computes no more: its driver has reported an error that stays, or its work has not progressed for five times as long as its requests usually take, from 10 s to 300 s; `false` for work under a debugger | `true` |
 //! | `metrics.pods` | label `pod` on metrics of used and asked time, quotas and memory: one series per pod | `false` |
 //! | `price.gpu-hour` | price of a whole GPU for an hour, in any currency: 0 to 1000000, at most six decimals | none |
 //!

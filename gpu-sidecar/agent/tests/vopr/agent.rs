@@ -30,6 +30,7 @@ impl World {
             match &event {
                 AgentEvent::SlotLost { slot, .. } => {
                     self.node.is_known_lost[slot.0 as usize] = true;
+                    self.note_loss(slot.0 as usize);
                 }
                 AgentEvent::SlotAdded(slot) => {
                     self.node.is_known_lost[slot.key.0 as usize] = false;

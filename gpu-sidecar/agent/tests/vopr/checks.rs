@@ -67,8 +67,13 @@ pub(crate) struct Checks {
     /// Number of requests to queues so far, and of those that were computed.
     pub(crate) requests: u64,
     pub(crate) requests_served: u64,
-    /// Slots on which memory was taken without bounds: while no queue was connected, on a lost slot, or by a process without an agent.
+    /// Slots on which memory was taken without bounds: while no queue was connected, or on a lost slot.
     pub(crate) unbounded: BTreeSet<usize>,
+    /// Slots on which a process without an agent has taken memory, until the models have room again.
+    pub(crate) crowded: BTreeSet<usize>,
+    /// Pod of each slot which was sent the last lease, and those which could compute when the slot was lost.
+    leased: BTreeMap<usize, usize>,
+    at_loss: BTreeMap<usize, BTreeSet<usize>>,
     /// What was found where no failure can be returned.
     pub(crate) failed: Option<Failure>,
     /// Wake-ups of the agent at the same time.
@@ -205,11 +210,14 @@ impl World {
 
     /// No queue of a slot with leases gets one while the slot is lost.
     pub(crate) fn check_lease(
-        &self,
+        &mut self,
         PodKey(pod): PodKey,
         message: &ToQueue,
     ) -> Result<(), Failure> {
         let slot = self.node.pods[pod as usize].pod.slot.0 as usize;
+        if let ToQueue::Lease { .. } = message {
+            self.checks.leased.insert(slot, pod as usize);
+        }
         let is_known_lost = self.node.is_known_lost[slot];
         let is_lease = matches!(message, ToQueue::Lease { .. });
         let is_exclusive = self.node.slots[slot].kind == SlotKind::Exclusive;
@@ -218,6 +226,15 @@ impl World {
             "lost slot",
             || format!("a lease for pod {pod} on a lost slot"),
         )
+    }
+
+    /// Notes which pods of a slot could compute when the agent learnt that it is lost: no other gets a token there.
+    pub(crate) fn note_loss(&mut self, slot: usize) {
+        let open = self.processes.iter();
+        let open = open.filter(|own| own.slot == slot && own.orders().gate.is_open());
+        let mut pods: BTreeSet<usize> = open.map(|own| own.pod).collect();
+        pods.extend(self.checks.leased.get(&slot));
+        self.checks.at_loss.insert(slot, pods);
     }
 
     fn check_grant(&mut self, process: usize) -> Result<(), Failure> {
@@ -233,9 +250,11 @@ impl World {
             || format!("a token {age} ns after the start of the agent"),
         )?;
         // What a lease has begun ends by what the driver answers.
-        let is_granting = !node.is_known_lost[slot] || self.is_leased(slot);
-        ensure(is_granting, "lost slot", || {
-            "a token on a lost slot".to_owned()
+        let pod = self.processes[process].pod;
+        let at_loss = self.checks.at_loss.get(&slot);
+        let had_lease = at_loss.is_some_and(|pods| pods.contains(&pod));
+        ensure(!node.is_known_lost[slot] || had_lease, "lost slot", || {
+            format!("a token for pod {pod} on a lost slot")
         })?;
         let attached = attached(node, &self.processes, slot);
         let mut sum = 0;

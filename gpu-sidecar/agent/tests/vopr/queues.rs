@@ -527,7 +527,7 @@ impl World {
         // Nor for a process which the agent has refused, or from which it hears nothing: it has what its limit allows, as without an agent.
         let mut with_memory = there.clone().filter(|own| own.memory.on_device() > 0);
         let is_alone = with_memory.any(|own| own.agent_pages().is_none());
-        if !is_leased || is_alone {
+        if !is_leased {
             self.checks.unbounded.insert(slot);
         }
         if self.checks.unbounded.contains(&slot) {
@@ -538,6 +538,15 @@ impl World {
             .filter(|(_, _, bytes)| *bytes > 0)
             .collect();
         let bytes: u64 = models.iter().map(|(_, _, bytes)| bytes).sum();
+        if is_alone {
+            self.checks.crowded.insert(slot);
+        } else if bytes <= most {
+            self.checks.crowded.remove(&slot);
+        }
+        // What it took meanwhile stays until others have left.
+        if self.checks.crowded.contains(&slot) {
+            return Ok(());
+        }
         ensure(bytes <= most, "slot memory", || {
             format!(
                 "models take {bytes} of {most} bytes of slot {slot}: pod, process, bytes: {models:?}"

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use protocol::message::{FromProcess, Report};
 use protocol::page::{Facts, Residency};
 
-/// Sticky errors of the driver. Other codes, of misuse, unfinished work and captures, concern only the program.
-const STICKY: std::ops::RangeInclusive<u32> = 700..=719;
+/// Errors after which every call of the process fails until it is started again, as the driver's documentation states of each: illegal address, launch timeout,
+/// assert, hardware stack error, illegal instruction, misaligned address, invalid address space, invalid program counter, launch failed. Other codes, of misuse,
+/// unfinished work and captures, concern only the program.
+const STICKY: [u32; 9] = [700, 702, 710, 714, 715, 716, 717, 718, 719];
 
 /// What the page does not state of a process that greets its agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -186,7 +188,7 @@ mod tests {
     #[test]
     fn only_the_first_sticky_error_is_reported() {
         let facts = Facts::new();
-        for code in [0, 1, 2, 600, 699, 720, 801] {
+        for code in [0, 1, 2, 600, 699, 701, 704, 708, 709, 713, 720, 801] {
             assert_eq!(note_error(&facts, code), None, "{code}");
         }
         assert_eq!(note_error(&facts, 719), Some(Report::Fatal(719)));

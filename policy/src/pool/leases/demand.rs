@@ -24,8 +24,11 @@ impl Leases {
             self.slots[slot.0 as usize].queues += 1;
         }
         match holds {
-            Some(since) if !self.is_lost(slot) => self.adopt_holder(id, since.min(self.now), false),
-            // On a lost device nothing of it ends well. What an earlier queue ran under the lease has ended with it, and this one answers no recall.
+            // On a lost device none becomes the holder; one that is goes on until what it runs has ended.
+            Some(since) if !self.is_lost(slot) || self.holder(slot) == Some(id) => {
+                self.adopt_holder(id, since.min(self.now), false);
+            }
+            // What an earlier queue ran under the lease has ended with it, and this one answers no recall.
             Some(_) | None => self.forget_queue(slot, id),
         }
     }

@@ -28,6 +28,7 @@ impl Leases {
             self.put_back(other);
         }
         self.give_up_claims(slot);
+        self.give_up_room(slot);
         self.cancel_ahead(slot);
         if self.at(slot).turn.is_some_and(|turn| !turn.is_restoring) {
             self.fail_turn(slot);
@@ -127,6 +128,11 @@ impl SlotLease {
     /// Returns whether a model leaves, or is to leave.
     pub(super) fn leaves(&self, id: InstanceId) -> bool {
         self.is_evicting(id) || self.leaving.iter().any(|(own, _)| *own == id)
+    }
+
+    /// Returns whether a turn, or models that are to leave, have been decided on.
+    pub(super) fn has_plans(&self) -> bool {
+        self.turn.is_some() || !self.leaving.is_empty()
     }
 
     /// Returns whether no model leaves or is to leave but that of an instance, which has not begun to.

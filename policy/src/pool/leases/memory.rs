@@ -46,7 +46,8 @@ impl Leases {
         }
         let claim = self.grow(id, bytes);
         let is_running = holds && holder.is_some_and(|holder| !holder.is_idle);
-        if claim == Claim::Waits && is_running && self.at(slot).only_leaves(id) {
+        let (has_plans, only_leaves) = (self.at(slot).has_plans(), self.at(slot).only_leaves(id));
+        if claim == Claim::Waits && is_running && has_plans && only_leaves {
             // What it runs does not end before, even if it is recalled: a turn, its own as well, and the models for it come after that.
             self.give_up_plans(slot);
             self.use_for_claim(id);

@@ -2,9 +2,9 @@
 
 use super::{
     Action, Cause, Entry, FORWARDED, Holder, InstanceId, LEFT_OUT, Leases, Location, RECALL_MAX,
-    RECALLED_LOOK, RETRY, SEAL_MAX, Seal, SlotId, Stage, Turn,
+    RECALL_QUIET_MAX, RECALLED_LOOK, RETRY, SEAL_MAX, Seal, SlotId, Stage, Turn,
 };
-use crate::{Span, Time, faults};
+use crate::Time;
 
 impl Leases {
     /// Records that nothing of an instance's queue runs: the lease passes when another needs it. `ends`: the queue answers a recall, and starts nothing
@@ -275,7 +275,7 @@ impl Leases {
         self.instances.get(&id).map(|entry| entry.about.slot)
     }
 
-    fn holder_mut(&mut self, slot: SlotId, id: InstanceId) -> Option<&mut Holder> {
+    pub(super) fn holder_mut(&mut self, slot: SlotId, id: InstanceId) -> Option<&mut Holder> {
         let holder = self.at_mut(slot).holder.as_mut();
         holder.filter(|holder| holder.instance == id)
     }
@@ -468,60 +468,6 @@ impl Leases {
         }
     }
 
-    /// Orders the model of a holder to return which could not while it computed already, or has left by an operator's order.
-    fn restore_again(&mut self, slot: SlotId, actions: &mut Vec<Action>) {
-        let now = self.now;
-        let Some(holder) = self.at(slot).holder else {
-            return;
-        };
-        let id = holder.instance;
-        let is_due = self.instances.get(&id).is_some_and(|entry| {
-            let is_wanted = match holder.stage {
-                Stage::Leased => !holder.is_idle || entry.parked.is_some(),
-                // What its queue runs cannot end without it.
-                Stage::Recalled { .. } => !holder.is_idle,
-                Stage::Closing { .. } => false,
-            };
-            entry.location == Location::Host && now >= entry.retry_at && is_wanted
-        });
-        if !is_due || holder.restores_since.is_some() {
-            return;
-        }
-        let moves_since = self.moves_ahead(id);
-        if moves_since.is_none() && !self.has_room_again(slot, id, actions) {
-            return;
-        }
-        if let Some(holder) = self.holder_mut(slot, id) {
-            holder.restores_since = moves_since.or(Some(now));
-            if moves_since.is_none() {
-                self.order_return(id, actions);
-            }
-        }
-    }
-
-    /// Counts the model of a holder on its slot again, from which it has left under the lease, and has others leave for it. Returns whether there is room.
-    fn has_room_again(&mut self, slot: SlotId, id: InstanceId, actions: &mut Vec<Action>) -> bool {
-        let Some(entry) = self.instances.get(&id) else {
-            return false;
-        };
-        let (function, bytes) = (entry.about.function, entry.bytes);
-        if self.pool.bytes(function, slot) < bytes {
-            if self.pool.held(function) >> slot.0 & 1 == 0 {
-                let now = self.now;
-                let _there = self.pool.set_resident(function, slot, 0);
-                let _resumed = self.pool.resume(now, function, slot);
-            }
-            let mut evicted = std::mem::take(&mut self.evicted);
-            let grown = self.pool.grow(function, slot, bytes, &mut evicted);
-            self.evicted = evicted;
-            self.queue_evicted();
-            if grown.is_err() {
-                return false;
-            }
-        }
-        self.at(slot).leaves_nothing() || !self.evict_next(slot, Some(id), actions)
-    }
-
     /// Has the pool count the holder's model as on its way while it returns beside the lease.
     fn note_streaming(&mut self, slot: SlotId) {
         let holder = self.at(slot).holder;
@@ -679,10 +625,8 @@ impl Leases {
             return;
         }
         // A queue that is stopped, or lies, holds up nobody for long unless its processes compute; one which is right has them wait for the next lease.
-        let entry = self.instances.get(&holder.instance);
-        let usual = entry.map_or(Span::ZERO, |entry| self.execution(entry));
         let quiet = holder.quiet_since.map_or(Time::NEVER, |quiet| {
-            quiet.max(since).after(faults::stalls_after(Some(usual)))
+            quiet.max(since).after(RECALL_QUIET_MAX)
         });
         let until = since.after(RECALL_MAX).min(quiet);
         if is_heard && !holder.is_idle && now < until {

@@ -191,7 +191,7 @@ impl SlotState {
         let Some(process) = self.processes.get_mut(&id) else {
             return;
         };
-        if let Report::Fatal(_) = report {
+        if matches!(report, Report::Fatal(_)) && cx.memory.settings.ends_faulted {
             process.fail(Time(cx.now));
         }
         if !process.count_report() {

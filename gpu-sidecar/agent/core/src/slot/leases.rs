@@ -230,9 +230,21 @@ impl SlotState {
         let leaves = current.is_some_and(|current| {
             current.target == Target::Host && current.lease.is_some() && current.undoes.is_none()
         });
-        let is_sole = cx.leases.policy.holder(SlotId(self.key.0)).is_none();
+        let holder = cx.leases.policy.holder(SlotId(self.key.0));
+        // One by one, as tokens are: another that leaves so comes once this one has.
+        let mut others = self.pods.keys().filter(|other| **other != key);
+        let is_sole = holder.is_none() && !others.any(|other| cx.leases.is_open(*other));
         if leaves && is_sole && pod.waiters() > 0 && !cx.leases.is_open(key) {
             self.set_open(cx, key, true);
+        }
+    }
+
+    /// Looks again at the pods of the slot whose models leave, since one has left.
+    fn look_at_leaving(&self, cx: &mut Context<'_>) {
+        let leaving = self.pods.values();
+        let leaving = leaving.filter(|pod| pod.moves().current.is_some());
+        for pod in leaving {
+            cx.leases.touch(pod.key());
         }
     }
 
@@ -373,7 +385,10 @@ impl SlotState {
         is_done: bool,
     ) {
         match target {
-            Target::Host => self.close_pod(cx, key, Closing::Eviction { has_left: is_done }),
+            Target::Host => {
+                self.close_pod(cx, key, Closing::Eviction { has_left: is_done });
+                self.look_at_leaving(cx);
+            }
             Target::Device => {
                 let now = Time(cx.now);
                 cx.leases.note_load(cx.now, key, true);

@@ -85,8 +85,9 @@ fn sums<P: Platform>(
     if !capture_mode::any(host) {
         streams::mark(host, tools.stream, DefaultStream::Legacy);
     }
-    host.synchronize_stream(tools.stream)?;
+    let ended = host.synchronize_stream(tools.stream);
     streams::stream_synchronized(host, tools.stream, DefaultStream::Legacy);
+    ended.inspect_err(|code| host.report_fatal(*code))?;
     let sums = &mut words[count..];
     host.read_words(out, sums, tools.stream)?;
     let pairs = sums.chunks_exact(2);
