@@ -546,3 +546,15 @@ fn room_for_the_model_of_a_holder_is_made_anew_after_another_has_refused_to_leav
     leases.evicted(Time((again + 1) * MS), OTHER, true);
     assert_eq!(decide(&mut leases, again + 1), [Action::Restore(ONE)]);
 }
+
+#[test]
+fn a_queue_that_greets_with_a_lease_from_before_its_model_left_has_room_made_for_it() {
+    let mut leases = leases(Settings::default(), &[60, 0]);
+    resident(&mut leases, OTHER, 60);
+    leases.disconnect(Time(MS), ONE);
+    leases.connect(Time(2 * MS), ONE, Some(Time(MS)));
+    let adopted = [Action::Open(ONE), Action::Lease(ONE), evict(OTHER)];
+    assert_eq!(decide(&mut leases, 2), adopted);
+    leases.evicted(Time(3 * MS), OTHER, true);
+    assert_eq!(decide(&mut leases, 3), [Action::Restore(ONE)]);
+}

@@ -303,6 +303,11 @@ impl Process {
         self.resumed.busy_ns = self.resumed.busy_ns.max(busy_ns);
     }
 
+    /// Counts device memory which the process was granted over another connection, whatever its `Hello` says, until it claims anew.
+    pub(crate) fn resume_memory(&mut self, granted_bytes: u64) {
+        self.resumed.bytes_used = self.resumed.bytes_used.max(granted_bytes);
+    }
+
     /// Counts host memory which the process was given over another connection, whatever its `Hello` says, and what that says up to `most`, in
     /// bytes. What it states not to have may have been lost on the way.
     pub(crate) fn resume_windows(&mut self, former: Windows, most: u64) {

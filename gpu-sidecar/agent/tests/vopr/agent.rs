@@ -245,7 +245,7 @@ impl World {
                 self.check_lease(pod, &message)?;
                 self.send_to_queue(pod, Some(message));
             }
-            Action::DisconnectQueue(pod) => self.send_to_queue(pod, None),
+            Action::DisconnectQueue(pod) => self.close_queue(pod),
             Action::Log { .. } | Action::Record { .. } => {}
         }
         Ok(())

@@ -23,6 +23,21 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
     };
     vec![
         (
+            "memory that was granted in a former page, between a greeting and its reading, was not counted",
+            leased(
+                118,
+                plan(
+                    316_325,
+                    1,
+                    4,
+                    1,
+                    1_411,
+                    38,
+                    &[Fault::Late, Fault::Cut, Fault::Malformed, Fault::Stop],
+                ),
+            ),
+        ),
+        (
             "a claim that waited was not answered when the next one of its pod was granted",
             leased(
                 90,

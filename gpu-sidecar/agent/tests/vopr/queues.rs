@@ -355,8 +355,24 @@ impl World {
         self.at(at, Event::Queue { pod, event });
     }
 
+    /// Has the agent close the connection of a queue.
+    pub(crate) fn close_queue(&mut self, pod: PodKey) {
+        self.send_to_queue(pod, None);
+        self.queues[pod.0 as usize].admitted = 0;
+        let slot = self.node.pods[pod.0 as usize].pod.slot.0 as usize;
+        if !self.is_leased(slot) {
+            self.checks.unbounded.insert(slot);
+        }
+    }
+
     /// Handles the end of a queue's connection: a lease stays, and without one requests wait.
     fn disconnected(&mut self, pod: usize) {
+        // An agent that closed an earlier connection when this one was in its inbox already takes it for connected, until it reads the end.
+        let queue = &mut self.queues[pod];
+        let at = self.now.max(queue.last[0]) + 1;
+        queue.last[0] = at;
+        let event = QueueEvent::ToAgent(queue.link, self.node.generation, None);
+        self.at(at, Event::Queue { pod, event });
         self.queues[pod].is_connected = false;
         self.queues[pod].pause = 0;
         self.try_again(pod);

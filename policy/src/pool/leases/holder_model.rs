@@ -1,4 +1,4 @@
-//! Returns the model of a holder which has left its slot under the lease.
+//! Makes room for the model of a holder which has left its slot under the lease.
 
 use super::{Action, InstanceId, Leases, Location, SlotId, Stage};
 use crate::pool::FunctionId;
@@ -86,5 +86,42 @@ impl Leases {
                 let _there = self.pool.set_resident(function, slot, 0);
             }
         }
+    }
+
+    /// Counts the model of one which was a holder as away, if it has left under the lease and has not returned.
+    pub(super) fn forget_room(&mut self, slot: SlotId, id: InstanceId) {
+        let has_turn = self.at(slot).turn.is_some_and(|turn| turn.instance == id);
+        if !self.is_away(id) || self.returns(id) || self.moves_ahead(id).is_some() || has_turn {
+            return;
+        }
+        if let Some(entry) = self.instances.get(&id) {
+            let function = entry.about.function;
+            if self.pool.held(function) >> slot.0 & 1 == 1 {
+                let _gone = self.pool.unload(function, slot, &mut Vec::new());
+            }
+        }
+    }
+
+    /// Returns whether there is room for the model of a turn which begins. It was decided on as one whose model is there if its instance was the holder
+    /// and the model had left: others leave for it then, or it is given up.
+    pub(super) fn has_room_for_turn(
+        &mut self,
+        slot: SlotId,
+        id: InstanceId,
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let Some(entry) = self.instances.get(&id) else {
+            return false;
+        };
+        let (function, bytes) = (entry.about.function, entry.bytes);
+        if self.moves_ahead(id).is_some() || self.pool.bytes(function, slot) >= bytes {
+            return true;
+        }
+        if !self.grow_again(slot, function, bytes) {
+            self.retry_later(id);
+            self.fail_turn(slot);
+            return false;
+        }
+        !self.evict_next(slot, Some(id), actions)
     }
 }

@@ -238,7 +238,9 @@ impl Leases {
         let Some(entry) = self.instances.get(&id) else {
             return;
         };
-        let (about, bytes) = (entry.about, entry.bytes);
+        // Room is made for a model that has left since.
+        let is_there = !self.is_away(id) || self.returns(id);
+        let (about, bytes) = (entry.about, if is_there { entry.bytes } else { 0 });
         let at = self.at(about.slot);
         if at.holder.is_some() || at.turn.is_some() {
             return;
@@ -381,6 +383,7 @@ impl Leases {
             at.credit = at.credit.saturating_sub(had);
         }
         self.end_use(slot);
+        self.forget_room(slot, holder.instance);
     }
 
     /// Gives up a turn that cannot be carried out. Its head waits again.
@@ -537,7 +540,7 @@ impl Leases {
             return;
         }
         if self.is_away(turn.instance) {
-            if turn.is_restoring {
+            if turn.is_restoring || !self.has_room_for_turn(slot, turn.instance, actions) {
                 return;
             }
             let moves_since = self.moves_ahead(turn.instance);

@@ -37,6 +37,8 @@ pub(super) struct Former {
     may_compute: bool,
     /// Host memory which it was given there.
     windows: Windows,
+    /// Device memory which it was granted there, in bytes: it may have read of a grant in its former page after it had sent `Hello`.
+    granted_bytes: u64,
 }
 
 impl SlotState {
@@ -164,6 +166,7 @@ impl SlotState {
         // A process is believed about earlier agents' memory only as far as it may have had any.
         let most = member.windows_max();
         member.process.resume_windows(former.windows, most);
+        member.process.resume_memory(former.granted_bytes);
         if former.may_compute && member.process.resumed().is_again {
             // It may have noticed a grant there, and launched, after it had sent `Hello`.
             member.process.resume_open();
@@ -239,6 +242,7 @@ impl SlotState {
         let Some(process) = self.processes.get(&id) else {
             return former;
         };
+        let pod = self.pods.get(&process.pod());
         let others = self.processes.values();
         let others = others.filter(|other| other.id() != id && other.is_same(process));
         for other in others {
@@ -250,6 +254,8 @@ impl SlotState {
             former.before = former.before.or(device.unstated(now));
             former.epoch = former.epoch.max(device.gate.epoch());
             former.windows = former.windows.or(device.moves().windows);
+            let granted = pod.map_or(0, |pod| pod.held_by(other.id()));
+            former.granted_bytes = former.granted_bytes.max(granted);
             let may_compute = match device.gate.state() {
                 GateState::Open => true,
                 GateState::Closing { .. } => !device.is_idle(),
