@@ -23,6 +23,40 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
     };
     vec![
         (
+            "a queue that greeted with a lease from before its model left counted as having it there",
+            leased(49, plan(321_871, 1, 5, 2, 2_207, 69, &[Fault::QueueLiar])),
+        ),
+        (
+            "a holder whose model had left under the lease counted as having it there for its next turn",
+            leased(
+                49,
+                plan(
+                    321_871,
+                    1,
+                    5,
+                    2,
+                    2_943,
+                    69,
+                    &[Fault::Doubled, Fault::Unsent, Fault::QueueLiar],
+                ),
+            ),
+        ),
+        (
+            "a queue that greeted with a lease while its model left counted as having it there",
+            leased(
+                303,
+                plan(
+                    328_129,
+                    1,
+                    5,
+                    2,
+                    1_667,
+                    401,
+                    &[Fault::Unsent, Fault::Kill, Fault::Stop, Fault::QueueLiar],
+                ),
+            ),
+        ),
+        (
             "memory that was granted in a former page, between a greeting and its reading, was not counted",
             leased(
                 118,

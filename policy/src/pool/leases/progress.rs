@@ -238,9 +238,11 @@ impl Leases {
         let Some(entry) = self.instances.get(&id) else {
             return;
         };
-        // Room is made for a model that has left since.
-        let is_there = !self.is_away(id) || self.returns(id);
-        let (about, bytes) = (entry.about, if is_there { entry.bytes } else { 0 });
+        // Room is made for a model that has left since, or is leaving.
+        let about = entry.about;
+        let is_evicted = self.is_away(id) || self.at(about.slot).is_evicting(id);
+        let is_there = !is_evicted || self.returns(id);
+        let bytes = if is_there { entry.bytes } else { 0 };
         let at = self.at(about.slot);
         if at.holder.is_some() || at.turn.is_some() {
             return;
