@@ -200,16 +200,14 @@ fn clients_notice_the_loss_of_the_daemon_during_a_kernel() {
     // The kernel takes half a minute.
     assert!(measured < Duration::from_secs(25), "{measured:?}");
     until("the idle client notices", || {
-        match idle.result("alloc 0 4096") {
-            0 => {
-                idle.run("free 0");
-                false
-            }
-            result => {
-                assert_eq!(result, CONNECTION_FAILED);
-                true
-            }
-        }
+        // It may notice between the two.
+        let results = ["alloc 0 4096", "free 0"].map(|command| idle.result(command));
+        let failed = results.into_iter().find(|result| *result != 0);
+        assert!(
+            matches!(failed, None | Some(CONNECTION_FAILED)),
+            "{results:?}"
+        );
+        failed.is_some()
     });
     // Without a daemon, programs run without MPS.
     softgpu.succeeds(&mut softgpu.program("vector_add"));
