@@ -208,6 +208,9 @@ fn unusable_options_are_refused_with_exit_code_2() {
     }
 }
 
+/// Number of the demo's slots: two GPUs and a MIG slice of one node, two GPUs of another which pods take in turns.
+const SLOTS: usize = 5;
+
 #[tokio::test]
 async fn the_demos_page_shows_functions_slots_and_events_without_browser_errors() {
     let arguments = ["demo", "--live", "--json", "--bind", "127.0.44.1"];
@@ -222,13 +225,13 @@ async fn the_demos_page_shows_functions_slots_and_events_without_browser_errors(
         let burst = function("burst");
         let is_shown = function("cold").is_some_and(|own| own.judged > 0)
             && burst.is_some_and(|own| own.judged > own.in_time && own.percentile == Some(98.0))
-            && state.slots.len() == 3
+            && state.slots.len() == SLOTS
             && state.slots.iter().all(|slot| !slot.busy.is_empty())
             && state.events.iter().any(|event| event.kind == "slot-added");
         if is_shown {
             // An event is fetched once and shown once.
             let added = state.events.iter().filter(|own| own.kind == "slot-added");
-            assert_eq!(added.count(), 3);
+            assert_eq!(added.count(), SLOTS);
             assert_eq!(state.notices, Vec::<String>::new());
             break;
         }
