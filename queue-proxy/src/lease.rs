@@ -401,7 +401,7 @@ mod tests {
                 outcomes: (8, 7),
                 may_move,
             };
-            let running = of(u64::MAX, 9, false);
+            let running = of(u64::MAX, 0, false);
             let (lease, gate) = (&mut self.lease, &mut self.gate);
             while let Some(message) = lease.next_message(gate, Time(1), running, |_| of(5, 6, true))
             {
@@ -536,7 +536,7 @@ mod tests {
         assert!(queue.arrive(50).is_none(), "it starts");
         let busy = queue.messages();
         assert_eq!(waiting(&busy), [1], "it has work again");
-        // The agent learns how long its requests take and how many are in time although none waits.
+        // The agent learns how many of its requests are in time although none waits.
         let FromQueue::Head {
             estimate,
             requests,
@@ -547,7 +547,7 @@ mod tests {
         else {
             panic!("{busy:?}");
         };
-        assert_eq!((estimate, requests, in_time, may_move), (9, 8, 7, false));
+        assert_eq!((estimate, requests, in_time, may_move), (0, 8, 7, false));
         queue.arrive(60);
         assert_eq!(queue.messages(), []);
         queue.gate.depart(Time(2), &mut queue.actions);
