@@ -58,9 +58,7 @@ impl Leases {
     /// Tries to have the pool keep room for the model of a holder which has left, and counts others as leaving for it.
     fn grow_again(&mut self, slot: SlotId, function: FunctionId, bytes: u64) -> bool {
         if self.pool.held(function) >> slot.0 & 1 == 0 {
-            let now = self.now;
-            let _there = self.pool.set_resident(function, slot, 0);
-            let _resumed = self.pool.resume(now, function, slot);
+            self.use_again(slot, function, 0);
         }
         let mut evicted = std::mem::take(&mut self.evicted);
         let grown = self.pool.grow(function, slot, bytes, &mut evicted);
@@ -75,31 +73,26 @@ impl Leases {
             return;
         };
         let id = holder.instance;
-        let has_turn = self.at(slot).turn.is_some_and(|turn| turn.instance == id);
-        if self.is_away(id)
-            && !self.returns(id)
-            && !has_turn
-            && let Some(entry) = self.instances.get(&id)
-        {
-            let function = entry.about.function;
-            if self.pool.held(function) >> slot.0 & 1 == 1 {
-                let _there = self.pool.set_resident(function, slot, 0);
-            }
+        if let Some(function) = self.counted_though_away(slot, id) {
+            let _there = self.pool.set_resident(function, slot, 0);
         }
     }
 
     /// Counts the model of one which was a holder as away, if it has left under the lease and has not returned.
     pub(super) fn forget_room(&mut self, slot: SlotId, id: InstanceId) {
+        if self.moves_ahead(id).is_none()
+            && let Some(function) = self.counted_though_away(slot, id)
+        {
+            let _gone = self.pool.unload(function, slot, &mut Vec::new());
+        }
+    }
+
+    /// Returns the function of an instance which the pool counts as there though its model is away, and neither returns nor is to for a turn.
+    fn counted_though_away(&self, slot: SlotId, id: InstanceId) -> Option<FunctionId> {
         let has_turn = self.at(slot).turn.is_some_and(|turn| turn.instance == id);
-        if !self.is_away(id) || self.returns(id) || self.moves_ahead(id).is_some() || has_turn {
-            return;
-        }
-        if let Some(entry) = self.instances.get(&id) {
-            let function = entry.about.function;
-            if self.pool.held(function) >> slot.0 & 1 == 1 {
-                let _gone = self.pool.unload(function, slot, &mut Vec::new());
-            }
-        }
+        let function = self.instances.get(&id)?.about.function;
+        let is_counted = self.pool.held(function) >> slot.0 & 1 == 1;
+        (is_counted && self.is_away(id) && !self.returns(id) && !has_turn).then_some(function)
     }
 
     /// Returns whether there is room for the model of a turn which begins. It was decided on as one whose model is there if its instance was the holder

@@ -2,6 +2,7 @@
 
 use super::{Action, Claim, InstanceId, Leases, Location, Seal, SlotId};
 use crate::Time;
+use crate::pool::FunctionId;
 
 impl Leases {
     /// Tries to make room for a claim.
@@ -9,7 +10,7 @@ impl Leases {
         let Some(entry) = self.instances.get(&id) else {
             return Claim::Refused;
         };
-        let slot = entry.about.slot;
+        let (function, slot) = (entry.about.function, entry.about.slot);
         let (location, before) = (entry.location, entry.bytes);
         let is_smaller = bytes <= before && entry.granted == before;
         if self.is_lost(slot) {
@@ -50,18 +51,15 @@ impl Leases {
         if claim == Claim::Waits && is_running && has_plans && only_leaves {
             // What it runs does not end before, even if it is recalled: a turn, its own as well, and the models for it come after that.
             self.give_up_plans(slot);
-            self.use_for_claim(id);
+            let held = self.instances.get(&id).map_or(before, |entry| entry.bytes);
+            self.use_again(slot, function, held);
             return self.grow(id, bytes);
         }
         claim
     }
 
-    /// Counts a slot as used by its holder itself, though the copy without memory that it had there may have been counted as gone.
-    fn use_for_claim(&mut self, id: InstanceId) {
-        let Some(entry) = self.instances.get(&id) else {
-            return;
-        };
-        let (function, slot, bytes) = (entry.about.function, entry.about.slot, entry.bytes);
+    /// Counts a slot as used by its holder itself, with these bytes if the copy that it had there was counted as gone.
+    pub(super) fn use_again(&mut self, slot: SlotId, function: FunctionId, bytes: u64) {
         if self.pool.held(function) >> slot.0 & 1 == 0 {
             let _there = self.pool.set_resident(function, slot, bytes);
         }
@@ -82,7 +80,7 @@ impl Leases {
             && self.at(slot).turn.is_none()
             && self.leaves_nothing(slot)
         {
-            self.use_for_claim(id);
+            self.use_again(slot, function, entry.bytes);
         }
         let is_there = self.pool.held(function) >> slot.0 & 1 == 1;
         if !is_there {

@@ -629,7 +629,7 @@ impl Leases {
         if holder.restores_since.is_some() {
             return;
         }
-        // A queue that is stopped, or lies, holds up nobody for long unless its processes compute; one which is right has them wait for the next lease.
+        // A queue that is stopped, or lies, holds up no other instance for long unless its processes compute; what still runs there waits for the next lease.
         let quiet = holder.quiet_since.map_or(Time::NEVER, |quiet| {
             quiet.max(since).after(RECALL_QUIET_MAX)
         });
