@@ -2,7 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use policy::pool::leases::{
-    Action, Claim, Class, Demand, Instance, InstanceId, Leases, Location, RETRY, Settings,
+    Action, Claim, Class, Demand, Instance, InstanceId, Leases, Location, RESTART_MAX, RETRY,
+    Settings,
 };
 use policy::pool::slots::EvictReason;
 use policy::pool::{FunctionId, Percentile, SlotId};
@@ -331,8 +332,8 @@ fn the_model_of_an_instance_that_becomes_the_holder_does_not_leave_for_claims_fr
     assert_eq!(leases.claim(Time(3 * MS), ONE, 40), Claim::Granted);
 }
 
-#[test]
-fn a_holder_whose_device_is_lost_is_recalled_and_its_requests_go_to_a_sibling() {
+/// [`leases`] with an instance of the function of [`ONE`] on another slot, which is returned. Both can forward, and have their models on their slots.
+fn with_sibling() -> (Leases, InstanceId) {
     let mut leases = leases(Settings::default(), &[0, 0]);
     let (elsewhere, sibling) = (SlotId(1), InstanceId(7));
     leases.set_slot(elsewhere, 100);
@@ -345,26 +346,43 @@ fn a_holder_whose_device_is_lost_is_recalled_and_its_requests_go_to_a_sibling() 
     }
     resident(&mut leases, ONE, 40);
     resident(&mut leases, OTHER, 40);
+    (leases, sibling)
+}
+
+/// Reports a head of [`ONE`] that may be forwarded.
+fn movable_head(leases: &mut Leases, ms: u64) {
+    let demand = Demand {
+        deadline: Time((ms + 80) * MS),
+        estimate: Span::from_millis(5),
+        waiting: 3,
+        may_move: true,
+    };
+    leases.head(Time(ms * MS), ONE, demand);
+}
+
+const fn forwarded(sibling: InstanceId) -> [Action; 3] {
+    [
+        Action::Open(sibling),
+        Action::Lease(sibling),
+        Action::Sibling {
+            from: ONE,
+            to: sibling,
+        },
+    ]
+}
+
+#[test]
+fn a_holder_whose_device_is_lost_is_recalled_and_its_requests_go_to_a_sibling() {
+    let (mut leases, sibling) = with_sibling();
     head(&mut leases, 1, ONE);
     let granted = [Action::Open(ONE), Action::Lease(ONE)];
     assert_eq!(decide(&mut leases, 1), granted);
     leases.set_lost(Time(2 * MS), SLOT, true);
     assert_eq!(decide(&mut leases, 2), [Action::Recall(ONE)]);
     assert_eq!(leases.claim(Time(3 * MS), ONE, 90), Claim::Granted);
-    let demand = Demand {
-        deadline: Time(80 * MS),
-        estimate: Span::from_millis(5),
-        waiting: 3,
-        may_move: true,
-    };
-    leases.head(Time(3 * MS), ONE, demand);
-    let forwarded = Action::Sibling {
-        from: ONE,
-        to: sibling,
-    };
+    movable_head(&mut leases, 3);
     let sent = decide(&mut leases, 3);
-    let expected = [Action::Open(sibling), Action::Lease(sibling), forwarded];
-    assert_eq!(sent, expected, "while the holder still drains");
+    assert_eq!(sent, forwarded(sibling), "while the holder still drains");
     leases.idle(Time(4 * MS), ONE, true);
     assert_eq!(decide(&mut leases, 4), [Action::Close(ONE)]);
     leases.closed(Time(5 * MS), ONE);
@@ -373,6 +391,72 @@ fn a_holder_whose_device_is_lost_is_recalled_and_its_requests_go_to_a_sibling() 
     leases.set_lost(Time(6 * MS), SLOT, false);
     let granted = [Action::Open(OTHER), Action::Lease(OTHER)];
     assert_eq!(decide(&mut leases, 6), granted);
+}
+
+#[test]
+fn a_holder_whose_process_has_failed_is_recalled_and_its_requests_go_to_a_sibling() {
+    let (mut leases, sibling) = with_sibling();
+    head(&mut leases, 1, ONE);
+    let granted = [Action::Open(ONE), Action::Lease(ONE)];
+    assert_eq!(decide(&mut leases, 1), granted);
+    leases.set_failed(Time(2 * MS), ONE, true);
+    assert_eq!(decide(&mut leases, 2), [Action::Recall(ONE)]);
+    movable_head(&mut leases, 3);
+    let sent = decide(&mut leases, 3);
+    assert_eq!(sent, forwarded(sibling), "while the holder still drains");
+    leases.idle(Time(4 * MS), ONE, true);
+    assert_eq!(decide(&mut leases, 4), [Action::Close(ONE)]);
+    leases.closed(Time(5 * MS), ONE);
+    // The slot serves its other instances.
+    head(&mut leases, 5, OTHER);
+    let granted = [Action::Open(OTHER), Action::Lease(OTHER)];
+    assert_eq!(decide(&mut leases, 5), granted);
+}
+
+#[test]
+fn an_instance_whose_process_has_failed_waits_for_the_next_one_for_a_while() {
+    let ended = 1_000;
+    let waiting = || {
+        let mut leases = leases(Settings::default(), &[0]);
+        resident(&mut leases, ONE, 40);
+        leases.set_failed(Time(MS), ONE, true);
+        head(&mut leases, 1, ONE);
+        assert_eq!(decide(&mut leases, 1), []);
+        assert!(leases.view(ONE).is_some_and(|view| view.has_failed));
+        leases.lost(Time(ended * MS), ONE);
+        assert_eq!(decide(&mut leases, ended), [], "its server is gone");
+        leases
+    };
+    let granted = [Action::Open(ONE), Action::Lease(ONE)];
+    let mut leases = waiting();
+    leases.set_failed(Time((ended + 700) * MS), ONE, false);
+    assert_eq!(decide(&mut leases, ended + 700), granted);
+    let mut leases = waiting();
+    let last = ended + RESTART_MAX.0 / MS;
+    assert_eq!(leases.next_wake(), Some(Time(last * MS)));
+    assert_eq!(decide(&mut leases, last - 1), []);
+    assert_eq!(decide(&mut leases, last), granted);
+}
+
+#[test]
+fn a_head_that_is_withdrawn_does_not_come_back_with_the_turn_it_had() {
+    let mut leases = recalled([10, 20, 20]);
+    assert!(leases.view(OTHER).is_some_and(|view| view.has_turn));
+    let gone = Demand {
+        deadline: Time(0),
+        estimate: Span::ZERO,
+        waiting: 0,
+        may_move: false,
+    };
+    leases.head(Time(4 * MS), OTHER, gone);
+    // What it was to wait for fails.
+    leases.set_lost(Time(5 * MS), SLOT, true);
+    assert!(leases.view(OTHER).is_some_and(|view| !view.has_turn));
+    leases.set_lost(Time(6 * MS), SLOT, false);
+    leases.idle(Time(7 * MS), ONE, true);
+    assert_eq!(decide(&mut leases, 7), [Action::Close(ONE)]);
+    leases.closed(Time(8 * MS), ONE);
+    assert_eq!(decide(&mut leases, 8), [], "nothing waits");
 }
 
 #[test]

@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use policy::pool::leases::{
-    Action, Claim, Class, Demand, Instance, InstanceId, LEFT_OUT, Leases, Location, Settings,
+    Action, Claim, Class, Demand, Instance, InstanceId, LEFT_OUT, Leases, Location, RESTART_MAX,
+    Settings,
 };
 use policy::pool::{FunctionId, Percentile, SlotId};
 use policy::{Span, Time};
@@ -30,6 +31,10 @@ enum Later {
     Claims(u32),
     /// It has computed nothing for a while.
     Quiet(u32),
+    /// A process that has failed ends.
+    Ends(u32),
+    /// The next one begins.
+    Begins(u32),
 }
 
 #[derive(Clone, Debug)]
@@ -53,6 +58,8 @@ struct Process {
     /// Instances that are left out until a time.
     left_out: BTreeMap<u32, u64>,
     is_alive: bool,
+    /// Time until which it gets no lease, since its process has failed.
+    failed_until: u64,
 }
 
 struct World {
@@ -72,6 +79,7 @@ struct World {
     ahead: u64,
     siblings: u64,
     returns: u64,
+    failures: u64,
 }
 
 impl World {
@@ -104,6 +112,7 @@ impl World {
             ahead: 0,
             siblings: 0,
             returns: 0,
+            failures: 0,
             random: Random(seed ^ 77),
         };
         let mut id = 0;
@@ -157,6 +166,7 @@ impl World {
             waiting: Vec::new(),
             left_out: BTreeMap::new(),
             is_alive: true,
+            failed_until: 0,
         };
         self.processes.insert(id, process);
         if self.random.below(2) == 0 {
@@ -278,6 +288,7 @@ impl World {
             Action::Lease(InstanceId(id)) => {
                 let process = self.processes.get_mut(&id).unwrap();
                 assert!(process.is_open && !process.has_lease);
+                assert!(process.failed_until <= self.now, "its process has failed");
                 process.has_lease = true;
                 process.lease += 1;
                 self.tell(id);
@@ -352,6 +363,7 @@ impl World {
                 self.ahead += u64::from(is_ahead);
                 assert!(!is_ahead || !is_strange, "beside data of others");
                 let process = self.processes.get_mut(&id).unwrap();
+                assert!(process.failed_until <= self.now, "its process has failed");
                 assert_eq!(process.location, Location::Host);
                 assert!(!process.is_restoring);
                 process.is_restoring = true;
@@ -467,6 +479,15 @@ impl World {
                     self.leases.quiet(now, InstanceId(id), Some(now));
                 }
             }
+            Later::Ends(id) => self.end(id),
+            Later::Begins(id) => {
+                let process = self.processes.get_mut(&id).unwrap();
+                if process.is_alive {
+                    process.failed_until = 0;
+                    self.leases.set_failed(now, InstanceId(id), false);
+                    self.claim(id);
+                }
+            }
             Later::Returned(from, to, deadline) => {
                 self.returns += 1;
                 let until = self.now + LEFT_OUT.0;
@@ -482,6 +503,40 @@ impl World {
                 self.tell(from);
             }
         }
+    }
+
+    /// Lets the process of an instance fail, which ends and begins again later.
+    fn fail(&mut self, id: u32) {
+        let process = self.processes.get_mut(&id).unwrap();
+        if !process.is_alive || process.failed_until > 0 {
+            return;
+        }
+        self.failures += 1;
+        process.failed_until = u64::MAX;
+        self.leases.set_failed(Time(self.now), InstanceId(id), true);
+        self.after(1_000, Later::Ends(id));
+    }
+
+    fn end(&mut self, id: u32) {
+        let is_of_process = |later: &Later| match later {
+            Later::Sealed(own)
+            | Later::Evicted(own)
+            | Later::Restored(own)
+            | Later::Claims(own)
+            | Later::Quiet(own) => *own == id,
+            _ => false,
+        };
+        self.later.retain(|(_, later)| !is_of_process(later));
+        let process = self.processes.get_mut(&id).unwrap();
+        if !process.is_alive {
+            return;
+        }
+        (process.asked, process.claimed) = (0, 0);
+        process.location = Location::Absent;
+        (process.is_restoring, process.is_sealed) = (false, false);
+        process.failed_until = self.now + RESTART_MAX.0;
+        self.leases.lost(Time(self.now), InstanceId(id));
+        self.after(15_000, Later::Begins(id));
     }
 
     fn remove(&mut self, id: u32) {
@@ -501,13 +556,24 @@ impl World {
         for _round in 0..1_000 {
             self.leases.decide(Time(self.now), &mut actions);
             if actions.is_empty() {
-                return;
+                return self.check_failed();
             }
             for action in actions.drain(..) {
                 self.execute(action);
             }
         }
         panic!("decisions do not end");
+    }
+
+    /// Checks that no instance has a lease or turn whose process has failed.
+    fn check_failed(&self) {
+        for (id, process) in &self.processes {
+            if process.is_alive && self.now < process.failed_until {
+                let view = self.leases.view(InstanceId(*id)).unwrap();
+                assert!(view.has_failed && !view.is_holder);
+                assert!(!view.has_turn || process.is_restoring);
+            }
+        }
     }
 
     /// Advances to what comes next, at most until `until`. Returns whether anything did.
@@ -539,6 +605,7 @@ fn run(seed: u64) -> World {
         seed % 4 == 1,
     );
     let removes = seed % 5 == 2;
+    let fails = seed % 5 == 3;
     world.settle();
     let ids: Vec<u32> = world.processes.keys().copied().collect();
     for _request in 0..200 {
@@ -549,6 +616,8 @@ fn run(seed: u64) -> World {
         let id = ids[usize::try_from(world.random.below(ids.len() as u64)).unwrap()];
         if removes && world.random.below(100) == 0 {
             world.remove(id);
+        } else if fails && world.random.below(40) == 0 {
+            world.fail(id);
         } else {
             world.arrive(id);
         }
@@ -579,7 +648,7 @@ fn run(seed: u64) -> World {
 #[test]
 fn every_head_is_served_and_no_two_instances_of_a_slot_compute() {
     let (mut moves, mut sealed, mut ahead) = (0, 0, 0);
-    let (mut siblings, mut returns, mut served) = (0, 0, 0);
+    let (mut siblings, mut returns, mut served, mut failures) = (0, 0, 0, 0);
     let one = testing::variables::number("WEIR_LEASES_SEED");
     let count = testing::variables::number("WEIR_LEASES_SEEDS").unwrap_or(300);
     let seeds = one.map_or(0..count, |seed| seed..seed + 1);
@@ -590,11 +659,12 @@ fn every_head_is_served_and_no_two_instances_of_a_slot_compute() {
         ahead += world.ahead;
         siblings += world.siblings;
         returns += world.returns;
+        failures += world.failures;
         served += world.served;
     }
     println!(
-        "{moves} moves, {sealed} of sealed models, {ahead} beside what computes, {siblings} siblings, {returns} of them back, {served} served"
+        "{moves} moves, {sealed} of sealed models, {ahead} beside what computes, {siblings} siblings, {returns} of them back, {served} served, {failures} failures"
     );
     assert!(one.is_some() || moves > 10_000 && sealed > 1_000 && ahead > 1_000);
-    assert!(one.is_some() || siblings > 1_000 && returns > 100);
+    assert!(one.is_some() || siblings > 1_000 && returns > 100 && failures > 100);
 }

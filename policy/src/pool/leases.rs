@@ -23,6 +23,7 @@
 //! - Where models stream ([`Settings::streams`]), the lease is granted as soon as the model begins to return.
 //! - Where a device is lost the holder is recalled at once, and nothing is granted until it is back ([`Leases::set_lost`]); what waits there goes to
 //!   siblings.
+//! - An instance whose processes have failed is recalled likewise, and gets no lease until it has a new process ([`Leases::set_failed`]).
 //! - What refuses to leave stays for a second ([`RETRY`]), and the head for which it was to leave waits again.
 //! - Data of other namespaces leave before an instance of class [`Class::Tenant`] gets the slot, and all others' before one of class
 //!   [`Class::Strict`].
@@ -67,11 +68,13 @@ mod ahead;
 mod assign;
 mod demand;
 mod evict;
+mod failed;
 mod holder_model;
 mod memory;
 mod progress;
 mod recall;
 mod rule;
+mod steps;
 
 use std::collections::BTreeMap;
 
@@ -109,6 +112,9 @@ pub const QUIET: Span = Span::from_millis(20);
 pub const PARKED_DEADLINE: Span = Span::from_secs(10);
 /// Longest time for which the end of a lease waits until its model is sealed.
 pub const SEAL_MAX: Span = Span::from_millis(50);
+/// Time after the end of the processes of an instance which had failed ([`Leases::set_failed`]), for which it waits for a new one: a container starts again in
+/// less, the first times. A server that makes its process only for a request gets the next one after it.
+pub const RESTART_MAX: Span = Span::from_secs(10);
 /// Interval at which it is looked whether a parked process still computes while others wait.
 pub const PARKED_LOOK: Span = Span::from_millis(50);
 /// Rate at which models are expected to load until their times are measured, in bytes per second: that of PCIe 3.
@@ -277,6 +283,8 @@ pub struct View {
     pub execution: Span,
     /// Mean load time as measured; zero before the first.
     pub load: Span,
+    /// Whether it gets no lease, since its processes have failed.
+    pub has_failed: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -303,6 +311,8 @@ struct Entry {
     claim: Option<u64>,
     /// Whether the host has all of its model: nothing of it has computed since.
     is_sealed: bool,
+    /// Time until which it gets no lease, since its processes have failed; [`Time::NEVER`]: until they have ended. [`Time::ZERO`]: they have not.
+    failed_until: Time,
 }
 
 /// What is known of a function.
@@ -564,6 +574,7 @@ impl Leases {
                 retry_at: Time::ZERO,
                 claim: None,
                 is_sealed: false,
+                failed_until: Time::ZERO,
             },
         );
         Ok(())
@@ -624,6 +635,7 @@ impl Leases {
             bytes: entry.bytes,
             execution: function.execution,
             load: function.measured_load(),
+            has_failed: self.has_failed(entry),
         })
     }
 

@@ -1,6 +1,6 @@
 //! Loads ahead of leases: the model of a waiting head returns while another instance computes ([`ahead`]).
 
-use super::{Action, InstanceId, Leases, Location, SlotId};
+use super::{Action, Entry, InstanceId, Leases, Location, SlotId};
 use crate::Time;
 use crate::pool::FunctionId;
 use crate::pool::ahead::{self, Candidate};
@@ -91,7 +91,11 @@ impl Leases {
                 set | self.slot_of(id).map_or(0, |slot| 1 << slot.0)
             })
         };
-        let may = |id| id == from || self.may_forward(entry, id);
+        let may = |id| {
+            let has_failed = |own: &Entry| self.has_failed(own);
+            let can = id == from || self.may_forward(entry, id);
+            can && !self.instances.get(&id).is_some_and(has_failed)
+        };
         if self.pool.held(function) & slots_of(&may) & !self.lost != 0 {
             return None;
         }
@@ -118,7 +122,7 @@ impl Leases {
         let is_away = entry.location == Location::Host && entry.claim.is_none();
         if open >> slot.0 & 1 == 0
             || !is_away
-            || self.now < entry.retry_at
+            || !self.may_have_turn(entry)
             || is_own(at.holder.map(|holder| holder.instance))
         {
             return false;

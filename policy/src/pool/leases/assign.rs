@@ -172,7 +172,7 @@ impl Leases {
                 continue;
             };
             let may = *id == from || self.may_forward(entry, *id);
-            if may && self.now >= sibling.retry_at && self.is_assignable(sibling.about.slot) {
+            if may && self.may_have_turn(sibling) && self.is_assignable(sibling.about.slot) {
                 set |= 1 << sibling.about.slot.0;
             }
         }
@@ -200,10 +200,11 @@ impl Leases {
         };
         let (execution, load) = (self.execution(entry), about.load());
         let in_use = about.instances.iter().filter_map(|id| {
-            let slot = self.instances.get(id)?.about.slot;
+            let sibling = self.instances.get(id)?;
+            let slot = sibling.about.slot;
             let is_there = held >> slot.0 & 1 == 1;
             let may = *id == from || self.may_forward(entry, *id);
-            let can = self.grants(slot) && self.now >= self.instances.get(id)?.retry_at;
+            let can = self.grants(slot) && self.may_have_turn(sibling);
             (is_there && may && can).then(|| (self.free_at(slot), slot))
         });
         let Some((free_at, slot)) = in_use.min() else {
@@ -357,7 +358,7 @@ impl Leases {
                 let entry = self.instances.get(id)?;
                 let deadline = entry.parked?;
                 let slot = entry.about.slot;
-                let may = now >= entry.retry_at && self.is_assignable(slot);
+                let may = self.may_have_turn(entry) && self.is_assignable(slot);
                 let is_free = self.pool.free_set() >> slot.0 & 1 == 1;
                 let is_due = !is_due || (deadline <= now && self.at(slot).credit > 0);
                 (may && is_free && is_due).then_some((deadline, *id))

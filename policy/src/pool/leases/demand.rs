@@ -52,6 +52,7 @@ impl Leases {
         self.now = self.now.max(now);
         self.withdraw(id);
         self.forget_promised(id);
+        self.forget_own_turn(id);
         self.set_reachable(id, false);
         let Some(entry) = self.instances.get_mut(&id) else {
             return;
@@ -71,7 +72,8 @@ impl Leases {
             return;
         };
         if demand.waiting == 0 {
-            return self.forget_promised(id);
+            self.forget_promised(id);
+            return self.forget_own_turn(id);
         }
         let (function, slot) = (entry.about.function, entry.about.slot);
         if demand.estimate > Span::ZERO {
@@ -139,6 +141,19 @@ impl Leases {
     pub(super) fn forget_promised(&mut self, from: InstanceId) {
         if let Some(cause) = self.promised(from) {
             *cause = Cause::Gone;
+        }
+    }
+
+    /// Records that the head of an instance is not there any more for which it has the next turn.
+    fn forget_own_turn(&mut self, id: InstanceId) {
+        let Some(slot) = self.slot_of(id) else {
+            return;
+        };
+        if let Some(turn) = &mut self.at_mut(slot).turn
+            && turn.instance == id
+            && matches!(turn.cause, Cause::Head { from, .. } if from == id)
+        {
+            turn.cause = Cause::Gone;
         }
     }
 

@@ -99,6 +99,10 @@ impl Leases {
             let holder = holder.filter(|holder| holder.instance == victim);
             // It takes its memory while it is on its way.
             if !is_there && !self.returns(victim) || Some(victim) == stays {
+                if self.has_claim(slot) {
+                    // It has waited for what is gone.
+                    self.wake_at(self.now);
+                }
                 continue;
             }
             if holder.is_some() {

@@ -120,7 +120,7 @@ impl Leases {
         let can_retry = self
             .instances
             .get(&id)
-            .is_some_and(|entry| self.now >= entry.retry_at);
+            .is_some_and(|entry| self.may_have_turn(entry));
         let may_forward = |entry| self.may_forward(entry, id);
         can_retry && (id == from || self.instances.get(&from).is_some_and(may_forward))
     }
