@@ -113,6 +113,9 @@ pub struct Orders {
     /// Whether the program may compute amid a restore, with what of its memory is there: a number of [`Streaming`]; 0 in pages of an agent without
     /// this field.
     pub streams_restores: AtomicU32,
+    /// Code of the sticky driver error of which the agent has taken account: the pod's queue starts nothing more once it has read what the agent sent it before.
+    /// 0: none, as always in pages of an agent without this field. A futex word.
+    pub error_noted: AtomicU32,
 }
 
 impl Orders {
@@ -136,6 +139,7 @@ impl Orders {
             drain_ms: AtomicU32::new(0),
             seal_after_ms: AtomicU32::new(0),
             streams_restores: AtomicU32::new(0),
+            error_noted: AtomicU32::new(0),
         }
     }
 
@@ -198,7 +202,7 @@ pub enum Residency {
     Host = 4,
     /// The model is being moved to the device.
     Restoring = 5,
-    /// A move has failed halfway, and the model can be used no more.
+    /// A move has failed halfway, or the driver has reported a sticky error: the model can be used no more.
     Faulted = 6,
 }
 
@@ -411,6 +415,7 @@ mod tests {
         assert_eq!(offset_of!(Orders, drain_ms), 188);
         assert_eq!(offset_of!(Orders, seal_after_ms), 192);
         assert_eq!(offset_of!(Orders, streams_restores), 196);
+        assert_eq!(offset_of!(Orders, error_noted), 200);
         assert_eq!(offset_of!(Facts, sealed), 216 + 16 * STRETCHES);
         assert_eq!(offset_of!(Facts, fixed), 216 + 16 * STRETCHES + 8);
         assert_eq!(size_of::<Facts>(), 216 + 16 * STRETCHES + 104);

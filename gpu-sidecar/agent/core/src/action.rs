@@ -232,6 +232,11 @@ pub enum Order {
         /// Number of the order, of the same sequence as those of moves; not 0.
         seq: u32,
     },
+    /// State that account has been taken of a sticky error, and wake the threads that wait for it.
+    NoteError {
+        /// Code of the error; not 0.
+        code: u32,
+    },
     /// Show that the agent is alive.
     Heartbeat,
 }

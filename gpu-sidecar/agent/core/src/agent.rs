@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use policy::pool::leases::Rule;
 use policy::tokens::{ProcessId, Settings};
-use protocol::message::MoveRefusal;
+use protocol::message::{FromProcess, MoveRefusal, Report};
 use protocol::page::Streaming;
 
-use crate::action::{Action, OrderAnswer};
+use crate::action::{Action, Order, OrderAnswer};
 use crate::event::{Event, ProcessRecord};
 use crate::facts::Facts;
 use crate::figures::{AgentFigures, Figures, ProcessMemory};
@@ -211,6 +211,13 @@ impl Agent {
         }
         let slot = concerned.and_then(|pod| self.slot_of_pod.get(&pod).copied());
         self.decide_leases(concerned, slot.or(slot_before), actions);
+        if let Event::Message { process, message } = event
+            && let FromProcess::Report(Report::Fatal(code)) = message
+        {
+            // The program learns of its error after the pod's queue has been sent a recall.
+            let (process, order) = (*process, Order::NoteError { code: *code });
+            actions.push(Action::Order { process, order });
+        }
         if self.must_publish(event) {
             self.published_at = self.now;
             for slot in self.slots.values_mut() {

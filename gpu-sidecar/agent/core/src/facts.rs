@@ -182,6 +182,10 @@ impl Order {
                 orders.order_seq.store(seq, Ordering::Release);
                 Some(raise_attention(orders))
             }
+            Self::NoteError { code } => {
+                orders.error_noted.store(code, Ordering::Release);
+                Some(&orders.error_noted)
+            }
             Self::Heartbeat => {
                 orders.heartbeat.fetch_add(1, Ordering::Relaxed);
                 None

@@ -612,6 +612,7 @@ impl NodeLeases {
             return;
         };
         let state = match view.location {
+            _ if view.has_failed => (Residency::Faulted, 0),
             Location::Absent => (Residency::None, 0),
             Location::Device => (Residency::Resident, 0),
             // It is on its way.

@@ -474,7 +474,11 @@ impl Process {
             unknown_symbols: observed.counted.unknown_symbols,
             ungated_ns: observed.counted.ungated_ns,
             last_error: facts.last_error,
-            residency: moves.residency.name(),
+            residency: if self.has_failed() {
+                Residency::Faulted.name()
+            } else {
+                moves.residency.name()
+            },
             is_sealed: self.is_sealed(),
             host_bytes: moves.windows.held(),
             pinned_bytes: moves.windows.pinned.min(moves.windows.held()),

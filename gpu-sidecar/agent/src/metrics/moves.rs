@@ -151,10 +151,8 @@ impl Metrics {
             };
             let sum = sums.entry(labels).or_default();
             for process in &own.processes {
-                let is_away = [Residency::Host, Residency::Faulted]
-                    .iter()
-                    .any(|place| place.name() == process.residency);
-                if !is_away {
+                // What has faulted has its memory until it ends.
+                if process.residency != Residency::Host.name() {
                     // A process states what it likes.
                     sum.resident_bytes = sum.resident_bytes.saturating_add(process.bytes_used);
                 }

@@ -584,9 +584,11 @@ impl World {
     /// Only processes that hold others up are killed.
     pub(crate) fn check_kill(&self, process: usize) -> Result<(), Failure> {
         let own = &self.processes[process];
-        ensure(own.is_liar || own.is_stopped, "kill", || {
-            format!("the agent kills process {process}, which does nothing wrong")
-        })
+        ensure(
+            own.is_liar || own.is_stopped || own.has_failed,
+            "kill",
+            || format!("the agent kills process {process}, which does nothing wrong"),
+        )
     }
 
     /// Begins the measurement of progress: every process is served.

@@ -134,6 +134,11 @@ impl World {
         match fault {
             Fault::Late | Fault::Doubled | Fault::Unsent | Fault::Liar => {}
             Fault::QueueLiar => self.lie_of_queue()?,
+            Fault::Sticky => {
+                if let Some(process) = self.some_process() {
+                    self.fail_for_good(process)?;
+                }
+            }
             Fault::Cut => {
                 if let Some(process) = self.some_process() {
                     self.lose_connection(process);
@@ -254,6 +259,19 @@ impl World {
         Ok(())
     }
 
+    /// Has the driver of a process report an error that stays. Its program answers the request that it computes.
+    fn fail_for_good(&mut self, process: usize) -> Result<(), Failure> {
+        if !self.is_attached(process) {
+            return Ok(());
+        }
+        self.processes[process].has_failed = true;
+        let facts = self.processes[process].facts();
+        if let Some(report) = preload_state::counters::note_error(facts, 700) {
+            let _sent = self.send(process, &FromProcess::Report(report));
+        }
+        self.request_ends(process)
+    }
+
     /// Ends all connections with the agent.
     fn drop_connections(&mut self) {
         for connection in 0..self.node.connections.len() {
@@ -325,7 +343,7 @@ impl World {
                     if self.processes[process].is_alive && self.processes[process].is_stopped {
                         self.continue_process(process);
                     }
-                    if self.processes[process].is_liar {
+                    if self.processes[process].is_liar || self.processes[process].has_failed {
                         self.end_process(process)?;
                     }
                 }

@@ -23,6 +23,43 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
     };
     vec![
         (
+            "a model that was to leave, and was there again after its restore had failed, counted as staying",
+            leased(
+                95,
+                plan(
+                    604_213,
+                    2,
+                    5,
+                    2,
+                    3_165,
+                    181,
+                    &[Fault::Malformed, Fault::QueueLiar],
+                ),
+            ),
+        ),
+        (
+            "a model that left when its slot was lost got a token for its hashes",
+            leased(
+                126,
+                plan(
+                    502_048,
+                    2,
+                    5,
+                    2,
+                    2_352,
+                    102,
+                    &[
+                        Fault::Malformed,
+                        Fault::Kill,
+                        Fault::Stop,
+                        Fault::AgentHang,
+                        Fault::PodRemove,
+                        Fault::SlotLost,
+                    ],
+                ),
+            ),
+        ),
+        (
             "a queue that greeted with a lease from before its model left counted as having it there",
             leased(49, plan(321_871, 1, 5, 2, 2_207, 69, &[Fault::QueueLiar])),
         ),

@@ -44,6 +44,8 @@ pub(crate) enum Fault {
     MpsDown,
     /// The queue of the last pod sends what it likes, and connects twice. Only with leases, so that it is none of [`FAULTS`].
     QueueLiar,
+    /// The driver of a process reports an error that stays, and the process goes on. Only with leases, under which it is killed.
+    Sticky,
 }
 
 /// Faults that occur in any run.
@@ -111,6 +113,9 @@ impl Plan {
         // The last draw, so that other runs stay what they were.
         if random.below(4) == 0 && plan.requests_ms > 0 && plan.pods > 1 && share > 0 {
             plan.faults.push(Fault::QueueLiar);
+        }
+        if random.below(4) == 0 && plan.requests_ms > 0 && share > 0 {
+            plan.faults.push(Fault::Sticky);
         }
         plan.possible()
     }

@@ -117,6 +117,8 @@ pub(crate) struct Process {
     pub(crate) is_liar: bool,
     pub(crate) is_alive: bool,
     pub(crate) is_stopped: bool,
+    /// Whether its driver has reported an error that stays.
+    pub(crate) has_failed: bool,
     /// Whether the library is in effect.
     pub(crate) is_active: bool,
 
@@ -200,6 +202,7 @@ impl Process {
             is_liar: false,
             is_alive: true,
             is_stopped: false,
+            has_failed: false,
             is_active: false,
             gate: Rc::new(Gate::new()),
             watch: Watch::new(),

@@ -24,6 +24,7 @@ pub mod capture_mode;
 pub mod claims;
 pub mod cuda;
 mod events;
+mod failures;
 #[cfg(test)]
 mod fake;
 pub mod gate;

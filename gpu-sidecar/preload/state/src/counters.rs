@@ -5,10 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use protocol::message::{FromProcess, Report};
 use protocol::page::{Facts, Residency};
 
-/// Errors after which every call of the process fails until it is started again, as the driver's documentation states of each: illegal address, launch timeout,
-/// assert, hardware stack error, illegal instruction, misaligned address, invalid address space, invalid program counter, launch failed. Other codes, of misuse,
-/// unfinished work and captures, concern only the program.
-const STICKY: [u32; 9] = [700, 702, 710, 714, 715, 716, 717, 718, 719];
+/// Errors after which every call of the process fails until it is started again: illegal address, launch timeout, assert, hardware stack error, illegal
+/// instruction, misaligned address, invalid address space, invalid program counter, launch failed and contained exception, as the driver's documentation states
+/// of each; and, from calls of a context that has worked, device unavailable, uncorrectable error of memory and uncorrectable error of NVLink, after which its
+/// device has to be reset. Other codes, of misuse, unfinished work and captures, concern only the program.
+const STICKY: [u32; 13] = [
+    46, 214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721,
+];
 
 /// What the page does not state of a process that greets its agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,12 +85,18 @@ pub fn publish_in_flight(facts: &Facts, ns: u64) {
     facts.inflight_us.store(us, Ordering::Release);
 }
 
+/// Returns whether a code of the driver is that of an error after which every call of the process fails.
+#[must_use]
+pub fn is_sticky(code: i32) -> bool {
+    STICKY.contains(&code.unsigned_abs())
+}
+
 /// Notes an error of the driver, and returns its report if it is the first sticky one.
 #[must_use]
 pub fn note_error(facts: &Facts, code: i32) -> Option<Report> {
-    let code = code.unsigned_abs();
-    let is_first = facts.last_error.load(Ordering::Relaxed) == 0 && STICKY.contains(&code);
+    let is_first = facts.last_error.load(Ordering::Relaxed) == 0 && is_sticky(code);
     is_first.then(|| {
+        let code = code.unsigned_abs();
         facts.last_error.store(code, Ordering::Relaxed);
         Report::Fatal(code)
     })

@@ -60,6 +60,8 @@ pub struct Process {
     has_bound_memory: AtomicBool,
     /// Whether the program has put a function of its own into a stream.
     has_host_functions: AtomicBool,
+    /// Whether the agent has left a sticky error without an answer.
+    is_error_ignored: AtomicBool,
 }
 
 impl Process {
@@ -88,6 +90,7 @@ impl Process {
             is_collective_reported: AtomicBool::new(false),
             has_bound_memory: AtomicBool::new(false),
             has_host_functions: AtomicBool::new(false),
+            is_error_ignored: AtomicBool::new(false),
         }
     }
 
@@ -156,6 +159,17 @@ impl Process {
     #[must_use]
     pub fn has_host_functions(&self) -> bool {
         self.has_host_functions.load(Ordering::Acquire)
+    }
+
+    /// Notes that the agent has left a sticky error without an answer.
+    pub fn note_error_ignored(&self) {
+        self.is_error_ignored.store(true, Ordering::Release);
+    }
+
+    /// Returns whether the agent has left a sticky error without an answer.
+    #[must_use]
+    pub fn is_error_ignored(&self) -> bool {
+        self.is_error_ignored.load(Ordering::Acquire)
     }
 
     /// Returns whether a refused collective is yet to be reported, and notes the report.

@@ -52,6 +52,7 @@ impl SlotState {
                 pod.count_fault(fault);
             }
             cx.actions.push(Action::Kill(id));
+            cx.leases.touch(key);
             self.record(cx, EventKind::ProcessFaulted, key, text);
         }
     }

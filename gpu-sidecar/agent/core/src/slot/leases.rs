@@ -193,6 +193,13 @@ impl SlotState {
             }
             orders_stray = has_stray && now >= pod.moves().retry_at;
         }
+        let own = pod.processes().iter();
+        let mut own = own.filter_map(|id| self.processes.get(id));
+        if own.any(|process| process.has_failed() || process.is_killed()) {
+            cx.leases.policy.set_failed(Time(now), id_of(key), true);
+        } else if devices().next().is_some() {
+            cx.leases.policy.set_failed(Time(now), id_of(key), false);
+        }
         let waits_for_memory = devices().any(|device| device.moves().waits_until > now);
         let is_parked = (pod.waiters() > 0 && !cx.leases.is_open(key)) || waits_for_memory;
         if is_parked {
@@ -234,7 +241,8 @@ impl SlotState {
         // One by one, as tokens are: another that leaves so comes once this one has.
         let mut others = self.pods.keys().filter(|other| **other != key);
         let is_sole = holder.is_none() && !others.any(|other| cx.leases.is_open(*other));
-        if leaves && is_sole && pod.waiters() > 0 && !cx.leases.is_open(key) {
+        let is_lost = self.device.as_ref().is_some_and(|device| device.is_lost);
+        if leaves && is_sole && !is_lost && pod.waiters() > 0 && !cx.leases.is_open(key) {
             self.set_open(cx, key, true);
         }
     }

@@ -14,7 +14,7 @@ use crate::outcome::{Call, Outcome, Reason};
 use crate::platform::{Driver, Platform, System};
 use crate::residency::restoring;
 use crate::streams::{self, ParkedWork};
-use crate::{capture_mode, gate, touch};
+use crate::{capture_mode, failures, gate, touch};
 
 /// Kind of a launched handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,7 +139,7 @@ fn once_open<P: Platform>(
             host.set_inside(false);
             host.facts().launches.0.fetch_add(1, Ordering::Relaxed);
             drop(guard);
-            return code;
+            return failures::returned(host, code);
         }
         streams::finish(host, &LaunchGroup::of(info));
         drop(guard);

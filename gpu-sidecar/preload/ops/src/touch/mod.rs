@@ -14,7 +14,7 @@ use crate::cuda::{Address, Code, Handle};
 use crate::outcome::{Call, Outcome, Reason};
 use crate::platform::{Platform, System};
 use crate::residency::restoring;
-use crate::{capture_mode, gate, streams};
+use crate::{capture_mode, failures, gate, streams};
 
 /// Touches memory by an operation in a stream, for which the host does not wait.
 pub fn enqueue<P: Platform>(
@@ -94,7 +94,7 @@ fn once_there<P: Platform>(host: P, call: Call<'_>, use_: Use) -> Code {
             let code = call();
             host.set_inside(false);
             drop(guard);
-            return code;
+            return failures::returned(host, code);
         }
         drop(guard);
         wait(host, needed);

@@ -3,10 +3,10 @@
 
 use preload_state::streams::DefaultStream;
 
-use crate::cuda::{Code, Handle, SUCCESS};
+use crate::cuda::{Handle, SUCCESS};
 use crate::outcome::{Call, Outcome, Reason};
 use crate::platform::Platform;
-use crate::{capture_mode, gate, streams};
+use crate::{capture_mode, failures, gate, streams};
 
 /// Waits on the host for more than one stream: marks what was launched before it, and collects completed marks after it.
 pub fn wait<P: Platform>(host: P, call: Call<'_>) -> Outcome {
@@ -15,10 +15,10 @@ pub fn wait<P: Platform>(host: P, call: Call<'_>) -> Outcome {
     }
     capture_mode::relaxed(host, || streams::mark_all(host));
     let code = call();
-    note_failure(host, code);
     streams::reap_all(host);
     gate::after_host_wait(host);
-    Outcome::Done(code)
+    // Work before it has failed, and a program learns of that first where it waits.
+    Outcome::Done(failures::returned(host, code))
 }
 
 /// Waits on the host for one stream, or queries it.
@@ -40,15 +40,7 @@ pub fn wait_for<P: Platform>(
         streams::stream_synchronized(host, stream, default);
         gate::after_host_wait(host);
     }
-    note_failure(host, code);
-    Outcome::Done(code)
-}
-
-/// Reports an error that stays: work before it has failed, and a program learns of that first where it waits.
-fn note_failure<P: Platform>(host: P, code: Code) {
-    if code != SUCCESS {
-        host.report_fatal(code);
-    }
+    Outcome::Done(failures::returned(host, code))
 }
 
 /// Enqueues an operation that is neither a kernel nor a use of memory.

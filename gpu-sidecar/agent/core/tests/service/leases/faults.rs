@@ -164,3 +164,64 @@ fn without_leases_and_where_the_operator_wants_it_nothing_is_killed() {
     node.pass_by(100, SECOND);
     assert_eq!(node.kills(process), 0);
 }
+
+#[test]
+fn the_lease_of_a_process_with_a_sticky_error_is_recalled_before_its_program_learns_of_it() {
+    let mut node = exclusive(2);
+    for pod in [0, 1] {
+        node.queue_connects(pod);
+    }
+    let process = node.attached(1);
+    node.wants(0, 80);
+    let epoch = node.lease(0).unwrap();
+    let noted = |node: &Node| {
+        node.pages(process)
+            .orders
+            .error_noted
+            .load(Ordering::Relaxed)
+    };
+    assert_eq!(noted(&node), 0);
+    node.actions.clear();
+    node.send(process, FromProcess::Report(Report::Fatal(700)));
+    assert_eq!((node.recalled(0), noted(&node)), (Some(epoch), 700));
+    let at = |wanted: &dyn Fn(&Action) -> bool| node.actions.iter().position(wanted);
+    let recalled = at(&|action| {
+        matches!(
+            action,
+            Action::SendQueue {
+                message: ToQueue::Recall { .. },
+                ..
+            }
+        )
+    });
+    let answered = at(&|action| {
+        matches!(
+            action,
+            Action::Order {
+                order: Order::NoteError { .. },
+                ..
+            }
+        )
+    });
+    assert!(recalled.unwrap() < answered.unwrap());
+    let faulted = ToQueue::State {
+        residency: Residency::Faulted,
+        load: 0,
+    };
+    assert!(node.queue_messages(0).contains(&&faulted));
+    assert_eq!(node.figures().pods[0].processes[0].residency, "faulted");
+    node.idle(0, epoch);
+    // Another has the slot meanwhile; what waits for the process waits for its successor.
+    node.wants(1, 80);
+    let other = node.lease(1).unwrap();
+    node.wants(0, 80);
+    node.idle(1, other);
+    node.actions.clear();
+    node.on(Event::Ended(process));
+    node.pass(SECOND);
+    assert_eq!(node.recalled(1), None);
+    let _next = node.attached(2);
+    assert_eq!(node.recalled(1), Some(other));
+    node.idle(1, other);
+    assert!(node.lease(0).is_some());
+}
