@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -26,6 +27,7 @@ use proxy::lease_wait::LeaseWait;
 use proxy::waiters::{WaiterId, Waiters};
 
 use crate::drain::Drain;
+use crate::inbox::Inbox;
 use crate::lease::{HeadOf, Lease, Sibling, Spent};
 
 /// Properties of a request that requests admission.
@@ -84,6 +86,7 @@ pub(crate) struct Admission {
     joined: Notify,
     /// Notified when the agent may have to learn of a change.
     changed: Notify,
+    inbox: Inbox,
     sheds: bool,
 }
 
@@ -160,6 +163,7 @@ impl Admission {
             clock,
             joined: Notify::new(),
             changed: Notify::new(),
+            inbox: Inbox::default(),
         })
     }
 
@@ -259,6 +263,31 @@ impl Admission {
                 outcomes,
             }
         })
+    }
+
+    /// Returns where the messages of the agent come in.
+    pub(crate) const fn inbox(&self) -> &Inbox {
+        &self.inbox
+    }
+
+    /// Handles the messages of the agent that are there.
+    ///
+    /// # Errors
+    /// Those of [`Inbox::read`].
+    pub(crate) fn read_messages(&self) -> io::Result<()> {
+        self.inbox.read(|message| self.receive(message))
+    }
+
+    /// Handles what the agent has sent by now, after the user container has failed a request: it may have recalled the lease before. Nothing starts under one
+    /// that is recalled.
+    pub(crate) fn catch_up(&self) {
+        if self.takes_turns()
+            && let Err(error) = self.read_messages()
+            && error.kind() != io::ErrorKind::WouldBlock
+        {
+            // The link ends the connection.
+            self.changed.notify_one();
+        }
     }
 
     /// Handles a message of the agent.

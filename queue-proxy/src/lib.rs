@@ -20,6 +20,7 @@ mod drain;
 #[cfg(feature = "fuzz")]
 #[doc(hidden)]
 pub mod fuzz;
+mod inbox;
 mod lease;
 mod link;
 mod metrics;

@@ -9,12 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use policy::pool::queue::Window;
-use protocol::message::MESSAGE_MAX;
-use protocol::queue::{FromQueue, ToQueue};
+use protocol::queue::FromQueue;
 use proxy::clock::Clock;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, send,
-};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, send};
 use tokio::io::unix::AsyncFd;
 
 use crate::admission::Admission;
@@ -50,7 +47,10 @@ impl Link {
                 Ok(connection) => {
                     let (socket, begun) = (self.socket.display(), self.clock.now());
                     tracing::info!(%socket, again, "connected to the agent");
+                    let inbox = self.admission.inbox();
+                    inbox.set(Some(Arc::clone(connection.get_ref())));
                     let ended = self.serve(&connection, again, &mut outcomes).await;
+                    inbox.set(None);
                     tracing::warn!(%socket, %ended, "the connection to the agent has ended: a lease that is held stays, and without one requests wait");
                     (again, is_reported) = (true, true);
                     if self.clock.now().since(begun).0 > 1_000_000_000 {
@@ -72,7 +72,7 @@ impl Link {
     /// Passes messages until the connection ends. Returns the reason.
     async fn serve(
         &self,
-        connection: &AsyncFd<OwnedFd>,
+        connection: &AsyncFd<Arc<OwnedFd>>,
         again: bool,
         outcomes: &mut Outcomes,
     ) -> io::Error {
@@ -89,13 +89,12 @@ impl Link {
                 }
             }
             tokio::select! {
-                received = receive(connection) => match received {
-                    Ok(ToQueue::Refused { reason, text }) => {
-                        return io::Error::other(format!("refused: {text} ({reason:?})"));
+                readable = connection.readable() => {
+                    let read = readable.map(|mut ready| ready.try_io(|_| self.admission.read_messages()));
+                    if let Err(error) | Ok(Ok(Err(error))) = read {
+                        return self.admission.inbox().take_end().unwrap_or(error);
                     }
-                    Ok(message) => self.admission.receive(&message),
-                    Err(error) => return error,
-                },
+                }
                 () = self.admission.changed() => {}
             }
         }
@@ -128,14 +127,14 @@ impl Link {
     deprecated,
     reason = "its successor is unsafe, for descriptors which are not owned; this one is"
 )]
-fn connect(path: &Path) -> io::Result<AsyncFd<OwnedFd>> {
+fn connect(path: &Path) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    AsyncFd::new(socket)
+    AsyncFd::new(Arc::new(socket))
 }
 
-async fn transmit(connection: &AsyncFd<OwnedFd>, message: &FromQueue) -> io::Result<()> {
+async fn transmit(connection: &AsyncFd<Arc<OwnedFd>>, message: &FromQueue) -> io::Result<()> {
     let mut writer = message.write();
     let bytes = writer.finish();
     loop {
@@ -143,28 +142,6 @@ async fn transmit(connection: &AsyncFd<OwnedFd>, message: &FromQueue) -> io::Res
         let sent = ready.try_io(|socket| Ok(send(socket.get_ref(), bytes, SendFlags::NOSIGNAL)?));
         if let Ok(sent) = sent {
             return sent.map(|_bytes| ());
-        }
-    }
-}
-
-async fn receive(connection: &AsyncFd<OwnedFd>) -> io::Result<ToQueue> {
-    let mut bytes = [0; MESSAGE_MAX];
-    loop {
-        let mut ready = connection.readable().await?;
-        let received = ready.try_io(|socket| {
-            let (count, _) = recv(socket.get_ref(), &mut bytes[..], RecvFlags::empty())?;
-            Ok(count)
-        });
-        match received {
-            Ok(Ok(0)) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(Ok(count)) => {
-                let message = bytes.get(..count).unwrap_or_default();
-                return ToQueue::read(message)
-                    .map_err(|malformed| io::Error::new(io::ErrorKind::InvalidData, malformed));
-            }
-            Ok(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
-            Ok(Err(error)) => return Err(error),
-            Err(_would_block) => {}
         }
     }
 }

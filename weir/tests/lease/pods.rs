@@ -150,6 +150,18 @@ impl Pod {
     pub(crate) fn address(&self) -> SocketAddr {
         self.about.address()
     }
+
+    /// Blocks until this many requests wait in the pod's queue.
+    pub(crate) fn waits_for(&self, requests: u32) {
+        let metrics = SocketAddr::new(self.address().ip(), 9091);
+        until("the requests wait", || {
+            let (_, text) = exchange(metrics, "GET", "/metrics", "");
+            let mut lines = text.lines();
+            let gauge = lines.find(|line| line.starts_with("weir_requests_waiting"))?;
+            let waiting = gauge.rsplit(' ').next()?;
+            (waiting.parse() == Ok(f64::from(requests))).then_some(())
+        });
+    }
 }
 
 /// Starts the queue-proxy of a pod, and waits until it listens.
