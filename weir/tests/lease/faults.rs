@@ -54,6 +54,53 @@ fn a_server_whose_kernel_hangs_is_killed_and_the_slot_passes_on() {
     assert_eq!(infer(hanging, 100), 200);
 }
 
+/// Returns where the model of a pod is.
+fn residency(node: &Node, pod: &str) -> String {
+    let instance = node.instance(pod);
+    let place = instance["processes"][0]["residency"].as_str();
+    place.unwrap_or_default().to_owned()
+}
+
+#[test]
+fn the_slot_passes_on_wherever_the_model_of_a_killed_server_is() {
+    let (node, mut pods) = node();
+    let [killed, other] = pods.each_ref().map(Pod::address);
+    for place in ["resident", "host", "restoring"] {
+        assert_eq!(infer(killed, 1), 200);
+        if place != "resident" {
+            // There is room for one of both.
+            assert_eq!(infer(other, 2), 200);
+        }
+        let waiting = (place == "restoring").then(|| {
+            // Stopped, it cannot carry out the order to return.
+            signal(pods[0].model.as_ref().unwrap().pid(), Signal::STOP);
+            thread::spawn(move || infer(killed, 3))
+        });
+        until("its model is there", || {
+            let is_there = match place {
+                // It is ordered back at once when the other has left.
+                "restoring" => residency(&node, "two") == "host",
+                _ => residency(&node, "one") == place,
+            };
+            is_there.then_some(())
+        });
+        pods[0].model = None;
+        let begin = Instant::now();
+        assert_eq!(infer(other, 4), 200, "{place}");
+        let took = begin.elapsed();
+        assert!(took < Duration::from_secs(5), "{place}: {took:?}");
+        if let Some(waiting) = waiting {
+            // Its server is gone; or its successor answers it.
+            let status = waiting.join().unwrap();
+            assert!([200, 502].contains(&status), "{place}: {status}");
+        }
+        pods[0].start_model(&node);
+        assert_eq!(infer(killed, 5), 200, "{place}");
+        let processes = node.instance("one")["processes"].as_array().unwrap().len();
+        assert_eq!(processes, 1, "{place}");
+    }
+}
+
 #[test]
 fn the_slot_passes_on_although_the_queue_proxy_of_the_holder_is_stopped() {
     let (_node, pods) = node();

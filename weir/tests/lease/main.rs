@@ -59,7 +59,7 @@ fn node_of(concurrencies: [u32; 2]) -> (Node, [Pod; 2]) {
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// Names and addresses of the pods of each test.
-const IPS: [[(&str, &str); 2]; 8] = [
+const IPS: [[(&str, &str); 2]; 9] = [
     [("one", "127.0.11.1"), ("two", "127.0.11.2")],
     [("one", "127.0.11.3"), ("two", "127.0.11.4")],
     [("one", "127.0.11.5"), ("two", "127.0.11.6")],
@@ -68,6 +68,7 @@ const IPS: [[(&str, &str); 2]; 8] = [
     [("one", "127.0.11.15"), ("two", "127.0.11.16")],
     [("one", "127.0.11.17"), ("two", "127.0.11.18")],
     [("one", "127.0.11.19"), ("two", "127.0.11.20")],
+    [("one", "127.0.11.21"), ("two", "127.0.11.22")],
 ];
 
 fn restores(node: &Node, pods: &[Pod]) -> u64 {

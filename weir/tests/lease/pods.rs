@@ -182,7 +182,7 @@ pub(crate) fn queue_proxy(about: &About, port: u16, socket: &Path, timeout_secon
         ("SERVING_POD", name),
         ("SERVING_POD_IP", ip),
         ("SERVING_LOGGING_CONFIG", ""),
-        ("SERVING_LOGGING_LEVEL", "error"),
+        ("SERVING_LOGGING_LEVEL", "warn"),
         ("WEIR_PODINFO", "/nonexistent"),
         ("WEIR_BIND", ip),
         ("WEIR_SLO", "500ms"),
