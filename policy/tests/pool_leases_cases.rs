@@ -642,3 +642,18 @@ fn a_queue_that_greets_with_a_lease_from_before_its_model_left_has_room_made_for
     leases.evicted(Time(3 * MS), OTHER, true);
     assert_eq!(decide(&mut leases, 3), [Action::Restore(ONE)]);
 }
+
+#[test]
+fn a_parked_process_uses_its_credit_only_while_heads_wait() {
+    let mut leases = leases(Settings::default(), &[0, 0]);
+    leases.park(Time(0), OTHER, Time(MS));
+    let granted = [Action::Open(OTHER), Action::Lease(OTHER)];
+    assert_eq!(decide(&mut leases, 0), granted);
+    // Nothing else wants the slot for two seconds, of which a twentieth is saved up.
+    leases.park(Time(2_000 * MS), OTHER, Time(2_000 * MS));
+    assert_eq!(decide(&mut leases, 2_000), []);
+    head(&mut leases, 2_000, ONE);
+    assert_eq!(decide(&mut leases, 2_000), []);
+    assert_eq!(decide(&mut leases, 2_090), [], "a twentieth of two seconds");
+    assert_eq!(decide(&mut leases, 2_110), [Action::Recall(OTHER)]);
+}

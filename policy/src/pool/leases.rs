@@ -359,6 +359,8 @@ struct Holder {
     is_idle: bool,
     /// Whether it has the lease for a parked process.
     is_parked: bool,
+    /// Time since which heads have waited for the slot while it had the lease for a parked process; `None`: none do, or they did and it was charged.
+    contested_since: Option<Time>,
     /// Whether its queue knows of the lease.
     is_notified: bool,
     /// Time since which its processes have computed nothing and waited for nothing, as far as is known.

@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use policy::pool::leases::PARKED_SHARE;
 use softgpu_harness::node::Node;
 use softgpu_harness::soft_gpu_dir::SoftGpuDir;
 use testing::until;
@@ -130,4 +131,40 @@ fn a_model_is_loaded_and_computes_for_no_request_on_a_slot_that_is_busy_all_the_
         "loaded after {loaded:?}, computed within {worked:?}, beside {answered} requests"
     ));
     assert!(loaded < Duration::from_secs(20) && worked < Duration::from_secs(20));
+}
+
+/// Kernel time of work in the background, in milliseconds.
+const WORK_MS: u64 = 400;
+
+#[test]
+fn work_in_the_background_gets_its_twentieth_of_a_busy_slot_and_no_more() {
+    let softgpu = SoftGpuDir::new(&["--gpu", "V100", "--bytes", "64"]);
+    // Room for both models, so that they share the time alone.
+    let node = Node::new(softgpu, &CONFIG.replacen("5Mi", "12Mi", 1));
+    let since = Instant::now();
+    let busy = Pod::start(&node, About::of("one", "127.0.11.25"));
+    let about = About {
+        piece: "1ms",
+        ..About::of("two", "127.0.11.26")
+    };
+    let other = Pod::start(&node, about);
+    let ((saved, took), answered) = while_busy(busy.address(), || {
+        let begin = Instant::now();
+        // What has been saved up so far is used first.
+        let saved = (begin - since) / u32::try_from(PARKED_SHARE).unwrap();
+        let body = format!(r#"{{"input":{WORK_MS},"output":1,"seed":7}}"#);
+        let at_most = Duration::from_secs(60);
+        let (status, _) = exchange_within(other.target, at_most, "POST", "/infer", &body);
+        assert_eq!(status, 200);
+        (saved, begin.elapsed())
+    });
+    let work = Duration::from_millis(WORK_MS);
+    let longest = work * u32::try_from(PARKED_SHARE).unwrap();
+    print(&format!(
+        "{work:?} of kernels took {took:?}, {longest:?} by their share, of which {saved:?} was saved up, beside {answered} requests"
+    ));
+    // Its kernels are not all of its leases: gates open and close, and the host works between them.
+    assert!(took < longest * 2, "{took:?}");
+    let shortest = work.saturating_sub(saved) * u32::try_from(PARKED_SHARE).unwrap();
+    assert!(took > shortest / 2, "{took:?}, not {shortest:?}");
 }

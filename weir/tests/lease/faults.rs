@@ -118,6 +118,26 @@ fn the_slot_passes_on_although_the_queue_proxy_of_the_holder_is_stopped() {
 }
 
 #[test]
+fn the_slot_passes_on_although_the_server_of_the_holder_is_stopped() {
+    let softgpu = SoftGpuDir::new(&["--gpu", "V100", "--bytes", "64"]);
+    // Room for both models: what is stopped cannot leave.
+    let node = Node::new(softgpu, &CONFIG.replacen("5Mi", "12Mi", 1));
+    let stopped = Pod::start(&node, About::of("one", "127.0.11.27"));
+    let other = Pod::start(&node, About::of("two", "127.0.11.28"));
+    assert_eq!(infer(stopped.address(), 1), 200);
+    let server = stopped.model.as_ref().unwrap().pid();
+    signal(server, Signal::STOP);
+    let begin = Instant::now();
+    // It cannot state that its gate is closed.
+    assert_eq!(infer(other.address(), 2), 200);
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    signal(server, Signal::CONT);
+    assert_eq!(infer(stopped.address(), 3), 200);
+    assert_eq!(infer(other.address(), 4), 200);
+}
+
+#[test]
 fn a_process_with_a_sticky_error_is_killed_where_there_are_leases() {
     let softgpu = SoftGpuDir::new(&["--gpu", "V100", "--bytes", "64"]);
     let node = Node::new(softgpu, CONFIG);

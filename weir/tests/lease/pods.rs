@@ -14,14 +14,13 @@ use testing::until;
 const TENANT: &str = "weir.dev/isolation=\"tenant\"\nweir.dev/slo=\"500ms\"\n";
 /// Longest time until an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(25);
-/// Settings of every model: one of 4 MiB of weights, whose answers are checked. A unit of input takes a millisecond, in a single kernel.
-const MODEL: [(&str, &str); 7] = [
+/// Settings of every model: one of 4 MiB of weights, whose answers are checked. A unit of input takes a millisecond.
+const MODEL: [(&str, &str); 6] = [
     ("MODEL_NAME", "resnet-152"),
     ("MODEL_TOUCH", "order"),
     ("MODEL_VERIFY", "true"),
     ("MODEL_CHECK", "all"),
     ("MODEL_INPUT_NS", "1000000"),
-    ("MODEL_PIECE", "600s"),
     ("WEIR_BYTES_SCALE", "64"),
 ];
 
@@ -52,10 +51,12 @@ pub(crate) struct About {
     /// Address at which its queue-proxy listens, on port 8012.
     pub(crate) ip: &'static str,
     pub(crate) concurrency: u32,
+    /// Longest time of its kernels.
+    pub(crate) piece: &'static str,
 }
 
 impl About {
-    /// Returns a pod of a function of its own, which runs one request at a time.
+    /// Returns a pod of a function of its own, which runs one request at a time, each in a single kernel.
     pub(crate) const fn of(name: &'static str, ip: &'static str) -> Self {
         Self {
             name,
@@ -64,6 +65,7 @@ impl About {
             slot: "",
             ip,
             concurrency: 1,
+            piece: "600s",
         }
     }
 
@@ -128,6 +130,7 @@ impl Pod {
         preload(&mut command, &node.gate(self.about.name));
         let port = self.target.port().to_string();
         command.env("PORT", port).envs(MODEL);
+        command.env("MODEL_PIECE", self.about.piece);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         if self.target.port() == 0 {
             // It prints the port that it has found.

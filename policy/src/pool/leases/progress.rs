@@ -340,15 +340,10 @@ impl Leases {
 
     /// Takes the lease from its holder.
     pub(super) fn take_lease(&mut self, slot: SlotId) {
-        let now = self.now;
         let Some(holder) = self.at_mut(slot).holder.take() else {
             return;
         };
-        if holder.is_parked {
-            let had = i64::try_from(now.since(holder.since).0).unwrap_or(i64::MAX);
-            let at = self.at_mut(slot);
-            at.credit = at.credit.saturating_sub(had);
-        }
+        self.charge(slot, &holder);
         self.end_use(slot);
         self.forget_room(slot, holder.instance);
     }
@@ -448,6 +443,7 @@ impl Holder {
             since,
             is_idle: false,
             is_parked: false,
+            contested_since: None,
             is_notified: false,
             quiet_since: None,
             seal: Seal::Open,

@@ -1,6 +1,6 @@
 //! When a lease ends although its holder has work.
 
-use super::{Action, InstanceId, Leases, PARKED_LOOK, PARKED_MAX, SlotId};
+use super::{Action, Holder, InstanceId, Leases, PARKED_LOOK, PARKED_MAX, SlotId};
 use crate::pool::FunctionId;
 use crate::{Span, Time};
 
@@ -26,13 +26,16 @@ impl Leases {
             if !self.grants(slot) || at.turn.is_some() || at.queues == 0 {
                 continue;
             }
-            let Some(waiting) = self.waiting_for(slot, holder.instance) else {
+            let waiting = self.waiting_for(slot, holder.instance);
+            let is_contested = waiting.is_some_and(|waiting| waiting.has_head);
+            let holder = self.contest(slot, holder, is_contested);
+            let Some(waiting) = waiting else {
                 continue;
             };
             let ends = if holder.is_parked {
                 // Its end may be seen before.
                 self.wake_at(now.after(PARKED_LOOK));
-                self.end_of_parked(slot, &waiting, holder.since)
+                self.end_of_parked(slot, &waiting, &holder)
             } else {
                 self.end_of_lease(slot, &waiting, holder.instance, holder.since)
             };
@@ -68,13 +71,38 @@ impl Leases {
     }
 
     /// Returns when the lease of a parked process ends: with heads waiting once its credit is spent, and after some seconds anyway.
-    fn end_of_parked(&self, slot: SlotId, waiting: &Waiting, since: Time) -> Time {
-        let until = since.after(PARKED_MAX);
+    fn end_of_parked(&self, slot: SlotId, waiting: &Waiting, holder: &Holder) -> Time {
+        let until = holder.since.after(PARKED_MAX);
         if waiting.has_head {
             let credit = u64::try_from(self.at(slot).credit).unwrap_or(0);
+            let since = holder.contested_since.unwrap_or(self.now);
             return until.min(since.after(Span(credit)));
         }
         until
+    }
+
+    /// Records whether heads wait for the slot of a holder: only then a parked process uses its credit. Returns the holder.
+    fn contest(&mut self, slot: SlotId, holder: Holder, is_contested: bool) -> Holder {
+        let is_contested = is_contested && holder.is_parked;
+        if is_contested == holder.contested_since.is_some() {
+            return holder;
+        }
+        self.charge(slot, &holder);
+        let contested_since = is_contested.then_some(self.now);
+        let holder = Holder {
+            contested_since,
+            ..holder
+        };
+        self.at_mut(slot).holder = Some(holder);
+        holder
+    }
+
+    /// Takes the time from the credit of a slot for which its holder has had it for a parked process while heads waited.
+    pub(super) fn charge(&mut self, slot: SlotId, holder: &Holder) {
+        let had = holder.contested_since.map(|since| self.now.since(since).0);
+        let had = i64::try_from(had.unwrap_or(0)).unwrap_or(i64::MAX);
+        let at = self.at_mut(slot);
+        at.credit = at.credit.saturating_sub(had);
     }
 
     /// Returns what waits for a slot, besides its holder; `None` if nothing does.
