@@ -67,6 +67,8 @@ pub(crate) struct Checks {
     /// Number of requests to queues so far, and of those that were computed.
     pub(crate) requests: u64,
     pub(crate) requests_served: u64,
+    /// Number of requests that another instance has taken.
+    pub(crate) forwarded: u64,
     /// Slots on which memory was taken without bounds: while no queue was connected, or on a lost slot.
     pub(crate) unbounded: BTreeSet<usize>,
     /// Slots on which a process without an agent has taken memory, until the models have room again.

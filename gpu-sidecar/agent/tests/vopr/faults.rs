@@ -11,6 +11,7 @@ use protocol::message::{FromProcess, Report};
 use crate::checks::Failure;
 use crate::node::{Delivery, NodePod, pod};
 use crate::plan::Fault;
+use crate::queues::uid_of;
 use crate::world::{Event, Found, MS, Repair, SECOND, US, World};
 
 impl World {
@@ -26,6 +27,10 @@ impl World {
         let mut pod = pod(key, self.pods_seen, slot, sm, limit, memory);
         if self.plan.requests_ms > 0 {
             pod.settings.isolation = Isolation::Tenant;
+            if self.plan.siblings {
+                pod.function = format!("function-{}", key / self.plan.slots);
+                pod.uid = Some(uid_of(key));
+            }
         }
         self.node.pods.push(NodePod {
             pod: Arc::new(pod),

@@ -149,6 +149,7 @@ fn main() -> ExitCode {
                 all.launches += summary.launches;
                 all.moves += summary.moves;
                 all.requests += summary.requests;
+                all.forwarded += summary.forwarded;
             }
             Err(failure) => return report(&plan, &failure, arguments.shown),
         }
@@ -158,8 +159,14 @@ fn main() -> ExitCode {
     #[expect(clippy::cast_precision_loss, reason = "a report")]
     let (rate, span) = (all.events as f64 / seconds, all.ns as f64 / 1e9);
     println!(
-        "{seeds} seeds from {}: {span:.0} s of virtual time, {} events ({rate:.0}/s), {} grants, {} launches, {} ordered moves, {} requests under leases",
-        arguments.first, all.events, all.grants, all.launches, all.moves, all.requests
+        "{seeds} seeds from {}: {span:.0} s of virtual time, {} events ({rate:.0}/s), {} grants, {} launches, {} ordered moves, {} requests under leases, {} of them forwarded",
+        arguments.first,
+        all.events,
+        all.grants,
+        all.launches,
+        all.moves,
+        all.requests,
+        all.forwarded
     );
     ExitCode::SUCCESS
 }

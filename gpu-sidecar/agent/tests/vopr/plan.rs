@@ -87,6 +87,8 @@ pub(crate) struct Plan {
     pub(crate) orders_ms: u64,
     /// Mean time between two requests to each pod, in milliseconds, on exclusive slots with leases; 0: slots are shared, without queues.
     pub(crate) requests_ms: u64,
+    /// Whether pods on different slots are instances of one function, whose queues forward requests to each other. Only with leases.
+    pub(crate) siblings: bool,
     /// Faults that occur.
     pub(crate) faults: Vec<Fault>,
 }
@@ -109,14 +111,16 @@ impl Plan {
             faults,
             orders_ms: [0, 5 + random.below(300)][random.index(2)],
             requests_ms: [0, 10 + random.below(300)][random.index(2)],
+            siblings: false,
         };
-        // The last draw, so that other runs stay what they were.
+        // The last draws, so that other runs stay what they were.
         if random.below(4) == 0 && plan.requests_ms > 0 && plan.pods > 1 && share > 0 {
             plan.faults.push(Fault::QueueLiar);
         }
         if random.below(4) == 0 && plan.requests_ms > 0 && share > 0 {
             plan.faults.push(Fault::Sticky);
         }
+        plan.siblings = random.below(2) == 0 && plan.requests_ms > 0 && plan.slots > 1;
         plan.possible()
     }
 
@@ -207,6 +211,12 @@ impl Plan {
                 ..self.clone()
             });
         }
+        if self.siblings {
+            smaller.push(Self {
+                siblings: false,
+                ..self.clone()
+            });
+        }
         for span_ms in [self.span_ms / 4, self.span_ms / 2, self.span_ms * 3 / 4] {
             if span_ms > 10 {
                 smaller.push(Self {
@@ -230,7 +240,7 @@ impl fmt::Display for Plan {
             .collect();
         write!(
             f,
-            "Plan {{ seed: {}, slots: {}, pods: {}, processes: {}, span_ms: {}, fault_ms: {}, orders_ms: {}, requests_ms: {}, faults: vec![{}] }}",
+            "Plan {{ seed: {}, slots: {}, pods: {}, processes: {}, span_ms: {}, fault_ms: {}, orders_ms: {}, requests_ms: {}, siblings: {}, faults: vec![{}] }}",
             self.seed,
             self.slots,
             self.pods,
@@ -239,6 +249,7 @@ impl fmt::Display for Plan {
             self.fault_ms,
             self.orders_ms,
             self.requests_ms,
+            self.siblings,
             faults.join(", ")
         )
     }

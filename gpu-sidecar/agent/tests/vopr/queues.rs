@@ -20,9 +20,11 @@ const DEPTH: usize = 3;
 const PAUSES: (u64, u64) = (20 * MS, SECOND);
 
 #[derive(Debug, Clone, Copy)]
-struct Request {
+pub(crate) struct Request {
     number: u64,
     arrived: u64,
+    /// Number of times that it may still be forwarded.
+    moves: u32,
 }
 
 /// Queue of a pod.
@@ -46,6 +48,8 @@ pub(crate) struct Queue {
     known_head: Option<u64>,
     seq: u64,
     waiting: VecDeque<Request>,
+    /// Heads that no sibling serves although the agent has named one, and whether it has refused.
+    returned: VecDeque<(u64, bool)>,
     /// The request that runs, and the process which computes it.
     running: Option<(Request, usize)>,
 }
@@ -72,12 +76,15 @@ impl Queue {
             in_time: 0,
             waiting: waiting + running,
             trace: TraceContext::default(),
-            may_move: false,
+            may_move: head.is_some_and(|head| head.moves > 0),
         }
     }
 
     /// Returns the next message that the agent is to get, if any.
     fn next_message(&mut self) -> Option<FromQueue> {
+        if let Some((seq, is_refused)) = self.returned.pop_front() {
+            return Some(FromQueue::Returned { seq, is_refused });
+        }
         if self.may_start() {
             let is_idle = self.is_idle();
             if is_idle == self.is_idle_known {
@@ -135,8 +142,31 @@ pub(crate) enum QueueEvent {
     Admitted(u64),
     /// A message over the connection with this number arrives at the queue; `None`: its end.
     ToQueue(u64, Option<ToQueue>),
-    /// A message arrives at the agent of this generation.
-    ToAgent(u64, u64, Option<FromQueue>),
+    /// What a queue has sent arrives at the agent of this generation.
+    ToAgent(u64, u64, FromQueueEnd),
+    /// A request which another queue has forwarded arrives, its head there with this number.
+    Forwarded {
+        from: usize,
+        seq: u64,
+        request: Request,
+    },
+    /// A request which this queue has forwarded is back.
+    Back { seq: u64, request: Request },
+}
+
+/// What the agent reads from a queue's connection.
+#[derive(Debug, Clone)]
+pub(crate) enum FromQueueEnd {
+    Message(FromQueue),
+    /// A message that is cut off.
+    Cut,
+    /// The end of the connection.
+    End,
+}
+
+/// Returns the UID of a pod.
+pub(crate) fn uid_of(pod: usize) -> String {
+    format!("uid-{pod}")
 }
 
 fn key(pod: usize) -> PodKey {
@@ -162,9 +192,17 @@ impl World {
                     return Ok(());
                 }
                 match message {
+                    Some(ToQueue::Sibling { seq, uid, .. }) => self.forward(pod, seq, &uid)?,
                     Some(message) => queue.receive(&message),
                     None => self.disconnected(pod),
                 }
+                self.queue_goes_on(pod)
+            }
+            QueueEvent::Forwarded { from, seq, request } => self.forwarded(pod, from, seq, request),
+            QueueEvent::Back { seq, request } => {
+                let queue = &mut self.queues[pod];
+                queue.returned.push_back((seq, true));
+                queue.waiting.push_front(request);
                 self.queue_goes_on(pod)
             }
             QueueEvent::ToAgent(link, generation, message) => {
@@ -173,17 +211,70 @@ impl World {
                 if self.queues[pod].admitted != link && !is_hung {
                     return Ok(());
                 }
-                if message.is_none() {
+                if matches!(message, FromQueueEnd::End) {
                     self.queues[pod].admitted = 0;
                 }
                 let pod = key(pod);
                 let event = match message {
-                    Some(message) => AgentEvent::QueueMessage { pod, message },
-                    None => AgentEvent::QueueDisconnected(pod),
+                    FromQueueEnd::Message(message) => AgentEvent::QueueMessage { pod, message },
+                    FromQueueEnd::Cut => AgentEvent::QueueMalformed {
+                        pod,
+                        text: "cut off".to_owned(),
+                    },
+                    FromQueueEnd::End => AgentEvent::QueueDisconnected(pod),
                 };
                 self.agent_learns(generation, event)
             }
         }
+    }
+
+    /// Forwards the head of a queue to the instance which the agent has named, if it is still the one that the agent knows.
+    fn forward(&mut self, pod: usize, seq: u64, uid: &str) -> Result<(), Failure> {
+        let to = (0..self.plan.pods).find(|other| uid_of(*other) == uid);
+        let of = |pod: usize| {
+            let own = &self.node.pods[pod].pod;
+            (own.slot, own.function.clone())
+        };
+        let is_sibling = to.is_some_and(|to| of(to).0 != of(pod).0 && of(to).1 == of(pod).1);
+        ensure(is_sibling, "sibling", || {
+            format!("{uid} is named to the queue of pod {pod}")
+        })?;
+        let queue = &mut self.queues[pod];
+        let head = queue.waiting.front().copied();
+        let is_known = head.map(|head| head.number) == queue.known_head && seq == queue.seq;
+        match head.filter(|head| head.moves > 0 && is_known && !queue.may_start()) {
+            Some(mut request) => {
+                queue.waiting.pop_front();
+                queue.known_head = None;
+                request.moves -= 1;
+                let delay = self.delay() + self.random.below(3) * MS;
+                let from = pod;
+                let event = QueueEvent::Forwarded { from, seq, request };
+                self.later(to.unwrap(), delay, event);
+            }
+            None => queue.returned.push_back((seq, false)),
+        }
+        Ok(())
+    }
+
+    /// Takes a request that another queue has forwarded, or refuses it, as one that is full, gone, or slow.
+    fn forwarded(
+        &mut self,
+        pod: usize,
+        from: usize,
+        seq: u64,
+        mut request: Request,
+    ) -> Result<(), Failure> {
+        let is_full = self.queues[pod].waiting.len() >= DEPTH;
+        if is_full || !self.node.pods[pod].is_there || self.random.below(8) == 0 {
+            let delay = self.delay() + self.random.below(20) * MS;
+            self.later(from, delay, QueueEvent::Back { seq, request });
+            return Ok(());
+        }
+        request.moves = 0;
+        self.checks.forwarded += 1;
+        self.queues[pod].waiting.push_back(request);
+        self.queue_goes_on(pod)
     }
 
     fn later(&mut self, pod: usize, ns: u64, event: QueueEvent) {
@@ -207,6 +298,7 @@ impl World {
         let request = Request {
             number: self.checks.requests,
             arrived: self.now,
+            moves: if self.plan.siblings { 2 } else { 0 },
         };
         self.queues[pod].waiting.push_back(request);
         self.queue_goes_on(pod)
@@ -245,7 +337,7 @@ impl World {
         while self.queues[pod].is_connected
             && let Some(message) = self.queues[pod].next_message()
         {
-            self.send_to_agent(pod, Some(message));
+            self.send_to_agent(pod, FromQueueEnd::Message(message));
         }
         Ok(())
     }
@@ -278,18 +370,24 @@ impl World {
         queue.is_connected = true;
         (queue.known_head, queue.is_idle_known) = (None, false);
         let (link, epoch) = (queue.link, queue.epoch);
+        queue.returned.clear();
+        let (address, port) = match self.plan.siblings {
+            true => (format!("10.0.0.{pod}"), 8_012),
+            false => (String::new(), 0),
+        };
+        let queue = &self.queues[pod];
         let hello = FromQueue::Hello {
             again: link > 1,
             epoch,
             running: u32::from(queue.running.is_some()),
             waiting: u32::try_from(queue.waiting.len()).unwrap(),
-            address: String::new(),
-            port: 0,
+            address,
+            port,
         };
         let delay = self.delay();
         self.queues[pod].last[0] = self.now + delay;
         self.later(pod, delay, QueueEvent::Accept(link));
-        self.send_to_agent(pod, Some(hello));
+        self.send_to_agent(pod, FromQueueEnd::Message(hello));
         let _sent = self.queue_goes_on(pod);
     }
 
@@ -344,7 +442,7 @@ impl World {
         self.at(at, Event::Queue { pod, event });
     }
 
-    fn send_to_agent(&mut self, pod: usize, message: Option<FromQueue>) {
+    fn send_to_agent(&mut self, pod: usize, message: FromQueueEnd) {
         self.note(|| format!("the queue of pod {pod} sends {message:?}"));
         let generation = self.node.generation;
         let delay = self.delay();
@@ -371,7 +469,8 @@ impl World {
         let queue = &mut self.queues[pod];
         let at = self.now.max(queue.last[0]) + 1;
         queue.last[0] = at;
-        let event = QueueEvent::ToAgent(queue.link, self.node.generation, None);
+        let end = FromQueueEnd::End;
+        let event = QueueEvent::ToAgent(queue.link, self.node.generation, end);
         self.at(at, Event::Queue { pod, event });
         self.queues[pod].is_connected = false;
         self.queues[pod].pause = 0;
@@ -397,7 +496,7 @@ impl World {
         self.queues[pod].link = before.link;
         (self.queues[pod].last, self.queues[pod].admitted) = (before.last, before.admitted);
         if before.is_connected {
-            self.send_to_agent(pod, None);
+            self.send_to_agent(pod, FromQueueEnd::End);
         }
         // A new connection has another number; the old one's end comes first.
         self.queues[pod].link += u64::from(!before.is_connected);
@@ -431,8 +530,11 @@ impl World {
         }
         if self.queues[pod].is_connected {
             for _message in 0..self.random.index(40) {
-                let message = self.lie_to_agent(pod);
-                self.send_to_agent(pod, Some(message));
+                let message = match self.random.below(64) {
+                    0 => FromQueueEnd::Cut,
+                    _ => FromQueueEnd::Message(self.lie_to_agent(pod)),
+                };
+                self.send_to_agent(pod, message);
             }
         }
         Ok(())

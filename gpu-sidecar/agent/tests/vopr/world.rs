@@ -171,6 +171,8 @@ pub(crate) struct Summary {
     pub(crate) moves: u64,
     /// Number of requests that processes have computed under leases.
     pub(crate) requests: u64,
+    /// Number of requests that another instance has taken.
+    pub(crate) forwarded: u64,
 }
 
 /// Runs a plan.
@@ -225,6 +227,11 @@ impl World {
             let limit = [10, 30, 50, 100, 100][self.random.index(5)];
             let memory = [0, 1 << 30][self.random.index(2)];
             if self.plan.requests_ms > 0 {
+                let slot = if self.plan.siblings {
+                    pod % self.plan.slots
+                } else {
+                    slot
+                };
                 self.add_node_pod(pod, slot, 100, 100, 0);
             } else {
                 self.add_node_pod(pod, slot, sm, limit, memory);
@@ -285,6 +292,7 @@ impl World {
             launches: self.processes.iter().map(|process| process.launched).sum(),
             moves: self.checks.orders.carried_out(),
             requests: self.checks.requests_served,
+            forwarded: self.checks.forwarded,
         })
     }
 
