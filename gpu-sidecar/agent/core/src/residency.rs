@@ -136,6 +136,8 @@ pub(crate) struct ProcessMoves {
     pub(crate) order: u32,
     /// Whether that is to return, without a move of its pod, and is not answered.
     pub(crate) is_returning: bool,
+    /// Whether it is to return so once there is room: until then its memory takes none.
+    pub(crate) waits_for_room: bool,
     /// Host memory which it was given.
     pub(crate) windows: Windows,
     /// Time until which a thread counts as waiting for the memory, in nanoseconds.
@@ -149,6 +151,7 @@ impl ProcessMoves {
             residency: resumed.residency,
             order: 0,
             is_returning: false,
+            waits_for_room: false,
             windows: resumed.windows,
             waits_until: 0,
         }
@@ -192,7 +195,7 @@ impl ProcessMoves {
     pub(crate) const fn next_order(&mut self) -> u32 {
         let next = self.order.wrapping_add(1);
         self.order = if next == 0 { 1 } else { next };
-        self.is_returning = false;
+        (self.is_returning, self.waits_for_room) = (false, false);
         self.order
     }
 }

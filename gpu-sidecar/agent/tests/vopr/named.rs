@@ -24,6 +24,43 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
     };
     vec![
         (
+            "a process that was away when its pod's model returned did so later without room",
+            leased(
+                236,
+                plan(
+                    309_627,
+                    1,
+                    5,
+                    2,
+                    2_868,
+                    116,
+                    &[Fault::Cut, Fault::Doubled, Fault::Stop, Fault::QueueLiar],
+                ),
+            ),
+        ),
+        (
+            "a process that was away was ordered back by its own claim, before there was room",
+            leased(
+                124,
+                plan(
+                    606_384,
+                    1,
+                    4,
+                    2,
+                    1_525,
+                    145,
+                    &[Fault::Doubled, Fault::Malformed],
+                ),
+            ),
+        ),
+        (
+            "a claim that came twice while it waited counted as granted on the next connection",
+            leased(
+                156,
+                plan(811_070, 1, 5, 2, 1_607, 282, &[Fault::Cut, Fault::Doubled]),
+            ),
+        ),
+        (
             "a model that was to leave, and was there again after its restore had failed, counted as staying",
             leased(
                 95,

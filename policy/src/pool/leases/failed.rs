@@ -5,7 +5,7 @@ use crate::Time;
 
 impl Leases {
     /// Sets whether the processes of an instance have failed, so that they compute no more until they have ended ([`crate::faults`]). Its lease is recalled,
-    /// since what its queue starts fails, and it gets none; its heads go to siblings, or wait. That ends with the next process, or [`RESTART_MAX`] after the end
+    /// since what its queue starts fails, and it gets none; its heads go to siblings, or wait. That ends with the next process, or [`super::RESTART_MAX`] after the end
     /// of the failed ones ([`Leases::lost`]).
     pub fn set_failed(&mut self, now: Time, id: InstanceId, has_failed: bool) {
         self.now = self.now.max(now);

@@ -222,6 +222,10 @@ impl SlotState {
             cx.numbers.release(stand_in);
         }
         self.forget_former_connections(cx, id);
+        if self.is_leased && self.is_behind(id) {
+            // Others may have got its room meanwhile.
+            self.set_waiting_for_room(&[id], true);
+        }
         if resumed.bytes_used > 0 {
             // What it has already waits for nothing, whatever else of its pod does.
             self.restate_claims(cx, pod);

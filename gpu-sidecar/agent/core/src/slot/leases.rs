@@ -165,7 +165,7 @@ impl SlotState {
             let own = pod.processes().iter();
             own.filter_map(|id| self.processes.get(id)?.device())
         };
-        if !pod.has_delayed_claims() {
+        if !pod.has_delayed_claims() && self.waiting_for_room(key).is_empty() {
             let bytes = self.model_bytes(key);
             cx.leases.policy.holds(Time(now), id_of(key), bytes);
         }
@@ -418,8 +418,9 @@ impl SlotState {
         key: PodKey,
         claim: PendingClaim,
     ) -> Option<PendingClaim> {
-        let bytes = self.model_bytes(key);
-        if !self.is_exclusive() {
+        let bytes = self.model_bytes(key) + self.bytes_without_room(key);
+        let is_away = self.waiting_for_room(key).contains(&claim.answer.process);
+        if !self.is_exclusive() || is_away && claim.answer.bytes <= claim.before {
             return Some(claim);
         }
         match cx.leases.claim(cx.now, key, bytes) {
@@ -435,7 +436,8 @@ impl SlotState {
             }
             Claim::Refused => {
                 let claim = self.pods.get_mut(&key).map(|pod| pod.undo_claim(claim));
-                if cx.leases.claim(cx.now, key, self.model_bytes(key)) == Claim::Granted {
+                let bytes = self.model_bytes(key) + self.bytes_without_room(key);
+                if cx.leases.claim(cx.now, key, bytes) == Claim::Granted {
                     self.answer_delayed_claims(cx, key, true);
                 }
                 claim
@@ -453,6 +455,7 @@ impl SlotState {
         let bytes = self.model_bytes(key);
         let held = bytes.saturating_sub(delayed);
         cx.leases.policy.holds(Time(cx.now), id_of(key), held);
+        let bytes = bytes + self.bytes_without_room(key);
         match cx.leases.claim(cx.now, key, bytes) {
             Claim::Waits => {}
             answer => self.answer_delayed_claims(cx, key, answer == Claim::Granted),
@@ -478,6 +481,12 @@ impl SlotState {
         if !granted {
             let _before = cx.leases.claim(cx.now, key, self.model_bytes(key));
         }
+        let waiting = self.waiting_for_room(key);
+        if granted {
+            for id in waiting {
+                self.order_back(cx, id);
+            }
+        }
         self.publish_memory_of_others(cx.actions, key);
         for claim in claims {
             let order = Order::Claim {
@@ -491,7 +500,7 @@ impl SlotState {
         }
     }
 
-    /// Returns the device memory of a pod's model: what its processes have claimed without their contexts, in bytes.
+    /// Returns the device memory of a pod's model: what its processes have claimed without their contexts and without what is away until there is room, in bytes.
     pub(super) fn model_bytes(&self, key: PodKey) -> u64 {
         let Some(pod) = self.pods.get(&key) else {
             return 0;
@@ -508,6 +517,7 @@ impl SlotState {
         let contexts = pod.processes().iter().filter(with_context).count() as u64;
         pod.claimed()
             .saturating_sub(residue.saturating_mul(contexts))
+            .saturating_sub(self.bytes_without_room(key))
     }
 }
 

@@ -15,7 +15,7 @@ impl SlotState {
             return;
         };
         let pod = member.pod.key();
-        let before = member.pod.claimed_by(id);
+        let before = member.pod.held_by(id);
         member.pod.set_active(cx.now);
         match member.pod.claim(id, seq, bytes, cx.now) {
             Some(answer) => {
@@ -59,7 +59,7 @@ impl SlotState {
             return;
         };
         let before: Vec<_> = pod.processes().to_vec();
-        let before = before.iter().map(|id| (*id, pod.claimed_by(*id)));
+        let before = before.iter().map(|id| (*id, pod.held_by(*id)));
         let before: Vec<(ProcessId, u64)> = before.collect();
         let answers = pod.answer_claims(cx.now);
         if answers.is_empty() {

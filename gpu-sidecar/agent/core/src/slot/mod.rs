@@ -22,6 +22,7 @@ mod memory;
 mod moves;
 mod pods;
 mod poll;
+mod strays;
 mod survivors;
 mod tokens;
 

@@ -161,6 +161,9 @@ impl SlotState {
         }
         let is_away = |id: &ProcessId| moves(id).is_some_and(|moves| !moves.is_at(target));
         let movers: Vec<ProcessId> = members.into_iter().filter(is_away).collect();
+        // The whole model moves.
+        let waiting = self.waiting_for_room(key);
+        self.set_waiting_for_room(&waiting, false);
         if movers.is_empty() {
             if let Some(pod) = self.pods.get_mut(&key) {
                 pod.moves_mut().wanted = Some(target);
@@ -323,37 +326,6 @@ impl SlotState {
             }
             self.end_move(cx, key);
         }
-    }
-
-    /// Orders processes to return to their device which are not where their pod's model is to be: they could not be ordered when it was to return, since they were
-    /// between two connections, or have left since by an order from before.
-    pub(super) fn catch_up(&mut self, cx: &mut Context<'_>, key: PodKey) {
-        let Some(pod) = self.pods.get(&key) else {
-            return;
-        };
-        let moves = pod.moves();
-        if moves.current.is_some() || moves.wanted != Some(Target::Device) {
-            return;
-        }
-        let is_behind = |id: &ProcessId| {
-            let process = self.processes.get(id).filter(|process| !process.is_lost());
-            let moves = process.and_then(|process| Some(process.device()?.moves()));
-            moves.is_some_and(|moves| moves.is_able && !moves.is_at(Target::Device))
-        };
-        let behind: Vec<_> = pod.processes().iter().copied().filter(is_behind).collect();
-        for id in behind {
-            self.order_back(cx, id);
-        }
-    }
-
-    /// Orders a process to return to its device whenever it can. Nothing waits for its answer.
-    fn order_back(&mut self, cx: &mut Context<'_>, id: ProcessId) {
-        let process = self.processes.get_mut(&id);
-        let Some(device) = process.and_then(|process| process.device_mut()) else {
-            return;
-        };
-        let seq = device.moves_mut().next_return();
-        cx.actions.push(order(id, seq, Target::Device, DRAIN_MS));
     }
 
     /// Ends a move if all its processes have answered. One that some process has refused is undone where it was carried out, unless it is a restore for
@@ -613,7 +585,7 @@ struct Start {
 }
 
 /// Returns the action that writes an order to the page of a process.
-const fn order(process: ProcessId, seq: u32, target: Target, drain_ms: u32) -> Action {
+pub(super) const fn order(process: ProcessId, seq: u32, target: Target, drain_ms: u32) -> Action {
     Action::Order {
         process,
         order: Order::Move {

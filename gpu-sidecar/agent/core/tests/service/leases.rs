@@ -281,6 +281,27 @@ fn models_leave_for_a_claim_and_return_with_the_lease() {
     );
 }
 
+#[test]
+fn a_claim_that_comes_twice_while_it_waits_counts_as_granted_on_no_connection() {
+    let mut node = exclusive(2);
+    for pod in [0, 1] {
+        node.queue_connects(pod);
+    }
+    let _one = node.with_memory(1, 1, 70 * MIB);
+    let other = node.with_memory(101, 1, 60 * MIB);
+    let claim = FromProcess::Claim {
+        seq: 1,
+        bytes: 60 * MIB,
+    };
+    node.send(other, claim);
+    assert_eq!(node.claimed(other), 0, "the first has not left");
+    // It connects again before the agent knows of the end of its connection.
+    let again = node.connect(101).unwrap();
+    node.hello_again(again, false);
+    node.attach(again, 0);
+    assert_eq!(node.claimed(again), 0);
+}
+
 /// Returns a node with three pods and their processes: the models of the first two are on the slot and sealed, that of the third has left for them.
 fn two_sealed_beside_one_away() -> (Node, [(u32, ProcessId); 3]) {
     let mut node = exclusive(3);
