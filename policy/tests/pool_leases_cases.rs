@@ -3,7 +3,7 @@
 
 use policy::pool::leases::{
     Action, Claim, Class, Demand, Instance, InstanceId, Leases, Location, RESTART_MAX, RETRY,
-    Settings,
+    RETRY_SOON, Settings,
 };
 use policy::pool::slots::EvictReason;
 use policy::pool::{FunctionId, Percentile, SlotId};
@@ -656,4 +656,22 @@ fn a_parked_process_uses_its_credit_only_while_heads_wait() {
     assert_eq!(decide(&mut leases, 2_000), []);
     assert_eq!(decide(&mut leases, 2_090), [], "a twentieth of two seconds");
     assert_eq!(decide(&mut leases, 2_110), [Action::Recall(OTHER)]);
+}
+
+#[test]
+fn a_model_that_refused_to_leave_is_tried_again_soon_once_what_it_lacked_has_come() {
+    for (comes, tried) in [(false, 4 + RETRY.0 / MS), (true, 10 + RETRY_SOON.0 / MS)] {
+        let mut leases = leases(Settings::default(), &[0, 0]);
+        resident(&mut leases, OTHER, 60);
+        assert_eq!(leases.claim(Time(3 * MS), ONE, 60), Claim::Waits);
+        assert_eq!(decide(&mut leases, 3), [evict(OTHER)]);
+        leases.evicted(Time(4 * MS), OTHER, false);
+        assert_eq!(decide(&mut leases, 4), []);
+        if comes {
+            leases.hasten(Time(10 * MS), OTHER);
+        }
+        assert_eq!(decide(&mut leases, 10), []);
+        assert_eq!(leases.next_wake(), Some(Time(tried * MS)));
+        assert_eq!(decide(&mut leases, tried), [evict(OTHER)]);
+    }
 }

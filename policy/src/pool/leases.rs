@@ -24,7 +24,7 @@
 //! - Where a device is lost the holder is recalled at once, and nothing is granted until it is back ([`Leases::set_lost`]); what waits there goes to
 //!   siblings.
 //! - An instance whose processes have failed is recalled likewise, and gets no lease until it has a new process ([`Leases::set_failed`]).
-//! - What refuses to leave stays for a second ([`RETRY`]), and the head for which it was to leave waits again.
+//! - What refuses to leave stays for a second ([`RETRY`]), or until what it lacked may have come ([`Leases::hasten`]), and the head for which it was to leave waits again.
 //! - Data of other namespaces leave before an instance of class [`Class::Tenant`] gets the slot, and all others' before one of class
 //!   [`Class::Strict`].
 //!
@@ -88,6 +88,8 @@ pub use rule::Rule;
 
 /// Time for which a model that refused to leave stays, and a model that could not return is not tried again.
 pub const RETRY: Span = Span::from_secs(1);
+/// Time after which a model that refused to leave is tried again if what it lacked has come since ([`Leases::hasten`]): its processes prepare it first.
+pub const RETRY_SOON: Span = Span::from_millis(20);
 /// Time for which nothing is forwarded to an instance from which a head has come back.
 pub const LEFT_OUT: Span = Span::from_secs(10);
 /// Time for which a lease waits for a request that another instance forwards.

@@ -24,6 +24,10 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
     };
     vec![
         (
+            "each model whose first eviction lacked host memory stayed a second longer, and requests waited for all of them",
+            leased(52, plan(90_018, 1, 4, 2, 310, 147, &[])),
+        ),
+        (
             "a process that was away when its pod's model returned did so later without room",
             leased(
                 236,

@@ -1,8 +1,8 @@
 //! What queues and processes report, and what follows for leases and turns.
 
 use super::{
-    Action, Cause, Holder, InstanceId, LEFT_OUT, Leases, Location, RESTART_MAX, RETRY, Seal,
-    SlotId, Stage,
+    Action, Cause, Holder, InstanceId, LEFT_OUT, Leases, Location, RESTART_MAX, RETRY, RETRY_SOON,
+    Seal, SlotId, Stage,
 };
 use crate::Time;
 
@@ -169,6 +169,14 @@ impl Leases {
         if let Some(entry) = self.instances.get_mut(&id) {
             entry.retry_at = self.now.after(RETRY);
             self.look_again(id);
+        }
+    }
+
+    /// Records that what the model of an instance may have lacked when it refused to move has come: it is tried again after [`RETRY_SOON`].
+    pub fn hasten(&mut self, now: Time, id: InstanceId) {
+        self.now = self.now.max(now);
+        if let Some(entry) = self.instances.get_mut(&id) {
+            entry.retry_at = entry.retry_at.min(self.now.after(RETRY_SOON));
         }
     }
 

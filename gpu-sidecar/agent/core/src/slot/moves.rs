@@ -2,6 +2,7 @@
 //! move, or none.
 
 use annotations::Evict;
+use policy::Time;
 use policy::host_memory::may_be_given;
 use policy::tokens::ProcessId;
 use protocol::message::{MoveRefusal, MoveReport, Transfer};
@@ -11,6 +12,7 @@ use super::{Context, SlotState};
 use crate::action::{Action, Order, OrderAnswer};
 use crate::event::{MoveOrder, PodOrder};
 use crate::event_kind::EventKind;
+use crate::leases::id_of;
 use crate::pod::ServedPod;
 use crate::pods::PodKey;
 use crate::process::Greeting;
@@ -519,6 +521,8 @@ impl SlotState {
             bytes: window.bytes,
             is_pinned: window.is_pinned,
         });
+        // An eviction may have been refused for want of it.
+        cx.leases.policy.hasten(Time(cx.now), id_of(key));
     }
 
     /// Handles that a window could not be made or sent. The process requests it again when an eviction lacks it.
