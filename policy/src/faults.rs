@@ -140,10 +140,10 @@ impl Watch {
         is_hung.then_some(Fault::NoProgress)
     }
 
-    /// Returns whether the driver has reported a sticky error.
+    /// Returns since when the driver has reported a sticky error, if it has.
     #[must_use]
-    pub const fn has_error(&self) -> bool {
-        self.error_since.is_some()
+    pub const fn error_since(&self) -> Option<Time> {
+        self.error_since
     }
 }
 

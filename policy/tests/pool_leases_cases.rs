@@ -675,3 +675,17 @@ fn a_model_that_refused_to_leave_is_tried_again_soon_once_what_it_lacked_has_com
         assert_eq!(decide(&mut leases, tried), [evict(OTHER)]);
     }
 }
+
+#[test]
+fn a_parked_process_that_has_failed_recalls_no_other_lease() {
+    let mut leases = leases(Settings::default(), &[0, 0]);
+    leases.set_failed(Time(0), OTHER, true);
+    leases.park(Time(0), OTHER, Time(MS));
+    head(&mut leases, 5, ONE);
+    let granted = [Action::Open(ONE), Action::Lease(ONE)];
+    assert_eq!(decide(&mut leases, 5), granted);
+    // It could not have the slot.
+    assert_eq!(decide(&mut leases, 6), []);
+    leases.set_failed(Time(7 * MS), OTHER, false);
+    assert_eq!(decide(&mut leases, 7), [Action::Recall(ONE)]);
+}

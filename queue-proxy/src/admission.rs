@@ -126,6 +126,8 @@ pub(crate) struct Permit {
     /// Wait for the lease of the slot; `None` if the pod held it.
     pub lease_wait: Option<LeaseWait>,
     completed: bool,
+    /// Whether the answer states that it has failed, or may state so after its head.
+    may_have_failed: bool,
     /// Whether its connection was upgraded, so that it holds no lease.
     is_upgraded: bool,
     /// Expected time of the load if the model was on its way when it started, so that its execution time is not that of others.
@@ -278,9 +280,8 @@ impl Admission {
         self.inbox.read(|message| self.receive(message))
     }
 
-    /// Handles what the agent has sent by now, after the user container has failed a request: it may have recalled the lease before. Nothing starts under one
-    /// that is recalled.
-    pub(crate) fn catch_up(&self) {
+    /// Handles what the agent has sent by now, so that nothing starts under a lease that it has recalled.
+    fn catch_up(&self) {
         if self.takes_turns()
             && let Err(error) = self.read_messages()
             && error.kind() != io::ErrorKind::WouldBlock
@@ -521,6 +522,7 @@ impl Acquire {
                 .map(|_| StartMargin::new(self.latest_start, since)),
             lease_wait: spent.map(|spent| self.admission.measured(spent)),
             completed: false,
+            may_have_failed: false,
             is_upgraded: false,
             load,
         }
@@ -695,6 +697,12 @@ impl Permit {
         }
     }
 
+    /// Notes that the user container has failed the request, or may yet: the agent may have recalled the lease before, since a process of the pod computes
+    /// nothing more.
+    pub(crate) const fn note_failure(&mut self) {
+        self.may_have_failed = true;
+    }
+
     /// Notes that the request was answered in full, so that its execution time is added to the profile.
     pub(crate) const fn complete(&mut self) {
         self.completed = true;
@@ -703,6 +711,9 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
+        if self.may_have_failed || !self.completed {
+            self.admission.catch_up();
+        }
         let execution = self
             .completed
             .then(|| self.admission.clock.now().since(self.since));
@@ -723,6 +734,7 @@ mod tests {
     use super::*;
     use policy::gate::Order;
     use policy::slo::Signals;
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
     use std::time::Duration;
 
     fn admission(depth: usize, order: Order, late: Late) -> (Arc<Admission>, Clock) {
@@ -885,5 +897,46 @@ mod tests {
         pending(&mut kept).await;
         drop(held);
         kept.await.unwrap();
+    }
+
+    /// Returns whether the next request starts although the agent has sent a recall, which is not read yet, before the one that runs ends.
+    async fn starts_after(end: impl FnOnce(&mut Permit)) -> bool {
+        let (gate, clock) = admission(10, Order::Arrival, Late::Serve);
+        gate.require_lease(None, Drain::new(Duration::from_secs(30)));
+        let flags = SocketFlags::CLOEXEC;
+        let kind = SocketType::SEQPACKET;
+        let (here, agent) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        gate.inbox().set(Some(Arc::new(here)));
+        gate.receive(&ToQueue::Lease { epoch: 1 });
+        let running = Arc::clone(&gate).acquire(claim(clock, 1_000)).await;
+        let Ok(Admitted::Start(mut permit)) = running else {
+            panic!("it starts at once");
+        };
+        let mut waiting = Arc::clone(&gate).acquire(claim(clock, 1_000));
+        pending(&mut waiting).await;
+        let recall = ToQueue::Recall { epoch: 1 };
+        send(&agent, recall.write().finish(), SendFlags::empty()).unwrap();
+        end(&mut permit);
+        drop(permit);
+        tokio::select! {
+            biased;
+            _ = &mut waiting => true,
+            () = std::future::ready(()) => false,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_has_failed_lets_none_start_under_a_lease_that_is_recalled() {
+        assert!(
+            !starts_after(|permit| {
+                permit.note_failure();
+                permit.complete();
+            })
+            .await
+        );
+        // Its answer has broken off.
+        assert!(!starts_after(|_| {}).await);
+        // Of one that was answered nothing is known, and no message is read for it.
+        assert!(starts_after(Permit::complete).await);
     }
 }

@@ -95,7 +95,11 @@ impl Link {
                         return self.admission.inbox().take_end().unwrap_or(error);
                     }
                 }
-                () = self.admission.changed() => {}
+                () = self.admission.changed() => {
+                    if let Some(error) = self.admission.inbox().take_end() {
+                        return error;
+                    }
+                }
             }
         }
     }

@@ -510,8 +510,11 @@ impl Proxy {
                 if let Some(exchange) = &exchange {
                     exchange.upstream_answered(response.status().as_u16());
                 }
-                if response.status().is_server_error() || kind.grpc {
-                    self.catch_up();
+                // The status of gRPC comes last.
+                if (response.status().is_server_error() || kind.grpc)
+                    && let Some(permit) = &mut in_flight.slot.permit
+                {
+                    permit.note_failure();
                 }
                 let permit = in_flight.slot.permit.as_ref();
                 let lease_wait = permit.and_then(|permit| permit.lease_wait);
@@ -549,7 +552,6 @@ impl Proxy {
                 respond::bad_request("the body cannot be read")
             }
             Err(error) => {
-                self.catch_up();
                 note(exchange.as_ref(), Outcome::Failed);
                 let (trace_id, span_id) = trace_of(exchange.as_ref());
                 tracing::debug!(%error, trace_id, span_id, "no answer from the user container");
@@ -559,13 +561,6 @@ impl Proxy {
                 }
                 respond::bad_gateway(&error, kind.grpc)
             }
-        }
-    }
-
-    /// Takes account of what the agent has sent, before a request that the user container has failed makes room for the next one.
-    fn catch_up(&self) {
-        if let Some(admission) = &self.admission {
-            admission.catch_up();
         }
     }
 

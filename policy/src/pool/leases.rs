@@ -88,7 +88,7 @@ pub use rule::Rule;
 
 /// Time for which a model that refused to leave stays, and a model that could not return is not tried again.
 pub const RETRY: Span = Span::from_secs(1);
-/// Time after which a model that refused to leave is tried again if what it lacked has come since ([`Leases::hasten`]): its processes prepare it first.
+/// Time after which a model that refused to leave is tried again if host memory that it lacked has come since ([`Leases::hasten`]): its processes map that first.
 pub const RETRY_SOON: Span = Span::from_millis(20);
 /// Time for which nothing is forwarded to an instance from which a head has come back.
 pub const LEFT_OUT: Span = Span::from_secs(10);
@@ -389,7 +389,7 @@ enum Cause {
         demand: Demand,
     },
     Parked,
-    /// A head that was to be forwarded, and has left its queue since.
+    /// A head that has left its queue since, whether it was to be forwarded or not.
     Gone,
 }
 

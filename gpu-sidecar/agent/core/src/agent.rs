@@ -7,6 +7,7 @@ use policy::pool::leases::Rule;
 use policy::tokens::{ProcessId, Settings};
 use protocol::message::{FromProcess, MoveRefusal, Report};
 use protocol::page::Streaming;
+use protocol::queue::FromQueue;
 
 use crate::action::{Action, Order, OrderAnswer};
 use crate::event::{Event, ProcessRecord};
@@ -197,6 +198,10 @@ impl Agent {
                     .connect_queue(*pod, *is_of_pod, is_served, actions);
             }
             Event::QueueMessage { pod, message } => {
+                if let FromQueue::Hello { .. } = message {
+                    // It may state to hold a lease, which one whose processes have failed does not get.
+                    self.on_leased(*pod, actions, |slot, cx| slot.report_failure(cx, *pod));
+                }
                 self.leases.receive(self.now, *pod, message, actions);
             }
             Event::QueueMalformed { pod, text } => {

@@ -252,6 +252,9 @@ pub struct ProcessFigures {
     pub last_error: u32,
     /// Name of the location of its memory.
     pub residency: &'static str,
+    /// Whether its memory is not on the device, wherever it is stated to be: that of a faulted process may be there.
+    #[serde(skip)]
+    pub is_away: bool,
     /// Whether the host has every byte of the memory on the device, so that an eviction copies nothing.
     pub is_sealed: bool,
     /// Host memory for its copy, in bytes.

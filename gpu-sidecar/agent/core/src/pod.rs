@@ -195,7 +195,7 @@ impl ServedPod {
     pub(crate) fn delayed_bytes(&self) -> u64 {
         let own = self.delayed.iter();
         own.map(|claim| claim.answer.bytes.saturating_sub(claim.before))
-            .sum()
+            .fold(0, u64::saturating_add)
     }
 
     /// Keeps a claim until others have left the slot.

@@ -380,7 +380,20 @@ impl Process {
 
     /// Returns whether its driver has reported an error that stays.
     pub(crate) const fn has_failed(&self) -> bool {
-        self.watch.has_error()
+        self.watch.error_since().is_some()
+    }
+
+    /// Returns since when its driver has reported an error that stays, if it has.
+    pub(crate) const fn failed_since(&self) -> Option<Time> {
+        self.watch.error_since()
+    }
+
+    /// Records that its driver has reported an error that stays if it states so, as one does which greets an agent that has started since.
+    pub(crate) fn fail_if_stated(&mut self, now: Time) {
+        let states_error = self.device.as_ref().is_some_and(|own| own.work().has_error);
+        if states_error && !self.has_failed() {
+            self.fail(now);
+        }
     }
 
     /// Takes its present work, and returns its fault unless it is being ended. `usual`: execution time of its requests, if it is known.
@@ -479,6 +492,7 @@ impl Process {
             } else {
                 moves.residency.name()
             },
+            is_away: matches!(moves.residency, Residency::Host | Residency::Faulted),
             is_sealed: self.is_sealed(),
             host_bytes: moves.windows.held(),
             pinned_bytes: moves.windows.pinned.min(moves.windows.held()),

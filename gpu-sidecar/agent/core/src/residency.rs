@@ -171,6 +171,9 @@ impl ProcessMoves {
         if matches!(residency, Residency::Resident) {
             self.waits_until = 0;
         }
+        if !matches!(residency, Residency::Host) {
+            self.waits_for_room = false;
+        }
     }
 
     /// Returns whether the memory is where an order wants it, and not on its way elsewhere.

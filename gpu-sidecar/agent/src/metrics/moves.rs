@@ -151,8 +151,7 @@ impl Metrics {
             };
             let sum = sums.entry(labels).or_default();
             for process in &own.processes {
-                // What has faulted has its memory until it ends.
-                if process.residency != Residency::Host.name() {
+                if !process.is_away {
                     // A process states what it likes.
                     sum.resident_bytes = sum.resident_bytes.saturating_add(process.bytes_used);
                 }

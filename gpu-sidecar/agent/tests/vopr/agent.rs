@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use agent_core::{Action, Event as AgentEvent, Order};
 use policy::tokens::ProcessId;
-use protocol::message::FromAgent;
+use protocol::message::{FromAgent, FromProcess, Report};
 
 use crate::checks::Failure;
 use crate::node::Delivery;
@@ -38,6 +38,15 @@ impl World {
                 AgentEvent::PodAdded { pod, .. } => {
                     let own = &mut self.node.pods[pod.key.0 as usize];
                     own.served = (pod.serial, self.now);
+                }
+                AgentEvent::Message {
+                    process,
+                    message: FromProcess::Report(Report::Fatal(_)),
+                } => {
+                    if let Some(connection) = self.node.connection(*process) {
+                        let process = self.node.connections[connection].process;
+                        self.checks.faulted.insert(process);
+                    }
                 }
                 _ => {}
             }

@@ -67,6 +67,8 @@ pub(crate) struct Checks {
     /// Number of requests to queues so far, and of those that were computed.
     pub(crate) requests: u64,
     pub(crate) requests_served: u64,
+    /// Processes which have reported an error that stays to the present agent.
+    pub(crate) faulted: BTreeSet<usize>,
     /// Number of requests that another instance has taken.
     pub(crate) forwarded: u64,
     /// Slots on which memory was taken without bounds: while no queue was connected, or on a lost slot.
@@ -108,6 +110,7 @@ impl Checks {
         self.claims.clear();
         self.charges.clear();
         self.greeted.clear();
+        self.faulted.clear();
         self.orders.forget_agent();
     }
 
@@ -210,7 +213,7 @@ impl World {
         }
     }
 
-    /// No queue of a slot with leases gets one while the slot is lost.
+    /// No queue of a slot with leases gets one while the slot is lost, or while a process of its pod is known to have failed.
     pub(crate) fn check_lease(
         &mut self,
         PodKey(pod): PodKey,
@@ -223,6 +226,14 @@ impl World {
         let is_known_lost = self.node.is_known_lost[slot];
         let is_lease = matches!(message, ToQueue::Lease { .. });
         let is_exclusive = self.node.slots[slot].kind == SlotKind::Exclusive;
+        let has_failed = |process: &usize| {
+            let own = &self.processes[*process];
+            own.is_alive && own.pod == pod as usize
+        };
+        let has_failed = self.checks.faulted.iter().any(has_failed);
+        ensure(!(has_failed && is_lease && is_exclusive), "failed", || {
+            format!("a lease for pod {pod}, of which a process has failed")
+        })?;
         ensure(
             !(is_known_lost && is_lease && is_exclusive),
             "lost slot",

@@ -24,6 +24,21 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
     };
     vec![
         (
+            "a process that had failed had the lease again after a restart of the agent",
+            leased(
+                196,
+                plan(
+                    1_158,
+                    1,
+                    2,
+                    1,
+                    1_819,
+                    337,
+                    &[Fault::AgentKill, Fault::Sticky],
+                ),
+            ),
+        ),
+        (
             "each model whose first eviction lacked host memory stayed a second longer, and requests waited for all of them",
             leased(52, plan(90_018, 1, 4, 2, 310, 147, &[])),
         ),

@@ -16,7 +16,7 @@ pub(crate) const NOTED_MAX: Duration = Duration::from_millis(20);
 
 /// Returns the result of a call, which is about to return to the program. An error that stays is reported, and the agent's answer waited for.
 #[inline]
-pub(crate) fn returned<P: System>(host: P, code: Code) -> Code {
+pub(crate) fn report_before_return<P: System>(host: P, code: Code) -> Code {
     if code != SUCCESS {
         failed(host, code);
     }
@@ -33,13 +33,14 @@ fn failed<P: System>(host: P, code: Code) {
     let begin = host.now();
     let most = preload_state::nanoseconds(NOTED_MAX);
     while host.is_served()
-        && !process.is_error_ignored()
+        && !process.is_error_unanswered()
         && orders.error_noted.load(Ordering::Acquire) == 0
         && std::ptr::eq(orders, host.orders())
     {
         let passed = host.now().saturating_sub(begin);
         if passed >= most {
-            process.note_error_ignored();
+            // An agent that does not answer once, as an earlier one, does not later: the program is not held up at each of its calls.
+            process.note_error_unanswered();
             return;
         }
         let left = Duration::from_nanos(most - passed);
@@ -60,10 +61,10 @@ mod tests {
     fn a_call_that_fails_for_good_returns_once_the_agent_has_noted_it() {
         let fake = Fake::new();
         fake.at_wait(|fake| fake.orders.error_noted.store(700, Ordering::Relaxed));
-        assert_eq!(returned(fake, ILLEGAL_ADDRESS), ILLEGAL_ADDRESS);
+        assert_eq!(report_before_return(fake, ILLEGAL_ADDRESS), ILLEGAL_ADDRESS);
         assert_eq!(*fake.waits.borrow(), [NOTED_MAX]);
         // The next one knows.
-        assert_eq!(returned(fake, ILLEGAL_ADDRESS), ILLEGAL_ADDRESS);
+        assert_eq!(report_before_return(fake, ILLEGAL_ADDRESS), ILLEGAL_ADDRESS);
         assert_eq!(fake.waits.borrow().len(), 1);
         let fatal = FromProcess::Report(Report::Fatal(700));
         assert_eq!(fake.take_sent(), [fatal]);
@@ -72,20 +73,20 @@ mod tests {
     #[test]
     fn an_agent_that_does_not_answer_is_waited_for_once() {
         let fake = Fake::new();
-        assert_eq!(returned(fake, ILLEGAL_ADDRESS), ILLEGAL_ADDRESS);
+        assert_eq!(report_before_return(fake, ILLEGAL_ADDRESS), ILLEGAL_ADDRESS);
         assert_eq!(*fake.waits.borrow(), [NOTED_MAX]);
-        assert_eq!(returned(fake, ILLEGAL_ADDRESS), ILLEGAL_ADDRESS);
+        assert_eq!(report_before_return(fake, ILLEGAL_ADDRESS), ILLEGAL_ADDRESS);
         assert_eq!(fake.waits.borrow().len(), 1);
     }
 
     #[test]
     fn nothing_is_waited_for_without_an_agent_or_for_other_errors() {
         let fake = Fake::new();
-        assert_eq!(returned(fake, SUCCESS), SUCCESS);
-        assert_eq!(returned(fake, 1), 1);
+        assert_eq!(report_before_return(fake, SUCCESS), SUCCESS);
+        assert_eq!(report_before_return(fake, 1), 1);
         assert!(fake.take_sent().is_empty());
         fake.default_orders.set(true);
-        assert_eq!(returned(fake, ILLEGAL_ADDRESS), ILLEGAL_ADDRESS);
+        assert_eq!(report_before_return(fake, ILLEGAL_ADDRESS), ILLEGAL_ADDRESS);
         assert!(fake.waits.borrow().is_empty());
     }
 }

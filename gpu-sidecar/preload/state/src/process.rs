@@ -61,7 +61,7 @@ pub struct Process {
     /// Whether the program has put a function of its own into a stream.
     has_host_functions: AtomicBool,
     /// Whether the agent has left a sticky error without an answer.
-    is_error_ignored: AtomicBool,
+    is_error_unanswered: AtomicBool,
 }
 
 impl Process {
@@ -90,7 +90,7 @@ impl Process {
             is_collective_reported: AtomicBool::new(false),
             has_bound_memory: AtomicBool::new(false),
             has_host_functions: AtomicBool::new(false),
-            is_error_ignored: AtomicBool::new(false),
+            is_error_unanswered: AtomicBool::new(false),
         }
     }
 
@@ -162,14 +162,14 @@ impl Process {
     }
 
     /// Notes that the agent has left a sticky error without an answer.
-    pub fn note_error_ignored(&self) {
-        self.is_error_ignored.store(true, Ordering::Release);
+    pub fn note_error_unanswered(&self) {
+        self.is_error_unanswered.store(true, Ordering::Release);
     }
 
     /// Returns whether the agent has left a sticky error without an answer.
     #[must_use]
-    pub fn is_error_ignored(&self) -> bool {
-        self.is_error_ignored.load(Ordering::Acquire)
+    pub fn is_error_unanswered(&self) -> bool {
+        self.is_error_unanswered.load(Ordering::Acquire)
     }
 
     /// Returns whether a refused collective is yet to be reported, and notes the report.

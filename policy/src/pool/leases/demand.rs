@@ -23,9 +23,11 @@ impl Leases {
         if !std::mem::replace(&mut entry.has_queue, true) {
             self.slots[slot.0 as usize].queues += 1;
         }
+        let may_hold = |entry: &Entry| !self.is_lost(slot) && !self.has_failed(entry);
+        let may_hold = self.instances.get(&id).is_some_and(may_hold);
         match holds {
-            // On a lost device none becomes the holder; one that is goes on until what it runs has ended.
-            Some(since) if !self.is_lost(slot) || self.holder(slot) == Some(id) => {
+            // On a lost device, or with failed processes, none becomes the holder; one that is goes on until what it runs has ended.
+            Some(since) if may_hold || self.holder(slot) == Some(id) => {
                 self.adopt_holder(id, since.min(self.now), false);
             }
             // What an earlier queue ran under the lease has ended with it, and this one answers no recall.
@@ -144,7 +146,7 @@ impl Leases {
         }
     }
 
-    /// Records that the head of an instance is not there any more for which it has the next turn.
+    /// Records that an instance's own head is gone, for which it has the next turn.
     fn forget_own_turn(&mut self, id: InstanceId) {
         let Some(slot) = self.slot_of(id) else {
             return;

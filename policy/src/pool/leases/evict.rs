@@ -100,7 +100,7 @@ impl Leases {
             // It takes its memory while it is on its way.
             if !is_there && !self.returns(victim) || Some(victim) == stays {
                 if self.has_claim(slot) {
-                    // It has waited for what is gone.
+                    // It has waited for what is gone, and was looked at before in this decision.
                     self.wake_at(self.now);
                 }
                 continue;

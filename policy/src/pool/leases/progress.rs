@@ -180,7 +180,7 @@ impl Leases {
         }
     }
 
-    /// Decides again once an instance may have turns again.
+    /// Has it decided anew once an instance may have turns again.
     fn look_again(&mut self, id: InstanceId) {
         if !self.retried.contains(&id) {
             self.retried.push(id);
@@ -404,7 +404,7 @@ impl Leases {
         }
     }
 
-    /// Ends what lasts for a time: reservations for forwarded requests, and the stay of models that refused to leave.
+    /// Ends what lasts for a time: reservations for forwarded requests, the stay of models that refused to leave, and the wait for a new process.
     pub(super) fn end_waits(&mut self) {
         let now = self.now;
         for slot in (0..self.slots.len()).map(super::slot_id) {

@@ -130,6 +130,7 @@ impl Leases {
             }
             if let Some(deadline) = entry.parked
                 && entry.about.slot == slot
+                && self.may_have_turn(entry)
             {
                 let earliest = waiting
                     .parked

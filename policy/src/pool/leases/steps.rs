@@ -17,11 +17,13 @@ impl Leases {
             self.begin_recall(slot, actions);
             return self.step_recall(slot, actions);
         }
-        self.notify(slot, actions);
         self.give_up_failed(slot);
-        if self.has_failed_holder(slot) {
+        let has_failed = self.has_failed_holder(slot);
+        if has_failed {
             self.begin_recall(slot, actions);
-        } else {
+        }
+        self.notify(slot, actions);
+        if !has_failed {
             self.restore_again(slot, actions);
         }
         self.note_streaming(slot);
@@ -300,6 +302,9 @@ impl Leases {
                 self.wake_at(now);
             }
             Cause::Head { .. } | Cause::Parked | Cause::Gone => {}
+        }
+        if let Some(before) = holder {
+            self.charge(slot, &before);
         }
         self.at_mut(slot).holder = Some(next);
     }

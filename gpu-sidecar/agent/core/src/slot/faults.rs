@@ -8,12 +8,36 @@ use super::{Context, SlotState};
 use crate::action::Action;
 use crate::event_kind::EventKind;
 use crate::leases::id_of;
+use crate::pods::PodKey;
 
 impl SlotState {
     /// Returns whether some process has failed, and is to be ended.
     pub(super) fn has_failed_process(&self) -> bool {
         let mut processes = self.processes.values();
         self.is_leased && processes.any(|process| process.has_failed() && !process.is_killed())
+    }
+
+    /// Reports to the leases whether a process of a pod has failed, or is being ended.
+    pub(crate) fn report_failure(&mut self, cx: &mut Context<'_>, key: PodKey) {
+        let Some(pod) = self.pods.get(&key) else {
+            return;
+        };
+        let now = Time(cx.now);
+        let (mut has_failed, mut is_there) = (false, false);
+        for id in pod.processes() {
+            let Some(process) = self.processes.get_mut(id) else {
+                continue;
+            };
+            if cx.memory.settings.ends_faulted {
+                process.fail_if_stated(now);
+            }
+            has_failed |= process.has_failed() || process.is_killed();
+            is_there |= process.device().is_some();
+        }
+        // After the end of the failed ones it is for the leases how long they wait for the next.
+        if has_failed || is_there {
+            cx.leases.policy.set_failed(now, id_of(key), has_failed);
+        }
     }
 
     /// Ends the processes that have faulted. One whose work does not progress is examined first: it may be stopped.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use annotations::SM_WHOLE;
+use policy::Time;
 use policy::tokens::ProcessId;
 use protocol::message::{FromAgent, OnLoss, Refusal};
 
@@ -39,6 +40,8 @@ pub(super) struct Former {
     windows: Windows,
     /// Device memory which it was granted there, in bytes: it may have read of a grant in its former page after it had sent `Hello`.
     granted_bytes: u64,
+    /// Time since which its driver has reported an error that stays.
+    failed_since: Option<Time>,
 }
 
 impl SlotState {
@@ -167,6 +170,9 @@ impl SlotState {
         let most = member.windows_max();
         member.process.resume_windows(former.windows, most);
         member.process.resume_memory(former.granted_bytes);
+        if let Some(since) = former.failed_since {
+            member.process.fail(since);
+        }
         if former.may_compute && member.process.resumed().is_again {
             // It may have noticed a grant there, and launched, after it had sent `Hello`.
             member.process.resume_open();
@@ -222,7 +228,7 @@ impl SlotState {
             cx.numbers.release(stand_in);
         }
         self.forget_former_connections(cx, id);
-        if self.is_leased && self.is_behind(id) {
+        if self.is_leased && self.is_behind(id) && self.is_away(id) {
             // Others may have got its room meanwhile.
             self.set_waiting_for_room(&[id], true);
         }
@@ -260,6 +266,7 @@ impl SlotState {
             former.windows = former.windows.or(device.moves().windows);
             let granted = pod.map_or(0, |pod| pod.held_by(other.id()));
             former.granted_bytes = former.granted_bytes.max(granted);
+            former.failed_since = former.failed_since.or_else(|| other.failed_since());
             let may_compute = match device.gate.state() {
                 GateState::Open => true,
                 GateState::Closing { .. } => !device.is_idle(),

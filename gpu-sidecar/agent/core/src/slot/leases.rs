@@ -157,6 +157,7 @@ impl SlotState {
 
     /// Reports to the leases what is known of a pod.
     pub(crate) fn report_to_leases(&mut self, cx: &mut Context<'_>, key: PodKey) {
+        self.report_failure(cx, key);
         let Some(pod) = self.pods.get(&key) else {
             return;
         };
@@ -192,13 +193,6 @@ impl SlotState {
                 cx.leases.located(now, key, location);
             }
             orders_stray = has_stray && now >= pod.moves().retry_at;
-        }
-        let own = pod.processes().iter();
-        let mut own = own.filter_map(|id| self.processes.get(id));
-        if own.any(|process| process.has_failed() || process.is_killed()) {
-            cx.leases.policy.set_failed(Time(now), id_of(key), true);
-        } else if devices().next().is_some() {
-            cx.leases.policy.set_failed(Time(now), id_of(key), false);
         }
         let waits_for_memory = devices().any(|device| device.moves().waits_until > now);
         let is_parked = (pod.waiters() > 0 && !cx.leases.is_open(key)) || waits_for_memory;
@@ -418,7 +412,7 @@ impl SlotState {
         key: PodKey,
         claim: PendingClaim,
     ) -> Option<PendingClaim> {
-        let bytes = self.model_bytes(key) + self.bytes_without_room(key);
+        let bytes = self.whole_bytes(key);
         let is_away = self.waiting_for_room(key).contains(&claim.answer.process);
         if !self.is_exclusive() || is_away && claim.answer.bytes <= claim.before {
             return Some(claim);
@@ -436,7 +430,7 @@ impl SlotState {
             }
             Claim::Refused => {
                 let claim = self.pods.get_mut(&key).map(|pod| pod.undo_claim(claim));
-                let bytes = self.model_bytes(key) + self.bytes_without_room(key);
+                let bytes = self.whole_bytes(key);
                 if cx.leases.claim(cx.now, key, bytes) == Claim::Granted {
                     self.answer_delayed_claims(cx, key, true);
                 }
@@ -455,8 +449,8 @@ impl SlotState {
         let bytes = self.model_bytes(key);
         let held = bytes.saturating_sub(delayed);
         cx.leases.policy.holds(Time(cx.now), id_of(key), held);
-        let bytes = bytes + self.bytes_without_room(key);
-        match cx.leases.claim(cx.now, key, bytes) {
+        let whole = self.whole_bytes(key);
+        match cx.leases.claim(cx.now, key, whole) {
             Claim::Waits => {}
             answer => self.answer_delayed_claims(cx, key, answer == Claim::Granted),
         }
@@ -500,16 +494,20 @@ impl SlotState {
         }
     }
 
+    /// Returns the device memory that a process has with its context, in bytes.
+    pub(super) fn context_residue(&self) -> u64 {
+        let device = self.device.as_ref();
+        device
+            .and_then(|device| device.slot.context_residue)
+            .unwrap_or(0)
+    }
+
     /// Returns the device memory of a pod's model: what its processes have claimed without their contexts and without what is away until there is room, in bytes.
     pub(super) fn model_bytes(&self, key: PodKey) -> u64 {
         let Some(pod) = self.pods.get(&key) else {
             return 0;
         };
-        let residue = self
-            .device
-            .as_ref()
-            .and_then(|device| device.slot.context_residue)
-            .unwrap_or(0);
+        let residue = self.context_residue();
         let with_context = |id: &&ProcessId| {
             let process = self.processes.get(id);
             process.is_some_and(|process| process.device().is_some())

@@ -19,11 +19,23 @@ impl SlotState {
         };
         let own = pod.processes().iter().copied();
         let behind: Vec<_> = own.filter(|id| self.is_behind(*id)).collect();
-        if !behind.is_empty() && self.has_room_for(cx, key, &behind) {
-            for id in behind {
+        let (away, moving): (Vec<_>, Vec<_>) = behind.into_iter().partition(|id| self.is_away(*id));
+        // What moves takes its memory until it has answered.
+        for id in moving {
+            self.order_back(cx, id);
+        }
+        if !away.is_empty() && self.has_room_for(cx, key, &away) {
+            for id in away {
                 self.order_back(cx, id);
             }
         }
+    }
+
+    /// Returns whether the memory of a process is on the host, and not on its way.
+    pub(super) fn is_away(&self, id: ProcessId) -> bool {
+        let process = self.processes.get(&id);
+        let moves = process.and_then(|process| Some(*process.device()?.moves()));
+        moves.is_some_and(|own| own.is_at(Target::Host))
     }
 
     /// Returns whether a process is not on its device although its pod's model is to be, and may be ordered there.
@@ -40,17 +52,17 @@ impl SlotState {
 
     /// Returns whether there is room for the memory of processes whose pod's model is there: others may have got what they had. Otherwise it is claimed, and
     /// they wait for it.
-    fn has_room_for(&mut self, cx: &mut Context<'_>, key: PodKey, behind: &[ProcessId]) -> bool {
+    fn has_room_for(&mut self, cx: &mut Context<'_>, key: PodKey, away: &[ProcessId]) -> bool {
         if !self.is_leased {
             return true;
         }
-        self.set_waiting_for_room(behind, false);
+        self.set_waiting_for_room(away, false);
         let bytes = self.model_bytes(key);
         let is_granted = cx.leases.claim(cx.now, key, bytes) == Claim::Granted;
         if is_granted {
             self.answer_delayed_claims(cx, key, true);
         } else {
-            self.set_waiting_for_room(behind, true);
+            self.set_waiting_for_room(away, true);
         }
         is_granted
     }
@@ -86,13 +98,18 @@ impl SlotState {
         cx.actions.push(order(id, seq, Target::Device, DRAIN_MS));
     }
 
+    /// Returns the device memory of a pod's model with what is away until there is room, in bytes.
+    pub(super) fn whole_bytes(&self, key: PodKey) -> u64 {
+        let away = self.bytes_without_room(key);
+        self.model_bytes(key).saturating_add(away)
+    }
+
     /// Returns the device memory of a pod's processes which return once there is room for it, in bytes.
     pub(super) fn bytes_without_room(&self, key: PodKey) -> u64 {
-        let waiting = self.waiting_for_room(key);
+        let waiting = self.waiting_for_room(key).into_iter();
         let pod = self.pods.get(&key);
-        let held = waiting
-            .into_iter()
-            .map(|id| pod.map_or(0, |pod| pod.held_by(id)));
-        held.sum()
+        let residue = self.context_residue();
+        let held = waiting.map(|id| pod.map_or(0, |pod| pod.held_by(id)).saturating_sub(residue));
+        held.fold(0, u64::saturating_add)
     }
 }

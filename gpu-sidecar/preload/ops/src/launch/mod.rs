@@ -139,7 +139,7 @@ fn once_open<P: Platform>(
             host.set_inside(false);
             host.facts().launches.0.fetch_add(1, Ordering::Relaxed);
             drop(guard);
-            return failures::returned(host, code);
+            return failures::report_before_return(host, code);
         }
         streams::finish(host, &LaunchGroup::of(info));
         drop(guard);

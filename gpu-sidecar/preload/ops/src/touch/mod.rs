@@ -94,7 +94,7 @@ fn once_there<P: Platform>(host: P, call: Call<'_>, use_: Use) -> Code {
             let code = call();
             host.set_inside(false);
             drop(guard);
-            return failures::returned(host, code);
+            return failures::report_before_return(host, code);
         }
         drop(guard);
         wait(host, needed);

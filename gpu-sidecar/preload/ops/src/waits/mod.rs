@@ -18,7 +18,7 @@ pub fn wait<P: Platform>(host: P, call: Call<'_>) -> Outcome {
     streams::reap_all(host);
     gate::after_host_wait(host);
     // Work before it has failed, and a program learns of that first where it waits.
-    Outcome::Done(failures::returned(host, code))
+    Outcome::Done(failures::report_before_return(host, code))
 }
 
 /// Waits on the host for one stream, or queries it.
@@ -40,7 +40,7 @@ pub fn wait_for<P: Platform>(
         streams::stream_synchronized(host, stream, default);
         gate::after_host_wait(host);
     }
-    Outcome::Done(failures::returned(host, code))
+    Outcome::Done(failures::report_before_return(host, code))
 }
 
 /// Enqueues an operation that is neither a kernel nor a use of memory.

@@ -225,3 +225,32 @@ fn the_lease_of_a_process_with_a_sticky_error_is_recalled_before_its_program_lea
     node.idle(1, other);
     assert!(node.lease(0).is_some());
 }
+
+#[test]
+fn a_process_with_a_sticky_error_stays_failed_when_it_connects_again() {
+    for agent_starts_again in [false, true] {
+        let (mut node, process) = working();
+        let facts = &node.pages(process).facts;
+        facts.last_error.store(700, Ordering::Relaxed);
+        node.send(process, FromProcess::Report(Report::Fatal(700)));
+        let epoch = node.recalled(0).unwrap();
+        node.idle(0, epoch);
+        if agent_starts_again {
+            node = exclusive(2);
+            node.queue_connects(0);
+        }
+        // It states its error in its new page.
+        let again = node.connect(1).unwrap();
+        node.hello_again(again, false);
+        node.attach(again, 0);
+        let facts = &node.pages(again).facts;
+        facts.last_error.store(700, Ordering::Relaxed);
+        node.actions.clear();
+        node.send(again, FromProcess::MemoryWanted);
+        node.wants(0, 80);
+        assert_eq!(node.lease(0), None, "{agent_starts_again}");
+        assert_eq!(node.figures().pods[0].processes[0].residency, "faulted");
+        node.pass_by(12, 100 * MS);
+        assert_eq!(node.kills(again), 1, "{agent_starts_again}");
+    }
+}
