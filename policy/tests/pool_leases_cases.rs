@@ -371,21 +371,28 @@ const fn forwarded(sibling: InstanceId) -> [Action; 3] {
     ]
 }
 
-#[test]
-fn a_holder_whose_device_is_lost_is_recalled_and_its_requests_go_to_a_sibling() {
+/// Has [`ONE`] hold the lease until `fails`, which recalls it, and its next head served by its sibling while it still drains. Its lease has ended then.
+fn replaced_by_sibling(fails: impl Fn(&mut Leases, Time)) -> Leases {
     let (mut leases, sibling) = with_sibling();
     head(&mut leases, 1, ONE);
     let granted = [Action::Open(ONE), Action::Lease(ONE)];
     assert_eq!(decide(&mut leases, 1), granted);
-    leases.set_lost(Time(2 * MS), SLOT, true);
+    fails(&mut leases, Time(2 * MS));
     assert_eq!(decide(&mut leases, 2), [Action::Recall(ONE)]);
-    assert_eq!(leases.claim(Time(3 * MS), ONE, 90), Claim::Granted);
     movable_head(&mut leases, 3);
-    let sent = decide(&mut leases, 3);
-    assert_eq!(sent, forwarded(sibling), "while the holder still drains");
+    assert_eq!(decide(&mut leases, 3), forwarded(sibling));
     leases.idle(Time(4 * MS), ONE, true);
     assert_eq!(decide(&mut leases, 4), [Action::Close(ONE)]);
     leases.closed(Time(5 * MS), ONE);
+    leases
+}
+
+#[test]
+fn a_holder_whose_device_is_lost_is_recalled_and_its_requests_go_to_a_sibling() {
+    let mut leases = replaced_by_sibling(|leases, now| {
+        leases.set_lost(now, SLOT, true);
+        assert_eq!(leases.claim(now, ONE, 90), Claim::Granted);
+    });
     head(&mut leases, 5, OTHER);
     assert_eq!(decide(&mut leases, 5), [], "nothing is granted there");
     leases.set_lost(Time(6 * MS), SLOT, false);
@@ -395,18 +402,7 @@ fn a_holder_whose_device_is_lost_is_recalled_and_its_requests_go_to_a_sibling() 
 
 #[test]
 fn a_holder_whose_process_has_failed_is_recalled_and_its_requests_go_to_a_sibling() {
-    let (mut leases, sibling) = with_sibling();
-    head(&mut leases, 1, ONE);
-    let granted = [Action::Open(ONE), Action::Lease(ONE)];
-    assert_eq!(decide(&mut leases, 1), granted);
-    leases.set_failed(Time(2 * MS), ONE, true);
-    assert_eq!(decide(&mut leases, 2), [Action::Recall(ONE)]);
-    movable_head(&mut leases, 3);
-    let sent = decide(&mut leases, 3);
-    assert_eq!(sent, forwarded(sibling), "while the holder still drains");
-    leases.idle(Time(4 * MS), ONE, true);
-    assert_eq!(decide(&mut leases, 4), [Action::Close(ONE)]);
-    leases.closed(Time(5 * MS), ONE);
+    let mut leases = replaced_by_sibling(|leases, now| leases.set_failed(now, ONE, true));
     // The slot serves its other instances.
     head(&mut leases, 5, OTHER);
     let granted = [Action::Open(OTHER), Action::Lease(OTHER)];
