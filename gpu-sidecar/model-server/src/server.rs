@@ -158,11 +158,7 @@ impl Server {
                 // The client may have disconnected.
                 drop(reply.send(checked));
             }
-            Task::Batch(jobs) => {
-                self.running.fetch_add(1, Ordering::Relaxed);
-                self.compute(lane, jobs);
-                self.running.fetch_sub(1, Ordering::Relaxed);
-            }
+            Task::Batch(jobs) => self.compute(lane, jobs),
         }
     }
 
@@ -176,6 +172,7 @@ impl Server {
             is_streamed: jobs.iter().any(|job| job.progress.is_some()),
         };
         let steps = plan.steps();
+        self.running.fetch_add(1, Ordering::Relaxed);
         let outcome = lane.run(&batch, &mut |step| {
             for job in &jobs {
                 if let Some(progress) = &job.progress {
@@ -184,6 +181,8 @@ impl Server {
                 }
             }
         });
+        // A client that has its answer finds the batch counted no more.
+        self.running.fetch_sub(1, Ordering::Relaxed);
         self.note(&outcome);
         self.batches.fetch_add(1, Ordering::Relaxed);
         let outcome = match outcome {
