@@ -435,6 +435,10 @@ impl Parts {
                     reason: reason.clone(),
                 }),
                 Change::Back(slot) => service.send(Command::SlotBack(Arc::clone(slot))),
+                Change::Memory(slot, processes) => service.send(Command::DeviceMemory {
+                    slot: *slot,
+                    processes: processes.clone(),
+                }),
                 Change::Fault(_) => Ok(()),
             };
             if sent.is_ok() {

@@ -116,6 +116,9 @@ pub struct Orders {
     /// Code of the sticky driver error of which the agent has taken account: the pod's queue starts nothing more once it has read what the agent sent it before.
     /// 0: none, as always in pages of an agent without this field. A futex word.
     pub error_noted: AtomicU32,
+    /// Device memory that a context of this slot takes by itself, in bytes, as another process has measured it; 0: not known, as always in pages of an agent
+    /// without this field.
+    pub context_residue: AtomicU64,
 }
 
 impl Orders {
@@ -140,6 +143,7 @@ impl Orders {
             seal_after_ms: AtomicU32::new(0),
             streams_restores: AtomicU32::new(0),
             error_noted: AtomicU32::new(0),
+            context_residue: AtomicU64::new(0),
         }
     }
 
@@ -295,6 +299,9 @@ pub struct Facts {
 /// which the driver has allocated, and the contexts themselves.
 pub const FIXED_REASONS: [&str; 6] = ["pool", "graph", "array", "managed", "native", "context"];
 
+/// Place of the contexts themselves in [`FIXED_REASONS`].
+pub const FIXED_CONTEXT: usize = 5;
+
 /// A counter in a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
@@ -416,9 +423,15 @@ mod tests {
         assert_eq!(offset_of!(Orders, seal_after_ms), 192);
         assert_eq!(offset_of!(Orders, streams_restores), 196);
         assert_eq!(offset_of!(Orders, error_noted), 200);
+        assert_eq!(offset_of!(Orders, context_residue), 208);
         assert_eq!(offset_of!(Facts, sealed), 216 + 16 * STRETCHES);
         assert_eq!(offset_of!(Facts, fixed), 216 + 16 * STRETCHES + 8);
         assert_eq!(size_of::<Facts>(), 216 + 16 * STRETCHES + 104);
+    }
+
+    #[test]
+    fn contexts_have_their_place_among_the_reasons() {
+        assert_eq!(FIXED_REASONS[FIXED_CONTEXT], "context");
     }
 
     #[test]

@@ -71,6 +71,16 @@ const IPS: [[(&str, &str); 2]; 9] = [
     [("one", "127.0.11.23"), ("two", "127.0.11.24")],
 ];
 
+/// Names and addresses of pods that start at the same time.
+const SIX: [(&str, &str); 6] = [
+    ("a", "127.0.11.31"),
+    ("b", "127.0.11.32"),
+    ("c", "127.0.11.33"),
+    ("d", "127.0.11.34"),
+    ("e", "127.0.11.35"),
+    ("f", "127.0.11.36"),
+];
+
 fn restores(node: &Node, pods: &[Pod]) -> u64 {
     let of = |pod: &Pod| {
         node.instance(pod.about.name)["moves"]["restores"]
@@ -95,6 +105,25 @@ fn two_models_take_turns_on_a_slot_that_holds_one() {
     let last = &node.instance("two");
     assert_eq!(last["processes"][0]["residency"], "resident", "{last}");
     assert_eq!(last["lease"]["queue"], true);
+}
+
+#[test]
+fn models_that_are_loaded_at_the_same_time_become_ready_beyond_what_the_slot_holds() {
+    let softgpu = SoftGpuDir::new(&["--gpu", "V100", "--bytes", "64"]);
+    // Room for two of six; what a context takes is measured beside the models of the others.
+    let node = Node::new(
+        softgpu,
+        "[slots]\nkind = \"exclusive\"\nmemory = \"10Mi\"\n",
+    );
+    let pods = SIX.map(|(name, ip)| Pod::begin(&node, About::of(name, ip)));
+    for pod in &pods {
+        pod.loads();
+    }
+    for seed in 0..3 {
+        for pod in &pods {
+            assert_eq!(infer(pod.address(), seed), 200, "{}", pod.about.name);
+        }
+    }
 }
 
 #[test]

@@ -112,6 +112,13 @@ fn weir(program: &str) -> Command {
 
 impl Pod {
     pub(crate) fn start(node: &Node, about: About) -> Self {
+        let pod = Self::begin(node, about);
+        pod.loads();
+        pod
+    }
+
+    /// Starts the programs of a pod, whose model is not loaded yet.
+    pub(crate) fn begin(node: &Node, about: About) -> Self {
         about.publish(node);
         let mut pod = Self {
             about,
@@ -119,12 +126,17 @@ impl Pod {
             queue: None,
             target: SocketAddr::from(([127, 0, 0, 1], 0)),
         };
-        pod.start_model(node);
+        pod.begin_model(node);
         pod.start_queue(node);
         pod
     }
 
     pub(crate) fn start_model(&mut self, node: &Node) {
+        self.begin_model(node);
+        self.loads();
+    }
+
+    fn begin_model(&mut self, node: &Node) {
         let mut command = weir("model-server");
         node.softgpu.is_for(&mut command);
         preload(&mut command, &node.gate(self.about.name));
@@ -140,9 +152,12 @@ impl Pod {
             self.target = line.trim().rsplit(' ').next().unwrap().parse().unwrap();
         }
         self.model = Some(Killed(child));
-        let target = self.target;
+    }
+
+    /// Blocks until the model is loaded.
+    pub(crate) fn loads(&self) {
         until("the model is loaded", || {
-            (exchange(target, "GET", "/ready", "").0 == 200).then_some(())
+            (exchange(self.target, "GET", "/ready", "").0 == 200).then_some(())
         });
     }
 

@@ -237,6 +237,11 @@ pub enum Order {
         /// Code of the error; not 0.
         code: u32,
     },
+    /// Publish the device memory that a context of the slot takes by itself, for a process that has none yet.
+    ContextResidue {
+        /// Size in bytes.
+        bytes: u64,
+    },
     /// Show that the agent is alive.
     Heartbeat,
 }

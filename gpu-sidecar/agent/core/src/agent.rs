@@ -123,6 +123,9 @@ impl Agent {
                     slot.set_mps_state(cx, *is_up, text);
                 });
             }
+            Event::DeviceMemory { slot, processes } => {
+                self.on_slot(*slot, actions, |slot, cx| slot.learn_residue(cx, processes));
+            }
             Event::PodAdded { pod, survivors } => self.add_pod(pod, survivors, actions),
             Event::PodChanged(pod) => {
                 self.on_pod(pod.key, actions, |slot, cx| slot.change_pod(cx, pod));
@@ -269,6 +272,12 @@ impl Agent {
             Event::PodAdded { pod, .. } => (self.slots.get(&pod.slot), Some(pod.key)),
             Event::SlotLost { slot, .. } | Event::MpsState { slot, .. } => {
                 (self.slots.get(slot), None)
+            }
+            Event::DeviceMemory { slot, .. } => {
+                if let Some(slot) = self.slots.get(slot) {
+                    slot.observed(|_| true, processes);
+                }
+                return;
             }
             Event::SlotAdded(slot) => (self.slots.get(&slot.key), None),
             Event::Wake => {
@@ -424,6 +433,7 @@ impl Agent {
             Event::PodChanged(pod) | Event::PodAdded { pod, .. } => Some(pod.key),
             Event::SlotLost { .. }
             | Event::MpsState { .. }
+            | Event::DeviceMemory { .. }
             | Event::SlotAdded(_)
             | Event::Facts { .. }
             | Event::Wake

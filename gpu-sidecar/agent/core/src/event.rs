@@ -33,6 +33,13 @@ pub enum Event {
         /// Description of the state, for operators.
         text: String,
     },
+    /// The driver has listed the device memory of the processes on a slot, at intervals.
+    DeviceMemory {
+        /// Slot of the processes.
+        slot: SlotKey,
+        /// Process IDs in the agent's namespace, each with its device memory in bytes.
+        processes: Vec<(u32, u64)>,
+    },
     /// A pod was found and placed.
     PodAdded {
         /// Pod with its slot and settings.

@@ -186,6 +186,10 @@ impl Order {
                 orders.error_noted.store(code, Ordering::Release);
                 Some(&orders.error_noted)
             }
+            Self::ContextResidue { bytes } => {
+                orders.context_residue.store(bytes, Ordering::Release);
+                None
+            }
             Self::Heartbeat => {
                 orders.heartbeat.fetch_add(1, Ordering::Relaxed);
                 None

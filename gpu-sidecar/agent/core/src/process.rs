@@ -6,7 +6,7 @@
 use policy::faults::{self, Fault, Watch, Work};
 use policy::tokens::{Activity, ProcessId, ProcessUsage};
 use policy::{Span, Time};
-use protocol::page::Residency;
+use protocol::page::{FIXED_CONTEXT, Residency};
 use protocol::union::Union;
 
 use crate::event::{Peer, ProcessRecord};
@@ -105,6 +105,8 @@ pub(crate) struct Device {
     memory_of_others: u64,
     moves: ProcessMoves,
     facts: Facts,
+    /// Device memory which the driver has last listed, and what the process counted then without its context, in bytes.
+    listed: Option<(u64, u64)>,
     observed: Observed,
 }
 
@@ -353,6 +355,7 @@ impl Process {
             memory_of_others: 0,
             moves: ProcessMoves::new(&self.resumed),
             facts,
+            listed: None,
             observed: Observed {
                 busy_before_ns: self.resumed.busy_ns,
                 ..Observed::default()
@@ -537,6 +540,21 @@ impl Device {
             ended: Span(busy_ns),
             has_error: last_error != 0,
         }
+    }
+
+    /// Returns the device memory of the process's context as far as it counts it, in bytes.
+    pub(crate) const fn context_bytes(&self) -> u64 {
+        self.facts.fixed[FIXED_CONTEXT]
+    }
+
+    /// Takes the device memory that the driver lists for the process, in bytes. Returns that of its context, once the process has all of its memory there
+    /// and neither figure has changed since the one before.
+    pub(crate) fn measure_context(&mut self, listed: u64) -> Option<u64> {
+        let counted = self.facts.bytes_used.saturating_sub(self.context_bytes());
+        let is_same = self.listed == Some((listed, counted));
+        self.listed = Some((listed, counted));
+        let is_there = self.moves.residency == Residency::Resident;
+        (is_same && is_there).then(|| listed.saturating_sub(counted))
     }
 
     /// Returns the kernel time of the process as it states it, in nanoseconds.

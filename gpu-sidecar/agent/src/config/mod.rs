@@ -27,7 +27,7 @@
 //! | `slots.seats` | maximum number of pods on a slot | the limit of MPS; 64 on an exclusive slot |
 //! | `slots.plan` | limit of Σ `sm-percent` × `quota-request` on an mps slot, in percent of it; above 100 the slot is overcommitted | 90 |
 //! | `slots.placement` | which of the mps slots with room for a pod it gets: `first-fit`; `best-fit`, the one with the least share of its plan left | `first-fit` |
-//! | `slots.context-residue.mps`, `.exclusive` | device memory taken by a context | measured by each process |
+//! | `slots.context-residue.mps`, `.exclusive` | device memory taken by a context | measured by each process; on an exclusive slot what the driver lists for a process beyond its allocations, once both have stayed the same for a second |
 //! | `[[slot]]` | overrides for slots that match `uuid` or `index` (`0`, `0-3`, `*`, `1:2`, `1:*`): `kind`, `seats`, `context-residue` | |
 //! | `pods.directory` | directory with one folder per pod | `pods` in the run directory |
 //! | `memory.restore` | what brings an evicted model back: `demand`, a thread that waits for it; `order`, an order alone | `demand` |

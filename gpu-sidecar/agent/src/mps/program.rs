@@ -104,7 +104,7 @@ fn start(config: Config) -> std::io::Result<(Arc<Stop>, Arc<Daemons>, JoinHandle
 pub(crate) fn listener(daemons: Arc<Daemons>) -> Listener {
     Box::new(move |change| match change {
         Change::Added(slot) if slot.kind == SlotKind::Mps => daemons.add(&slot),
-        Change::Added(_) => {}
+        Change::Added(_) | Change::Memory(..) => {}
         Change::Lost(slot, _) => daemons.pause(slot),
         Change::Back(slot) => daemons.resume(&slot),
         Change::Fault(slot) => daemons.check(slot),

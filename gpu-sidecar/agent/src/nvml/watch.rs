@@ -34,6 +34,8 @@ pub(crate) enum Change {
     Lost(SlotKey, String),
     /// A lost slot is usable again.
     Back(Arc<Slot>),
+    /// Device memory of the processes on an exclusive slot, in bytes, by process ID; where it is not configured what a context takes.
+    Memory(SlotKey, Vec<(u32, u64)>),
     /// A program's fault on the GPU of this slot, which under MPS affects all clients.
     Fault(SlotKey),
 }
@@ -360,9 +362,17 @@ impl Watcher {
             }
             (None, Some(_)) => return None,
             (Some((key, false)), None) => {
+                let mut is_measured = false;
                 if let Some(own) = self.node.lock().slot_mut(key) {
                     own.gpu = found.gpu_number;
                     own.memory_used = used;
+                    is_measured =
+                        own.slot.kind == SlotKind::Exclusive && own.slot.context_residue.is_none();
+                }
+                if is_measured && !unit.processes.is_empty() {
+                    let processes = unit.processes.iter();
+                    let listed = processes.map(|&(pid, bytes, _)| (pid, bytes)).collect();
+                    (self.listener)(Change::Memory(key, listed));
                 }
                 return Some(key);
             }
@@ -565,6 +575,7 @@ mod tests {
                 Change::Added(slot) => format!("{} added", slot.name),
                 Change::Lost(key, why) => format!("{} lost: {why}", key.0),
                 Change::Back(slot) => format!("{} back", slot.name),
+                Change::Memory(key, listed) => format!("{} lists {listed:?}", key.0),
                 Change::Fault(key) => format!("{} fault", key.0),
             });
             described.collect()

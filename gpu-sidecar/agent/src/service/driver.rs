@@ -407,6 +407,7 @@ impl Driver {
             Command::SlotAdded(slot) | Command::SlotBack(slot) => Event::SlotAdded(slot),
             Command::SlotLost { slot, reason } => Event::SlotLost { slot, reason },
             Command::MpsState { slot, is_up, text } => Event::MpsState { slot, is_up, text },
+            Command::DeviceMemory { slot, processes } => Event::DeviceMemory { slot, processes },
             Command::PodAdded {
                 pod,
                 listener,

@@ -50,6 +50,13 @@ pub enum Command {
         /// Description of the state, for operators.
         text: String,
     },
+    /// The driver has listed the device memory of the processes on a slot.
+    DeviceMemory {
+        /// Slot of the processes.
+        slot: SlotKey,
+        /// Process IDs, each with its device memory in bytes.
+        processes: Vec<(u32, u64)>,
+    },
     /// A pod was found and placed. Its processes connect to the listener, a non-blocking `SOCK_SEQPACKET` socket.
     PodAdded {
         /// Pod with its slot and settings.

@@ -111,7 +111,7 @@ impl SlotState {
                 .map_or(SM_WHOLE, |mps| mps.active_thread_hundredths),
             mps_memory_limit: mps.and_then(|mps| mps.pinned_memory_bytes).unwrap_or(0),
             memory_limit: served.memory_limit(),
-            context_residue: device.slot.context_residue.unwrap_or(0),
+            context_residue: self.context_residue(),
             pod: served.pod().display(),
         };
         if let Some(process) = self.processes.get_mut(&id) {

@@ -49,7 +49,7 @@ impl SlotState {
             return;
         };
         let slot = &device.slot;
-        let residue = slot.context_residue.unwrap_or(0);
+        let residue = self.context_residue();
         let limit = slot.models_memory.map_or(slot.memory_bytes, |most| {
             most.saturating_add(residue).min(slot.memory_bytes)
         });
@@ -68,7 +68,7 @@ impl SlotState {
         };
         let processes = self.processes.values();
         let contexts = processes.filter(|process| process.device().is_some());
-        let residue = device.slot.context_residue.unwrap_or(0);
+        let residue = self.context_residue();
         let residues = residue.saturating_mul(contexts.count() as u64);
         let left = device.slot.memory_bytes.saturating_sub(residues);
         let bytes = device
@@ -494,27 +494,14 @@ impl SlotState {
         }
     }
 
-    /// Returns the device memory that a process has with its context, in bytes.
-    pub(super) fn context_residue(&self) -> u64 {
-        let device = self.device.as_ref();
-        device
-            .and_then(|device| device.slot.context_residue)
-            .unwrap_or(0)
-    }
-
     /// Returns the device memory of a pod's model: what its processes have claimed without their contexts and without what is away until there is room, in bytes.
     pub(super) fn model_bytes(&self, key: PodKey) -> u64 {
         let Some(pod) = self.pods.get(&key) else {
             return 0;
         };
-        let residue = self.context_residue();
-        let with_context = |id: &&ProcessId| {
-            let process = self.processes.get(id);
-            process.is_some_and(|process| process.device().is_some())
-        };
-        let contexts = pod.processes().iter().filter(with_context).count() as u64;
+        let contexts = pod.processes().iter().map(|id| self.context_of(*id));
         pod.claimed()
-            .saturating_sub(residue.saturating_mul(contexts))
+            .saturating_sub(contexts.fold(0, u64::saturating_add))
             .saturating_sub(self.bytes_without_room(key))
     }
 }

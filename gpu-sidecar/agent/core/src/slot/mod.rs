@@ -22,6 +22,7 @@ mod memory;
 mod moves;
 mod pods;
 mod poll;
+mod residue;
 mod strays;
 mod survivors;
 mod tokens;
@@ -69,6 +70,8 @@ pub(crate) struct SlotState {
     polled_at: u64,
     /// Whether its pods compute by leases.
     is_leased: bool,
+    /// Least device memory that a context was found to take by itself, in bytes, where it is not configured.
+    measured_residue: Option<u64>,
     /// Result of [`SlotState::next_wake`], while nothing has changed since.
     wake: Cell<Option<Option<u64>>>,
 }
@@ -129,6 +132,7 @@ impl SlotState {
             memory_waits_until: 0,
             polled_at: 0,
             is_leased: false,
+            measured_residue: None,
             wake: Cell::new(None),
         }
     }

@@ -108,8 +108,10 @@ impl SlotState {
     pub(super) fn bytes_without_room(&self, key: PodKey) -> u64 {
         let waiting = self.waiting_for_room(key).into_iter();
         let pod = self.pods.get(&key);
-        let residue = self.context_residue();
-        let held = waiting.map(|id| pod.map_or(0, |pod| pod.held_by(id)).saturating_sub(residue));
+        let held = waiting.map(|id| {
+            let held = pod.map_or(0, |pod| pod.held_by(id));
+            held.saturating_sub(self.context_of(id))
+        });
         held.fold(0, u64::saturating_add)
     }
 }

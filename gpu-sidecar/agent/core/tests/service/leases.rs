@@ -1,6 +1,6 @@
 use agent_core::EventKind as Kind;
 use protocol::message::{MoveReport, Transfer};
-use protocol::page::SEALED;
+use protocol::page::{FIXED_CONTEXT, SEALED};
 use protocol::queue::{FromQueue, ToQueue, TraceContext};
 
 mod faults;
@@ -743,4 +743,45 @@ fn a_process_that_has_waited_for_its_memory_gets_no_lease_for_that_once_it_is_ba
     let before = moves(&mut node);
     settle_for(5, &mut node, &[(0, one), (1, other)]);
     assert_eq!(moves(&mut node), before, "nobody waits any more");
+}
+
+#[test]
+fn what_a_context_takes_is_what_the_driver_lists_beyond_what_a_process_counts() {
+    let mut node = exclusive(2);
+    let process = node.connect(1).unwrap();
+    node.returned(process, Residency::Resident, 0, 0);
+    let pages = node.pages(process);
+    let published = || pages.orders.context_residue.load(Ordering::Relaxed);
+    let listed = |node: &mut Node, pid: u32, mib: u64| {
+        node.on(Event::DeviceMemory {
+            slot: SlotKey(0),
+            processes: vec![(pid, mib * MIB), (99, 7 * MIB)],
+        });
+    };
+    pages.facts.bytes_used.store(10 * MIB, Ordering::Relaxed);
+    listed(&mut node, 1, 250);
+    assert_eq!(published(), 0, "it may be amid an allocation");
+    pages.facts.bytes_used.store(30 * MIB, Ordering::Relaxed);
+    listed(&mut node, 1, 330);
+    assert_eq!(published(), 0, "both figures have changed");
+    listed(&mut node, 1, 330);
+    assert_eq!(published(), 300 * MIB);
+    // Once it counts its context itself, nothing is measured twice.
+    pages.facts.bytes_used.store(330 * MIB, Ordering::Relaxed);
+    pages.facts.fixed[FIXED_CONTEXT].store(300 * MIB, Ordering::Relaxed);
+    for _ in 0..2 {
+        listed(&mut node, 1, 330);
+    }
+    assert_eq!(published(), 300 * MIB);
+    // What a process overstates does not make the others count nothing.
+    pages.facts.bytes_used.store(629 * MIB, Ordering::Relaxed);
+    for _ in 0..2 {
+        listed(&mut node, 1, 330);
+    }
+    assert_eq!(published(), 300 * MIB);
+    let next = node.connect(101).unwrap();
+    let welcomed = node.hello(next, false, 0).iter().any(|action| {
+        matches!(action, Action::Send { message: FromAgent::Welcome { context_residue, .. }, .. } if *context_residue == 300 * MIB)
+    });
+    assert!(welcomed);
 }

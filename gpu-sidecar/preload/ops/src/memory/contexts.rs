@@ -1,13 +1,15 @@
 //! Contexts as far as memory depends on them: the context of a call, whether it still works, the memory it occupies by itself,
 //! and the memory that is destroyed with it.
 
+use std::sync::atomic::Ordering;
+
 use preload_state::memory::{Account, Kind};
 
 use super::state::lock;
 use super::{current, limit, measure, movable, peers, release};
 use crate::capture_mode;
 use crate::cuda::{Code, Handle, NOT_READY, OUT_OF_MEMORY};
-use crate::platform::{Driver, Platform};
+use crate::platform::{Driver, Platform, System};
 
 /// `CU_EVENT_DISABLE_TIMING`
 const WITHOUT_TIME: u32 = 2;
@@ -52,16 +54,26 @@ fn check_capturing<P: Driver>(host: P) -> Result<(), Code> {
 }
 
 /// Registers a context. The first one of a process is charged with the memory that contexts occupy by themselves, within the
-/// limit or not, since it is allocated already. The charge is made before the process allocates or queries memory, so it never
-/// changes under the program.
+/// limit or not, since it is allocated already. Where the size is known, the charge is made before the process allocates or queries memory, so that it
+/// does not change under the program.
 pub(super) fn register<P: Platform>(host: P, context: Handle) {
     let is_first = lock(&host.memory().contexts).register(context);
-    if is_first {
-        let residue = match host.process().context_residue() {
-            0 => measure(host, context),
-            known => known,
-        };
-        let _within = limit::force(host, Kind::Residue, residue);
+    let residue = match known_residue(host) {
+        // Beside other pods' models nothing can be measured: the agent publishes it once the driver has listed it.
+        0 if !is_first || host.process().shares_slot_memory() => return,
+        0 => measure(host, context),
+        known => known,
+    };
+    if is_first || limit::read(host, |account| account.of(Kind::Residue)) == 0 {
+        let _within = limit::set(host, &[(Kind::Residue, residue)]);
+    }
+}
+
+/// Returns the memory that a context takes by itself, in bytes, as the agent's configuration or another process of the slot has it; 0: not known.
+fn known_residue<P: System>(host: P) -> u64 {
+    match host.process().context_residue() {
+        0 => host.orders().context_residue.load(Ordering::Acquire),
+        known => known,
     }
 }
 
@@ -83,7 +95,7 @@ pub fn has_context<P: Platform>(host: P) -> bool {
 /// Returns the memory that a context of this process occupies, or would occupy, by itself, in bytes.
 pub(super) fn residue<P: Platform>(host: P) -> u64 {
     match limit::read(host, |account| account.of(Kind::Residue)) {
-        0 => host.process().context_residue(),
+        0 => known_residue(host),
         charged => charged,
     }
 }

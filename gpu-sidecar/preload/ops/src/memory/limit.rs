@@ -9,6 +9,7 @@ use super::state::{lock, try_lock};
 use crate::claims;
 use crate::cuda::{Code, OUT_OF_MEMORY};
 use crate::platform::{Platform, System};
+use crate::touch;
 
 /// Publishes the account to the agent. Called under the account's lock, so that the last update is the latest.
 fn publish<P: System>(host: P, account: &Account) {
@@ -48,45 +49,42 @@ fn add_if_claimed<P: Platform>(host: P, kind: Kind, bytes: u64, limit: u64) -> b
 /// limit does not allow it.
 pub(super) fn try_reserve<P: Platform>(host: P, kind: Kind, bytes: u64) -> bool {
     let limit = host.process().memory_limit();
-    let is_exact = host.process().shares_slot_memory();
-    if add_if_claimed(host, kind, bytes, limit) {
-        return true;
+    while !add_if_claimed(host, kind, bytes, limit) {
+        if !touch::released(host, || claim_more(host, bytes, limit)) {
+            return false;
+        }
     }
+    true
+}
+
+/// Claims memory for `bytes` more than what is counted. Returns whether they are claimed.
+fn claim_more<P: Platform>(host: P, bytes: u64, limit: u64) -> bool {
     // One request at a time: claims are totals, and two concurrent ones would overwrite each other.
     let _guard = lock(&host.memory().claims);
-    loop {
-        if add_if_claimed(host, kind, bytes, limit) {
-            return true;
-        }
-        let Some(wanted) = read(host, |account| account.claim_for(bytes, limit, is_exact)) else {
-            return false;
-        };
-        let mut totals = [wanted.ahead, wanted.exact].into_iter();
-        let Some(granted) = totals.find(|&total| claims::claim(host, total)) else {
-            return false;
-        };
-        lock(&host.memory().account).set_claim(granted);
+    read(host, |account| account.is_claimed(bytes, limit)) || claim_total(host, bytes, limit)
+}
+
+/// Claims what is counted and `bytes` more, under the lock of the claims. Returns whether the agent grants it.
+fn claim_total<P: Platform>(host: P, bytes: u64, limit: u64) -> bool {
+    let is_exact = host.process().shares_slot_memory();
+    let Some(wanted) = read(host, |account| account.claim_for(bytes, limit, is_exact)) else {
+        return false;
+    };
+    let ahead = (wanted.ahead > wanted.exact).then_some(wanted.ahead);
+    let mut totals = ahead.into_iter().chain([wanted.exact]);
+    let granted = totals.find(|&total| claims::claim(host, total));
+    if let Some(total) = granted {
+        lock(&host.memory().account).set_claim(total);
     }
+    granted.is_some()
 }
 
 /// Claims memory that is about to be allocated, where others leave the slot for it, without counting it: so that the process, which may have to leave
 /// itself meanwhile, does not wait for the answer amid an allocation.
 pub(super) fn claim_before<P: Platform>(host: P, bytes: u64) {
     let limit = host.process().memory_limit();
-    let is_exact = host.process().shares_slot_memory();
-    let is_claimed = || read(host, |account| account.is_claimed(bytes, limit));
-    if !is_exact || is_claimed() {
-        return;
-    }
-    let _guard = lock(&host.memory().claims);
-    if is_claimed() {
-        return;
-    }
-    let wanted = read(host, |account| account.claim_for(bytes, limit, is_exact));
-    if let Some(wanted) = wanted
-        && claims::claim(host, wanted.exact)
-    {
-        lock(&host.memory().account).set_claim(wanted.exact);
+    if host.process().shares_slot_memory() {
+        claim_more(host, bytes, limit);
     }
 }
 
@@ -96,12 +94,6 @@ pub(super) fn refuse<P: Platform>(host: P, bytes: u64) -> Code {
         host.report(report);
     }
     OUT_OF_MEMORY
-}
-
-/// Counts memory that is already allocated, within the limit or not. Returns whether it is within the limit.
-pub(super) fn force<P: Platform>(host: P, kind: Kind, bytes: u64) -> bool {
-    change(host, |account| account.add(kind, bytes));
-    top_up(host)
 }
 
 /// Sets kinds to the measured amounts, in bytes. Returns whether all memory is within the limit.
@@ -118,23 +110,16 @@ pub(super) fn set<P: Platform>(host: P, measured: &[(Kind, u64)]) -> bool {
 /// Raises the claim to the memory held, as far as the agent allows. Returns whether all of it is within the limit.
 fn top_up<P: Platform>(host: P) -> bool {
     let limit = host.process().memory_limit();
-    let is_exact = host.process().shares_slot_memory();
     if read(host, |account| account.is_claimed(0, limit)) {
         return true;
     }
-    // The thread that holds the lock claims for all memory held by then.
-    let Some(_guard) = try_lock(&host.memory().claims) else {
-        return read(host, |account| account.total() <= limit);
-    };
-    let Some(wanted) = read(host, |account| account.claim_for(0, limit, is_exact)) else {
-        return false;
-    };
-    let mut totals = [wanted.ahead, wanted.exact].into_iter();
-    let granted = totals.find(|&total| claims::claim(host, total));
-    if let Some(total) = granted {
-        lock(&host.memory().account).set_claim(total);
-    }
-    granted.is_some()
+    touch::released(host, || {
+        // The thread that holds the lock claims for all memory held by then.
+        match try_lock(&host.memory().claims) {
+            Some(_guard) => claim_total(host, 0, limit),
+            None => read(host, |account| account.total() <= limit),
+        }
+    })
 }
 
 /// Subtracts released memory.

@@ -2,6 +2,7 @@
 //! device, and marks itself, so that memory is not moved under it. They need no token; their ends are points at which kernel time is
 //! measured (M4.6).
 
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 
 use preload_state::gate::{HUNG_AFTER, IN_FLIGHT_POLL, LaunchGuard, RECHECK_INTERVAL};
@@ -119,6 +120,23 @@ pub(crate) fn hold<P: Platform>(host: P) -> Option<LaunchGuard<'static>> {
         drop(guard);
         wait(host, needed);
     }
+}
+
+/// Runs `f`, which may wait until other processes have left the device, as if the calling thread were not within [`hold`]: this process may have to leave
+/// as well meanwhile, and would wait for the others as they wait for it. Then blocks until its memory is on the device again, and keeps it there as before.
+pub(crate) fn released<P: Platform, T>(host: P, f: impl FnOnce() -> T) -> T {
+    // What a touch that has passed uses stays, whatever it waits for.
+    let held = host
+        .thread()
+        .filter(|own| own.is_touching() && !host.is_inside());
+    let Some(own) = held else {
+        return f();
+    };
+    own.end_touch();
+    let result = f();
+    // The mark ends with the guard of the call that has it.
+    let _kept = ManuallyDrop::new(hold(host));
+    result
 }
 
 /// Runs the check of a touch, without the touch, and returns whether it would pass.

@@ -35,6 +35,17 @@ impl Thread {
         is_marked(self.launching.load(Ordering::Relaxed))
     }
 
+    /// Returns whether the thread's touch is in progress. Exact in the thread itself.
+    #[must_use]
+    pub fn is_touching(&self) -> bool {
+        is_marked(self.touching.load(Ordering::Relaxed))
+    }
+
+    /// Ends the mark of a touch of the calling thread before its guard is dropped, which then does nothing unless another touch has begun.
+    pub fn end_touch(&self) {
+        unmark(&self.touching);
+    }
+
     fn take(&self, free: i32, id: i32) -> bool {
         let is_taken = self
             .id

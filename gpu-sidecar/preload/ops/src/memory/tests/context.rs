@@ -39,6 +39,47 @@ fn the_first_context_is_charged_once() {
     assert_eq!(info::held(fake), 2 * GRANULE + 3 * MIB);
 }
 
+/// Makes a process one of an exclusive slot, under a limit in granules, with an agent.
+fn on_exclusive_slot(granules: u64) -> &'static Fake {
+    let fake = Fake::new();
+    fake.process.set_limits(&Terms {
+        on_loss: OnLoss::Keep,
+        visible_devices: String::new(),
+        mps_pipe_directory: String::new(),
+        active_thread_hundredths: 10_000,
+        mps_memory_limit: 0,
+        memory_limit: granules * GRANULE,
+        context_residue: 0,
+    });
+    fake
+}
+
+/// Has the agent grant a claim at the next wait, at which memory may leave.
+fn grants(fake: &Fake, seq: u32, claim: u64) {
+    fake.at_wait(move |fake| {
+        assert!(!fake.process.threads.any_touching(), "memory may leave");
+        fake.orders.memory_claim.store(claim, Ordering::Relaxed);
+        fake.orders.claim_answered.store(seq, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn beside_other_pods_a_context_counts_once_the_agent_has_published_what_it_takes() {
+    let fake = on_exclusive_slot(32);
+    grants(fake, 1, GRANULE);
+    let _at = allocate(fake, GRANULE);
+    assert_eq!(held(fake, Kind::Residue), 0);
+    fake.orders
+        .context_residue
+        .store(3 * MIB, Ordering::Relaxed);
+    grants(fake, 2, 2 * GRANULE);
+    grants(fake, 3, 2 * GRANULE + 3 * MIB);
+    let _at = allocate(fake, GRANULE);
+    assert_eq!(held(fake, Kind::Residue), 3 * MIB);
+    assert_eq!(info::held(fake), 2 * GRANULE + 3 * MIB);
+    assert!(!fake.process.threads.any_touching());
+}
+
 #[test]
 fn a_destroyed_context_takes_its_memory_and_its_charge() {
     let fake = with_residue(32, 3 * MIB);
