@@ -14,7 +14,7 @@ use crate::world::{
     Function, NAMESPACE, OPTED_IN, Overlay, SOON, attached, create_namespace, detached,
     differences, left_behind, messages, owners, snapshot,
 };
-use crate::{gpu, soak, suites};
+use crate::{full_node, gpu, soak, suites};
 
 /// Names of the checks, in their order.
 pub(crate) const NAMES: [&str; 15] = [
@@ -60,7 +60,7 @@ const STEADY: Function<'static> = Function {
     name: "steady",
     takes: Duration::from_millis(20),
     concurrency: 10,
-    is_on_gpu: false,
+    weights: None,
     annotations: &[],
     traffic: None,
 };
@@ -148,7 +148,7 @@ impl Checks {
             "api-outage" => self.api_outage().await,
             "traffic-split" => self.traffic_split().await,
             "gpu-function" => self.gpu_function().await,
-            "full-node" => not_tried("needs leases"),
+            "full-node" => self.full_node().await,
             "internal-tls" => self.internal_tls().await,
             "wrong-annotations" => self.wrong_annotations().await,
             "suites" => self.suites().await,
@@ -309,7 +309,7 @@ impl Checks {
             name: "scaled",
             takes: Duration::from_millis(500),
             concurrency: 10,
-            is_on_gpu: false,
+            weights: None,
             annotations: &annotations,
             traffic: None,
         };
@@ -458,7 +458,7 @@ impl Checks {
             name: "split",
             takes: Duration::from_millis(takes),
             concurrency: 10,
-            is_on_gpu: false,
+            weights: None,
             annotations: &[
                 ("weir.dev/slo", "2s"),
                 ("autoscaling.knative.dev/min-scale", "1"),
@@ -528,6 +528,21 @@ impl Checks {
         Ok(finding)
     }
 
+    async fn full_node(&self) -> anyhow::Result<Finding> {
+        if self.options.overlay != "softgpu" {
+            return not_tried("needs --overlay softgpu");
+        }
+        let checked = full_node::check(&self.options).await;
+        // The slots of the other checks again, whatever has come of these.
+        self.overlay.run("apply")?;
+        full_node::replace_gpus().await?;
+        self.rolled_out().await?;
+        let checked = checked?;
+        let mut finding = none_failed(&checked.outcome, checked.note);
+        finding.passed = finding.passed.map(|passed| passed && checked.is_good);
+        Ok(finding)
+    }
+
     async fn internal_tls(&self) -> anyhow::Result<Finding> {
         let Some((on, off)) = &self.options.tls else {
             return not_tried("--tls-on and --tls-off are not given");
@@ -573,7 +588,7 @@ impl Checks {
             name: "wrong",
             takes: Duration::from_millis(5),
             concurrency: 1,
-            is_on_gpu: false,
+            weights: None,
             annotations,
             traffic: None,
         };

@@ -40,7 +40,7 @@ fn function(name: &'static str, annotations: &'static [(&str, &str)]) -> Functio
         // Several at once, so that one is always ready to compute.
         concurrency: 8,
         annotations,
-        is_on_gpu: true,
+        weights: Some("16MiB"),
         traffic: None,
     }
 }
@@ -154,7 +154,8 @@ async fn agents_are_replaced(options: &Options) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
-fn pods(service: &str) -> anyhow::Result<Vec<Value>> {
+/// Returns the pods of a Service of the checks.
+pub(crate) fn pods(service: &str) -> anyhow::Result<Vec<Value>> {
     let label = format!("serving.knative.dev/service={service}");
     kubectl::list(&["pods", "-n", NAMESPACE, "-l", &label])
 }
@@ -182,20 +183,8 @@ async fn waits(options: &Options, function: &Function<'_>, text: &str) -> anyhow
 
 /// Returns the seconds for which the GPUs have computed for each function, over all agents.
 fn used() -> anyhow::Result<BTreeMap<String, f64>> {
-    let agents = [
-        "pods",
-        "-n",
-        "weir-agent",
-        "-l",
-        "app.kubernetes.io/name=weir-agent",
-    ];
-    let agents = kubectl::list(&agents)?;
-    ensure!(!agents.is_empty(), "no agent runs");
     let mut used = BTreeMap::new();
-    for agent in &agents {
-        let name = agent["metadata"]["name"].as_str().unwrap_or_default();
-        let path = format!("/api/v1/namespaces/weir-agent/pods/{name}:9471/proxy/metrics");
-        let page = kubectl::run(&["get", "--raw", &path])?;
+    for page in agent_pages()? {
         let lines = page
             .lines()
             .filter(|line| line.starts_with("weir_gpu_used_seconds_total{"));
@@ -209,13 +198,32 @@ fn used() -> anyhow::Result<BTreeMap<String, f64>> {
     Ok(used)
 }
 
-/// Returns the container environment which makes model-server compute on a GPU for this time per request.
-pub(crate) fn environment(takes: Duration, concurrency: u32) -> Vec<Value> {
+/// Returns the metrics page of each agent.
+pub(crate) fn agent_pages() -> anyhow::Result<Vec<String>> {
+    let agents = [
+        "pods",
+        "-n",
+        "weir-agent",
+        "-l",
+        "app.kubernetes.io/name=weir-agent",
+    ];
+    let agents = kubectl::list(&agents)?;
+    ensure!(!agents.is_empty(), "no agent runs");
+    let page = |agent: &Value| {
+        let name = agent["metadata"]["name"].as_str().unwrap_or_default();
+        let path = format!("/api/v1/namespaces/weir-agent/pods/{name}:9471/proxy/metrics");
+        kubectl::run(&["get", "--raw", &path])
+    };
+    agents.iter().map(page).collect()
+}
+
+/// Returns the container environment which makes model-server compute on a GPU for this time per request, with weights of this size.
+pub(crate) fn environment(takes: Duration, concurrency: u32, weights: &str) -> Vec<Value> {
     let kernels = format!("{}x5ms", takes.as_millis().div_ceil(5));
     vec![
         json!({"name": "MODEL_DEVICE", "value": "gpu"}),
         json!({"name": "MODEL_KERNELS", "value": kernels}),
-        json!({"name": "MODEL_WEIGHTS", "value": "16MiB"}),
+        json!({"name": "MODEL_WEIGHTS", "value": weights}),
         json!({"name": "MODEL_CONCURRENCY", "value": concurrency.clamp(1, 128).to_string()}),
     ]
 }

@@ -89,10 +89,15 @@ impl Target {
 
     /// Starts to send [`RATE`] requests a second.
     pub(crate) fn load(&self) -> Load {
+        self.load_of(RATE)
+    }
+
+    /// Starts to send this many requests a second, at least one.
+    pub(crate) fn load_of(&self, rate: u32) -> Load {
         let is_over = Arc::new(AtomicBool::new(false));
         let (target, over) = (self.clone(), Arc::clone(&is_over));
         let task = tokio::spawn(async move {
-            let mut tick = tokio::time::interval(Duration::from_secs(1) / RATE);
+            let mut tick = tokio::time::interval(Duration::from_secs(1) / rate);
             let mut running = JoinSet::new();
             let mut answers = Vec::new();
             while !over.load(Ordering::Relaxed) {

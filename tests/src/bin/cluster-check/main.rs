@@ -9,6 +9,7 @@
 )]
 
 mod checks;
+mod full_node;
 mod gpu;
 mod kubectl;
 mod load;

@@ -43,7 +43,7 @@ fn function(name: &str) -> Function<'_> {
         name,
         takes: Duration::from_millis(5),
         concurrency: 1,
-        is_on_gpu: false,
+        weights: None,
         annotations: &OPTED_IN,
         traffic: None,
     }

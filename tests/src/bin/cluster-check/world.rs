@@ -29,8 +29,8 @@ pub(crate) struct Function<'a> {
     pub(crate) takes: Duration,
     /// `containerConcurrency` of the function, the number of concurrent requests at a pod.
     pub(crate) concurrency: u32,
-    /// Whether the function computes on a GPU.
-    pub(crate) is_on_gpu: bool,
+    /// Size of the weights of a function that computes on a GPU, as model-server reads it; `None` for one that computes on none.
+    pub(crate) weights: Option<&'a str>,
     /// Annotations of the function's template, by key.
     pub(crate) annotations: &'a [(&'a str, &'a str)],
     /// `spec.traffic` of the function's Service; `None` for all to the newest revision.
@@ -53,8 +53,8 @@ impl Function<'_> {
         annotations
             .entry("autoscaling.knative.dev/window")
             .or_insert_with(|| json!("10s"));
-        let environment = if self.is_on_gpu {
-            gpu::environment(self.takes, self.concurrency)
+        let environment = if let Some(weights) = self.weights {
+            gpu::environment(self.takes, self.concurrency, weights)
         } else {
             let concurrency = self.concurrency.clamp(1, 128).to_string();
             vec![
@@ -169,6 +169,14 @@ impl Overlay {
         }
         fs::write(folder.path().join("kustomization.yaml"), text)?;
         Ok(Self(folder))
+    }
+
+    /// Replaces a text of one of the copied manifests, which has it.
+    pub(crate) fn replace(&self, file: &str, text: &str, by: &str) -> anyhow::Result<()> {
+        let path = self.0.path().join("manifests").join(file);
+        let old = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        ensure!(old.contains(text), "{file} does not contain {text:?}");
+        Ok(fs::write(&path, old.replacen(text, by, 1))?)
     }
 
     /// Runs `kubectl apply -k` or `kubectl delete -k`.
