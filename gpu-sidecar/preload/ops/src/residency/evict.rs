@@ -17,6 +17,8 @@ use crate::{capture_mode, streams, touch};
 const COPIES_MIN: Duration = Duration::from_millis(50);
 /// Longest time for which the kernel of the hashes waits for a token, in nanoseconds: longer than copying without hashes takes for most models.
 const TOKEN_MAX: u64 = 1_000_000_000;
+/// The same on an exclusive slot: the agent lets the process compute at once where no other one does, and otherwise not before it has left.
+const LEASE_MAX: u64 = 50_000_000;
 
 /// Moves the process's device memory to the host, and keeps the gate shut. After a refusal the memory is where it was, and the gate is open, unless
 /// what had left could not return: then it is on the host as after an eviction.
@@ -190,7 +192,12 @@ fn leave<P: Platform>(
     let begin = host.now();
     let known = is_unchanged.then(|| known_hashes(moves, device)).flatten();
     let hashes = known.or_else(|| {
-        let until = begin.saturating_add(TOKEN_MAX);
+        let wait = if host.process().shares_slot_memory() {
+            LEASE_MAX
+        } else {
+            TOKEN_MAX
+        };
+        let until = begin.saturating_add(wait);
         hash::granules(host, &tools, device.granule, &device.granules(), until)
     });
     transfer.hash_ns += host.now().saturating_sub(begin);

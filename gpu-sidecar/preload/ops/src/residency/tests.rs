@@ -1,6 +1,8 @@
 use std::sync::atomic::Ordering;
 
+use preload_state::link::Terms;
 use preload_state::memory::{Access, Properties};
+use protocol::message::OnLoss;
 use protocol::page::{Orders, SEALED};
 
 use super::*;
@@ -125,6 +127,28 @@ fn without_hashes_everything_is_copied() {
     assert_eq!(evict::evict(fake, DRAIN).unwrap().copied_bytes, 4 * GRANULE);
     back(fake).unwrap();
     assert_eq!(evict::evict(fake, DRAIN).unwrap().copied_bytes, 0);
+    back(fake).unwrap();
+    let expected: Vec<_> = (100..104).map(Some).collect();
+    assert_eq!(contents(fake, large, small), expected);
+}
+
+#[test]
+fn a_process_that_is_not_let_compute_on_its_slot_leaves_soon_and_everything_is_copied() {
+    let (fake, large, small) = process(8);
+    fake.process.set_limits(&Terms {
+        on_loss: OnLoss::Keep,
+        visible_devices: String::new(),
+        mps_pipe_directory: String::new(),
+        active_thread_hundredths: 10_000,
+        mps_memory_limit: 0,
+        memory_limit: 0,
+        context_residue: 0,
+    });
+    fake.orders.gate.set(3);
+    let left = evict::evict(fake, DRAIN).unwrap();
+    assert_eq!(left.copied_bytes, 4 * GRANULE);
+    let waited = Duration::from_nanos(left.hash_ns);
+    assert!(waited <= Duration::from_millis(50), "{waited:?}");
     back(fake).unwrap();
     let expected: Vec<_> = (100..104).map(Some).collect();
     assert_eq!(contents(fake, large, small), expected);
