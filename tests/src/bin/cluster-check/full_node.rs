@@ -17,7 +17,7 @@ const OBJECTIVE: Duration = Duration::from_millis(500);
 /// Names of the functions, of which one fits a GPU at a time.
 const NAMES: [&str; 3] = ["first", "second", "third"];
 /// Rate of requests to each function, per second.
-const RATE: u32 = 3;
+const RATE: u32 = 2;
 /// Duration of each part of the load.
 const SPAN: Duration = Duration::from_secs(15);
 /// Least share of requests in time while nothing is replaced, in percent.
@@ -192,7 +192,7 @@ fn in_time(outcome: &Outcome) -> f64 {
 pub(crate) async fn replace_gpus() -> anyhow::Result<()> {
     let daemons = ["-n", "weir-agent", "-l", "app.kubernetes.io/name=weir-mps"];
     kubectl::run(&[&["delete", "pods"][..], &daemons].concat())?;
-    are_ready("weir-mps").await?;
+    rolled_out("weir-mps").await?;
     kubectl::run(&[
         "-n",
         "weir-agent",
@@ -200,11 +200,11 @@ pub(crate) async fn replace_gpus() -> anyhow::Result<()> {
         "restart",
         "daemonset/weir-agent",
     ])?;
-    are_ready("weir-agent").await
+    rolled_out("weir-agent").await
 }
 
 /// Waits until all pods of a DaemonSet of the agents' are of its newest version, and ready.
-async fn are_ready(name: &str) -> anyhow::Result<()> {
+async fn rolled_out(name: &str) -> anyhow::Result<()> {
     let set = format!("daemonset/{name}");
     until(&format!("{set} is ready"), SOON, || {
         let set = kubectl::get(&[&set, "-n", "weir-agent"])?.unwrap_or_default();

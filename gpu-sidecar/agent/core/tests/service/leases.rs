@@ -746,7 +746,7 @@ fn a_process_that_has_waited_for_its_memory_gets_no_lease_for_that_once_it_is_ba
 }
 
 #[test]
-fn what_a_context_takes_is_what_the_driver_lists_beyond_what_a_process_counts() {
+fn a_contexts_memory_is_what_the_driver_lists_beyond_what_a_process_counts() {
     let mut node = exclusive(2);
     let process = node.connect(1).unwrap();
     node.returned(process, Residency::Resident, 0, 0);
