@@ -237,7 +237,7 @@ pub enum Order {
         /// Code of the error; not 0.
         code: u32,
     },
-    /// Publish the device memory that a context of the slot takes by itself, for a process that has none yet.
+    /// Publish the device memory that a context of the slot takes by itself, for a process that does not count its own yet.
     ContextResidue {
         /// Size in bytes.
         bytes: u64,

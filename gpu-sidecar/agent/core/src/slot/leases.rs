@@ -10,6 +10,7 @@ use policy::tokens::{PodId, ProcessId};
 use protocol::page::Residency;
 
 use super::moves::Begun;
+use super::residue::CONTEXT_PART_MAX;
 use super::{Context, SlotState};
 use crate::action::{Action, Order};
 use crate::kind::SlotKind;
@@ -49,7 +50,11 @@ impl SlotState {
             return;
         };
         let slot = &device.slot;
-        let residue = self.context_residue();
+        // A process keeps its limit: it has to cover its context as well once that is known.
+        let residue = match self.context_residue() {
+            0 => slot.memory_bytes / CONTEXT_PART_MAX,
+            known => known,
+        };
         let limit = slot.models_memory.map_or(slot.memory_bytes, |most| {
             most.saturating_add(residue).min(slot.memory_bytes)
         });

@@ -11,6 +11,9 @@ use crate::action::{Action, Order};
 /// Divisor of a slot's memory for the least that a context takes, so that no process makes others count much less than they have.
 const LEAST_PART: u64 = 1_024;
 
+/// Divisor of a slot's memory for the most that a context takes, where that is not known.
+pub(super) const CONTEXT_PART_MAX: u64 = 32;
+
 impl SlotState {
     /// Returns the device memory that a process has with its context, in bytes; 0 as long as it is not known.
     pub(super) fn context_residue(&self) -> u64 {
@@ -26,8 +29,7 @@ impl SlotState {
         stated.min(self.context_residue())
     }
 
-    /// Takes what the driver lists for the processes of an exclusive slot, each with its ID. The least that a context takes is published to all: none has
-    /// more by what it does later.
+    /// Takes what the driver lists for the processes of an exclusive slot, each with its ID. The least that a context was found to take is published to all.
     pub(crate) fn learn_residue(&mut self, cx: &mut Context<'_>, listed: &[(u32, u64)]) {
         let is_exclusive = self.is_exclusive();
         let Some(device) = self.device.as_ref().filter(|_| is_exclusive) else {

@@ -785,3 +785,21 @@ fn a_contexts_memory_is_what_the_driver_lists_beyond_what_a_process_counts() {
     });
     assert!(welcomed);
 }
+
+#[test]
+fn the_default_limit_has_room_for_a_context_of_which_nothing_is_known_yet() {
+    let mut node = exclusive(1);
+    let process = node.connect(1).unwrap();
+    let limits = node
+        .hello(process, false, 0)
+        .iter()
+        .filter_map(|action| match action {
+            Action::Send {
+                message: FromAgent::Welcome { memory_limit, .. },
+                ..
+            } => Some(*memory_limit),
+            _ => None,
+        });
+    let most = 100 * MIB + (80 << 30) / 32;
+    assert_eq!(limits.collect::<Vec<_>>(), [most]);
+}

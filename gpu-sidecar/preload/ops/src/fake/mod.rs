@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use preload_state::gate::Thread;
+use preload_state::link::Terms;
 use preload_state::memory::{Access, HostSpan, Properties};
 use preload_state::process::Process;
 use preload_state::streams::Stream;
-use protocol::message::FromProcess;
+use protocol::message::{FromProcess, OnLoss};
 use protocol::page::{Facts, Orders};
 
 use crate::cuda::{
@@ -134,6 +135,19 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
+    /// Makes the process one of an exclusive slot, under a limit in bytes; 0: none.
+    pub(crate) fn share_slot_memory(&self, memory_limit: u64) {
+        self.process.set_limits(&Terms {
+            on_loss: OnLoss::Keep,
+            visible_devices: String::new(),
+            mps_pipe_directory: String::new(),
+            active_thread_hundredths: 10_000,
+            mps_memory_limit: 0,
+            memory_limit,
+            context_residue: 0,
+        });
+    }
+
     /// Creates an active process with an open gate, whose agent serves it.
     pub(crate) fn new() -> &'static Self {
         let fake: &'static Self = Box::leak(Box::default());

@@ -1,8 +1,6 @@
 use std::sync::atomic::Ordering;
 
-use preload_state::link::Terms;
 use preload_state::memory::{Access, Properties};
-use protocol::message::OnLoss;
 use protocol::page::{Orders, SEALED};
 
 use super::*;
@@ -135,15 +133,7 @@ fn without_hashes_everything_is_copied() {
 #[test]
 fn a_process_that_is_not_let_compute_on_its_slot_leaves_soon_and_everything_is_copied() {
     let (fake, large, small) = process(8);
-    fake.process.set_limits(&Terms {
-        on_loss: OnLoss::Keep,
-        visible_devices: String::new(),
-        mps_pipe_directory: String::new(),
-        active_thread_hundredths: 10_000,
-        mps_memory_limit: 0,
-        memory_limit: 0,
-        context_residue: 0,
-    });
+    fake.share_slot_memory(0);
     fake.orders.gate.set(3);
     let left = evict::evict(fake, DRAIN).unwrap();
     assert_eq!(left.copied_bytes, 4 * GRANULE);

@@ -42,15 +42,7 @@ fn the_first_context_is_charged_once() {
 /// Makes a process one of an exclusive slot, under a limit in granules, with an agent.
 fn on_exclusive_slot(granules: u64) -> &'static Fake {
     let fake = Fake::new();
-    fake.process.set_limits(&Terms {
-        on_loss: OnLoss::Keep,
-        visible_devices: String::new(),
-        mps_pipe_directory: String::new(),
-        active_thread_hundredths: 10_000,
-        mps_memory_limit: 0,
-        memory_limit: granules * GRANULE,
-        context_residue: 0,
-    });
+    fake.share_slot_memory(granules * GRANULE);
     fake
 }
 
