@@ -309,3 +309,55 @@ fn work_charged_at_a_revocation_is_not_charged_again_when_it_is_reported() {
     let account = tokens.account(PodId(0)).unwrap();
     assert_eq!(account.charged.less(charged), Span(34 * MS));
 }
+
+/// A process that was stopped amid its work has its next token while that work is still in flight, and dies.
+#[test]
+fn work_charged_at_a_revocation_is_not_charged_again_at_a_death() {
+    let (holder, waiter) = (ProcessId(0), ProcessId(1));
+    let mut tokens = held_and_waited_for(Settings::default());
+    let mut actions = Vec::new();
+    let work = ProcessUsage {
+        process: holder,
+        is_active: false,
+        unfinished_since: Some(Time(0)),
+        activity: Activity::Busy {
+            since: Time(0),
+            expected: Some(Span(30 * MS)),
+        },
+    };
+    let usage = Usage {
+        pod: PodId(0),
+        used: Span::ZERO,
+        processes: &[work],
+    };
+    // It answers no probe.
+    while tokens.occupies(holder) {
+        let now = tokens.next_wake().unwrap();
+        assert!(now.0 < SECOND);
+        tokens.report(now, &usage);
+        tokens.wake(now, &mut actions);
+    }
+    let charged = tokens.account(PodId(0)).unwrap().charged;
+    assert!(charged >= Span(30 * MS), "{charged:?}");
+    let mut now = Time(60 * MS);
+    tokens.remove_process(now, waiter, &mut actions);
+    tokens.ask(now, holder, &mut actions);
+    while !tokens.occupies(holder) {
+        actions.clear();
+        tokens.wake(now, &mut actions);
+        for action in &actions {
+            if let Action::Probe { process } = action {
+                tokens.responds(now, *process);
+            }
+        }
+        now = now.after(Span(MS));
+        assert!(now.0 < SECOND);
+    }
+    tokens.report(now, &usage);
+    let death = now.after(Span(10 * MS));
+    tokens.report(death, &usage);
+    tokens.remove_process(death, holder, &mut actions);
+    let account = tokens.account(PodId(0)).unwrap();
+    assert_eq!(account.used, Span::ZERO);
+    assert_eq!(account.charged, charged);
+}

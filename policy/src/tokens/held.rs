@@ -170,6 +170,18 @@ impl TokenHistory {
         delta.less(paid)
     }
 
+    /// Records that `in_flight` is charged before it is reported, as it may be if the process ever continues, within `window`. Returns the
+    /// part that an earlier revocation has not charged.
+    fn prepay(&mut self, now: Time, in_flight: Span, window: Span) -> Span {
+        let unpaid = self.unpaid(now, in_flight);
+        if now > self.prepaid_until {
+            self.prepaid = Span::ZERO;
+        }
+        self.prepaid = sum(self.prepaid, in_flight);
+        self.prepaid_until = now.after(window);
+        unpaid
+    }
+
     fn credit(&self, now: Time, settings: &Settings) -> i64 {
         let grown = settings.idle_share_max.of(now.since(self.credit_at));
         (self.credit.saturating_add(signed(grown))).min(signed(settings.start_max))
@@ -448,9 +460,14 @@ impl Tokens {
             return;
         }
         self.charge_idle_of(id);
-        let in_flight = self.unreported(id, self.now);
-        if in_flight > Span::ZERO {
-            self.charge(self.table.listed(id).0.pod, in_flight);
+        let now = self.now;
+        let in_flight = self.unreported(id, now);
+        let (process, pod) = self.table.listed_mut(id);
+        let id = process.pod;
+        // A revocation may have charged some of it.
+        let charged = pod.history.unpaid(now, in_flight);
+        if charged > Span::ZERO {
+            self.charge(id, charged);
         }
     }
 
@@ -569,13 +586,8 @@ impl Tokens {
         pod.account.revoked += 1;
         let is_leaving = pod.leaving;
         if in_flight > Span::ZERO {
-            // A report may come when the process continues, if it ever does.
-            if now > pod.history.prepaid_until {
-                pod.history.prepaid = Span::ZERO;
-            }
-            pod.history.prepaid = sum(pod.history.prepaid, in_flight);
-            pod.history.prepaid_until = now.after(settings.window);
-            self.charge(pod_id, in_flight);
+            let charged = pod.history.prepay(now, in_flight, settings.window);
+            self.charge(pod_id, charged);
         }
         // Time after what was in flight; for a process known to be idle it is already charged.
         let (_, pod) = self.table.listed_mut(id);

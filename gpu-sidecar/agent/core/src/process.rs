@@ -628,9 +628,10 @@ impl Device {
     ) -> Settlement {
         self.facts.clone_from(facts);
         let begun = self.before.since.unwrap_or(self.created_at);
-        let most = self.most_ns(now);
+        // At most the time that has passed before what is in flight began, and never less than before: of work which was in flight when these
+        // pages were created, the part before then does not count.
+        let most = self.most_ns(self.unfinished_since(now).unwrap_or(now));
         let observed = &mut self.observed;
-        // At most the time that has passed, and never less than before.
         let since = facts.busy_ns.saturating_sub(observed.busy_before_ns);
         let believed = since.min(most).max(observed.busy_ns);
         let own_ns = believed - observed.busy_ns;

@@ -24,6 +24,10 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
     };
     vec![
         (
+            "work that was in flight when an agent greeted its process was charged from its begin, and again at the process's death",
+            plan(337_871, 1, 1, 1, 415, 336, &[Fault::Malformed, Fault::Kill]),
+        ),
+        (
             "a process that had failed had the lease again after a restart of the agent",
             leased(
                 196,

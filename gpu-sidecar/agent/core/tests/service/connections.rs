@@ -46,6 +46,28 @@ fn a_report_on_former_pages_does_not_return_the_new_token() {
 }
 
 #[test]
+fn of_work_in_flight_when_an_agent_greets_its_process_only_the_rest_is_charged() {
+    let mut node = Node::new(&[pod(0, 100)]);
+    let process = node.connect(1).unwrap();
+    node.hello(process, true, 0);
+    node.attach(process, 0);
+    let attached = node.now;
+    assert!(node.is_open(process));
+    // A kernel of 50 ms, launched 40 ms before, has ended, and the next one is in flight.
+    node.work(process);
+    let facts = &node.pages(process).facts;
+    let ended = attached + 10 * MS;
+    facts.busy_ns.store(50 * MS, Ordering::Relaxed);
+    facts.busy_since.store(ended, Ordering::Relaxed);
+    node.pass(30 * MS);
+    assert_eq!(node.figures().pods[0].counters.used_wall_ns, 10 * MS);
+    // At its death the one in flight is charged, as far as it should have run.
+    node.on(Event::Ended(process));
+    let charged = node.figures().pods[0].counters.charged_ns;
+    assert!(charged <= node.now - attached, "{charged}");
+}
+
+#[test]
 fn kernel_time_published_between_attach_and_new_pages_is_charged_once() {
     let mut node = Node::new(&[pod(0, 100)]);
     let first = node.attached(1);
