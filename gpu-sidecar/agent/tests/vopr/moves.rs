@@ -218,8 +218,10 @@ impl World {
             let has_obeyed = seq != 0
                 && own.agent_pages().is_some_and(|own| Arc::ptr_eq(own, pages))
                 && pages.facts.done_seq.load(Ordering::Relaxed) == seq;
-            // A process which is to return while it is connecting again is ordered to do so once it is connected.
-            let is_reachable = is_host || own.is_served();
+            // A process which is to return while it is connecting again is ordered to do so once it is connected; it may not know yet that the
+            // agent has closed its connection.
+            let is_open = self.node.connections[*connection].is_open[1];
+            let is_reachable = is_host || own.is_served() && is_open;
             let is_honest = own.is_alive && !own.is_liar && !was_ungated(own, self.now);
             let counts = own.pod == pod && is_reachable && is_honest;
             let is_there = own.memory.is_away == is_host;
