@@ -19,8 +19,8 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, Method, Request};
 use opentelemetry::propagation::TextMapPropagator as _;
 use opentelemetry::trace::{
-    Span as _, SpanContext, SpanId, SpanKind, Status, TraceContextExt as _, TraceId, Tracer as _,
-    TracerProvider as _,
+    Span as _, SpanContext, SpanId, SpanKind, Status, TraceContextExt as _, TraceFlags, TraceId,
+    Tracer as _, TracerProvider as _,
 };
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_http::{HeaderExtractor, HeaderInjector};
@@ -59,6 +59,7 @@ pub struct SpanNames {
 pub struct TraceIds {
     trace: TraceId,
     span: SpanId,
+    flags: TraceFlags,
 }
 
 impl TraceIds {
@@ -74,14 +75,26 @@ impl TraceIds {
         }
         let (trace, span) = (TraceId::from_hex(trace).ok()?, SpanId::from_hex(span).ok()?);
         let is_valid = trace != TraceId::INVALID && span != SpanId::INVALID;
-        is_valid.then_some(Self { trace, span })
+        let flags = parts.next().filter(|flags| flags.len() == 2);
+        let flags = flags.and_then(|flags| u8::from_str_radix(flags, 16).ok());
+        let flags = TraceFlags::new(flags.unwrap_or_default());
+        is_valid.then_some(Self { trace, span, flags })
     }
 
     fn within(context: &SpanContext) -> Option<Self> {
         context.is_valid().then(|| Self {
             trace: context.trace_id(),
             span: context.span_id(),
+            flags: context.trace_flags(),
         })
+    }
+
+    /// Returns the identifiers of the trace and of the span, and the flags of W3C Trace Context; `None` if the trace is not sampled.
+    #[must_use]
+    pub fn sampled(self) -> Option<([u8; 16], [u8; 8], u8)> {
+        let Self { trace, span, flags } = self;
+        let bytes = || (trace.to_bytes(), span.to_bytes(), flags.to_u8());
+        flags.is_sampled().then(bytes)
     }
 
     /// Returns the identifiers of the trace and of the span in hexadecimal.

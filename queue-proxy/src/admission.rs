@@ -21,7 +21,7 @@ use policy::slo::{Deadline, StartMargin};
 use policy::{RequestId, Span, Time};
 use tokio::sync::Notify;
 
-use protocol::queue::{FromQueue, ToQueue};
+use protocol::queue::{FromQueue, ToQueue, TraceContext};
 use proxy::clock::Clock;
 use proxy::lease_wait::LeaseWait;
 use proxy::waiters::{WaiterId, Waiters};
@@ -41,6 +41,8 @@ pub(crate) struct Claim {
     pub class: ClassId,
     /// Whether it may be forwarded to another instance.
     pub may_move: bool,
+    /// Its trace if it is sampled, zero otherwise.
+    pub trace: TraceContext,
     /// Key with which it has waited before, if it is back from another instance.
     pub back: Option<Time>,
 }
@@ -252,6 +254,7 @@ impl Admission {
             estimate: Span::ZERO,
             outcomes,
             may_move: false,
+            trace: TraceContext::default(),
         };
         lease.next_message(gate, now, running, |ticket| {
             let claim = claims.get(ticket.slot()).copied();
@@ -259,6 +262,7 @@ impl Admission {
             let class = claim.map_or(ClassId(0), |claim| claim.class);
             HeadOf {
                 may_move: may_forward && claim.is_some_and(|claim| claim.may_move),
+                trace: claim.map(|claim| claim.trace).unwrap_or_default(),
                 // Both clocks count nanoseconds of the same clock of the system.
                 deadline: self.clock.monotonic(deadline),
                 estimate: profile.estimate(class),
@@ -765,6 +769,7 @@ mod tests {
             deadline: signals.deadline(arrival),
             class: ClassId(0),
             may_move: true,
+            trace: TraceContext::default(),
             back: None,
         }
     }

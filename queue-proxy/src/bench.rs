@@ -11,7 +11,7 @@ use policy::class;
 use policy::gate::{Late, Order, Settings};
 use policy::slo::Trust;
 
-use protocol::queue::ToQueue;
+use protocol::queue::{ToQueue, TraceContext};
 use proxy::clock::Clock;
 use proxy::deadline::Deadlines;
 use proxy::headers;
@@ -84,6 +84,7 @@ impl IdleGate {
             deadline,
             class,
             may_move: false,
+            trace: TraceContext::default(),
             back: None,
         };
         let mut acquire = pin!(Arc::clone(&self.admission).acquire(claim));

@@ -12,6 +12,7 @@ use policy::queue::Ticket;
 use policy::{Span, Time};
 use protocol::page::Residency;
 use protocol::queue::{FromQueue, LoadSource, ToQueue, TraceContext};
+use proxy::traces::TraceIds;
 
 use crate::drain::Drain;
 
@@ -26,6 +27,18 @@ pub(crate) struct HeadOf {
     pub outcomes: (u64, u64),
     /// Whether it may be forwarded to another instance.
     pub may_move: bool,
+    /// Its trace if it is sampled, zero otherwise.
+    pub trace: TraceContext,
+}
+
+/// Returns the context of a request's trace as the agent learns it: zero if the trace is not sampled.
+pub(crate) fn trace_context(ids: Option<TraceIds>) -> TraceContext {
+    let sampled = ids.and_then(TraceIds::sampled);
+    sampled.map_or_else(TraceContext::default, |(trace, span, flags)| TraceContext {
+        trace,
+        span,
+        flags: u32::from(flags),
+    })
 }
 
 /// Another instance, to which the agent wants the head forwarded.
@@ -334,7 +347,7 @@ impl Lease {
             requests: of.outcomes.0,
             in_time: of.outcomes.1,
             waiting: waiting.saturating_add(running),
-            trace: TraceContext::default(),
+            trace: of.trace,
             may_move: of.may_move,
         }
     }
@@ -400,6 +413,7 @@ mod tests {
                 estimate: Span(estimate),
                 outcomes: (8, 7),
                 may_move,
+                trace: TraceContext::default(),
             };
             let running = of(u64::MAX, 0, false);
             let (lease, gate) = (&mut self.lease, &mut self.gate);

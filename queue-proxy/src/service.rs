@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use policy::class;
 use policy::gate::{self, RefuseReason};
 use policy::{Span, Time};
+use protocol::queue::TraceContext;
 use proxy::body::ProxyBody;
 use proxy::buffered::Buffered;
 use proxy::client_body::{ClientBody, ReadAhead};
@@ -41,6 +42,7 @@ use crate::activator::ActivatorShare;
 use crate::admission::{Admission, Admitted, Claim, Forwarding, Permit, Refusal};
 use crate::config::Config;
 use crate::drain::Drain;
+use crate::lease::trace_context;
 use crate::metrics::{Totals, WeirMetrics};
 use crate::probe;
 use crate::readiness::Prober;
@@ -426,6 +428,7 @@ impl Proxy {
             }
             in_flight.slot.counted = Some(self.stat.arrive(timeouts.arrival, proxied));
             let mut claim = self.claim(request, &kind, arrival, &budget);
+            claim.trace = trace_context(exchange.as_ref().and_then(|exchange| exchange.trace()));
             let mut returns = 0;
             loop {
                 match self.admit(client, request, &kind, claim).await {
@@ -676,6 +679,7 @@ impl Proxy {
             deadline: budget.deadline,
             class: class::of(budget.deadline.objective, forward::body_length(request)),
             may_move: kind.upgrade.is_none() && !is_tagged && !sibling::has_hopped(headers),
+            trace: TraceContext::default(),
             back: None,
         }
     }

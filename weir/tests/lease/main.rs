@@ -10,11 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use softgpu_harness::node::Node;
 use softgpu_harness::soft_gpu_dir::SoftGpuDir;
 use testing::until;
 
-use pods::{About, Pod, exchange, infer, queue_proxy};
+use pods::{About, Pod, exchange, infer, infer_traced, queue_proxy};
 
 /// Room for one of the models, which take 4 MiB each.
 const CONFIG: &str = "[slots]\nkind = \"exclusive\"\nmemory = \"5Mi\"\n\
@@ -59,7 +60,7 @@ fn node_of(concurrencies: [u32; 2]) -> (Node, [Pod; 2]) {
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// Names and addresses of the pods of each test.
-const IPS: [[(&str, &str); 2]; 9] = [
+const IPS: [[(&str, &str); 2]; 10] = [
     [("one", "127.0.11.1"), ("two", "127.0.11.2")],
     [("one", "127.0.11.3"), ("two", "127.0.11.4")],
     [("one", "127.0.11.5"), ("two", "127.0.11.6")],
@@ -69,6 +70,7 @@ const IPS: [[(&str, &str); 2]; 9] = [
     [("one", "127.0.11.17"), ("two", "127.0.11.18")],
     [("one", "127.0.11.19"), ("two", "127.0.11.20")],
     [("one", "127.0.11.23"), ("two", "127.0.11.24")],
+    [("one", "127.0.11.37"), ("two", "127.0.11.38")],
 ];
 
 /// Names and addresses of pods that start at the same time.
@@ -105,6 +107,36 @@ fn two_models_take_turns_on_a_slot_that_holds_one() {
     let last = &node.instance("two");
     assert_eq!(last["processes"][0]["residency"], "resident", "{last}");
     assert_eq!(last["lease"]["queue"], true);
+}
+
+#[test]
+fn the_load_for_a_sampled_request_is_recorded_with_its_trace() {
+    const SAMPLED: &str = "0af7651916cd43dd8448eb211c80319c";
+    const OTHER: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let (node, pods) = node();
+    let [one, two] = pods.each_ref().map(|pod| pod.address());
+    assert_eq!(infer(one, 1), 200);
+    assert_eq!(infer(two, 1), 200);
+    let of = |trace: &str, flags: &str| format!("00-{trace}-b7ad6b7169203331-{flags}");
+    assert_eq!(infer_traced(one, &of(SAMPLED, "01"), 2), 200);
+    assert_eq!(infer_traced(two, &of(OTHER, "00"), 2), 200);
+    let control = node.control().parse().unwrap();
+    let (_, lines) = exchange(control, "GET", "/v1/events?after=0", "");
+    let events: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let restored = |pod: &str| {
+        let own = events.iter().filter(|event| {
+            event["kind"] == "restored" && event["pod"] == format!("demo/{pod}").as_str()
+        });
+        own.map(|event| event["text"].as_str().unwrap().to_owned())
+            .next_back()
+            .unwrap()
+    };
+    let ending = format!(", for trace {SAMPLED}");
+    assert!(restored("one").ends_with(&ending), "{events:?}");
+    assert!(!restored("two").contains("trace"), "{events:?}");
 }
 
 #[test]

@@ -230,12 +230,24 @@ pub(crate) fn exchange_within(
     path: &str,
     body: &str,
 ) -> (u16, String) {
+    exchange_with(address, at_most, method, path, "", body)
+}
+
+/// Sends a request with these additional header lines, each with its end, as [`exchange_within`] does.
+fn exchange_with(
+    address: SocketAddr,
+    at_most: Duration,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> (u16, String) {
     let sent = || -> std::io::Result<String> {
         let mut stream = TcpStream::connect(address)?;
         stream.set_read_timeout(Some(at_most))?;
         write!(
             stream,
-            "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n{body}",
             body.len()
         )?;
         let mut answer = String::new();
@@ -262,4 +274,11 @@ pub(crate) fn infer_for(address: SocketAddr, ms: u64, seed: u64) -> u16 {
         return 0;
     }
     status
+}
+
+/// Sends a request to a pod with this `traceparent` of W3C Trace Context, and returns the status.
+pub(crate) fn infer_traced(address: SocketAddr, traceparent: &str, seed: u64) -> u16 {
+    let headers = format!("traceparent: {traceparent}\r\n");
+    let body = format!(r#"{{"input":1,"output":1,"seed":{seed}}}"#);
+    exchange_with(address, ANSWER_MAX, "POST", "/infer", &headers, &body).0
 }

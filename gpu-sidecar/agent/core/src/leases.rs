@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
+use std::num::NonZero;
 
 use annotations::{Evict, Isolation};
 use policy::pool::leases::{
@@ -37,6 +38,8 @@ struct Queue {
     address: Option<(IpAddr, u16)>,
     /// Number of its last head.
     head: u64,
+    /// ID of the trace of that head; `None` without one, or if it is not sampled.
+    trace: Option<NonZero<u128>>,
     /// State which it was sent last.
     state: Option<(Residency, u64)>,
     /// Heads for which it was sent the name of a sibling, the last ones: number, sibling.
@@ -393,9 +396,11 @@ impl NodeLeases {
                 in_time,
                 waiting,
                 may_move,
-                ..
+                trace,
             } if queue.has_greeted => {
                 queue.head = *seq;
+                let trace = NonZero::new(u128::from_be_bytes(trace.trace));
+                queue.trace = trace.filter(|_| *waiting > 0);
                 self.policy.outcomes(at, id, *requests, *in_time);
                 let demand = Demand {
                     deadline: Time(*deadline).min(at.after(DEADLINE_MAX)),
@@ -450,6 +455,15 @@ impl NodeLeases {
             ) => {}
             _ => self.refuse_queue(now, key, "unexpected message", actions),
         }
+    }
+
+    /// Returns the ID of the trace of the head for which the model of a pod returns: that of its own queue, or else of a sibling's; `None` if it is not sampled.
+    pub(crate) fn trace_of(&self, key: PodKey) -> Option<NonZero<u128>> {
+        let own = self.pods.get(&key)?;
+        let traced = |pod: &LeasedPod| pod.queue.as_ref()?.trace;
+        let others = self.pods.values();
+        let mut siblings = others.filter(|pod| pod.function == own.function);
+        traced(own).or_else(|| siblings.find_map(traced))
     }
 
     /// Returns whether the pod's processes may have tokens.

@@ -1,6 +1,7 @@
 //! Moves of models between device and host: settings, the node's host memory, and what is known of one pod's model.
 
 use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::time::Duration;
 
 use policy::host_memory::{HostMemory, Window};
@@ -228,6 +229,8 @@ pub(crate) struct Move {
     pub(crate) is_demand: bool,
     /// Why a lease needs it, if one does.
     pub(crate) lease: Option<&'static str>,
+    /// ID of the trace of the request for which a lease needs it, if that is sampled.
+    pub(crate) trace: Option<NonZero<u128>>,
     /// Whether it undoes a move that some process has refused.
     pub(crate) undoes: Option<MoveRefusal>,
     /// Processes which have not answered, each with the number of its order.

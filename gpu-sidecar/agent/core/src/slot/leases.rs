@@ -370,8 +370,10 @@ impl SlotState {
     pub(crate) fn restore_for_lease(&mut self, cx: &mut Context<'_>, key: PodKey) {
         match self.begin_move(cx, key, Target::Device, DRAIN_MS, false) {
             Ok(Begun::Move(_)) => {
+                let trace = cx.leases.trace_of(key);
                 if let Some(current) = self.current(key) {
                     current.lease = Some("lease");
+                    current.trace = trace;
                 }
                 cx.leases.note_load(cx.now, key, false);
             }

@@ -229,6 +229,7 @@ impl SlotState {
                 target: start.target,
                 is_demand: start.is_demand,
                 lease: start.lease,
+                trace: None,
                 undoes: start.undoes,
                 pending,
                 moved: Vec::new(),
@@ -458,8 +459,12 @@ impl SlotState {
     }
 
     fn record_move(&self, cx: &mut Context<'_>, key: PodKey, done: &Move) {
-        let cause = if done.is_demand { ", on demand" } else { "" };
-        self.record_transfer(cx, key, done.target, &done.transfer, cause);
+        let cause = match done.trace {
+            Some(trace) => format!(", for trace {trace:032x}"),
+            None if done.is_demand => ", on demand".to_owned(),
+            None => String::new(),
+        };
+        self.record_transfer(cx, key, done.target, &done.transfer, &cause);
     }
 
     fn record_transfer(

@@ -334,6 +334,39 @@ fn a_sealed_model_leaves_while_the_holder_still_has_the_slot() {
 }
 
 #[test]
+fn a_load_for_a_sampled_request_is_recorded_with_its_trace() {
+    let (mut node, all) = two_sealed_beside_one_away();
+    let restored = |node: &Node| {
+        let texts = node.actions.iter().filter_map(|action| match action {
+            Action::Record {
+                kind: Kind::Restored,
+                text,
+                ..
+            } => Some(text.clone()),
+            _ => None,
+        });
+        texts.collect::<Vec<_>>()
+    };
+    let before = restored(&node).len();
+    let mut sampled = head(&node, 1, 80);
+    if let FromQueue::Head { trace, .. } = &mut sampled {
+        trace.trace[15] = 0x2a;
+    }
+    node.queue(2, sampled);
+    settle(&mut node, &all);
+    let loads = restored(&node);
+    assert_eq!(loads.len(), before + 1);
+    let ending = ", for trace 0000000000000000000000000000002a";
+    assert!(loads[before].ends_with(ending), "{loads:?}");
+    // One that is not sampled.
+    node.wants(0, 80);
+    settle(&mut node, &all);
+    let loads = restored(&node);
+    assert_eq!(loads.len(), before + 2);
+    assert!(!loads[before + 1].contains("trace"), "{loads:?}");
+}
+
+#[test]
 fn a_model_that_was_touched_since_it_was_sealed_does_not_leave_beside_the_holder() {
     let (mut node, all) = two_sealed_beside_one_away();
     let [one, other, _] = all.map(|(_, process)| process);
