@@ -244,6 +244,7 @@ fn a_folder_may_have_any_name() {
     let softgpu = SoftGpuDir::at(own.path().join(name), &[]);
     softgpu.mps(&[]);
     softgpu.succeeds(&mut softgpu.program("vector_add"));
-    let both = shared(&softgpu, &["--kernels", "20", "--us", "1000"]);
+    // Longer than one of them is kept off a busy machine's processors.
+    let both = shared(&softgpu, &["--kernels", "200", "--us", "1000"]);
     assert_eq!(both.most(), 132_000);
 }
