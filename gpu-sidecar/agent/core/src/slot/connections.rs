@@ -206,7 +206,7 @@ impl SlotState {
             Report::Fatal(code) => format!("sticky driver error {code}"),
             Report::OutOfMemory(bytes) => {
                 format!(
-                    "an allocation of {bytes} bytes exceeds the pod's memory limit and was refused"
+                    "an allocation of {bytes} bytes exceeds the memory that the pod may have, and was refused"
                 )
             }
         };

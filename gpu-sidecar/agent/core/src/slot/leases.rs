@@ -13,12 +13,14 @@ use super::moves::Begun;
 use super::residue::CONTEXT_PART_MAX;
 use super::{Context, SlotState};
 use crate::action::{Action, Order};
+use crate::event_kind::EventKind;
 use crate::kind::SlotKind;
 use crate::leases::{Closing, id_of};
 use crate::pod::{PendingClaim, ServedPod};
 use crate::pods::{Pod, PodKey};
 use crate::process::Process;
 use crate::residency::{DRAIN_MS, Target};
+use crate::slots::Slot;
 
 impl SlotState {
     /// Returns whether pods of this slot compute by leases once a queue is connected.
@@ -66,22 +68,25 @@ impl SlotState {
         }
     }
 
+    /// Returns the memory that models may take on the slot at a time, in bytes: what is configured, as far as contexts leave it.
+    fn models_memory(&self, slot: &Slot) -> u64 {
+        let processes = self.processes.values();
+        let contexts = processes.filter(|process| process.device().is_some());
+        let residue = self.context_residue();
+        let residues = residue.saturating_mul(contexts.count() as u64);
+        let left = slot.memory_bytes.saturating_sub(residues);
+        slot.models_memory.map_or(left, |most| most.min(left))
+    }
+
     /// Passes the slot's memory and whether it may be used to the leases.
     pub(crate) fn describe_to_leases(&self, cx: &mut Context<'_>) {
         let Some(device) = self.device.as_ref().filter(|_| self.is_exclusive()) else {
             return;
         };
-        let processes = self.processes.values();
-        let contexts = processes.filter(|process| process.device().is_some());
-        let residue = self.context_residue();
-        let residues = residue.saturating_mul(contexts.count() as u64);
-        let left = device.slot.memory_bytes.saturating_sub(residues);
-        let bytes = device
-            .slot
-            .models_memory
-            .map_or(left, |most| most.min(left));
         let slot = SlotId(self.key.0);
-        cx.leases.policy.set_slot(slot, bytes);
+        cx.leases
+            .policy
+            .set_slot(slot, self.models_memory(&device.slot));
         cx.leases.policy.set_host_path(slot, device.slot.host_path);
         let is_usable = device.frozen_until.is_none();
         cx.leases.policy.set_usable(slot, is_usable);
@@ -436,6 +441,7 @@ impl SlotState {
                 None
             }
             Claim::Refused => {
+                self.record_refused_claim(cx, key, claim.answer.process, bytes);
                 let claim = self.pods.get_mut(&key).map(|pod| pod.undo_claim(claim));
                 let bytes = self.whole_bytes(key);
                 if cx.leases.claim(cx.now, key, bytes) == Claim::Granted {
@@ -443,6 +449,34 @@ impl SlotState {
                 }
                 claim
             }
+        }
+    }
+
+    /// Records that a process cannot get what its pod claims, `bytes`: models may never take so much of the slot.
+    fn record_refused_claim(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: PodKey,
+        id: ProcessId,
+        bytes: u64,
+    ) {
+        let Some(slot) = self.device.as_ref().map(|device| Arc::clone(&device.slot)) else {
+            return;
+        };
+        let most = self.models_memory(&slot);
+        let Some(process) = self.processes.get_mut(&id) else {
+            return;
+        };
+        if process.count_report() {
+            let source = match slot.models_memory {
+                Some(_) => "slots.memory",
+                None => "the slot's memory without contexts",
+            };
+            let text = format!(
+                "process {}: the pod's model would take {bytes} bytes, and models may take {most} of the slot ({source})",
+                process.pid()
+            );
+            self.record(cx, EventKind::ProcessReport, key, text);
         }
     }
 

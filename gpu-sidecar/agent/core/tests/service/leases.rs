@@ -422,6 +422,17 @@ fn a_claim_that_the_slot_can_never_hold_is_refused() {
         },
     );
     assert_eq!(node.claimed(process), 40 * MIB);
+    let named = |action: &Action| match action {
+        Action::Record {
+            kind: Kind::ProcessReport,
+            text,
+            ..
+        } => {
+            text == "process 1: the pod's model would take 105906176 bytes, and models may take 104857600 of the slot (slots.memory)"
+        }
+        _ => false,
+    };
+    assert_eq!(node.count(named), 1);
 }
 
 #[test]
