@@ -567,7 +567,9 @@ fn slots(
             MpsState::Up { clients, .. } => clients.len(),
             _ => 0,
         };
-        let figures = figures.slot(own.slot.key).map(|figures| {
+        let figures = figures.slot(own.slot.key);
+        let measured = figures.and_then(|figures| figures.context_residue);
+        let figures = figures.map(|figures| {
             json!({
                 "held": f64::from(figures.held_hundredths) / 1e4,
                 "holders": figures.holders,
@@ -592,7 +594,7 @@ fn slots(
             "seats": own.slot.seats,
             // Limit of the sum of the requests of its pods: SMs × guaranteed time.
             "plan_permille": (own.slot.kind == SlotKind::Mps).then_some(node.plan.0 * 10),
-            "context_residue_bytes": own.slot.context_residue,
+            "context_residue_bytes": own.slot.context_residue.or(measured),
             "compute_capability": own.slot.compute_capability.map(|(major, minor)| format!("{major}.{minor}")),
             "mig": own.slot.mig,
             "mps": {

@@ -694,6 +694,7 @@ mod tests {
             idle_while_waiting_ns: 0,
             busy_ns: 2_000_000_000,
             processes: 2,
+            context_residue: None,
         });
         figures
     }

@@ -91,6 +91,7 @@ mod tests {
             idle_while_waiting_ns: 0,
             busy_ns: busy_ms * 1_000_000,
             processes: 0,
+            context_residue: None,
         });
         Figures {
             at_ns: second * 1_000_000_000,

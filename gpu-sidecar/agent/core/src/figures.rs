@@ -316,6 +316,8 @@ pub struct SlotFigures {
     pub busy_ns: u64,
     /// Number of connected processes of its pods.
     pub processes: u32,
+    /// Device memory that a context takes by itself, in bytes, as configured or measured; `None`: not known.
+    pub context_residue: Option<u64>,
 }
 
 /// Counters of the token service itself since the start of the agent.

@@ -44,6 +44,7 @@ impl SlotState {
             idle_while_waiting_ns: device.idle_ns,
             busy_ns: device.busy.total(),
             processes,
+            context_residue: Some(self.context_residue()).filter(|bytes| *bytes > 0),
         })
     }
 

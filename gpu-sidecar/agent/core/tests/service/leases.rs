@@ -810,6 +810,7 @@ fn a_contexts_memory_is_what_the_driver_lists_beyond_what_a_process_counts() {
     assert_eq!(published(), 0, "both figures have changed");
     listed(&mut node, 1, 330);
     assert_eq!(published(), 300 * MIB);
+    assert_eq!(node.figures().slots[0].context_residue, Some(300 * MIB));
     // Once it counts its context itself, nothing is measured twice.
     pages.facts.bytes_used.store(330 * MIB, Ordering::Relaxed);
     pages.facts.fixed[FIXED_CONTEXT].store(300 * MIB, Ordering::Relaxed);
