@@ -193,7 +193,7 @@ impl Observer {
         });
         let trace = match &spans {
             Some(spans) => spans.ids(),
-            // Only the recorder uses it then.
+            // The recorder uses it then, and what states the trace of a request to others.
             None if self.recorder.is_some() => TraceIds::of(request.headers()),
             None => None,
         };

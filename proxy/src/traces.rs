@@ -75,7 +75,9 @@ impl TraceIds {
         }
         let (trace, span) = (TraceId::from_hex(trace).ok()?, SpanId::from_hex(span).ok()?);
         let is_valid = trace != TraceId::INVALID && span != SpanId::INVALID;
-        let flags = parts.next().filter(|flags| flags.len() == 2);
+        let is_byte =
+            |text: &&str| text.len() == 2 && text.bytes().all(|it| it.is_ascii_hexdigit());
+        let flags = parts.next().filter(is_byte);
         let flags = flags.and_then(|flags| u8::from_str_radix(flags, 16).ok());
         let flags = TraceFlags::new(flags.unwrap_or_default());
         is_valid.then_some(Self { trace, span, flags })
@@ -434,6 +436,25 @@ mod tests {
             "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-00",
         ] {
             assert_eq!(of(broken), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn a_trace_is_sampled_if_its_flags_say_so() {
+        for (flags, sampled) in [
+            ("-01", Some(1)),
+            ("-ff", Some(0xff)),
+            ("-00", None),
+            ("-02", None),
+            ("-+1", None),
+            ("-1", None),
+            ("", None),
+        ] {
+            let text = format!("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331{flags}");
+            let mut headers = HeaderMap::new();
+            headers.insert("traceparent", HeaderValue::from_str(&text).unwrap());
+            let ids = TraceIds::of(&headers).unwrap().sampled();
+            assert_eq!(ids.map(|(_, _, flags)| flags), sampled, "{text}");
         }
     }
 }

@@ -463,11 +463,11 @@ impl Tokens {
         let now = self.now;
         let in_flight = self.unreported(id, now);
         let (process, pod) = self.table.listed_mut(id);
-        let id = process.pod;
+        let pod_id = process.pod;
         // A revocation may have charged some of it.
         let charged = pod.history.unpaid(now, in_flight);
         if charged > Span::ZERO {
-            self.charge(id, charged);
+            self.charge(pod_id, charged);
         }
     }
 

@@ -316,7 +316,7 @@ pub struct SlotFigures {
     pub busy_ns: u64,
     /// Number of connected processes of its pods.
     pub processes: u32,
-    /// Device memory that a context takes by itself, in bytes, as configured or measured; `None`: not known.
+    /// Device memory that a context takes by itself, in bytes, as configured or measured; `None`: nothing, or not known.
     pub context_residue: Option<u64>,
 }
 

@@ -38,12 +38,20 @@ struct Queue {
     address: Option<(IpAddr, u16)>,
     /// Number of its last head.
     head: u64,
-    /// ID of the trace of that head; `None` without one, or if it is not sampled.
+    /// Whether that head waits, as far as is known, and the ID of its trace if it is sampled.
+    has_head: bool,
     trace: Option<NonZero<u128>>,
     /// State which it was sent last.
     state: Option<(Residency, u64)>,
     /// Heads for which it was sent the name of a sibling, the last ones: number, sibling.
     named: VecDeque<(u64, PodKey)>,
+}
+
+impl Queue {
+    /// Forgets its head, which was served, or is stated anew.
+    const fn forget_head(&mut self) {
+        (self.has_head, self.trace) = (false, None);
+    }
 }
 
 /// A pod on an exclusive slot.
@@ -399,8 +407,9 @@ impl NodeLeases {
                 trace,
             } if queue.has_greeted => {
                 queue.head = *seq;
+                queue.has_head = *waiting > 0;
                 let trace = NonZero::new(u128::from_be_bytes(trace.trace));
-                queue.trace = trace.filter(|_| *waiting > 0);
+                queue.trace = trace.filter(|_| queue.has_head);
                 self.policy.outcomes(at, id, *requests, *in_time);
                 let demand = Demand {
                     deadline: Time(*deadline).min(at.after(DEADLINE_MAX)),
@@ -423,6 +432,9 @@ impl NodeLeases {
             FromQueue::Idle { epoch, ends } if queue.has_greeted => {
                 // Of an earlier lease it means nothing.
                 if *epoch == pod.epoch && pod.epoch != 0 {
+                    if !*ends {
+                        queue.forget_head();
+                    }
                     self.policy.idle(at, id, *ends);
                     self.touched.insert(key);
                 }
@@ -457,13 +469,15 @@ impl NodeLeases {
         }
     }
 
-    /// Returns the ID of the trace of the head for which the model of a pod returns: that of its own queue, or else of a sibling's; `None` if it is not sampled.
+    /// Returns the ID of the trace of the head for which the model of a pod returns: that of its own queue, or else of the first sibling that has one; `None`
+    /// if it is not sampled.
     pub(crate) fn trace_of(&self, key: PodKey) -> Option<NonZero<u128>> {
         let own = self.pods.get(&key)?;
-        let traced = |pod: &LeasedPod| pod.queue.as_ref()?.trace;
+        let head = |pod: &LeasedPod| pod.queue.as_ref().is_some_and(|queue| queue.has_head);
         let others = self.pods.values();
-        let mut siblings = others.filter(|pod| pod.function == own.function);
-        traced(own).or_else(|| siblings.find_map(traced))
+        let mut siblings = others.filter(|pod| pod.function == own.function && head(pod));
+        let of = if head(own) { own } else { siblings.next()? };
+        of.queue.as_ref()?.trace
     }
 
     /// Returns whether the pod's processes may have tokens.
@@ -573,10 +587,12 @@ impl NodeLeases {
     }
 
     /// Recalls the lease of a pod's queue.
-    pub(crate) fn recall(&self, key: PodKey, actions: &mut Vec<Action>) {
-        if let Some(pod) = self.pods.get(&key)
-            && pod.queue.is_some()
+    pub(crate) fn recall(&mut self, key: PodKey, actions: &mut Vec<Action>) {
+        if let Some(pod) = self.pods.get_mut(&key)
+            && let Some(queue) = &mut pod.queue
         {
+            // What waits is stated anew.
+            queue.forget_head();
             let epoch = pod.epoch;
             actions.push(Action::SendQueue {
                 pod: key,

@@ -87,6 +87,8 @@ pub(crate) struct Process {
     /// Whether the pages could be sent, as far as is known.
     has_page: bool,
     reports: u32,
+    /// Number of its claims that the slot can never hold.
+    refused_claims: u32,
 }
 
 /// State of a process with pages.
@@ -138,6 +140,8 @@ struct Observed {
     busy_ns: u64,
     /// Kernel time of the process before these pages, in nanoseconds.
     busy_before_ns: u64,
+    /// Whether that contains the part of what was in flight when its first pages were created.
+    is_begin_known: bool,
     /// Kernel time without a matching stretch so far, in nanoseconds.
     unmatched_ns: u64,
     /// End of the last known stretch of kernel time, in nanoseconds.
@@ -194,6 +198,7 @@ impl Process {
             has_other_connection: false,
             has_page: true,
             reports: 0,
+            refused_claims: 0,
         }
     }
 
@@ -426,6 +431,13 @@ impl Process {
         self.reports <= REPORTS_MAX
     }
 
+    /// Counts a claim that the slot can never hold. Returns whether it is to be recorded, as are the first, second, fourth and so on, like the refusals of
+    /// allocations which processes report.
+    pub(crate) const fn count_refused_claim(&mut self) -> bool {
+        self.refused_claims = self.refused_claims.saturating_add(1);
+        self.refused_claims.is_power_of_two()
+    }
+
     /// Returns what the scheduler is to know of the process; `None` without pages.
     pub(crate) fn usage(&mut self, now: u64) -> Option<ProcessUsage> {
         let is_lost = self.is_lost();
@@ -628,10 +640,14 @@ impl Device {
     ) -> Settlement {
         self.facts.clone_from(facts);
         let begun = self.before.since.unwrap_or(self.created_at);
-        // At most the time that has passed before what is in flight began, and never less than before: of work which was in flight when these
-        // pages were created, the part before then does not count.
+        // At most the time that has passed before what is in flight began, and never less than before.
         let most = self.most_ns(self.unfinished_since(now).unwrap_or(now));
         let observed = &mut self.observed;
+        // Of work which was in flight when the first pages were created, the part before then does not count. Once: what follows began later.
+        if (1..begun).contains(&facts.busy_since) && !observed.is_begin_known {
+            observed.is_begin_known = true;
+            observed.busy_before_ns += begun - facts.busy_since;
+        }
         let since = facts.busy_ns.saturating_sub(observed.busy_before_ns);
         let believed = since.min(most).max(observed.busy_ns);
         let own_ns = believed - observed.busy_ns;

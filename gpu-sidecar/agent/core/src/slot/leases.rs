@@ -467,10 +467,10 @@ impl SlotState {
         let Some(process) = self.processes.get_mut(&id) else {
             return;
         };
-        if process.count_report() {
+        if process.count_refused_claim() {
             let source = match slot.models_memory {
-                Some(_) => "slots.memory",
-                None => "the slot's memory without contexts",
+                Some(configured) if configured == most => "slots.memory",
+                _ => "the slot's memory without contexts",
             };
             let text = format!(
                 "process {}: the pod's model would take {bytes} bytes, and models may take {most} of the slot ({source})",

@@ -56,15 +56,27 @@ fn of_work_in_flight_when_an_agent_greets_its_process_only_the_rest_is_charged()
     // A kernel of 50 ms, launched 40 ms before, has ended, and the next one is in flight.
     node.work(process);
     let facts = &node.pages(process).facts;
+    facts
+        .busy_since
+        .store(attached - 40 * MS, Ordering::Relaxed);
+    node.pass(5 * MS);
+    assert_eq!(node.figures().pods[0].counters.used_wall_ns, 0);
     let ended = attached + 10 * MS;
     facts.busy_ns.store(50 * MS, Ordering::Relaxed);
     facts.busy_since.store(ended, Ordering::Relaxed);
     node.pass(30 * MS);
     assert_eq!(node.figures().pods[0].counters.used_wall_ns, 10 * MS);
-    // At its death the one in flight is charged, as far as it should have run.
+    facts.busy_ns.store(70 * MS, Ordering::Relaxed);
+    facts.busy_since.store(0, Ordering::Relaxed);
+    facts.inflight_us.store(0, Ordering::Relaxed);
+    node.pass(30 * MS);
+    assert_eq!(node.figures().pods[0].counters.used_wall_ns, 30 * MS);
+    // At its death what is in flight is charged.
+    node.work(process);
+    node.pass(20 * MS);
     node.on(Event::Ended(process));
     let charged = node.figures().pods[0].counters.charged_ns;
-    assert!(charged <= node.now - attached, "{charged}");
+    assert_eq!(charged, 50 * MS);
 }
 
 #[test]
@@ -320,6 +332,7 @@ fn kernel_time_of_former_connections_is_charged_when_it_is_stated() {
     }
     node.pass(10 * MS);
     let facts = &node.pages(process).facts;
+    facts.busy_since.store(0, Ordering::Release);
     facts.busy_ns.store(210 * MS, Ordering::Release);
     assert_eq!(node.figures().pods[0].counters.used_wall_ns, 210 * MS);
     // More than has passed is not believed.
