@@ -646,7 +646,8 @@ impl Device {
         // Of work which was in flight when the first pages were created, the part before then does not count. Once: what follows began later.
         if (1..begun).contains(&facts.busy_since) && !observed.is_begin_known {
             observed.is_begin_known = true;
-            observed.busy_before_ns += begun - facts.busy_since;
+            let part = begun - facts.busy_since;
+            observed.busy_before_ns = observed.busy_before_ns.saturating_add(part);
         }
         let since = facts.busy_ns.saturating_sub(observed.busy_before_ns);
         let believed = since.min(most).max(observed.busy_ns);

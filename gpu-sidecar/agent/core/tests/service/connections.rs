@@ -80,6 +80,23 @@ fn of_work_in_flight_when_an_agent_greets_its_process_only_the_rest_is_charged()
 }
 
 #[test]
+fn a_process_that_states_work_since_ever_is_charged_for_nothing_before_it_came() {
+    let mut node = Node::new(&[pod(0, 100)]);
+    let process = node.connect(1).unwrap();
+    node.hello(process, true, 0);
+    node.attach(process, u64::MAX);
+    node.work(process);
+    let facts = &node.pages(process).facts;
+    facts.busy_since.store(1, Ordering::Relaxed);
+    facts.busy_ns.store(u64::MAX, Ordering::Relaxed);
+    node.pass(20 * MS);
+    assert_eq!(node.figures().pods[0].counters.used_wall_ns, 0);
+    node.on(Event::Ended(process));
+    let charged = node.figures().pods[0].counters.charged_ns;
+    assert!(charged <= 20 * MS, "{charged}");
+}
+
+#[test]
 fn kernel_time_published_between_attach_and_new_pages_is_charged_once() {
     let mut node = Node::new(&[pod(0, 100)]);
     let first = node.attached(1);
