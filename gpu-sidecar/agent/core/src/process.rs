@@ -140,8 +140,6 @@ struct Observed {
     busy_ns: u64,
     /// Kernel time of the process before these pages, in nanoseconds.
     busy_before_ns: u64,
-    /// Whether that contains the part of what was in flight when its first pages were created.
-    is_begin_known: bool,
     /// Kernel time without a matching stretch so far, in nanoseconds.
     unmatched_ns: u64,
     /// End of the last known stretch of kernel time, in nanoseconds.
@@ -640,15 +638,14 @@ impl Device {
     ) -> Settlement {
         self.facts.clone_from(facts);
         let begun = self.before.since.unwrap_or(self.created_at);
-        // At most the time that has passed before what is in flight began, and never less than before.
-        let most = self.most_ns(self.unfinished_since(now).unwrap_or(now));
+        let most = self.most_ns(now);
         let observed = &mut self.observed;
-        // Of work which was in flight when the first pages were created, the part before then does not count. Once: what follows began later.
-        if (1..begun).contains(&facts.busy_since) && !observed.is_begin_known {
-            observed.is_begin_known = true;
-            let part = begun - facts.busy_since;
-            observed.busy_before_ns = observed.busy_before_ns.saturating_add(part);
+        // Of work which was in flight when the first pages were created, the part before then does not count, nor what had ended before it.
+        if (1..begun).contains(&facts.busy_since) {
+            let before = facts.busy_ns.saturating_add(begun - facts.busy_since);
+            observed.busy_before_ns = observed.busy_before_ns.max(before);
         }
+        // At most the time that has passed, and never less than before.
         let since = facts.busy_ns.saturating_sub(observed.busy_before_ns);
         let believed = since.min(most).max(observed.busy_ns);
         let own_ns = believed - observed.busy_ns;

@@ -349,7 +349,6 @@ fn kernel_time_of_former_connections_is_charged_when_it_is_stated() {
     }
     node.pass(10 * MS);
     let facts = &node.pages(process).facts;
-    facts.busy_since.store(0, Ordering::Release);
     facts.busy_ns.store(210 * MS, Ordering::Release);
     assert_eq!(node.figures().pods[0].counters.used_wall_ns, 210 * MS);
     // More than has passed is not believed.
