@@ -264,8 +264,8 @@ fn work_in_flight_at_a_death_is_charged() {
     assert!(tokens.debt(pod) < Span(30 * MS));
 }
 
-#[test]
-fn work_charged_at_a_revocation_is_not_charged_again_when_it_is_reported() {
+/// Returns a scheduler which has revoked the token of a process that answers no probe, and what that process reports: work of 30 ms in flight.
+fn revoked_amid_work() -> (Tokens, ProcessUsage) {
     let holder = ProcessId(0);
     let mut tokens = held_and_waited_for(Settings::default());
     let mut actions = Vec::new();
@@ -290,6 +290,12 @@ fn work_charged_at_a_revocation_is_not_charged_again_when_it_is_reported() {
         tokens.report(now, &usage);
         tokens.wake(now, &mut actions);
     }
+    (tokens, work)
+}
+
+#[test]
+fn work_charged_at_a_revocation_is_not_charged_again_when_it_is_reported() {
+    let (mut tokens, _) = revoked_amid_work();
     let at_revocation = tokens.account(PodId(0)).unwrap().charged;
     assert!(at_revocation >= Span(30 * MS), "{at_revocation:?}");
     // It continues, and reports more than was expected.
@@ -314,29 +320,13 @@ fn work_charged_at_a_revocation_is_not_charged_again_when_it_is_reported() {
 #[test]
 fn work_charged_at_a_revocation_is_not_charged_again_at_a_death() {
     let (holder, waiter) = (ProcessId(0), ProcessId(1));
-    let mut tokens = held_and_waited_for(Settings::default());
+    let (mut tokens, work) = revoked_amid_work();
     let mut actions = Vec::new();
-    let work = ProcessUsage {
-        process: holder,
-        is_active: false,
-        unfinished_since: Some(Time(0)),
-        activity: Activity::Busy {
-            since: Time(0),
-            expected: Some(Span(30 * MS)),
-        },
-    };
     let usage = Usage {
         pod: PodId(0),
         used: Span::ZERO,
         processes: &[work],
     };
-    // It answers no probe.
-    while tokens.occupies(holder) {
-        let now = tokens.next_wake().unwrap();
-        assert!(now.0 < SECOND);
-        tokens.report(now, &usage);
-        tokens.wake(now, &mut actions);
-    }
     let charged = tokens.account(PodId(0)).unwrap().charged;
     assert!(charged >= Span(30 * MS), "{charged:?}");
     let mut now = Time(60 * MS);

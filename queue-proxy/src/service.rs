@@ -13,7 +13,6 @@ use hyper::body::Incoming;
 use policy::class;
 use policy::gate::{self, RefuseReason};
 use policy::{Span, Time};
-use protocol::queue::TraceContext;
 use proxy::body::ProxyBody;
 use proxy::buffered::Buffered;
 use proxy::client_body::{ClientBody, ReadAhead};
@@ -427,8 +426,7 @@ impl Proxy {
                 self.activator.note(proxied && !is_ours);
             }
             in_flight.slot.counted = Some(self.stat.arrive(timeouts.arrival, proxied));
-            let mut claim = self.claim(request, &kind, arrival, &budget);
-            claim.trace = trace_context(exchange.as_ref().and_then(|exchange| exchange.trace()));
+            let mut claim = self.claim(request, &kind, arrival, &budget, exchange.as_ref());
             let mut returns = 0;
             loop {
                 match self.admit(client, request, &kind, claim).await {
@@ -670,16 +668,18 @@ impl Proxy {
         kind: &RequestKind,
         arrival: Time,
         budget: &RequestDeadline,
+        exchange: Option<&Arc<Exchange>>,
     ) -> Claim {
         let headers = request.headers();
         let tag = headers.get(headers::SERVING_TAG);
         let is_tagged = tag.is_some_and(|tag| !tag.is_empty());
+        let trace = exchange.and_then(|exchange| exchange.trace());
         Claim {
             arrival,
             deadline: budget.deadline,
             class: class::of(budget.deadline.objective, forward::body_length(request)),
             may_move: kind.upgrade.is_none() && !is_tagged && !sibling::has_hopped(headers),
-            trace: TraceContext::default(),
+            trace: trace_context(trace),
             back: None,
         }
     }

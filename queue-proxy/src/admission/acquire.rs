@@ -5,10 +5,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
-use policy::RequestId;
 use policy::gate::{self, Arrival};
 use policy::slo::StartMargin;
-use policy::{Span, Time};
+use policy::{RequestId, Span, Time};
 
 use super::{Acquire, Admitted, Forwarding, Outcome, Permit, Refusal};
 use crate::lease::Spent;
@@ -87,9 +86,7 @@ impl Acquire {
             }
         }
     }
-}
 
-impl Acquire {
     /// Lets the request be forwarded from now on, which waits and could not be so far.
     pub(crate) fn allow_move(&mut self) {
         self.claim.may_move = true;

@@ -38,8 +38,9 @@ struct Queue {
     address: Option<(IpAddr, u16)>,
     /// Number of its last head.
     head: u64,
-    /// Whether that head waits, as far as is known, and the ID of its trace if it is sampled.
+    /// Whether that head waits, as far as is known.
     has_head: bool,
+    /// ID of its trace; `None` without a head, or if it is not sampled.
     trace: Option<NonZero<u128>>,
     /// State which it was sent last.
     state: Option<(Residency, u64)>,
