@@ -28,6 +28,33 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
             plan(337_871, 1, 1, 1, 415, 336, &[Fault::Malformed, Fault::Kill]),
         ),
         (
+            "the gate of a pod that became the holder amid its eviction was closed at the eviction's end",
+            Plan {
+                siblings: true,
+                ..leased(
+                    148,
+                    plan(
+                        4_002_134,
+                        2,
+                        4,
+                        2,
+                        3_772,
+                        110,
+                        &[
+                            Fault::Cut,
+                            Fault::Unsent,
+                            Fault::Malformed,
+                            Fault::Kill,
+                            Fault::AgentHang,
+                            Fault::PodRemove,
+                            Fault::SlotLost,
+                            Fault::QueueLiar,
+                        ],
+                    ),
+                )
+            },
+        ),
+        (
             "a process that had failed had the lease again after a restart of the agent",
             leased(
                 196,

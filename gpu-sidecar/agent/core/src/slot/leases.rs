@@ -161,6 +161,11 @@ impl SlotState {
             self.set_open(cx, key, true);
             return has_closed(cx, key, closing);
         }
+        let is_holder = cx.leases.policy.holder(SlotId(self.key.0)) == Some(id_of(key));
+        if is_holder && matches!(closing, Closing::Eviction { .. }) {
+            // It has become the holder amid its eviction, by a lease which its queue states: the gate is that lease's.
+            return has_closed(cx, key, closing);
+        }
         cx.leases.set_closing(key, Some(closing));
         self.set_open(cx, key, false);
     }

@@ -653,6 +653,36 @@ fn a_holder_whose_model_was_ordered_away_gets_it_back_for_its_requests() {
 }
 
 #[test]
+fn a_pod_whose_queue_states_a_lease_amid_its_eviction_computes_once_its_model_is_back() {
+    let mut node = exclusive(2);
+    for pod in [0, 1] {
+        node.queue_connects(pod);
+    }
+    let [one, other] = [1, 101].map(|pid| node.with_memory(pid, 1, 60 * MIB));
+    let all = [(0, one), (1, other)];
+    settle(&mut node, &all);
+    node.wants(0, 80);
+    settle(&mut node, &all);
+    // The model leaves for a head, whose queue ends; and a request of its own runs since an earlier connection of its queue.
+    node.wants(1, 80);
+    node.pass(30 * MS);
+    if let Some(epoch) = node.recalled(0) {
+        node.idle(0, epoch);
+    }
+    assert_eq!(node.wanted_place(one).1, Residency::Host);
+    node.on(Event::QueueDisconnected(PodKey(1)));
+    node.on(Event::QueueDisconnected(PodKey(0)));
+    let epoch = node.now;
+    node.queue_returns(0, epoch);
+    assert!(node.lease(0).is_some());
+    node.has_moved(one);
+    assert_eq!(node.wanted_place(one).1, Residency::Resident);
+    node.has_moved(one);
+    node.ask(one);
+    assert!(node.is_open(one));
+}
+
+#[test]
 fn an_idle_notice_from_before_a_recall_does_not_end_the_lease() {
     let mut node = exclusive(2);
     for pod in [0, 1] {
