@@ -53,6 +53,7 @@ pub mod nodes;
 mod percentile;
 pub mod preset;
 pub mod queue;
+pub mod shared;
 pub mod slots;
 
 use std::fmt;

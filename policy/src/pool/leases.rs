@@ -84,6 +84,7 @@ use super::slots::{self, Evicted, Pool, SLOTS_MAX, Topology};
 use super::{FunctionId, Percentile, Refusal, SlotId};
 use crate::{Span, Time};
 
+pub(in crate::pool) use demand::{EXECUTIONS_MIN, mean, news};
 pub use rule::Rule;
 
 /// Time for which a model that refused to leave stays, and a model that could not return is not tried again.
@@ -120,7 +121,7 @@ pub const RESTART_MAX: Span = Span::from_secs(10);
 /// Interval at which it is looked whether a parked process still computes while others wait.
 pub const PARKED_LOOK: Span = Span::from_millis(50);
 /// Rate at which models are expected to load until their times are measured, in bytes per second: that of PCIe 3.
-const LOAD_RATE: u64 = 10_000_000_000;
+pub(in crate::pool) const LOAD_RATE: u64 = 10_000_000_000;
 
 /// Id of an instance, given by the caller.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -7,7 +7,9 @@ use crate::pool::{FunctionId, SlotId};
 use crate::{RequestId, Span, Time};
 
 /// Number of executions from which their mean is believed rather than a queue's estimate.
-const EXECUTIONS_MIN: u32 = 20;
+pub(in crate::pool) const EXECUTIONS_MIN: u32 = 20;
+/// Largest number of outcomes that one report is believed to add.
+const NEWS_MAX: u64 = 10_000;
 /// Weight of a new measurement in a mean: one in this many.
 const MEAN_PART: u64 = 8;
 
@@ -217,9 +219,6 @@ impl Leases {
             return;
         };
         let before = std::mem::replace(&mut entry.outcomes, (requests, in_time));
-        // What has left the window meanwhile is not known, so that this is a lower bound.
-        let new = requests.saturating_sub(before.0);
-        let new_in_time = in_time.saturating_sub(before.1).min(new);
         let function = entry.about.function;
         let Some(about) = self.functions.get(&function) else {
             return;
@@ -231,15 +230,8 @@ impl Leases {
         let sums = counts.fold((0, 0), |sums: (u64, u64), entry| {
             (sums.0 + entry.outcomes.0, sums.1 + entry.outcomes.1)
         });
-        let narrow = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-        // A report that covers more than this states the past of another agent.
-        let new = if new > 10_000 { 0 } else { new };
-        self.queue.observe(
-            self.now,
-            function,
-            sums,
-            (narrow(new), narrow(new_in_time.min(new))),
-        );
+        self.queue
+            .observe(self.now, function, sums, news(before, (requests, in_time)));
     }
 
     /// Records the time for which one request of an instance has computed.
@@ -374,7 +366,21 @@ impl Leases {
     }
 }
 
-fn mean(before: Span, new: Span, is_first: bool) -> Span {
+/// Returns the outcomes that a report adds to the one before, each as requests and those in time. What has left the window meanwhile is not known, so that this
+/// is a lower bound.
+pub(in crate::pool) fn news(before: (u64, u64), reported: (u64, u64)) -> (u32, u32) {
+    let new = reported.0.saturating_sub(before.0);
+    let in_time = reported.1.saturating_sub(before.1).min(new);
+    let narrow = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+    // A report that covers more than this states the past of another agent.
+    if new > NEWS_MAX {
+        return (0, 0);
+    }
+    (narrow(new), narrow(in_time))
+}
+
+/// Returns a mean with a new measurement.
+pub(in crate::pool) fn mean(before: Span, new: Span, is_first: bool) -> Span {
     if is_first {
         return new;
     }

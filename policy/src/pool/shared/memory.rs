@@ -1,0 +1,113 @@
+//! Claims on the memory of slots.
+
+use super::{Action, Claim, InstanceId, Location, Motion, SharedLeases};
+use crate::Time;
+use crate::pool::SlotId;
+
+impl SharedLeases {
+    /// Claims `bytes` of slot memory in all for the processes of an instance: others leave for it, or it waits. A smaller claim gives memory back.
+    pub fn claim(&mut self, now: Time, id: InstanceId, bytes: u64) -> Claim {
+        self.now = self.now.max(now);
+        self.is_changed = true;
+        let claim = self.try_claim(id, bytes);
+        let Some(entry) = self.instances.get_mut(&id) else {
+            return claim;
+        };
+        // One that replaces another keeps its place.
+        let number = entry.claim.map(|(_, number)| number);
+        entry.claim = None;
+        if claim == Claim::Waits {
+            self.claims += 1;
+            entry.claim = Some((bytes, number.unwrap_or(self.claims)));
+        }
+        claim
+    }
+
+    fn try_claim(&mut self, id: InstanceId, bytes: u64) -> Claim {
+        let Some(entry) = self.instances.get(&id) else {
+            return Claim::Refused;
+        };
+        let (slot, before) = (entry.about.slot, entry.bytes);
+        let Some(at) = self.slots.get(&slot) else {
+            return Claim::Refused;
+        };
+        // On a lost device the driver refuses it.
+        if bytes <= before || at.queues == 0 || at.is_lost {
+            self.set_bytes(id, bytes);
+            return Claim::Granted;
+        }
+        if bytes > at.capacity.saturating_sub(self.kept_by_others(slot, id)) {
+            return Claim::Refused;
+        }
+        // What claims may be a process which has begun since, and is not away.
+        let is_away = entry.location == Location::Host || entry.motion != Motion::Rests;
+        if is_away || i128::from(bytes - before) > self.free(slot) {
+            return Claim::Waits;
+        }
+        self.set_bytes(id, bytes);
+        Claim::Granted
+    }
+
+    /// Records the memory that an instance's processes hold by granted claims, in bytes, as known otherwise: after a restart of the caller, or when some of them have
+    /// ended. A claim of it that waits is withdrawn.
+    pub fn holds(&mut self, now: Time, id: InstanceId, bytes: u64) {
+        self.now = self.now.max(now);
+        if let Some(entry) = self.instances.get_mut(&id) {
+            self.is_changed |= entry.claim.is_some() || entry.bytes != bytes;
+            entry.claim = None;
+        }
+        self.set_bytes(id, bytes);
+    }
+
+    /// Grants the claim of an instance that waits.
+    pub(super) fn grant_claim(&mut self, id: InstanceId, actions: &mut Vec<Action>) {
+        let claim = self.instances.get_mut(&id).map(|entry| entry.claim.take());
+        if let Some((bytes, _)) = claim.flatten() {
+            self.set_bytes(id, bytes);
+            actions.push(Action::Claim {
+                instance: id,
+                granted: true,
+            });
+        }
+    }
+
+    /// Grants the claims on slots where no leases are needed any more.
+    pub(super) fn grant_unleased(&mut self, actions: &mut Vec<Action>) {
+        let waiting = self.instances.iter();
+        let waiting = waiting.filter(|(_, entry)| {
+            let is_there = entry.location != Location::Host && entry.motion == Motion::Rests;
+            entry.claim.is_some() && is_there && !self.is_leased(entry.about.slot)
+        });
+        let waiting: Vec<InstanceId> = waiting.map(|(id, _)| *id).collect();
+        for id in waiting {
+            self.grant_claim(id, actions);
+        }
+    }
+
+    fn set_bytes(&mut self, id: InstanceId, bytes: u64) {
+        if let Some(entry) = self.instances.get_mut(&id) {
+            entry.bytes = bytes;
+            if bytes > 0 && entry.location == Location::Absent {
+                entry.location = Location::Device;
+            }
+        }
+    }
+
+    /// Returns the memory of a slot that no model takes, in bytes; negative where they take more than it has.
+    pub(super) fn free(&self, slot: SlotId) -> i128 {
+        let there = self.instances.values();
+        let there = there.filter(|entry| entry.about.slot == slot && entry.is_there());
+        let bytes: i128 = there.map(|entry| i128::from(entry.bytes)).sum();
+        let capacity = self.slots.get(&slot).map_or(0, |at| at.capacity);
+        i128::from(capacity) - bytes
+    }
+
+    /// Returns the memory of a slot's models that never leave, apart from that of one instance, in bytes.
+    fn kept_by_others(&self, slot: SlotId, id: InstanceId) -> u64 {
+        let others = self.instances.iter();
+        let others = others.filter(|(other, entry)| {
+            **other != id && entry.about.slot == slot && !entry.about.may_leave
+        });
+        others.fold(0, |sum: u64, (_, entry)| sum.saturating_add(entry.bytes))
+    }
+}
