@@ -131,7 +131,7 @@ fn one_of_four_away() -> Case {
 }
 
 #[test]
-fn what_fits_together_is_never_recalled() {
+fn models_that_fit_together_are_never_recalled() {
     let mut case = Case::new(3);
     for id in 0..3 {
         assert_eq!(case.claim(id, 33), Claim::Granted);
@@ -279,7 +279,7 @@ fn of_two_that_wait_for_memory_amid_requests_the_later_leaves() {
 }
 
 #[test]
-fn what_can_never_fit_is_refused() {
+fn claims_that_can_never_fit_are_refused() {
     let mut case = Case::of(2, false, |first| first.may_leave = false);
     assert_eq!(case.claim(1, 101), Claim::Refused);
     assert_eq!(case.claim(0, 60), Claim::Granted);

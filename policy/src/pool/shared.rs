@@ -228,7 +228,7 @@ impl SharedLeases {
         Ok(())
     }
 
-    /// Removes an instance.
+    /// Removes an instance. Its head is withdrawn, and its memory counts as free.
     pub fn remove(&mut self, now: Time, id: InstanceId) {
         self.disconnect(now, id);
         let Some(entry) = self.instances.remove(&id) else {

@@ -5,6 +5,7 @@
 mod background;
 mod faults;
 mod pods;
+mod shared;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;

@@ -10,8 +10,8 @@ use serde_json::Value;
 use softgpu_harness::node::{Node, preload};
 use testing::until;
 
-/// Annotations of every pod.
-const TENANT: &str = "weir.dev/isolation=\"tenant\"\nweir.dev/slo=\"500ms\"\n";
+/// Annotations of every pod, apart from its isolation.
+const OBJECTIVE: &str = "weir.dev/slo=\"500ms\"\n";
 /// Longest time until an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(25);
 /// Settings of every model: one of 4 MiB of weights, whose answers are checked. A unit of input takes a millisecond.
@@ -51,6 +51,8 @@ pub(crate) struct About {
     /// Address at which its queue-proxy listens, on port 8012.
     pub(crate) ip: &'static str,
     pub(crate) concurrency: u32,
+    /// Whether it computes beside other pods of its slot.
+    pub(crate) is_shared: bool,
     /// Longest time of its kernels.
     pub(crate) piece: &'static str,
 }
@@ -65,6 +67,7 @@ impl About {
             slot: "",
             ip,
             concurrency: 1,
+            is_shared: false,
             piece: "600s",
         }
     }
@@ -77,7 +80,12 @@ impl About {
                 about += &format!("{key} = \"{value}\"\n");
             }
         }
-        node.publish(self.name, TENANT, &about);
+        let isolation = match self.is_shared {
+            true => "weir.dev/isolation=\"shared\"\nweir.dev/gpu-memory=\"16Mi\"\n",
+            false => "weir.dev/isolation=\"tenant\"\n",
+        };
+        let annotations = format!("{isolation}{OBJECTIVE}");
+        node.publish(self.name, &annotations, &about);
         until("the pod is served", || {
             (node.instance(self.name)["id"] == self.name).then_some(())
         });

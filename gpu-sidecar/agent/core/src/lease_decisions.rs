@@ -15,7 +15,7 @@ use crate::slots::SlotKey;
 const ROUNDS_MAX: u32 = 64;
 
 impl Agent {
-    /// Adds a pod to the leases if its slot is an exclusive one that is known.
+    /// Adds a pod to the leases if its slot is known.
     pub(crate) fn lease_pod(&mut self, key: PodKey, actions: &mut Vec<Action>) {
         let Some(slot) = self.slot_of_pod.get(&key).copied() else {
             return;
@@ -23,11 +23,12 @@ impl Agent {
         if self.leases.slot_of(key).is_some() {
             return;
         }
-        let Some(pod) = self.slots.get(&slot).and_then(|slot| slot.leased_pod(key)) else {
+        let pod = self.slots.get(&slot);
+        let Some((pod, is_shared)) = pod.and_then(|slot| slot.leased_pod(key)) else {
             return;
         };
         self.on_slot(slot, actions, |slot, cx| slot.describe_to_leases(cx));
-        self.leases.add_pod(self.now, &pod, actions);
+        self.leases.add_pod(self.now, &pod, is_shared, actions);
         self.on_slot(slot, actions, |slot, cx| slot.claim_for_lease(cx, key));
     }
 

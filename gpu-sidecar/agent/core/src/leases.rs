@@ -1,4 +1,5 @@
-//! Leases of the node's exclusive slots ([`policy::pool::leases`]): queues of pods, and which pod may compute.
+//! Leases of the node's slots: queues of pods, and which pod may compute ([`policy::pool::leases`]), or has its model on a slot on which several do
+//! ([`policy::pool::shared`]).
 //!
 //! Slots report what their pods and processes do, and carry out what is decided (`slot::leases`); [`crate::agent`] decides after each event. Without a
 //! connected queue nothing is leased, and an exclusive slot belongs to the pod that came first.
@@ -9,7 +10,7 @@ use std::num::NonZero;
 
 use annotations::{Evict, Isolation};
 use policy::pool::leases::{
-    Claim, Class, Demand, Instance, InstanceId, Leases, Location, PARKED_DEADLINE, Rule,
+    Claim, Class, Demand, Instance, InstanceId, Location, PARKED_DEADLINE, Rule,
 };
 use policy::pool::{FunctionId, Percentile, SlotId};
 use policy::tokens::ProcessId;
@@ -20,6 +21,7 @@ use protocol::queue::{FromQueue, LoadSource, ToQueue};
 
 use crate::action::{Action, Level};
 use crate::figures::LeaseFigures;
+use crate::lease_policy::LeasePolicy;
 use crate::pods::{Pod, PodKey};
 use crate::slots::SlotKey;
 
@@ -55,10 +57,12 @@ impl Queue {
     }
 }
 
-/// A pod on an exclusive slot.
+/// A pod with leases.
 #[derive(Debug)]
 struct LeasedPod {
     slot: SlotKey,
+    /// Whether several pods compute on its slot at once, so that its lease is for memory alone.
+    is_shared: bool,
     function: FunctionId,
     name: String,
     uid: Option<String>,
@@ -102,9 +106,9 @@ pub(crate) enum Closing {
 /// Leases of a node; see the [module](self).
 #[derive(Debug)]
 pub(crate) struct NodeLeases {
-    pub(crate) policy: Leases,
+    pub(crate) policy: LeasePolicy,
     pods: BTreeMap<PodKey, LeasedPod>,
-    /// Connected queues of pods that need no lease, as on shared slots: each holds one without end. The value is whether it has greeted.
+    /// Connected queues of pods that need no lease, as on slots beyond those with leases: each holds one without end. The value is whether it has greeted.
     unbound: BTreeMap<PodKey, bool>,
     /// Functions with their number of instances on different slots, and names of those that may have several.
     functions: BTreeMap<FunctionId, u32>,
@@ -120,7 +124,7 @@ impl NodeLeases {
     /// `streams`: processes compute while their models return.
     pub(crate) fn new(rule: Rule, streams: bool) -> Self {
         Self {
-            policy: Leases::new(rule.settings(streams)),
+            policy: LeasePolicy::new(rule, streams),
             pods: BTreeMap::new(),
             unbound: BTreeMap::new(),
             functions: BTreeMap::new(),
@@ -138,9 +142,9 @@ impl NodeLeases {
         self.is_used().then_some(wake.0)
     }
 
-    /// Returns whether any queue is connected.
-    pub(crate) const fn is_used(&self) -> bool {
-        self.queues > 0
+    /// Returns whether any queue is connected, or something of the last ones is not over.
+    pub(crate) fn is_used(&self) -> bool {
+        self.queues > 0 || self.policy.has_claims()
     }
 
     pub(crate) fn touch(&mut self, pod: PodKey) {
@@ -149,11 +153,15 @@ impl NodeLeases {
         }
     }
 
-    /// Marks all pods that compute, or are about to end to, as changed.
+    /// Marks all pods of exclusive slots that compute, or are about to end to, as changed, and those of shared ones of which it matters whether they do.
     pub(crate) fn touch_active(&mut self) {
         let active = self.pods.iter();
-        let active = active.filter(|(_, pod)| pod.is_open || pod.closing.is_some());
+        let active =
+            active.filter(|(_, pod)| pod.is_open && !pod.is_shared || pod.closing.is_some());
         self.touched.extend(active.map(|(key, _)| *key));
+        let watched = self.policy.watched();
+        self.touched
+            .extend(watched.map(|InstanceId(number)| PodKey(number)));
     }
 
     pub(crate) fn take_touched(&mut self) -> BTreeSet<PodKey> {
@@ -169,7 +177,14 @@ impl NodeLeases {
         self.policy.is_leased(SlotId(slot.0))
     }
 
-    pub(crate) fn add_pod(&mut self, now: u64, pod: &Pod, actions: &mut Vec<Action>) {
+    /// `is_shared`: several pods compute on its slot at once.
+    pub(crate) fn add_pod(
+        &mut self,
+        now: u64,
+        pod: &Pod,
+        is_shared: bool,
+        actions: &mut Vec<Action>,
+    ) {
         let function = self.function_of(pod);
         let settings = &pod.settings;
         let objective = settings.slo.map_or(Span::ZERO, Span::from);
@@ -201,6 +216,7 @@ impl NodeLeases {
             pod.key,
             LeasedPod {
                 slot: pod.slot,
+                is_shared,
                 function,
                 name: pod.display(),
                 uid: pod.uid.clone(),
@@ -384,11 +400,11 @@ impl NodeLeases {
                         uid: pod.uid.clone().unwrap_or_default(),
                     },
                 });
-                let holds = (*epoch != 0).then_some(at);
+                let holds = *epoch != 0;
                 self.policy.connect(at, id, holds);
                 self.policy.set_reachable(id, is_reachable);
                 let is_holder = self.policy.view(id).is_some_and(|view| view.is_holder);
-                if holds.is_some() && !is_holder {
+                if holds && !is_holder {
                     // Another instance has the slot by now, or the lease ends.
                     actions.push(Action::SendQueue {
                         pod: key,

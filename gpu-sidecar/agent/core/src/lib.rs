@@ -16,7 +16,8 @@
 //! | [`agent`] | dispatch to the slots; process numbers; wake-ups |
 //! | `slot` | one slot: its scheduler, pods and processes |
 //! | `process`, `gate`, `pod`, `accept` | one process, its gate, one pod, the rate of its connections |
-//! | `leases` | queues of pods, and the leases of exclusive slots |
+//! | `leases` | queues of pods, and the leases of slots |
+//! | `lease_policy` | the two policies of leases, of exclusive and of shared slots |
 //! | [`figures`] | counters and gauges |
 //! | [`local`] | a caller with pages in its own memory, for processes in virtual time |
 //! | [`record`] | events and actions as text, and their replay |
@@ -39,6 +40,7 @@ pub mod figures;
 mod gate;
 mod kind;
 mod lease_decisions;
+mod lease_policy;
 mod leases;
 pub mod local;
 mod pod;

@@ -286,7 +286,7 @@ pub enum Restore {
 
 const RESTORES: [(&str, Restore); 2] = [("demand", Restore::Demand), ("order", Restore::Order)];
 
-/// Table `[pool]`: leases of exclusive slots.
+/// Table `[pool]`: rule of the leases, and what becomes of processes that have failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct PoolConfig {

@@ -366,8 +366,7 @@ impl Watcher {
                 if let Some(own) = self.node.lock().slot_mut(key) {
                     own.gpu = found.gpu_number;
                     own.memory_used = used;
-                    is_measured =
-                        own.slot.kind == SlotKind::Exclusive && own.slot.context_residue.is_none();
+                    is_measured = own.slot.context_residue.is_none();
                 }
                 if is_measured && !unit.processes.is_empty() {
                     let processes = unit.processes.iter();

@@ -289,7 +289,7 @@ impl World {
                 .is_some_and(|before| self.revoked_unresponsive(process.pod) > before);
             let counts = computes && !is_revoked && !was_ungated(process, now);
             // Under a lease all processes of a pod compute.
-            let is_counted = self.plan.requests_ms > 0
+            let is_counted = self.plan.has_exclusive_slots()
                 && counted
                     .iter()
                     .any(|other: &usize| self.processes[*other].pod == process.pod);
@@ -311,7 +311,7 @@ impl World {
                 });
                 let Some(own) = own else { continue };
                 let has_greeted = attached_has(node, own);
-                let is_counted = self.plan.requests_ms > 0
+                let is_counted = self.plan.has_exclusive_slots()
                     && counted
                         .iter()
                         .any(|other| self.processes[*other].pod == self.processes[own].pod);

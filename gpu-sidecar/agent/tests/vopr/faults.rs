@@ -26,7 +26,9 @@ impl World {
         self.pods_seen += 1;
         let mut pod = pod(key, self.pods_seen, slot, sm, limit, memory);
         if self.plan.requests_ms > 0 {
-            pod.settings.isolation = Isolation::Tenant;
+            if !self.plan.shared {
+                pod.settings.isolation = Isolation::Tenant;
+            }
             if self.plan.siblings {
                 pod.function = format!("function-{}", key / self.plan.slots);
                 pod.uid = Some(uid_of(key));
@@ -52,7 +54,7 @@ impl World {
         let generation = self.node.generation;
         for slot in 0..self.node.slots.len() {
             self.after(US, Event::Found(generation, Found::Slot(slot)));
-            if self.plan.requests_ms == 0 {
+            if !self.plan.has_exclusive_slots() {
                 let delay = 2 * US + self.random.below(100 * MS);
                 self.after(delay, Event::Found(generation, Found::Mps(slot)));
             }

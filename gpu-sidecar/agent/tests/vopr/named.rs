@@ -15,6 +15,7 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
         orders_ms: 0,
         requests_ms: 0,
         siblings: false,
+        shared: false,
         faults: faults.to_vec(),
     };
     let moving = |orders_ms, plan: Plan| Plan { orders_ms, ..plan };

@@ -95,6 +95,7 @@ impl Node {
         let slots = plan.slots;
         let of_plan = |at| match plan.requests_ms {
             0 => slot(at),
+            _ if plan.shared => shared(at),
             _ => exclusive(at),
         };
         Self {
@@ -160,6 +161,14 @@ fn slot(at: usize) -> Slot {
         models_memory: None,
         mps_pipe: Some(PathBuf::from("/run/weir/mps/pipe")),
         mig: None,
+    }
+}
+
+/// Returns a slot whose pods compute at once, with room for the models of two pods at most.
+fn shared(at: usize) -> Slot {
+    Slot {
+        models_memory: Some(700 << 20),
+        ..slot(at)
     }
 }
 

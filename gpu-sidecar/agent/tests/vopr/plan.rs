@@ -89,6 +89,8 @@ pub(crate) struct Plan {
     pub(crate) requests_ms: u64,
     /// Whether pods on different slots are instances of one function, whose queues forward requests to each other. Only with leases.
     pub(crate) siblings: bool,
+    /// Whether several pods compute at once on slots with leases, which then are for memory alone.
+    pub(crate) shared: bool,
     /// Faults that occur.
     pub(crate) faults: Vec<Fault>,
 }
@@ -112,6 +114,7 @@ impl Plan {
             orders_ms: [0, 5 + random.below(300)][random.index(2)],
             requests_ms: [0, 10 + random.below(300)][random.index(2)],
             siblings: false,
+            shared: false,
         };
         // The last draws, so that other runs stay what they were.
         if random.below(4) == 0 && plan.requests_ms > 0 && plan.pods > 1 && share > 0 {
@@ -121,6 +124,7 @@ impl Plan {
             plan.faults.push(Fault::Sticky);
         }
         plan.siblings = random.below(2) == 0 && plan.requests_ms > 0 && plan.slots > 1;
+        plan.shared = random.below(3) == 0 && plan.requests_ms > 0;
         plan.possible()
     }
 
@@ -137,6 +141,11 @@ impl Plan {
     /// Returns whether this fault occurs.
     pub(crate) fn has(&self, fault: Fault) -> bool {
         self.faults.contains(&fault)
+    }
+
+    /// Returns whether pods compute in turns, by leases.
+    pub(crate) const fn has_exclusive_slots(&self) -> bool {
+        self.requests_ms > 0 && !self.shared
     }
 
     /// Returns whether models move.
@@ -240,7 +249,7 @@ impl fmt::Display for Plan {
             .collect();
         write!(
             f,
-            "Plan {{ seed: {}, slots: {}, pods: {}, processes: {}, span_ms: {}, fault_ms: {}, orders_ms: {}, requests_ms: {}, siblings: {}, faults: vec![{}] }}",
+            "Plan {{ seed: {}, slots: {}, pods: {}, processes: {}, span_ms: {}, fault_ms: {}, orders_ms: {}, requests_ms: {}, siblings: {}, shared: {}, faults: vec![{}] }}",
             self.seed,
             self.slots,
             self.pods,
@@ -250,6 +259,7 @@ impl fmt::Display for Plan {
             self.orders_ms,
             self.requests_ms,
             self.siblings,
+            self.shared,
             faults.join(", ")
         )
     }

@@ -39,8 +39,8 @@ pub(crate) enum Program {
     Syncing,
     /// It returns the token, between the two steps.
     Returning(preload_state::gate::GiveBack),
-    /// It waits for memory.
-    Claiming(Claim, Answer),
+    /// It waits for memory, and has looked for a heartbeat last at this time, in nanoseconds.
+    Claiming(Claim, Answer, Silence, u64),
     /// It waits until the process's memory is on the device.
     Away(Silence),
 }

@@ -3,9 +3,10 @@
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use preload_state::claims::AnswerStep;
-use preload_state::gate::{IN_FLIGHT_POLL, ParkStep, Parking, RECHECK_INTERVAL};
+use preload_state::gate::{HUNG_AFTER, IN_FLIGHT_POLL, ParkStep, Parking, RECHECK_INTERVAL};
 use preload_state::link::{self, Action as LinkAction, Phase};
 use preload_state::nanoseconds;
 use preload_state::silence::{Silence, page_of};
@@ -68,20 +69,35 @@ impl World {
                 }
                 self.end_burst(process)
             }
-            Program::Claiming(claim, answer) => {
+            Program::Claiming(claim, answer, mut silence, looked_at) => {
                 let is_current = own.claims_from == page_of(own.orders());
                 let is_lost = !is_current && own.agent_pages().is_some();
-                if is_lost && self.plan.requests_ms > 0 {
+                if is_lost {
                     // It is made again to the present agent.
-                    return self.begin_burst(process);
+                    let FromProcess::Claim { bytes, .. } = claim.message() else {
+                        return Ok(());
+                    };
+                    return match self.plan.requests_ms {
+                        0 => self.claim_total(process, bytes),
+                        _ => self.begin_burst(process),
+                    };
                 }
                 let is_answered =
                     match answer.step(self.now, own.orders(), own.agent_pages().is_some()) {
                         AnswerStep::Wait { left, .. } => {
-                            own.program = Program::Claiming(claim, answer);
-                            let left = nanoseconds(left);
+                            let (page, now) = (Arc::clone(own.page()), self.now);
+                            let (is_served, interval) = (own.is_served(), RECHECK_INTERVAL);
+                            let waited = Duration::from_nanos(now - looked_at);
+                            let orders = &page.orders;
+                            let is_hung =
+                                silence.has_lasted(orders, is_served, waited, interval, HUNG_AFTER);
+                            own.program = Program::Claiming(claim, answer, silence, now);
+                            let left = nanoseconds(left.min(interval));
                             self.go(process, Thread::Program, left);
-                            return Ok(());
+                            return match is_hung {
+                                true => self.give_agent_up(process),
+                                false => Ok(()),
+                            };
                         }
                         AnswerStep::Answered => true,
                         AnswerStep::Unanswered => false,
@@ -148,11 +164,7 @@ impl World {
     }
 
     fn claim_total(&mut self, process: usize, bytes: u64) -> Result<(), Failure> {
-        let at_most = if self.plan.requests_ms > 0 {
-            preload_state::claims::LEAVING_MAX
-        } else {
-            preload_state::claims::ANSWER_MAX
-        };
+        let at_most = preload_state::claims::ANSWER_MAX;
         let own = &mut self.processes[process];
         let page = Arc::clone(own.page());
         let claim = own.claims.request(&page.orders, bytes);
@@ -168,7 +180,8 @@ impl World {
             self.pause(process);
             return Ok(());
         }
-        self.processes[process].program = Program::Claiming(claim, answer);
+        self.processes[process].program =
+            Program::Claiming(claim, answer, Silence::default(), self.now);
         self.program(process)
     }
 
@@ -596,7 +609,7 @@ impl World {
                 let message = FromProcess::Attach {
                     uuid,
                     multiprocessors: sms,
-                    mps: self.plan.requests_ms == 0,
+                    mps: !self.plan.has_exclusive_slots(),
                     context_bytes: 0,
                     busy_ns: own.busy_ns(),
                 };

@@ -232,7 +232,12 @@ impl World {
                 } else {
                     slot
                 };
-                self.add_node_pod(pod, slot, 100, 100, 0);
+                // Those of exclusive slots have what the slot has.
+                let (sm, memory) = match self.plan.shared {
+                    true => (sm, 4 << 30),
+                    false => (100, 0),
+                };
+                self.add_node_pod(pod, slot, sm, 100, memory);
             } else {
                 self.add_node_pod(pod, slot, sm, limit, memory);
             }

@@ -8,10 +8,9 @@ use protocol::page::Orders;
 
 use crate::nanoseconds;
 
-/// Time for which a claim waits for the agent's reply.
-pub const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// Time for which a claim waits where others leave the slot for it, which may have requests to end first. The end of the agent ends the wait.
-pub const LEAVING_MAX: Duration = Duration::from_secs(600);
+/// Time for which a claim waits for the agent's reply: others may leave the slot for it, which may have requests to end first. The end of the agent ends the
+/// wait, and so does its silence.
+pub const ANSWER_MAX: Duration = Duration::from_secs(600);
 /// Time for which a refresh of the bytes held by other processes waits for the agent's reply. The agent also publishes them every
 /// 100 ms without a request.
 pub const COUNT_MAX: Duration = Duration::from_millis(50);

@@ -53,7 +53,7 @@ pub struct Process {
     /// Bytes that stay allocated with a context; 0 if they have to be measured.
     context_residue: AtomicU64,
     /// Whether other processes leave the slot for memory that this one claims: all that it does not use is theirs.
-    shares_slot_memory: AtomicBool,
+    has_exclusive_slot: AtomicBool,
     /// Whether a refused collective was reported.
     is_collective_reported: AtomicBool,
     /// Whether memory was bound to something whose references to it are not known.
@@ -86,7 +86,7 @@ impl Process {
             is_active: AtomicBool::new(false),
             memory_limit: AtomicU64::new(0),
             context_residue: AtomicU64::new(0),
-            shares_slot_memory: AtomicBool::new(false),
+            has_exclusive_slot: AtomicBool::new(false),
             is_collective_reported: AtomicBool::new(false),
             has_bound_memory: AtomicBool::new(false),
             has_host_functions: AtomicBool::new(false),
@@ -112,14 +112,14 @@ impl Process {
             .store(terms.memory_limit, Ordering::Release);
         self.context_residue
             .store(terms.context_residue, Ordering::Release);
-        self.shares_slot_memory
+        self.has_exclusive_slot
             .store(terms.on_loss == OnLoss::Keep, Ordering::Release);
     }
 
-    /// Returns whether other processes leave the slot for memory that this one claims.
+    /// Returns whether no other pod computes on the slot while this one does.
     #[must_use]
-    pub fn shares_slot_memory(&self) -> bool {
-        self.shares_slot_memory.load(Ordering::Acquire)
+    pub fn has_exclusive_slot(&self) -> bool {
+        self.has_exclusive_slot.load(Ordering::Acquire)
     }
 
     /// Returns the pod's memory limit on the device in bytes; 0 if there is none.

@@ -7,6 +7,7 @@ use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
+use crate::full_node::{self, Sharing};
 use crate::kubectl::{self, until};
 use crate::load::{Outcome, Target};
 use crate::options::Options;
@@ -14,10 +15,10 @@ use crate::world::{
     Function, NAMESPACE, OPTED_IN, Overlay, SOON, attached, create_namespace, detached,
     differences, left_behind, messages, owners, snapshot,
 };
-use crate::{full_node, gpu, soak, suites};
+use crate::{gpu, soak, suites};
 
 /// Names of the checks, in their order.
-pub(crate) const NAMES: [&str; 15] = [
+pub(crate) const NAMES: [&str; 16] = [
     "install",
     "attach-detach",
     "roll-out",
@@ -27,6 +28,7 @@ pub(crate) const NAMES: [&str; 15] = [
     "traffic-split",
     "gpu-function",
     "full-node",
+    "shared-node",
     "internal-tls",
     "wrong-annotations",
     "suites",
@@ -148,7 +150,8 @@ impl Checks {
             "api-outage" => self.api_outage().await,
             "traffic-split" => self.traffic_split().await,
             "gpu-function" => self.gpu_function().await,
-            "full-node" => self.full_node().await,
+            "full-node" => self.full_node(Sharing::InTurns).await,
+            "shared-node" => self.full_node(Sharing::AtOnce).await,
             "internal-tls" => self.internal_tls().await,
             "wrong-annotations" => self.wrong_annotations().await,
             "suites" => self.suites().await,
@@ -528,11 +531,11 @@ impl Checks {
         Ok(finding)
     }
 
-    async fn full_node(&self) -> anyhow::Result<Finding> {
+    async fn full_node(&self, sharing: Sharing) -> anyhow::Result<Finding> {
         if self.options.overlay != "softgpu" {
             return not_tried("needs --overlay softgpu");
         }
-        let checked = full_node::check(&self.options).await;
+        let checked = full_node::check(&self.options, sharing).await;
         // The slots of the other checks again, whatever has come of these.
         self.overlay.run("apply")?;
         full_node::replace_gpus().await?;

@@ -14,7 +14,7 @@ use crate::world::{Function, NAMESPACE, Overlay, SOON};
 
 /// Objective of the functions.
 const OBJECTIVE: Duration = Duration::from_millis(500);
-/// Names of the functions, of which one fits a GPU at a time.
+/// Names of the functions, whose models do not fit the GPUs together.
 const NAMES: [&str; 3] = ["first", "second", "third"];
 /// Rate of requests to each function, per second.
 const RATE: u32 = 2;
@@ -31,7 +31,27 @@ pub(crate) struct Checked {
     pub(crate) outcome: Outcome,
 }
 
-fn function(name: &'static str) -> Function<'static> {
+/// How the GPUs of the node are shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// Two GPUs, of which each holds one model, and on which one function computes at a time.
+    InTurns,
+    /// One GPU, which holds two models, and on which all whose models are there compute.
+    AtOnce,
+}
+
+impl Sharing {
+    /// Returns the number of instances of each function.
+    const fn instances(self) -> usize {
+        match self {
+            // One at each GPU.
+            Self::InTurns => 2,
+            Self::AtOnce => 1,
+        }
+    }
+}
+
+fn function(name: &'static str, sharing: Sharing) -> Function<'static> {
     Function {
         name,
         takes: Duration::from_millis(20),
@@ -39,39 +59,50 @@ fn function(name: &'static str) -> Function<'static> {
         // 44 MiB with what a request computes in. A load takes the node's processors, which hash and copy what a GPU would: of 128 MiB, which take 0.2 s,
         // these loads leave two of them nothing for anything else.
         weights: Some("32MiB"),
-        annotations: &[
-            ("weir.dev/slo", "500ms"),
-            ("weir.dev/gpu-memory", "200Mi"),
-            // One at each GPU.
-            ("autoscaling.knative.dev/min-scale", "2"),
-            ("autoscaling.knative.dev/max-scale", "2"),
-        ],
+        annotations: match sharing {
+            Sharing::InTurns => &[
+                ("weir.dev/slo", "500ms"),
+                ("weir.dev/gpu-memory", "200Mi"),
+                ("autoscaling.knative.dev/min-scale", "2"),
+                ("autoscaling.knative.dev/max-scale", "2"),
+            ],
+            Sharing::AtOnce => &[
+                ("weir.dev/slo", "500ms"),
+                ("weir.dev/isolation", "shared"),
+                ("weir.dev/sm-percent", "33"),
+                ("weir.dev/gpu-memory", "200Mi"),
+                ("autoscaling.knative.dev/min-scale", "1"),
+                ("autoscaling.knative.dev/max-scale", "1"),
+            ],
+        },
         traffic: None,
     }
 }
 
-/// Checks that three functions with an instance on each of two GPUs, which hold one of their models each, answer all requests in time; that their requests wait
-/// for the next agent while the agents are replaced; and that pods of theirs are replaced without a failed request.
-pub(crate) async fn check(options: &Options) -> anyhow::Result<Checked> {
+/// Checks that three functions whose models do not all fit the GPUs answer all requests in time; that their requests wait for the next agent while the agents are
+/// replaced; and that pods of theirs are replaced without a failed request.
+pub(crate) async fn check(options: &Options, sharing: Sharing) -> anyhow::Result<Checked> {
     let overlay = Overlay::new(options, &options.images)?;
-    overlay.replace(
-        "components/softgpu/agent.toml",
-        "[slots]\n",
-        "[slots]\nkind = \"exclusive\"\nmemory = \"60Mi\"\n",
-    )?;
-    overlay.replace(
-        "components/softgpu/mps.toml",
-        "[node]\n",
-        "[slots]\nkind = \"exclusive\"\n\n[node]\n",
-    )?;
-    overlay.replace(
-        "components/softgpu/mps.yaml",
-        "--gpu, H100,",
-        "--gpu, H100, --gpus, \"2\",",
-    )?;
+    let slots = match sharing {
+        Sharing::InTurns => "[slots]\nkind = \"exclusive\"\nmemory = \"60Mi\"\n",
+        Sharing::AtOnce => "[slots]\nmemory = \"100Mi\"\n",
+    };
+    overlay.replace("components/softgpu/agent.toml", "[slots]\n", slots)?;
+    if sharing == Sharing::InTurns {
+        overlay.replace(
+            "components/softgpu/mps.toml",
+            "[node]\n",
+            "[slots]\nkind = \"exclusive\"\n\n[node]\n",
+        )?;
+        overlay.replace(
+            "components/softgpu/mps.yaml",
+            "--gpu, H100,",
+            "--gpu, H100, --gpus, \"2\",",
+        )?;
+    }
     overlay.run("apply")?;
     replace_gpus().await?;
-    let checked = exercise(options).await;
+    let checked = exercise(options, sharing).await;
     for name in NAMES {
         kubectl::run(&[
             "-n",
@@ -90,8 +121,8 @@ pub(crate) async fn check(options: &Options) -> anyhow::Result<Checked> {
     checked
 }
 
-async fn exercise(options: &Options) -> anyhow::Result<Checked> {
-    let functions = NAMES.map(function);
+async fn exercise(options: &Options, sharing: Sharing) -> anyhow::Result<Checked> {
+    let functions = NAMES.map(|name| function(name, sharing));
     for function in &functions {
         function.apply(options).await?;
     }
@@ -104,7 +135,7 @@ async fn exercise(options: &Options) -> anyhow::Result<Checked> {
             .collect::<anyhow::Result<_>>()?;
         let begin = Instant::now();
         sleep(Duration::from_secs(3)).await;
-        let disturbed = disturb(part).await;
+        let disturbed = disturb(part, sharing.instances()).await;
         sleep(SPAN.saturating_sub(begin.elapsed())).await;
         let mut outcome = Outcome::default();
         for load in loads {
@@ -145,8 +176,8 @@ async fn exercise(options: &Options) -> anyhow::Result<Checked> {
     })
 }
 
-/// Replaces what a part of the check is about.
-async fn disturb(part: &str) -> anyhow::Result<()> {
+/// Replaces what a part of the check is about, and waits until each function has this many pods.
+async fn disturb(part: &str, instances: usize) -> anyhow::Result<()> {
     match part {
         "agents replaced" => {
             let agents = ["daemonset/weir-agent", "-n", "weir-agent"];
@@ -160,9 +191,9 @@ async fn disturb(part: &str) -> anyhow::Result<()> {
                 let pod = pod["metadata"]["name"].as_str().unwrap_or_default();
                 kubectl::run(&["-n", NAMESPACE, "delete", "pod", pod, "--wait=false"])?;
             }
-            until("each has two pods that are ready", SOON, || {
+            until("the pods of each are ready", SOON, || {
                 let all = NAMES.map(pods).into_iter().collect::<Result<Vec<_>, _>>()?;
-                Ok(all.iter().all(|pods| ready(pods) == 2))
+                Ok(all.iter().all(|pods| ready(pods) == instances))
             })
             .await?;
         }

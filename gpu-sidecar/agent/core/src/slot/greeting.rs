@@ -228,7 +228,7 @@ impl SlotState {
             cx.numbers.release(stand_in);
         }
         self.forget_former_connections(cx, id);
-        if self.is_leased && self.is_behind(id) && self.is_away(id) {
+        if self.has_leased_memory(cx) && self.is_behind(id) && self.is_away(id) {
             // Others may have got its room meanwhile.
             self.set_waiting_for_room(&[id], true);
         }

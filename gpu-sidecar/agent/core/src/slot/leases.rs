@@ -1,4 +1,4 @@
-//! The slot's part of leases: what is reported of its pods, and what is carried out.
+//! The slot's part of leases: what is reported of its pods, and what is carried out. On a shared slot they open and close no gate.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,15 +40,21 @@ impl SlotState {
         self.is_leased
     }
 
-    /// Returns a pod of an exclusive slot.
-    pub(crate) fn leased_pod(&self, key: PodKey) -> Option<Arc<Pod>> {
-        let pod = self.pods.get(&key).filter(|_| self.is_exclusive())?;
-        Some(Arc::clone(pod.pod()))
+    /// Returns whether leases decide whose model is on this slot.
+    pub(super) fn has_leased_memory(&self, cx: &Context<'_>) -> bool {
+        self.is_leased || cx.leases.policy.shares_memory(SlotId(self.key.0))
     }
 
-    /// Sets the limit of a new pod's memory, and lets it wait for a lease where those are needed.
+    /// Returns a pod of a slot which was found, and whether several pods compute there at once.
+    pub(crate) fn leased_pod(&self, key: PodKey) -> Option<(Arc<Pod>, bool)> {
+        let pod = self.pods.get(&key).filter(|_| self.device.is_some())?;
+        Some((Arc::clone(pod.pod()), !self.is_exclusive()))
+    }
+
+    /// Sets the limit of a new pod's memory on an exclusive slot, and lets it wait for a lease where those are needed.
     pub(crate) fn claim_for_lease(&mut self, cx: &mut Context<'_>, key: PodKey) {
-        let Some(device) = &self.device else {
+        let is_exclusive = self.is_exclusive();
+        let Some(device) = self.device.as_ref().filter(|_| is_exclusive) else {
             return;
         };
         let slot = &device.slot;
@@ -80,18 +86,17 @@ impl SlotState {
 
     /// Passes the slot's memory and whether it may be used to the leases.
     pub(crate) fn describe_to_leases(&self, cx: &mut Context<'_>) {
-        let Some(device) = self.device.as_ref().filter(|_| self.is_exclusive()) else {
+        let Some(device) = self.device.as_ref() else {
             return;
         };
-        let slot = SlotId(self.key.0);
-        cx.leases
-            .policy
-            .set_slot(slot, self.models_memory(&device.slot));
-        cx.leases.policy.set_host_path(slot, device.slot.host_path);
         let is_usable = device.frozen_until.is_none();
-        cx.leases.policy.set_usable(slot, is_usable);
-        let now = Time(cx.now);
-        cx.leases.policy.set_lost(now, slot, device.is_lost);
+        cx.leases.policy.describe(
+            Time(cx.now),
+            SlotId(self.key.0),
+            device.slot.kind,
+            (self.models_memory(&device.slot), device.slot.host_path),
+            (is_usable, device.is_lost),
+        );
     }
 
     /// Lets exactly the pods compute that hold a lease, or all as far as tokens allow where no leases are needed.
@@ -197,7 +202,7 @@ impl SlotState {
                 Location::Device
             } else if is_any(Residency::Host) && !returns {
                 Location::Host
-            } else if pod.claimed() > 0 {
+            } else if self.held_bytes(pod) > 0 {
                 Location::Device
             } else {
                 Location::Absent
@@ -431,7 +436,7 @@ impl SlotState {
     ) -> Option<PendingClaim> {
         let bytes = self.whole_bytes(key);
         let is_away = self.waiting_for_room(key).contains(&claim.answer.process);
-        if !self.is_exclusive() || is_away && claim.answer.bytes <= claim.before {
+        if is_away && claim.answer.bytes <= claim.before {
             return Some(claim);
         }
         match cx.leases.claim(cx.now, key, bytes) {
@@ -540,13 +545,25 @@ impl SlotState {
         }
     }
 
+    /// Returns the device memory that the processes of a pod have claimed, or state to have if the pod has no limit, in bytes.
+    fn held_bytes(&self, pod: &ServedPod) -> u64 {
+        if pod.memory_limit() > 0 {
+            return pod.claimed();
+        }
+        let own = pod.processes().iter();
+        let devices = own.filter_map(|id| self.processes.get(id)?.device());
+        devices.fold(0, |sum: u64, device| {
+            sum.saturating_add(device.bytes_used())
+        })
+    }
+
     /// Returns the device memory of a pod's model: what its processes have claimed without their contexts and without what is away until there is room, in bytes.
     pub(super) fn model_bytes(&self, key: PodKey) -> u64 {
         let Some(pod) = self.pods.get(&key) else {
             return 0;
         };
         let contexts = pod.processes().iter().map(|id| self.context_of(*id));
-        pod.claimed()
+        self.held_bytes(pod)
             .saturating_sub(contexts.fold(0, u64::saturating_add))
             .saturating_sub(self.bytes_without_room(key))
     }

@@ -86,7 +86,7 @@ impl SlotState {
         if !is_away || is_early || self.current(key).is_some() {
             return;
         }
-        if self.is_leased && !self.is_lost() {
+        if self.has_leased_memory(cx) && !self.is_lost() {
             // Its lease brings it back, unless the model counts as there: the process has left late, by an order from before it connected again.
             self.catch_up(cx, key);
             return cx.leases.touch(key);
@@ -334,6 +334,7 @@ impl SlotState {
     /// Ends a move if all its processes have answered. One that some process has refused is undone where it was carried out, unless it is a restore for
     /// no lease: that is still wanted.
     fn end_move(&mut self, cx: &mut Context<'_>, key: PodKey) {
+        let has_leased_memory = self.has_leased_memory(cx);
         let Some(pod) = self.pods.get_mut(&key) else {
             return;
         };
@@ -369,7 +370,7 @@ impl SlotState {
         // A refused eviction is undone, and a restore that has failed is still wanted, unless its lease orders it again.
         let is_left = current.lease.is_some() && target == Target::Device && refusal.is_some();
         // What was to be on the host before has no room on a slot of leases.
-        let is_kept = self.is_leased && moves.wanted == Some(Target::Host);
+        let is_kept = has_leased_memory && moves.wanted == Some(Target::Host);
         let is_stray = is_kept && target == Target::Host && refusal.is_some();
         moves.wanted = Some(match refusal {
             Some(_) if is_left || is_stray => Target::Host,

@@ -125,8 +125,11 @@ impl SlotState {
         scheduler.into_iter().chain(device.frozen_until).min()
     }
 
-    /// Returns whether any process waits for a token or for its memory.
+    /// Returns whether any process waits for a token, for its memory or for more of it.
     fn needs_heartbeat(&self) -> bool {
+        if self.pods.values().any(ServedPod::has_delayed_claims) {
+            return true;
+        }
         let device = self.device.as_ref();
         device.is_some_and(|own| own.tokens.waiting() > 0 || !own.early_requests.is_empty())
             || self.heartbeat_at < self.memory_waits_until

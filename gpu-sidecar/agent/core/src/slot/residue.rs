@@ -1,6 +1,6 @@
 //! Device memory that contexts take by themselves on a slot, which stays while models come and go.
 //!
-//! Where it is not configured, on an exclusive slot it is what the driver lists for a process beyond what that process counts. The process cannot measure it:
+//! Where it is not configured, it is what the driver lists for a process beyond what that process counts. The process cannot measure it:
 //! what the device has in use contains the models of the others.
 
 use policy::tokens::ProcessId;
@@ -29,10 +29,9 @@ impl SlotState {
         stated.min(self.context_residue())
     }
 
-    /// Takes what the driver lists for the processes of an exclusive slot, each with its ID. The least that a context was found to take is published to all.
+    /// Takes what the driver lists for the processes of the slot, each with its ID. The least that a context was found to take is published to all.
     pub(crate) fn learn_residue(&mut self, cx: &mut Context<'_>, listed: &[(u32, u64)]) {
-        let is_exclusive = self.is_exclusive();
-        let Some(device) = self.device.as_ref().filter(|_| is_exclusive) else {
+        let Some(device) = &self.device else {
             return;
         };
         if device.slot.context_residue.is_some() {

@@ -53,7 +53,7 @@ impl SlotState {
     /// Returns whether there is room for the memory of processes whose pod's model is there: others may have got what they had. Otherwise it is claimed, and
     /// they wait for it.
     fn has_room_for(&mut self, cx: &mut Context<'_>, key: PodKey, away: &[ProcessId]) -> bool {
-        if !self.is_leased {
+        if !self.has_leased_memory(cx) {
             return true;
         }
         self.set_waiting_for_room(away, false);

@@ -4,6 +4,7 @@ use protocol::page::{FIXED_CONTEXT, SEALED};
 use protocol::queue::{FromQueue, ToQueue, TraceContext};
 
 mod faults;
+mod shared;
 mod siblings;
 
 use super::*;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use preload_state::claims::{self, ANSWER_MAX, AnswerStep, COUNT_MAX, Claim, LEAVING_MAX};
+use preload_state::claims::{self, ANSWER_MAX, AnswerStep, COUNT_MAX, Claim};
+use preload_state::gate::{HUNG_AFTER, RECHECK_INTERVAL};
+use preload_state::silence::Silence;
 use protocol::page::Orders;
 
 use crate::platform::System;
@@ -29,11 +31,9 @@ pub fn claim<P: System>(host: P, bytes: u64) -> bool {
         if claim.is_held() {
             return true;
         }
-        let shares = process.shares_slot_memory();
-        let at_most = if shares { LEAVING_MAX } else { ANSWER_MAX };
-        let answered = is_answered(host, orders, &claim, at_most);
+        let answered = is_answered(host, orders, &claim, ANSWER_MAX);
         let is_replaced = !std::ptr::eq(orders, host.orders());
-        if answered || !shares || !is_replaced {
+        if answered || !is_replaced {
             return claim.is_granted(answered, orders, limit);
         }
         // The claim was lost with the connection: what the slot has is known to the next agent alone.
@@ -72,13 +72,31 @@ pub fn refresh_held_by_others<P: System>(host: P, claimed: u64) {
 /// Waits for the reply to a claim. Returns `false` if none came in time or the agent changed.
 fn is_answered<P: System>(host: P, orders: &Orders, claim: &Claim, at_most: Duration) -> bool {
     let answer = claim.answer(host.now(), at_most);
+    let mut silence = Silence::default();
     loop {
-        let is_current = std::ptr::eq(orders, host.orders());
+        let is_current = host.has_agent_orders() && std::ptr::eq(orders, host.orders());
         match answer.step(host.now(), orders, is_current) {
             AnswerStep::Answered => return true,
             AnswerStep::Unanswered => return false,
             AnswerStep::Wait { expected, left } => {
-                host.wait(orders, &orders.claim_answered, expected, left);
+                let begin = host.now();
+                host.wait(
+                    orders,
+                    &orders.claim_answered,
+                    expected,
+                    left.min(RECHECK_INTERVAL),
+                );
+                let waited = Duration::from_nanos(host.now().saturating_sub(begin));
+                // A hung agent is treated like a stopped one.
+                if silence.has_lasted(
+                    orders,
+                    host.is_served(),
+                    waited,
+                    RECHECK_INTERVAL,
+                    HUNG_AFTER,
+                ) {
+                    host.abandon_hung_agent();
+                }
             }
         }
     }

@@ -49,7 +49,7 @@ fn a_claim_waits_for_its_answer() {
     let fake = limited(100);
     answers(fake, 1, 60);
     assert!(claim(fake, 60));
-    assert_eq!(*fake.waits.borrow(), [ANSWER_MAX]);
+    assert_eq!(*fake.waits.borrow(), [RECHECK_INTERVAL]);
     answers(fake, 2, 60);
     assert!(!claim(fake, 80), "the agent refuses");
     let sent = [(1, 60), (2, 80)].map(|(seq, bytes)| FromProcess::Claim { seq, bytes });
@@ -65,10 +65,30 @@ fn a_claim_of_what_is_granted_waits_for_nothing() {
 }
 
 #[test]
-fn a_silent_agent_leaves_the_limit() {
+fn a_hung_agent_is_abandoned_and_leaves_the_limit() {
     let fake = limited(100);
     assert!(claim(fake, 100));
+    assert_eq!(fake.abandoned.get(), 1);
+    let waited =
+        *fake.waits.borrow().first().unwrap() * u32::try_from(fake.waits.borrow().len()).unwrap();
+    assert_eq!(waited, HUNG_AFTER + RECHECK_INTERVAL);
     assert!(!claim(fake, 101));
+}
+
+#[test]
+fn an_agent_that_lives_is_waited_for_while_others_leave() {
+    let fake = limited(100);
+    for round in 0..100 {
+        fake.at_wait(move |fake| {
+            fake.orders.heartbeat.store(round, Ordering::Relaxed);
+            if round == 99 {
+                fake.orders.memory_claim.store(60, Ordering::Relaxed);
+                fake.orders.claim_answered.store(1, Ordering::Relaxed);
+            }
+        });
+    }
+    assert!(claim(fake, 60));
+    assert_eq!((fake.abandoned.get(), fake.waits.borrow().len()), (0, 100));
 }
 
 #[test]

@@ -135,6 +135,8 @@ impl System for &'static Fake {
 
     fn abandon_hung_agent(self) {
         self.abandoned.set(self.abandoned.get() + 1);
+        // As on a slot where processes go on without an agent.
+        self.default_orders.set(true);
     }
 
     fn log(self, line: &str) {

@@ -64,7 +64,7 @@ pub fn alloc_pitch<P: Platform>(
 
 /// Claims the memory of an allocation that gets handles of its own.
 fn claim_before<P: Platform>(host: P, requested: u64) {
-    if !host.process().shares_slot_memory() || current::current(host).is_err() {
+    if host.process().memory_limit() == 0 || current::current(host).is_err() {
         return;
     }
     let Ok(ordinal) = host.current_device() else {

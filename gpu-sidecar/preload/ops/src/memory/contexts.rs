@@ -60,7 +60,7 @@ pub(super) fn register<P: Platform>(host: P, context: Handle) {
     let is_first = lock(&host.memory().contexts).register(context);
     let residue = match known_residue(host) {
         // Beside other pods' models nothing can be measured: the agent publishes it once the driver has listed it.
-        0 if !is_first || host.process().shares_slot_memory() => return,
+        0 if !is_first || host.process().memory_limit() > 0 => return,
         0 => measure(host, context),
         known => known,
     };

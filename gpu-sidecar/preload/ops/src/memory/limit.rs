@@ -66,24 +66,21 @@ fn claim_more<P: Platform>(host: P, bytes: u64, limit: u64) -> bool {
 
 /// Claims what is counted and `bytes` more, under the lock of the claims. Returns whether the agent grants it.
 fn claim_total<P: Platform>(host: P, bytes: u64, limit: u64) -> bool {
-    let is_exact = host.process().shares_slot_memory();
-    let Some(wanted) = read(host, |account| account.claim_for(bytes, limit, is_exact)) else {
+    let Some(total) = read(host, |account| account.claim_for(bytes, limit)) else {
         return false;
     };
-    let ahead = (wanted.ahead > wanted.exact).then_some(wanted.ahead);
-    let mut totals = ahead.into_iter().chain([wanted.exact]);
-    let granted = totals.find(|&total| claims::claim(host, total));
-    if let Some(total) = granted {
+    let is_granted = claims::claim(host, total);
+    if is_granted {
         lock(&host.memory().account).set_claim(total);
     }
-    granted.is_some()
+    is_granted
 }
 
-/// Claims memory that is about to be allocated, where others leave the slot for it, without counting it: so that the process, which may have to leave
-/// itself meanwhile, does not wait for the answer amid an allocation.
+/// Claims memory that is about to be allocated without counting it: so that the process, which may have to leave itself meanwhile, does not wait for the
+/// answer amid an allocation.
 pub(super) fn claim_before<P: Platform>(host: P, bytes: u64) {
     let limit = host.process().memory_limit();
-    if host.process().shares_slot_memory() {
+    if limit > 0 {
         claim_more(host, bytes, limit);
     }
 }
@@ -136,13 +133,12 @@ pub(super) fn shift<P: Platform>(host: P, from: Kind, to: Kind, bytes: u64) {
     });
 }
 
-/// Lowers a claim that is largely unused, without waiting for the agent. A thread that is raising the claim now returns the
+/// Lowers a claim that is not used, without waiting for the agent. A thread that is raising the claim now returns the
 /// surplus later, at the next free.
 fn return_surplus<P: Platform>(host: P) {
     let limit = host.process().memory_limit();
-    let is_exact = host.process().shares_slot_memory();
-    if read(host, |account| account.surplus(limit, is_exact)).is_some() {
-        lower(host, |account| account.surplus(limit, is_exact));
+    if read(host, |account| account.unused(limit)).is_some() {
+        lower(host, |account| account.unused(limit));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Memory that is mapped but unused: a reserve for allocations during captures, in which the driver may be unable to map memory,
 //! and empty slabs. It counts against the limit, is reported to the program as free, and is released before anything is refused.
 
-use preload_state::memory::{Account, Block, Kind};
+use preload_state::memory::{Block, Kind};
 
 use super::state::{Slot, lock};
 use super::{device, limit, measure, release};
@@ -55,7 +55,6 @@ pub fn relinquish<P: Platform>(host: P) {
         return;
     }
     let _given_up = give_up(host);
-    if host.process().memory_limit() > 0 {
-        limit::lower(host, Account::unused);
-    }
+    let limit = host.process().memory_limit();
+    limit::lower(host, |account| account.unused(limit));
 }

@@ -192,7 +192,7 @@ fn leave<P: Platform>(
     let begin = host.now();
     let known = is_unchanged.then(|| known_hashes(moves, device)).flatten();
     let hashes = known.or_else(|| {
-        let wait = if host.process().shares_slot_memory() {
+        let wait = if host.process().has_exclusive_slot() {
             LEASE_MAX
         } else {
             TOKEN_MAX

@@ -1,8 +1,8 @@
 //! Account of the device memory held by the process, by kind, and of the part of the pod's limit it has claimed. Performs no I/O.
 //!
 //! A claim is the process's share of its pod's limit. While every process of a pod holds at most its claim, and the claims
-//! together are within the limit, the pod is within its limit. Claims are made somewhat ahead of need, because each costs a
-//! request to the agent.
+//! together are within the limit, the pod is within its limit. Nothing is claimed ahead of need: what a process does not use would keep other models away
+//! from the slot.
 
 use protocol::page::FIXED_REASONS;
 
@@ -32,37 +32,11 @@ pub enum Kind {
 
 /// Number of kinds.
 const KINDS: usize = 9;
-/// Number of chunks in the limit: a claim exceeds the need by one chunk of at most [`CHUNK_MAX`].
-const CHUNKS_IN_LIMIT: u64 = 16;
-/// Largest chunk by which a claim exceeds the need, in bytes.
-const CHUNK_MAX: u64 = 256 << 20;
-/// Number of unused chunks in a claim above which it is lowered.
-const CHUNKS_KEPT: u64 = 2;
-
 /// Account of the device memory held by the process, and of its claim; kept by kind.
 #[derive(Debug, Default)]
 pub struct Account {
     held: [u64; KINDS],
     claimed: u64,
-}
-
-/// Totals to claim, in bytes: the preferred one, and the smallest sufficient one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClaimTotals {
-    /// Preferred total, with a reserve for what follows.
-    pub ahead: u64,
-    /// Smallest total that is sufficient.
-    pub exact: u64,
-}
-
-/// Returns what is claimed ahead of use under a limit, in bytes.
-fn ahead(limit: u64, is_exact: bool) -> u64 {
-    if is_exact { 0 } else { chunk(limit) }
-}
-
-/// Returns the number of bytes by which a claim exceeds the need.
-fn chunk(limit: u64) -> u64 {
-    (limit / CHUNKS_IN_LIMIT).clamp(1, CHUNK_MAX)
 }
 
 impl Account {
@@ -138,14 +112,11 @@ impl Account {
         limit == 0 || wanted.is_some_and(|wanted| wanted <= self.claimed.min(limit))
     }
 
-    /// Returns the totals to claim for `more` bytes; `None` if they would exceed the limit. `is_exact`: nothing is claimed ahead.
+    /// Returns the total to claim for `more` bytes; `None` if it would exceed the limit.
     #[must_use]
-    pub fn claim_for(&self, more: u64, limit: u64, is_exact: bool) -> Option<ClaimTotals> {
-        let exact = self.total().checked_add(more)?;
-        (exact <= limit).then(|| ClaimTotals {
-            ahead: exact.saturating_add(ahead(limit, is_exact)).min(limit),
-            exact,
-        })
+    pub fn claim_for(&self, more: u64, limit: u64) -> Option<u64> {
+        let total = self.total().checked_add(more)?;
+        (total <= limit).then_some(total)
     }
 
     /// Returns the claim in bytes.
@@ -159,19 +130,10 @@ impl Account {
         self.claimed = total;
     }
 
-    /// Returns a lower total to claim; `None` unless the claim exceeds the bytes held by more than two chunks, or at all with `is_exact`.
+    /// Returns the lowest total to claim under a limit; `None` if the whole claim is used.
     #[must_use]
-    pub fn surplus(&self, limit: u64, is_exact: bool) -> Option<u64> {
-        let ahead = ahead(limit, is_exact);
-        let keep = self.total().saturating_add(ahead);
-        let is_much = self.claimed.saturating_sub(self.total()) > CHUNKS_KEPT * ahead;
-        (limit > 0 && is_much).then_some(keep)
-    }
-
-    /// Returns the lowest total to claim, for an agent that needs every byte; `None` if the whole claim is used.
-    #[must_use]
-    pub fn unused(&self) -> Option<u64> {
-        (self.claimed > self.total()).then(|| self.total())
+    pub fn unused(&self, limit: u64) -> Option<u64> {
+        (limit > 0 && self.claimed > self.total()).then(|| self.total())
     }
 }
 
@@ -184,20 +146,16 @@ mod tests {
     const LIMIT: u64 = 16_000;
 
     #[test]
-    fn a_claim_is_made_ahead_and_its_surplus_returned() {
+    fn a_claim_is_for_the_need_and_its_unused_part_is_returned() {
         let mut account = Account::default();
         assert!(!account.is_claimed(1, LIMIT));
-        let totals = account.claim_for(100, LIMIT, false).unwrap();
-        assert_eq!((totals.ahead, totals.exact), (1_100, 100));
-        account.set_claim(totals.ahead);
+        assert_eq!(account.claim_for(100, LIMIT), Some(100));
+        account.set_claim(100);
+        assert!(account.is_claimed(100, LIMIT) && !account.is_claimed(101, LIMIT));
         account.add(Kind::Plain, 100);
-        assert!(account.is_claimed(1_000, LIMIT));
-        assert!(!account.is_claimed(1_001, LIMIT));
-        account.set_claim(2_101);
-        assert_eq!(account.surplus(LIMIT, false), Some(1_100));
-        account.set_claim(2_100);
-        assert_eq!(account.surplus(LIMIT, false), None);
-        assert_eq!(account.unused(), Some(100));
+        assert_eq!(account.unused(LIMIT), None);
+        account.subtract(Kind::Plain, 1);
+        assert_eq!(account.unused(LIMIT), Some(99));
     }
 
     #[test]
@@ -226,15 +184,9 @@ mod tests {
     fn nothing_is_claimed_beyond_the_limit() {
         let mut account = Account::default();
         account.add(Kind::Plain, 15_500);
-        assert_eq!(
-            account.claim_for(500, LIMIT, false),
-            Some(ClaimTotals {
-                ahead: LIMIT,
-                exact: LIMIT
-            })
-        );
-        assert_eq!(account.claim_for(501, LIMIT, false), None);
-        assert_eq!(account.claim_for(u64::MAX, LIMIT, false), None);
+        assert_eq!(account.claim_for(500, LIMIT), Some(LIMIT));
+        assert_eq!(account.claim_for(501, LIMIT), None);
+        assert_eq!(account.claim_for(u64::MAX, LIMIT), None);
         // A lowered limit takes effect at once, whatever was claimed.
         account.set_claim(LIMIT);
         assert!(!account.is_claimed(1, 15_500));
@@ -246,7 +198,7 @@ mod tests {
         assert!(account.is_claimed(u64::MAX, 0));
         account.add(Kind::Native, 7);
         assert!(account.is_claimed(u64::MAX, 0));
-        assert_eq!(account.surplus(0, false), None);
+        assert_eq!(account.unused(0), None);
     }
 
     #[test]
@@ -295,12 +247,8 @@ mod tests {
             if random.below(2) == 0 {
                 let bytes = random.below(400);
                 if !account.is_claimed(bytes, LIMIT) {
-                    let totals = account.claim_for(bytes, LIMIT, false);
-                    let granted = totals.and_then(|totals| {
-                        [totals.ahead, totals.exact]
-                            .into_iter()
-                            .find(|total| others + total <= LIMIT)
-                    });
+                    let total = account.claim_for(bytes, LIMIT);
+                    let granted = total.filter(|total| others + total <= LIMIT);
                     match granted {
                         Some(total) => account.set_claim(total),
                         None => {
@@ -312,7 +260,7 @@ mod tests {
                 account.add(Kind::Plain, bytes);
             } else {
                 account.subtract(Kind::Plain, random.below(390));
-                if let Some(total) = account.surplus(LIMIT, false) {
+                if let Some(total) = account.unused(LIMIT) {
                     account.set_claim(total);
                 }
             }
@@ -322,13 +270,13 @@ mod tests {
         assert!(refused > 100, "the limit was never reached");
         // The unused parts of the others' claims can be reclaimed, after which the rest of the limit can be claimed.
         for account in &mut accounts {
-            if let Some(total) = account.unused() {
+            if let Some(total) = account.unused(LIMIT) {
                 account.set_claim(total);
             }
         }
         let others = accounts[1].claimed + accounts[2].claimed;
         let left = LIMIT - others - accounts[0].total();
-        let totals = accounts[0].claim_for(left, LIMIT, false).unwrap();
-        assert_eq!(others + totals.exact, LIMIT);
+        let total = accounts[0].claim_for(left, LIMIT).unwrap();
+        assert_eq!(others + total, LIMIT);
     }
 }

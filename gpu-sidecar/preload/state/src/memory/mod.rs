@@ -16,7 +16,7 @@ mod table;
 mod ticket;
 
 pub use crate::Address;
-pub use account::{Account, ClaimTotals, Kind};
+pub use account::{Account, Kind};
 pub use contexts::{Contexts, residue};
 pub use host::{GranuleHash, HostCopy, HostMemory, HostSpan};
 pub use native::{Native, Natives, array_bytes};

@@ -1,4 +1,3 @@
-use preload_state::claims::ANSWER_MAX;
 use protocol::message::{FromProcess, Report};
 
 use super::*;
@@ -63,23 +62,13 @@ fn spare_memory_is_released_before_an_allocation_is_refused() {
 }
 
 #[test]
-fn a_claim_is_made_ahead_of_the_need() {
+fn no_more_is_claimed_than_is_needed() {
     let fake = served(32);
-    // A sixteenth of the limit is claimed beyond it.
-    answer(fake, 1, 3 * GRANULE);
+    answer(fake, 1, GRANULE);
     let _first = allocate(fake, GRANULE);
-    assert_eq!(claims(fake), [3 * GRANULE]);
+    answer(fake, 2, 3 * GRANULE);
     let _second = allocate(fake, 2 * GRANULE);
-    assert!(claims(fake).is_empty());
-}
-
-#[test]
-fn the_exact_need_is_claimed_if_the_agent_refuses_more() {
-    let fake = served(32);
-    answer(fake, 1, 0);
-    answer(fake, 2, GRANULE);
-    let _at = allocate(fake, GRANULE);
-    assert_eq!(claims(fake), [3 * GRANULE, GRANULE]);
+    assert_eq!(claims(fake), [GRANULE, 3 * GRANULE]);
 }
 
 #[test]
@@ -94,20 +83,20 @@ fn an_allocation_that_the_agent_refuses_is_out_of_memory() {
 }
 
 #[test]
-fn a_silent_agent_delays_an_allocation_by_a_second() {
+fn a_hung_agent_delays_an_allocation_until_it_counts_as_gone() {
     let fake = served(32);
     let _at = allocate(fake, GRANULE);
-    assert_eq!(*fake.waits.borrow(), [ANSWER_MAX]);
+    assert_eq!(fake.abandoned.get(), 1);
 }
 
 #[test]
-fn a_largely_unused_claim_is_lowered() {
+fn freed_memory_is_claimed_no_more() {
     let fake = served(32);
-    answer(fake, 1, 12 * GRANULE);
+    answer(fake, 1, 10 * GRANULE);
     let at = allocate(fake, 10 * GRANULE);
-    assert_eq!(claims(fake), [12 * GRANULE]);
+    assert_eq!(claims(fake), [10 * GRANULE]);
     assert_eq!(free_memory(fake, at), Outcome::Done(SUCCESS));
-    assert_eq!(claims(fake), [2 * GRANULE]);
+    assert_eq!(claims(fake), [0]);
 }
 
 #[test]
