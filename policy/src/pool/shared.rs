@@ -10,7 +10,7 @@
 //!   that has been without work for longest first. If they do not suffice, instances are recalled that have work, once the waiting head could miss otherwise; one that is
 //!   late waits until their leases have lasted for twice the load.
 //! - Memory grows by claims ([`SharedLeases::claim`]): others leave for them, or they wait.
-//! - Heads are served in the order of [`queue`](super::queue); a head that cannot be served yet holds up no other one.
+//! - Heads are served in the order of [`queue`]; a head that cannot be served yet holds up no other one.
 //!
 //! Models return one at a time on a path to the host. What refuses to leave stays for a second ([`RETRY`]).
 //!
