@@ -10,7 +10,8 @@
 //!   that has been without work for longest first. If they do not suffice, instances are recalled that have work, once the waiting head could miss otherwise; one that is
 //!   late waits until their leases have lasted for twice the load.
 //! - Memory grows by claims ([`SharedLeases::claim`]): others leave for them, or they wait.
-//! - Heads are served in the order of [`queue`]; a head that cannot be served yet holds up no other one.
+//! - Heads are served in the order of [`queue`]; a head that cannot be served yet holds up no other one. One for which instances with work leave comes before
+//!   theirs, and so does one that has waited for ten times its objective, for which they leave at once.
 //!
 //! Models return one at a time on a path to the host. What refuses to leave stays for a second ([`RETRY`]).
 //!
@@ -57,6 +58,9 @@ use crate::{Span, Time};
 
 pub use super::leases::{Action, Claim, Demand};
 
+/// Number of objectives after which a head comes first.
+const AGED: u64 = 10;
+
 /// Lease of an instance's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lease {
@@ -93,6 +97,8 @@ struct Entry {
     /// Time at which it last had work, as far as is known.
     used_at: Time,
     head: Option<(Ticket, Demand)>,
+    /// Time since which its queue has had heads without a lease; [`Time::NEVER`]: it has none.
+    waits_since: Time,
     /// Time by which a process that waits for its memory is to have it.
     parked: Option<Time>,
     /// Total memory that its processes have claimed and wait for, in bytes, and the number of the claim in the order of all.
@@ -100,6 +106,8 @@ struct Entry {
     location: Location,
     /// Memory of its model, in bytes.
     bytes: u64,
+    /// Whether others with work leave for it, so that it comes before them when they have.
+    is_next: bool,
     /// Time before which its model is not tried to be moved again.
     retry_at: Time,
     /// Time until which it gets no lease, since its processes have failed; [`Time::NEVER`]: until they have ended.
@@ -212,10 +220,12 @@ impl SharedLeases {
                 quiet_since: None,
                 used_at: self.now,
                 head: None,
+                waits_since: Time::NEVER,
                 parked: None,
                 claim: None,
                 location: Location::Absent,
                 bytes: 0,
+                is_next: false,
                 retry_at: Time::ZERO,
                 failed_until: Time::ZERO,
                 outcomes: (0, 0),
@@ -339,6 +349,7 @@ impl SharedLeases {
             && let Some((ticket, _)) = entry.head.take()
         {
             let _gone = self.queue.cancel(self.now, ticket);
+            (entry.is_next, entry.waits_since) = (false, Time::NEVER);
         }
     }
 }

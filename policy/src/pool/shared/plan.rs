@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::leases::{RECALL_MAX, RECALL_QUIET_MAX, RECALLED_LOOK};
 use super::super::queue::Head;
 use super::super::slots::EvictReason;
-use super::{Action, Demand, Entry, InstanceId, Lease, Location, Motion, SharedLeases};
+use super::{AGED, Action, Demand, Entry, InstanceId, Lease, Location, Motion, SharedLeases};
 use crate::pool::SlotId;
 use crate::{Span, Time};
 
@@ -181,7 +181,7 @@ impl SharedLeases {
                 continue;
             }
             let deadline = match (entry.claim, entry.parked) {
-                _ if runs_away => Some(AT_ONCE),
+                _ if runs_away || entry.is_next || entry.has_aged(self.now) => Some(AT_ONCE),
                 (Some(_), _) => Some(AT_ONCE),
                 (None, parked) => parked,
             };
@@ -198,7 +198,20 @@ impl SharedLeases {
         first.sort_unstable();
         last.sort_unstable();
         let mut wants: Vec<Want> = Vec::new();
-        let due = first.into_iter().map(|(_, _, id)| (id, Urgency::Late));
+        let due = first.into_iter().map(|(_, _, id)| {
+            let is_aged = self
+                .instances
+                .get(&id)
+                .is_some_and(|it| it.has_aged(self.now));
+            (
+                id,
+                if is_aged {
+                    Urgency::Starts(self.now)
+                } else {
+                    Urgency::Late
+                },
+            )
+        });
         wants.extend(due.filter_map(|(id, urgency)| self.want(id, urgency)));
         if heads {
             self.add_heads(&mut wants);
@@ -322,6 +335,7 @@ impl SharedLeases {
         let since = self.now;
         if let Some(entry) = self.instances.get_mut(&want.id) {
             entry.motion = Motion::Returns { since };
+            entry.is_next = false;
             actions.push(Action::Restore(want.id));
         }
     }
@@ -405,6 +419,13 @@ impl SharedLeases {
             }
         }
         for id in chosen {
+            let has_work = self
+                .instances
+                .get(&id)
+                .is_some_and(|it| !it.is_without_work());
+            if has_work && let Some(entry) = self.instances.get_mut(&want.id) {
+                entry.is_next = true;
+            }
             self.have_leave(id, actions);
         }
         Some(sum)
@@ -456,6 +477,13 @@ impl SharedLeases {
 }
 
 impl Entry {
+    /// Returns whether its queue has had heads without a lease for so long that they come first.
+    fn has_aged(&self, now: Time) -> bool {
+        let objective = self.about.objective.0;
+        let waited = now.since(self.waits_since).0;
+        self.head.is_some() && objective > 0 && waited >= objective.saturating_mul(AGED)
+    }
+
     /// Returns whether its model leaves, or will as soon as its lease has ended. What a recalled one runs does not end while it waits for memory itself.
     const fn is_on_its_way(&self) -> bool {
         let ends = matches!(self.lease, Lease::Recalled { .. }) && self.claim.is_none();

@@ -45,6 +45,9 @@ impl SharedLeases {
     pub fn head(&mut self, now: Time, id: InstanceId, demand: Demand) {
         self.now = self.now.max(now);
         self.is_changed = true;
+        let before = self.instances.get(&id);
+        let (is_next, since) =
+            before.map_or((false, Time::NEVER), |it| (it.is_next, it.waits_since));
         self.withdraw(id);
         let now = self.now;
         let Some(entry) = self.instances.get_mut(&id) else {
@@ -60,6 +63,8 @@ impl SharedLeases {
             self.queue
                 .arrive(now, function, RequestId(u64::from(id.0)), demand.deadline)
         {
+            // It replaces an earlier one.
+            (entry.is_next, entry.waits_since) = (is_next, since.min(now));
             entry.head = Some((ticket, demand));
         }
         if demand.estimate > Span::ZERO {
