@@ -387,3 +387,40 @@ fn one_model_at_a_time_returns_on_a_path() {
     leases.decide(Time(4), &mut actions);
     assert_eq!(restores(&actions), [1]);
 }
+
+#[test]
+fn a_failed_instance_whose_queue_states_a_lease_gets_none() {
+    let mut case = Case::new(1);
+    let id = InstanceId(0);
+    case.claim(0, 10);
+    case.leases.disconnect(Time(case.now), id);
+    case.leases.set_failed(Time(case.now), id, true);
+    case.leases.connect(Time(case.now), id, true);
+    assert_eq!(case.decide(), []);
+    assert!(!case.is_holder(0));
+}
+
+#[test]
+fn a_claim_that_waits_is_granted_once_the_device_is_lost_or_no_queue_is_left() {
+    for is_lost in [true, false] {
+        let mut case = Case::new(2);
+        assert_eq!(case.claim(0, 60), Claim::Granted);
+        assert_eq!(case.claim(1, 10), Claim::Granted);
+        let id = InstanceId(1);
+        case.leases.located(Time(case.now), id, Location::Host);
+        assert_eq!(case.claim(1, 60), Claim::Waits);
+        case.decide();
+        if is_lost {
+            case.leases.set_lost(Time(case.now), SlotId(0), true);
+        } else {
+            for id in 0..2 {
+                case.leases.disconnect(Time(case.now), InstanceId(id));
+            }
+        }
+        let granted = Action::Claim {
+            instance: id,
+            granted: true,
+        };
+        assert!(case.decide().contains(&granted), "lost {is_lost}");
+    }
+}

@@ -319,7 +319,10 @@ impl NodeLeases {
         }
         pod.queue = Some(Queue::default());
         self.queues += 1;
-        self.touched.insert(key);
+        // With the first queue of a slot, the memory of its other pods matters as well.
+        let slot = pod.slot;
+        let own: Vec<PodKey> = self.pods_of(slot).collect();
+        self.touched.extend(own);
         actions.push(Action::AdmitQueue(key));
     }
 

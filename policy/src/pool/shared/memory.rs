@@ -71,12 +71,13 @@ impl SharedLeases {
         }
     }
 
-    /// Grants the claims on slots where no leases are needed any more.
+    /// Grants the claims on slots where no leases are needed any more, or whose device is lost.
     pub(super) fn grant_unleased(&mut self, actions: &mut Vec<Action>) {
         let waiting = self.instances.iter();
         let waiting = waiting.filter(|(_, entry)| {
-            let is_there = entry.location != Location::Host && entry.motion == Motion::Rests;
-            entry.claim.is_some() && is_there && !self.is_leased(entry.about.slot)
+            let at = self.slots.get(&entry.about.slot);
+            let is_bounded = at.is_some_and(|at| at.queues > 0 && !at.is_lost);
+            entry.claim.is_some() && !is_bounded
         });
         let waiting: Vec<InstanceId> = waiting.map(|(id, _)| *id).collect();
         for id in waiting {

@@ -12,7 +12,8 @@ impl SharedLeases {
         let Some(entry) = self.instances.get_mut(&id) else {
             return;
         };
-        (entry.lease, entry.is_idle) = if holds {
+        let has_failed = self.now < entry.failed_until;
+        (entry.lease, entry.is_idle) = if holds && !has_failed {
             (Lease::Stated, false)
         } else {
             (Lease::Free, true)

@@ -197,3 +197,18 @@ fn a_model_that_an_operator_has_ordered_away_returns_for_the_next_request() {
     node.has_moved(one);
     assert!(node.lease(0).is_some());
 }
+
+#[test]
+fn the_first_queue_of_a_slot_finds_what_other_pods_have() {
+    let mut node = shared(2);
+    for pod in [0, 1] {
+        node.on(Event::QueueDisconnected(PodKey(pod)));
+    }
+    let there = node.with_memory(1, 1, 70 * MIB);
+    node.queue_connects(1);
+    let other = node.with_memory(101, 1, 60 * MIB);
+    assert_eq!(node.claimed(other), 0);
+    // It has no queue: whether it computes is seen by looking.
+    node.pass(SECOND);
+    assert_eq!(node.wanted_place(there).1, Residency::Host);
+}
