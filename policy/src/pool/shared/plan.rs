@@ -226,6 +226,13 @@ impl SharedLeases {
 
     /// Adds the heads, in the order of the queue.
     fn add_heads(&mut self, wants: &mut Vec<Want>) {
+        for (id, entry) in &self.instances {
+            if let Some((_, demand)) = entry.head {
+                let needed = self.needed(*id, &demand);
+                self.queue
+                    .set_estimate(self.now, entry.about.function, needed);
+            }
+        }
         let mut taken: Vec<(InstanceId, Head, Demand)> = Vec::new();
         while let Some((head, _)) = self.queue.next(self.now) {
             let Some(head) = self.queue.cancel(self.now, head.ticket) else {
