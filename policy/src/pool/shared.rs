@@ -40,7 +40,7 @@
 //!     may_leave: true,
 //! };
 //! leases.add(Time(0), one, &instance).unwrap();
-//! leases.connect(Time(0), one, None);
+//! leases.connect(Time(0), one, false);
 //! leases.decide(Time(1), &mut actions);
 //! assert_eq!(actions, [Action::Lease(one)]);
 //! ```
