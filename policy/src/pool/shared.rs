@@ -15,8 +15,8 @@
 //!
 //! Models return one at a time on a path to the host. What refuses to leave stays for a second ([`RETRY`]).
 //!
-//! [`SharedLeases::decide`] costs O(1) as long as nothing has changed, O(instances) without waiting heads, and O(waiting heads · instances · log instances) with
-//! them; the other calls cost O(log functions), but [`SharedLeases::claim`] and [`SharedLeases::watched`], which are O(instances). A clock that is set back
+//! [`SharedLeases::decide`] costs O(1) as long as nothing has changed, O(instances) without waiting heads, and O(waiting heads · (instances + models of the
+//! slot · waiting heads)) with them; the other calls cost O(log functions), but [`SharedLeases::claim`] and [`SharedLeases::watched`], which are O(instances). A clock that is set back
 //! counts as one that stands still.
 //!
 //! # Examples

@@ -174,7 +174,7 @@ impl LeasePolicy {
         pass!(self, id, restored(now, id, is_there));
     }
 
-    /// Records that the model of an instance was sealed. On shared slots that makes no difference to who leaves.
+    /// Records that the model of an instance was sealed. On shared slots that makes no difference to which models leave.
     pub(crate) fn sealed(&mut self, now: Time, id: InstanceId, is_sealed: bool) {
         if !self.shared.has(id) {
             self.exclusive.sealed(now, id, is_sealed);

@@ -198,21 +198,15 @@ impl SharedLeases {
         first.sort_unstable();
         last.sort_unstable();
         let mut wants: Vec<Want> = Vec::new();
-        let due = first.into_iter().map(|(_, _, id)| {
-            let is_aged = self
-                .instances
-                .get(&id)
-                .is_some_and(|it| it.has_aged(self.now));
-            (
-                id,
-                if is_aged {
-                    Urgency::Starts(self.now)
-                } else {
-                    Urgency::Late
-                },
-            )
-        });
-        wants.extend(due.filter_map(|(id, urgency)| self.want(id, urgency)));
+        for (_, _, id) in first {
+            let entry = self.instances.get(&id);
+            let has_aged = entry.is_some_and(|entry| entry.has_aged(self.now));
+            let urgency = match has_aged {
+                true => Urgency::Starts(self.now),
+                false => Urgency::Late,
+            };
+            wants.extend(self.want(id, urgency));
+        }
         if heads {
             self.add_heads(&mut wants);
         }
@@ -370,9 +364,11 @@ impl SharedLeases {
         let mut candidates = Vec::new();
         let mut wake = Time::NEVER;
         for (id, entry) in &self.instances {
+            if entry.about.slot != slot || !entry.can_leave() || *id == want.id {
+                continue;
+            }
             // What is served first would only have to return.
-            let comes_first = *id == want.id || before.iter().any(|want| want.id == *id);
-            if entry.about.slot != slot || comes_first || !entry.can_leave() {
+            if before.iter().any(|want| want.id == *id) {
                 continue;
             }
             if self.now < entry.retry_at {
