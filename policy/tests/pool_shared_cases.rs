@@ -2,8 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use policy::pool::leases::{
-    Action, Claim, Class, Demand, Instance, InstanceId, Location, RECALL_QUIET_MAX, RESTART_MAX,
-    RETRY,
+    Action, Claim, Class, Demand, Instance, InstanceId, Location, PARKED_CREDIT_MAX, PARKED_SHARE,
+    RECALL_QUIET_MAX, RESTART_MAX, RETRY,
 };
 use policy::pool::shared::SharedLeases;
 use policy::pool::{FunctionId, Percentile, SlotId, queue};
@@ -423,4 +423,110 @@ fn a_claim_that_waits_is_granted_once_the_device_is_lost_or_no_queue_is_left() {
         };
         assert!(case.decide().contains(&granted), "lost {is_lost}");
     }
+}
+
+#[test]
+fn a_claim_that_waits_is_refused_once_it_can_never_be_granted() {
+    let mut case = Case::new(2);
+    assert_eq!(case.claim(0, 50), Claim::Granted);
+    assert_eq!(case.claim(1, 80), Claim::Waits);
+    case.leases.set_slot(SlotId(0), 80);
+    let refused = Action::Claim {
+        instance: InstanceId(1),
+        granted: false,
+    };
+    assert!(!case.decide().contains(&refused));
+    case.leases.set_slot(SlotId(0), 70);
+    assert!(case.decide().contains(&refused));
+    assert!(!case.leases.has_claims());
+}
+
+/// Instance 1 loads without a request, on a slot that is full, beside instance 0, which has had no work for long.
+fn one_that_loads() -> Case {
+    let mut case = Case::of(2, false, |first| {
+        first.objective = Span::from_millis(10_000);
+    });
+    assert_eq!(case.claim(0, 50), Claim::Granted);
+    (0..2).for_each(|id| case.idle(id));
+    case.pass(1_000);
+    assert_eq!(case.claim(1, 30), Claim::Granted);
+    assert_eq!(case.claim(1, 60), Claim::Waits);
+    assert_eq!(case.decide(), [recall(0)]);
+    assert_eq!(evicts(&case.ends(0)), [0]);
+    let granted = Action::Claim {
+        instance: InstanceId(1),
+        granted: true,
+    };
+    assert!(case.evicted(0, true).contains(&granted));
+    case
+}
+
+#[test]
+fn a_model_that_loads_stays_for_its_credit_while_heads_wait() {
+    let mut case = one_that_loads();
+    let busy = |case: &mut Case| {
+        let (now, id) = (Time(case.now), InstanceId(1));
+        case.leases.quiet(now, id, None);
+        case.decide()
+    };
+    busy(&mut case);
+    assert_eq!(case.head(0, 100), [], "it loads");
+    assert_eq!(case.pass(PARKED_CREDIT_MAX.0 / MS - 1), []);
+    assert_eq!(case.pass(1), [recall(1)]);
+    assert_eq!(evicts(&case.ends(1)), [1]);
+    assert_eq!(case.evicted(1, true), [Action::Restore(InstanceId(0))]);
+    case.now += 20 * MS;
+    case.restored(0);
+    case.idle(0);
+    // It begins again once all of its credit has come back.
+    let (now, id) = (Time(case.now), InstanceId(1));
+    case.leases.park(now, id, now);
+    let gained = PARKED_CREDIT_MAX.0 * PARKED_SHARE / MS;
+    let mut busy_for = 0;
+    while busy_for < gained - 100 {
+        // The other is never without work for long.
+        case.leases.quiet(Time(case.now), id, None);
+        case.head(0, 100);
+        case.idle(0);
+        assert_eq!(case.pass(9), [], "after {busy_for} ms");
+        busy_for += 9;
+    }
+    assert_eq!(case.pass(100), [recall(0)]);
+}
+
+#[test]
+fn a_model_that_has_loaded_leaves_for_a_head() {
+    let mut case = one_that_loads();
+    let now = Time(case.now);
+    case.leases.quiet(now, InstanceId(1), Some(now));
+    assert_eq!(case.head(0, 100), [], "it may go on");
+    assert_eq!(case.pass(199), []);
+    assert_eq!(case.pass(1), [recall(1)]);
+}
+
+#[test]
+fn a_thread_that_waits_has_no_model_leave_that_was_just_used() {
+    let mut case = Case::of(2, false, |first| first.objective = Span::ZERO);
+    assert_eq!(case.claim(0, 60), Claim::Granted);
+    let id = InstanceId(0);
+    case.leases.located(Time(case.now), id, Location::Host);
+    case.idle(0);
+    case.decide();
+    case.ends(0);
+    assert_eq!(case.claim(1, 60), Claim::Granted);
+    // Its loads take 50 ms.
+    case.leases
+        .located(Time(case.now), InstanceId(1), Location::Host);
+    case.idle(1);
+    case.decide();
+    case.ends(1);
+    assert_eq!(case.head(1, 1_000), [Action::Restore(InstanceId(1))]);
+    case.now += 50 * MS;
+    case.restored(1);
+    case.idle(1);
+    let by = Time(case.now + 10_000 * MS);
+    case.leases.park(Time(case.now), id, by);
+    assert_eq!(case.decide(), []);
+    assert_eq!(case.pass(99), []);
+    assert_eq!(case.pass(1), [recall(1)]);
 }

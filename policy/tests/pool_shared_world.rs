@@ -332,11 +332,14 @@ impl World {
                 granted,
             } => {
                 assert!(granted);
-                self.note_unbound(self.pods[id as usize].about.slot);
+                let is_leased = self.note_unbound(self.pods[id as usize].about.slot);
                 let pod = self.pod(id);
                 pod.bytes = pod.claim.take().unwrap();
-                assert!(pod.location != Location::Host && !pod.leaves);
-                pod.location = Location::Device;
+                let is_there = pod.location != Location::Host && !pod.leaves;
+                assert!(is_there || !is_leased, "{id}: {pod:?}");
+                if is_there {
+                    pod.location = Location::Device;
+                }
                 let process = pod.process.unwrap();
                 self.grown += 1;
                 self.after(0, 10, id, Later::Creates(process));
@@ -404,12 +407,12 @@ impl World {
         }
     }
 
-    /// Notes that claims are granted without bounds on a slot if no queue is connected there, since nothing needs leases then.
-    fn note_unbound(&mut self, slot: SlotId) {
+    /// Returns whether a queue is connected on a slot. Claims are granted without bounds there if none is, since nothing needs leases then.
+    fn note_unbound(&mut self, slot: SlotId) -> bool {
         let mut on_slot = self.pods.iter().filter(|pod| pod.about.slot == slot);
-        if !on_slot.any(|pod| pod.is_connected) {
-            self.overcommitted[slot.0 as usize] = true;
-        }
+        let is_leased = on_slot.any(|pod| pod.is_connected);
+        self.overcommitted[slot.0 as usize] |= !is_leased;
+        is_leased
     }
 
     /// Has a process claim the next part of its memory.
@@ -424,7 +427,7 @@ impl World {
         }
         let bytes = (pod.bytes + step).min(pod.whole);
         let slot = pod.about.slot;
-        self.note_unbound(slot);
+        let _is_leased = self.note_unbound(slot);
         match self.leases.claim(Time(self.now), InstanceId(id), bytes) {
             Claim::Granted => {
                 let pod = self.pod(id);

@@ -87,6 +87,8 @@ pub(crate) struct Lease {
     loaded: Option<Load>,
     /// Whether the agent knows that nothing runs.
     is_idle_known: bool,
+    /// Whether the agent has learnt of work under the lease, which it takes for a head if the lease ends meanwhile.
+    is_work_known: bool,
     /// Number of the last head.
     seq: u64,
     /// Head that the agent knows, and whether it may be forwarded.
@@ -163,6 +165,7 @@ impl Lease {
     /// Returns the first message on a new connection. The agent at its other end knows nothing.
     pub(crate) fn greet(&mut self, again: bool, gate: &Gate) -> FromQueue {
         (self.known_head, self.is_idle_known) = (None, false);
+        self.is_work_known = false;
         self.returned.clear();
         FromQueue::Hello {
             again,
@@ -240,7 +243,7 @@ impl Lease {
                 }
                 self.epoch = *epoch;
                 (self.is_recalled, self.is_idle_known) = (false, false);
-                self.known_head = None;
+                (self.known_head, self.is_work_known) = (None, false);
                 // What is not there yet is on its way.
                 self.load = Span::ZERO;
             }
@@ -307,7 +310,7 @@ impl Lease {
             if is_idle == self.is_idle_known {
                 return None;
             }
-            self.is_idle_known = is_idle;
+            (self.is_idle_known, self.is_work_known) = (is_idle, !is_idle);
             return Some(if is_idle {
                 FromQueue::Idle {
                     epoch: self.epoch,
@@ -319,7 +322,8 @@ impl Lease {
         }
         let of = head.map(head_of);
         let head = head.zip(of.map(|of| of.may_move));
-        if head != self.known_head {
+        let is_stale = std::mem::take(&mut self.is_work_known) && head.is_none();
+        if head != self.known_head || is_stale {
             self.known_head = head;
             return Some(self.head(gate, of.unwrap_or(running)));
         }
@@ -586,6 +590,19 @@ mod tests {
         assert_eq!((queue.gate.running(), queue.gate.waiting()), (0, 1));
         queue.receive(&ToQueue::Lease { epoch: 4 });
         assert_eq!(queue.gate.running(), 1);
+    }
+
+    #[test]
+    fn work_that_was_stated_as_the_lease_was_recalled_is_withdrawn() {
+        let mut queue = Queue::new();
+        queue.receive(&ToQueue::Lease { epoch: 3 });
+        assert_eq!(queue.messages(), [IDLE]);
+        assert!(queue.arrive(50).is_none());
+        assert_eq!(waiting(&queue.messages()), [1], "it crosses the recall");
+        queue.receive(&ToQueue::Recall { epoch: 3 });
+        assert_eq!(waiting(&queue.messages()), [0]);
+        queue.gate.depart(Time(2), &mut queue.actions);
+        assert_eq!(queue.messages(), [ENDS]);
     }
 
     #[test]

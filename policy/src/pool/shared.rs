@@ -10,6 +10,8 @@
 //!   that has been without work for longest first. If they do not suffice, instances are recalled that have work, once the waiting head could miss otherwise; one that is
 //!   late waits until their leases have lasted for twice the load.
 //! - Memory grows by claims ([`SharedLeases::claim`]): others leave for them, or they wait.
+//! - What works without a known request, as one which loads its model, has turns, in which it counts as with work: while heads wait beside it, a share of the
+//!   slot's time.
 //! - Heads are served in the order of [`queue`]; a head that cannot be served yet holds up no other one. One for which instances with work leave comes before
 //!   theirs, and so does one that has waited for ten times its objective, for which they leave at once.
 //!
@@ -48,6 +50,7 @@
 mod memory;
 mod plan;
 mod report;
+mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,6 +58,7 @@ use super::leases::{Instance, InstanceId, LOAD_RATE, Location, RETRY, RETRY_SOON
 use super::queue::{self, Head, Queue, Ticket};
 use super::{FunctionId, Refusal, SlotId};
 use crate::{Span, Time};
+use turn::{Credit, Turn};
 
 pub use super::leases::{Action, Claim, Demand};
 
@@ -108,6 +112,10 @@ struct Entry {
     bytes: u64,
     /// Whether others with work leave for it, so that it comes before them when they have.
     is_next: bool,
+    /// Turn in which it works without a request.
+    turn: Option<Turn>,
+    /// Whether others have ended its last turn.
+    was_cut_off: bool,
     /// Time before which its model is not tried to be moved again.
     retry_at: Time,
     /// Time until which it gets no lease, since its processes have failed; [`Time::NEVER`]: until they have ended.
@@ -132,6 +140,7 @@ struct Slot {
     host_path: Option<u32>,
     /// Number of instances with a queue: without, no leases are needed.
     queues: u32,
+    credit: Credit,
 }
 
 /// Leases of the slots of a node on which several instances compute at once; see the [module](self).
@@ -226,6 +235,8 @@ impl SharedLeases {
                 location: Location::Absent,
                 bytes: 0,
                 is_next: false,
+                turn: None,
+                was_cut_off: false,
                 retry_at: Time::ZERO,
                 failed_until: Time::ZERO,
                 outcomes: (0, 0),
@@ -301,14 +312,15 @@ impl SharedLeases {
         self.wake
     }
 
-    /// Returns the instances of which it matters at present whether their processes compute ([`SharedLeases::quiet`]): those that are recalled, and those without a queue
-    /// beside which something waits for memory.
+    /// Returns the instances of which it matters at present whether their processes compute ([`SharedLeases::quiet`]): those that are recalled, and where something
+    /// waits for memory, those without a queue and those that work without a request.
     pub fn watched(&self) -> impl Iterator<Item = InstanceId> {
         let all = self.instances.values();
         let waiting = all.filter(|entry| entry.needs_room());
         let waiting: BTreeSet<SlotId> = waiting.map(|entry| entry.about.slot).collect();
         let is_watched = move |entry: &Entry| match entry.lease {
             Lease::Recalled { .. } => true,
+            _ if entry.turn.is_some() && waiting.contains(&entry.about.slot) => true,
             Lease::Free => {
                 let has_model = !entry.has_queue && entry.bytes > 0;
                 has_model && waiting.contains(&entry.about.slot)
@@ -369,6 +381,7 @@ impl Entry {
     const fn is_without_work(&self) -> bool {
         match self.lease {
             Lease::Ended => true,
+            _ if self.turn.is_some() => false,
             _ if self.has_queue => self.is_idle,
             _ => self.quiet_since.is_some(),
         }

@@ -56,6 +56,7 @@ impl Agent {
             Some(slot) => self.on_slot(slot, actions, describe),
             None => self.each_slot(actions, describe),
         }
+        self.leases.touch_watched();
         let mut decided = Vec::new();
         let mut notified = std::collections::BTreeSet::new();
         for _round in 0..ROUNDS_MAX {

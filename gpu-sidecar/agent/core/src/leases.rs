@@ -153,12 +153,16 @@ impl NodeLeases {
         }
     }
 
-    /// Marks all pods of exclusive slots that compute, or are about to end to, as changed, and those of shared ones of which it matters whether they do.
+    /// Marks all pods of exclusive slots that compute, or are about to end to, as changed.
     pub(crate) fn touch_active(&mut self) {
         let active = self.pods.iter();
         let active =
             active.filter(|(_, pod)| pod.is_open && !pod.is_shared || pod.closing.is_some());
         self.touched.extend(active.map(|(key, _)| *key));
+    }
+
+    /// Marks the pods of shared slots of which it matters whether they compute as changed.
+    pub(crate) fn touch_watched(&mut self) {
         let watched = self.policy.watched();
         self.touched
             .extend(watched.map(|InstanceId(number)| PodKey(number)));

@@ -9,7 +9,11 @@ impl SharedLeases {
     pub fn claim(&mut self, now: Time, id: InstanceId, bytes: u64) -> Claim {
         self.now = self.now.max(now);
         self.is_changed = true;
+        let before = self.instances.get(&id).map_or(0, |entry| entry.bytes);
         let claim = self.try_claim(id, bytes);
+        if claim == Claim::Granted && bytes > before {
+            self.begin_turn(id, true);
+        }
         let Some(entry) = self.instances.get_mut(&id) else {
             return claim;
         };
@@ -61,12 +65,38 @@ impl SharedLeases {
 
     /// Grants the claim of an instance that waits.
     pub(super) fn grant_claim(&mut self, id: InstanceId, actions: &mut Vec<Action>) {
-        let claim = self.instances.get_mut(&id).map(|entry| entry.claim.take());
+        let claim = self.instances.get_mut(&id).map(|entry| {
+            entry.is_next = false;
+            entry.claim.take()
+        });
         if let Some((bytes, _)) = claim.flatten() {
             self.set_bytes(id, bytes);
+            self.begin_turn(id, true);
             actions.push(Action::Claim {
                 instance: id,
                 granted: true,
+            });
+        }
+    }
+
+    /// Refuses the claims which wait and can be granted no more, since a slot's memory has become less or what never leaves has grown.
+    pub(super) fn refuse_impossible(&mut self, actions: &mut Vec<Action>) {
+        let waiting = self.instances.iter();
+        let waiting = waiting.filter_map(|(id, entry)| {
+            let (bytes, _) = entry.claim?;
+            let slot = entry.about.slot;
+            let capacity = self.slots.get(&slot).map_or(0, |at| at.capacity);
+            let most = capacity.saturating_sub(self.kept_by_others(slot, *id));
+            (bytes > most).then_some(*id)
+        });
+        let refused: Vec<InstanceId> = waiting.collect();
+        for id in refused {
+            if let Some(entry) = self.instances.get_mut(&id) {
+                entry.claim = None;
+            }
+            actions.push(Action::Claim {
+                instance: id,
+                granted: false,
             });
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::leases::{RECALL_MAX, RECALL_QUIET_MAX, RECALLED_LOOK};
+use super::super::leases::{PARKED_LOOK, RECALL_MAX, RECALL_QUIET_MAX, RECALLED_LOOK};
 use super::super::queue::Head;
 use super::super::slots::EvictReason;
 use super::{AGED, Action, Demand, Entry, InstanceId, Lease, Location, Motion, SharedLeases};
@@ -54,6 +54,8 @@ impl SharedLeases {
         (self.wake, self.is_changed) = (None, false);
         self.end_recalls(actions);
         self.grant_unleased(actions);
+        self.refuse_impossible(actions);
+        self.settle_turns();
         // What has returned computes before it may have to leave again.
         self.grant(false, actions);
         let mut rooms: BTreeMap<SlotId, Room> = BTreeMap::new();
@@ -73,6 +75,7 @@ impl SharedLeases {
             rooms.insert(slot, room);
         }
         self.grant(true, actions);
+        self.charge_turns();
     }
 
     /// Recalls the leases of those that failed, or whose model is away while they have no work, and ends those whose queue is silent for too long.
@@ -180,8 +183,14 @@ impl SharedLeases {
                 wake = wake.min(entry.retry_at);
                 continue;
             }
+            let is_without_request =
+                entry.is_without_request() && (entry.claim.is_some() || entry.parked.is_some());
             let deadline = match (entry.claim, entry.parked) {
                 _ if runs_away || entry.is_next || entry.has_aged(self.now) => Some(AT_ONCE),
+                _ if is_without_request && let Err(due) = self.may_have_turn(entry) => {
+                    wake = wake.min(due);
+                    Some(Time::NEVER)
+                }
                 (Some(_), _) => Some(AT_ONCE),
                 (None, parked) => parked,
             };
@@ -337,6 +346,7 @@ impl SharedLeases {
         if let Some(entry) = self.instances.get_mut(&want.id) {
             entry.motion = Motion::Returns { since };
             entry.is_next = false;
+            self.begin_turn(want.id, false);
             actions.push(Action::Restore(want.id));
         }
     }
@@ -379,6 +389,11 @@ impl SharedLeases {
                 // It was recalled for this.
                 0
             } else if entry.is_without_work() {
+                let due = entry.spared_until(want.urgency);
+                if due > self.now {
+                    wake = wake.min(due);
+                    continue;
+                }
                 1
             } else if entry.claim.is_some() {
                 // What it runs waits for memory itself, and comes later.
@@ -387,6 +402,9 @@ impl SharedLeases {
                 let due = self.due(want.urgency, entry);
                 if due > self.now {
                     wake = wake.min(due);
+                    if entry.turn.is_some() {
+                        wake = wake.min(self.now.after(PARKED_LOOK));
+                    }
                     continue;
                 }
                 3
@@ -438,6 +456,9 @@ impl SharedLeases {
     fn due(&self, urgency: Urgency, entry: &Entry) -> Time {
         let drain = entry.expected_execution();
         match urgency {
+            Urgency::Starts(_) | Urgency::Late if let Some(turn) = entry.turn => {
+                self.end_of_turn(entry.about.slot, &turn)
+            }
             Urgency::Starts(latest) => latest.before(drain),
             Urgency::Late => {
                 let since = match entry.lease {
@@ -457,6 +478,9 @@ impl SharedLeases {
         let Some(entry) = self.instances.get_mut(&id) else {
             return;
         };
+        if entry.turn.take().is_some() {
+            entry.was_cut_off = true;
+        }
         let runs = matches!(entry.lease, Lease::Held { .. } | Lease::Stated);
         if runs {
             entry.lease = Lease::Recalled { since: now };
@@ -494,6 +518,17 @@ impl Entry {
             Motion::Leaves => true,
             Motion::Rests => ends && self.can_leave_ever(),
             Motion::Returns { .. } => false,
+        }
+    }
+
+    /// Returns until when it is kept although it is without work: what can wait would only move it to and fro.
+    fn spared_until(&self, urgency: Urgency) -> Time {
+        match urgency {
+            Urgency::Starts(_) | Urgency::Late => Time::ZERO,
+            Urgency::CanWait => {
+                let load = self.expected_load();
+                self.used_at.after(Span(load.0.saturating_mul(2)))
+            }
         }
     }
 

@@ -57,6 +57,7 @@ impl SharedLeases {
         if demand.waiting == 0 {
             return;
         }
+        entry.turn = None;
         let function = entry.about.function;
         if matches!(entry.lease, Lease::Held { .. } | Lease::Stated) {
             (entry.is_idle, entry.used_at) = (false, now);
@@ -104,7 +105,8 @@ impl SharedLeases {
         if since.is_none() && !entry.has_queue {
             entry.used_at = now;
         }
-        let matters = !entry.has_queue || matches!(entry.lease, Lease::Recalled { .. });
+        let is_recalled = matches!(entry.lease, Lease::Recalled { .. });
+        let matters = !entry.has_queue || is_recalled || entry.turn.is_some();
         let before = std::mem::replace(&mut entry.quiet_since, since);
         self.is_changed |= matters && before != since;
     }
@@ -204,6 +206,9 @@ impl SharedLeases {
         }
         if is_there && entry.motion == Motion::Rests {
             (entry.location, entry.used_at) = (Location::Device, now);
+            if entry.turn.is_some() {
+                self.begin_turn(id, false);
+            }
         }
     }
 
@@ -227,6 +232,7 @@ impl SharedLeases {
         let has_failed = entry.failed_until == Time::NEVER;
         self.is_changed |= has_failed || entry.needs_room() || entry.location != Location::Absent;
         (entry.parked, entry.claim, entry.bytes) = (None, None, 0);
+        (entry.turn, entry.was_cut_off) = (None, false);
         (entry.motion, entry.location) = (Motion::Rests, Location::Absent);
         if has_failed {
             entry.failed_until = now.after(RESTART_MAX);

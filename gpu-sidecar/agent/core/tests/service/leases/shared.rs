@@ -127,6 +127,35 @@ fn a_thread_that_waits_for_its_memory_gets_it_without_a_request() {
     let (mut node, away, there) = one_away();
     rests(&mut node, 1);
     node.send(away, FromProcess::MemoryWanted);
+    assert_eq!(node.recalled(1), None, "its process may still load");
+    node.pass(SECOND);
+    ends(&mut node, 1);
+    node.has_moved(there);
+    assert_eq!(node.wanted_place(away).1, Residency::Resident);
+}
+
+#[test]
+fn a_model_that_loads_without_a_request_stays_beside_waiting_heads() {
+    let (mut node, away, there) = one_away();
+    rests(&mut node, 1);
+    for step in 1..=5 {
+        // Each part comes before the last one counts as all.
+        node.pass(150 * MS);
+        assert_eq!(node.recalled(1), None, "part {step}");
+        let bytes = (60 + u64::from(step)) * MIB;
+        node.send(
+            there,
+            FromProcess::Claim {
+                seq: 1 + step,
+                bytes,
+            },
+        );
+        assert_eq!(node.claimed(there), bytes);
+        if step == 1 {
+            node.wants(0, 1);
+        }
+    }
+    node.pass(SECOND);
     ends(&mut node, 1);
     node.has_moved(there);
     assert_eq!(node.wanted_place(away).1, Residency::Resident);
