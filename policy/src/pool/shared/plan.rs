@@ -152,6 +152,7 @@ impl SharedLeases {
             }
             entry.lease = Lease::Held { since: now };
             (entry.is_idle, entry.used_at) = (false, now);
+            entry.used_since = entry.head.is_some().then_some(now);
             granted.push(*id);
         }
         for id in granted {
@@ -271,10 +272,7 @@ impl SharedLeases {
         let Some(entry) = self.instances.get(&id) else {
             return Span::ZERO;
         };
-        let execution = match entry.executions {
-            0 => demand.estimate,
-            _ => entry.execution,
-        };
+        let execution = entry.executions.expected(demand.estimate);
         let load = entry.expected_load();
         if self.streams {
             return execution.max(load);
