@@ -685,26 +685,3 @@ fn a_parked_process_that_has_failed_recalls_no_other_lease() {
     leases.set_failed(Time(7 * MS), OTHER, false);
     assert_eq!(decide(&mut leases, 7), [Action::Recall(ONE)]);
 }
-
-#[test]
-fn a_queue_that_states_long_executions_is_believed_only_as_far_as_it_uses_the_slot() {
-    let mut leases = leases(Settings::default(), &[0, 0]);
-    let lie = |leases: &mut Leases, ms: u64, id: InstanceId, waiting| {
-        let demand = Demand {
-            deadline: Time((ms + 80) * MS),
-            estimate: Span::from_millis(10_000),
-            waiting,
-            may_move: false,
-        };
-        leases.head(Time(ms * MS), id, demand);
-    };
-    lie(&mut leases, 1, ONE, 1);
-    decide(&mut leases, 1);
-    for turn in 1..=20 {
-        let ms = turn * 100;
-        lie(&mut leases, ms, ONE, 1);
-        leases.idle(Time((ms + 10) * MS), ONE, false);
-    }
-    let used = leases.view(ONE).unwrap().execution;
-    assert!(used <= Span::from_millis(100), "{used:?}");
-}

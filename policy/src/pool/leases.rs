@@ -68,7 +68,6 @@ mod ahead;
 mod assign;
 mod demand;
 mod evict;
-mod executions;
 mod failed;
 mod holder_model;
 mod memory;
@@ -85,8 +84,7 @@ use super::slots::{self, Evicted, Pool, SLOTS_MAX, Topology};
 use super::{FunctionId, Percentile, Refusal, SlotId};
 use crate::{Span, Time};
 
-pub(in crate::pool) use demand::{mean, news};
-pub(in crate::pool) use executions::Executions;
+pub(in crate::pool) use demand::{EXECUTIONS_MIN, mean, news};
 pub use rule::Rule;
 
 /// Time for which a model that refused to leave stays, and a model that could not return is not tried again.
@@ -324,8 +322,9 @@ struct Entry {
 #[derive(Debug, Clone, Default)]
 struct Function {
     instances: Vec<InstanceId>,
-    executions: Executions,
-    /// Mean time of a load, as measured.
+    /// Mean times as measured, and the number of executions.
+    execution: Span,
+    executions: u32,
     load: Span,
     /// Size of the model when its load was measured, in bytes.
     loaded_bytes: u64,
@@ -375,8 +374,6 @@ struct Holder {
     is_open: bool,
     /// Time since which its model returns while it computes already.
     restores_since: Option<Time>,
-    /// Time since which its queue has had work; `None`: it has none, or it is not known.
-    used_since: Option<Time>,
     /// Whether its queue has nothing while a forwarded request is still waited for.
     is_idle_later: bool,
     /// Time until which a forwarded request is waited for, and the instance that forwards it.
@@ -641,7 +638,7 @@ impl Leases {
             is_holder: holder.is_some_and(|own| own.instance == id && own.stage == Stage::Leased),
             location: entry.location,
             bytes: entry.bytes,
-            execution: function.executions.mean(),
+            execution: function.execution,
             load: function.measured_load(),
             has_failed: self.has_failed(entry),
         })
@@ -773,7 +770,7 @@ impl Function {
     /// Classifies the model by the share of the objective that a request with a load takes: above three quarters it is tight, and it stays so above two
     /// thirds. A function whose requests alone take longer than the objective is not.
     fn set_tight(&mut self, objective: Span) {
-        let alone = u128::from(self.executions.mean().0);
+        let alone = u128::from(self.execution.0);
         let loaded = alone + u128::from(self.load().0);
         let objective = u128::from(objective.0);
         let is_above = if self.is_tight {
@@ -786,14 +783,13 @@ impl Function {
 
     /// Returns the model as the pool knows it.
     fn model(&self) -> slots::Model {
-        let execution = self.executions.mean();
         slots::Model {
             bytes: self.bytes,
             heavy: self.heaviness.class() == heaviness::Class::Heavy,
             tight: self.is_tight,
             writes: false,
-            execution,
-            swapped: Span(execution.0.saturating_add(self.load().0)),
+            execution: self.execution,
+            swapped: Span(self.execution.0.saturating_add(self.load().0)),
         }
     }
 }

@@ -54,9 +54,7 @@ mod turn;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::leases::{
-    Executions, Instance, InstanceId, LOAD_RATE, Location, RETRY, RETRY_SOON, View,
-};
+use super::leases::{Instance, InstanceId, LOAD_RATE, Location, RETRY, RETRY_SOON, View};
 use super::queue::{self, Head, Queue, Ticket};
 use super::{FunctionId, Refusal, SlotId};
 use crate::{Span, Time};
@@ -123,9 +121,9 @@ struct Entry {
     /// Time until which it gets no lease, since its processes have failed; [`Time::NEVER`]: until they have ended.
     failed_until: Time,
     outcomes: (u64, u64),
-    executions: Executions,
-    /// Time since which its queue has had work under a lease; `None`: it has none.
-    used_since: Option<Time>,
+    /// Mean execution time of its requests, and their number.
+    execution: Span,
+    executions: u32,
     /// Mean time of a load, and the size of the model then.
     load: Span,
     loaded_bytes: u64,
@@ -242,8 +240,8 @@ impl SharedLeases {
                 retry_at: Time::ZERO,
                 failed_until: Time::ZERO,
                 outcomes: (0, 0),
-                executions: Executions::default(),
-                used_since: None,
+                execution: Span::ZERO,
+                executions: 0,
                 load: Span::ZERO,
                 loaded_bytes: 0,
             },
@@ -302,7 +300,7 @@ impl SharedLeases {
             has_turn: matches!(entry.motion, Motion::Returns { .. }),
             location: entry.location,
             bytes: entry.bytes,
-            execution: entry.executions.mean(),
+            execution: entry.execution,
             load: entry.load,
             has_failed: self.has_failed(entry),
         })
@@ -403,14 +401,15 @@ impl Entry {
     /// Returns whether a load takes most of the objective, so that a request with one can hardly be in time.
     fn is_tight(&self) -> bool {
         let objective = u128::from(self.about.objective.0);
-        let execution = u128::from(self.executions.mean().0);
-        let loaded = execution + u128::from(self.expected_load().0);
-        objective > 0 && execution < objective && loaded * 4 > objective * 3
+        let loaded = u128::from(self.execution.0) + u128::from(self.expected_load().0);
+        objective > 0 && u128::from(self.execution.0) < objective && loaded * 4 > objective * 3
     }
 
     /// Returns the expected execution time of its next request.
     fn expected_execution(&self) -> Span {
-        let estimate = self.head.map_or(Span::ZERO, |(_, demand)| demand.estimate);
-        self.executions.expected(estimate)
+        match self.head {
+            Some((_, demand)) if self.executions == 0 => demand.estimate,
+            _ => self.execution,
+        }
     }
 }

@@ -6,6 +6,8 @@ use crate::pool::queue::{Head, Ticket};
 use crate::pool::{FunctionId, SlotId};
 use crate::{RequestId, Span, Time};
 
+/// Number of executions from which their mean is believed rather than a queue's estimate.
+pub(in crate::pool) const EXECUTIONS_MIN: u32 = 20;
 /// Largest number of outcomes that one report is believed to add.
 const NEWS_MAX: u64 = 10_000;
 /// Weight of a new measurement in a mean: one in this many.
@@ -239,17 +241,10 @@ impl Leases {
         };
         let function = entry.about.function;
         if let Some(about) = self.functions.get_mut(&function) {
-            about.executions.add(execution);
+            about.execution = mean(about.execution, execution, about.executions == 0);
+            about.executions = about.executions.saturating_add(1);
         }
         self.describe(function);
-    }
-
-    /// Records the time for which an instance has used its slot for its queue, from when it had work until it had none.
-    pub(super) fn was_used(&mut self, id: InstanceId, took: Span) {
-        let function = self.instances.get(&id).map(|entry| entry.about.function);
-        if let Some(about) = function.and_then(|function| self.functions.get_mut(&function)) {
-            about.executions.add_use(took);
-        }
     }
 
     /// Records how long the model of an instance took to return to its slot, with all that left for it.
@@ -285,14 +280,13 @@ impl Leases {
         let load = about.measured_load();
         // While its processes begin anew, the class that it had stands.
         let is_whole = !is_part(about.bytes, about.loaded_bytes);
-        let execution = about.executions.mean();
-        if execution > Span::ZERO && load > Span::ZERO && is_whole {
+        if about.execution > Span::ZERO && load > Span::ZERO && is_whole {
             let _changed = about.heaviness.measured(Measurements {
-                resident: execution,
+                resident: about.execution,
                 swapped: if self.streams {
-                    execution.max(load)
+                    about.execution.max(load)
                 } else {
-                    Span(execution.0.saturating_add(load.0))
+                    Span(about.execution.0.saturating_add(load.0))
                 },
                 bytes: about.bytes,
             });
@@ -311,14 +305,18 @@ impl Leases {
     pub fn usual_execution(&self, id: InstanceId) -> Option<Span> {
         let function = self.instances.get(&id)?.about.function;
         let about = self.functions.get(&function)?;
-        about.executions.usual()
+        (about.executions >= EXECUTIONS_MIN).then_some(about.execution)
     }
 
     /// Returns the expected execution time of an instance's requests.
     pub(super) fn execution(&self, entry: &Entry) -> Span {
         let estimate = entry.head.map_or(Span::ZERO, |(_, demand)| demand.estimate);
         let function = self.functions.get(&entry.about.function);
-        function.map_or(estimate, |about| about.executions.expected(estimate))
+        match function {
+            Some(about) if about.executions >= EXECUTIONS_MIN => about.execution,
+            Some(about) if estimate == Span::ZERO => about.execution,
+            _ => estimate,
+        }
     }
 
     /// Lists an instance as waiting.

@@ -18,12 +18,6 @@ impl Leases {
         let Some(holder) = self.holder_mut(slot, id) else {
             return;
         };
-        let is_over = match holder.stage {
-            Stage::Recalled { .. } => ends,
-            Stage::Leased => true,
-            Stage::Closing { .. } => false,
-        };
-        let used_since = holder.used_since.take_if(|_| is_over);
         match holder.stage {
             Stage::Recalled { .. } => holder.is_idle |= ends,
             Stage::Leased if now < holder.reserved_until => holder.is_idle_later = true,
@@ -34,9 +28,6 @@ impl Leases {
                 self.end_use(slot);
             }
             Stage::Leased | Stage::Closing { .. } => {}
-        }
-        if let Some(since) = used_since {
-            self.was_used(id, now.since(since));
         }
     }
 
@@ -96,9 +87,6 @@ impl Leases {
         holder.reserved_until = Time::ZERO;
         holder.seal = Seal::Open;
         let was_idle = std::mem::replace(&mut holder.is_idle, false) && holder.is_leased();
-        if was_idle {
-            holder.used_since = Some(now);
-        }
         self.set_sealed(id, false);
         if was_idle && !has_turn {
             let function = self.instances[&id].about.function;
@@ -469,7 +457,6 @@ impl Holder {
             seal: Seal::Open,
             is_open: true,
             restores_since: None,
-            used_since: None,
             is_idle_later: false,
             reserved_until: Time::ZERO,
             reserved_for: None,

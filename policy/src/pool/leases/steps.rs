@@ -288,8 +288,6 @@ impl Leases {
             is_open: holder.is_none_or(|holder| holder.is_open),
             ..Holder::new(id, now)
         };
-        let is_own = matches!(turn.cause, Cause::Head { from, .. } if from == id);
-        next.used_since = (had_head || is_own).then_some(now);
         match turn.cause {
             Cause::Head { from, .. } if from != id => {
                 next.reserved_until = now.after(FORWARDED);

@@ -152,7 +152,6 @@ impl SharedLeases {
             }
             entry.lease = Lease::Held { since: now };
             (entry.is_idle, entry.used_at) = (false, now);
-            entry.used_since = entry.head.is_some().then_some(now);
             granted.push(*id);
         }
         for id in granted {
@@ -272,7 +271,10 @@ impl SharedLeases {
         let Some(entry) = self.instances.get(&id) else {
             return Span::ZERO;
         };
-        let execution = entry.executions.expected(demand.estimate);
+        let execution = match entry.executions {
+            0 => demand.estimate,
+            _ => entry.execution,
+        };
         let load = entry.expected_load();
         if self.streams {
             return execution.max(load);

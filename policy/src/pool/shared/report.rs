@@ -1,6 +1,6 @@
 //! What queues and processes report.
 
-use super::super::leases::{RESTART_MAX, mean, news};
+use super::super::leases::{EXECUTIONS_MIN, RESTART_MAX, mean, news};
 use super::{Demand, InstanceId, Lease, Location, Motion, RETRY, RETRY_SOON, SharedLeases};
 use crate::{RequestId, Span, Time};
 
@@ -60,10 +60,7 @@ impl SharedLeases {
         entry.turn = None;
         let function = entry.about.function;
         if matches!(entry.lease, Lease::Held { .. } | Lease::Stated) {
-            if std::mem::replace(&mut entry.is_idle, false) {
-                entry.used_since = Some(now);
-            }
-            entry.used_at = now;
+            (entry.is_idle, entry.used_at) = (false, now);
         } else if let Ok(ticket) =
             self.queue
                 .arrive(now, function, RequestId(u64::from(id.0)), demand.deadline)
@@ -86,14 +83,6 @@ impl SharedLeases {
         let Some(entry) = self.instances.get_mut(&id) else {
             return;
         };
-        let is_over = match entry.lease {
-            Lease::Held { .. } | Lease::Stated => true,
-            Lease::Recalled { .. } => ends,
-            Lease::Ended | Lease::Free => false,
-        };
-        if is_over && let Some(since) = entry.used_since.take() {
-            entry.executions.add_use(now.since(since));
-        }
         match entry.lease {
             Lease::Held { .. } | Lease::Stated => {
                 (entry.is_idle, entry.used_at) = (true, now);
@@ -145,7 +134,8 @@ impl SharedLeases {
     /// Records the time for which one request of an instance has computed.
     pub fn executed(&mut self, id: InstanceId, execution: Span) {
         if let Some(entry) = self.instances.get_mut(&id) {
-            entry.executions.add(execution);
+            entry.execution = mean(entry.execution, execution, entry.executions == 0);
+            entry.executions = entry.executions.saturating_add(1);
         }
     }
 
@@ -153,7 +143,7 @@ impl SharedLeases {
     #[must_use]
     pub fn usual_execution(&self, id: InstanceId) -> Option<Span> {
         let entry = self.instances.get(&id)?;
-        entry.executions.usual()
+        (entry.executions >= EXECUTIONS_MIN).then_some(entry.execution)
     }
 
     /// Records that a process of an instance waits for its memory. It is to have it by `deadline`.
