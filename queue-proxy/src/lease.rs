@@ -243,7 +243,8 @@ impl Lease {
                 }
                 self.epoch = *epoch;
                 (self.is_recalled, self.is_idle_known) = (false, false);
-                (self.known_head, self.is_work_known) = (None, false);
+                // A head that was stated before the lease may arrive after its end.
+                self.is_work_known = self.known_head.take().is_some();
                 // What is not there yet is on its way.
                 self.load = Span::ZERO;
             }

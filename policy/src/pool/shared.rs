@@ -10,8 +10,8 @@
 //!   that has been without work for longest first. If they do not suffice, instances are recalled that have work, once the waiting head could miss otherwise; one that is
 //!   late waits until their leases have lasted for twice the load.
 //! - Memory grows by claims ([`SharedLeases::claim`]): others leave for them, or they wait.
-//! - What works without a known request, as one which loads its model, has turns, in which it counts as with work: while heads wait beside it, a share of the
-//!   slot's time.
+//! - What works without a known request, as one which loads its model, has turns, in which it counts as with work: while heads wait because of it, a share of
+//!   the slot's time.
 //! - Heads are served in the order of [`queue`]; a head that cannot be served yet holds up no other one. One for which instances with work leave comes before
 //!   theirs, and so does one that has waited for ten times its objective, for which they leave at once.
 //!
@@ -88,6 +88,16 @@ enum Motion {
     Returns { since: Time },
 }
 
+/// Claim which waits.
+#[derive(Debug, Clone, Copy)]
+struct Claimed {
+    /// Memory that the processes of the instance are to have in all, in bytes.
+    bytes: u64,
+    /// Place of the claim in the order of all.
+    number: u64,
+    since: Time,
+}
+
 #[derive(Debug, Clone)]
 struct Entry {
     about: Instance,
@@ -105,8 +115,7 @@ struct Entry {
     waits_since: Time,
     /// Time by which a process that waits for its memory is to have it.
     parked: Option<Time>,
-    /// Total memory that its processes have claimed and wait for, in bytes, and the number of the claim in the order of all.
-    claim: Option<(u64, u64)>,
+    claim: Option<Claimed>,
     location: Location,
     /// Memory of its model, in bytes.
     bytes: u64,
@@ -114,8 +123,8 @@ struct Entry {
     is_next: bool,
     /// Turn in which it works without a request.
     turn: Option<Turn>,
-    /// Whether others have ended its last turn.
-    was_cut_off: bool,
+    /// Whether it has claimed memory without a request, and has not been quiet since.
+    is_loading: bool,
     /// Time before which its model is not tried to be moved again.
     retry_at: Time,
     /// Time until which it gets no lease, since its processes have failed; [`Time::NEVER`]: until they have ended.
@@ -236,7 +245,7 @@ impl SharedLeases {
                 bytes: 0,
                 is_next: false,
                 turn: None,
-                was_cut_off: false,
+                is_loading: false,
                 retry_at: Time::ZERO,
                 failed_until: Time::ZERO,
                 outcomes: (0, 0),
@@ -312,15 +321,15 @@ impl SharedLeases {
         self.wake
     }
 
-    /// Returns the instances of which it matters at present whether their processes compute ([`SharedLeases::quiet`]): those that are recalled, and where something
-    /// waits for memory, those without a queue and those that work without a request.
+    /// Returns the instances of which it matters at present whether their processes compute ([`SharedLeases::quiet`]): those that are recalled, those that work
+    /// without a request, and where something waits for memory, those without a queue.
     pub fn watched(&self) -> impl Iterator<Item = InstanceId> {
         let all = self.instances.values();
         let waiting = all.filter(|entry| entry.needs_room());
         let waiting: BTreeSet<SlotId> = waiting.map(|entry| entry.about.slot).collect();
         let is_watched = move |entry: &Entry| match entry.lease {
             Lease::Recalled { .. } => true,
-            _ if entry.turn.is_some() && waiting.contains(&entry.about.slot) => true,
+            _ if entry.turn.is_some() => true,
             Lease::Free => {
                 let has_model = !entry.has_queue && entry.bytes > 0;
                 has_model && waiting.contains(&entry.about.slot)

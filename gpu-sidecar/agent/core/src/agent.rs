@@ -281,18 +281,21 @@ impl Agent {
             }
             Event::SlotAdded(slot) => (self.slots.get(&slot.key), None),
             Event::Wake => {
-                for slot in self.slots.values().filter(|slot| slot.is_due(now)) {
+                // What computes is looked at before leases end because nothing does.
+                let is_lease_due = self.leases.next_wake().is_some_and(|at| at <= now);
+                let is_due = |slot: &&SlotState| is_lease_due || slot.is_due(now);
+                for slot in self.slots.values().filter(is_due) {
                     slot.observed(|pod| pod.holders() > 0, processes);
                 }
-                return;
+                return self.observed_for_leases(processes);
             }
             Event::Connected { .. }
             | Event::AcceptFailed(_)
             | Event::QueueConnected { .. }
-            | Event::QueueMessage { .. }
             | Event::QueueMalformed { .. }
             | Event::QueueDisconnected(_)
             | Event::Facts { .. }
+            Event::QueueMessage { .. } => return self.observed_for_leases(processes),
             | Event::FiguresWanted => return,
         };
         if let Some(slot) = slot {
@@ -310,6 +313,15 @@ impl Agent {
         &self,
         memory: &BTreeMap<u32, ProcessMemory>,
         mut agent: AgentFigures,
+    /// Appends the processes of pods of which it matters to leases whether they compute.
+    fn observed_for_leases(&self, processes: &mut Vec<ProcessId>) {
+        for pod in self.leases.watched() {
+            if let Some(slot) = self.slot_with(pod) {
+                slot.observed(|served| served.key() == pod, processes);
+            }
+        }
+    }
+
     ) -> Figures {
         let slots: Vec<_> = self.slots.values().filter_map(SlotState::figures).collect();
         let pods = self.slots.values();

@@ -163,9 +163,14 @@ impl NodeLeases {
 
     /// Marks the pods of shared slots of which it matters whether they compute as changed.
     pub(crate) fn touch_watched(&mut self) {
+        let watched: Vec<PodKey> = self.watched().collect();
+        self.touched.extend(watched);
+    }
+
+    /// Returns the pods of shared slots of which it matters whether they compute.
+    pub(crate) fn watched(&self) -> impl Iterator<Item = PodKey> {
         let watched = self.policy.watched();
-        self.touched
-            .extend(watched.map(|InstanceId(number)| PodKey(number)));
+        watched.map(|InstanceId(number)| PodKey(number))
     }
 
     pub(crate) fn take_touched(&mut self) -> BTreeSet<PodKey> {

@@ -1,6 +1,6 @@
 //! Claims on the memory of slots.
 
-use super::{Action, Claim, InstanceId, Location, Motion, SharedLeases};
+use super::{Action, Claim, Claimed, InstanceId, Location, Motion, SharedLeases};
 use crate::Time;
 use crate::pool::SlotId;
 
@@ -18,12 +18,18 @@ impl SharedLeases {
             return claim;
         };
         // One that replaces another keeps its place.
-        let number = entry.claim.map(|(_, number)| number);
-        entry.claim = None;
+        let replaced = entry.claim.take();
         if claim == Claim::Waits {
             self.claims += 1;
-            entry.claim = Some((bytes, number.unwrap_or(self.claims)));
+            let (number, since) = (self.claims, self.now);
+            let (number, since) = replaced.map_or((number, since), |own| (own.number, own.since));
+            entry.claim = Some(Claimed {
+                bytes,
+                number,
+                since,
+            });
         }
+        entry.settle_next();
         claim
     }
 
@@ -59,6 +65,7 @@ impl SharedLeases {
         if let Some(entry) = self.instances.get_mut(&id) {
             self.is_changed |= entry.claim.is_some() || entry.bytes != bytes;
             entry.claim = None;
+            entry.settle_next();
         }
         self.set_bytes(id, bytes);
     }
@@ -69,8 +76,8 @@ impl SharedLeases {
             entry.is_next = false;
             entry.claim.take()
         });
-        if let Some((bytes, _)) = claim.flatten() {
-            self.set_bytes(id, bytes);
+        if let Some(claim) = claim.flatten() {
+            self.set_bytes(id, claim.bytes);
             self.begin_turn(id, true);
             actions.push(Action::Claim {
                 instance: id,
@@ -83,7 +90,7 @@ impl SharedLeases {
     pub(super) fn refuse_impossible(&mut self, actions: &mut Vec<Action>) {
         let waiting = self.instances.iter();
         let waiting = waiting.filter_map(|(id, entry)| {
-            let (bytes, _) = entry.claim?;
+            let bytes = entry.claim?.bytes;
             let slot = entry.about.slot;
             let capacity = self.slots.get(&slot).map_or(0, |at| at.capacity);
             let most = capacity.saturating_sub(self.kept_by_others(slot, *id));
@@ -93,6 +100,7 @@ impl SharedLeases {
         for id in refused {
             if let Some(entry) = self.instances.get_mut(&id) {
                 entry.claim = None;
+                entry.settle_next();
             }
             actions.push(Action::Claim {
                 instance: id,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::leases::{PARKED_LOOK, RECALL_MAX, RECALL_QUIET_MAX, RECALLED_LOOK};
+use super::super::leases::{RECALL_MAX, RECALL_QUIET_MAX, RECALLED_LOOK};
 use super::super::queue::Head;
 use super::super::slots::EvictReason;
 use super::{AGED, Action, Demand, Entry, InstanceId, Lease, Location, Motion, SharedLeases};
@@ -55,7 +55,7 @@ impl SharedLeases {
         self.end_recalls(actions);
         self.grant_unleased(actions);
         self.refuse_impossible(actions);
-        self.settle_turns();
+        self.end_turns();
         // What has returned computes before it may have to leave again.
         self.grant(false, actions);
         let mut rooms: BTreeMap<SlotId, Room> = BTreeMap::new();
@@ -185,18 +185,22 @@ impl SharedLeases {
             }
             let is_without_request =
                 entry.is_without_request() && (entry.claim.is_some() || entry.parked.is_some());
-            let deadline = match (entry.claim, entry.parked) {
+            let claimed_at = entry.claim.map(|claim| claim.since);
+            let deadline = match (claimed_at, entry.parked) {
                 _ if runs_away || entry.is_next || entry.has_aged(self.now) => Some(AT_ONCE),
                 _ if is_without_request && let Err(due) = self.may_have_turn(entry) => {
                     wake = wake.min(due);
                     Some(Time::NEVER)
+                }
+                (Some(since), parked) if is_without_request => {
+                    Some(parked.map_or(since, |by| by.min(since)))
                 }
                 (Some(_), _) => Some(AT_ONCE),
                 (None, parked) => parked,
             };
             match deadline {
                 Some(deadline) if deadline <= self.now => {
-                    let claim = entry.claim.map_or(0, |(_, number)| number);
+                    let claim = entry.claim.map_or(0, |claim| claim.number);
                     first.push((deadline, claim, *id));
                 }
                 Some(deadline) if entry.head.is_none() => last.push((deadline, *id)),
@@ -291,7 +295,7 @@ impl SharedLeases {
             && self.now >= entry.retry_at;
         let (bytes, is_claim) = match (entry.location, entry.claim) {
             (Location::Host, _) => (entry.bytes, false),
-            (_, Some((bytes, _))) => (bytes.saturating_sub(entry.bytes), true),
+            (_, Some(claim)) => (claim.bytes.saturating_sub(entry.bytes), true),
             (_, None) => return None,
         };
         may.then_some(Want {
@@ -373,6 +377,9 @@ impl SharedLeases {
     ) -> Option<i128> {
         let mut candidates = Vec::new();
         let mut wake = Time::NEVER;
+        let own = self.instances.get(&want.id);
+        let for_head = own.is_some_and(|entry| entry.head.is_some());
+        let (mut is_turn, mut delays) = (false, false);
         for (id, entry) in &self.instances {
             if entry.about.slot != slot || !entry.can_leave() || *id == want.id {
                 continue;
@@ -399,12 +406,11 @@ impl SharedLeases {
                 // What it runs waits for memory itself, and comes later.
                 2
             } else {
-                let due = self.due(want.urgency, entry);
+                let due = self.due(want.urgency, entry, for_head);
                 if due > self.now {
                     wake = wake.min(due);
-                    if entry.turn.is_some() {
-                        wake = wake.min(self.now.after(PARKED_LOOK));
-                    }
+                    is_turn |= entry.turn.is_some();
+                    delays |= entry.turn.is_some() && for_head;
                     continue;
                 }
                 3
@@ -427,6 +433,12 @@ impl SharedLeases {
         }
         if sum < missing {
             self.wake_at(wake);
+            if is_turn {
+                self.look_at_turn();
+            }
+            if delays {
+                self.note_delay(slot);
+            }
             // Whether processes without a queue compute is only seen by looking.
             self.wake_at(self.now.after(RECALLED_LOOK));
             return None;
@@ -452,12 +464,12 @@ impl SharedLeases {
         Some(sum)
     }
 
-    /// Returns when an instance with work may be recalled for a want.
-    fn due(&self, urgency: Urgency, entry: &Entry) -> Time {
+    /// Returns when an instance with work may be recalled for a want. `for_head`: it is a head.
+    fn due(&self, urgency: Urgency, entry: &Entry, for_head: bool) -> Time {
         let drain = entry.expected_execution();
         match urgency {
             Urgency::Starts(_) | Urgency::Late if let Some(turn) = entry.turn => {
-                self.end_of_turn(entry.about.slot, &turn)
+                self.end_of_turn(entry.about.slot, &turn, for_head)
             }
             Urgency::Starts(latest) => latest.before(drain),
             Urgency::Late => {
@@ -478,9 +490,7 @@ impl SharedLeases {
         let Some(entry) = self.instances.get_mut(&id) else {
             return;
         };
-        if entry.turn.take().is_some() {
-            entry.was_cut_off = true;
-        }
+        entry.turn = None;
         let runs = matches!(entry.lease, Lease::Held { .. } | Lease::Stated);
         if runs {
             entry.lease = Lease::Recalled { since: now };

@@ -160,6 +160,7 @@ impl SharedLeases {
         self.now = self.now.max(now);
         if let Some(entry) = self.instances.get_mut(&id) {
             self.is_changed |= entry.parked.take().is_some();
+            entry.settle_next();
         }
     }
 
@@ -201,7 +202,7 @@ impl SharedLeases {
                 entry.load = mean(entry.load, took, is_first);
                 entry.loaded_bytes = entry.bytes;
             } else {
-                entry.retry_at = now.after(RETRY);
+                (entry.turn, entry.retry_at) = (None, now.after(RETRY));
             }
         }
         if is_there && entry.motion == Motion::Rests {
@@ -232,7 +233,7 @@ impl SharedLeases {
         let has_failed = entry.failed_until == Time::NEVER;
         self.is_changed |= has_failed || entry.needs_room() || entry.location != Location::Absent;
         (entry.parked, entry.claim, entry.bytes) = (None, None, 0);
-        (entry.turn, entry.was_cut_off) = (None, false);
+        (entry.turn, entry.is_loading, entry.is_next) = (None, false, false);
         (entry.motion, entry.location) = (Motion::Rests, Location::Absent);
         if has_failed {
             entry.failed_until = now.after(RESTART_MAX);

@@ -1,8 +1,9 @@
 //! Turns of instances which work without a known request (contracts §7): a model load before readiness, a warm-up, background work.
 //!
-//! What such an instance does is seen only by its claims and by its threads that wait for its memory. Its turn begins with one of them, and lasts until its
-//! processes have been quiet ([`QUIET`], while it loads [`LOADING_QUIET`]). While heads wait beside it, it uses the credit of its slot: one in [`PARKED_SHARE`] of
-//! the time that passes, up to [`PARKED_CREDIT_MAX`]. A turn that others have ended begins again only with the whole credit, so that what it loads for is worth it.
+//! What such an instance does is seen only by its claims and by its threads that wait for its memory. Its turn begins once one of them has been granted memory,
+//! and lasts until its processes have been quiet ([`QUIET`], while it loads [`LOADING_QUIET`]). While a head waits only because of it, a turn uses the credit of its
+//! slot: one in [`PARKED_SHARE`] of the time that passes, up to [`PARKED_CREDIT_MAX`]. Others with work leave for a turn only with the whole credit, so that what
+//! moves for it is worth it, and those that wait for it get it in the order in which they are due.
 
 use super::super::leases::{PARKED_CREDIT_MAX, PARKED_LOOK, PARKED_MAX, PARKED_SHARE, QUIET};
 use super::{Entry, InstanceId, Lease, Motion, SharedLeases};
@@ -16,20 +17,20 @@ const LOADING_QUIET: Span = Span::from_millis(200);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Turn {
     since: Time,
-    /// Time at which it last claimed memory, or got its model back.
+    /// Time at which it was last granted memory, or got its model back.
     active_at: Time,
-    /// Whether it has claimed memory.
-    loads: bool,
 }
 
-/// Time which the instances of a slot that work without requests may have while heads wait.
+/// Time which the instances of a slot that work without requests may have while heads wait because of them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Credit {
     /// What there was at a time, in nanoseconds; negative if more was used.
     was: i64,
     at: Time,
     /// Time since which it is used.
-    contested_since: Option<Time>,
+    used_since: Option<Time>,
+    /// Whether a head was found to wait because of a turn.
+    delays: bool,
 }
 
 impl Default for Credit {
@@ -37,7 +38,8 @@ impl Default for Credit {
         Self {
             was: credit_max(),
             at: Time::ZERO,
-            contested_since: None,
+            used_since: None,
+            delays: false,
         }
     }
 }
@@ -50,31 +52,33 @@ impl Credit {
     /// Returns what there is, in nanoseconds.
     fn left(&self, now: Time) -> i64 {
         let signed = |span: Span| i64::try_from(span.0).unwrap_or(i64::MAX);
-        match self.contested_since {
+        let left = match self.used_since {
             Some(since) => self.was.saturating_sub(signed(now.since(since))),
             None => {
                 let gained = Span(now.since(self.at).0 / PARKED_SHARE);
-                self.was.saturating_add(signed(gained)).min(credit_max())
+                self.was.saturating_add(signed(gained))
             }
-        }
+        };
+        // A late look costs no more than what could be saved up.
+        left.clamp(-credit_max(), credit_max())
     }
 
-    /// Returns when there is as much as `least`, in nanoseconds, unless it is used before.
-    fn time_of(&self, now: Time, least: i64) -> Time {
-        let missing = least.saturating_sub(self.left(now)).max(0).unsigned_abs();
+    /// Returns when there is all of it, unless it is used before.
+    fn whole_at(&self, now: Time) -> Time {
+        let missing = (credit_max() - self.left(now)).unsigned_abs();
         now.after(Span(missing.saturating_mul(PARKED_SHARE)))
     }
 
-    fn set_contested(&mut self, now: Time, is_contested: bool) {
-        if is_contested != self.contested_since.is_some() {
+    fn set_used(&mut self, now: Time, is_used: bool) {
+        if is_used != self.used_since.is_some() {
             (self.was, self.at) = (self.left(now), now);
-            self.contested_since = is_contested.then_some(now);
+            self.used_since = is_used.then_some(now);
         }
     }
 }
 
 impl SharedLeases {
-    /// Begins or continues the turn of an instance, if it works without a request.
+    /// Begins or continues the turn of an instance, if it works without a request. `loads`: it was granted memory by a claim.
     pub(super) fn begin_turn(&mut self, id: InstanceId, loads: bool) {
         let now = self.now;
         let Some(entry) = self.instances.get_mut(&id) else {
@@ -83,88 +87,86 @@ impl SharedLeases {
         if !entry.is_without_request() {
             return;
         }
-        let turn = entry.turn.get_or_insert(Turn {
-            since: now,
-            active_at: now,
-            loads: false,
-        });
-        turn.active_at = now;
-        turn.loads |= loads;
-        entry.was_cut_off = false;
+        entry.is_loading |= loads;
+        let since = entry.turn.map_or(now, |turn| turn.since);
+        let active_at = now;
+        entry.turn = Some(Turn { since, active_at });
     }
 
-    /// Ends the turns of those whose processes are quiet, or which have lasted for [`PARKED_MAX`], and charges the others while heads wait.
-    pub(super) fn settle_turns(&mut self) {
+    /// Ends the turns of those whose processes are quiet.
+    pub(super) fn end_turns(&mut self) {
         let now = self.now;
         let mut wake = Time::NEVER;
         for entry in self.instances.values_mut() {
-            let Some(turn) = entry.turn else {
-                continue;
-            };
-            let pause = if turn.loads { LOADING_QUIET } else { QUIET };
-            let quiet_at = match entry.quiet_since {
-                Some(quiet) if entry.claim.is_none() => quiet.max(turn.active_at).after(pause),
-                _ => Time::NEVER,
-            };
-            let until = quiet_at.min(turn.since.after(PARKED_MAX));
             // A model which returns is still to be used.
-            if entry.motion != Motion::Rests {
+            let Some(turn) = entry.turn.filter(|_| entry.motion == Motion::Rests) else {
                 continue;
-            }
+            };
+            let Some(quiet) = entry.quiet_since.filter(|_| entry.claim.is_none()) else {
+                continue;
+            };
+            let pause = if entry.is_loading {
+                LOADING_QUIET
+            } else {
+                QUIET
+            };
+            let until = quiet.max(turn.active_at).after(pause);
             if until <= now {
-                entry.turn = None;
+                (entry.turn, entry.is_loading) = (None, false);
             } else {
                 wake = wake.min(until);
             }
         }
         self.wake_at(wake);
-        self.charge_turns();
     }
 
-    /// Charges the turns of each slot on which heads wait beside them.
+    /// Notes that a head waits because of a turn on its slot.
+    pub(super) fn note_delay(&mut self, slot: SlotId) {
+        if let Some(at) = self.slots.get_mut(&slot) {
+            at.credit.delays = true;
+        }
+    }
+
+    /// Charges the turns because of which heads were found to wait since the last call.
     pub(super) fn charge_turns(&mut self) {
         let now = self.now;
-        let (instances, slots) = (&self.instances, &mut self.slots);
-        let mut wakes = Vec::new();
-        for (id, slot) in slots {
-            let on_slot = || instances.values().filter(|entry| entry.about.slot == *id);
-            let is_contested = on_slot().any(|entry| entry.turn.is_some())
-                && on_slot().any(|entry| entry.head.is_some());
-            slot.credit.set_contested(now, is_contested);
-            if is_contested {
-                wakes.push(now.after(PARKED_LOOK));
-            }
-        }
-        for at in wakes {
-            self.wake_at(at);
+        for slot in self.slots.values_mut() {
+            let delays = std::mem::take(&mut slot.credit.delays);
+            slot.credit.set_used(now, delays);
         }
     }
 
-    /// Returns whether an instance may have others leave for its turn, and otherwise when it may.
+    /// Returns whether an instance may have others with work leave for its turn, and otherwise when it may.
     pub(super) fn may_have_turn(&self, entry: &Entry) -> Result<(), Time> {
         let Some(slot) = self.slots.get(&entry.about.slot) else {
             return Ok(());
         };
-        let least = match entry.turn {
-            None if entry.was_cut_off => credit_max(),
-            _ => 1,
+        let left = slot.credit.left(self.now);
+        let may = match entry.turn {
+            Some(_) => left > 0,
+            None => left >= credit_max(),
         };
-        if slot.credit.left(self.now) >= least {
+        if may {
             return Ok(());
         }
-        Err(slot.credit.time_of(self.now, least))
+        Err(slot.credit.whole_at(self.now))
     }
 
-    /// Returns when others may end the turn of an instance.
-    pub(super) fn end_of_turn(&self, slot: SlotId, turn: &Turn) -> Time {
-        let longest = turn.since.after(PARKED_MAX);
-        match self.slots.get(&slot).map(|at| at.credit) {
-            Some(credit) if credit.contested_since.is_some() => {
+    /// Returns when others may end the turn of an instance. `for_head`: a head waits for it, otherwise another that works without a request.
+    pub(super) fn end_of_turn(&self, slot: SlotId, turn: &Turn, for_head: bool) -> Time {
+        let credit = self.slots.get(&slot).map(|at| at.credit);
+        match credit.filter(|_| for_head) {
+            Some(credit) => {
                 let left = u64::try_from(credit.left(self.now)).unwrap_or(0);
-                longest.min(self.now.after(Span(left)))
+                self.now.after(Span(left))
             }
-            _ => longest,
+            None => turn.since.after(PARKED_MAX),
         }
+    }
+
+    /// Has it looked again soon whether an instance still uses its turn.
+    pub(super) fn look_at_turn(&mut self) {
+        self.wake_at(self.now.after(PARKED_LOOK));
     }
 }
 
@@ -173,5 +175,12 @@ impl Entry {
     pub(super) const fn is_without_request(&self) -> bool {
         let is_idle = !self.has_queue || self.is_idle || self.turn.is_some();
         is_idle && self.head.is_none() && !matches!(self.lease, Lease::Stated)
+    }
+
+    /// Notes that what it waited for may be over: without anything it comes before no other.
+    pub(super) const fn settle_next(&mut self) {
+        if !self.needs_room() {
+            self.is_next = false;
+        }
     }
 }
