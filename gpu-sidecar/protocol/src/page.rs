@@ -119,6 +119,9 @@ pub struct Orders {
     /// Device memory that a context of this slot takes by itself, in bytes, as another process has measured it; 0: not known, as always in pages of an agent
     /// without this field.
     pub context_residue: AtomicU64,
+    /// Host memory of the process's windows which it may register with the driver, in bytes, plus 1; 0: that of the windows which came as such, as always in
+    /// pages of an agent without this field.
+    pub pinned_max: AtomicU64,
 }
 
 impl Orders {
@@ -144,6 +147,7 @@ impl Orders {
             streams_restores: AtomicU32::new(0),
             error_noted: AtomicU32::new(0),
             context_residue: AtomicU64::new(0),
+            pinned_max: AtomicU64::new(0),
         }
     }
 
@@ -293,6 +297,8 @@ pub struct Facts {
     /// Device memory that stays when the model leaves, in bytes, by the reason of the same place in [`FIXED_REASONS`]; 0 from processes without
     /// this field. All but the last add up to `bytes_fixed`.
     pub fixed: [AtomicU64; FIXED_REASONS.len()],
+    /// Value of [`Orders::pinned_max`] beyond which no window is registered; 0 from processes without this field, and before the first.
+    pub pinned_max: AtomicU64,
 }
 
 /// Reasons for which device memory stays when a model leaves: stream-ordered pools, memory nodes of graphs, arrays, managed memory, other memory
@@ -338,6 +344,7 @@ impl Facts {
             }; STRETCHES],
             sealed: AtomicU32::new(0),
             fixed: [const { AtomicU64::new(0) }; FIXED_REASONS.len()],
+            pinned_max: AtomicU64::new(0),
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod cycles;
 mod faults;
+mod pins;
 
 use std::process::Command;
 
@@ -29,10 +30,14 @@ fn node(config: &str) -> Node {
 
 /// Starts a program in the pod, with the device opened and Weir's kernels loaded.
 fn program(node: &Node) -> Puppet {
+    program_in(node, "pod")
+}
+
+fn program_in(node: &Node, pod: &str) -> Puppet {
     let mut command = Command::new(built("puppet"));
     node.softgpu.is_for(&mut command);
     command.arg(ptx());
-    node.put(&mut command, "pod");
+    node.put(&mut command, pod);
     let mut puppet = Puppet::start(&mut command);
     puppet.run("open");
     puppet.run("load");

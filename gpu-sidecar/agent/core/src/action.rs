@@ -164,6 +164,8 @@ pub struct NewPages {
     pub seal_after_ms: u32,
     /// Whether the program may compute amid a restore.
     pub streaming: Streaming,
+    /// Host memory of its windows which the process may register with the driver, in bytes.
+    pub pinned_bytes: u64,
 }
 
 /// Values to write to a page of orders, in this order.
@@ -239,6 +241,11 @@ pub enum Order {
     },
     /// Publish the device memory that a context of the slot takes by itself, for a process that does not count its own yet.
     ContextResidue {
+        /// Size in bytes.
+        bytes: u64,
+    },
+    /// Publish how much of its windows the process may register with the driver, and wake its own thread, which releases what is beyond it.
+    Pinned {
         /// Size in bytes.
         bytes: u64,
     },

@@ -201,9 +201,15 @@ impl Agent {
                     .connect_queue(*pod, *is_of_pod, is_served, actions);
             }
             Event::QueueMessage { pod, message } => {
-                if let FromQueue::Hello { .. } = message {
+                match message {
                     // It may state to hold a lease, which one whose processes have failed does not get.
-                    self.on_leased(*pod, actions, |slot, cx| slot.report_failure(cx, *pod));
+                    FromQueue::Hello { .. } => {
+                        self.on_leased(*pod, actions, |slot, cx| slot.report_failure(cx, *pod));
+                    }
+                    FromQueue::Head { waiting, .. } if *waiting > 0 => {
+                        self.on_leased(*pod, actions, |slot, cx| slot.expects_return(cx, *pod));
+                    }
+                    _ => {}
                 }
                 self.leases.receive(self.now, *pod, message, actions);
             }
@@ -219,6 +225,7 @@ impl Agent {
         }
         let slot = concerned.and_then(|pod| self.slot_of_pod.get(&pod).copied());
         self.decide_leases(concerned, slot.or(slot_before), actions);
+        self.decide_pins(actions);
         if let Event::Message { process, message } = event
             && let FromProcess::Report(Report::Fatal(code)) = message
         {
@@ -289,13 +296,13 @@ impl Agent {
                 }
                 return self.observed_for_leases(processes);
             }
+            Event::QueueMessage { .. } => return self.observed_for_leases(processes),
             Event::Connected { .. }
             | Event::AcceptFailed(_)
             | Event::QueueConnected { .. }
             | Event::QueueMalformed { .. }
             | Event::QueueDisconnected(_)
             | Event::Facts { .. }
-            Event::QueueMessage { .. } => return self.observed_for_leases(processes),
             | Event::FiguresWanted => return,
         };
         if let Some(slot) = slot {
@@ -306,13 +313,6 @@ impl Agent {
         }
     }
 
-    /// Returns the figures as of the last [`Action::Publish`]. `memory`: device memory of each process ID as NVML reports it;
-    /// `agent`: counters of the caller, to which the service's own are added.
-    #[must_use]
-    pub fn figures(
-        &self,
-        memory: &BTreeMap<u32, ProcessMemory>,
-        mut agent: AgentFigures,
     /// Appends the processes of pods of which it matters to leases whether they compute.
     fn observed_for_leases(&self, processes: &mut Vec<ProcessId>) {
         for pod in self.leases.watched() {
@@ -322,6 +322,13 @@ impl Agent {
         }
     }
 
+    /// Returns the figures as of the last [`Action::Publish`]. `memory`: device memory of each process ID as NVML reports it;
+    /// `agent`: counters of the caller, to which the service's own are added.
+    #[must_use]
+    pub fn figures(
+        &self,
+        memory: &BTreeMap<u32, ProcessMemory>,
+        mut agent: AgentFigures,
     ) -> Figures {
         let slots: Vec<_> = self.slots.values().filter_map(SlotState::figures).collect();
         let pods = self.slots.values();
@@ -354,6 +361,19 @@ impl Agent {
         self.slots.get(self.slot_of_pod.get(&pod)?)
     }
 
+    /// Carries out what is decided on which processes may register their host memory with the driver.
+    fn decide_pins(&mut self, actions: &mut Vec<Action>) {
+        let mut changed = Vec::new();
+        self.memory.pins.decide(&mut changed);
+        for (process, bytes) in changed {
+            if let Some(slot) = self.numbers.slot(process) {
+                self.on_slot(slot, actions, |slot, cx| {
+                    slot.set_pinned(cx, process, bytes);
+                });
+            }
+        }
+    }
+
     fn take_facts(&mut self, process: ProcessId, facts: &Facts) {
         let now = self.now;
         if let Some(slot) = self.numbers.slot(process)
@@ -361,6 +381,8 @@ impl Agent {
         {
             slot.forget_wake();
             slot.take_facts(now, process, facts);
+            let limit = facts.pinned_max.checked_sub(1);
+            self.memory.pins.states(process, limit);
         }
     }
 

@@ -1,6 +1,6 @@
 //! Values of a process's page of facts, and writes to its page of orders.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use protocol::page::{self, FIXED_REASONS, Residency};
 use serde::{Deserialize, Serialize};
@@ -33,6 +33,9 @@ pub struct Facts {
     /// Device memory that stays when the model leaves, in bytes, by [`protocol::page::FIXED_REASONS`].
     #[serde(default)]
     pub fixed: [u64; FIXED_REASONS.len()],
+    /// Limit of its registered host memory that the process keeps, in bytes, plus 1; 0: it states none.
+    #[serde(default)]
+    pub pinned_max: u64,
     /// Intervals with kernels which were published since the last reading, as (begin, end) in nanoseconds.
     pub stretches: Vec<(u64, u64)>,
 }
@@ -58,6 +61,9 @@ impl Facts {
         self.last_error = page.last_error.load(Ordering::Relaxed);
         self.residency = page.residency.load(Ordering::Acquire);
         self.sealed = page.sealed.load(Ordering::Relaxed);
+        // After the limit, if that was written just now: the process states what it keeps before it looks at the limit again.
+        fence(Ordering::SeqCst);
+        self.pinned_max = page.pinned_max.load(Ordering::Acquire);
         self.fixed = page
             .fixed
             .each_ref()
@@ -84,6 +90,9 @@ impl NewPages {
         orders
             .streams_restores
             .store(self.streaming as u32, Ordering::Relaxed);
+        orders
+            .pinned_max
+            .store(self.pinned_bytes.saturating_add(1), Ordering::Relaxed);
         if self.epoch & 1 == 0 {
             // Until the process has copied its state to these pages, it counts as having work of unknown length.
             facts.inflight_us.store(1, Ordering::Release);
@@ -189,6 +198,11 @@ impl Order {
             Self::ContextResidue { bytes } => {
                 orders.context_residue.store(bytes, Ordering::Release);
                 None
+            }
+            Self::Pinned { bytes } => {
+                let limit = bytes.saturating_add(1);
+                orders.pinned_max.store(limit, Ordering::SeqCst);
+                Some(raise_attention(orders))
             }
             Self::Heartbeat => {
                 orders.heartbeat.fetch_add(1, Ordering::Relaxed);

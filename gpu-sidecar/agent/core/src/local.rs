@@ -75,6 +75,7 @@ impl LocalAgent {
                 residency: 0,
                 sealed: 0,
                 fixed: [0; _],
+                pinned_max: 0,
                 stretches: Vec::new(),
             },
         }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::time::Duration;
 
-use policy::host_memory::{HostMemory, Window};
+use policy::host_memory::HostMemory;
+use policy::host_memory::pins::Pins;
 use policy::pool::leases::Rule;
 use policy::tokens::ProcessId;
 use protocol::MOVES_SINCE;
@@ -52,10 +53,12 @@ pub struct MemorySettings {
 }
 
 /// Settings, and the host memory that is divided by them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct NodeMemory {
     pub(crate) settings: MemorySettings,
     pub(crate) host: HostMemory,
+    /// The part of it which is pinned.
+    pub(crate) pins: Pins,
 }
 
 impl NodeMemory {
@@ -75,7 +78,8 @@ impl NodeMemory {
     pub(crate) const fn new(settings: MemorySettings) -> Self {
         Self {
             settings,
-            host: HostMemory::new(settings.host_bytes, settings.pinned_bytes),
+            host: HostMemory::new(settings.host_bytes),
+            pins: Pins::new(settings.pinned_bytes),
         }
     }
 }
@@ -117,11 +121,11 @@ impl Windows {
     }
 
     /// Counts a window.
-    pub(crate) const fn add(&mut self, window: Window) {
-        self.bytes += window.bytes;
+    pub(crate) const fn add(&mut self, bytes: u64, is_pinned: bool) {
+        self.bytes += bytes;
         self.count += 1;
-        if window.is_pinned {
-            self.pinned += window.bytes;
+        if is_pinned {
+            self.pinned += bytes;
         }
     }
 }

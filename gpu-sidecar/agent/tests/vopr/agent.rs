@@ -294,7 +294,7 @@ impl World {
             | Order::Contended {
                 contended: true, ..
             } => Thread::Watch,
-            Order::Move { .. } | Order::Seal { .. } => Thread::Mover,
+            Order::Move { .. } | Order::Seal { .. } | Order::Pinned { .. } => Thread::Mover,
             _ => return Ok(()),
         };
         let is_in_use = self.node.agent.as_ref().is_some_and(|agent| {

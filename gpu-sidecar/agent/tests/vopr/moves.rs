@@ -48,6 +48,8 @@ pub(crate) struct Memory {
     /// Total size of the windows, in bytes, and of those that may be registered.
     pub(crate) windows: u64,
     pub(crate) pinned: u64,
+    /// Part of the windows that is registered with the driver, in bytes.
+    pub(crate) registered: u64,
     bytes: u64,
     /// Size of the model that is still to be loaded, in bytes.
     to_load: u64,
@@ -72,6 +74,7 @@ impl Memory {
             gate: MemoryGate::new(),
             windows: 0,
             pinned: 0,
+            registered: 0,
             bytes,
             to_load: 0,
             is_away: false,
@@ -156,6 +159,16 @@ impl Process {
     fn publish_residency(&self, residency: Residency) {
         let word = &self.facts().residency;
         word.store(residency as u32, Ordering::Release);
+    }
+
+    /// Registers as much host memory as it may, and states by which limit.
+    fn register(&mut self, orders: &protocol::page::Orders) {
+        let limit = orders.pinned_max.load(Ordering::Acquire);
+        if let Some(most) = limit.checked_sub(1) {
+            self.memory.pinned = most.min(self.memory.windows);
+            self.facts().pinned_max.store(limit, Ordering::Release);
+        }
+        self.memory.registered = self.memory.pinned;
     }
 }
 
@@ -305,6 +318,9 @@ impl World {
             now,
         };
         let step = own.memory.mover.step(&page.orders, situation);
+        if let MoverStep::Sleep { .. } = step {
+            own.register(&page.orders);
+        }
         own.memory.page = Some(page);
         // Moves take up to 200 ms; refusals are those which a process finds by itself.
         let longest = [2 * MS, self.longest_move()][self.random.index(2)];
@@ -519,6 +535,12 @@ impl World {
         let held: u64 = alive.map(|process| process.memory.windows).sum();
         ensure(counted == held, "host memory", || {
             format!("{counted} bytes count as given to processes, which have {held}")
+        })?;
+        let alive = self.processes.iter().filter(|process| process.is_alive);
+        let pinned: u64 = alive.map(|process| process.memory.registered).sum();
+        let most = self.plan.memory().pinned_bytes;
+        ensure(pinned <= most, "pinned memory", || {
+            format!("{pinned} bytes are registered, of at most {most}")
         })
     }
 }

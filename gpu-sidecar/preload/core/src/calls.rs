@@ -371,6 +371,11 @@ impl Driver for Host {
         })
     }
 
+    fn release_host(self, window: HostSpan) -> Result<(), Code> {
+        // SAFETY: a window that this library has registered, and that no copy uses.
+        check(unsafe { driver::cuMemHostUnregister(host_memory(window)) })
+    }
+
     fn load_hash(self) -> Result<Handle, Code> {
         let text = CString::new(kernels::PTX).map_err(|_| INVALID_VALUE)?;
         let name = CString::new(kernels::Kernel::GranuleHash.name()).map_err(|_| INVALID_VALUE)?;

@@ -96,6 +96,7 @@ driver! {
     fn cuMemcpyHtoDAsync_v2(to: Address, from: *const c_void, bytes: usize, stream: Handle);
     fn cuMemsetD8Async(at: Address, value: u8, bytes: usize, stream: Handle);
     fn cuMemHostRegister_v2(at: *mut c_void, bytes: usize, flags: c_uint);
+    fn cuMemHostUnregister(at: *mut c_void);
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
     fn cuMemAlloc_v2(address: *mut Address, bytes: usize);
     fn cuMemFree_v2(address: Address);

@@ -272,6 +272,12 @@ pub trait Driver: Copy {
     ///
     /// The driver's error.
     fn register_host(self, window: HostSpan) -> Result<(), Code>;
+    /// Releases a window of host memory that is registered: its pages are pinned no more. Nothing may be copying to or from it.
+    ///
+    /// # Errors
+    ///
+    /// The driver's error.
+    fn release_host(self, window: HostSpan) -> Result<(), Code>;
     /// Loads the module of this library's kernels in the calling thread's context, and returns the kernel that hashes granules.
     ///
     /// # Errors

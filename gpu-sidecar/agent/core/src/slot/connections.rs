@@ -321,7 +321,8 @@ impl SlotState {
         let key = process.pod();
         if let Some(device) = process.device() {
             let windows = device.moves().windows;
-            cx.memory.host.give_back(windows.bytes, windows.pinned);
+            cx.memory.host.give_back(windows.bytes);
+            cx.memory.pins.remove(id);
         }
         if let Some(pod) = self.pods.get_mut(&key) {
             pod.remove(&process, cx.now);

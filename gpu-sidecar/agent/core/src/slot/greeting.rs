@@ -182,9 +182,9 @@ impl SlotState {
             .process
             .attach(sm, mps, former.epoch, former.before, now);
         member.pod.attach(id, resumed.bytes_used);
-        cx.memory
-            .host
-            .adopt(resumed.windows.bytes, resumed.windows.pinned);
+        let windows = resumed.windows;
+        cx.memory.host.adopt(windows.bytes);
+        cx.memory.pins.adopt(id, windows.bytes, windows.pinned);
         let Some(device) = member.process.device() else {
             return;
         };
@@ -196,6 +196,7 @@ impl SlotState {
             inflight_us_max: member.device.inflight_us(pod_id, now),
             seal_after_ms: cx.memory.settings.seal_after_ms,
             streaming: cx.memory.settings.streaming,
+            pinned_bytes: windows.pinned,
         };
         let pid = member.process.pid();
         let text = format!(

@@ -15,7 +15,7 @@ use crate::event_kind::EventKind;
 use crate::leases::id_of;
 use crate::pod::ServedPod;
 use crate::pods::PodKey;
-use crate::process::Greeting;
+use crate::process::{Greeting, Process};
 use crate::residency::{DRAIN_MS, Move, PodMoves, ProcessMoves, Target, WINDOWS_MAX};
 
 /// Time for which a notice that a thread waits for memory holds, in nanoseconds: the notices come each 50 ms.
@@ -215,6 +215,9 @@ impl SlotState {
             let moves = device.moves_mut();
             let seq = moves.next_order();
             pending.insert(id, seq);
+            if start.target == Target::Device {
+                cx.memory.pins.returns(Time(cx.now), id);
+            }
             cx.actions
                 .push(order(id, seq, start.target, start.drain_ms));
         }
@@ -518,14 +521,18 @@ impl SlotState {
         if windows.count >= WINDOWS_MAX || !may_be_given(given, wanted.saturating_sub(held), most) {
             return;
         }
-        let Some(window) = cx.memory.host.take(held, wanted) else {
+        let Some(bytes) = cx.memory.host.take(held, wanted) else {
             return;
         };
-        windows.add(window);
+        let is_pinned = cx.memory.pins.add(id, bytes);
+        windows.add(bytes, is_pinned);
+        if is_pinned {
+            cx.actions.push(order_pinned(id, windows.pinned));
+        }
         cx.actions.push(Action::SendWindow {
             process: id,
-            bytes: window.bytes,
-            is_pinned: window.is_pinned,
+            bytes,
+            is_pinned,
         });
         // An eviction may have been refused for want of it.
         cx.leases.policy.hasten(Time(cx.now), id_of(key));
@@ -554,7 +561,29 @@ impl SlotState {
         windows.bytes -= bytes;
         windows.pinned -= pinned;
         windows.count = windows.count.saturating_sub(1);
-        cx.memory.host.give_back(bytes, pinned);
+        cx.memory.host.give_back(bytes);
+        cx.memory.pins.take_back(id, bytes, pinned);
+        cx.actions.push(order_pinned(id, windows.pinned));
+    }
+
+    /// Notes that a pod's model is to return, if it is away: meanwhile its copy can be registered with the driver.
+    pub(crate) fn expects_return(&self, cx: &mut Context<'_>, key: PodKey) {
+        let processes = self.pods.get(&key).map_or(&[][..], ServedPod::processes);
+        for id in processes {
+            let device = self.processes.get(id).and_then(Process::device);
+            if device.is_some_and(|device| device.moves().is_at(Target::Host)) {
+                cx.memory.pins.expects(*id);
+            }
+        }
+    }
+
+    /// Sets how much of its windows a process may register with the driver, in bytes.
+    pub(crate) fn set_pinned(&mut self, cx: &mut Context<'_>, id: ProcessId, bytes: u64) {
+        let process = self.processes.get_mut(&id);
+        if let Some(device) = process.and_then(|process| process.device_mut()) {
+            device.moves_mut().windows.pinned = bytes;
+            cx.actions.push(order_pinned(id, bytes));
+        }
     }
 
     /// Returns the host memory that the pod's other processes have, and what all its processes were given, in bytes.
@@ -603,6 +632,13 @@ pub(super) const fn order(process: ProcessId, seq: u32, target: Target, drain_ms
             to_host: matches!(target, Target::Host),
             drain_ms,
         },
+    }
+}
+
+const fn order_pinned(process: ProcessId, bytes: u64) -> Action {
+    Action::Order {
+        process,
+        order: Order::Pinned { bytes },
     }
 }
 

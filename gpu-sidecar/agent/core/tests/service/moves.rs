@@ -665,3 +665,48 @@ fn random_moves(seed: u64) {
         }
     }
 }
+
+#[test]
+fn pinned_host_memory_goes_from_a_model_that_never_returns_to_one_that_does() {
+    let mut node = Node::new(&[unlimited(0), unlimited(1)]);
+    let (one, other) = (node.attached(1), node.attached(101));
+    for process in [one, other] {
+        node.send(process, FromProcess::WindowsWanted { bytes: 30 * MIB });
+    }
+    let limits = |node: &Node| {
+        let limit = |process| {
+            node.pages(process)
+                .orders
+                .pinned_max
+                .load(Ordering::Relaxed)
+        };
+        [limit(one), limit(other)]
+    };
+    assert_eq!(limits(&node), [34 * MIB + 1, 1]);
+    let keeps = |node: &mut Node, process| {
+        let pages = node.pages(process);
+        let limit = pages.orders.pinned_max.load(Ordering::Relaxed);
+        pages.facts.pinned_max.store(limit, Ordering::Relaxed);
+        node.pass(2 * SECOND);
+        node.figures()
+    };
+    for process in [one, other] {
+        keeps(&mut node, process);
+    }
+    for turn in 0..2 {
+        assert_eq!(limits(&node), [34 * MIB + 1, 1], "turn {turn}");
+        for order in [PodOrder::Evict, PodOrder::Restore] {
+            node.order(1, order, 2 * turn, true);
+            node.moves(other, None);
+        }
+    }
+    assert_eq!(
+        limits(&node),
+        [1, 1],
+        "the other waits until it is released"
+    );
+    let figures = keeps(&mut node, one);
+    assert_eq!(limits(&node), [1, 34 * MIB + 1]);
+    let pinned = figures.pods.iter().map(|pod| pod.processes[0].pinned_bytes);
+    assert_eq!(pinned.sum::<u64>(), 34 * MIB);
+}

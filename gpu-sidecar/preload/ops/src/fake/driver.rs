@@ -156,6 +156,11 @@ impl Driver for &'static Fake {
         Ok(())
     }
 
+    fn release_host(self, window: HostSpan) -> Result<(), Code> {
+        self.registered.borrow_mut().retain(|own| *own != window);
+        Ok(())
+    }
+
     fn load_hash(self) -> Result<Handle, Code> {
         Ok(0xf777)
     }

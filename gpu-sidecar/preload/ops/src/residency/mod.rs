@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use preload_state::memory::{HostMemory, HostSpan, Kind};
@@ -155,21 +155,15 @@ pub fn step<P: Platform>(host: P, mover: &mut Mover) {
     let orders = host.orders();
     let needed = total_of_kind(host, Kind::Plain) + total_of_kind(host, Kind::Program);
     let calls = calls(host);
-    let (place, is_away, windows, is_sealed, next) = {
+    let (place, is_away, windows, is_sealed) = {
         let moves = moves(host);
-        let next = moves.host.next_to_register();
         let is_sealed = !moves.is_away && moves.unchanged_since == Some(calls);
         let windows = moves.host.bytes();
-        (moves.place(), moves.is_away, windows, is_sealed, next)
+        (moves.place(), moves.is_away, windows, is_sealed)
     };
     publish_place(host, place);
     let sealed = &host.facts().sealed;
     sealed.store(u32::from(is_sealed), Ordering::Relaxed);
-    if let Some(window) = next
-        && register(host, window)
-    {
-        return;
-    }
     let situation = Situation {
         has_agent: host.has_agent_orders(),
         is_away,
@@ -204,6 +198,10 @@ pub fn step<P: Platform>(host: P, mover: &mut Mover) {
             answer(host, orders, seq, Ok(Transfer::default()));
         }
         MoverStep::Sleep { at_most } => {
+            // Orders come first: both take long for large windows.
+            if keep_pinned_max(host, orders) == Pins::Changed || register_some(host) {
+                return;
+            }
             if is_away && search::search_some(host) {
                 return;
             }
@@ -216,10 +214,74 @@ pub fn step<P: Platform>(host: P, mover: &mut Mover) {
     }
 }
 
+/// What has come of the limit of registered host memory.
+#[derive(Debug, PartialEq, Eq)]
+enum Pins {
+    /// Nothing is registered beyond it.
+    Kept,
+    /// It is another one than before, or a window beyond it was released: it is looked again.
+    Changed,
+}
+
+/// Releases one window that may be registered no more, and states the limit that is kept once there is none.
+fn keep_pinned_max<P: Platform>(host: P, orders: &Orders) -> Pins {
+    let limit = orders.pinned_max.load(Ordering::Acquire);
+    let Some(bytes) = limit.checked_sub(1) else {
+        return Pins::Kept;
+    };
+    let (is_changed, pinned, released) = {
+        let mut moves = moves(host);
+        let is_changed = moves.host.set_pinned_max(bytes);
+        (
+            is_changed,
+            moves.host.pinned(),
+            moves.host.next_to_release(),
+        )
+    };
+    host.process().pinned_bytes.store(pinned, Ordering::Relaxed);
+    if let Some((window, context)) = released {
+        release(host, window, context);
+        return Pins::Changed;
+    }
+    let kept = &host.facts().pinned_max;
+    if kept.load(Ordering::Relaxed) != limit {
+        // Before anything is registered by it: whoever has changed it since finds this limit kept, or this thread finds the other one.
+        kept.store(limit, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+    if is_changed || orders.pinned_max.load(Ordering::SeqCst) != limit {
+        return Pins::Changed;
+    }
+    Pins::Kept
+}
+
+/// Releases a window which the driver has registered: its pages are pinned no more.
+fn release<P: Platform>(host: P, window: HostSpan, context: Handle) {
+    let released = host
+        .set_current_context(context)
+        .and_then(|()| host.release_host(window));
+    moves(host).host.set_released(window);
+    if let Err(code) = released {
+        host.log(&format!(
+            "{} bytes of host memory stay registered with the driver (error {code})",
+            window.bytes
+        ));
+    }
+}
+
 /// Registers a window with the driver in a context, so that copies run at the speed of the link. Without it they run slower. Returns `false` if
-/// there is no context yet.
-fn register<P: Platform>(host: P, window: HostSpan) -> bool {
-    let devices = movable(host);
+/// there is none to register, or no context yet.
+fn register_some<P: Platform>(host: P) -> bool {
+    let Some(window) = moves(host).host.next_to_register() else {
+        return false;
+    };
+    // It may be away: then it returns faster.
+    let is_away = moves(host).is_away;
+    let devices = if is_away {
+        memory::away(host)
+    } else {
+        movable(host)
+    };
     let mut contexts = devices.iter().flat_map(|device| &device.contexts);
     let Some(&context) = contexts.next() else {
         return false;

@@ -520,6 +520,32 @@ fn the_mover_registers_windows_and_answers_orders() {
 }
 
 #[test]
+fn the_mover_releases_windows_beyond_what_may_be_registered() {
+    let (fake, _, _) = process(8);
+    let mut mover = Mover::new();
+    step(fake, &mut mover);
+    assert_eq!(fake.registered.borrow().len(), 1);
+    let kept = || fake.facts().pinned_max.load(Ordering::Relaxed);
+    let pinned = || fake.process.pinned_bytes.load(Ordering::Relaxed);
+    assert_eq!((kept(), pinned()), (0, 8 * GRANULE), "no limit is stated");
+    fake.orders.pinned_max.store(1, Ordering::Relaxed);
+    while kept() == 0 {
+        step(fake, &mut mover);
+    }
+    assert_eq!((kept(), pinned()), (1, 0));
+    assert!(fake.registered.borrow().is_empty());
+    // It moves all the same.
+    let report = order(fake, &mut mover, Residency::Host, 1);
+    assert_eq!(report.refusal, None);
+    let limit = 8 * GRANULE + 1;
+    fake.orders.pinned_max.store(limit, Ordering::Relaxed);
+    for _ in 0..4 {
+        step(fake, &mut mover);
+    }
+    assert_eq!((kept(), fake.registered.borrow().len()), (limit, 1));
+}
+
+#[test]
 fn the_mover_requests_host_memory_for_what_could_move() {
     let fake = Fake::new();
     let _at = allocate(fake, 3 * GRANULE);

@@ -59,6 +59,42 @@ impl HostMemory {
         self.windows.iter().map(|window| window.span.bytes).sum()
     }
 
+    /// Sets how much may be registered with the driver, in bytes: whole windows, in the order in which they came. Returns whether that has changed.
+    pub fn set_pinned_max(&mut self, bytes_max: u64) -> bool {
+        let mut left = bytes_max;
+        let mut is_changed = false;
+        for window in &mut self.windows {
+            let is_pinned = window.span.bytes <= left;
+            if is_pinned {
+                left -= window.span.bytes;
+            }
+            is_changed |= std::mem::replace(&mut window.is_pinned, is_pinned) != is_pinned;
+        }
+        is_changed
+    }
+
+    /// Returns the size of the windows which may be registered with the driver, in bytes.
+    #[must_use]
+    pub fn pinned(&self) -> u64 {
+        let windows = self.windows.iter().filter(|window| window.is_pinned);
+        windows.map(|window| window.span.bytes).sum()
+    }
+
+    /// Returns the next window which is registered with the driver and may not be any more, and the context in which it was registered.
+    #[must_use]
+    pub fn next_to_release(&self) -> Option<(HostSpan, Handle)> {
+        let mut windows = self.windows.iter().filter(|window| !window.is_pinned);
+        windows.find_map(|window| Some((window.span, window.registered_in?)))
+    }
+
+    /// Counts a window as not registered.
+    pub fn set_released(&mut self, window: HostSpan) {
+        let mut windows = self.windows.iter_mut();
+        if let Some(own) = windows.find(|own| own.span == window) {
+            own.registered_in = None;
+        }
+    }
+
     /// Returns the next window to register with the driver.
     #[must_use]
     pub fn next_to_register(&self) -> Option<HostSpan> {
@@ -242,6 +278,26 @@ mod tests {
         host.context_destroyed(8);
         assert_eq!(host.next_to_register(), None);
         host.context_destroyed(7);
+        assert_eq!(host.next_to_register(), Some(window(2_000, 3)));
+    }
+
+    #[test]
+    fn windows_beyond_what_may_be_registered_are_released() {
+        let mut host = HostMemory::default();
+        host.add(window(1_000, 2), true);
+        host.add(window(2_000, 3), true);
+        host.set_registered(window(1_000, 2), 7);
+        host.set_registered(window(2_000, 3), 7);
+        assert!(!host.set_pinned_max(5 * G) && host.pinned() == 5 * G);
+        assert_eq!(host.next_to_release(), None);
+        // No part of a window.
+        assert!(host.set_pinned_max(4 * G));
+        assert_eq!(host.pinned(), 2 * G);
+        assert_eq!(host.next_to_release(), Some((window(2_000, 3), 7)));
+        assert_eq!(host.next_to_register(), None);
+        host.set_released(window(2_000, 3));
+        assert_eq!(host.next_to_release(), None);
+        assert!(host.set_pinned_max(5 * G));
         assert_eq!(host.next_to_register(), Some(window(2_000, 3)));
     }
 

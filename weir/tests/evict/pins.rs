@@ -1,0 +1,44 @@
+//! Which models' host memory is registered with the driver, where it is not enough for all.
+
+use super::*;
+
+/// Evicts and restores the model of a pod.
+fn cycle(node: &Node, pod: &str) {
+    for verb in ["evict", "restore"] {
+        let (status, answer) = node.post(&format!("/v1/instances/{pod}:{verb}?wait=true"), "");
+        assert_eq!(status, 200, "{answer}");
+    }
+}
+
+#[test]
+fn registered_host_memory_goes_from_a_model_that_stays_to_one_that_comes_and_goes() {
+    let node = node("pinned-memory = \"48Mi\"\n[memory]\nseal-after = \"0\"\n");
+    node.pod("other", SHARED, "");
+    let mut first = program(&node);
+    let sums_of_first = filled(&mut first);
+    ready(&node);
+    let mut second = program_in(&node, "other");
+    let sums_of_second = filled(&mut second);
+    let pinned = |pod: &str| {
+        let own = node.instance(pod)["processes"][0].clone();
+        let number = |key: &str| own[key].as_u64().unwrap_or(0);
+        (number("pinned_bytes"), number("host_bytes"))
+    };
+    until("both have host memory", || {
+        pinned("other").1 >= SIZES.iter().sum()
+    });
+    let is_pinned = |pod: &str| {
+        let (pinned, held) = pinned(pod);
+        pinned == held
+    };
+    assert!(is_pinned("pod") && !is_pinned("other"));
+    cycle(&node, "other");
+    cycle(&node, "other");
+    until("its host memory is registered", || {
+        is_pinned("other") && pinned("pod").0 == 0
+    });
+    cycle(&node, "other");
+    cycle(&node, "pod");
+    assert_eq!(sums(&mut first), sums_of_first);
+    assert_eq!(sums(&mut second), sums_of_second);
+}
