@@ -560,6 +560,12 @@ impl NodeLeases {
         Time(now).after(deadline)
     }
 
+    /// Returns whether a pod's model is on the host, as far as leases know, and not about to return.
+    pub(crate) fn is_away(&self, key: PodKey) -> bool {
+        let view = self.policy.view(id_of(key));
+        view.is_some_and(|view| view.location == Location::Host && !view.has_turn)
+    }
+
     /// Returns the pods of a slot that have leases.
     pub(crate) fn pods_of(&self, slot: SlotKey) -> impl Iterator<Item = PodKey> {
         let of_slot = move |(key, pod): (&PodKey, &LeasedPod)| (pod.slot == slot).then_some(*key);

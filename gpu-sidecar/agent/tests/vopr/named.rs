@@ -475,5 +475,30 @@ pub(crate) fn named() -> Vec<(&'static str, Plan)> {
                 ),
             ),
         ),
+        (
+            "a process whose answer to an order was lost returned although others had its room",
+            Plan {
+                shared: true,
+                ..leased(
+                    195,
+                    plan(8_201_823, 1, 5, 1, 3_217, 144, &[Fault::Cut, Fault::Clock]),
+                )
+            },
+        ),
+        (
+            "what earlier agents had let processes register exceeded the bound for good",
+            moving(
+                253,
+                plan(
+                    8_200_737,
+                    1,
+                    5,
+                    1,
+                    3_600,
+                    379,
+                    &[Fault::AgentKill, Fault::SlotLost],
+                ),
+            ),
+        ),
     ]
 }

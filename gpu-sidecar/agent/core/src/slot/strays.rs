@@ -24,6 +24,13 @@ impl SlotState {
         for id in moving {
             self.order_back(cx, id);
         }
+        if !away.is_empty() && self.has_leased_memory(cx) && cx.leases.is_away(key) {
+            // All of the model has left, by an order of which the answer was lost: others have its room, and it returns with its turn.
+            if let Some(pod) = self.pods.get_mut(&key) {
+                pod.moves_mut().wanted = Some(Target::Host);
+            }
+            return;
+        }
         if !away.is_empty() && self.has_room_for(cx, key, &away) {
             for id in away {
                 self.order_back(cx, id);
