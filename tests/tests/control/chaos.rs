@@ -71,7 +71,7 @@ async fn observe(observer: &mut Observer, cluster: &Cluster, pods: &[DataPod], t
 
 #[tokio::test]
 async fn the_path_is_always_knatives_or_weirs_whatever_ends_or_fails() {
-    let seconds = variable(SECONDS).unwrap_or(120);
+    let seconds = variable(SECONDS).unwrap_or(45);
     let seed = variable(SEED).unwrap_or_else(|| std::process::id().into());
     let mut random = Random(seed);
     let cluster = cluster().await;
