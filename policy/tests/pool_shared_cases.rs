@@ -530,3 +530,25 @@ fn a_thread_that_waits_has_no_model_leave_that_was_just_used() {
     assert_eq!(case.pass(99), []);
     assert_eq!(case.pass(1), [recall(1)]);
 }
+
+#[test]
+fn a_request_that_waits_for_memory_outlasts_no_turn_by_more_than_its_credit() {
+    let mut case = Case::of(3, false, |first| first.may_leave = true);
+    assert_eq!(case.claim(0, 30), Claim::Granted);
+    (0..3).for_each(|id| case.idle(id));
+    case.decide();
+    // The second one loads, and goes on.
+    assert_eq!(case.claim(1, 60), Claim::Granted);
+    let busy = |case: &mut Case| {
+        let (now, id) = (Time(case.now), InstanceId(1));
+        case.leases.quiet(now, id, None);
+        case.decide()
+    };
+    busy(&mut case);
+    // What the first one runs grows beyond what there is.
+    case.head(0, 10_000);
+    assert_eq!(case.claim(0, 50), Claim::Waits);
+    assert_eq!(busy(&mut case), []);
+    assert_eq!(case.pass(PARKED_CREDIT_MAX.0 / MS - 1), []);
+    assert_eq!(case.pass(1), [recall(1)]);
+}

@@ -359,7 +359,7 @@ fn a_turn_that_delays_no_head_uses_no_credit() {
     for t in 1..60_000 {
         let now = Time(t * MS);
         for pod in &mut world.pods[..2] {
-            if t % 150 == 0 {
+            if t % 60 == 0 {
                 pod.waiting.push_back(t);
             }
         }

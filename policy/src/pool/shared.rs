@@ -327,7 +327,9 @@ impl SharedLeases {
         let all = self.instances.values();
         let waiting = all.filter(|entry| entry.needs_room());
         let waiting: BTreeSet<SlotId> = waiting.map(|entry| entry.about.slot).collect();
+        let is_leased = |entry: &Entry| self.is_leased(entry.about.slot);
         let is_watched = move |entry: &Entry| match entry.lease {
+            _ if !is_leased(entry) => false,
             Lease::Recalled { .. } => true,
             _ if entry.turn.is_some() => true,
             Lease::Free => {

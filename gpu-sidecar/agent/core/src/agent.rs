@@ -321,6 +321,8 @@ impl Agent {
             }
         }
     }
+        processes.sort_unstable();
+        processes.dedup();
 
     /// Returns the figures as of the last [`Action::Publish`]. `memory`: device memory of each process ID as NVML reports it;
     /// `agent`: counters of the caller, to which the service's own are added.

@@ -378,8 +378,9 @@ impl SharedLeases {
         let mut candidates = Vec::new();
         let mut wake = Time::NEVER;
         let own = self.instances.get(&want.id);
-        let for_head = own.is_some_and(|entry| entry.head.is_some());
-        let (mut is_turn, mut delays) = (false, false);
+        // What runs waits no longer than what is to.
+        let for_head = own.is_some_and(|entry| entry.head.is_some() || !entry.is_without_request());
+        let (mut is_turn, mut in_turns) = (false, 0);
         for (id, entry) in &self.instances {
             if entry.about.slot != slot || !entry.can_leave() || *id == want.id {
                 continue;
@@ -410,7 +411,9 @@ impl SharedLeases {
                 if due > self.now {
                     wake = wake.min(due);
                     is_turn |= entry.turn.is_some();
-                    delays |= entry.turn.is_some() && for_head;
+                    if entry.turn.is_some() && for_head {
+                        in_turns += i128::from(entry.bytes);
+                    }
                     continue;
                 }
                 3
@@ -436,7 +439,7 @@ impl SharedLeases {
             if is_turn {
                 self.look_at_turn();
             }
-            if delays {
+            if in_turns > 0 && sum + in_turns >= missing {
                 self.note_delay(slot);
             }
             // Whether processes without a queue compute is only seen by looking.
@@ -464,7 +467,7 @@ impl SharedLeases {
         Some(sum)
     }
 
-    /// Returns when an instance with work may be recalled for a want. `for_head`: it is a head.
+    /// Returns when an instance with work may be recalled for a want. `for_head`: it is that of a request.
     fn due(&self, urgency: Urgency, entry: &Entry, for_head: bool) -> Time {
         let drain = entry.expected_execution();
         match urgency {

@@ -84,7 +84,9 @@ impl SharedLeases {
         let Some(entry) = self.instances.get_mut(&id) else {
             return;
         };
-        if !entry.is_without_request() {
+        let at = self.slots.get(&entry.about.slot);
+        let is_leased = at.is_some_and(|at| at.queues > 0);
+        if !is_leased || !entry.is_without_request() {
             return;
         }
         entry.is_loading |= loads;
@@ -152,7 +154,7 @@ impl SharedLeases {
         Err(slot.credit.whole_at(self.now))
     }
 
-    /// Returns when others may end the turn of an instance. `for_head`: a head waits for it, otherwise another that works without a request.
+    /// Returns when others may end the turn of an instance. `for_head`: a request waits for it, otherwise another that works without one.
     pub(super) fn end_of_turn(&self, slot: SlotId, turn: &Turn, for_head: bool) -> Time {
         let credit = self.slots.get(&slot).map(|at| at.credit);
         match credit.filter(|_| for_head) {

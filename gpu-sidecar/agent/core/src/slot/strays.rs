@@ -3,6 +3,7 @@
 
 use policy::pool::leases::Claim;
 use policy::tokens::ProcessId;
+use protocol::page::Residency;
 
 use super::moves::order;
 use super::{Context, SlotState};
@@ -24,8 +25,13 @@ impl SlotState {
         for id in moving {
             self.order_back(cx, id);
         }
-        if !away.is_empty() && self.has_leased_memory(cx) && cx.leases.is_away(key) {
+        if !away.is_empty()
+            && self.has_leased_memory(cx)
+            && cx.leases.is_away(key)
+            && !self.is_any_resident(key)
+        {
             // All of the model has left, by an order of which the answer was lost: others have its room, and it returns with its turn.
+            self.set_waiting_for_room(&away, false);
             if let Some(pod) = self.pods.get_mut(&key) {
                 pod.moves_mut().wanted = Some(Target::Host);
             }
@@ -36,6 +42,15 @@ impl SlotState {
                 self.order_back(cx, id);
             }
         }
+    }
+
+    fn is_any_resident(&self, key: PodKey) -> bool {
+        let own = self.pods.get(&key).map(|pod| pod.processes().iter());
+        let mut moves = own.into_iter().flatten().filter_map(|id| {
+            let process = self.processes.get(id)?;
+            Some(*process.device()?.moves())
+        });
+        moves.any(|own| own.residency == Residency::Resident)
     }
 
     /// Returns whether the memory of a process is on the host, and not on its way.
