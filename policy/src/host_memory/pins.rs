@@ -2,14 +2,17 @@
 //! pages are scarce.
 //!
 //! A process gets pinned windows as long as there are any. Later, one whose model returns to its device and whose windows are not pinned gets those of others, whole
-//! models, least recently used first: of models that have not returned since it did so the time before. A model that returns once takes no other's pages, and if
+//! models, least recently used first, as far as it needs them: of models that have not returned since it did so the time before. A model that returns once takes no other's pages, and if
 //! more models than there is room for return in turn, they keep what they have: with each return, pages would only be pinned and released. What is taken is
 //! given once its process has released it.
 
 use std::collections::BTreeMap;
 
-use crate::Time;
 use crate::tokens::ProcessId;
+use crate::{Span, Time};
+
+/// Time after which a process that has not released what it may not register any more is not waited for.
+const RELEASE_MAX: Span = Span::from_secs(5);
 
 /// Windows of one process.
 #[derive(Debug, Clone, Copy, Default)]
@@ -27,6 +30,8 @@ struct Share {
     /// Whether its model has returned, or is about to, and lacks pinned pages; and when it returned the time before.
     is_wanting: bool,
     before: Option<Time>,
+    /// When its limit was lowered last.
+    lowered_at: Time,
 }
 
 impl Share {
@@ -139,52 +144,59 @@ impl Pins {
     }
 
     /// Decides which processes may register more or less than before, and appends each with what it may register from now on, in bytes. Costs O(1) as long as
-    /// nothing has changed, else O(processes · log processes).
-    pub fn decide(&mut self, changed: &mut Vec<(ProcessId, u64)>) {
+    /// nothing has changed, else O(processes · log processes) for each that lacks pinned pages.
+    pub fn decide(&mut self, now: Time, changed: &mut Vec<(ProcessId, u64)>) {
         if !std::mem::take(&mut self.is_changed) {
             return;
         }
         let allowed = self.shares.values().map(|share| share.allowed);
-        let allowed = allowed.fold(0, u64::saturating_add);
-        if allowed > self.bytes_max {
-            self.take_from(allowed - self.bytes_max, |_| true, changed);
-        }
+        let excess = allowed
+            .fold(0, u64::saturating_add)
+            .saturating_sub(self.bytes_max);
+        self.take_from(now, excess, |_| true, changed);
         let all = self.shares.iter();
-        let wanting = all.filter(|(_, share)| share.is_wanting);
+        let wanting = all.filter(|(_, share)| share.is_wanting && share.is_able);
         let mut wanting: Vec<(Option<Time>, ProcessId)> = wanting
             .map(|(id, share)| (share.returned_at, *id))
             .collect();
         // The last one first.
         wanting.sort_unstable_by(|one, other| other.cmp(one));
+        let mut coming = self.coming(now);
         for (_, id) in wanting {
             let share = self.shares[&id];
-            let missing = share.missing();
-            if missing <= self.free() {
-                self.set(id, share.held, changed);
-                continue;
+            let given = share.missing().min(self.free());
+            if given > 0 {
+                self.set(now, id, share.allowed + given, changed);
             }
-            let all = self.shares.values();
-            let coming = all.map(|own| own.taken() - own.allowed);
-            let coming = coming.fold(self.free(), u64::saturating_add);
+            let missing = share.missing() - given;
+            // What is on its way is for the first ones.
+            let late = missing.saturating_sub(coming);
+            coming = coming.saturating_sub(missing);
             let is_older =
                 |other: &Share| share.before.is_some() && other.returned_at < share.before;
-            if missing > coming && !self.take_from(missing - coming, is_older, changed) {
-                self.set_wanting(id, false);
-                continue;
-            }
-            // What is on its way is for this one.
-            return;
+            self.take_from(now, late, is_older, changed);
         }
     }
 
-    /// Takes `missing` bytes from those that may lose theirs, the least recently used ones first. Returns whether there are as many; otherwise nothing is
-    /// taken.
+    /// Returns what processes are about to release, in bytes. One that has not for long may be stopped, or compute all the time.
+    fn coming(&self, now: Time) -> u64 {
+        let all = self.shares.values();
+        let soon = all.filter(|share| now.since(share.lowered_at) < RELEASE_MAX);
+        let coming = soon.map(|share| share.taken() - share.allowed);
+        coming.fold(0, u64::saturating_add)
+    }
+
+    /// Takes pinned memory from those that may lose theirs, the least recently used ones first, until it is `missing` bytes or all of theirs.
     fn take_from(
         &mut self,
+        now: Time,
         missing: u64,
         may_lose: impl Fn(&Share) -> bool,
         changed: &mut Vec<(ProcessId, u64)>,
-    ) -> bool {
+    ) {
+        if missing == 0 {
+            return;
+        }
         let all = self.shares.iter();
         let others = all.filter(|(_, share)| share.allowed > 0 && share.is_able && may_lose(share));
         let mut others: Vec<_> = others
@@ -192,31 +204,25 @@ impl Pins {
             .collect();
         others.sort_unstable();
         let mut taken = 0;
-        let enough = others.iter().position(|(.., allowed)| {
+        for (_, id, allowed) in others {
+            if taken >= missing {
+                return;
+            }
             taken += allowed;
-            taken >= missing
-        });
-        let Some(last) = enough else {
-            return false;
-        };
-        for (_, id, _) in &others[..=last] {
-            self.set(*id, 0, changed);
+            self.set(now, id, 0, changed);
         }
-        true
     }
 
-    fn set(&mut self, id: ProcessId, allowed: u64, changed: &mut Vec<(ProcessId, u64)>) {
+    fn set(&mut self, now: Time, id: ProcessId, allowed: u64, changed: &mut Vec<(ProcessId, u64)>) {
         if let Some(share) = self.shares.get_mut(&id) {
+            if allowed < share.allowed {
+                share.lowered_at = now;
+            }
             share.allowed = allowed;
             share.bound = share.taken();
+            // One that has lost its own gets it back once its model returns.
+            share.is_wanting &= allowed > 0 && share.missing() > 0;
             changed.push((id, allowed));
-        }
-        self.set_wanting(id, false);
-    }
-
-    fn set_wanting(&mut self, id: ProcessId, is_wanting: bool) {
-        if let Some(share) = self.shares.get_mut(&id) {
-            share.is_wanting = is_wanting;
         }
     }
 }
@@ -231,10 +237,14 @@ mod tests {
     const OTHER: ProcessId = ProcessId(2);
     const THIRD: ProcessId = ProcessId(3);
 
-    fn decide(pins: &mut Pins) -> Vec<(ProcessId, u64)> {
+    fn decide_at(pins: &mut Pins, now: Time) -> Vec<(ProcessId, u64)> {
         let mut changed = Vec::new();
-        pins.decide(&mut changed);
+        pins.decide(now, &mut changed);
         changed
+    }
+
+    fn decide(pins: &mut Pins) -> Vec<(ProcessId, u64)> {
+        decide_at(pins, Time(1))
     }
 
     /// Pinned memory for one model of 10 bytes, which the first process has; all state by which limit they register.
@@ -295,12 +305,19 @@ mod tests {
         pins.adopt(OTHER, 4, 4);
         assert_eq!(decide(&mut pins), [], "none states its limit");
         pins.states(THIRD, Some(10));
+        assert_eq!(decide(&mut pins), [(THIRD, 0)], "all that can be had");
         pins.states(ONE, Some(10));
-        assert_eq!(decide(&mut pins), [(ONE, 0), (THIRD, 0)]);
+        assert_eq!(decide(&mut pins), [(ONE, 0)]);
     }
 
     #[test]
-    fn a_process_that_states_no_limit_keeps_what_it_has() {
+    fn a_process_that_states_no_limit_keeps_what_it_has_and_gets_no_more() {
+        let mut pins = full();
+        pins.states(OTHER, None);
+        for at in 0..4 {
+            pins.returns(Time(at), OTHER);
+            assert_eq!(decide(&mut pins), []);
+        }
         let mut pins = full();
         pins.states(ONE, None);
         for at in 0..4 {
@@ -309,6 +326,40 @@ mod tests {
         }
         pins.remove(ONE);
         pins.returns(Time(5), OTHER);
+        assert_eq!(decide(&mut pins), [(OTHER, 10)]);
+    }
+
+    #[test]
+    fn a_process_that_releases_nothing_keeps_no_other_from_what_there_is() {
+        let mut pins = Pins::new(20);
+        let fourth = ProcessId(4);
+        for (id, bytes) in [(ONE, 10), (THIRD, 10), (OTHER, 8), (fourth, 8)] {
+            assert_eq!(pins.add(id, bytes), bytes == 10);
+            pins.states(id, Some(pins.allowed(id)));
+        }
+        pins.returns(Time(1), THIRD);
+        for at in [2, 3] {
+            pins.returns(Time(at), OTHER);
+        }
+        assert_eq!(decide(&mut pins), [(ONE, 0)]);
+        for at in [4, 5] {
+            pins.returns(Time(at), fourth);
+        }
+        // What the first one is to release is for the one that has returned last; the other gets that of another one.
+        assert_eq!(decide(&mut pins), [(THIRD, 0)]);
+        let late = Time(1).after(RELEASE_MAX);
+        pins.states(THIRD, Some(0));
+        assert_eq!(decide_at(&mut pins, late), [(fourth, 8), (OTHER, 2)]);
+    }
+
+    #[test]
+    fn pages_that_are_free_are_given_although_they_are_not_enough() {
+        let mut pins = full();
+        pins.take_back(ONE, 4, 4);
+        pins.states(ONE, Some(6));
+        pins.returns(Time(1), OTHER);
+        assert_eq!(decide(&mut pins), [(OTHER, 4)]);
+        pins.remove(ONE);
         assert_eq!(decide(&mut pins), [(OTHER, 10)]);
     }
 
@@ -350,7 +401,7 @@ mod tests {
                     5 | 6 => pins.states(id, Some(own.applied)),
                     _ => pins.returns(Time(at), id),
                 }
-                for (id, allowed) in decide(&mut pins) {
+                for (id, allowed) in decide_at(&mut pins, Time(at)) {
                     let own = all.entry(id).or_default();
                     given += u32::from(allowed > own.ordered);
                     taken += u32::from(allowed < own.ordered);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use policy::Time;
 use policy::pool::leases::Rule;
 use policy::tokens::{ProcessId, Settings};
 use protocol::message::{FromProcess, MoveRefusal, Report};
@@ -320,9 +321,9 @@ impl Agent {
                 slot.observed(|served| served.key() == pod, processes);
             }
         }
-    }
         processes.sort_unstable();
         processes.dedup();
+    }
 
     /// Returns the figures as of the last [`Action::Publish`]. `memory`: device memory of each process ID as NVML reports it;
     /// `agent`: counters of the caller, to which the service's own are added.
@@ -366,7 +367,7 @@ impl Agent {
     /// Carries out what is decided on which processes may register their host memory with the driver.
     fn decide_pins(&mut self, actions: &mut Vec<Action>) {
         let mut changed = Vec::new();
-        self.memory.pins.decide(&mut changed);
+        self.memory.pins.decide(Time(self.now), &mut changed);
         for (process, bytes) in changed {
             if let Some(slot) = self.numbers.slot(process) {
                 self.on_slot(slot, actions, |slot, cx| {

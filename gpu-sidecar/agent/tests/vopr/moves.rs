@@ -161,14 +161,21 @@ impl Process {
         word.store(residency as u32, Ordering::Release);
     }
 
-    /// Registers as much host memory as it may, and states by which limit.
+    /// Registers as much host memory as it may, and states by which limit; what is beyond it is released one step before.
     fn register(&mut self, orders: &protocol::page::Orders) {
         let limit = orders.pinned_max.load(Ordering::Acquire);
-        if let Some(most) = limit.checked_sub(1) {
-            self.memory.pinned = most.min(self.memory.windows);
-            self.facts().pinned_max.store(limit, Ordering::Release);
+        let Some(most) = limit.checked_sub(1) else {
+            self.memory.registered = self.memory.pinned;
+            return;
+        };
+        let most = most.min(self.memory.windows);
+        if self.memory.registered > most {
+            self.memory.registered = most;
+            return;
         }
-        self.memory.registered = self.memory.pinned;
+        self.memory.pinned = most;
+        self.facts().pinned_max.store(limit, Ordering::Release);
+        self.memory.registered = most;
     }
 }
 

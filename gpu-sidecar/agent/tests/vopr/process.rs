@@ -329,7 +329,7 @@ impl Process {
             busy_ns: self.busy.total_ns(),
             program: name,
             host_bytes: self.memory.windows,
-            pinned_bytes: self.memory.pinned,
+            pinned_bytes: self.memory.pinned.max(self.memory.registered),
         };
         preload_state::counters::hello(self.facts(), greeting)
     }

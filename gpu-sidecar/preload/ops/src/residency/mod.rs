@@ -135,6 +135,8 @@ pub fn wake_mover<P: System>(host: P) {
 
 /// Adds a window of host memory, which stays mapped as long as the process lives. `is_pinned`: it may be registered with the driver.
 pub fn add_window<P: Platform>(host: P, window: HostSpan, is_pinned: bool) {
+    // Where a limit is stated, the next step applies it.
+    let is_pinned = is_pinned && host.orders().pinned_max.load(Ordering::Acquire) == 0;
     moves(host).host.add(window, is_pinned);
     let process = host.process();
     process
@@ -217,7 +219,7 @@ pub fn step<P: Platform>(host: P, mover: &mut Mover) {
 /// What has come of the limit of registered host memory.
 #[derive(Debug, PartialEq, Eq)]
 enum Pins {
-    /// Nothing is registered beyond it.
+    /// Nothing is registered beyond it, or what is cannot be released now.
     Kept,
     /// It is another one than before, or a window beyond it was released: it is looked again.
     Changed,
@@ -229,19 +231,20 @@ fn keep_pinned_max<P: Platform>(host: P, orders: &Orders) -> Pins {
     let Some(bytes) = limit.checked_sub(1) else {
         return Pins::Kept;
     };
-    let (is_changed, pinned, released) = {
+    let (is_changed, released, is_kept) = {
         let mut moves = moves(host);
         let is_changed = moves.host.set_pinned_max(bytes);
-        (
-            is_changed,
-            moves.host.pinned(),
-            moves.host.next_to_release(),
-        )
+        let is_kept = moves.host.keeps_pinned_max();
+        (is_changed, moves.host.next_to_release(), is_kept)
     };
+    let has_released = released.is_some_and(|(window, context)| release(host, window, context));
+    let pinned = moves(host).host.pinned();
     host.process().pinned_bytes.store(pinned, Ordering::Relaxed);
-    if let Some((window, context)) = released {
-        release(host, window, context);
+    if has_released {
         return Pins::Changed;
+    }
+    if !is_kept {
+        return Pins::Kept;
     }
     let kept = &host.facts().pinned_max;
     if kept.load(Ordering::Relaxed) != limit {
@@ -255,18 +258,24 @@ fn keep_pinned_max<P: Platform>(host: P, orders: &Orders) -> Pins {
     Pins::Kept
 }
 
-/// Releases a window which the driver has registered: its pages are pinned no more.
-fn release<P: Platform>(host: P, window: HostSpan, context: Handle) {
+/// Releases a window which the driver has registered: its pages are pinned no more. Returns `false` while the program
+/// computes: the driver waits for the work of the context, and orders would wait with it.
+fn release<P: Platform>(host: P, window: HostSpan, context: Handle) -> bool {
+    let is_away = moves(host).is_away;
+    if !is_away && seal::idle_calls(host).is_none() {
+        return false;
+    }
     let released = host
         .set_current_context(context)
         .and_then(|()| host.release_host(window));
-    moves(host).host.set_released(window);
+    moves(host).host.set_released(window, released.is_ok());
     if let Err(code) = released {
         host.log(&format!(
             "{} bytes of host memory stay registered with the driver (error {code})",
             window.bytes
         ));
     }
+    true
 }
 
 /// Registers a window with the driver in a context, so that copies run at the speed of the link. Without it they run slower. Returns `false` if
@@ -289,7 +298,10 @@ fn register_some<P: Platform>(host: P) -> bool {
     let registered = host
         .set_current_context(context)
         .and_then(|()| host.register_host(window));
-    moves(host).host.set_registered(window, context);
+    let is_registered = registered.is_ok();
+    moves(host)
+        .host
+        .set_registered(window, context, is_registered);
     if let Err(code) = registered {
         host.log(&format!(
             "{} bytes of host memory cannot be registered with the driver (error {code}): copies of models are slower",

@@ -58,7 +58,7 @@ pub(super) fn seal<P: Platform>(host: P, orders: &Orders) {
 
 /// Returns the number of launches and touches, if none is in progress and nothing of them runs on the device; `None` otherwise, or while memory
 /// could not leave.
-fn idle_calls<P: Platform>(host: P) -> Option<u32> {
+pub(super) fn idle_calls<P: Platform>(host: P) -> Option<u32> {
     evict::refusal(host).ok()?;
     host.barrier();
     let begun = calls(host);

@@ -30,10 +30,15 @@ pub struct HostCopy {
 struct Window {
     span: HostSpan,
     is_pinned: bool,
-    /// Context in which the driver was asked to register it.
+    /// Context in which it is registered with the driver.
     registered_in: Option<Handle>,
+    /// Context in which the driver has refused to register or to release it.
+    refused_in: Option<Handle>,
     free: Spans,
 }
+
+/// Size of the parts in which a window is registered with the driver, in bytes: an order is carried out between two of them.
+const PART: u64 = 256 << 20;
 
 /// Host memory of one process.
 #[derive(Debug, Default)]
@@ -45,12 +50,19 @@ pub struct HostMemory {
 impl HostMemory {
     /// Adds a window. `is_pinned`: it may be registered with the driver.
     pub fn add(&mut self, span: HostSpan, is_pinned: bool) {
-        self.windows.push(Window {
-            span,
-            is_pinned,
-            registered_in: None,
-            free: Spans::new(span.at, span.bytes),
-        });
+        let mut from = 0;
+        while from < span.bytes {
+            let bytes = PART.min(span.bytes - from);
+            let at = span.at + from;
+            self.windows.push(Window {
+                span: HostSpan { at, bytes },
+                is_pinned,
+                registered_in: None,
+                refused_in: None,
+                free: Spans::new(at, bytes),
+            });
+            from += bytes;
+        }
     }
 
     /// Returns the size of all windows, in bytes.
@@ -59,7 +71,7 @@ impl HostMemory {
         self.windows.iter().map(|window| window.span.bytes).sum()
     }
 
-    /// Sets how much may be registered with the driver, in bytes: whole windows, in the order in which they came. Returns whether that has changed.
+    /// Sets how much may be registered with the driver, in bytes: whole parts of windows, in the order in which they came. Returns whether that has changed.
     pub fn set_pinned_max(&mut self, bytes_max: u64) -> bool {
         let mut left = bytes_max;
         let mut is_changed = false;
@@ -73,25 +85,40 @@ impl HostMemory {
         is_changed
     }
 
-    /// Returns the size of the windows which may be registered with the driver, in bytes.
+    /// Returns the size of what may be registered with the driver, or is, in bytes.
     #[must_use]
     pub fn pinned(&self) -> u64 {
-        let windows = self.windows.iter().filter(|window| window.is_pinned);
-        windows.map(|window| window.span.bytes).sum()
+        let windows = self.windows.iter();
+        let pinned = windows.filter(|window| window.is_pinned || window.registered_in.is_some());
+        pinned.map(|window| window.span.bytes).sum()
+    }
+
+    /// Returns whether nothing is registered that may not be any more.
+    #[must_use]
+    pub fn keeps_pinned_max(&self) -> bool {
+        let mut windows = self.windows.iter();
+        windows.all(|window| window.is_pinned || window.registered_in.is_none())
     }
 
     /// Returns the next window which is registered with the driver and may not be any more, and the context in which it was registered.
     #[must_use]
     pub fn next_to_release(&self) -> Option<(HostSpan, Handle)> {
         let mut windows = self.windows.iter().filter(|window| !window.is_pinned);
-        windows.find_map(|window| Some((window.span, window.registered_in?)))
+        windows.find_map(|window| {
+            let context = window.registered_in?;
+            (window.refused_in != Some(context)).then_some((window.span, context))
+        })
     }
 
-    /// Counts a window as not registered.
-    pub fn set_released(&mut self, window: HostSpan) {
+    /// Counts a window as not registered any more. `is_released`: otherwise the driver has refused it, and it stays registered as long as its context lives.
+    pub fn set_released(&mut self, window: HostSpan, is_released: bool) {
         let mut windows = self.windows.iter_mut();
         if let Some(own) = windows.find(|own| own.span == window) {
-            own.registered_in = None;
+            let before = own.registered_in;
+            (own.registered_in, own.refused_in) = match is_released {
+                true => (None, None),
+                false => (before, before),
+            };
         }
     }
 
@@ -99,23 +126,30 @@ impl HostMemory {
     #[must_use]
     pub fn next_to_register(&self) -> Option<HostSpan> {
         let mut windows = self.windows.iter();
-        let next = windows.find(|window| window.is_pinned && window.registered_in.is_none())?;
-        Some(next.span)
+        let is_next = |window: &&Window| {
+            window.is_pinned && window.registered_in.is_none() && window.refused_in.is_none()
+        };
+        Some(windows.find(is_next)?.span)
     }
 
-    /// Counts a window as registered in a context, or as one that cannot be.
-    pub fn set_registered(&mut self, window: HostSpan, context: Handle) {
+    /// Counts a window as registered in a context. `is_registered`: otherwise the driver has refused it there.
+    pub fn set_registered(&mut self, window: HostSpan, context: Handle, is_registered: bool) {
         let mut windows = self.windows.iter_mut();
         if let Some(own) = windows.find(|own| own.span == window) {
-            own.registered_in = Some(context);
+            (own.registered_in, own.refused_in) = match is_registered {
+                true => (Some(context), None),
+                false => (None, Some(context)),
+            };
         }
     }
 
     /// Forgets what was registered in a destroyed context: the driver has.
     pub fn context_destroyed(&mut self, context: Handle) {
         let windows = self.windows.iter_mut();
-        for window in windows.filter(|own| own.registered_in == Some(context)) {
-            window.registered_in = None;
+        for window in windows {
+            for own in [&mut window.registered_in, &mut window.refused_in] {
+                *own = own.filter(|own| *own != context);
+            }
         }
     }
 
@@ -273,7 +307,7 @@ mod tests {
         host.add(window(1_000, 2), false);
         host.add(window(2_000, 3), true);
         assert_eq!(host.next_to_register(), Some(window(2_000, 3)));
-        host.set_registered(window(2_000, 3), 7);
+        host.set_registered(window(2_000, 3), 7, true);
         assert_eq!(host.next_to_register(), None);
         host.context_destroyed(8);
         assert_eq!(host.next_to_register(), None);
@@ -286,19 +320,51 @@ mod tests {
         let mut host = HostMemory::default();
         host.add(window(1_000, 2), true);
         host.add(window(2_000, 3), true);
-        host.set_registered(window(1_000, 2), 7);
-        host.set_registered(window(2_000, 3), 7);
+        host.set_registered(window(1_000, 2), 7, true);
+        host.set_registered(window(2_000, 3), 7, true);
         assert!(!host.set_pinned_max(5 * G) && host.pinned() == 5 * G);
         assert_eq!(host.next_to_release(), None);
         // No part of a window.
         assert!(host.set_pinned_max(4 * G));
-        assert_eq!(host.pinned(), 2 * G);
+        assert_eq!(host.pinned(), 5 * G, "it is registered still");
+        assert!(!host.keeps_pinned_max());
         assert_eq!(host.next_to_release(), Some((window(2_000, 3), 7)));
         assert_eq!(host.next_to_register(), None);
-        host.set_released(window(2_000, 3));
-        assert_eq!(host.next_to_release(), None);
+        host.set_released(window(2_000, 3), true);
+        assert_eq!((host.next_to_release(), host.pinned()), (None, 2 * G));
+        assert!(host.keeps_pinned_max());
         assert!(host.set_pinned_max(5 * G));
         assert_eq!(host.next_to_register(), Some(window(2_000, 3)));
+    }
+
+    #[test]
+    fn windows_that_the_driver_does_not_release_stay_registered_with_their_context() {
+        let mut host = HostMemory::default();
+        host.add(window(1_000, 2), true);
+        host.set_registered(window(1_000, 2), 7, true);
+        assert!(host.set_pinned_max(0));
+        host.set_released(window(1_000, 2), false);
+        assert_eq!((host.next_to_release(), host.pinned()), (None, 2 * G));
+        assert!(!host.keeps_pinned_max());
+        host.context_destroyed(7);
+        assert!(host.keeps_pinned_max() && host.pinned() == 0);
+    }
+
+    #[test]
+    fn large_windows_are_registered_in_parts() {
+        let mut host = HostMemory::default();
+        let bytes = 2 * PART + G;
+        host.add(HostSpan { at: PART, bytes }, true);
+        assert_eq!(host.bytes(), bytes);
+        let first = HostSpan {
+            at: PART,
+            bytes: PART,
+        };
+        assert_eq!(host.next_to_register(), Some(first));
+        assert!(host.set_pinned_max(2 * PART));
+        assert_eq!(host.pinned(), 2 * PART);
+        assert!(host.reserve(7, bytes), "a copy may be in several");
+        assert_eq!(host.copy(7).unwrap().spans.len(), 3);
     }
 
     #[test]
