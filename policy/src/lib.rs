@@ -15,7 +15,7 @@
 //! | [`buffers`] | which bodies may buffer more for a slow reader | contracts §1 (`limit-buffered-bytes`) |
 //! | [`tokens`] | which process computes when on a GPU with shared SMs | M4.7–M4.9, M4.17 |
 //! | [`claims`] | how much of a pod's memory limit each of its processes may hold | M4.15 |
-//! | [`host_memory`] | how much host memory a process gets for the copy of its model | M2.5 |
+//! | [`host_memory`] | how much host memory a process gets for the copy of its model, and whose is registered with the driver | M2.5 |
 //! | [`faults`] | which processes compute no more, and are ended | mechanisms §2.8 |
 //! | [`memory`] | the placement of model blocks in device memory | M2.10, mechanisms §2.5 |
 //! | [`swap`] | the groups and the order in which a model is swapped in and out | M2.5–M2.8, mechanisms §2.6, §2.7 |

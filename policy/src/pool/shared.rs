@@ -90,7 +90,7 @@ enum Motion {
 
 /// Claim which waits.
 #[derive(Debug, Clone, Copy)]
-struct Claimed {
+struct WaitingClaim {
     /// Memory that the processes of the instance are to have in all, in bytes.
     bytes: u64,
     /// Place of the claim in the order of all.
@@ -115,7 +115,7 @@ struct Entry {
     waits_since: Time,
     /// Time by which a process that waits for its memory is to have it.
     parked: Option<Time>,
-    claim: Option<Claimed>,
+    claim: Option<WaitingClaim>,
     location: Location,
     /// Memory of its model, in bytes.
     bytes: u64,

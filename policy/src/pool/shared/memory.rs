@@ -1,6 +1,6 @@
 //! Claims on the memory of slots.
 
-use super::{Action, Claim, Claimed, InstanceId, Location, Motion, SharedLeases};
+use super::{Action, Claim, InstanceId, Location, Motion, SharedLeases, WaitingClaim};
 use crate::Time;
 use crate::pool::SlotId;
 
@@ -23,7 +23,7 @@ impl SharedLeases {
             self.claims += 1;
             let (number, since) = (self.claims, self.now);
             let (number, since) = replaced.map_or((number, since), |own| (own.number, own.since));
-            entry.claim = Some(Claimed {
+            entry.claim = Some(WaitingClaim {
                 bytes,
                 number,
                 since,
