@@ -162,7 +162,8 @@ impl Server {
                 };
                 if let Some(word) = rings.page.grant(place) {
                     if let Some(due) = due.at {
-                        lag.add(now.since(due));
+                        // Nobody waited for it before.
+                        lag.add(now.since(due.max(rings.page.waits_since(place))));
                     }
                     let _woken = futex::wake(word, futex::Flags::empty(), u32::MAX >> 1);
                     woken = true;

@@ -12,6 +12,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::clock;
 use crate::record::{EventSlot, StreamSlot, WORDS};
 
 /// Capacity of the command ring.
@@ -30,7 +31,7 @@ pub const WAITS: usize = 64;
 const COMMAND_PLACES: usize = 2048;
 const COMPLETION_PLACES: usize = 8192;
 const MAGIC: u64 = u64::from_le_bytes(*b"weirgpu\0");
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// Condition for which a thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +90,8 @@ struct WaitSlot {
     kind: AtomicU32,
     index: AtomicU32,
     target: AtomicU64,
+    /// Time at which the wait began, in nanoseconds.
+    since: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -430,6 +433,7 @@ impl Page {
         slot.kind.store(kind, Ordering::Relaxed);
         slot.index.store(index, Ordering::Relaxed);
         slot.target.store(target, Ordering::Relaxed);
+        slot.since.store(clock::now().0, Ordering::Relaxed);
         slot.state.store(1, Ordering::Release);
         self.waits_active.0.fetch_or(1 << place, Ordering::Release);
         Some(WaitHandle(place))
@@ -564,6 +568,13 @@ impl Page {
         }
     }
 
+    /// Returns when the wait at a slot began.
+    #[must_use]
+    pub fn waits_since(&self, place: u32) -> Time {
+        let slot = self.waits.get(place as usize);
+        Time(slot.map_or(0, |slot| slot.since.load(Ordering::Relaxed)))
+    }
+
     /// Ends the wait of the thread at a slot: marks its condition as reached. Returns the futex to wake; `None` if the thread no
     /// longer waits.
     #[must_use]
@@ -635,9 +646,11 @@ mod tests {
         let (server, file) = Shared::<Page>::create().unwrap();
         let client = Shared::<Page>::open(&file).unwrap();
         let awaited = Awaited::Stream(StreamSlot(3), 9);
+        let before = clock::now();
         let place = client.begin_wait(awaited).unwrap();
         assert_eq!(server.waiting(), 1);
         assert_eq!(server.awaited(0), Some(awaited));
+        assert!(server.waits_since(0) > before && server.waits_since(0) <= clock::now());
         assert!(server.grant(0).is_some());
         assert!(server.grant(0).is_none());
         assert_eq!(client.wait_word(&place).load(Ordering::Relaxed), 2);
