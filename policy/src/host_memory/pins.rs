@@ -5,6 +5,9 @@
 //! models, least recently used first, as far as it needs them: of models that have not returned since it did so the time before. A model that returns once takes no other's pages, and if
 //! more models than there is room for return in turn, they keep what they have: with each return, pages would only be pinned and released. What is taken is
 //! given once its process has released it.
+//!
+//! A process whose windows are not all pinned gets a little pinned memory beside them, through which its copies pass in pieces: its staging memory. A quarter of the pinned memory is
+//! left to it by windows.
 
 use std::collections::BTreeMap;
 
@@ -14,6 +17,9 @@ use crate::{Span, Time};
 /// Time after which a process that has not released what it may not register any more is not waited for.
 const RELEASE_MAX: Span = Span::from_secs(5);
 
+/// Part of the pinned memory that windows leave to staging memory: one of this many.
+const STAGING_PART: u64 = 4;
+
 /// Windows of one process.
 #[derive(Debug, Clone, Copy, Default)]
 struct Share {
@@ -21,6 +27,8 @@ struct Share {
     held: u64,
     /// Part which it may register, in bytes.
     allowed: u64,
+    /// What it may register beside them, in bytes.
+    staging: u64,
     /// Most that it may have registered, in bytes: the largest of the limits since the last one that it has stated to keep.
     bound: u64,
     /// Whether it states by which limit it registers; otherwise it keeps what it has.
@@ -37,7 +45,12 @@ struct Share {
 impl Share {
     /// Returns the pinned memory that it takes, in bytes.
     fn taken(&self) -> u64 {
-        self.allowed.max(self.bound)
+        self.limit().max(self.bound)
+    }
+
+    /// Returns what it may register in all, in bytes.
+    const fn limit(&self) -> u64 {
+        self.allowed.saturating_add(self.staging)
     }
 
     const fn missing(&self) -> u64 {
@@ -49,36 +62,51 @@ impl Share {
 #[derive(Debug, Clone, Default)]
 pub struct Pins {
     bytes_max: u64,
+    /// Staging memory of a process, in bytes.
+    staging: u64,
     shares: BTreeMap<ProcessId, Share>,
     is_changed: bool,
 }
 
 impl Pins {
-    /// Creates pinned memory of `bytes_max` bytes, of which none is in use.
+    /// Creates pinned memory of `bytes_max` bytes, of which none is in use. `staging`: what a process gets of it beside windows that are not all
+    /// pinned, in bytes; 0: nothing, and windows may have all of it.
     #[must_use]
-    pub const fn new(bytes_max: u64) -> Self {
+    pub const fn new(bytes_max: u64, staging: u64) -> Self {
         Self {
             bytes_max,
+            staging,
             shares: BTreeMap::new(),
             is_changed: false,
         }
     }
 
     fn free(&self) -> u64 {
-        let taken = self.shares.values().map(Share::taken);
-        let taken = taken.fold(0, u64::saturating_add);
+        let taken = u64::try_from(self.taken()).unwrap_or(u64::MAX);
         self.bytes_max.saturating_sub(taken)
+    }
+
+    /// Returns what is free for windows, in bytes: without what is left to staging memory.
+    fn free_for_windows(&self) -> u64 {
+        if self.staging == 0 {
+            return self.free();
+        }
+        let staging = self.shares.values().map(|share| share.staging);
+        let staging = staging.fold(0, u64::saturating_add);
+        let left = (self.bytes_max / STAGING_PART).saturating_sub(staging);
+        self.free().saturating_sub(left)
     }
 
     /// Adds a window of a process. Returns whether it is pinned.
     pub fn add(&mut self, id: ProcessId, bytes: u64) -> bool {
-        let is_pinned = bytes <= self.free();
+        let is_pinned = bytes <= self.free_for_windows();
         let share = self.shares.entry(id).or_default();
         share.held = share.held.saturating_add(bytes);
         if is_pinned {
             share.allowed = share.allowed.saturating_add(bytes);
             share.bound = share.taken();
         }
+        self.is_changed |= !is_pinned;
         is_pinned
     }
 
@@ -113,17 +141,17 @@ impl Pins {
         if let Some(share) = self.shares.get_mut(&id) {
             self.is_changed |=
                 std::mem::replace(&mut share.is_able, limit.is_some()) != limit.is_some();
-            if limit == Some(share.allowed) {
-                self.is_changed |= share.bound != share.allowed;
-                share.bound = share.allowed;
+            if limit == Some(share.limit()) {
+                self.is_changed |= share.bound != share.limit();
+                share.bound = share.limit();
             }
         }
     }
 
     /// Returns what a process may register, in bytes.
     #[must_use]
-    pub fn allowed(&self, id: ProcessId) -> u64 {
-        self.shares.get(&id).map_or(0, |share| share.allowed)
+    pub fn limit(&self, id: ProcessId) -> u64 {
+        self.shares.get(&id).map_or(0, Share::limit)
     }
 
     /// Records that the model of a process returns to its device.
@@ -149,8 +177,8 @@ impl Pins {
         if !std::mem::take(&mut self.is_changed) {
             return;
         }
-        let allowed = self.shares.values().map(|share| share.allowed);
-        let excess = allowed
+        let limits = self.shares.values().map(Share::limit);
+        let excess = limits
             .fold(0, u64::saturating_add)
             .saturating_sub(self.bytes_max);
         self.take_from(now, excess, |_| true, changed);
@@ -164,7 +192,12 @@ impl Pins {
         let mut coming = self.coming(now);
         for (_, id) in wanting {
             let share = self.shares[&id];
-            let given = share.missing().min(self.free());
+            // With all of its windows it needs no staging memory.
+            let free = self.free_for_windows();
+            let given = match share.missing() <= free.saturating_add(share.staging) {
+                true => share.missing(),
+                false => free,
+            };
             if given > 0 {
                 self.set(now, id, share.allowed + given, changed);
             }
@@ -176,13 +209,40 @@ impl Pins {
                 |other: &Share| share.before.is_some() && other.returned_at < share.before;
             self.take_from(now, late, is_older, changed);
         }
+        let able = self.shares.iter().filter(|(_, share)| share.is_able);
+        let able: Vec<ProcessId> = able.map(|(id, _)| *id).collect();
+        let mut taken = self.taken();
+        for id in able {
+            let share = self.shares[&id];
+            let others = taken - u128::from(share.taken());
+            if share.staging != self.staging_of(&share, others) {
+                self.set(now, id, share.allowed, changed);
+                taken = others + u128::from(self.shares[&id].taken());
+            }
+        }
+    }
+
+    /// Returns the pinned memory that all processes take, in bytes.
+    fn taken(&self) -> u128 {
+        let taken = self.shares.values().map(|share| u128::from(share.taken()));
+        taken.sum()
+    }
+
+    /// Returns the staging memory of a process with these windows, in bytes. `others`: pinned memory that the others take, in bytes.
+    fn staging_of(&self, share: &Share, others: u128) -> u64 {
+        let taken = others + u128::from(share.allowed) + u128::from(self.staging);
+        if share.missing() > 0 && taken <= u128::from(self.bytes_max) {
+            self.staging
+        } else {
+            0
+        }
     }
 
     /// Returns what processes are about to release, in bytes. One that has not for long may be stopped, or compute all the time.
     fn coming(&self, now: Time) -> u64 {
         let all = self.shares.values();
         let soon = all.filter(|share| now.since(share.lowered_at) < RELEASE_MAX);
-        let coming = soon.map(|share| share.taken() - share.allowed);
+        let coming = soon.map(|share| share.taken() - share.limit());
         coming.fold(0, u64::saturating_add)
     }
 
@@ -208,21 +268,28 @@ impl Pins {
             if taken >= missing {
                 return;
             }
-            taken += allowed;
             self.set(now, id, 0, changed);
+            taken += allowed.saturating_sub(self.shares[&id].staging);
         }
     }
 
+    /// Sets the windows which a process may register, in bytes, and with them its staging memory.
     fn set(&mut self, now: Time, id: ProcessId, allowed: u64, changed: &mut Vec<(ProcessId, u64)>) {
+        let Some(before) = self.shares.get(&id) else {
+            return;
+        };
+        let others = self.taken() - u128::from(before.taken());
+        let staging = self.staging_of(&Share { allowed, ..*before }, others);
         if let Some(share) = self.shares.get_mut(&id) {
-            if allowed < share.allowed {
+            let limit = share.limit();
+            (share.allowed, share.staging) = (allowed, staging);
+            if share.limit() < limit {
                 share.lowered_at = now;
             }
-            share.allowed = allowed;
             share.bound = share.taken();
             // One that has lost its own gets it back once its model returns.
             share.is_wanting &= allowed > 0 && share.missing() > 0;
-            changed.push((id, allowed));
+            changed.push((id, share.limit()));
         }
     }
 }
@@ -249,10 +316,10 @@ mod tests {
 
     /// Pinned memory for one model of 10 bytes, which the first process has; all state by which limit they register.
     fn full() -> Pins {
-        let mut pins = Pins::new(10);
+        let mut pins = Pins::new(10, 0);
         for (id, is_pinned) in [(ONE, true), (OTHER, false), (THIRD, false)] {
             assert_eq!(pins.add(id, 10), is_pinned);
-            pins.states(id, Some(pins.allowed(id)));
+            pins.states(id, Some(pins.limit(id)));
         }
         assert_eq!(decide(&mut pins), []);
         pins
@@ -331,11 +398,11 @@ mod tests {
 
     #[test]
     fn a_process_that_releases_nothing_keeps_no_other_from_what_there_is() {
-        let mut pins = Pins::new(20);
+        let mut pins = Pins::new(20, 0);
         let fourth = ProcessId(4);
         for (id, bytes) in [(ONE, 10), (THIRD, 10), (OTHER, 8), (fourth, 8)] {
             assert_eq!(pins.add(id, bytes), bytes == 10);
-            pins.states(id, Some(pins.allowed(id)));
+            pins.states(id, Some(pins.limit(id)));
         }
         pins.returns(Time(1), THIRD);
         for at in [2, 3] {
@@ -350,6 +417,44 @@ mod tests {
         let late = Time(1).after(RELEASE_MAX);
         pins.states(THIRD, Some(0));
         assert_eq!(decide_at(&mut pins, late), [(fourth, 8), (OTHER, 2)]);
+    }
+
+    #[test]
+    fn a_process_whose_windows_are_not_all_pinned_has_staging_memory_beside_them() {
+        let mut pins = Pins::new(40, 3);
+        assert!(pins.add(ONE, 25) && !pins.add(OTHER, 10), "10 are left");
+        assert_eq!(decide(&mut pins), [], "none states its limit");
+        pins.states(ONE, Some(25));
+        pins.states(OTHER, Some(0));
+        assert_eq!(decide(&mut pins), [(OTHER, 3)]);
+        // Five have what is left, and the sixth none.
+        for (number, given) in [(3, true), (4, true), (5, true), (6, true), (7, false)] {
+            let id = ProcessId(number);
+            assert!(!pins.add(id, 30));
+            pins.states(id, Some(0));
+            let expected = if given { vec![(id, 3)] } else { Vec::new() };
+            assert_eq!(decide(&mut pins), expected);
+        }
+        // One that has all of its windows needs none.
+        pins.remove(ONE);
+        pins.returns(Time(1), OTHER);
+        assert_eq!(decide(&mut pins), [(OTHER, 10), (ProcessId(7), 3)]);
+    }
+
+    #[test]
+    fn a_process_that_loses_its_windows_keeps_staging_memory() {
+        let mut pins = Pins::new(12, 2);
+        assert!(pins.add(ONE, 9) && !pins.add(OTHER, 9));
+        pins.states(ONE, Some(9));
+        pins.states(OTHER, Some(0));
+        assert_eq!(decide(&mut pins), [(OTHER, 2)]);
+        pins.states(OTHER, Some(2));
+        for at in [1, 2] {
+            pins.returns(Time(at), OTHER);
+        }
+        assert_eq!(decide(&mut pins), [(ONE, 2)]);
+        pins.states(ONE, Some(2));
+        assert_eq!(decide(&mut pins), [(OTHER, 9)]);
     }
 
     #[test]
@@ -378,7 +483,8 @@ mod tests {
         let mut random = Random(3);
         let (mut given, mut taken) = (0, 0);
         for _ in 0..200 {
-            let mut pins = Pins::new(100);
+            let staging = [0, 0, 2, 9][random.index(4)];
+            let mut pins = Pins::new(100, staging);
             let mut all: BTreeMap<ProcessId, Process> = BTreeMap::new();
             for at in 0..400 {
                 let id = ProcessId(u32::try_from(random.below(8)).unwrap());
@@ -387,7 +493,9 @@ mod tests {
                     0 if own.held < 60 => {
                         let bytes = 1 + random.below(20);
                         own.held += bytes;
-                        own.ordered += if pins.add(id, bytes) { bytes } else { 0 };
+                        let is_pinned = pins.add(id, bytes);
+                        own.ordered += if is_pinned { bytes } else { 0 };
+                        assert_eq!(own.ordered, pins.limit(id));
                     }
                     1 if random.below(6) == 0 => {
                         pins.remove(id);
@@ -397,7 +505,7 @@ mod tests {
                         own.applied = own.ordered;
                         own.registered = own.registered.min(own.applied);
                     }
-                    4 => own.registered = own.applied.min(own.held),
+                    4 => own.registered = own.applied.min(own.held + staging),
                     5 | 6 => pins.states(id, Some(own.applied)),
                     _ => pins.returns(Time(at), id),
                 }

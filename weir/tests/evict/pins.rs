@@ -12,7 +12,7 @@ fn cycle(node: &Node, pod: &str) {
 
 #[test]
 fn registered_host_memory_goes_from_a_model_that_stays_to_one_that_comes_and_goes() {
-    let node = node("pinned-memory = \"48Mi\"\n[memory]\nseal-after = \"0\"\n");
+    let node = node("pinned-memory = \"48Mi\"\nstaging = \"0\"\n[memory]\nseal-after = \"0\"\n");
     node.pod("other", SHARED, "");
     let mut first = program(&node);
     let sums_of_first = filled(&mut first);
@@ -41,4 +41,32 @@ fn registered_host_memory_goes_from_a_model_that_stays_to_one_that_comes_and_goe
     cycle(&node, "pod");
     assert_eq!(sums(&mut first), sums_of_first);
     assert_eq!(sums(&mut second), sums_of_second);
+}
+
+#[test]
+fn a_model_that_may_not_be_registered_returns_through_staging_memory() {
+    let node = node("pinned-memory = \"64Mi\"\nstaging = \"16Mi\"\n[memory]\nseal-after = \"0\"\n");
+    node.pod("other", SHARED, "");
+    let mut first = program(&node);
+    let sums_of_first = filled(&mut first);
+    ready(&node);
+    let mut second = program_in(&node, "other");
+    let sums_of_second = filled(&mut second);
+    let number = |key: &str| {
+        let own = node.instance("other")["processes"][0].clone();
+        own[key].as_u64().unwrap_or(0)
+    };
+    until("it has host memory", || {
+        number("host_bytes") >= SIZES.iter().sum()
+    });
+    // Beside a window that came while there was room.
+    until("it has staging memory, and less than its model", || {
+        (16 << 20..number("host_bytes")).contains(&number("pinned_bytes"))
+    });
+    for _ in 0..3 {
+        cycle(&node, "other");
+        assert_eq!(sums(&mut second), sums_of_second);
+    }
+    cycle(&node, "pod");
+    assert_eq!(sums(&mut first), sums_of_first);
 }

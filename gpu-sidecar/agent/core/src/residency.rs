@@ -36,6 +36,9 @@ pub struct MemorySettings {
     pub host_bytes: u64,
     /// Part of it that processes may register with the driver, in bytes.
     pub pinned_bytes: u64,
+    /// Part of that for a process whose copies are not all registered, through which they pass in pieces, in bytes; 0: none.
+    #[serde(default)]
+    pub staging_bytes: u64,
     /// Whether a thread that waits for the memory of its process brings it back; otherwise only an order does.
     pub restores_on_demand: bool,
     /// Time without a launch or touch after which a process copies ahead of an eviction, in milliseconds; 0: never.
@@ -67,6 +70,7 @@ impl NodeMemory {
         Self::new(MemorySettings {
             host_bytes: 0,
             pinned_bytes: 0,
+            staging_bytes: 0,
             restores_on_demand: false,
             seal_after_ms: 0,
             streaming: Streaming::Off,
@@ -79,7 +83,7 @@ impl NodeMemory {
         Self {
             settings,
             host: HostMemory::new(settings.host_bytes),
-            pins: Pins::new(settings.pinned_bytes),
+            pins: Pins::new(settings.pinned_bytes, settings.staging_bytes),
         }
     }
 }
@@ -89,7 +93,7 @@ impl NodeMemory {
 pub(crate) struct Windows {
     /// Size in bytes.
     pub(crate) bytes: u64,
-    /// Part of `bytes` that may be registered with the driver.
+    /// Memory that may be registered with the driver, in bytes: windows, in the order in which they came, and staging memory beside them.
     pub(crate) pinned: u64,
     /// Part of `bytes` that the process states not to have: it was on its way when a connection ended.
     pub(crate) missing: u64,
@@ -120,13 +124,11 @@ impl Windows {
         }
     }
 
-    /// Counts a window.
-    pub(crate) const fn add(&mut self, bytes: u64, is_pinned: bool) {
+    /// Counts a window. `pinned`: what may be registered with it, in bytes.
+    pub(crate) const fn add(&mut self, bytes: u64, pinned: u64) {
         self.bytes += bytes;
         self.count += 1;
-        if is_pinned {
-            self.pinned += bytes;
-        }
+        self.pinned = pinned;
     }
 }
 

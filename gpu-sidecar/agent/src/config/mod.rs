@@ -11,6 +11,7 @@
 //! | `node.preload` | folder of `libweir_preload.so` and `libweir_preload_core.so` | folder of the executable |
 //! | `node.host-memory` | host memory available to models that leave their devices; `0`: none leaves | half of the node's memory |
 //! | `node.pinned-memory` | part of it that processes may register with the driver, which pins its pages and makes copies as fast as the link | an eighth of the node's memory |
+//! | `node.staging` | part of `node.pinned-memory` that a process gets whose copies are not all registered: they pass through it in pieces, copied by threads of the process, instead of at the pace of the driver's own staging; `0`: none | `32Mi` |
 //! | `node.log` | log level: `error`, `warn`, `info`, `debug` or `trace` | `info` |
 //! | `tokens.rule` | scheduling rule of the tokens | `weir` |
 //! | `tokens.sm-limit` | SMs that may be occupied at once, in percent: above 0, up to 400 | 100 |
@@ -197,6 +198,12 @@ pub struct NodeConfig {
         serialize_with = "as_quantity"
     )]
     pub pinned_memory: Option<u64>,
+    /// Part of the registered memory through which the copies of a process pass that are not registered, in bytes; `None`: 32 MiB.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "as_quantity"
+    )]
+    pub staging: Option<u64>,
     /// Lowest level of the log lines that are written.
     pub log: LogLevel,
 }
@@ -362,6 +369,7 @@ impl Default for Config {
                 preload: None,
                 host_memory: None,
                 pinned_memory: None,
+                staging: None,
                 log: LogLevel::Info,
             },
             tokens: TokenSettings::default(),
@@ -383,6 +391,8 @@ impl Default for Config {
     }
 }
 
+/// Default of `node.staging`, in bytes: eight pieces of 4 MiB.
+const STAGING_BYTES: u64 = 32 << 20;
 /// Memory that the agent needs besides the copies of models, in bytes.
 const AGENT_BYTES: u64 = 256 << 20;
 
@@ -542,13 +552,16 @@ impl Config {
     #[must_use]
     pub fn memory_settings(&self, node_bytes: u64) -> MemorySettings {
         let host_bytes = self.node.host_memory.unwrap_or(node_bytes / 2);
+        let pinned_bytes = self.node.pinned_memory.unwrap_or(node_bytes / 8);
         MemorySettings {
             host_bytes,
-            pinned_bytes: self
-                .node
-                .pinned_memory
-                .unwrap_or(node_bytes / 8)
-                .min(host_bytes),
+            pinned_bytes: pinned_bytes.min(host_bytes),
+            // Where everything may be registered, nothing passes through it.
+            staging_bytes: if pinned_bytes < host_bytes {
+                self.node.staging.unwrap_or(STAGING_BYTES)
+            } else {
+                0
+            },
             restores_on_demand: self.memory.restore == Restore::Demand,
             streaming: self.memory.stream_restores,
             rule: self.pool.rule,
@@ -611,6 +624,7 @@ impl NodeConfig {
         self.preload = table.value("preload", absolute);
         self.host_memory = table.value("host-memory", quantity);
         self.pinned_memory = table.value("pinned-memory", quantity);
+        self.staging = table.value("staging", quantity);
         if let Some(level) = table.value("log", |text| one_of(text, &LOG_LEVELS)) {
             self.log = level;
         }

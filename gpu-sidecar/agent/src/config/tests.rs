@@ -34,6 +34,7 @@ nvml-library = "/usr/lib/libnvidia-ml.so.1"
 mps-control = "/usr/bin/nvidia-cuda-mps-control"
 preload = "/opt/weir"
 host-memory = "64Gi"
+staging = "8Mi"
 log = "debug"
 
 [tokens]
@@ -85,6 +86,7 @@ gpu-hour = 2.49
     assert_eq!(config.node.run_directory, Path::new("/var/weir"));
     assert_eq!(config.node.control_address.port(), 1);
     assert_eq!(config.node.host_memory, Some(64 << 30));
+    assert_eq!(config.node.staging, Some(8 << 20));
     let memory = config.memory_settings(1 << 40);
     assert_eq!(memory.host_bytes, 64 << 30);
     assert_eq!(memory.pinned_bytes, 64 << 30, "no more than all of it");
@@ -103,6 +105,11 @@ gpu-hour = 2.49
     assert_eq!(
         (memory.rule, default.rule),
         (leases::Rule::LeastRecentlyUsed, leases::Rule::Weir)
+    );
+    assert_eq!(
+        (memory.staging_bytes, default.staging_bytes),
+        (0, 32 << 20),
+        "nothing where all of it may be registered"
     );
     let bounded = within(default, 512 << 20);
     assert_eq!(

@@ -168,7 +168,8 @@ impl Process {
             self.memory.registered = self.memory.pinned;
             return;
         };
-        let most = most.min(self.memory.windows);
+        // Staging memory counts beside windows.
+        let most = most.min(self.memory.windows.saturating_mul(2));
         if self.memory.registered > most {
             self.memory.registered = most;
             return;

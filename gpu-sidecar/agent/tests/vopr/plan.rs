@@ -175,6 +175,7 @@ impl Plan {
             },
             rule: Rule::Weir,
             ends_faulted: true,
+            staging_bytes: [0, 32 << 20, 1 << 30][random.index(3)],
         }
     }
 

@@ -13,6 +13,7 @@ use preload_table::abi::Front;
 use protocol::page::{Facts, Gate, Orders};
 
 use crate::connection::Connection;
+use crate::copiers::Copiers;
 use crate::host::Host;
 use crate::synchronizer::Synchronizer;
 use crate::time;
@@ -67,6 +68,8 @@ pub(crate) struct Context {
     pub(crate) reported_copies: AtomicBool,
     /// Bounded waits for the work of contexts.
     pub(crate) synchronizer: Synchronizer,
+    /// Copies through the staging memory.
+    pub(crate) copiers: Copiers,
     /// Orders in effect: one of the defaults below, or a page that is never unmapped.
     orders: AtomicPtr<Orders>,
     /// Facts in use: the default below, or a page that is never unmapped.
@@ -95,6 +98,7 @@ static CONTEXT: Context = Context {
     permits_copies: AtomicBool::new(false),
     reported_copies: AtomicBool::new(false),
     synchronizer: Synchronizer::new(),
+    copiers: Copiers::new(),
     orders: AtomicPtr::new((&raw const CONTEXT.open_orders).cast_mut()),
     facts: AtomicPtr::new((&raw const CONTEXT.own_facts).cast_mut()),
     open_orders: {
@@ -210,6 +214,7 @@ impl Context {
         self.use_facts(&self.own_facts);
         self.process.waiters.fork();
         self.connection.forget();
+        self.copiers.fork();
         // A thread that does not exist in the child may hold the lock. The state then stays as it is, and the child inactive.
         if let Ok(mut link) = self.link.try_lock() {
             link.fork();

@@ -20,7 +20,7 @@ use protocol::page::{Facts, Orders};
 use crate::context::context;
 use crate::driver::{Code, INVALID_VALUE, NOT_SUPPORTED};
 use crate::pointers::words_within;
-use crate::{log, time};
+use crate::{copiers, log, threads, time};
 
 /// The driver and the process in which this library is loaded.
 #[derive(Debug, Clone, Copy)]
@@ -115,6 +115,27 @@ impl System for Host {
     fn host_words(self, span: HostSpan, near: &Range<u64>) -> Vec<u64> {
         let begin = std::ptr::with_exposed_provenance(size(span.at));
         words_within(begin, size(span.bytes), near)
+    }
+
+    fn map_host(self, bytes: u64) -> Option<u64> {
+        copiers::map(size(bytes))
+    }
+
+    fn unmap_host(self, span: HostSpan) {
+        copiers::unmap(span.at, size(span.bytes));
+    }
+
+    fn begin_copy(self, piece: usize, to: HostSpan, from: HostSpan) {
+        let start = || threads::start("weir-copy", || context().copiers.run());
+        context().copiers.begin(piece, to, from, start);
+    }
+
+    fn is_copied(self, piece: usize) -> bool {
+        context().copiers.is_over(piece)
+    }
+
+    fn end_copy(self, piece: usize) {
+        context().copiers.end(piece);
     }
 
     fn pause(self, span: Duration) {

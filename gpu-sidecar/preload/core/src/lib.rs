@@ -29,6 +29,7 @@ mod calls;
 mod capture;
 mod connection;
 mod context;
+mod copiers;
 mod driver;
 mod front;
 mod hook;

@@ -341,6 +341,17 @@ pub trait System: Copy {
     /// Returns the words of 8 bytes in host memory whose value is in `near`. The program passes the memory to the driver, or it is in a window of this
     /// process. Last bytes that are no whole word are left out.
     fn host_words(self, span: HostSpan, near: &Range<u64>) -> Vec<u64>;
+    /// Maps host memory of this process alone, and returns its address; `None` if there is none.
+    fn map_host(self, bytes: u64) -> Option<u64>;
+    /// Unmaps memory that [`Self::map_host`] has returned, and that nothing uses.
+    fn unmap_host(self, span: HostSpan);
+    /// Begins to copy host memory, between a piece of staging memory and a window, beside the calling thread if there are threads for it. `piece`: number of the piece, below
+    /// [`crate::residency::STAGING_PIECES`], of which no earlier copy is in progress.
+    fn begin_copy(self, piece: usize, to: HostSpan, from: HostSpan);
+    /// Returns whether the last copy of this piece is over.
+    fn is_copied(self, piece: usize) -> bool;
+    /// Blocks until the last copy of this piece is over.
+    fn end_copy(self, piece: usize);
     /// Blocks for this time.
     fn pause(self, span: Duration);
     /// Runs a memory barrier in all threads of the process: their earlier writes become visible, and their later reads are not

@@ -525,7 +525,7 @@ impl SlotState {
             return;
         };
         let is_pinned = cx.memory.pins.add(id, bytes);
-        windows.add(bytes, is_pinned);
+        windows.add(bytes, cx.memory.pins.limit(id));
         if is_pinned {
             cx.actions.push(order_pinned(id, windows.pinned));
         }
@@ -559,10 +559,10 @@ impl SlotState {
             0
         };
         windows.bytes -= bytes;
-        windows.pinned -= pinned;
         windows.count = windows.count.saturating_sub(1);
         cx.memory.host.give_back(bytes);
         cx.memory.pins.take_back(id, bytes, pinned);
+        windows.pinned = cx.memory.pins.limit(id);
         cx.actions.push(order_pinned(id, windows.pinned));
     }
 
@@ -577,7 +577,7 @@ impl SlotState {
         }
     }
 
-    /// Sets how much of its windows a process may register with the driver, in bytes.
+    /// Sets how much of its windows a process may register with the driver, and of its staging memory, in bytes.
     pub(crate) fn set_pinned(&mut self, cx: &mut Context<'_>, id: ProcessId, bytes: u64) {
         let process = self.processes.get_mut(&id);
         if let Some(device) = process.and_then(|process| process.device_mut()) {

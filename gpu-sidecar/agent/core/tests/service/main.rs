@@ -44,6 +44,7 @@ const MIB: u64 = 1 << 20;
 const MEMORY: MemorySettings = MemorySettings {
     host_bytes: 100 * MIB,
     pinned_bytes: 50 * MIB,
+    staging_bytes: 0,
     restores_on_demand: true,
     seal_after_ms: 700,
     streaming: Streaming::Poisoned,

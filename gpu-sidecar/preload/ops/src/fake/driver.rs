@@ -98,34 +98,34 @@ impl Driver for &'static Fake {
         Ok(0x7000)
     }
 
-    fn synchronize_stream(self, _stream: Handle) -> Result<(), Code> {
+    fn synchronize_stream(self, stream: Handle) -> Result<(), Code> {
+        if !self.delayed.borrow().is_empty() {
+            self.now.set(self.now.get().max(self.end_of(stream)));
+        }
+        self.end_copies();
         Ok(())
     }
 
-    fn copy_to_host(self, to: HostSpan, from: Address, _stream: Handle) -> Result<(), Code> {
-        if let Some(code) = self.copy_error.borrow_mut().pop_front() {
+    fn copy_to_host(self, to: HostSpan, from: Address, stream: Handle) -> Result<(), Code> {
+        if let Some(code) = self.copy_error.borrow_mut().pop_front()
+            && code != SUCCESS
+        {
             return Err(code);
         }
-        for offset in (0..to.bytes).step_by(usize::try_from(GRANULE).unwrap()) {
-            let value = self.granule_at(from + offset).expect("mapped");
-            self.host_contents
-                .borrow_mut()
-                .insert(to.at + offset, value);
-        }
+        self.copy(stream, Delayed::ToHost(to, from));
         Ok(())
     }
 
-    fn copy_to_device(self, to: Address, from: HostSpan, _stream: Handle) -> Result<(), Code> {
-        if let Some(code) = self.copy_error.borrow_mut().pop_front() {
+    fn copy_to_device(self, to: Address, from: HostSpan, stream: Handle) -> Result<(), Code> {
+        if let Some(code) = self.copy_error.borrow_mut().pop_front()
+            && code != SUCCESS
+        {
             return Err(code);
         }
         let before = self.poisoned_at_first_copy.get();
         let poisoned = before.unwrap_or_else(|| self.poisoned.get());
         self.poisoned_at_first_copy.set(Some(poisoned));
-        for offset in (0..from.bytes).step_by(usize::try_from(GRANULE).unwrap()) {
-            let value = self.host_contents.borrow()[&(from.at + offset)];
-            self.set_granule(to + offset, value);
-        }
+        self.copy(stream, Delayed::ToDevice(to, from));
         Ok(())
     }
 
@@ -333,7 +333,8 @@ impl Driver for &'static Fake {
     fn create_event(self, _flags: u32) -> Result<Handle, Code> {
         self.touch();
         let mut events = self.events.borrow_mut();
-        let event = 0xe000 + events.len();
+        let event = 0xe000 + self.next_event.get();
+        self.next_event.set(self.next_event.get() + 1);
         events.insert(event, u64::MAX);
         Ok(event)
     }
@@ -356,6 +357,7 @@ impl Driver for &'static Fake {
         if let Some(code) = self.query_error.get() {
             return Err(code);
         }
+        self.end_copies();
         let at = self.events.borrow().get(&event).copied();
         match at {
             Some(at) if at <= self.now.get() => Ok(()),
@@ -378,6 +380,7 @@ impl Driver for &'static Fake {
         let at = self.events.borrow().get(&event).copied();
         let at = at.ok_or(INVALID_VALUE)?;
         self.now.set(self.now.get().max(at));
+        self.end_copies();
         Ok(())
     }
 

@@ -47,6 +47,13 @@ pub(crate) const GRANULE: u64 = 2 << 20;
 /// What happens at a wait.
 type OnWait = Box<dyn FnOnce(&'static Fake)>;
 
+/// Copy between device and host.
+#[derive(Debug, Clone, Copy)]
+enum Delayed {
+    ToHost(HostSpan, Address),
+    ToDevice(Address, HostSpan),
+}
+
 /// Device on which each stream runs its work in order, and all streams at the same time; a process with one thread; and its agent.
 #[derive(Default)]
 pub(crate) struct Fake {
@@ -103,6 +110,16 @@ pub(crate) struct Fake {
     /// Size of the memory of which every bit was set, in bytes, and that at the first copy to the device.
     pub(crate) poisoned: Cell<u64>,
     pub(crate) poisoned_at_first_copy: Cell<Option<u64>>,
+    /// Copies between pieces of staging memory and windows that are not over, by piece; the number of looks at them, and the size of all so far.
+    pub(crate) copying: RefCell<BTreeMap<usize, (HostSpan, HostSpan)>>,
+    pub(crate) looks: Cell<u32>,
+    pub(crate) staged: Cell<u64>,
+    /// Time that a copy takes, in nanoseconds, and copies that are not over, each with its end; 0: each is over at once.
+    pub(crate) copy_ns: Cell<u64>,
+    delayed: RefCell<VecDeque<(u64, Delayed)>>,
+    next_event: Cell<usize>,
+    /// Staging memory that was unmapped.
+    pub(crate) unmapped: RefCell<Vec<HostSpan>>,
     /// Windows that were registered.
     pub(crate) registered: RefCell<Vec<HostSpan>>,
     /// Results of the next copies.
@@ -181,6 +198,47 @@ impl Fake {
         assert!(at - begin < *bytes, "mapped");
         let number = usize::try_from((at - begin) / GRANULE).unwrap();
         self.contents.borrow_mut().get_mut(handle).unwrap()[number] = value;
+    }
+
+    /// Copies at the end of the copy's time.
+    fn copy(&self, stream: Handle, copy: Delayed) {
+        self.run(stream, self.copy_ns.get());
+        let end = self.end_of(stream);
+        self.delayed.borrow_mut().push_back((end, copy));
+        if self.copy_ns.get() == 0 {
+            self.end_copies_until(u64::MAX);
+        }
+    }
+
+    /// Copies what is over by now.
+    fn end_copies(&self) {
+        self.end_copies_until(self.now.get());
+    }
+
+    fn end_copies_until(&self, until: u64) {
+        let granules = |bytes: u64| (0..bytes).step_by(usize::try_from(GRANULE).unwrap());
+        loop {
+            let next = self.delayed.borrow().front().copied();
+            let Some((_, copy)) = next.filter(|(end, _)| *end <= until) else {
+                return;
+            };
+            self.delayed.borrow_mut().pop_front();
+            match copy {
+                Delayed::ToHost(to, from) => {
+                    for offset in granules(to.bytes) {
+                        let value = self.granule_at(from + offset).expect("mapped");
+                        let mut contents = self.host_contents.borrow_mut();
+                        contents.insert(to.at + offset, value);
+                    }
+                }
+                Delayed::ToDevice(to, from) => {
+                    for offset in granules(from.bytes) {
+                        let value = self.host_contents.borrow()[&(from.at + offset)];
+                        self.set_granule(to + offset, value);
+                    }
+                }
+            }
+        }
     }
 
     /// Returns the device of a context: that of [`CONTEXT`] is 0, and the next ones follow.

@@ -71,6 +71,46 @@ impl System for &'static Fake {
         }
     }
 
+    fn map_host(self, bytes: u64) -> Option<u64> {
+        let at = self.next_handle.get() + 1;
+        self.next_handle.set(at + bytes);
+        Some((1 << 44) + at.next_multiple_of(GRANULE))
+    }
+
+    fn unmap_host(self, span: HostSpan) {
+        assert!(!self.registered.borrow().contains(&span));
+        self.unmapped.borrow_mut().push(span);
+    }
+
+    fn begin_copy(self, piece: usize, to: HostSpan, from: HostSpan) {
+        self.end_copies();
+        assert!(to.bytes <= from.bytes);
+        let before = self.copying.borrow_mut().insert(piece, (to, from));
+        assert_eq!(before, None, "the piece is in use");
+        self.staged.set(self.staged.get() + to.bytes);
+    }
+
+    fn is_copied(self, piece: usize) -> bool {
+        // Every other time.
+        let looks = self.looks.get() + 1;
+        self.looks.set(looks);
+        if looks.is_multiple_of(2) {
+            self.end_copy(piece);
+        }
+        !self.copying.borrow().contains_key(&piece)
+    }
+
+    fn end_copy(self, piece: usize) {
+        let Some((to, from)) = self.copying.borrow_mut().remove(&piece) else {
+            return;
+        };
+        let mut contents = self.host_contents.borrow_mut();
+        for offset in (0..to.bytes).step_by(usize::try_from(GRANULE).unwrap()) {
+            let value = contents[&(from.at + offset)];
+            contents.insert(to.at + offset, value);
+        }
+    }
+
     fn wake(self, _word: &AtomicU32) {
         self.woken.set(self.woken.get() + 1);
     }

@@ -7,6 +7,7 @@ use preload_state::memory::{GranuleHash, HostSpan};
 use protocol::message::{MoveRefusal, Transfer};
 use protocol::page::Residency;
 
+use super::staging::CopiesOut;
 use super::{GROUP_GRANULES, Moves, Tools, calls, hash, publish, restore, restoring, tools};
 use crate::cuda::{Address, Code, EVENT_BLOCKING_SYNC, Handle};
 use crate::memory::{self, MovableBlock, MovableDevice, moves};
@@ -177,6 +178,8 @@ struct Group {
     copied_bytes: u64,
     /// Event after the copies; `None` without any.
     event: Option<Handle>,
+    /// Number of pieces of the staging memory that were used up to the end of its copies.
+    pieces: u64,
 }
 
 /// Copies what differs from the copies on the host, and releases all blocks of a device. Those whose copies are complete are released while
@@ -203,19 +206,29 @@ fn leave<P: Platform>(
     transfer.hash_ns += host.now().saturating_sub(begin);
     let begin = host.now();
     let mut groups = Vec::new();
-    let left =
-        enqueue(host, moves, device, &tools, hashes.as_deref(), &mut groups).and_then(|()| {
-            let released = transfer.unmap_ns;
-            let left = groups
-                .iter()
-                .try_for_each(|group| leave_group(host, moves, device, group, transfer));
-            let releasing = transfer.unmap_ns - released;
-            transfer.copy_ns += host.now().saturating_sub(begin).saturating_sub(releasing);
-            left
-        });
+    let mut copies = CopiesOut::new(&moves.host);
+    let enqueued = enqueue(
+        host,
+        moves,
+        device,
+        &tools,
+        hashes.as_deref(),
+        &mut copies,
+        &mut groups,
+    );
+    let left = enqueued.and_then(|()| {
+        let released = transfer.unmap_ns;
+        let left = groups
+            .iter()
+            .try_for_each(|group| leave_group(host, moves, device, group, &mut copies, transfer));
+        let releasing = transfer.unmap_ns - released;
+        transfer.copy_ns += host.now().saturating_sub(begin).saturating_sub(releasing);
+        left
+    });
     if left.is_err() {
         let _over = host.synchronize_stream(tools.stream);
     }
+    copies.end(host);
     for event in groups.into_iter().filter_map(|group| group.event) {
         host.destroy_event(event);
     }
@@ -242,6 +255,7 @@ fn enqueue<P: Platform>(
     device: &MovableDevice,
     tools: &Tools,
     mut hashes: Option<&[GranuleHash]>,
+    copies: &mut CopiesOut,
     groups: &mut Vec<Group>,
 ) -> Result<(), Code> {
     let granule = device.granule;
@@ -267,7 +281,8 @@ fn enqueue<P: Platform>(
             moves.begin_copy(block.key);
         }
         for (span, from) in changed {
-            host.copy_to_host(span, from, tools.stream)?;
+            let is_registered = moves.host.is_registered(span);
+            copies.copy(host, span, is_registered, from, tools.stream)?;
             group.copied_bytes += span.bytes;
         }
         group.blocks.push((block, own.to_vec()));
@@ -279,6 +294,7 @@ fn enqueue<P: Platform>(
                 full.event = Some(event);
                 host.record_event(event, tools.stream)?;
             }
+            full.pieces = copies.used();
             groups.push(full);
         }
     }
@@ -291,11 +307,13 @@ fn leave_group<P: Platform>(
     moves: &mut Moves,
     device: &MovableDevice,
     group: &Group,
+    copies: &mut CopiesOut,
     transfer: &mut Transfer,
 ) -> Result<(), Code> {
     if let Some(event) = group.event {
         host.synchronize_event(event)?;
     }
+    copies.arrive(host, group.pieces)?;
     transfer.copied_bytes += group.copied_bytes;
     let begin = host.now();
     let mut released = Ok(());

@@ -9,8 +9,9 @@ use protocol::message::{MoveRefusal, Transfer};
 use protocol::page::{Residency, Streaming};
 
 use super::evict::synchronize;
-use super::{Moves, calls, publish, streaming, streams_restores, tools};
-use crate::cuda::{Code, EVENT_BLOCKING_SYNC, Handle, OUT_OF_MEMORY};
+use super::staging::CopiesIn;
+use super::{Moves, Tools, calls, publish, streaming, streams_restores, tools};
+use crate::cuda::{Code, OUT_OF_MEMORY};
 use crate::memory::{self, MovableBlock, MovableDevice, moves};
 use crate::platform::Platform;
 use crate::touch;
@@ -116,16 +117,17 @@ pub(super) fn bring_back<P: Platform>(host: P, moves: &mut Moves) -> Result<Tran
     let mut transfer = Transfer::default();
     let devices = memory::away(host);
     let begin = host.now();
-    let mut groups = Groups::default();
+    let mut groups = Groups::new(moves);
     let filled = devices.iter().try_for_each(|device| {
         let filled = fill(host, moves, device, begin, &[], &mut groups, &mut transfer);
+        let filled = filled.and_then(|()| groups.copies.enqueue_all(host));
         let over = wait_for(host, moves, device);
         filled.and(over)
     });
     let filled = filled.and_then(|()| finish(host, &devices));
     let passed = host.now().saturating_sub(begin);
     transfer.copy_ns = passed.saturating_sub(transfer.map_ns);
-    groups.destroy(host);
+    groups.copies.end(host);
     if filled.is_err() {
         release(host, &devices);
     }
@@ -141,7 +143,7 @@ fn stream_back<P: Platform>(host: P, moves: &mut Moves) -> Result<Transfer, Code
         sort_by_use(&moves.order, &mut device.blocks);
     }
     let begin = host.now();
-    let mut groups = Groups::default();
+    let mut groups = Groups::new(moves);
     let is_poisoned = streaming(host) == Streaming::Poisoned;
     let filled = devices.iter().try_for_each(|device| {
         let is_made = match is_poisoned {
@@ -162,7 +164,7 @@ fn stream_back<P: Platform>(host: P, moves: &mut Moves) -> Result<Transfer, Code
         for device in &devices {
             let _over = wait_for(host, moves, device);
         }
-        groups.destroy(host);
+        groups.copies.end(host);
         release(host, &devices);
         moves.is_away = true;
         return Err(code);
@@ -181,20 +183,25 @@ fn stream_back<P: Platform>(host: P, moves: &mut Moves) -> Result<Transfer, Code
         .collect();
     moves.search_for(&ranges);
     let plan = groups.plan(host, moves, &devices);
-    process.restoring.begin(plan, groups.count());
+    process.restoring.begin(plan, groups.count);
     touch::set_ajar(host);
     let mut arrived = Ok(());
-    for (number, event) in groups.events.iter().enumerate() {
+    for number in 0..groups.count {
         // Of another device too: nothing counts as there that is on its way.
-        let waited = host.synchronize_event(*event);
+        let waited = arrived.and_then(|()| groups.copies.wait_for_event(host, number as usize));
         arrived = arrived.and(waited);
         // After an error as well: no thread waits for ever.
-        let number = u32::try_from(number + 1).unwrap_or(u32::MAX);
-        process.restoring.complete(number);
+        process.restoring.complete(number + 1);
         host.wake(process.restoring.done());
     }
     moves.arrived_at = host.now();
-    groups.destroy(host);
+    if arrived.is_err() {
+        // What is on its way must not be freed.
+        for device in &devices {
+            let _over = wait_for(host, moves, device);
+        }
+    }
+    groups.copies.end(host);
     let passed = host.now().saturating_sub(begin);
     transfer.copy_ns = passed.saturating_sub(transfer.map_ns);
     arrived
@@ -208,10 +215,12 @@ fn sort_by_use(order: &[u64], blocks: &mut [MovableBlock]) {
     blocks.sort_by_key(|block| places.get(&block.key).copied().unwrap_or(usize::MAX));
 }
 
-/// Groups of copies to the device, each with an event after it.
-#[derive(Debug, Default)]
+/// Copies to the device in groups, each with an event after it.
+#[derive(Debug)]
 struct Groups {
-    events: Vec<Handle>,
+    copies: CopiesIn,
+    /// Number of groups.
+    count: u32,
     /// Number of groups after which each block is there, by its key.
     blocks: BTreeMap<u64, u32>,
     /// Size of the copies after the last event, in bytes.
@@ -219,35 +228,31 @@ struct Groups {
 }
 
 impl Groups {
-    fn count(&self) -> u32 {
-        u32::try_from(self.events.len()).unwrap_or(u32::MAX)
+    fn new(moves: &Moves) -> Self {
+        Self {
+            copies: CopiesIn::new(&moves.host),
+            count: 0,
+            blocks: BTreeMap::new(),
+            open_bytes: 0,
+        }
     }
 
-    /// Notes the copy of a block, and ends the group if it is large enough.
-    fn add<P: Platform>(
-        &mut self,
-        host: P,
-        block: &MovableBlock,
-        granule: u64,
-        stream: Handle,
-    ) -> Result<(), Code> {
-        self.blocks.insert(block.key, self.count() + 1);
+    /// Notes that the copy of a block was added, and ends the group if it is large enough.
+    fn add(&mut self, block: &MovableBlock, granule: u64, tools: Tools) {
+        self.blocks.insert(block.key, self.count.saturating_add(1));
         self.open_bytes += block.bytes;
         if self.open_bytes >= ARRIVAL_GRANULES * granule {
-            self.end(host, stream)?;
+            self.end(tools);
         }
-        Ok(())
     }
 
-    /// Ends the last group of a stream.
-    fn end<P: Platform>(&mut self, host: P, stream: Handle) -> Result<(), Code> {
+    /// Ends the last group of a device.
+    fn end(&mut self, tools: Tools) {
         if self.open_bytes > 0 {
-            let event = host.create_event(EVENT_BLOCKING_SYNC)?;
-            self.events.push(event);
+            self.copies.event(tools);
+            self.count = self.count.saturating_add(1);
             self.open_bytes = 0;
-            host.record_event(event, stream)?;
         }
-        Ok(())
     }
 
     fn plan<P: Platform>(
@@ -273,27 +278,21 @@ impl Groups {
             })
             .collect()
     }
-
-    fn destroy<P: Platform>(&mut self, host: P) {
-        for event in self.events.drain(..) {
-            host.destroy_event(event);
-        }
-    }
 }
 
-/// Returns the stream of a device's copies; `None` without a context: there are only empty slabs then, of which nothing is copied.
-fn stream_of<P: Platform>(
+/// Returns the tools for a device's copies; `None` without a context: there are only empty slabs then, of which nothing is copied.
+fn tools_of<P: Platform>(
     host: P,
     moves: &mut Moves,
     device: &MovableDevice,
-) -> Result<Option<Handle>, Code> {
+) -> Result<Option<Tools>, Code> {
     if device.contexts.is_empty() {
         return Ok(None);
     }
-    Ok(Some(tools(host, moves, device)?.stream))
+    Ok(Some(tools(host, moves, device)?))
 }
 
-/// Creates the blocks of one device, and enqueues their copies. `is_made`: of each block that was created before, whether there is anything of it.
+/// Creates the blocks of one device, and enqueues their copies, as far as that needs no waiting. `is_made`: of each block that was created before, whether there is anything of it.
 fn fill<P: Platform>(
     host: P,
     moves: &mut Moves,
@@ -303,7 +302,7 @@ fn fill<P: Platform>(
     groups: &mut Groups,
     transfer: &mut Transfer,
 ) -> Result<(), Code> {
-    let stream = stream_of(host, moves, device)?;
+    let tools = tools_of(host, moves, device)?;
     for (number, block) in device.blocks.iter().enumerate() {
         let is_made = match is_made.get(number) {
             Some(is_made) => *is_made,
@@ -313,21 +312,22 @@ fn fill<P: Platform>(
             continue;
         }
         transfer.bytes += block.bytes;
-        let Some((copy, stream)) = moves.host.copy(block.key).zip(stream) else {
+        let Some((copy, tools)) = moves.host.copy(block.key).zip(tools) else {
             continue;
         };
         let mut to = block.at;
         for &span in &copy.spans {
-            host.copy_to_device(to, span, stream)?;
+            groups.copies.copy(&moves.host, tools, to, span);
             to += span.bytes;
         }
         transfer.copied_bytes += to - block.at;
-        groups.add(host, block, device.granule, stream)?;
+        groups.add(block, device.granule, tools);
+        groups.copies.advance(host)?;
     }
-    match stream {
-        Some(stream) => groups.end(host, stream),
-        None => Ok(()),
+    if let Some(tools) = tools {
+        groups.end(tools);
     }
+    groups.copies.advance(host)
 }
 
 /// Creates the blocks of one device, with every bit set where their copies are to come, before any copy is enqueued. Returns of each whether there
@@ -339,15 +339,15 @@ fn poison<P: Platform>(
     begin: u64,
     transfer: &mut Transfer,
 ) -> Result<Vec<bool>, Code> {
-    let stream = stream_of(host, moves, device)?;
+    let tools = tools_of(host, moves, device)?;
     let blocks = device.blocks.iter();
     blocks
         .map(|block| {
             let is_made = make(host, device, block, begin, transfer)?;
-            if let Some((_, stream)) = moves.host.copy(block.key).zip(stream)
+            if let Some((_, tools)) = moves.host.copy(block.key).zip(tools)
                 && is_made
             {
-                host.set_all_bits(block.at, block.bytes, stream)?;
+                host.set_all_bits(block.at, block.bytes, tools.stream)?;
             }
             Ok(is_made)
         })
@@ -372,8 +372,8 @@ fn make<P: Platform>(
 
 /// Waits until nothing is in flight on a device.
 fn wait_for<P: Platform>(host: P, moves: &mut Moves, device: &MovableDevice) -> Result<(), Code> {
-    match stream_of(host, moves, device)? {
-        Some(stream) => host.synchronize_stream(stream),
+    match tools_of(host, moves, device)? {
+        Some(tools) => host.synchronize_stream(tools.stream),
         None => Ok(()),
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use preload_state::memory::{GranuleHash, HostSpan};
 use protocol::page::Orders;
 
+use super::staging::CopiesOut;
 use super::{GROUP_GRANULES, Moves, calls, evict, hash, tools};
 use crate::cuda::{Address, Code};
 use crate::memory::{self, MovableBlock, MovableDevice, moves};
@@ -213,17 +214,22 @@ fn copy<P: Platform>(
     group: &[(Piece, Address)],
 ) -> Result<(), Code> {
     let stream = tools(host, moves, device)?.stream;
+    let mut copies = CopiesOut::new(&moves.host);
     let enqueued = group.iter().try_for_each(|&(piece, at)| {
         let copy = moves.host.copy(piece.key);
         let mut from = at + piece.offset;
         let spans = copy.into_iter();
         let spans = spans.flat_map(|copy| copy.range(piece.offset, piece.bytes));
         for span in spans.collect::<Vec<HostSpan>>() {
-            host.copy_to_host(span, from, stream)?;
+            let is_registered = moves.host.is_registered(span);
+            copies.copy(host, span, is_registered, from, stream)?;
             from += span.bytes;
         }
         Ok(())
     });
     let over = host.synchronize_stream(stream);
-    enqueued.and(over)
+    let copied = enqueued.and(over);
+    let arrived = copied.and_then(|()| copies.arrive(host, copies.used()));
+    copies.end(host);
+    arrived
 }

@@ -13,6 +13,7 @@ use crate::touch;
 
 mod ahead;
 mod ajar;
+mod staging;
 
 const DRAIN: Duration = Duration::from_secs(1);
 /// First address of the host memory.

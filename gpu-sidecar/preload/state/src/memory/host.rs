@@ -14,6 +14,13 @@ pub struct HostSpan {
     pub bytes: u64,
 }
 
+impl HostSpan {
+    /// Returns whether this address is in the range.
+    const fn has(self, at: u64) -> bool {
+        at.wrapping_sub(self.at) < self.bytes
+    }
+}
+
 /// Hash of a granule: see `weir_granule_hash`.
 pub type GranuleHash = [u64; 2];
 
@@ -28,13 +35,50 @@ pub struct HostCopy {
 
 #[derive(Debug)]
 struct Window {
+    memory: Registrable,
+    free: Spans,
+}
+
+/// Host memory that may be registered with the driver.
+#[derive(Debug)]
+struct Registrable {
     span: HostSpan,
     is_pinned: bool,
     /// Context in which it is registered with the driver.
     registered_in: Option<Handle>,
     /// Context in which the driver has refused to register or to release it.
     refused_in: Option<Handle>,
-    free: Spans,
+}
+
+impl Registrable {
+    const fn new(span: HostSpan, is_pinned: bool) -> Self {
+        Self {
+            span,
+            is_pinned,
+            registered_in: None,
+            refused_in: None,
+        }
+    }
+
+    /// Returns whether it may be registered, or is.
+    const fn is_counted(&self) -> bool {
+        self.is_pinned || self.registered_in.is_some()
+    }
+
+    /// Returns whether it is registered although it may not be any more.
+    const fn is_beyond(&self) -> bool {
+        !self.is_pinned && self.registered_in.is_some()
+    }
+
+    const fn is_to_register(&self) -> bool {
+        self.is_pinned && self.registered_in.is_none() && self.refused_in.is_none()
+    }
+
+    /// Returns it with the context in which it was registered, if it may not be any more.
+    fn to_release(&self) -> Option<(HostSpan, Handle)> {
+        let context = self.registered_in.filter(|_| !self.is_pinned)?;
+        (self.refused_in != Some(context)).then_some((self.span, context))
+    }
 }
 
 /// Size of the parts in which a window is registered with the driver, in bytes: an order is carried out between two of them.
@@ -44,6 +88,10 @@ const PART: u64 = 256 << 20;
 #[derive(Debug, Default)]
 pub struct HostMemory {
     windows: Vec<Window>,
+    /// Memory through which copies pass to and from windows that are not registered.
+    staging: Option<Registrable>,
+    /// Size of the staging memory that there may be, in bytes.
+    staging_max: u64,
     copies: BTreeMap<Address, HostCopy>,
 }
 
@@ -55,10 +103,7 @@ impl HostMemory {
             let bytes = PART.min(span.bytes - from);
             let at = span.at + from;
             self.windows.push(Window {
-                span: HostSpan { at, bytes },
-                is_pinned,
-                registered_in: None,
-                refused_in: None,
+                memory: Registrable::new(HostSpan { at, bytes }, is_pinned),
                 free: Spans::new(at, bytes),
             });
             from += bytes;
@@ -68,52 +113,99 @@ impl HostMemory {
     /// Returns the size of all windows, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.windows.iter().map(|window| window.span.bytes).sum()
+        self.windows
+            .iter()
+            .map(|window| window.memory.span.bytes)
+            .sum()
     }
 
-    /// Sets how much may be registered with the driver, in bytes: whole parts of windows, in the order in which they came. Returns whether that has changed.
+    /// Sets how much may be registered with the driver, in bytes: whole parts of windows, in the order in which they came, and of what is left staging
+    /// memory, if there are others. Returns whether that has changed.
     pub fn set_pinned_max(&mut self, bytes_max: u64) -> bool {
         let mut left = bytes_max;
-        let mut is_changed = false;
+        let (mut is_changed, mut is_all) = (false, true);
         for window in &mut self.windows {
-            let is_pinned = window.span.bytes <= left;
+            let own = &mut window.memory;
+            let is_pinned = own.span.bytes <= left;
             if is_pinned {
-                left -= window.span.bytes;
+                left -= own.span.bytes;
             }
-            is_changed |= std::mem::replace(&mut window.is_pinned, is_pinned) != is_pinned;
+            is_all &= is_pinned;
+            is_changed |= std::mem::replace(&mut own.is_pinned, is_pinned) != is_pinned;
+        }
+        self.staging_max = if is_all { 0 } else { left };
+        if let Some(staging) = &mut self.staging {
+            let is_pinned = staging.span.bytes <= self.staging_max;
+            is_changed |= std::mem::replace(&mut staging.is_pinned, is_pinned) != is_pinned;
         }
         is_changed
+    }
+
+    /// Returns the size of the staging memory which is missing, at most `most` and a multiple of `unit`, in bytes; `None` if there is some, or there may be none.
+    #[must_use]
+    pub fn missing_staging(&self, unit: u64, most: u64) -> Option<u64> {
+        let bytes = self.staging_max.min(most) / unit * unit;
+        (self.staging.is_none() && bytes > 0).then_some(bytes)
+    }
+
+    /// Adds staging memory, of which there is none yet.
+    pub const fn add_staging(&mut self, span: HostSpan) {
+        self.staging = Some(Registrable::new(span, true));
+    }
+
+    /// Returns the staging memory, if it is registered.
+    #[must_use]
+    pub fn staging(&self) -> Option<HostSpan> {
+        let staging = self.staging.as_ref()?;
+        staging.registered_in.map(|_context| staging.span)
+    }
+
+    /// Removes staging memory that is not registered and may not be, and returns it.
+    pub fn take_unused_staging(&mut self) -> Option<HostSpan> {
+        let taken = self.staging.take_if(|staging| !staging.is_counted());
+        taken.map(|staging| staging.span)
+    }
+
+    /// Returns all memory that may be registered: windows first.
+    fn all(&self) -> impl Iterator<Item = &Registrable> {
+        let windows = self.windows.iter().map(|window| &window.memory);
+        windows.chain(&self.staging)
+    }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut Registrable> {
+        let windows = self.windows.iter_mut().map(|window| &mut window.memory);
+        windows.chain(&mut self.staging)
     }
 
     /// Returns the size of what may be registered with the driver, or is, in bytes.
     #[must_use]
     pub fn pinned(&self) -> u64 {
-        let windows = self.windows.iter();
-        let pinned = windows.filter(|window| window.is_pinned || window.registered_in.is_some());
-        pinned.map(|window| window.span.bytes).sum()
+        let pinned = self.all().filter(|own| own.is_counted());
+        pinned.map(|own| own.span.bytes).sum()
     }
 
     /// Returns whether nothing is registered that may not be any more.
     #[must_use]
     pub fn keeps_pinned_max(&self) -> bool {
-        let mut windows = self.windows.iter();
-        windows.all(|window| window.is_pinned || window.registered_in.is_none())
+        !self.all().any(Registrable::is_beyond)
     }
 
-    /// Returns the next window which is registered with the driver and may not be any more, and the context in which it was registered.
+    /// Returns whether host memory of a copy is registered with the driver.
+    #[must_use]
+    pub fn is_registered(&self, span: HostSpan) -> bool {
+        let window = self.windows.iter().find(|own| own.memory.span.has(span.at));
+        window.is_some_and(|own| own.memory.registered_in.is_some())
+    }
+
+    /// Returns the next memory which is registered with the driver and may not be any more, and the context in which it was registered.
     #[must_use]
     pub fn next_to_release(&self) -> Option<(HostSpan, Handle)> {
-        let mut windows = self.windows.iter().filter(|window| !window.is_pinned);
-        windows.find_map(|window| {
-            let context = window.registered_in?;
-            (window.refused_in != Some(context)).then_some((window.span, context))
-        })
+        self.all().find_map(Registrable::to_release)
     }
 
-    /// Counts a window as not registered any more. `is_released`: otherwise the driver has refused it, and it stays registered as long as its context lives.
-    pub fn set_released(&mut self, window: HostSpan, is_released: bool) {
-        let mut windows = self.windows.iter_mut();
-        if let Some(own) = windows.find(|own| own.span == window) {
+    /// Counts memory as not registered any more. `is_released`: otherwise the driver has refused it, and it stays registered as long as its context lives.
+    pub fn set_released(&mut self, memory: HostSpan, is_released: bool) {
+        if let Some(own) = self.all_mut().find(|own| own.span == memory) {
             let before = own.registered_in;
             (own.registered_in, own.refused_in) = match is_released {
                 true => (None, None),
@@ -122,20 +214,17 @@ impl HostMemory {
         }
     }
 
-    /// Returns the next window to register with the driver.
+    /// Returns the next memory to register with the driver: staging memory, which serves all windows, comes first.
     #[must_use]
     pub fn next_to_register(&self) -> Option<HostSpan> {
-        let mut windows = self.windows.iter();
-        let is_next = |window: &&Window| {
-            window.is_pinned && window.registered_in.is_none() && window.refused_in.is_none()
-        };
-        Some(windows.find(is_next)?.span)
+        let windows = self.windows.iter().map(|window| &window.memory);
+        let mut all = self.staging.iter().chain(windows);
+        Some(all.find(|own| own.is_to_register())?.span)
     }
 
-    /// Counts a window as registered in a context. `is_registered`: otherwise the driver has refused it there.
-    pub fn set_registered(&mut self, window: HostSpan, context: Handle, is_registered: bool) {
-        let mut windows = self.windows.iter_mut();
-        if let Some(own) = windows.find(|own| own.span == window) {
+    /// Counts memory as registered in a context. `is_registered`: otherwise the driver has refused it there.
+    pub fn set_registered(&mut self, memory: HostSpan, context: Handle, is_registered: bool) {
+        if let Some(own) = self.all_mut().find(|own| own.span == memory) {
             (own.registered_in, own.refused_in) = match is_registered {
                 true => (Some(context), None),
                 false => (None, Some(context)),
@@ -145,9 +234,8 @@ impl HostMemory {
 
     /// Forgets what was registered in a destroyed context: the driver has.
     pub fn context_destroyed(&mut self, context: Handle) {
-        let windows = self.windows.iter_mut();
-        for window in windows {
-            for own in [&mut window.registered_in, &mut window.refused_in] {
+        for memory in self.all_mut() {
+            for own in [&mut memory.registered_in, &mut memory.refused_in] {
                 *own = own.filter(|own| *own != context);
             }
         }
@@ -187,7 +275,7 @@ impl HostMemory {
         // Pinned windows first, since copies to them are faster.
         for is_pinned in [true, false] {
             let windows = self.windows.iter_mut();
-            for window in windows.filter(|window| window.is_pinned == is_pinned) {
+            for window in windows.filter(|window| window.memory.is_pinned == is_pinned) {
                 while missing > 0 {
                     let part = missing.min(window.free.longest());
                     let Some(at) = window.free.take(part) else {
@@ -217,7 +305,7 @@ impl HostMemory {
     fn give_back(&mut self, spans: &[HostSpan]) {
         for span in spans {
             let mut windows = self.windows.iter_mut();
-            let own = windows.find(|own| span.at.wrapping_sub(own.span.at) < own.span.bytes);
+            let own = windows.find(|own| own.memory.span.has(span.at));
             if let Some(window) = own {
                 window.free.give_back(span.at, span.bytes);
             }
@@ -299,6 +387,38 @@ mod tests {
         host.forget(7);
         assert!(!host.has(7) && host.has(8));
         assert!(host.reserve(9, 4 * G));
+    }
+
+    #[test]
+    fn staging_memory_is_what_windows_leave_of_the_limit() {
+        let mut host = HostMemory::default();
+        host.add(window(1_000, 4), false);
+        host.add(window(2_000, 4), false);
+        assert_eq!(host.missing_staging(G, 10 * G), None, "no limit is stated");
+        host.set_pinned_max(4 * G + 25);
+        assert_eq!(host.missing_staging(G, 10 * G), Some(2 * G));
+        assert_eq!(host.missing_staging(G, G), Some(G));
+        let staging = window(9_000, 2);
+        host.add_staging(staging);
+        assert_eq!(
+            (host.missing_staging(G, 10 * G), host.staging()),
+            (None, None)
+        );
+        assert_eq!(host.next_to_register(), Some(staging));
+        host.set_registered(staging, 7, true);
+        assert_eq!((host.staging(), host.pinned()), (Some(staging), 6 * G));
+        assert!(!host.is_registered(window(1_000, 1)));
+        host.set_registered(window(1_000, 4), 7, true);
+        assert!(host.is_registered(window(1_030, 1)) && !host.is_registered(window(2_000, 1)));
+        // All windows may be registered: it serves nothing.
+        assert!(host.set_pinned_max(12 * G));
+        assert!(!host.keeps_pinned_max());
+        assert_eq!(host.next_to_release(), Some((staging, 7)));
+        assert_eq!(host.take_unused_staging(), None, "it is registered");
+        host.set_released(staging, true);
+        assert_eq!(host.take_unused_staging(), Some(staging));
+        assert!(host.keeps_pinned_max() && host.staging().is_none());
+        assert_eq!(host.missing_staging(G, 10 * G), None);
     }
 
     #[test]
